@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Commands for completion queues.
+
+use super::{
+    super::{
+        admin,
+        wire::{
+            self,
+            bits,
+            layout, //
+        }, //
+    },
+    command,
+    NoData,
+    Opcode, //
+};
+
+bits! {
+    /// How a completion queue works.
+    pub struct CqCaps1(u8) {
+        /// New completions raise events, if the queue is armed.
+        5:5 interrupt_mode_enabled => bool,
+        /// The ring is at an address of a memory region instead of a bus address.
+        6:6 virt => bool,
+    }
+}
+
+bits! {
+    /// Form of a completion queue's entries.
+    pub struct CqCaps2(u8) {
+        /// 32-bit words in one entry: 4 or 8.
+        4:0 cq_entry_size_words => u8,
+        /// Completions of messages from unknown peers hold the peer's address; only in entries of 8
+        /// words.
+        5:5 set_src_addr => bool,
+    }
+}
+
+layout! {
+    /// Creates a completion queue.
+    pub struct CreateCq[64] {
+        /// How it works.
+        caps_1 @ 4: CqCaps1,
+        /// Form of the entries.
+        caps_2 @ 5: CqCaps2,
+        /// Number of entries in each sub-queue, a power of two.
+        sub_cq_depth @ 6: u16,
+        /// Event queue that gets the events.
+        eqn @ 8: u16,
+        /// Address of the ring.
+        base_address @ 12: u64,
+        /// Key of the memory region that the address is in, if it is in one.
+        l_key @ 20: u32,
+        /// Number of sub-queues: [`sub_cqs_per_cq`].
+        ///
+        /// [`sub_cqs_per_cq`]: super::super::features::QueueAttr1::sub_cqs_per_cq
+        num_sub_cqs @ 24: u16,
+        /// User access region of the doorbell.
+        uar @ 26: u16,
+    }
+}
+
+bits! {
+    /// What a response holds.
+    pub struct CreateCqResponseFlags(u32) {
+        /// The doorbell's offset is valid.
+        0:0 db_valid => bool,
+    }
+}
+
+layout! {
+    /// The new completion queue.
+    pub struct CreateCqResponse[64] {
+        /// Its number.
+        cq_idx @ 8: u16,
+        /// Number of entries that each sub-queue really has.
+        sub_cq_actual_depth @ 10: u16,
+        /// Offset of its doorbell in the doorbell BAR.
+        db_offset @ 12: u32,
+        /// What is valid.
+        flags @ 16: CreateCqResponseFlags,
+    }
+}
+
+command!(Opcode::CreateCq, CreateCq => CreateCqResponse);
+
+layout! {
+    /// Destroys a completion queue.
+    pub struct DestroyCq[64] {
+        /// Its number.
+        cq_idx @ 4: u16,
+    }
+}
+
+command!(Opcode::DestroyCq, DestroyCq => NoData);

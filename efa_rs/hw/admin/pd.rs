@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Commands for protection domains.
+
+use super::{
+    super::{
+        admin,
+        wire::{
+            self,
+            layout, //
+        }, //
+    },
+    command,
+    NoData,
+    Opcode, //
+};
+
+layout! {
+    /// Allocates a protection domain.
+    pub struct AllocPd[64] {}
+}
+
+layout! {
+    /// The new protection domain.
+    pub struct AllocPdResponse[64] {
+        /// Its number.
+        pd @ 8: u16,
+    }
+}
+
+command!(Opcode::AllocPd, AllocPd => AllocPdResponse);
+
+layout! {
+    /// Frees a protection domain.
+    pub struct DeallocPd[64] {
+        /// Its number.
+        pd @ 4: u16,
+    }
+}
+
+command!(Opcode::DeallocPd, DeallocPd => NoData);

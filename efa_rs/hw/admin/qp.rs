@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Commands for queue pairs.
+
+use super::{
+    super::{
+        admin,
+        wire::{
+            self,
+            bits,
+            codes,
+            layout, //
+        }, //
+    },
+    command,
+    NoData,
+    Opcode, //
+};
+
+codes! {
+    /// Transports.
+    pub enum QpType: u8 {
+        /// Unreliable datagram.
+        Ud = 1 => "UD",
+        /// Scalable reliable datagram.
+        Srd = 2 => "SRD",
+    }
+}
+
+codes! {
+    /// States of a queue pair, as in the verbs.
+    pub enum QpState: u32 {
+        /// Newly created, or reset.
+        Reset = 0 => "RESET",
+        /// Initialised: receive work requests may be posted.
+        Init = 1 => "INIT",
+        /// Ready to receive.
+        Rtr = 2 => "RTR",
+        /// Ready to send.
+        Rts = 3 => "RTS",
+        /// Send queue drained.
+        Sqd = 4 => "SQD",
+        /// Send queue in error.
+        Sqe = 5 => "SQE",
+        /// In error.
+        Err = 6 => "ERR",
+    }
+}
+
+bits! {
+    /// Properties of a new queue pair.
+    pub struct CreateQpFlags(u8) {
+        /// The send ring is at an address of a memory region instead of a bus address.
+        0:0 sq_virt => bool,
+        /// The receive ring is at an address of a memory region instead of a bus address.
+        1:1 rq_virt => bool,
+        /// Incoming RDMA writes with immediate consume no receive work request.
+        2:2 unsolicited_write_recv => bool,
+    }
+}
+
+layout! {
+    /// Creates a queue pair.
+    pub struct CreateQp[64] {
+        /// Protection domain.
+        pd @ 4: u16,
+        /// Transport, a [`QpType`].
+        qp_type @ 6: u8,
+        /// Properties.
+        flags @ 7: CreateQpFlags,
+        /// Address of the send ring; not used for a low-latency queue.
+        sq_base_addr @ 8: u64,
+        /// Address of the receive ring.
+        rq_base_addr @ 16: u64,
+        /// Completion queue of the send queue.
+        send_cq_idx @ 24: u32,
+        /// Completion queue of the receive queue.
+        recv_cq_idx @ 28: u32,
+        /// Key of the memory region that the send ring is in, if it is in one.
+        sq_l_key @ 32: u32,
+        /// Key of the memory region that the receive ring is in, if it is in one.
+        rq_l_key @ 36: u32,
+        /// Bytes of the send ring.
+        send_queue_ring_size @ 40: u32,
+        /// Most work requests that are outstanding in the send queue.
+        send_queue_depth @ 44: u32,
+        /// Bytes of the receive ring.
+        recv_queue_ring_size @ 48: u32,
+        /// Most work requests that are outstanding in the receive queue.
+        recv_queue_depth @ 52: u32,
+        /// User access region of the doorbells.
+        uar @ 56: u16,
+        /// Service level; 0 is the default.
+        sl @ 58: u8,
+    }
+}
+
+layout! {
+    /// The new queue pair.
+    pub struct CreateQpResponse[64] {
+        /// By which further commands refer to it.
+        qp_handle @ 8: u32,
+        /// Its number, by which peers refer to it.
+        qp_num @ 12: u16,
+        /// Sub-queue of the send queue's completion queue.
+        send_sub_cq_idx @ 16: u16,
+        /// Sub-queue of the receive queue's completion queue.
+        recv_sub_cq_idx @ 18: u16,
+        /// Offset of the send queue's doorbell in the doorbell BAR.
+        sq_db_offset @ 20: u32,
+        /// Offset of the receive queue's doorbell in the doorbell BAR.
+        rq_db_offset @ 24: u32,
+        /// Offset of the send ring in [`MEMORY_BAR`](super::super::pci::MEMORY_BAR).
+        llq_descriptors_offset @ 28: u32,
+    }
+}
+
+command!(Opcode::CreateQp, CreateQp => CreateQpResponse);
+
+bits! {
+    /// Which fields of a modification count.
+    pub struct ModifyQpMask(u32) {
+        /// [`ModifyQp::qp_state`].
+        0:0 qp_state => bool,
+        /// [`ModifyQp::cur_qp_state`].
+        1:1 cur_qp_state => bool,
+        /// [`ModifyQp::qkey`].
+        2:2 qkey => bool,
+        /// [`ModifyQp::sq_psn`].
+        3:3 sq_psn => bool,
+        /// [`ModifyQp::sq_drained_async_notify`].
+        4:4 sq_drained_async_notify => bool,
+        /// [`ModifyQp::rnr_retry`].
+        5:5 rnr_retry => bool,
+    }
+}
+
+layout! {
+    /// Modifies a queue pair.
+    pub struct ModifyQp[64] {
+        /// Which of the other fields count.
+        modify_mask @ 4: ModifyQpMask,
+        /// The queue pair's handle.
+        qp_handle @ 8: u32,
+        /// State to go to, a [`QpState`].
+        qp_state @ 12: u32,
+        /// State that it is in according to the caller, a [`QpState`].
+        cur_qp_state @ 16: u32,
+        /// Q_Key.
+        qkey @ 20: u32,
+        /// Packet sequence number of the send queue.
+        sq_psn @ 24: u32,
+        /// Whether to notify when the send queue is drained.
+        sq_drained_async_notify @ 28: bool,
+        /// How often to try again if the receiver is not ready; SRD only.
+        rnr_retry @ 29: u8,
+    }
+}
+
+command!(Opcode::ModifyQp, ModifyQp => NoData);
+
+layout! {
+    /// Asks for the state of a queue pair.
+    pub struct QueryQp[64] {
+        /// The queue pair's handle.
+        qp_handle @ 4: u32,
+    }
+}
+
+layout! {
+    /// State of a queue pair.
+    pub struct QueryQpResponse[64] {
+        /// State, a [`QpState`].
+        qp_state @ 8: u32,
+        /// Q_Key.
+        qkey @ 12: u32,
+        /// Packet sequence number of the send queue.
+        sq_psn @ 16: u32,
+        /// Whether the send queue is being drained.
+        sq_draining @ 20: bool,
+        /// How often it tries again if the receiver is not ready; SRD only.
+        rnr_retry @ 21: u8,
+    }
+}
+
+command!(Opcode::QueryQp, QueryQp => QueryQpResponse);
+
+layout! {
+    /// Destroys a queue pair.
+    pub struct DestroyQp[64] {
+        /// The queue pair's handle.
+        qp_handle @ 4: u32,
+    }
+}
+
+command!(Opcode::DestroyQp, DestroyQp => NoData);

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Commands for user access regions: pages of doorbells that one process may use.
+
+use super::{
+    super::{
+        admin,
+        wire::{
+            self,
+            layout, //
+        }, //
+    },
+    command,
+    NoData,
+    Opcode, //
+};
+
+layout! {
+    /// Allocates a user access region.
+    pub struct AllocUar[64] {}
+}
+
+layout! {
+    /// The new user access region.
+    pub struct AllocUarResponse[64] {
+        /// Its number.
+        uar @ 8: u16,
+    }
+}
+
+command!(Opcode::AllocUar, AllocUar => AllocUarResponse);
+
+layout! {
+    /// Frees a user access region.
+    pub struct DeallocUar[64] {
+        /// Its number.
+        uar @ 4: u16,
+    }
+}
+
+command!(Opcode::DeallocUar, DeallocUar => NoData);

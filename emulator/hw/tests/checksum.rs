@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Checksum of completions.
+
+use efa_hw::checksum::{crc16, of_completion};
+use proptest::prelude::*;
+
+/// The same CRC, one bit after the other.
+fn bitwise(bytes: &[u8]) -> u16 {
+    let mut crc = 0xffff_u16;
+    for byte in bytes {
+        crc ^= u16::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 != 0 {
+                crc >> 1 ^ 0xa001
+            } else {
+                crc >> 1
+            };
+        }
+    }
+    crc ^ 0xffff
+}
+
+/// The check value that catalogues of CRCs give for this one (CRC-16/USB).
+#[test]
+fn check_value() {
+    assert_eq!(crc16(b"123456789"), 0xb4c8);
+    assert_eq!(crc16(b""), 0);
+}
+
+#[test]
+fn the_checksum_field_counts_as_zero() {
+    let mut entry = [0xa5; 64];
+    entry[4..6].fill(0);
+    let checksum = crc16(&entry);
+    assert_eq!(of_completion(&entry), checksum);
+    entry[4..6].copy_from_slice(&checksum.to_le_bytes());
+    assert_eq!(of_completion(&entry), checksum);
+}
+
+proptest! {
+    #[test]
+    fn table_and_bits_agree(bytes: Vec<u8>) {
+        prop_assert_eq!(crc16(&bytes), bitwise(&bytes));
+    }
+
+    #[test]
+    fn a_changed_bit_is_found(bytes: [[u8; 32]; 2], bit in 0_usize..512) {
+        let mut entry = [0; 64];
+        entry[..32].copy_from_slice(&bytes[0]);
+        entry[32..].copy_from_slice(&bytes[1]);
+        let checksum = of_completion(&entry);
+        entry[bit / 8] ^= 1 << (bit % 8);
+        prop_assert_eq!(of_completion(&entry) == checksum, matches!(bit / 8, 4 | 5));
+    }
+}

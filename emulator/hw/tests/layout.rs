@@ -1,0 +1,806 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Encodings, byte by byte, as a device expects them.
+
+use efa_hw::{
+    admin::{
+        ah, control, cq, eq, mr, pd, qp, stamp, uar, AcqFlags, AcqHeader, AqFlags, AqHeader,
+        Command, CommandId, CtrlBuffInfo, NoData, Opcode, Response, Status,
+    },
+    aenq, eq as eqe,
+    features::{self, Feature, FeatureId},
+    host_info, regs,
+    stats::{self, Stats},
+    wire::Undefined,
+};
+
+/// Bytes of the given length that are zero but for those at the given positions.
+fn sparse<const N: usize>(parts: &[(usize, &[u8])]) -> [u8; N] {
+    let mut bytes = [0; N];
+    for (offset, part) in parts {
+        bytes[*offset..*offset + part.len()].copy_from_slice(part);
+    }
+    bytes
+}
+
+#[test]
+fn commands() {
+    assert_eq!(
+        qp::CreateQp {
+            pd: 0x0102,
+            qp_type: 2,
+            flags: qp::CreateQpFlags {
+                sq_virt: false,
+                rq_virt: true,
+                unsolicited_write_recv: true,
+            },
+            sq_base_addr: 0x1112_1314_1516_1718,
+            rq_base_addr: 0x2122_2324_2526_2728,
+            send_cq_idx: 0x3132_3334,
+            recv_cq_idx: 0x3536_3738,
+            sq_l_key: 0x4142_4344,
+            rq_l_key: 0x4546_4748,
+            send_queue_ring_size: 0x5152_5354,
+            send_queue_depth: 0x5556_5758,
+            recv_queue_ring_size: 0x6162_6364,
+            recv_queue_depth: 0x6566_6768,
+            uar: 0x7172,
+            sl: 0x73,
+        }
+        .to_entry(),
+        sparse(&[
+            (2, &[1]),
+            (4, &[0x02, 0x01, 2, 0b110]),
+            (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+            (16, &[0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21]),
+            (24, &[0x34, 0x33, 0x32, 0x31, 0x38, 0x37, 0x36, 0x35]),
+            (32, &[0x44, 0x43, 0x42, 0x41, 0x48, 0x47, 0x46, 0x45]),
+            (40, &[0x54, 0x53, 0x52, 0x51, 0x58, 0x57, 0x56, 0x55]),
+            (48, &[0x64, 0x63, 0x62, 0x61, 0x68, 0x67, 0x66, 0x65]),
+            (56, &[0x72, 0x71, 0x73]),
+        ])
+    );
+    assert_eq!(
+        qp::ModifyQp {
+            modify_mask: qp::ModifyQpMask {
+                qp_state: true,
+                cur_qp_state: false,
+                qkey: true,
+                sq_psn: false,
+                sq_drained_async_notify: true,
+                rnr_retry: true,
+            },
+            qp_handle: 0x0102_0304,
+            qp_state: 3,
+            cur_qp_state: 2,
+            qkey: 0x1112_1314,
+            sq_psn: 0x2122_2324,
+            sq_drained_async_notify: true,
+            rnr_retry: 7,
+        }
+        .to_entry(),
+        sparse(&[
+            (2, &[2]),
+            (4, &[0b11_0101]),
+            (8, &[4, 3, 2, 1, 3, 0, 0, 0, 2]),
+            (20, &[0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21, 1, 7]),
+        ])
+    );
+    assert_eq!(
+        qp::QueryQp {
+            qp_handle: 0x0102_0304
+        }
+        .to_entry(),
+        sparse(&[(2, &[3, 0, 4, 3, 2, 1])])
+    );
+    assert_eq!(
+        qp::DestroyQp {
+            qp_handle: 0x0102_0304
+        }
+        .to_entry(),
+        sparse(&[(2, &[4, 0, 4, 3, 2, 1])])
+    );
+    assert_eq!(
+        ah::CreateAh {
+            dest_addr: *b"0123456789abcdef",
+            pd: 0x0102
+        }
+        .to_entry(),
+        sparse(&[(2, &[5, 0]), (4, b"0123456789abcdef"), (20, &[2, 1])])
+    );
+    assert_eq!(
+        ah::DestroyAh {
+            ah: 0x0102,
+            pd: 0x0304
+        }
+        .to_entry(),
+        sparse(&[(2, &[6, 0, 2, 1, 4, 3])])
+    );
+    assert_eq!(
+        mr::DeregMr { l_key: 0x0102_0304 }.to_entry(),
+        sparse(&[(2, &[8, 0, 4, 3, 2, 1])])
+    );
+    assert_eq!(
+        cq::CreateCq {
+            caps_1: cq::CqCaps1 {
+                interrupt_mode_enabled: true,
+                virt: false
+            },
+            caps_2: cq::CqCaps2 {
+                cq_entry_size_words: 8,
+                set_src_addr: true
+            },
+            sub_cq_depth: 0x0102,
+            eqn: 0x0304,
+            base_address: 0x1112_1314_1516_1718,
+            l_key: 0x2122_2324,
+            num_sub_cqs: 0x3132,
+            uar: 0x3334,
+        }
+        .to_entry(),
+        sparse(&[
+            (2, &[9, 0, 0x20, 0x28, 2, 1, 4, 3]),
+            (12, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+            (20, &[0x24, 0x23, 0x22, 0x21, 0x32, 0x31, 0x34, 0x33]),
+        ])
+    );
+    assert_eq!(
+        cq::DestroyCq { cq_idx: 0x0102 }.to_entry(),
+        sparse(&[(2, &[10, 0, 2, 1])])
+    );
+    assert_eq!(
+        features::GetFeature {
+            feature_id: 9,
+            ..Default::default()
+        }
+        .to_entry(),
+        sparse(&[(2, &[11]), (17, &[9])])
+    );
+    assert_eq!(
+        features::SetFeature {
+            control: AqFlags {
+                ctrl_data: true,
+                ..Default::default()
+            },
+            control_buffer: CtrlBuffInfo {
+                length: 180,
+                address: 0x0102_0304_0506_0708
+            },
+            feature_id: 6,
+            data: [0xff; 44],
+        }
+        .to_entry(),
+        sparse(&[
+            (2, &[12, 2, 180, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]),
+            (17, &[6]),
+            (20, &[0xff; 44]),
+        ])
+    );
+    assert_eq!(
+        stats::GetStats {
+            stats_type: 4,
+            scope: 1,
+            scope_modifier: 0x0102,
+            ..Default::default()
+        }
+        .to_entry(),
+        sparse(&[(2, &[13]), (16, &[4, 1, 2, 1])])
+    );
+    assert_eq!(pd::AllocPd {}.to_entry(), sparse(&[(2, &[14])]));
+    assert_eq!(
+        pd::DeallocPd { pd: 0x0102 }.to_entry(),
+        sparse(&[(2, &[15, 0, 2, 1])])
+    );
+    assert_eq!(uar::AllocUar {}.to_entry(), sparse(&[(2, &[16])]));
+    assert_eq!(
+        uar::DeallocUar { uar: 0x0102 }.to_entry(),
+        sparse(&[(2, &[17, 0, 2, 1])])
+    );
+    assert_eq!(
+        eq::CreateEq {
+            depth: 0x0102,
+            msix_vector: 3,
+            caps: eq::CreateEqCaps {
+                entry_size_words: 4
+            },
+            base_address: 0x1112_1314_1516_1718,
+            events: features::EqEvents { completion: true },
+        }
+        .to_entry(),
+        sparse(&[
+            (2, &[18, 0, 2, 1, 3, 4]),
+            (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 1]),
+        ])
+    );
+    assert_eq!(
+        eq::DestroyEq { eqn: 0x0102 }.to_entry(),
+        sparse(&[(2, &[19, 0, 2, 1])])
+    );
+    assert_eq!(
+        mr::AllocMr {
+            pd: 0x0102,
+            max_pages: 0x0304_0506
+        }
+        .to_entry(),
+        sparse(&[(2, &[20, 0, 2, 1, 0, 0, 6, 5, 4, 3])])
+    );
+}
+
+#[test]
+fn memory_region_page_lists() {
+    let mut command = mr::RegMr {
+        pd: 0x0102,
+        mr_length: 0x1112_1314_1516_1718,
+        flags: mr::RegMrFlags {
+            phys_page_size_shift: 21,
+            mem_addr_phy_mode_en: true,
+        },
+        permissions: mr::RegMrPermissions {
+            local_write_enable: true,
+            remote_write_enable: false,
+            remote_read_enable: true,
+        },
+        page_num: 0x2122_2324,
+        iova: 0x3132_3334_3536_3738,
+        ..Default::default()
+    };
+    let common: &[(usize, &[u8])] = &[
+        (4, &[2, 1]),
+        (
+            40,
+            &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 0x95, 0b101],
+        ),
+        (
+            52,
+            &[
+                0x24, 0x23, 0x22, 0x21, 0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31,
+            ],
+        ),
+    ];
+
+    let pages = mr::PageList::Inline([0x0102_0304_0506_0708, 2, 3, 4]);
+    command.set_page_list(pages);
+    let mut expected = common.to_vec();
+    let inline: &[(usize, &[u8])] = &[
+        (2, &[7, 0]),
+        (8, &[8, 7, 6, 5, 4, 3, 2, 1, 2]),
+        (24, &[3]),
+        (32, &[4]),
+    ];
+    expected.extend(inline);
+    assert_eq!(command.to_entry(), sparse(&expected));
+    assert_eq!(command.page_list(), Some(pages));
+
+    let buffer = CtrlBuffInfo {
+        length: 0x0102_0304,
+        address: 0x0506_0708_090a_0b0c,
+    };
+    for (pages, flags) in [
+        (mr::PageList::Direct(buffer), 0b010),
+        (mr::PageList::Indirect(buffer), 0b110),
+    ] {
+        command.set_page_list(pages);
+        let mut expected = common.to_vec();
+        let header = [7, flags];
+        expected.push((2, &header));
+        expected.push((8, &[4, 3, 2, 1, 12, 11, 10, 9, 8, 7, 6, 5]));
+        assert_eq!(command.to_entry(), sparse(&expected));
+        assert_eq!(command.page_list(), Some(pages));
+    }
+
+    command.control.ctrl_data = false;
+    assert_eq!(command.page_list(), None);
+}
+
+#[test]
+fn chunk_of_an_indirect_control_buffer() {
+    assert_eq!(control::CHUNK_ENTRIES, 510);
+    assert_eq!(control::CHUNK_NEXT_OFFSET, 4080);
+    assert_eq!(control::CHUNK_USED_SIZE, 4092);
+    assert_eq!(
+        CtrlBuffInfo {
+            length: 0x0102_0304,
+            address: 0x0506_0708_090a_0b0c
+        }
+        .encode(),
+        [4, 3, 2, 1, 12, 11, 10, 9, 8, 7, 6, 5]
+    );
+}
+
+#[test]
+fn responses() {
+    assert_eq!(NoData {}.to_entry(), [0; 64]);
+    assert_eq!(
+        qp::CreateQpResponse {
+            qp_handle: 0x0102_0304,
+            qp_num: 0x0506,
+            send_sub_cq_idx: 0x0708,
+            recv_sub_cq_idx: 0x090a,
+            sq_db_offset: 0x1112_1314,
+            rq_db_offset: 0x2122_2324,
+            llq_descriptors_offset: 0x3132_3334,
+        }
+        .to_entry(),
+        sparse(&[
+            (8, &[4, 3, 2, 1, 6, 5]),
+            (16, &[8, 7, 10, 9]),
+            (20, &[0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21]),
+            (28, &[0x34, 0x33, 0x32, 0x31]),
+        ])
+    );
+    assert_eq!(
+        qp::QueryQpResponse {
+            qp_state: 6,
+            qkey: 0x1112_1314,
+            sq_psn: 0x2122_2324,
+            sq_draining: true,
+            rnr_retry: 7,
+        }
+        .to_entry(),
+        sparse(&[
+            (8, &[6]),
+            (12, &[0x14, 0x13, 0x12, 0x11, 0x24, 0x23, 0x22, 0x21, 1, 7])
+        ])
+    );
+    assert_eq!(
+        ah::CreateAhResponse { ah: 0x0102 }.to_entry(),
+        sparse(&[(8, &[2, 1])])
+    );
+    assert_eq!(
+        mr::RegMrResponse {
+            l_key: 0x0102_0304,
+            r_key: 0x0506_0708,
+            validity: mr::InterconnectValidity {
+                recv_ic_id: true,
+                rdma_read_ic_id: false,
+                rdma_recv_ic_id: true,
+            },
+            recv_ic_id: 9,
+            rdma_read_ic_id: 10,
+            rdma_recv_ic_id: 11,
+        }
+        .to_entry(),
+        sparse(&[(8, &[4, 3, 2, 1, 8, 7, 6, 5, 0b101, 9, 10, 11])])
+    );
+    assert_eq!(
+        cq::CreateCqResponse {
+            cq_idx: 0x0102,
+            sub_cq_actual_depth: 0x0304,
+            db_offset: 0x0506_0708,
+            flags: cq::CreateCqResponseFlags { db_valid: true },
+        }
+        .to_entry(),
+        sparse(&[(8, &[2, 1, 4, 3, 8, 7, 6, 5, 1])])
+    );
+    assert_eq!(
+        pd::AllocPdResponse { pd: 0x0102 }.to_entry(),
+        sparse(&[(8, &[2, 1])])
+    );
+    assert_eq!(
+        uar::AllocUarResponse { uar: 0x0102 }.to_entry(),
+        sparse(&[(8, &[2, 1])])
+    );
+    assert_eq!(
+        eq::CreateEqResponse { eqn: 0x0102 }.to_entry(),
+        sparse(&[(8, &[2, 1])])
+    );
+    assert_eq!(
+        mr::AllocMrResponse {
+            l_key: 0x0102_0304,
+            r_key: 0x0506_0708
+        }
+        .to_entry(),
+        sparse(&[(8, &[4, 3, 2, 1, 8, 7, 6, 5])])
+    );
+}
+
+#[test]
+fn headers() {
+    let mut entry = pd::AllocPd {}.to_entry();
+    stamp(&mut entry, 0x0abc, true);
+    assert_eq!(entry[..4], [0xbc, 0x0a, 14, 1]);
+    assert_eq!(
+        AqHeader::of(&entry),
+        AqHeader {
+            command_id: CommandId { id: 0x0abc },
+            opcode: Opcode::AllocPd.into(),
+            flags: AqFlags {
+                phase: true,
+                ..Default::default()
+            },
+        }
+    );
+
+    // An id that is too large must not reach the reserved bits.
+    stamp(&mut entry, 0xffff, false);
+    assert_eq!(entry[..4], [0xff, 0x0f, 14, 0]);
+
+    let header = AcqHeader {
+        command_id: CommandId { id: 0x0123 },
+        status: Status::ResourceBusy.into(),
+        flags: AcqFlags { phase: true },
+        checksum: 0x0405,
+    };
+    let mut entry = [0xff; 64];
+    header.put(&mut entry);
+    assert_eq!(entry[..8], [0x23, 0x01, 7, 1, 5, 4, 0, 0]);
+    assert_eq!(entry[8..], [0xff; 56]);
+    assert_eq!(AcqHeader::of(&entry), header);
+}
+
+/// Stamping keeps the flags that belong to the command.
+#[test]
+fn stamp_keeps_control_flags() {
+    let mut command = mr::RegMr::default();
+    command.set_page_list(mr::PageList::Indirect(CtrlBuffInfo::default()));
+    let mut entry = command.to_entry();
+    stamp(&mut entry, 1, true);
+    assert_eq!(entry[3], 0b111);
+}
+
+#[test]
+fn feature_attributes() {
+    let attributes = features::DeviceAttr {
+        supported_features: 0x0102_0304_0506_0708,
+        page_size_cap: 0x1112_1314_1516_1718,
+        fw_version: 0x2122_2324,
+        admin_api_version: 0x3132_3334,
+        device_version: 0x4142_4344,
+        db_bar: 0x0506,
+        phys_addr_width: 7,
+        virt_addr_width: 8,
+        device_caps: features::DeviceCaps {
+            rdma_read: true,
+            rnr_retry: false,
+            data_polling_128: true,
+            rdma_write: false,
+            unsolicited_write_recv: true,
+        },
+        max_rdma_size: 0x5152_5354,
+        guid: 0x6162_6364_6566_6768,
+        max_link_speed_gbps: 0x7172,
+    };
+    let response = attributes.into_response();
+    assert_eq!(
+        response.to_entry(),
+        sparse(&[
+            (
+                8,
+                &[8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]
+            ),
+            (
+                24,
+                &[0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41]
+            ),
+            (36, &[6, 5, 7, 8, 0b1_0101, 0, 0, 0, 0x54, 0x53, 0x52, 0x51]),
+            (
+                48,
+                &[0x68, 0x67, 0x66, 0x65, 0x64, 0x63, 0x62, 0x61, 0x72, 0x71]
+            ),
+        ])
+    );
+    assert_eq!(features::DeviceAttr::from_response(&response), attributes);
+
+    assert_eq!(
+        features::QueueAttr1 {
+            max_qp: 0x0102_0304,
+            max_sq_depth: 2,
+            inline_buf_size: 3,
+            max_rq_depth: 4,
+            max_cq: 5,
+            max_cq_depth: 6,
+            sub_cqs_per_cq: 7,
+            min_sq_depth: 8,
+            max_wr_send_sges: 9,
+            max_wr_recv_sges: 10,
+            max_mr: 11,
+            max_mr_pages: 12,
+            max_pd: 13,
+            max_ah: 14,
+            max_llq_size: 15,
+            max_wr_rdma_sges: 16,
+            max_tx_batch: 0x1112,
+        }
+        .encode(),
+        [
+            4, 3, 2, 1, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7, 0, 8, 0, 9,
+            0, 10, 0, 11, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0, 14, 0, 0, 0, 15, 0, 0, 0, 16, 0, 0x12,
+            0x11
+        ]
+    );
+    assert_eq!(
+        features::QueueAttr2 {
+            inline_buf_size_ex: 0x0102
+        }
+        .into_response()
+        .to_entry(),
+        sparse(&[(8, &[2, 1])])
+    );
+    assert_eq!(
+        features::NetworkAttr {
+            addr: *b"0123456789abcdef",
+            mtu: 0x0102_0304
+        }
+        .encode(),
+        *b"0123456789abcdef\x04\x03\x02\x01"
+    );
+    assert_eq!(
+        features::HwHints {
+            mmio_read_timeout: 0x0102,
+            driver_watchdog_timeout: 0x0304,
+            admin_completion_timeout: 0x0506,
+            poll_interval: 0x0708,
+        }
+        .encode(),
+        [2, 1, 4, 3, 6, 5, 8, 7]
+    );
+    assert_eq!(
+        features::EventQueueAttr {
+            max_eq: 0x0102_0304,
+            max_eq_depth: 0x0506_0708,
+            event_bitmask: features::EqEvents { completion: true },
+        }
+        .encode(),
+        [4, 3, 2, 1, 8, 7, 6, 5, 1, 0, 0, 0]
+    );
+    let groups = features::AenqConfig {
+        supported_groups: 0x0102_0304,
+        enabled_groups: 0x1e,
+    };
+    assert_eq!(groups.into_setting(), sparse(&[(0, &[4, 3, 2, 1, 0x1e])]));
+    assert_eq!(
+        features::AenqConfig::from_setting(&groups.into_setting()),
+        groups
+    );
+    assert_eq!(FeatureId::QueueAttr2.mask(), 1 << 9);
+}
+
+#[test]
+fn statistics() {
+    let basic = stats::BasicStats {
+        tx_bytes: 1,
+        tx_pkts: 2,
+        rx_bytes: 3,
+        rx_pkts: 4,
+        rx_drops: 5,
+        qkey_viol: 0x0102_0304_0506_0708,
+    };
+    let response = basic.into_response();
+    assert_eq!(
+        response.to_entry(),
+        sparse(&[
+            (8, &[1]),
+            (16, &[2]),
+            (24, &[3]),
+            (32, &[4]),
+            (40, &[5]),
+            (48, &[8, 7, 6, 5, 4, 3, 2, 1]),
+        ])
+    );
+    assert_eq!(stats::BasicStats::from_response(&response), basic);
+    assert_eq!(
+        stats::MessagesStats {
+            send_bytes: 1,
+            send_wrs: 2,
+            recv_bytes: 3,
+            recv_wrs: 4
+        }
+        .encode(),
+        sparse(&[(0, &[1]), (8, &[2]), (16, &[3]), (24, &[4])])
+    );
+    assert_eq!(
+        stats::RdmaReadStats {
+            read_wrs: 1,
+            read_bytes: 2,
+            read_wr_err: 3,
+            read_resp_bytes: 4,
+        }
+        .encode(),
+        sparse(&[(0, &[1]), (8, &[2]), (16, &[3]), (24, &[4])])
+    );
+    assert_eq!(
+        stats::RdmaWriteStats {
+            write_wrs: 1,
+            write_bytes: 2,
+            write_wr_err: 3,
+            write_recv_bytes: 4,
+        }
+        .encode(),
+        sparse(&[(0, &[1]), (8, &[2]), (16, &[3]), (24, &[4])])
+    );
+    assert_eq!(
+        stats::NetworkStats {
+            retrans_bytes: 1,
+            retrans_pkts: 2,
+            retrans_timeout_events: 3,
+            unresponsive_remote_events: 4,
+            impaired_remote_conn_events: 5,
+        }
+        .encode(),
+        sparse(&[(0, &[1]), (8, &[2]), (16, &[3]), (24, &[4]), (32, &[5])])
+    );
+}
+
+#[test]
+fn events() {
+    assert_eq!(
+        aenq::AenqEntry {
+            group: aenq::AenqGroup::KeepAlive.into(),
+            syndrome: 0x0102,
+            flags: aenq::AenqFlags { phase: true },
+            timestamp: 0x1112_1314_1516_1718,
+            data: [0xff; 48],
+        }
+        .encode(),
+        sparse(&[
+            (0, &[4, 0, 2, 1, 1]),
+            (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+            (16, &[0xff; 48]),
+        ])
+    );
+    assert_eq!(aenq::AenqGroup::KeepAlive.mask(), 0x10);
+    assert_eq!(
+        eqe::Eqe {
+            common: eqe::EqeCommon {
+                phase: true,
+                event_type: 0xff
+            },
+            cqn: 0x0102,
+        }
+        .encode(),
+        sparse(&[(0, &[0xff, 0x01]), (8, &[2, 1])])
+    );
+}
+
+#[test]
+fn host_info() {
+    let mut info = host_info::HostInfo {
+        os_type: host_info::OsType::Linux.into(),
+        kernel_version: 0x0007_020c,
+        driver_version: host_info::DriverVersion {
+            module_type: b'r',
+            sub_minor: 3,
+            minor: 2,
+            major: 1,
+        },
+        bdf: host_info::Bdf {
+            function: 7,
+            device: 0x1f,
+            bus: 0xab,
+        },
+        spec_version: host_info::SPEC_VERSION,
+        flags: host_info::HostInfoFlags {
+            intree: true,
+            gdr: true,
+        },
+        ..Default::default()
+    };
+    info.os_dist[..3].copy_from_slice(b"7.2");
+    info.kernel_version_text[..2].copy_from_slice(b"#1");
+    assert_eq!(
+        info.encode(),
+        sparse(&[
+            (0, b"7.2"),
+            (132, b"#1"),
+            (164, &[0x0c, 0x02, 0x07, 0x00, b'r', 3, 2, 1]),
+            (172, &[0xff, 0xab, 0, 2, 0b11]),
+        ])
+    );
+}
+
+#[test]
+fn registers() {
+    use regs::Register;
+
+    assert_eq!(Register::ALL.len(), 21);
+    assert_eq!(Register::try_from(0x58), Ok(Register::DevSts));
+    assert_eq!(Register::try_from(0x0c), Err(Undefined(0x0c)));
+    assert_eq!(Register::DevSts.name(), "DEV_STS");
+
+    let caps = regs::Caps {
+        contiguous_queue_required: true,
+        reset_timeout: 10,
+        dma_addr_width: 48,
+        admin_cmd_timeout: 3,
+    };
+    assert_eq!(caps.into_raw(), 0x0003_3015);
+    assert_eq!(regs::Caps::from_raw(0x0003_3015), caps);
+    assert_eq!(regs::Caps::DEFINED, 0x000f_ff3f);
+
+    let reset = regs::DevCtl {
+        dev_reset: true,
+        aq_restart: false,
+        reset_reason: regs::ResetReason::Shutdown.into(),
+    };
+    assert_eq!(reset.into_raw(), 0x6000_0001);
+
+    assert_eq!(
+        regs::AqCaps {
+            depth: 32,
+            entry_size: 64
+        }
+        .into_raw(),
+        0x0040_0020
+    );
+    assert_eq!(
+        regs::EventRingCaps {
+            depth: 16,
+            entry_size: 64,
+            msix_vector: 3
+        }
+        .into_raw(),
+        0x0340_0010
+    );
+    assert_eq!(
+        regs::MmioRegRead {
+            req_id: 0x0102,
+            reg_off: 0x58
+        }
+        .into_raw(),
+        0x0058_0102
+    );
+    assert_eq!(
+        regs::EqDb {
+            eqn: 0x0102,
+            arm: true
+        }
+        .into_raw(),
+        0x8000_0102
+    );
+    assert_eq!(regs::IntrMask { masked: true }.into_raw(), 1);
+    assert_eq!(regs::Version { minor: 2, major: 1 }.into_raw(), 0x0102);
+    assert_eq!(
+        regs::ControllerVersion {
+            subminor: 4,
+            minor: 3,
+            major: 2,
+            implementation: 1
+        }
+        .into_raw(),
+        0x0102_0304
+    );
+    assert_eq!(
+        regs::DevSts {
+            ready: true,
+            reset_in_progress: true,
+            ..Default::default()
+        }
+        .into_raw(),
+        0b1001
+    );
+    assert_eq!(
+        regs::DevSts {
+            fatal_error: true,
+            ..Default::default()
+        }
+        .into_raw(),
+        0x20
+    );
+    assert_eq!(
+        regs::ReadlessResponse {
+            req_id: 0x0102,
+            reg_off: 0x58,
+            reg_val: 0x0304_0506
+        }
+        .encode(),
+        [2, 1, 0x58, 0, 6, 5, 4, 3]
+    );
+}
+
+#[test]
+fn codes() {
+    assert_eq!(Opcode::ALL.len(), 20);
+    assert_eq!(Opcode::try_from(0), Err(Undefined(0)));
+    assert_eq!(Opcode::try_from(21), Err(Undefined(21)));
+    assert_eq!(Status::try_from(8), Err(Undefined(8)));
+    assert_eq!(FeatureId::try_from(8), Err(Undefined(8)));
+    for (number, &opcode) in (1..).zip(Opcode::ALL) {
+        assert_eq!(Opcode::try_from(number), Ok(opcode));
+        assert_eq!(u8::from(opcode), number);
+    }
+    assert_eq!(format!("{:>12}|", Opcode::RegMr), "      REG_MR|");
+    assert_eq!(
+        Undefined(21).to_string(),
+        "0x15 has no meaning in the interface"
+    );
+}

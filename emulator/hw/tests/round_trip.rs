@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Whatever the other side writes decodes, and reserved bits and bytes do not survive a round trip.
+
+use efa_hw::{
+    admin::{self, ah, cq, eq, mr, pd, qp, uar},
+    aenq, features, host_info, regs, stats,
+};
+use proptest::prelude::*;
+
+/// For each layout: the bytes that its fields cover come back, the others are zero.
+macro_rules! layouts {
+    ($($test:ident: $type:ty, reserved [$($reserved:expr),*];)*) => {
+        proptest! {$(
+            #[test]
+            fn $test(bytes in proptest::collection::vec(any::<u8>(), <$type>::SIZE)) {
+                let bytes: [u8; <$type>::SIZE] = bytes.try_into().unwrap();
+                let value = <$type>::decode(&bytes);
+                let encoded = value.encode();
+                prop_assert_eq!(<$type>::decode(&encoded), value);
+                for (offset, byte) in encoded.into_iter().enumerate() {
+                    prop_assert_eq!(byte & !bytes[offset], 0, "byte {} gained a bit", offset);
+                    if false $(|| ($reserved).contains(&offset))* {
+                        prop_assert_eq!(byte, 0, "byte {} is reserved", offset);
+                    }
+                }
+            }
+        )*}
+
+        /// All ones leave no byte zero that is not reserved.
+        #[test]
+        fn reserved_bytes() {
+            $(
+                let encoded = <$type>::decode(&[0xff; <$type>::SIZE]).encode();
+                for (offset, byte) in encoded.into_iter().enumerate() {
+                    assert_eq!(
+                        byte == 0,
+                        false $(|| ($reserved).contains(&offset))*,
+                        "byte {} of {}",
+                        offset,
+                        stringify!($type),
+                    );
+                }
+            )*
+        }
+    };
+}
+
+layouts! {
+    aq_header: admin::AqHeader, reserved [];
+    acq_header: admin::AcqHeader, reserved [6..8];
+    control_buffer: admin::CtrlBuffInfo, reserved [];
+    create_qp_response: qp::CreateQpResponse, reserved [0..8, 14..16, 32..64];
+    query_qp: qp::QueryQp, reserved [0..4, 8..64];
+    create_ah: ah::CreateAh, reserved [0..4, 22..64];
+    destroy_ah: ah::DestroyAh, reserved [0..4, 8..64];
+    reg_mr_response: mr::RegMrResponse, reserved [0..8, 20..64];
+    alloc_mr: mr::AllocMr, reserved [0..4, 6..8, 12..64];
+    create_cq: cq::CreateCq, reserved [0..4, 10..12, 28..64];
+    create_cq_response: cq::CreateCqResponse, reserved [0..8, 17..64];
+    create_eq: eq::CreateEq, reserved [0..4, 17..64];
+    alloc_pd: pd::AllocPd, reserved [0..64];
+    dealloc_uar: uar::DeallocUar, reserved [0..4, 6..64];
+    get_feature: features::GetFeature, reserved [0..3, 16..17, 18..64];
+    set_feature: features::SetFeature, reserved [0..3, 16..17, 18..20];
+    get_stats: stats::GetStats, reserved [0..3, 20..64];
+    device_attr: features::DeviceAttr, reserved [33..36, 50..56];
+    queue_attr_1: features::QueueAttr1, reserved [];
+    aenq_entry: aenq::AenqEntry, reserved [5..8];
+    eqe: efa_hw::eq::Eqe, reserved [2..8, 10..16];
+    host_info: host_info::HostInfo, reserved [177..180];
+    readless_response: regs::ReadlessResponse, reserved [];
+}
+
+proptest! {
+    #[test]
+    fn command_fields(
+        handle: u32, state: u32, cur_state: u32, qkey: u32, sq_psn: u32, notify: bool, rnr_retry: u8,
+        mask: u32,
+    ) {
+        let command = qp::ModifyQp {
+            modify_mask: qp::ModifyQpMask::from_raw(mask),
+            qp_handle: handle,
+            qp_state: state,
+            cur_qp_state: cur_state,
+            qkey,
+            sq_psn,
+            sq_drained_async_notify: notify,
+            rnr_retry,
+        };
+        prop_assert_eq!(qp::ModifyQp::decode(&command.encode()), command);
+    }
+
+    #[test]
+    fn page_lists(kind in 0..3, pages: [u64; 4], length: u32) {
+        let buffer = admin::CtrlBuffInfo { length, address: pages[0] };
+        let list = match kind {
+            0 => mr::PageList::Inline(pages),
+            1 => mr::PageList::Direct(buffer),
+            _ => mr::PageList::Indirect(buffer),
+        };
+        let mut command = mr::RegMr::default();
+        command.set_page_list(list);
+        prop_assert_eq!(mr::RegMr::decode(&command.encode()).page_list(), Some(list));
+    }
+
+    /// Only defined bits survive, in registers and flags of each width.
+    #[test]
+    fn words(word: u32) {
+        prop_assert_eq!(regs::Caps::from_raw(word).into_raw(), word & 0x000f_ff3f);
+        prop_assert_eq!(regs::DevCtl::from_raw(word).into_raw(), word & 0xf000_0003);
+        prop_assert_eq!(regs::DevSts::from_raw(word).into_raw(), word & 0x3f);
+        prop_assert_eq!(regs::AqCaps::from_raw(word).into_raw(), word);
+        prop_assert_eq!(regs::EventRingCaps::from_raw(word).into_raw(), word);
+        prop_assert_eq!(regs::EqDb::from_raw(word).into_raw(), word & 0x8000_ffff);
+        prop_assert_eq!(regs::Version::from_raw(word).into_raw(), word & 0xffff);
+        prop_assert_eq!(regs::ControllerVersion::from_raw(word).into_raw(), word);
+        let [half, _] = [word as u16, 0];
+        prop_assert_eq!(host_info::Bdf::from_raw(half).into_raw(), half);
+        prop_assert_eq!(admin::CommandId::from_raw(half).into_raw(), half & 0x0fff);
+        let byte = word as u8;
+        prop_assert_eq!(admin::AqFlags::from_raw(byte).into_raw(), byte & 0b111);
+        prop_assert_eq!(cq::CqCaps1::from_raw(byte).into_raw(), byte & 0x60);
+        prop_assert_eq!(cq::CqCaps2::from_raw(byte).into_raw(), byte & 0x3f);
+        prop_assert_eq!(mr::RegMrFlags::from_raw(byte).into_raw(), byte & 0x9f);
+    }
+
+    /// A value that is too large for its field does not reach its neighbours.
+    #[test]
+    fn values_too_large(reset_timeout: u8, admin_cmd_timeout: u8) {
+        let caps = regs::Caps { reset_timeout, admin_cmd_timeout, ..Default::default() };
+        prop_assert_eq!(
+            regs::Caps::from_raw(caps.into_raw()),
+            regs::Caps {
+                reset_timeout: reset_timeout & 0x1f,
+                admin_cmd_timeout: admin_cmd_timeout & 0xf,
+                ..Default::default()
+            }
+        );
+    }
+}
