@@ -1,0 +1,42 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+#
+# Runs a command with DIR as its root. Must itself run in a mount and PID namespace of its own (`unshare --mount --pid
+# --fork`), so that no mount outlives it or is seen by anybody else.
+#
+# usage: enter.sh DIR [SOURCE:TARGET[:ro]]... -- COMMAND [ARGUMENT...]
+set -eu
+root=$1; shift
+
+# Read-only, keeping the mount's other flags: in a user namespace they are locked, and leaving one out is refused.
+read_only() {
+	flags=$(findmnt --noheadings --output VFS-OPTIONS --mountpoint "$1" | head -n 1)
+	mount -o "remount,bind,ro,$(echo "$flags" | sed 's/^rw,*//')" "$1"
+}
+
+mount --rbind "$root" "$root"
+read_only "$root"
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+mount -t tmpfs tmpfs "$root/root"
+[ ! -e /etc/resolv.conf ] || mount --bind /etc/resolv.conf "$root/etc/resolv.conf"
+
+while [ "$1" != -- ]; do
+	source=${1%%:*}
+	target=${1#*:}
+	mode=${target#*:}
+	target=$root${target%%:*}
+	if [ -d "$source" ]; then
+		[ -d "$target" ] || mkdir -p "$target"
+		mount --rbind "$source" "$target"
+	else
+		[ -e "$target" ] || { mkdir -p "$(dirname "$target")" && touch "$target"; }
+		mount --bind "$source" "$target"
+	fi
+	[ "$mode" != ro ] || read_only "$target"
+	shift
+done
+shift
+exec chroot "$root" "$@"

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Builds the kernel modules and the emulator in the toolroot; what is built stays in the cache."""
+
+import os
+from pathlib import Path
+
+from . import cache, namespace, steps, toolroot
+from .failure import Failure
+
+KITS = "/run/efa-rs/kit"
+BUILD = "/run/efa-rs/build"
+CARGO = "/run/efa-rs/cargo"
+
+
+def in_toolroot(command, binds=(), environment=None):
+    """The command line that runs COMMAND in the toolroot, where the clone is at /efa-rs."""
+    return namespace.enter(toolroot.root(), command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment)
+
+
+def kit(release):
+    """The folder with the Rust kit for a kernel of the toolroot, which is at KITS in there."""
+    flavour = toolroot.flavour_of(release)
+    folder = cache.folder("kit") / cache.key(toolroot.key(), namespace.TOOLS / "rust-kit", release)
+
+    def build(path):
+        path.mkdir()
+        with steps.step(f"rust kit {flavour}") as log:
+            command = ["/efa-rs/tools/rust-kit", "--kernel", release, "--output", f"{KITS}/{release}"]
+            steps.run(in_toolroot(command, [(path, KITS, "rw")]), log, "Making the Rust kit")
+
+    return cache.make(folder, "the Rust kit", 1, build)
+
+
+def module(driver, release):
+    """Builds the module of DRIVER, "rust" or "c", for a kernel of the toolroot; returns its efa.ko."""
+    return {"rust": rust_module, "c": c_module}[driver](release)
+
+
+def make_module(release, target="modules", *options):
+    """The shell command that builds the module in BUILD/module against the kit."""
+    arguments = " ".join(options)
+    return f"make -s -j{os.cpu_count()} -C {KITS}/{release} M={BUILD}/module {arguments} {target}"
+
+
+def rust_module(release, *options, variant=""):
+    """Builds a copy of efa_rs/, again only what has changed since the last time."""
+    if not (cache.CLONE / "efa_rs" / "Kbuild").exists():
+        raise Failure("efa_rs/Kbuild is missing: this clone has no Rust module to build; use --driver c or none.")
+    flavour = toolroot.flavour_of(release)
+    kit_folder = kit(release)
+    name = f"rust module {flavour}{variant}"
+    folder = cache.clone_folder("module", f"rust-{release}{variant}-{kit_folder.name}")
+    cache.require_space(0.2, "the Rust module")
+    script = f"""
+        rsync --recursive --links --times --perms --delete --exclude-from=/efa-rs/.gitignore \
+            --exclude=/bindings_generated.rs /efa-rs/efa_rs/ {BUILD}/module/ &&
+        {make_module(release, "modules", *options)}
+    """
+    with cache.lock(folder.name), steps.step(name) as log:
+        binds = [(kit_folder, KITS, "ro"), (folder, BUILD, "rw")]
+        steps.run(in_toolroot(["sh", "-c", script], binds), log, "Building the Rust module")
+    return folder / "module" / "efa.ko"
+
+
+def c_module(release):
+    """Builds Linux's own C driver from the toolroot's kernel source."""
+    flavour = toolroot.flavour_of(release)
+    folder = cache.folder("c-module") / f"{toolroot.key()}-{release}"
+    script = f"""
+        tar -x -f /usr/src/linux-source-7.2.tar.xz -C {BUILD} --strip-components=4 \
+            --wildcards 'linux-*/drivers/infiniband/hw/efa/*' &&
+        make -s -j{os.cpu_count()} -C /usr/src/linux-headers-{release} M={BUILD}/efa CONFIG_INFINIBAND_EFA=m modules
+    """
+
+    def build(path):
+        path.mkdir()
+        with steps.step(f"C module {flavour}") as log:
+            steps.run(in_toolroot(["sh", "-c", script], [(path, BUILD, "rw")]), log, "Building Linux's C driver")
+
+    return cache.make(folder, "Linux's C driver", 0.2, build) / "efa" / "efa.ko"
+
+
+def cargo(log, what, *arguments):
+    """Runs the toolroot's cargo on the workspace emulator/."""
+    home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
+    configuration = [(file, f"{CARGO}/config.toml", "ro") for file in (home / "config.toml", home / "config") if file.is_file()]
+    binds = [(cache.clone_folder("emulator"), BUILD, "rw"), (cache.folder("cargo"), CARGO, "rw"), *configuration[:1]]
+    environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target"}
+    command = ["cargo", *arguments, "--locked", "--manifest-path", "/efa-rs/emulator/Cargo.toml"]
+    steps.run(in_toolroot(command, binds, environment), log, what)
+
+
+def emulator():
+    """Builds the emulator; returns its program."""
+    if not (cache.CLONE / "emulator" / "Cargo.toml").exists():
+        raise Failure("emulator/Cargo.toml is missing: this clone has no emulator to build.")
+    cache.require_space(1, "the emulator")
+    with cache.lock(f"emulator-{cache.key(str(cache.CLONE))}"), steps.step("emulator") as log:
+        cargo(log, "Building the emulator", "build", "--release", "--bin", "efa-emu")
+    return cache.clone_folder("emulator") / "target" / "release" / "efa-emu"

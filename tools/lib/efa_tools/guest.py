@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Boots guests with emulated devices, runs a command in them and says how it went."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import build, cache, console, qemu, steps, toolroot
+from .failure import Failure
+
+RUN = qemu.RUN
+KEPT_RUNS = 20
+
+
+@dataclass
+class Options:
+    """What to run. No command means an interactive shell."""
+
+    command: str | None
+    driver: str = "rust"
+    flavour: str = "cloud-amd64"
+    devices: list[str] = field(default_factory=list)
+    guests: int = 1
+    timeout: float = 600
+    memory: str = "1G"
+    cpus: int = 2
+    emulator: Path | None = None
+    module: Path | None = None
+    scenario: Path | None = None
+    quiet: bool = False
+
+
+class Run:
+    """A run folder and the processes of one run."""
+
+    def __init__(self, options):
+        self.options = options
+        self.release = toolroot.kernel(options.flavour)
+        self.folder = new_folder()
+        self.shared = self.folder / "shared"
+        (self.shared / "out").mkdir(parents=True)
+        self.processes = {}
+
+    def start(self, name, command, binds=(), **streams):
+        """Starts a program of the toolroot, with the run folder at RUN."""
+        binds = [(self.folder, RUN, "rw"), *binds]
+        if "stdout" not in streams:
+            streams["stdout"] = open(self.folder / f"{name}.log", "w")
+        streams.setdefault("stdin", subprocess.DEVNULL)
+        streams.setdefault("stderr", open(self.folder / f"{name}.log", "a"))
+        # A group of its own: the terminal's Ctrl-C is for this program, which then ends the others in order.
+        process = subprocess.Popen(build.in_toolroot(command, binds), process_group=None if streams["stdin"] is None else 0, **streams)
+        self.processes[name] = process
+        return process
+
+    def await_sockets(self, name, sockets):
+        deadline = time.monotonic() + 20
+        while not all((self.folder / socket).exists() for socket in sockets):
+            if self.processes[name].poll() is not None or time.monotonic() > deadline:
+                raise Failure(f"{steps.tail(self.folder / f'{name}.log')}\n{name} did not start: see above.")
+            time.sleep(0.02)
+
+    def serve_shares(self, guest):
+        """The toolroot, the clone and the run's results, each by a virtiofsd of its own for this guest."""
+        shares = {"root": ("/", "always"), "efa-rs": ("/efa-rs", "auto"), "run": (f"{RUN}/shared", "auto")}
+        for tag, (directory, policy) in shares.items():
+            name = f"virtiofsd-{tag}-{guest}"
+            command = [
+                *("/usr/libexec/virtiofsd", "--shared-dir", directory, "--socket-path", f"{RUN}/{tag}{guest}"),
+                *("--sandbox", "none", "--no-announce-submounts", "--cache", policy),
+            ]
+            self.start(name, command if tag == "run" else [*command, "--readonly"])
+        for tag in shares:
+            self.await_sockets(f"virtiofsd-{tag}-{guest}", [f"{tag}{guest}"])
+
+    def serve_devices(self):
+        """One emulator with the devices of all guests."""
+        options = self.options
+        command = [f"{BINARY}", "--control", f"{RUN}/control", "--trace", f"{RUN}/trace.log"]
+        sockets = ["control"]
+        for guest in range(options.guests):
+            for number, device in enumerate(options.devices):
+                sockets.append(f"efa{guest}.{number}")
+                command += ["--device", f"{device},socket={RUN}/{sockets[-1]}"]
+        if options.scenario:
+            shutil.copy(options.scenario, self.folder / "scenario")
+            command += ["--scenario", f"{RUN}/scenario"]
+        program = options.emulator or build.emulator()
+        # A copy: another run may rebuild it meanwhile.
+        shutil.copy(program, self.folder / "efa-emu")
+        self.start("efa-emu", command)
+        self.await_sockets("efa-emu", sockets)
+
+    def boot(self, guest, accelerator):
+        """Starts a guest; its console goes to a file, and its command's terminal to our standard output."""
+        options = self.options
+        results = self.shared / f"guest{guest}"
+        results.mkdir()
+        (results / "command").write_text(options.command or "exec bash -l")
+        environment = {
+            "EFA_DRIVER": options.driver,
+            "EFA_FLAVOUR": options.flavour,
+            "EFA_KO": "/run/efa-rs/efa.ko" if (self.shared / "efa.ko").exists() else "",
+            "EFA_GUEST": guest,
+            "EFA_GUESTS": options.guests,
+            "TERM": os.environ.get("TERM", "dumb") if options.command is None else "dumb",
+        }
+        append = " ".join(f"{name}={value}" for name, value in environment.items())
+        append += ' init=/bin/sh -- -c "mount -t virtiofs efa-rs /efa-rs && exec /efa-rs/tools/guest/init"'
+        command = [
+            *qemu.machine(self.release, accelerator, options.memory, options.cpus, append),
+            *("-serial", f"file:{RUN}/guest{guest}.console.log"),
+            *("-device", "virtio-serial-pci", "-chardev", "stdio,id=terminal,signal=off"),
+            *("-device", "virtconsole,chardev=terminal"),
+            *qemu.network(guest, options.guests),
+        ]
+        for tag in ("root", "efa-rs", "run"):
+            command += qemu.share(tag, f"{RUN}/{tag}{guest}")
+        for number in range(len(options.devices)):
+            command += qemu.efa(f"{RUN}/efa{guest}.{number}")
+        if options.devices:
+            command += qemu.control(f"{RUN}/control")
+        name = f"qemu-{guest}"
+        errors = open(self.folder / f"{name}.log", "w")
+        if options.command is None:
+            size = os.get_terminal_size(sys.stdin.fileno())
+            (results / "interactive").write_text(f"rows {size.lines} cols {size.columns}")
+            self.start(name, command, stdin=None, stdout=None, stderr=errors)
+        else:
+            process = self.start(name, command, stdout=subprocess.PIPE, stderr=errors)
+            threading.Thread(target=self.copy_output, args=(guest, process.stdout), daemon=True).start()
+
+    def copy_output(self, guest, stream):
+        """Passes on what the command prints, and keeps it."""
+        prefix = f"guest{guest}: ".encode() if self.options.guests > 1 else b""
+        with open(self.folder / f"guest{guest}.output.log", "wb", buffering=0) as log:
+            for line in stream:
+                log.write(line)
+                if not self.options.quiet:
+                    sys.stdout.buffer.write(prefix + line)
+                    sys.stdout.buffer.flush()
+
+    def wait(self):
+        """Waits for the guests to power off, and no longer than the time limit."""
+        guests = [self.processes[f"qemu-{guest}"] for guest in range(self.options.guests)]
+        deadline = time.monotonic() + self.options.timeout
+        while any(process.poll() is None for process in guests):
+            if time.monotonic() > deadline:
+                raise Failure(
+                    f"The guests did not end within {self.options.timeout:.0f} s (--timeout):"
+                    f" their consoles are in {self.folder}/guest*.console.log."
+                )
+            emulator = self.processes.get("efa-emu")
+            if emulator and emulator.poll() is not None:
+                raise Failure(f"{steps.tail(self.folder / 'efa-emu.log')}\nefa-emu ended during the run: see above.")
+            time.sleep(0.05)
+
+    def verdict(self):
+        """The first bad exit status, or a failure if a guest, its kernel or the emulator was not well."""
+        status = 0
+        for guest in range(self.options.guests):
+            log = self.folder / f"guest{guest}.console.log"
+            found = console.trouble(log.read_text(errors="replace"))
+            if found:
+                shown = "\n".join(f"    {line}" for line in found)
+                raise Failure(f"{shown}\nThe kernel of guest {guest} reported trouble: see above, all of it is in {log}.")
+            try:
+                status = status or int((self.shared / f"guest{guest}" / "status").read_text())
+                taint = console.unexpected_taint((self.shared / f"guest{guest}" / "tainted").read_text())
+            except (OSError, ValueError):
+                raise Failure(
+                    f"{steps.tail(log) if log.exists() else ''}\n{steps.tail(self.folder / f'qemu-{guest}.log')}\n"
+                    f"Guest {guest} ended before its command did: see the end of its console above, all of it is in {log}."
+                )
+            if taint:
+                raise Failure(f"The kernel of guest {guest} ended with the unexpected taint {taint}: see {log}.")
+        if "panicked at" in (self.folder / "efa-emu.log").read_text() if (self.folder / "efa-emu.log").exists() else False:
+            raise Failure(f"{steps.tail(self.folder / 'efa-emu.log')}\nefa-emu panicked: see above.")
+        return status
+
+    def stop(self):
+        """Ends what still runs: the emulator by SIGTERM, so that it completes its trace, the rest at once."""
+        emulator = self.processes.get("efa-emu")
+        if emulator and emulator.poll() is None:
+            for child in Path(f"/proc/{emulator.pid}/task/{emulator.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGTERM)
+            try:
+                emulator.wait(2)
+            except subprocess.TimeoutExpired:
+                pass
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+BINARY = f"{RUN}/efa-emu"
+
+
+def new_folder():
+    """A new run folder; of the older ones only the newest are kept."""
+    runs = cache.folder("runs")
+    for old in sorted(runs.iterdir(), key=lambda path: path.stat().st_mtime)[: -KEPT_RUNS or None]:
+        if time.time() - old.stat().st_mtime > 3600:
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-"), dir=runs))
+
+
+def run(options):
+    """Boots the guests; returns the exit status and the run folder."""
+    if options.command is None and not sys.stdin.isatty():
+        raise Failure("A shell needs a terminal: run this in one, or give a command.")
+    if options.command is None and options.guests > 1:
+        raise Failure("A shell can be had in one guest only: leave --guests out, or give a command.")
+    release = toolroot.kernel(options.flavour)
+    module = options.module
+    if options.driver != "none" and module is None:
+        module = build.module(options.driver, release)
+    if options.devices and options.emulator is None:
+        options.emulator = build.emulator()
+    accelerator = qemu.accelerator()
+    run = Run(options)
+    if module:
+        shutil.copy(module, run.shared / "efa.ko")
+    plural = "s" if options.guests > 1 else ""
+    steps.note(f"guest{plural}: {release}, driver {options.driver}, {accelerator.upper()}, logs in {run.folder}")
+    terminal = termios.tcgetattr(sys.stdin) if options.command is None else None
+    start = time.monotonic()
+    try:
+        if options.devices:
+            run.serve_devices()
+        for guest in range(options.guests):
+            run.serve_shares(guest)
+            run.boot(guest, accelerator)
+        run.wait()
+    finally:
+        run.stop()
+        if terminal:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, terminal)
+    status = run.verdict()
+    steps.note(f"guest{plural}: exit status {status}, {time.monotonic() - start:.1f} s")
+    return status, run.folder

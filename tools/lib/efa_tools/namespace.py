@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Runs programs as root of namespaces of their own: nothing is mounted on, or changed in, the host.
+
+Root needs a mount namespace; an ordinary user also a user namespace, in which the user is root and the user's
+subordinate ids are everybody else.
+"""
+
+import functools
+import os
+import pwd
+import shutil
+import subprocess
+from pathlib import Path
+
+from .failure import Failure
+
+TOOLS = Path(__file__).resolve().parents[2]
+
+# What a program in the toolroot gets of the host's environment: how to reach the network.
+PASSED = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "TERM")
+PASSED_PREFIXES = ("CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_")
+
+
+@functools.cache
+def unshare():
+    """The command that makes the namespaces."""
+    require("unshare", "util-linux")
+    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    if os.geteuid() == 0:
+        return command
+    require("newuidmap", "uidmap")
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    for file in ("/etc/subuid", "/etc/subgid"):
+        if not has_subordinate_ids(file, user):
+            raise Failure(
+                f"{file} gives the user {user} no subordinate ids, which a Debian root needs:"
+                f" ask root to run 'usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}'."
+            )
+    command += ["--user", "--map-root-user", "--map-auto"]
+    probe = subprocess.run([*command, "true"], capture_output=True, text=True)
+    if probe.returncode:
+        raise Failure(
+            f"This system does not let the user {user} make user namespaces ({probe.stderr.strip()}):"
+            " run as root, or allow them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone or"
+            " kernel.apparmor_restrict_unprivileged_userns)."
+        )
+    return command
+
+
+def has_subordinate_ids(file, user):
+    try:
+        lines = Path(file).read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.split(":")[0] in (user, str(os.geteuid())) for line in lines)
+
+
+def require(program, package):
+    """Makes sure that the host has PROGRAM: root installs its package, anybody else is told its name."""
+    if shutil.which(program):
+        return
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update", "-q"], stdout=subprocess.DEVNULL)
+        install = ["apt-get", "install", "--yes", "-q", "--no-install-recommends", package]
+        subprocess.run(install, stdout=subprocess.DEVNULL, env=environment)
+    if not shutil.which(program):
+        raise Failure(f"The program {program} is missing: install the package {package}.")
+
+
+def enter(root, command, binds=(), environment=None):
+    """The command line that runs COMMAND with ROOT as its root; BINDS are (source, target, "ro" or "rw")."""
+    passed = {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
+    variables = {
+        **passed,
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/root",
+        "LANG": "C.UTF-8",
+        **(environment or {}),
+    }
+    binds = [*binds, *certificates()]
+    return [
+        *unshare(),
+        *("sh", str(TOOLS / "enter.sh"), str(root)),
+        *(f"{source}:{target}:{mode}" for source, target, mode in binds),
+        *("--", "env", "-i"),
+        *(f"{name}={value}" for name, value in variables.items()),
+        *command,
+    ]
+
+
+def certificates():
+    """The host's CA bundle: where the network is inspected on its way, only the host knows whom to trust."""
+    bundle = Path(os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt")
+    return [(bundle, "/etc/ssl/certs/ca-certificates.crt", "ro")] if bundle.is_file() else []
+
+
+def remove(path):
+    """Removes a tree that may have been made by enter(): its files can belong to subordinate ids."""
+    if path.exists():
+        result = subprocess.run([*unshare(), "rm", "-rf", "--one-file-system", str(path)], capture_output=True, text=True)
+        if result.returncode:
+            raise Failure(f"{path} cannot be removed ({result.stderr.strip()}): remove it by hand.")

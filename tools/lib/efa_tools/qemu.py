@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""QEMU's command line, and whether KVM can be used."""
+
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+from . import build, cache, steps, toolroot
+
+RUN = "/run/efa-rs/run"
+
+
+def machine(release, accelerator, memory, cpus, append):
+    """A PC whose root file system is a virtiofs share called "root", and whose memory other processes can map."""
+    return [
+        *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *("-machine", f"q35,accel={accelerator},memory-backend=memory"),
+        # Under TCG, the less a CPU can do, the less there is to emulate.
+        *("-cpu", "host" if accelerator == "kvm" else "qemu64", "-smp", str(cpus), "-m", memory),
+        *("-object", f"memory-backend-memfd,id=memory,size={memory},share=on"),
+        *("-bios", "qboot.rom", "-kernel", f"/usr/lib/modules/{release}/vmlinuz"),
+        *("-append", f"console=ttyS0 root=root rootfstype=virtiofs ro panic=-1 {append}"),
+    ]
+
+
+def share(tag, socket):
+    """A virtiofs share served by the virtiofsd that listens at SOCKET."""
+    return [
+        *("-chardev", f"socket,id={tag},path={socket}"),
+        *("-device", f"vhost-user-fs-pci,chardev={tag},tag={tag},queue-size=1024"),
+    ]
+
+
+def efa(socket):
+    """A PCI device served by the emulator that listens at SOCKET."""
+    device = {"driver": "vfio-user-pci", "rombar": 0, "socket": {"type": "unix", "path": socket}}
+    return ["-device", json.dumps(device)]
+
+
+def control(socket):
+    """The emulator's control socket, as a port of the guest."""
+    return [
+        *("-device", "virtio-serial-pci", "-chardev", f"socket,id=control,path={socket}"),
+        *("-device", "virtserialport,chardev=control,name=efa-emu.control"),
+    ]
+
+
+def network(guest, guests):
+    """A network card on a hub, which is in guest 0 and to which the others connect."""
+    if guests == 1:
+        return []
+    mac = f"52:54:00:ef:a0:{guest:02x}"
+    options = ["-device", f"virtio-net-pci,netdev=card,mac={mac},romfile="]
+    if guest:
+        return [*options, "-netdev", f"stream,id=card,server=off,addr.type=unix,addr.path={RUN}/net{guest},reconnect-ms=200"]
+    options += ["-netdev", "hubport,id=card,hubid=0"]
+    for other in range(1, guests):
+        options += [
+            *("-netdev", f"stream,id=guest{other},server=on,addr.type=unix,addr.path={RUN}/net{other}"),
+            *("-netdev", f"hubport,id=port{other},hubid=0,netdev=guest{other}"),
+        ]
+    return options
+
+
+def accelerator():
+    """KVM if a guest really boots with it, else TCG. There are machines whose /dev/kvm cannot run a stock kernel."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "tcg"
+    answer = cache.folder() / f"kvm-{cache.key(toolroot.key(), platform.release(), platform.node())}"
+    if not answer.exists():
+        with cache.lock("kvm"), steps.step("does KVM work?"):
+            answer.write_text("kvm" if boots_with_kvm() else "tcg")
+    return answer.read_text()
+
+
+def boots_with_kvm():
+    """Whether a kernel gets as far as to miss its root file system."""
+    command = [*machine(toolroot.kernel("cloud-amd64"), "kvm", "512M", 1, ""), "-serial", "stdio"]
+    log = cache.folder("logs") / "kvm.log"
+    with open(log, "w") as output:
+        try:
+            subprocess.run(
+                build.in_toolroot(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=20
+            )
+        except subprocess.TimeoutExpired:
+            return False
+    return "Unable to mount root" in Path(log).read_text(errors="replace")

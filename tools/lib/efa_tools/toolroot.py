@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The toolroot: a Debian root with compilers, kernels, QEMU and the guests' programs, made by toolroot.sh."""
+
+import re
+import shutil
+import subprocess
+
+from . import cache, namespace, steps
+from .failure import Failure
+
+RECIPE = namespace.TOOLS / "toolroot.sh"
+FLAVOURS = ("cloud-amd64", "amd64")
+
+# The host's apt settings that say how to reach a mirror and how old its index may be.
+APT_SETTINGS = re.compile(
+    r"Acquire::((http|https|ftp)::|Check-Valid-Until |Check-Date |(Max|Min)-ValidTime |Retries |ForceIPv[46] )"
+)
+
+
+def key():
+    return cache.key(RECIPE)
+
+
+def root():
+    """The toolroot's directory, which is made first if it is not in the cache."""
+    path = cache.folder("toolroot") / key()
+    if path.exists() and not complete(path):
+        steps.note(f"the toolroot {path} is damaged: making it again")
+        with cache.lock("toolroot-damaged"):
+            if path.exists() and not complete(path):
+                namespace.remove(path)
+    return cache.make(path, "the toolroot", 6, build) / "root"
+
+
+def complete(path):
+    """Whether a cached toolroot still has what it is there for."""
+    programs = ("usr/bin/rustc", "usr/bin/qemu-system-x86_64", "usr/libexec/virtiofsd", "usr/src/linux-source-7.2.tar.xz")
+    return all((path / "root" / program).exists() for program in programs)
+
+
+def build(path):
+    namespace.require("mmdebstrap", "mmdebstrap")
+    namespace.unshare()
+    with steps.step("toolroot") as log:
+        command = [*namespace.unshare(), "sh", str(RECIPE), str(path), *apt_settings()]
+        steps.run(command, log, "Making the toolroot")
+    shutil.rmtree(path / "tmp", ignore_errors=True)
+
+
+def apt_settings():
+    if not shutil.which("apt-config"):
+        return []
+    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True).stdout
+    return [line for line in dump.splitlines() if APT_SETTINGS.match(line) and not line.endswith(' "";')]
+
+
+def kernel(flavour):
+    """The release of the toolroot's kernel of that flavour, such as 7.2.12+deb13-cloud-amd64."""
+    releases = kernels()
+    if flavour not in releases:
+        raise Failure(f"There is no kernel flavour {flavour}: choose one of {', '.join(FLAVOURS)}.")
+    return releases[flavour]
+
+
+def kernels():
+    releases = {}
+    for image in sorted((root() / "usr/lib/modules").glob("*/vmlinuz")):
+        release = image.parent.name
+        releases[release.split("-", 1)[1]] = release
+    return releases
+
+
+def flavour_of(release):
+    """The flavour of a kernel release that the toolroot has."""
+    for flavour, known in kernels().items():
+        if known == release:
+            return flavour
+    raise Failure(f"There is no kernel {release} in the toolroot: choose one of {', '.join(sorted(kernels().values()))}.")

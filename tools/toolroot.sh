@@ -1,0 +1,68 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+#
+# The recipe of the toolroot: a Debian 13 root with the toolchain Debian built its 7.2 kernels with, those kernels, and
+# what runs in a guest. Its cache key is the hash of this file, so an edit here makes a new toolroot.
+#
+# Runs as root of its own mount namespace (and, for an ordinary user, of its own user namespace).
+#
+# usage: toolroot.sh DIR [APT-OPTION...]      makes DIR/root; an APT-OPTION is a line of apt.conf
+set -eu
+work=$1; shift
+
+# Only DIR can be written, whatever a package or a hook does: the rest of the host is read-only in here.
+mkdir -p "$work/tmp"
+mount --rbind "$work" "$work"
+for mount in / /boot /etc /home /root /usr /var; do
+	! mountpoint -q "$mount" ||
+		mount -o "remount,bind,$(findmnt --noheadings --output VFS-OPTIONS --mountpoint "$mount" | tail -n 1 | sed 's/^rw/ro/')" "$mount"
+done
+cd "$work"
+export TMPDIR="$work/tmp"
+
+for option; do
+	set -- "$@" --aptopt="$option"; shift
+done
+
+# rustc .. libdw-dev: what the kernel's Rust support and modules are built with. udev .. ibverbs-utils: what a guest has.
+# busybox-static has a poweroff, which Debian has only as part of an init system.
+packages='ca-certificates make gcc gcc-14 libc6-dev flex bison bc kmod cpio rsync python3-minimal python3 perl
+	xz-utils zstd pahole libelf-dev libssl-dev libdw-dev
+	rustc rust-src rustfmt rust-clippy cargo bindgen
+	udev iproute2 pciutils procps busybox-static rdma-core ibverbs-utils libibverbs-dev'
+
+# From backports: the newest 7.2 kernel. linux-binary and linux-modules are what linux-image installs, without the
+# generator of an initrd that no guest here uses.
+kernels='
+set -eu
+newest=$(apt-cache pkgnames linux-binary-7.2. | grep -E "[+]deb13-cloud-amd64$" | sort -V | tail -n 1)
+version=${newest#linux-binary-}
+version=${version%-cloud-amd64}
+if [ -z "$version" ]; then
+	echo "No 7.2 kernel was found in trixie-backports: is the mirror complete?" >&2
+	exit 1
+fi
+set -- linux-source-7.2
+for flavour in cloud-amd64 amd64; do
+	for part in binary modules headers; do
+		set -- "$@" "linux-$part-$version-$flavour"
+	done
+done
+apt-get install --yes -t trixie-backports qemu-system-x86 virtiofsd "$@"
+'
+
+# Documentation and translations are left out; rdma-core ships its tests as documentation.
+exec mmdebstrap --mode=root --variant=apt --format=directory \
+	--aptopt='APT::Install-Recommends "false"' \
+	--dpkgopt=force-unsafe-io \
+	--dpkgopt='path-exclude=/usr/share/doc/*' \
+	--dpkgopt='path-include=/usr/share/doc/*/copyright' \
+	--dpkgopt='path-include=/usr/share/doc/rdma-core/tests/*' \
+	--dpkgopt='path-exclude=/usr/share/man/*' \
+	--dpkgopt='path-exclude=/usr/share/locale/*' \
+	"$@" \
+	--setup-hook='sed -n "s/ trixie / trixie-backports /p" "$1/etc/apt/sources.list" >"$1/etc/apt/sources.list.d/backports.list"' \
+	--include="$(echo $packages | tr ' ' ',')" \
+	--customize-hook="chroot \"\$1\" sh -c '$kernels'" \
+	--customize-hook='mkdir -p "$1/efa-rs" && rm -f "$1/etc/resolv.conf" && touch "$1/etc/resolv.conf"' \
+	trixie "$work/root"
