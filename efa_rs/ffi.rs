@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! C functions, types and constants that the kernel crate does not bind.
+//!
+//! bindgen makes them from `ffi/bindings_helper.h` when the module is built; `ffi/helpers.c` has
+//! functions for what the headers have as macros and static inlines.
+
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::ptr_as_ptr,
+    clippy::ref_as_ptr,
+    clippy::cast_lossless,
+    dead_code,
+    improper_ctypes,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unreachable_pub,
+    unsafe_op_in_unsafe_fn,
+    unused_imports,
+    reason = "bindgen's output"
+)]
+mod bindings {
+    use pin_init::MaybeZeroable;
+
+    include!("ffi/bindings_generated.rs");
+}
+
+pub(crate) use bindings::*;

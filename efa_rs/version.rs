@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The driver's version, from `ffi/version.h`.
+
+use crate::ffi;
+
+/// First number.
+pub(crate) const MAJOR: u8 = ffi::EFA_VERSION_MAJOR as u8;
+/// Second number.
+pub(crate) const MINOR: u8 = ffi::EFA_VERSION_MINOR as u8;
+/// Third number.
+pub(crate) const SUBMINOR: u8 = ffi::EFA_VERSION_SUBMINOR as u8;
