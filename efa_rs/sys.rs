@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What the kernel crate lacks, or spells differently from release to release.
+//!
+//! Each file names the upstream API that would replace it. Nothing here knows of EFA or of RDMA.
+
+pub(crate) mod barrier;
+pub(crate) mod completion;
+pub(crate) mod dma;
+pub(crate) mod errno;
+pub(crate) mod irq;
+pub(crate) mod irq_lock;
+pub(crate) mod mmio;
+pub(crate) mod pci;
+pub(crate) mod ratelimit;
+pub(crate) mod semaphore;
+pub(crate) mod system;
+pub(crate) mod time;

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Coherent memory as an array of fixed-size entries that CPU and device both access.
+//!
+//! A layer over [`kernel::dma::Coherent`] in which no index can be out of bounds, so that rings
+//! need no failing accesses in interrupt handlers.
+
+use core::ptr;
+
+use kernel::{
+    device::{
+        Bound,
+        Core,
+        Device, //
+    },
+    dma::{
+        Coherent,
+        Device as _,
+        DmaAddress,
+        DmaMask, //
+    },
+    pci,
+    prelude::*, //
+};
+
+/// A power of two of `N`-byte entries in coherent memory, all zero at first.
+///
+/// Accesses copy whole entries or single bytes with volatile semantics: the device may change the
+/// memory at any time, so nobody gets a reference to it.
+///
+/// # Invariants
+///
+/// `entries` has `mask + 1` elements, a power of two.
+pub(crate) struct Entries<const N: usize> {
+    entries: Coherent<[[u8; N]]>,
+    mask: u32,
+}
+
+impl<const N: usize> Entries<N> {
+    /// Allocates `count` zeroed entries.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if `count` is no power of two.
+    /// - [`ENOMEM`] if there is no memory.
+    pub(crate) fn zeroed(dev: &Device<Bound>, count: u32) -> Result<Self> {
+        if !count.is_power_of_two() {
+            return Err(EINVAL);
+        }
+        // CAST: `usize` has 64 bits on every architecture that has EFA.
+        let entries = Coherent::<[u8; N]>::zeroed_slice(dev, count as usize, GFP_KERNEL)?;
+
+        // INVARIANT: `zeroed_slice` returned `count` entries.
+        Ok(Self {
+            entries,
+            mask: count - 1,
+        })
+    }
+
+    /// Returns the number of entries.
+    pub(crate) fn count(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Returns the address of the first entry as the device sees it.
+    pub(crate) fn dma_address(&self) -> DmaAddress {
+        self.entries.dma_handle()
+    }
+
+    /// Returns a pointer to the entry at `index`, which wraps.
+    fn entry(&self, index: u32) -> *mut [u8; N] {
+        let base = self.entries.as_mut_ptr().cast::<[u8; N]>();
+
+        // SAFETY: By the type invariant the masked index is within the allocation.
+        unsafe { base.add((index & self.mask) as usize) }
+    }
+
+    /// Reads the entry at `index`, which wraps.
+    #[inline]
+    pub(crate) fn read(&self, index: u32) -> [u8; N] {
+        // SAFETY: `entry` returns a valid pointer, and every byte value is valid. A volatile read
+        // that races with the device is what the kernel does for `READ_ONCE`.
+        unsafe { ptr::read_volatile(self.entry(index)) }
+    }
+
+    /// Reads byte `OFFSET` of the entry at `index`, which wraps.
+    #[inline]
+    pub(crate) fn read_byte<const OFFSET: usize>(&self, index: u32) -> u8 {
+        const { assert!(OFFSET < N) };
+
+        // SAFETY: As for `read`; `OFFSET` is within the entry.
+        unsafe { ptr::read_volatile(self.entry(index).cast::<u8>().add(OFFSET)) }
+    }
+
+    /// Writes the entry at `index`, which wraps.
+    #[inline]
+    pub(crate) fn write(&self, index: u32, entry: &[u8; N]) {
+        // SAFETY: As for `read`, with `WRITE_ONCE`.
+        unsafe { ptr::write_volatile(self.entry(index), *entry) }
+    }
+}
+
+/// Sets the width of the addresses that the device can use for DMA, and lifts the limit on the
+/// size of one mapping's segments.
+///
+/// To be called from `probe`, between the allocations that need no more than 32 bits of address
+/// and all others.
+///
+/// # Errors
+///
+/// - [`EINVAL`] if `bits` is not from 32 to 64.
+/// - [`EIO`] if the platform cannot address the device with that width.
+pub(crate) fn set_address_width(pdev: &pci::Device<Core<'_>>, bits: u8) -> Result {
+    if !(32..=64).contains(&bits) {
+        return Err(EINVAL);
+    }
+    let mask = DmaMask::try_new(u32::from(bits))?;
+
+    // SAFETY: This driver allocates and maps DMA memory in `probe`, one step after the other, and
+    // in callbacks of what `probe` registers as its last step: never at the same time as this.
+    unsafe { pdev.dma_set_mask_and_coherent(mask)? };
+    // SAFETY: As above.
+    unsafe { pdev.dma_set_max_seg_size(u32::MAX) };
+    Ok(())
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Counting semaphores.
+//!
+//! The kernel crate has none; nothing upstream is known to be on its way.
+//!
+//! C header: [`include/linux/semaphore.h`](srctree/include/linux/semaphore.h)
+
+use kernel::{
+    bindings,
+    prelude::*,
+    time::Delta,
+    types::Opaque, //
+};
+
+use super::time::to_jiffies;
+use crate::ffi;
+
+/// A count of free places that tasks wait for.
+#[pin_data]
+pub(crate) struct Semaphore {
+    #[pin]
+    inner: Opaque<bindings::semaphore>,
+}
+
+// SAFETY: A `struct semaphore` is guarded by its own lock.
+unsafe impl Send for Semaphore {}
+
+// SAFETY: As above.
+unsafe impl Sync for Semaphore {}
+
+impl Semaphore {
+    /// Returns an initializer for a semaphore with `count` free places.
+    pub(crate) fn new(count: u16) -> impl PinInit<Self> {
+        pin_init!(Self {
+            inner <- Opaque::ffi_init(move |slot: *mut bindings::semaphore| {
+                // SAFETY: `slot` points to memory for a `struct semaphore`.
+                unsafe { ffi::efa_sema_init(slot, i32::from(count)) }
+            }),
+        })
+    }
+
+    /// Takes a place, waiting for at most `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// - [`ETIME`] if none became free.
+    pub(crate) fn acquire_timeout(&self, timeout: Delta) -> Result<Permit<'_>> {
+        // CAST: `to_jiffies` returns at most 71 minutes in jiffies, far below `c_long::MAX`.
+        let jiffies = to_jiffies(timeout) as kernel::ffi::c_long;
+
+        // SAFETY: `self.inner` is an initialized semaphore.
+        kernel::error::to_result(unsafe { bindings::down_timeout(self.inner.get(), jiffies) })?;
+        Ok(Permit { semaphore: self })
+    }
+}
+
+/// A place in a [`Semaphore`]; free again when dropped.
+pub(crate) struct Permit<'a> {
+    semaphore: &'a Semaphore,
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        // SAFETY: The semaphore is initialized, and this place was taken from it.
+        unsafe { bindings::up(self.semaphore.inner.get()) }
+    }
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Facts about the running system.
+//!
+//! To be replaced by a `utsname` abstraction and [`kernel::cpu`] once they offer this.
+
+use kernel::str::{
+    CStr,
+    CStrExt, //
+};
+
+use crate::ffi;
+
+/// Returns the kernel's release, as `uname -r` prints it.
+pub(crate) fn release() -> &'static CStr {
+    // SAFETY: Returns a NUL-terminated string of the initial UTS namespace or of the caller's,
+    // whose release never changes.
+    unsafe { CStr::from_char_ptr(ffi::efa_utsname_release()) }
+}
+
+/// Returns the kernel's version, as `uname -v` prints it.
+pub(crate) fn version() -> &'static CStr {
+    // SAFETY: As for `release`.
+    unsafe { CStr::from_char_ptr(ffi::efa_utsname_version()) }
+}
+
+/// Returns `LINUX_VERSION_CODE` of the kernel that the module was built for.
+pub(crate) fn version_code() -> u32 {
+    // SAFETY: No precondition.
+    unsafe { ffi::efa_linux_version_code() }
+}
+
+/// Returns the number of CPUs that are online at this moment.
+pub(crate) fn online_cpus() -> u32 {
+    // SAFETY: No precondition.
+    unsafe { ffi::efa_num_online_cpus() }
+}
