@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What a provider's userspace library passes along with a verb.
+
+use core::marker::PhantomData;
+
+use kernel::{
+    error::to_result,
+    prelude::*, //
+};
+
+use crate::ffi;
+
+/// Input from and output to the provider's userspace library.
+///
+/// # Invariants
+///
+/// `raw` is null, for a caller within the kernel, or points to an `ib_udata` that is valid for
+/// `'a`.
+pub(crate) struct Udata<'a> {
+    raw: *mut ffi::ib_udata,
+    lifetime: PhantomData<&'a ffi::ib_udata>,
+}
+
+impl Udata<'_> {
+    /// Wraps what the core has passed.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be null or valid for the lifetime that the caller gives the value.
+    pub(super) unsafe fn from_raw(raw: *mut ffi::ib_udata) -> Self {
+        // INVARIANT: The caller guarantees it.
+        Self {
+            raw,
+            lifetime: PhantomData,
+        }
+    }
+
+    /// Fails unless there is no input, or just zeroes.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if there is input.
+    /// - [`EFAULT`] if it can't be read.
+    pub(crate) fn expect_no_input(&self) -> Result {
+        // SAFETY: By the type invariant, `raw` is null, which is allowed here, or valid.
+        to_result(unsafe { ffi::efa_ib_is_udata_in_empty(self.raw) })
+    }
+
+    /// Returns the first `N` bytes of the input, with zeroes for those that are missing.
+    ///
+    /// # Errors
+    ///
+    /// - [`EFAULT`] if they can't be read.
+    pub(crate) fn input_prefix<const N: usize>(&self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        if self.raw.is_null() {
+            return Ok(bytes);
+        }
+
+        // SAFETY: By the type invariant, `raw` is valid; no more than `N` bytes are written.
+        to_result(unsafe {
+            ffi::efa_ib_copy_from_udata(
+                bytes.as_mut_ptr().cast(),
+                self.raw,
+                N.min((*self.raw).inlen),
+            )
+        })?;
+        Ok(bytes)
+    }
+
+    /// Returns whether the caller has room for output.
+    pub(crate) fn wants_output(&self) -> bool {
+        // SAFETY: By the type invariant, `raw` is null or valid.
+        !self.raw.is_null() && unsafe { (*self.raw).outlen != 0 }
+    }
+
+    /// Writes the output: as much of it as the caller has room for, and zeroes to the end of that.
+    ///
+    /// # Errors
+    ///
+    /// - [`EFAULT`] if it can't be written.
+    pub(crate) fn respond(&self, output: &[u8]) -> Result {
+        if self.raw.is_null() {
+            return Ok(());
+        }
+
+        // SAFETY: By the type invariant, `raw` is valid; `output` is of the length given.
+        to_result(unsafe { ffi::_ib_respond_udata(self.raw, output.as_ptr().cast(), output.len()) })
+    }
+}
