@@ -1,0 +1,545 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The admin queue: commands to the device and their completions.
+//!
+//! Up to [`DEPTH`] commands are in flight at once. Each has a slot, whose number is the low part of
+//! its command id; the high part tells a slot's uses apart, so that a completion that comes twice
+//! or too late is recognised.
+
+use core::marker::PhantomData;
+
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::{
+        delay::fsleep,
+        Delta,
+        Instant,
+        Monotonic, //
+    },
+};
+
+use super::{
+    counter::Counter,
+    error::CommandError,
+    quarantine::Quarantine,
+    registers::Registers, //
+};
+use crate::{
+    hw::{
+        admin::{
+            self,
+            AcqEntry,
+            AcqHeader,
+            AqEntry,
+            Command,
+            Opcode,
+            Response,
+            Status, //
+        },
+        checksum,
+        regs::{
+            AqCaps,
+            Caps,
+            EventRingCaps,
+            IntrMask,
+            Register,
+            Version, //
+        },
+    },
+    sys::{
+        barrier::dma_rmb,
+        completion::Completion,
+        dma::Entries,
+        irq_lock::{
+            new_irq_lock,
+            IrqLock, //
+        },
+        ratelimit::dev_err_ratelimited,
+        semaphore::{
+            Permit,
+            Semaphore, //
+        },
+    },
+};
+
+/// Entries in each of the two rings, and commands in flight. The depth that Linux's C driver uses.
+const DEPTH: u16 = 32;
+
+/// Binary logarithm of [`DEPTH`].
+const DEPTH_SHIFT: u32 = DEPTH.trailing_zeros();
+
+/// The bits of a command id.
+const COMMAND_ID_MASK: u16 = (1 << admin::COMMAND_ID_BITS) - 1;
+
+/// How long a command may take where the device does not say, in milliseconds. The value that
+/// Linux's C driver uses.
+const COMPLETION_TIMEOUT_MS: u32 = 30_000;
+
+/// The unit of [`Caps::admin_cmd_timeout`], in milliseconds.
+const COMPLETION_TIMEOUT_UNIT_MS: u32 = 100;
+
+/// How often to look for completions before there are interrupts, in milliseconds, where the
+/// device gives no hint. Linux's C driver waits 100; commands take microseconds.
+const POLL_INTERVAL_MS: u32 = 1;
+
+/// How long to wait for a free slot. Twice [`COMPLETION_TIMEOUT_MS`], so that all that waited
+/// before have either been served or have run into their own timeouts.
+const SLOT_TIMEOUT: Delta = Delta::from_millis(2 * COMPLETION_TIMEOUT_MS as i64);
+
+/// From this version on, completions have checksums.
+const CHECKSUM_VERSION: Version = Version { major: 0, minor: 2 };
+
+/// Counts of what the queue did since it was made; names are those of the C driver's counters.
+#[derive(Default)]
+pub(crate) struct Counters {
+    /// Commands given to the device.
+    pub(crate) submitted_cmds: Counter,
+    /// Commands that the device completed.
+    pub(crate) completed_cmds: Counter,
+    /// Commands that failed for whatever reason.
+    pub(crate) cmds_err: Counter,
+    /// Commands whose completion or whose interrupt did not come in time.
+    pub(crate) no_completion_cmds: Counter,
+}
+
+/// The admin queue.
+#[pin_data]
+pub(crate) struct AdminQueue {
+    dev: ARef<Device>,
+    registers: Arc<Registers>,
+    submissions: Entries<64>,
+    completions: Entries<64>,
+    has_checksums: bool,
+    completion_timeout_ms: Atomic<u32>,
+    poll_interval_ms: Atomic<u32>,
+    counters: Counters,
+    #[pin]
+    free_slots: Semaphore,
+    #[pin]
+    state: IrqLock<State>,
+    /// Signalled when the command in the slot of the same number is complete.
+    #[pin]
+    completed: [Completion; DEPTH as usize],
+    #[pin]
+    quarantine: Quarantine,
+}
+
+/// What submitters and the interrupt handler share.
+struct State {
+    /// Whether commands are accepted. Once false, this stays so.
+    running: bool,
+    /// Whether waiters look for completions themselves.
+    polling: bool,
+    /// Commands ever submitted; their entry and phase follow from it.
+    produced: u16,
+    /// Completions ever consumed; likewise.
+    consumed: u16,
+    slots: [Slot; DEPTH as usize],
+}
+
+/// A command in flight.
+#[derive(Clone, Copy)]
+enum Slot {
+    /// There is none.
+    Free,
+    /// It has this id, and is not complete.
+    Submitted(u16),
+    /// It is complete, with this entry.
+    Completed(AcqEntry),
+}
+
+/// Returns the phase of an entry: set in the first round through a ring, and in every other one.
+#[inline]
+fn phase(count: u16) -> bool {
+    count >> DEPTH_SHIFT & 1 == 0
+}
+
+impl AdminQueue {
+    /// Makes the rings known to the device. Completions are polled for until
+    /// [`Self::use_interrupts`].
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(
+        dev: &Device<Bound>,
+        registers: &Arc<Registers>,
+        version: Version,
+        caps: Caps,
+        msix_vector: u8,
+    ) -> Result<Arc<Self>> {
+        let submissions = Entries::zeroed(dev, u32::from(DEPTH))?;
+        let completions = Entries::zeroed(dev, u32::from(DEPTH))?;
+
+        let masked = IntrMask { masked: true };
+        registers.write(Register::IntrMask, masked.into_raw());
+
+        registers.write_address(
+            Register::AqBaseLo,
+            Register::AqBaseHi,
+            submissions.dma_address(),
+        );
+        let submission_caps = AqCaps {
+            depth: DEPTH,
+            entry_size: size_of::<AqEntry>() as u16,
+        };
+        registers.write(Register::AqCaps, submission_caps.into_raw());
+
+        registers.write_address(
+            Register::AcqBaseLo,
+            Register::AcqBaseHi,
+            completions.dma_address(),
+        );
+        let completion_caps = EventRingCaps {
+            depth: DEPTH,
+            entry_size: size_of::<AcqEntry>() as u8,
+            msix_vector,
+        };
+        registers.write(Register::AcqCaps, completion_caps.into_raw());
+
+        let completion_timeout_ms = match u32::from(caps.admin_cmd_timeout) {
+            0 => COMPLETION_TIMEOUT_MS,
+            units => units * COMPLETION_TIMEOUT_UNIT_MS,
+        };
+
+        Arc::pin_init(
+            pin_init!(Self {
+                dev: dev.into(),
+                registers: registers.clone(),
+                submissions,
+                completions,
+                has_checksums: (version.major, version.minor)
+                    >= (CHECKSUM_VERSION.major, CHECKSUM_VERSION.minor),
+                completion_timeout_ms: Atomic::new(completion_timeout_ms),
+                poll_interval_ms: Atomic::new(POLL_INTERVAL_MS),
+                counters: Counters::default(),
+                free_slots <- Semaphore::new(DEPTH),
+                state <- new_irq_lock!(
+                    State {
+                        running: true,
+                        polling: true,
+                        produced: 0,
+                        consumed: 0,
+                        slots: [Slot::Free; DEPTH as usize],
+                    },
+                    "efa_admin_queue"
+                ),
+                completed <- pin_init::pin_init_array_from_fn(|_| Completion::new()),
+                quarantine <- Quarantine::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Has the device raise interrupts for completions, and waiters sleep until then.
+    pub(super) fn use_interrupts(&self) {
+        self.registers
+            .write(Register::IntrMask, IntrMask::default().into_raw());
+        self.state.lock().polling = false;
+    }
+
+    /// Takes over what the device advises; 0 stands for no advice.
+    pub(super) fn set_hints(&self, completion_timeout_ms: u16, poll_interval_ms: u16) {
+        if completion_timeout_ms != 0 {
+            self.completion_timeout_ms
+                .store(u32::from(completion_timeout_ms), Relaxed);
+        }
+        if poll_interval_ms != 0 {
+            self.poll_interval_ms
+                .store(u32::from(poll_interval_ms), Relaxed);
+        }
+    }
+
+    /// Accepts no more commands.
+    pub(super) fn close(&self) {
+        self.state.lock().running = false;
+    }
+
+    /// Returns what the queue has counted.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns the device that the queue belongs to, for messages.
+    pub(crate) fn dev(&self) -> &Device {
+        &self.dev
+    }
+
+    /// Returns where memory goes that the device may still use.
+    pub(super) fn quarantine(&self) -> &Quarantine {
+        &self.quarantine
+    }
+
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::submit`] and [`Pending::wait`].
+    pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Response, CommandError> {
+        self.submit(command)?.wait()
+    }
+
+    /// Gives a command to the device. Waits for a slot if too many are in flight.
+    ///
+    /// # Errors
+    ///
+    /// - [`CommandError::Closed`] if the queue accepts no commands.
+    /// - [`CommandError::Timeout`] if no slot becomes free.
+    pub(crate) fn submit<C: Command>(
+        &self,
+        command: &C,
+    ) -> Result<Pending<'_, C::Response>, CommandError> {
+        let (permit, slot) = self
+            .submit_entry(command.to_entry(), C::OPCODE)
+            .inspect_err(|_| self.counters.cmds_err.increment())?;
+
+        Ok(Pending {
+            queue: self,
+            opcode: C::OPCODE,
+            slot: Some(slot),
+            _permit: permit,
+            response: PhantomData,
+        })
+    }
+
+    fn submit_entry(
+        &self,
+        mut entry: AqEntry,
+        opcode: Opcode,
+    ) -> Result<(Permit<'_>, u16), CommandError> {
+        let permit = self.free_slots.acquire_timeout(SLOT_TIMEOUT).map_err(|_| {
+            dev_err_ratelimited!(
+                &self.dev,
+                "{} found no place in the admin queue\n",
+                opcode.name()
+            );
+            CommandError::Timeout
+        })?;
+
+        let mut state = self.state.lock();
+        let free = (0u16..)
+            .zip(&state.slots)
+            .find(|(_, slot)| matches!(slot, Slot::Free));
+        // Slots of commands that timed out are never free again, but then the queue is closed.
+        let (true, Some((slot, _))) = (state.running, free) else {
+            drop(state);
+            dev_err_ratelimited!(
+                &self.dev,
+                "{} failed: the admin queue is closed\n",
+                opcode.name()
+            );
+            return Err(CommandError::Closed);
+        };
+
+        let produced = state.produced;
+        let id = (slot | produced << DEPTH_SHIFT) & COMMAND_ID_MASK;
+        admin::stamp(&mut entry, id, phase(produced));
+        if let Some(state) = state.slots.get_mut(usize::from(slot)) {
+            *state = Slot::Submitted(id);
+        }
+        if let Some(completed) = self.completed.get(usize::from(slot)) {
+            completed.reinit();
+        }
+
+        self.submissions.write(u32::from(produced), &entry);
+        state.produced = produced.wrapping_add(1);
+        self.counters.submitted_cmds.increment();
+        // Under the lock, so that the device never sees the count go back.
+        self.registers
+            .write(Register::AqProdDb, u32::from(state.produced));
+
+        Ok((permit, slot))
+    }
+
+    /// Handles what the device has completed. Called with an interrupt or instead of one.
+    pub(super) fn handle_completions(&self) {
+        self.consume(&mut self.state.lock());
+    }
+
+    /// Handles at most one ring of completions: a device can't keep the caller here.
+    fn consume(&self, state: &mut State) {
+        for _ in 0..DEPTH {
+            let index = u32::from(state.consumed);
+            let flags = self
+                .completions
+                .read_byte::<{ admin::ACQ_PHASE_OFFSET }>(index);
+            if admin::AcqFlags::from_raw(flags).phase != phase(state.consumed) {
+                break;
+            }
+
+            // The device writes the phase last.
+            dma_rmb();
+            let entry = self.completions.read(index);
+            state.consumed = state.consumed.wrapping_add(1);
+            self.accept(state, &entry);
+        }
+    }
+
+    /// Gives a completion to the command it belongs to.
+    fn accept(&self, state: &mut State, entry: &AcqEntry) {
+        let header = AcqHeader::of(entry);
+
+        if self.has_checksums && header.checksum != checksum::of_completion(entry) {
+            dev_err_ratelimited!(
+                &self.dev,
+                "A completion has the wrong checksum ({:#06x}) and is ignored\n",
+                header.checksum
+            );
+            return;
+        }
+
+        let id = header.command_id.id;
+        let index = usize::from(id & (DEPTH - 1));
+        if let (Some(slot), Some(completed)) =
+            (state.slots.get_mut(index), self.completed.get(index))
+        {
+            if matches!(slot, Slot::Submitted(expected) if *expected == id) {
+                *slot = Slot::Completed(*entry);
+                self.counters.completed_cmds.increment();
+                if !state.polling {
+                    completed.complete();
+                }
+                return;
+            }
+        }
+        dev_err_ratelimited!(
+            &self.dev,
+            "A completion has the id {:#05x}, which no command has, and is ignored\n",
+            id
+        );
+    }
+
+    /// Waits for the command in `slot`, and frees the slot if the device is done with it.
+    fn finish(&self, slot: u16, opcode: Opcode) -> Result<AcqEntry, CommandError> {
+        let timeout_ms = self.completion_timeout_ms.load(Relaxed);
+        let timeout = Delta::from_millis(i64::from(timeout_ms));
+
+        let polling = self.state.lock().polling;
+        if polling {
+            if let Some(entry) = self.poll(slot, timeout) {
+                return Ok(entry);
+            }
+        } else if let Some(completed) = self.completed.get(usize::from(slot)) {
+            completed.wait_timeout(timeout);
+        }
+
+        let mut state = self.state.lock();
+        if let Some(entry) = take(&mut state, slot) {
+            return Ok(entry);
+        }
+
+        // The completion may be there, and only the interrupt lost.
+        self.counters.no_completion_cmds.increment();
+        self.consume(&mut state);
+        if let Some(entry) = take(&mut state, slot) {
+            drop(state);
+            dev_err!(
+                &self.dev,
+                "{} was completed without an interrupt; waited for {} ms\n",
+                opcode.name(),
+                timeout_ms
+            );
+            return Ok(entry);
+        }
+
+        state.running = false;
+        drop(state);
+        dev_err!(
+            &self.dev,
+            "{} was not completed within {} ms; the admin queue is closed\n",
+            opcode.name(),
+            timeout_ms
+        );
+        Err(CommandError::Timeout)
+    }
+
+    /// Looks for the completion of the command in `slot` until there is one or time is up.
+    fn poll(&self, slot: u16, timeout: Delta) -> Option<AcqEntry> {
+        let interval = Delta::from_millis(i64::from(self.poll_interval_ms.load(Relaxed)));
+        let start = Instant::<Monotonic>::now();
+
+        loop {
+            {
+                let mut state = self.state.lock();
+                self.consume(&mut state);
+                if let Some(entry) = take(&mut state, slot) {
+                    return Some(entry);
+                }
+            }
+            if start.elapsed() > timeout {
+                return None;
+            }
+            fsleep(interval);
+        }
+    }
+}
+
+/// Takes the completion out of a slot, if there is one, and frees the slot.
+fn take(state: &mut State, slot: u16) -> Option<AcqEntry> {
+    let slot = state.slots.get_mut(usize::from(slot))?;
+    let Slot::Completed(entry) = *slot else {
+        return None;
+    };
+    *slot = Slot::Free;
+    Some(entry)
+}
+
+/// A command in flight.
+///
+/// One that is dropped is waited for all the same, as its slot is in use until then.
+#[must_use = "the command's result is known only after a wait"]
+pub(crate) struct Pending<'a, R> {
+    queue: &'a AdminQueue,
+    opcode: Opcode,
+    /// `None` once the command was waited for.
+    slot: Option<u16>,
+    // Given back after the slot is free.
+    _permit: Permit<'a>,
+    response: PhantomData<fn() -> R>,
+}
+
+impl<R: Response> Pending<'_, R> {
+    /// Waits for the command's completion.
+    ///
+    /// # Errors
+    ///
+    /// - [`CommandError::Status`] if the device refused the command.
+    /// - [`CommandError::Timeout`] if it does not answer.
+    pub(crate) fn wait(mut self) -> Result<R, CommandError> {
+        let Some(slot) = self.slot.take() else {
+            return Err(CommandError::Closed);
+        };
+        self.queue
+            .finish(slot, self.opcode)
+            .and_then(|entry| {
+                let status = AcqHeader::of(&entry).status;
+                if status == u8::from(Status::Success) {
+                    Ok(R::from_entry(&entry))
+                } else {
+                    Err(CommandError::Status(status))
+                }
+            })
+            .inspect_err(|_| self.queue.counters.cmds_err.increment())
+    }
+}
+
+impl<R> Drop for Pending<'_, R> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            // The command's own result matters to nobody.
+            let _ = self.queue.finish(slot, self.opcode);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The asynchronous event notification queue (AENQ): what the device tells without being asked.
+
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    prelude::*,
+    sync::{
+        aref::ARef,
+        Arc, //
+    },
+};
+
+use super::{
+    counter::Counter,
+    registers::Registers, //
+};
+use crate::{
+    hw::{
+        aenq::{
+            self,
+            AenqEntry,
+            AenqFlags,
+            AenqGroup, //
+        },
+        regs::{
+            EventRingCaps,
+            Register, //
+        },
+    },
+    sys::{
+        barrier::dma_rmb,
+        dma::Entries,
+        irq_lock::{
+            new_irq_lock,
+            IrqLock, //
+        },
+        ratelimit::dev_err_ratelimited,
+    },
+};
+
+/// Entries in the ring. The depth that Linux's C driver uses.
+const DEPTH: u16 = 16;
+
+/// Binary logarithm of [`DEPTH`].
+const DEPTH_SHIFT: u32 = DEPTH.trailing_zeros();
+
+/// The groups of events that the driver wants, and that every device has to support.
+pub(super) const GROUPS: u32 = AenqGroup::FatalError.mask()
+    | AenqGroup::Warning.mask()
+    | AenqGroup::Notification.mask()
+    | AenqGroup::KeepAlive.mask();
+
+/// The asynchronous event queue.
+#[pin_data]
+pub(super) struct Aenq {
+    dev: ARef<Device>,
+    registers: Arc<Registers>,
+    entries: Entries<{ AenqEntry::SIZE }>,
+    keep_alives: Counter,
+    /// Events ever consumed; their entry and phase follow from it.
+    #[pin]
+    consumed: IrqLock<u32>,
+}
+
+impl Aenq {
+    /// Makes the ring known to the device, which reports nothing until groups are enabled.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(
+        dev: &Device<Bound>,
+        registers: &Arc<Registers>,
+        msix_vector: u8,
+    ) -> Result<Arc<Self>> {
+        let entries = Entries::zeroed(dev, u32::from(DEPTH))?;
+
+        registers.write_address(
+            Register::AenqBaseLo,
+            Register::AenqBaseHi,
+            entries.dma_address(),
+        );
+        let caps = EventRingCaps {
+            depth: DEPTH,
+            entry_size: AenqEntry::SIZE as u8,
+            msix_vector,
+        };
+        registers.write(Register::AenqCaps, caps.into_raw());
+        // Nothing is consumed yet: the whole ring is the device's.
+        registers.write(Register::AenqConsDb, 0);
+
+        Arc::pin_init(
+            pin_init!(Self {
+                dev: dev.into(),
+                registers: registers.clone(),
+                entries,
+                keep_alives: Counter::default(),
+                consumed <- new_irq_lock!(0, "efa_aenq"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns how many keep-alive events there were.
+    pub(super) fn keep_alives(&self) -> u64 {
+        self.keep_alives.get()
+    }
+
+    /// Handles at most one ring of events: a device can't keep the caller here.
+    pub(super) fn handle_events(&self) {
+        let mut consumed = self.consumed.lock();
+        let before = *consumed;
+
+        for _ in 0..DEPTH {
+            let flags = self.entries.read_byte::<{ aenq::PHASE_OFFSET }>(*consumed);
+            if AenqFlags::from_raw(flags).phase != (*consumed >> DEPTH_SHIFT & 1 == 0) {
+                break;
+            }
+
+            // The device writes the phase last.
+            dma_rmb();
+            self.handle(&AenqEntry::decode(&self.entries.read(*consumed)));
+            *consumed = consumed.wrapping_add(1);
+        }
+
+        if *consumed != before {
+            self.registers.write(Register::AenqConsDb, *consumed);
+        }
+    }
+
+    fn handle(&self, event: &AenqEntry) {
+        match AenqGroup::try_from(event.group) {
+            Ok(AenqGroup::KeepAlive) => self.keep_alives.increment(),
+            Ok(group) => dev_err_ratelimited!(
+                &self.dev,
+                "The device reports {}, syndrome {:#x}\n",
+                group.name(),
+                event.syndrome
+            ),
+            Err(_) => dev_err_ratelimited!(
+                &self.dev,
+                "The device reports an event of group {:#x}, which is unknown, syndrome {:#x}\n",
+                event.group,
+                event.syndrome
+            ),
+        }
+    }
+}

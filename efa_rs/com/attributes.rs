@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The device's attributes, read once when the driver starts.
+
+use kernel::prelude::*;
+
+use super::{
+    admin_queue::AdminQueue,
+    aenq, //
+};
+use crate::{
+    hw::features::{
+        AenqConfig,
+        DeviceAttr,
+        EventQueueAttr,
+        FeatureId,
+        HwHints,
+        NetworkAttr,
+        QueueAttr1,
+        QueueAttr2, //
+    },
+    sys::errno::eopnotsupp, //
+};
+
+/// The oldest [`DeviceAttr::admin_api_version`] that this driver works with.
+const MIN_ADMIN_API_VERSION: u32 = 1;
+
+/// The link speed of a device that does not say, in Gbit/s. The value that Linux's C driver uses.
+const DEFAULT_LINK_SPEED_GBPS: u16 = 100;
+
+/// What the device can do.
+pub(crate) struct Attributes {
+    /// The device as a whole. [`DeviceAttr::max_link_speed_gbps`] is never 0.
+    pub(crate) device: DeviceAttr,
+    /// Limits of queues and of what they refer to.
+    pub(crate) queues: QueueAttr1,
+    /// Bytes of inline data in the longest send work request.
+    pub(crate) inline_buf_size_ex: u16,
+    /// Address and MTU.
+    pub(crate) network: NetworkAttr,
+    /// Limits of event queues; all 0 if the device has none.
+    pub(crate) event_queues: EventQueueAttr,
+}
+
+impl Attributes {
+    /// Reads the attributes.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if the device's interface is too old.
+    /// - [`EOPNOTSUPP`] if it lacks a feature that every device has.
+    /// - Those of the admin command.
+    pub(super) fn read(admin: &AdminQueue) -> Result<Self> {
+        let mut device: DeviceAttr = admin.get_feature()?;
+        if device.admin_api_version < MIN_ADMIN_API_VERSION {
+            dev_err!(
+                admin.dev(),
+                "The device's admin API has version {}, and {} is the oldest that is supported\n",
+                device.admin_api_version,
+                MIN_ADMIN_API_VERSION
+            );
+            return Err(EINVAL);
+        }
+        if device.max_link_speed_gbps == 0 {
+            device.max_link_speed_gbps = DEFAULT_LINK_SPEED_GBPS;
+        }
+
+        require(admin, &device, FeatureId::QueueAttr1)?;
+        let queues: QueueAttr1 = admin.get_feature()?;
+
+        let inline_buf_size_ex = if supports(&device, FeatureId::QueueAttr2) {
+            admin.get_feature::<QueueAttr2>()?.inline_buf_size_ex
+        } else {
+            // CAST: What userspace is told has 16 bits.
+            queues.inline_buf_size as u16
+        };
+
+        require(admin, &device, FeatureId::NetworkAttr)?;
+        let network = admin.get_feature()?;
+
+        let event_queues = if supports(&device, FeatureId::EventQueueAttr) {
+            admin.get_feature()?
+        } else {
+            EventQueueAttr::default()
+        };
+
+        Ok(Self {
+            device,
+            queues,
+            inline_buf_size_ex,
+            network,
+            event_queues,
+        })
+    }
+
+    /// Reads what the device advises about timeouts.
+    ///
+    /// # Errors
+    ///
+    /// - [`EOPNOTSUPP`] if the device lacks the feature.
+    /// - Those of the admin command.
+    pub(super) fn read_hints(&self, admin: &AdminQueue) -> Result<HwHints> {
+        require(admin, &self.device, FeatureId::HwHints)?;
+        Ok(admin.get_feature()?)
+    }
+
+    /// Has the device report the asynchronous events that the driver handles.
+    ///
+    /// # Errors
+    ///
+    /// - [`EOPNOTSUPP`] if the device lacks the feature or does not have all of the groups.
+    /// - Those of the admin commands.
+    pub(super) fn enable_events(&self, admin: &AdminQueue) -> Result {
+        require(admin, &self.device, FeatureId::AenqConfig)?;
+        let config: AenqConfig = admin.get_feature()?;
+        if config.supported_groups & aenq::GROUPS != aenq::GROUPS {
+            dev_err!(
+                admin.dev(),
+                "The device reports the event groups {:#x}, and {:#x} are needed\n",
+                config.supported_groups,
+                aenq::GROUPS
+            );
+            return Err(eopnotsupp());
+        }
+        Ok(admin.set_aenq_groups(aenq::GROUPS)?)
+    }
+
+    /// Returns whether the device takes host information.
+    pub(super) fn takes_host_info(&self) -> bool {
+        supports(&self.device, FeatureId::HostInfo)
+    }
+}
+
+/// Returns whether the device has a feature.
+fn supports(device: &DeviceAttr, feature: FeatureId) -> bool {
+    device.supported_features & feature.mask() != 0
+}
+
+/// Fails, and says so, if the device lacks a feature.
+fn require(admin: &AdminQueue, device: &DeviceAttr, feature: FeatureId) -> Result {
+    if supports(device, feature) {
+        return Ok(());
+    }
+    dev_err!(
+        admin.dev(),
+        "The device lacks feature {}, which the driver needs\n",
+        feature.name()
+    );
+    Err(eopnotsupp())
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Telling the device what system it is in.
+
+use kernel::{
+    device::Bound,
+    pci,
+    prelude::*, //
+};
+
+use super::{
+    admin_queue::AdminQueue,
+    quarantine::Block, //
+};
+use crate::{
+    hw::{
+        features::FeatureId,
+        host_info::{
+            Bdf,
+            DriverVersion,
+            HostInfo,
+            HostInfoFlags,
+            OsType,
+            SPEC_VERSION, //
+        },
+    },
+    sys::{
+        self,
+        dma::Entries, //
+    },
+    version,
+};
+
+/// Tells the device what system it is in. Nothing depends on it, so that a failure is ignored.
+pub(super) fn send(pdev: &pci::Device<Bound>, admin: &AdminQueue) {
+    let Ok(buffer) = Entries::<{ HostInfo::SIZE }>::zeroed(pdev.as_ref(), 1) else {
+        return;
+    };
+    buffer.write(0, &describe(pdev).encode());
+
+    let result = admin.set_feature_from_buffer(
+        FeatureId::HostInfo,
+        buffer.dma_address(),
+        HostInfo::SIZE as u32,
+    );
+    if result.is_err_and(|error| error.device_may_use_memory()) {
+        admin
+            .quarantine()
+            .keep(admin.dev(), "the host information", Block::HostInfo(buffer));
+    }
+}
+
+/// Describes the system.
+fn describe(pdev: &pci::Device) -> HostInfo {
+    let address = sys::pci::address(pdev);
+
+    HostInfo {
+        os_dist: text(sys::system::release()),
+        os_type: OsType::Linux.into(),
+        kernel_version_text: text(sys::system::version()),
+        kernel_version: sys::system::version_code(),
+        driver_version: DriverVersion {
+            major: version::MAJOR,
+            minor: version::MINOR,
+            sub_minor: version::SUBMINOR,
+            module_type: 0,
+        },
+        bdf: Bdf {
+            bus: address.bus,
+            device: address.device,
+            function: address.function,
+        },
+        spec_version: SPEC_VERSION,
+        flags: HostInfoFlags {
+            intree: false,
+            gdr: false,
+        },
+    }
+}
+
+/// Returns as much of `text` as fits with a zero byte at its end.
+fn text<const N: usize>(text: &CStr) -> [u8; N] {
+    let mut bytes = [0; N];
+    // The last byte stays zero.
+    for (to, from) in bytes.iter_mut().zip(text.to_bytes()).take(N - 1) {
+        *to = *from;
+    }
+    bytes
+}

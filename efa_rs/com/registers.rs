@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! BAR 0: registers that are written by MMIO and read by DMA.
+
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    io::{
+        poll::read_poll_timeout,
+        Io, //
+    },
+    new_mutex,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    },
+    time::Delta, //
+};
+
+use crate::{
+    hw::regs::{
+        MmioRegRead,
+        ReadlessResponse,
+        Register, //
+    },
+    sys::{
+        barrier::dma_rmb,
+        dma::Entries,
+        errno::etime,
+        mmio::Mapping, //
+    },
+};
+
+/// Bytes of BAR 0 that have registers: up to the end of [`Register::EqDb`].
+pub(crate) const REGISTERS_SIZE: usize = 0x6c;
+
+/// How long the device may take to answer a read unless it gives a hint, in microseconds. The
+/// value that Linux's C driver uses.
+const READ_TIMEOUT_US: u32 = 50_000;
+
+/// How long to sleep between looks at the answer.
+const READ_POLL_INTERVAL: Delta = Delta::from_micros(10);
+
+/// The registers of a device.
+///
+/// The device does not answer reads by MMIO. A read names a register and a request id; the device
+/// writes both and the value to host memory whose address it was given.
+#[pin_data]
+pub(crate) struct Registers {
+    dev: ARef<Device>,
+    mapping: Mapping<REGISTERS_SIZE>,
+    read_timeout_us: Atomic<u32>,
+    #[pin]
+    reader: Mutex<Reader>,
+}
+
+/// State of the read protocol.
+struct Reader {
+    response: Entries<{ ReadlessResponse::SIZE }>,
+    request_id: u16,
+}
+
+impl Registers {
+    /// Takes over the registers and tells the device where to answer reads.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(crate) fn new(dev: &Device<Bound>, mapping: Mapping<REGISTERS_SIZE>) -> Result<Arc<Self>> {
+        let response = Entries::zeroed(dev, 1)?;
+        let registers = Arc::pin_init(
+            pin_init!(Self {
+                dev: dev.into(),
+                mapping,
+                read_timeout_us: Atomic::new(READ_TIMEOUT_US),
+                reader <- new_mutex!(Reader {
+                    response,
+                    request_id: 0,
+                }),
+            }),
+            GFP_KERNEL,
+        )?;
+        registers.announce_response();
+        Ok(registers)
+    }
+
+    /// Tells the device where to answer reads. A reset makes it forget.
+    pub(super) fn announce_response(&self) {
+        let address = self.reader.lock().response.dma_address();
+
+        self.write(Register::MmioRespHi, high(address));
+        self.write(Register::MmioRespLo, low(address));
+    }
+
+    /// Sets how long a read may take, in milliseconds; 0 leaves it as it is.
+    pub(super) fn set_read_timeout(&self, millis: u16) {
+        if millis != 0 {
+            self.read_timeout_us
+                .store(u32::from(millis) * 1000, Relaxed);
+        }
+    }
+
+    /// Writes a register. What was written to memory before is visible to the device first.
+    // The offset is checked when the call is compiled, for which it has to be inlined.
+    #[inline(always)]
+    pub(crate) fn write(&self, register: Register, value: u32) {
+        self.mapping.write32(value, usize::from(register as u16));
+    }
+
+    /// Writes a pair of registers that hold a DMA address.
+    #[inline(always)]
+    pub(super) fn write_address(&self, lo: Register, hi: Register, address: u64) {
+        self.write(lo, low(address));
+        self.write(hi, high(address));
+    }
+
+    /// Reads a register.
+    ///
+    /// # Errors
+    ///
+    /// - [`ETIME`] if the device does not answer.
+    /// - [`EIO`] if it answers for another register.
+    pub(crate) fn read(&self, register: Register) -> Result<u32> {
+        let mut reader = self.reader.lock();
+        reader.request_id = reader.request_id.wrapping_add(1);
+        let request_id = reader.request_id;
+
+        // An id other than the one that is waited for.
+        let stale = ReadlessResponse {
+            req_id: !request_id,
+            ..ReadlessResponse::default()
+        };
+        reader.response.write(0, &stale.encode());
+
+        let request = MmioRegRead {
+            req_id: request_id,
+            reg_off: register.into(),
+        };
+        self.write(Register::MmioRegRead, request.into_raw());
+
+        let timeout_us = self.read_timeout_us.load(Relaxed);
+        read_poll_timeout(
+            || Ok(ReadlessResponse::decode(&reader.response.read(0)).req_id),
+            |answered| *answered == request_id,
+            READ_POLL_INTERVAL,
+            Delta::from_micros(i64::from(timeout_us)),
+        )
+        .map_err(|_| {
+            dev_err!(
+                &self.dev,
+                "Register {} was not answered within {} us\n",
+                register.name(),
+                timeout_us
+            );
+            etime()
+        })?;
+
+        // The device writes the id last.
+        dma_rmb();
+        let response = ReadlessResponse::decode(&reader.response.read(0));
+        if response.reg_off != u16::from(register) {
+            dev_err!(
+                &self.dev,
+                "Register {} was asked for, and the device answered for {:#x}\n",
+                register.name(),
+                response.reg_off
+            );
+            return Err(EIO);
+        }
+        Ok(response.reg_val)
+    }
+}
+
+/// Returns the upper 32 bits.
+#[inline]
+fn high(address: u64) -> u32 {
+    // CAST: The upper half is what is left.
+    (address >> 32) as u32
+}
+
+/// Returns the lower 32 bits.
+#[inline]
+fn low(address: u64) -> u32 {
+    // CAST: Cut off on purpose.
+    address as u32
+}
