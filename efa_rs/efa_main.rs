@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Driver for AWS Elastic Fabric Adapter (EFA).
+
+#![deny(unsafe_code)]
+
+mod com;
+mod driver;
+#[allow(unsafe_code, reason = "bindings of C")]
+mod ffi;
+mod hw;
+#[allow(unsafe_code, reason = "makes the RDMA core safe to use")]
+mod rdma;
+#[allow(unsafe_code, reason = "makes what the kernel crate lacks safe to use")]
+mod sys;
+mod verbs;
+mod version;
+
+kernel::prelude::module! {
+    type: driver::EfaModule,
+    name: "efa",
+    authors: ["The efa-rs authors"],
+    description: "Elastic Fabric Adapter (EFA)",
+    license: "Dual BSD/GPL",
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What the driver and its userspace library pass each other along with verbs.
+//!
+//! Names and layouts are those of [`include/uapi/rdma/efa-abi.h`], with which they are compared
+//! when this is compiled.
+//!
+//! [`include/uapi/rdma/efa-abi.h`]: srctree/include/uapi/rdma/efa-abi.h
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the macros make both directions of each conversion, for any reader"
+)]
+
+use crate::{
+    ffi,
+    hw::wire::{
+        self,
+        bits,
+        layout, //
+    },
+};
+
+/// Version of the interface.
+pub(super) const VERSION: u32 = ffi::EFA_UVERBS_ABI_VERSION;
+
+bits! {
+    /// What the userspace library understands.
+    pub struct SupportedCaps(u32) {
+        /// Limits on how much is written between two doorbells.
+        0:0 tx_batch => bool,
+        /// Least depths of send queues.
+        1:1 min_sq_wr => bool,
+    }
+}
+
+layout! {
+    /// Input of `alloc_ucontext`.
+    pub struct AllocUcontextCmd[8] {
+        /// What the library understands.
+        supported_caps @ 0: SupportedCaps,
+    }
+}
+
+bits! {
+    /// For which verbs the library may expect output.
+    pub struct UdataCmds(u32) {
+        /// `query_device`.
+        0:0 query_device => bool,
+        /// `create_ah`.
+        1:1 create_ah => bool,
+    }
+}
+
+layout! {
+    /// Output of `alloc_ucontext`.
+    pub struct AllocUcontextResp[24] {
+        /// No bit is defined.
+        comp_mask @ 0: u32,
+        /// For which verbs the library may expect output.
+        cmds_supp_udata_mask @ 4: UdataCmds,
+        /// Sub-queues of a completion queue.
+        sub_cqs_per_cq @ 8: u16,
+        /// Bytes of inline data in a send work request of 64 bytes.
+        inline_buf_size @ 10: u16,
+        /// Bytes of a low-latency send queue.
+        max_llq_size @ 12: u32,
+        /// Units of 64 bytes that may be written between two doorbells; 0 means any number.
+        max_tx_batch @ 16: u16,
+        /// Least work requests in a send queue.
+        min_sq_wr @ 18: u16,
+        /// Bytes of inline data in the longest send work request.
+        inline_buf_size_ex @ 20: u16,
+    }
+}
+
+layout! {
+    /// Output of `alloc_pd`.
+    pub struct AllocPdResp[8] {
+        /// No bit is defined.
+        comp_mask @ 0: u32,
+        /// Number of the protection domain.
+        pdn @ 4: u16,
+    }
+}
+
+bits! {
+    /// What the device and the driver can do.
+    pub struct DeviceCaps(u32) {
+        /// RDMA read.
+        0:0 rdma_read => bool,
+        /// The number of RNR retries can be set.
+        1:1 rnr_retry => bool,
+        /// Completion queues can have a completion channel.
+        2:2 cq_notifications => bool,
+        /// Completions can hold the sender's GID.
+        3:3 cq_with_sgid => bool,
+        /// Host memory may be polled for received data in units of 128 bytes.
+        4:4 data_polling_128 => bool,
+        /// RDMA write.
+        5:5 rdma_write => bool,
+        /// RDMA write with immediate that consumes no receive work request.
+        6:6 unsolicited_write_recv => bool,
+        /// Completion queues can be in memory that the application provides.
+        7:7 cq_with_ext_mem => bool,
+    }
+}
+
+layout! {
+    /// Output of `query_device`.
+    pub struct QueryDeviceResp[24] {
+        /// No bit is defined.
+        comp_mask @ 0: u32,
+        /// Work requests in a send queue.
+        max_sq_wr @ 4: u32,
+        /// Work requests in a receive queue.
+        max_rq_wr @ 8: u32,
+        /// Buffers in a send work request.
+        max_sq_sge @ 12: u16,
+        /// Buffers in a receive work request.
+        max_rq_sge @ 14: u16,
+        /// Most bytes of one RDMA operation.
+        max_rdma_size @ 16: u32,
+        /// What the device and the driver can do.
+        device_caps @ 20: DeviceCaps,
+    }
+}
+
+/// Compares the size of a layout and the places of its fields with those of a C structure.
+macro_rules! matches_c {
+    ($layout:ident = $c:ident { $($field:ident @ $offset:literal,)* }) => {
+        const _: () = {
+            assert!($layout::SIZE == size_of::<ffi::$c>());
+            $(assert!(core::mem::offset_of!(ffi::$c, $field) == $offset);)*
+        };
+    };
+}
+
+matches_c! {
+    AllocUcontextCmd = efa_ibv_alloc_ucontext_cmd {
+        supported_caps @ 0,
+    }
+}
+
+matches_c! {
+    AllocUcontextResp = efa_ibv_alloc_ucontext_resp {
+        comp_mask @ 0,
+        cmds_supp_udata_mask @ 4,
+        sub_cqs_per_cq @ 8,
+        inline_buf_size @ 10,
+        max_llq_size @ 12,
+        max_tx_batch @ 16,
+        min_sq_wr @ 18,
+        inline_buf_size_ex @ 20,
+    }
+}
+
+matches_c! {
+    AllocPdResp = efa_ibv_alloc_pd_resp {
+        comp_mask @ 0,
+        pdn @ 4,
+    }
+}
+
+matches_c! {
+    QueryDeviceResp = efa_ibv_ex_query_device_resp {
+        comp_mask @ 0,
+        max_sq_wr @ 4,
+        max_rq_wr @ 8,
+        max_sq_sge @ 12,
+        max_rq_sge @ 14,
+        max_rdma_size @ 16,
+        device_caps @ 20,
+    }
+}

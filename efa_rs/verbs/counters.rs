@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Counters of device and port.
+//!
+//! Monitoring tools look for these names, so they are exactly those of Linux's C driver.
+
+use kernel::prelude::*;
+
+use super::Efa;
+use crate::{
+    com::Counter,
+    rdma::CounterDesc, //
+};
+
+/// Verbs that failed.
+#[derive(Default)]
+pub(super) struct Errors {
+    /// `alloc_pd`.
+    pub(super) alloc_pd_err: Counter,
+    /// `alloc_ucontext`.
+    pub(super) alloc_ucontext_err: Counter,
+}
+
+/// Counters of the device, in the order of [`read_device`].
+pub(super) const DEVICE: &[CounterDesc] = &[
+    CounterDesc::new(c"submitted_cmds"),
+    CounterDesc::new(c"completed_cmds"),
+    CounterDesc::new(c"cmds_err"),
+    CounterDesc::new(c"no_completion_cmds"),
+    CounterDesc::new(c"keep_alive_rcvd"),
+    CounterDesc::new(c"alloc_pd_err"),
+    CounterDesc::new(c"create_qp_err"),
+    CounterDesc::new(c"create_cq_err"),
+    CounterDesc::new(c"reg_mr_err"),
+    CounterDesc::new(c"alloc_ucontext_err"),
+    CounterDesc::new(c"create_ah_err"),
+    CounterDesc::new(c"mmap_err"),
+];
+
+/// Counters of the port, in the order of [`read_port`].
+pub(super) const PORT: &[CounterDesc] = &[
+    CounterDesc::new(c"tx_bytes"),
+    CounterDesc::new(c"tx_pkts"),
+    CounterDesc::new(c"rx_bytes"),
+    CounterDesc::new(c"rx_pkts"),
+    CounterDesc::new(c"rx_drops"),
+    CounterDesc::new(c"send_bytes"),
+    CounterDesc::new(c"send_wrs"),
+    CounterDesc::new(c"recv_bytes"),
+    CounterDesc::new(c"recv_wrs"),
+    CounterDesc::new(c"rdma_read_wrs"),
+    CounterDesc::new(c"rdma_read_bytes"),
+    CounterDesc::new(c"rdma_read_wr_err"),
+    CounterDesc::new(c"rdma_read_resp_bytes"),
+    CounterDesc::new(c"rdma_write_wrs"),
+    CounterDesc::new(c"rdma_write_bytes"),
+    CounterDesc::new(c"rdma_write_wr_err"),
+    CounterDesc::new(c"rdma_write_recv_bytes"),
+    CounterDesc::new(c"retrans_bytes"),
+    CounterDesc::new(c"retrans_pkts"),
+    CounterDesc::new(c"retrans_timeout_events"),
+    CounterDesc::new(c"unresponsive_remote_events"),
+    CounterDesc::new(c"impaired_remote_conn_events"),
+];
+
+/// Reads the counters of the device, which the driver keeps itself.
+pub(super) fn read_device(efa: &Efa, values: &mut [u64]) -> Result {
+    let admin = efa.admin.counters();
+    let errors = &efa.errors;
+
+    store::<{ DEVICE.len() }>(
+        values,
+        [
+            admin.submitted_cmds.get(),
+            admin.completed_cmds.get(),
+            admin.cmds_err.get(),
+            admin.no_completion_cmds.get(),
+            efa.keep_alives.get(),
+            errors.alloc_pd_err.get(),
+            0,
+            0,
+            0,
+            errors.alloc_ucontext_err.get(),
+            0,
+            0,
+        ],
+    )
+}
+
+/// Reads the counters of the port from the device. Without RDMA write its counters are zero.
+///
+/// # Errors
+///
+/// Those of the admin command.
+pub(super) fn read_port(efa: &Efa, values: &mut [u64]) -> Result {
+    let with_rdma_write = efa.attributes.device.device_caps.rdma_write;
+    let statistics = efa.admin.statistics(with_rdma_write)?;
+    let basic = statistics.basic;
+    let messages = statistics.messages;
+    let read = statistics.rdma_read;
+    let write = statistics.rdma_write.unwrap_or_default();
+    let network = statistics.network;
+
+    store::<{ PORT.len() }>(
+        values,
+        [
+            basic.tx_bytes,
+            basic.tx_pkts,
+            basic.rx_bytes,
+            basic.rx_pkts,
+            basic.rx_drops,
+            messages.send_bytes,
+            messages.send_wrs,
+            messages.recv_bytes,
+            messages.recv_wrs,
+            read.read_wrs,
+            read.read_bytes,
+            read.read_wr_err,
+            read.read_resp_bytes,
+            write.write_wrs,
+            write.write_bytes,
+            write.write_wr_err,
+            write.write_recv_bytes,
+            network.retrans_bytes,
+            network.retrans_pkts,
+            network.retrans_timeout_events,
+            network.unresponsive_remote_events,
+            network.impaired_remote_conn_events,
+        ],
+    )
+}
+
+/// Stores one value for each counter.
+fn store<const N: usize>(values: &mut [u64], from: [u64; N]) -> Result {
+    *values.first_chunk_mut().ok_or(EINVAL)? = from;
+    Ok(())
+}

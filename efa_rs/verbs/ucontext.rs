@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Contexts: one for each process that has the device open.
+
+use kernel::prelude::*;
+
+use super::{
+    abi::{
+        AllocUcontextCmd,
+        AllocUcontextResp,
+        UdataCmds, //
+    },
+    Efa,
+};
+use crate::{
+    rdma::Udata,
+    sys::errno::eopnotsupp, //
+};
+
+/// A context.
+pub(crate) struct Ucontext {
+    /// The user access region that the process's doorbells are in.
+    uar: u16,
+}
+
+/// Creates a context.
+///
+/// # Errors
+///
+/// - `EOPNOTSUPP` if the userspace library does not know of limits that the device has.
+/// - Those of the admin command and of [`Udata`].
+pub(super) fn alloc(efa: &Efa, udata: &Udata<'_>) -> Result<Ucontext> {
+    let queues = &efa.attributes.queues;
+
+    // Whatever else an older or newer library passes has no effect: the response tells it what does.
+    let supported = AllocUcontextCmd::decode(&udata.input_prefix()?).supported_caps;
+    if queues.max_tx_batch != 0 && !supported.tx_batch
+        || queues.min_sq_depth != 0 && !supported.min_sq_wr
+    {
+        return Err(eopnotsupp());
+    }
+
+    let uar = efa.admin.alloc_uar()?;
+
+    let response = AllocUcontextResp {
+        cmds_supp_udata_mask: UdataCmds {
+            query_device: true,
+            create_ah: true,
+        },
+        sub_cqs_per_cq: queues.sub_cqs_per_cq,
+        // CAST: The interface with userspace has 16 bits for it.
+        inline_buf_size: queues.inline_buf_size as u16,
+        max_llq_size: queues.max_llq_size,
+        max_tx_batch: queues.max_tx_batch,
+        min_sq_wr: queues.min_sq_depth,
+        inline_buf_size_ex: efa.attributes.inline_buf_size_ex,
+        ..AllocUcontextResp::default()
+    };
+    udata.respond(&response.encode()).inspect_err(|_| {
+        // The error to return is the first one.
+        let _ = efa.admin.dealloc_uar(uar);
+    })?;
+
+    Ok(Ucontext { uar })
+}
+
+/// Destroys a context. A device that refuses keeps a number that no one uses.
+pub(super) fn dealloc(efa: &Efa, ucontext: Ucontext) {
+    let _ = efa.admin.dealloc_uar(ucontext.uar);
+}
