@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Where doorbells and low-latency send queues are.
+//!
+//! Each user access region has doorbell pages of its own, so that a process that may map one can't
+//! reach the doorbells of another. In these every queue pair and completion queue that the device
+//! can have has a fixed place, as has every queue pair's send ring in the memory BAR: none overlap,
+//! whatever is created and destroyed in which order.
+
+use crate::attributes::Attributes;
+
+/// Unit in which the host maps BARs.
+const PAGE_SIZE: u64 = 4096;
+
+/// Bytes that each doorbell has for itself.
+const DOORBELL_SIZE: u64 = 8;
+
+/// Places in the doorbell BAR and the memory BAR. They are fixed when the device is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bars {
+    /// Most user access regions.
+    pub(crate) max_uar: u32,
+    /// Most completion queues.
+    pub(crate) max_cq: u32,
+    /// Most queue pairs.
+    pub(crate) max_qp: u32,
+    /// Most bytes of a send ring.
+    pub(crate) max_llq_size: u32,
+}
+
+impl Bars {
+    /// Reserves places for all that the device can have, up to what 32-bit offsets can address.
+    pub(crate) fn new(attributes: &Attributes) -> Self {
+        const MAX_OBJECTS: u32 = 1024;
+        const MAX_LLQ_SIZE: u32 = 1 << 20;
+        Self {
+            max_uar: attributes.max_uar.min(MAX_OBJECTS),
+            max_cq: attributes.max_cq.min(MAX_OBJECTS),
+            max_qp: attributes.max_qp.min(MAX_OBJECTS),
+            max_llq_size: attributes.max_llq_size.min(MAX_LLQ_SIZE),
+        }
+    }
+
+    /// Bytes of doorbells in one user access region.
+    fn uar_size(&self) -> u64 {
+        let doorbells = 2 * u64::from(self.max_qp) + u64::from(self.max_cq);
+        (doorbells * DOORBELL_SIZE).next_multiple_of(PAGE_SIZE)
+    }
+
+    /// Bytes of the memory BAR from one send ring to the next.
+    fn llq_stride(&self) -> u64 {
+        u64::from(self.max_llq_size).next_multiple_of(PAGE_SIZE)
+    }
+
+    /// Bytes of the doorbell BAR.
+    pub(crate) fn doorbell_size(&self) -> u64 {
+        (u64::from(self.max_uar) * self.uar_size())
+            .next_power_of_two()
+            .max(PAGE_SIZE)
+    }
+
+    /// Bytes of the memory BAR.
+    pub(crate) fn memory_size(&self) -> u64 {
+        (u64::from(self.max_qp) * self.llq_stride())
+            .next_power_of_two()
+            .max(PAGE_SIZE)
+    }
+
+    fn doorbell(&self, uar: u16, place: u64) -> u32 {
+        offset(place_of(uar) * self.uar_size() + place * DOORBELL_SIZE)
+    }
+
+    /// Doorbell of a queue pair's send queue.
+    pub(crate) fn sq_doorbell(&self, uar: u16, qp: u16) -> u32 {
+        self.doorbell(uar, 2 * place_of(qp))
+    }
+
+    /// Doorbell of a queue pair's receive queue.
+    pub(crate) fn rq_doorbell(&self, uar: u16, qp: u16) -> u32 {
+        self.doorbell(uar, 2 * place_of(qp) + 1)
+    }
+
+    /// Doorbell of a completion queue.
+    pub(crate) fn cq_doorbell(&self, uar: u16, cq: u16) -> u32 {
+        self.doorbell(uar, 2 * u64::from(self.max_qp) + place_of(cq))
+    }
+
+    /// Send ring of a queue pair.
+    pub(crate) fn llq(&self, qp: u16) -> u32 {
+        offset(place_of(qp) * self.llq_stride())
+    }
+}
+
+/// The place of the object with a number; numbers start at 1.
+fn place_of(number: u16) -> u64 {
+    u64::from(number.saturating_sub(1))
+}
+
+/// An offset in a BAR as the interface gives it.
+fn offset(bytes: u64) -> u32 {
+    // CAST: `Bars::new` limits each BAR to 2 GiB.
+    bytes as u32
+}

@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The device as its host sees it: registers, doorbells and time.
+
+use std::{collections::VecDeque, time::Duration};
+
+use efa_hw::{
+    admin::{AqEntry, AqHeader, Opcode},
+    aenq::AenqGroup,
+    features::GetFeature,
+    regs::{
+        AqCaps, DevCtl, DevSts, EqDb, EventRingCaps, IntrMask, MmioRegRead, ReadlessResponse,
+        Register, ResetReason, Version,
+    },
+    stats::GetStats,
+    wire::At,
+};
+
+use crate::{
+    Config, Host, Overrides, ProtocolError, Rule, RuleId, State, TraceEvent,
+    admin_queue::{AdminQueue, Pending},
+    aenq::Aenq,
+    bars::Bars,
+    faults::{Faults, Occasion},
+    firmware::{Failure, Firmware},
+    registers::Registers,
+    reset::Reset,
+    resources::Resources,
+    ring::{EventRing, SubmissionRing},
+    state::HostInfoState,
+    statistics::Statistics,
+};
+
+/// How many resets are remembered.
+const MAX_RESETS: usize = 1024;
+
+/// From this version on, completions have a checksum.
+const CHECKSUM_VERSION: (u8, u8) = (0, 2);
+
+/// Value of a register that does not exist.
+const NO_VALUE: u32 = u32::MAX;
+
+/// An EFA device.
+///
+/// All times are times of one monotonic clock, which may start anywhere.
+#[derive(Debug)]
+pub struct Device {
+    config: Config,
+    overrides: Overrides,
+    firmware: Firmware,
+    registers: Registers,
+    reset: Reset,
+    /// Whether the reset in progress is one that never ends.
+    never_ends: bool,
+    admin: AdminQueue,
+    aenq: Aenq,
+    interrupts: Interrupts,
+    fatal_error: bool,
+    faults: Faults,
+    resets: VecDeque<String>,
+    doorbells: u64,
+    protocol_errors: u64,
+}
+
+/// Interrupts of the admin queues.
+#[derive(Debug, Default)]
+struct Interrupts {
+    masked: bool,
+    /// A vector that would have been raised if it were not masked.
+    pending: Option<u16>,
+}
+
+impl Interrupts {
+    fn raise(&mut self, host: &mut dyn Host, vector: u16) {
+        if self.masked {
+            self.pending = Some(vector);
+        } else {
+            host.interrupt(vector);
+        }
+    }
+
+    /// Masks or unmasks. What came while masked is not lost.
+    fn mask(&mut self, host: &mut dyn Host, masked: bool) {
+        self.masked = masked;
+        if !masked {
+            if let Some(vector) = self.pending.take() {
+                host.interrupt(vector);
+            }
+        }
+    }
+}
+
+impl Device {
+    /// Makes a device that was just powered on.
+    pub fn new(config: Config) -> Self {
+        let attributes = config.attributes();
+        Self {
+            overrides: Overrides::default(),
+            firmware: Firmware {
+                bars: Bars::new(&attributes),
+                attributes,
+                vectors: config.vectors,
+                resources: Resources::default(),
+                statistics: Statistics::default(),
+                aenq_groups: 0,
+                host_info: None,
+            },
+            config,
+            registers: Registers::default(),
+            reset: Reset::default(),
+            never_ends: false,
+            admin: AdminQueue::default(),
+            aenq: Aenq::default(),
+            interrupts: Interrupts::default(),
+            fatal_error: false,
+            faults: Faults::default(),
+            resets: VecDeque::new(),
+            doorbells: 0,
+            protocol_errors: 0,
+        }
+    }
+
+    /// How the device was made.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// BAR of the doorbells, as the device was made.
+    pub fn doorbell_bar(&self) -> u16 {
+        self.config.attributes().db_bar
+    }
+
+    /// Bytes of the doorbell BAR, a power of two.
+    pub fn doorbell_bar_size(&self) -> u64 {
+        self.firmware.bars.doorbell_size()
+    }
+
+    /// Bytes of the memory BAR, a power of two.
+    pub fn memory_bar_size(&self) -> u64 {
+        self.firmware.bars.memory_size()
+    }
+
+    /// Writes a register in BAR 0.
+    pub fn write_register(&mut self, host: &mut dyn Host, now: Duration, offset: u64, value: u32) {
+        let register = u16::try_from(offset)
+            .ok()
+            .and_then(|offset| Register::try_from(offset).ok());
+        match register {
+            None => self.protocol_error(host, ProtocolError::NoRegister { offset, value }),
+            Some(Register::DevCtl) => self.control(host, now, value),
+            Some(Register::MmioRegRead) => self.read_register(host, now, value),
+            Some(register @ (Register::MmioRespLo | Register::MmioRespHi)) => {
+                self.registers.write(register, value);
+            }
+            Some(register) if self.reset.is_started() => {
+                self.protocol_error(host, ProtocolError::DuringReset { register, value });
+            }
+            Some(register) => self.write(host, now, register, value),
+        }
+    }
+
+    /// Writes a doorbell, given by its offset in the doorbell BAR.
+    pub fn write_doorbell(
+        &mut self,
+        host: &mut dyn Host,
+        _now: Duration,
+        offset: u64,
+        _value: u32,
+    ) {
+        if offset % 4 != 0 || offset >= self.doorbell_bar_size() {
+            self.protocol_error(host, ProtocolError::NoDoorbell { offset });
+            return;
+        }
+        self.doorbells += 1;
+    }
+
+    /// Does what is due, and returns when something will be due next.
+    ///
+    /// To be called when that time has come, and after each other call that takes the time, which
+    /// may have made something due earlier.
+    pub fn run(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
+        self.complete(host, now);
+        let keep_alive = self.keep_alive(host, now);
+        self.admin.next_due().into_iter().chain(keep_alive).min()
+    }
+
+    /// Resets the PCI function: the device forgets all that the driver did.
+    pub fn reset(&mut self) {
+        self.forget();
+        self.reset = Reset::None;
+    }
+
+    /// What the device is like now.
+    pub fn state(&self) -> State {
+        State {
+            ready: self.firmware.attributes.ready,
+            resets: self.resets.iter().cloned().collect(),
+            fatal_error: self.fatal_error,
+            resources: self.firmware.resources.counts(),
+            admin: self.admin.state(),
+            host_info: self.firmware.host_info.as_ref().map(HostInfoState::from),
+            aenq_groups: self.firmware.aenq_groups,
+            events: self.aenq.posted,
+            armed_eqs: self.firmware.resources.armed_eqs(),
+            doorbells: self.doorbells,
+            protocol_errors: self.protocol_errors,
+            faults: self.faults.len(),
+            faults_hit: self.faults.hits(),
+        }
+    }
+
+    /// Adds a rule for a fault.
+    pub fn inject(&mut self, rule: Rule) -> RuleId {
+        self.faults.inject(rule)
+    }
+
+    /// Replaces attributes.
+    pub fn set(&mut self, overrides: Overrides) {
+        self.overrides.merge(overrides);
+        self.firmware.attributes = self.config.attributes();
+        self.overrides.apply(&mut self.firmware.attributes);
+    }
+
+    /// Removes all rules and replacements; a reset that would never have ended ends.
+    pub fn clear(&mut self) {
+        self.faults.clear();
+        self.overrides = Overrides::default();
+        self.firmware.attributes = self.config.attributes();
+        if self.reset == Reset::Ended(None) {
+            self.reset = Reset::Ended(Some(Duration::ZERO));
+        }
+    }
+
+    /// Posts an asynchronous event, whether or not the driver wants its group. A fatal error also
+    /// shows in the device's status.
+    pub fn post_event(&mut self, host: &mut dyn Host, now: Duration, group: u16, syndrome: u16) {
+        if group == u16::from(AenqGroup::FatalError) {
+            self.fatal_error = true;
+        }
+        let vector = self
+            .aenq
+            .post(host, now, group, syndrome)
+            .unwrap_or_else(|error| {
+                self.protocol_error(host, error.into());
+                None
+            });
+        host.trace(&TraceEvent::Event {
+            group,
+            syndrome,
+            posted: vector.is_some(),
+        });
+        if let Some(vector) = vector {
+            self.interrupts.raise(host, vector);
+        }
+    }
+
+    fn protocol_error(&mut self, host: &mut dyn Host, error: ProtocolError) {
+        self.protocol_errors += 1;
+        host.trace(&TraceEvent::ProtocolError(error));
+    }
+
+    /// Forgets all that the driver did.
+    fn forget(&mut self) {
+        self.firmware.reset();
+        self.registers = Registers::default();
+        self.admin.reset();
+        self.aenq = Aenq::default();
+        self.interrupts = Interrupts::default();
+        self.fatal_error = false;
+        self.doorbells = 0;
+    }
+
+    /// Writes a register that can be used only while there is no reset.
+    fn write(&mut self, host: &mut dyn Host, now: Duration, register: Register, value: u32) {
+        match register {
+            Register::Version | Register::ControllerVersion | Register::Caps | Register::DevSts => {
+                self.protocol_error(host, ProtocolError::ReadOnly { register, value });
+            }
+            Register::AqCaps => {
+                let base = self.registers.aq_base.get();
+                let ring = SubmissionRing::new(base, AqCaps::from_raw(value));
+                self.check_ring(host, register, value, base, ring.is_some());
+                self.admin.submission = ring;
+            }
+            Register::AcqCaps => {
+                let base = self.registers.acq_base.get();
+                let caps = EventRingCaps::from_raw(value);
+                let ring = EventRing::new(base, caps, self.firmware.vectors);
+                self.check_ring(host, register, value, base, ring.is_some());
+                self.admin.completion = ring;
+            }
+            Register::AenqCaps => {
+                let base = self.registers.aenq_base.get();
+                let caps = EventRingCaps::from_raw(value);
+                let ring = EventRing::new(base, caps, self.firmware.vectors);
+                self.check_ring(host, register, value, base, ring.is_some());
+                self.aenq.configure(ring);
+            }
+            Register::AqProdDb => {
+                self.fetch(host, now, value);
+                self.complete(host, now);
+            }
+            Register::AenqConsDb => {
+                if !self.aenq.consume(value) {
+                    self.protocol_error(host, ProtocolError::Consumer { consumed: value });
+                }
+            }
+            Register::IntrMask => {
+                self.interrupts.mask(host, IntrMask::from_raw(value).masked);
+            }
+            Register::EqDb => {
+                let doorbell = EqDb::from_raw(value);
+                if !self.firmware.resources.arm_eq(doorbell.eqn) {
+                    let eqn = doorbell.eqn;
+                    self.protocol_error(host, ProtocolError::NoEventQueue { eqn });
+                }
+            }
+            _ => {
+                self.registers.write(register, value);
+            }
+        }
+    }
+
+    fn check_ring(
+        &mut self,
+        host: &mut dyn Host,
+        register: Register,
+        value: u32,
+        base: u64,
+        possible: bool,
+    ) {
+        if !possible {
+            self.protocol_error(
+                host,
+                ProtocolError::Ring {
+                    register,
+                    value,
+                    base,
+                },
+            );
+        }
+    }
+
+    /// Starts or ends a reset.
+    fn control(&mut self, host: &mut dyn Host, now: Duration, value: u32) {
+        let control = DevCtl::from_raw(value);
+        let done = now.saturating_add(Duration::from_millis(
+            self.firmware.attributes.reset_ms.into(),
+        ));
+        match (control.dev_reset, control.aq_restart, self.reset) {
+            (true, false, _) => {
+                let fault = self.faults.hit(Occasion::Reset).unwrap_or_default();
+                self.forget();
+                self.reset = Reset::Started(if fault.never_starts { None } else { Some(done) });
+                self.never_ends = fault.never_ends;
+                let reason = control.reset_reason;
+                let name = match ResetReason::try_from(reason) {
+                    Ok(reason) => reason.name().to_owned(),
+                    Err(_) => {
+                        self.protocol_error(host, ProtocolError::ResetReason { reason });
+                        reason.to_string()
+                    }
+                };
+                host.trace(&TraceEvent::Reset {
+                    reason: name.clone(),
+                });
+                if self.resets.len() == MAX_RESETS {
+                    self.resets.pop_front();
+                }
+                self.resets.push_back(name);
+            }
+            (false, false, Reset::Started(_)) => {
+                self.reset = Reset::Ended(if self.never_ends { None } else { Some(done) });
+                host.trace(&TraceEvent::ResetEnd);
+            }
+            _ => self.protocol_error(host, ProtocolError::Control { value }),
+        }
+    }
+
+    /// Value of a register as the driver reads it.
+    fn register_value(&self, now: Duration, register: Register) -> u32 {
+        let attributes = &self.firmware.attributes;
+        match register {
+            Register::Version => attributes.version,
+            Register::ControllerVersion => attributes.controller_version,
+            Register::Caps => attributes.caps().into_raw(),
+            Register::DevSts => DevSts {
+                ready: attributes.ready,
+                aq_restart_in_progress: false,
+                aq_restart_finished: false,
+                reset_in_progress: self.reset.in_progress(now),
+                reset_finished: self.reset.is_finished(now),
+                fatal_error: self.fatal_error,
+            }
+            .into_raw(),
+            // The others are for the device to read.
+            _ => NO_VALUE,
+        }
+    }
+
+    /// Answers a register read.
+    fn read_register(&mut self, host: &mut dyn Host, now: Duration, value: u32) {
+        let MmioRegRead { req_id, reg_off } = MmioRegRead::from_raw(value);
+        let address = self.registers.mmio_resp.get();
+        if address == 0 {
+            self.protocol_error(host, ProtocolError::NoResponseAddress { offset: reg_off });
+            return;
+        }
+        let register = Register::try_from(reg_off).ok();
+        let fault = register
+            .and_then(|register| self.faults.hit(Occasion::Register(register)))
+            .unwrap_or_default();
+        let reg_val = match register {
+            Some(register) => fault
+                .value
+                .unwrap_or_else(|| self.register_value(now, register)),
+            None => {
+                self.protocol_error(host, ProtocolError::NoSuchRegister { offset: reg_off });
+                NO_VALUE
+            }
+        };
+        host.trace(&TraceEvent::RegisterRead {
+            offset: reg_off,
+            value: (!fault.silence).then_some(reg_val),
+        });
+        if fault.silence {
+            return;
+        }
+        let response = ReadlessResponse {
+            req_id: req_id.wrapping_add(u16::from(fault.wrong_req_id)),
+            reg_off: reg_off.wrapping_add(if fault.wrong_offset { 4 } else { 0 }),
+            reg_val,
+        };
+        // The id last: the driver waits for it.
+        let (id, rest) = {
+            let bytes = response.encode();
+            (At::<0>::load::<2, 8>(&bytes), At::<2>::load::<6, 8>(&bytes))
+        };
+        let written = host
+            .dma_write(address.wrapping_add(2), &rest)
+            .and_then(|()| host.dma_write(address, &id));
+        if let Err(error) = written {
+            self.protocol_error(host, error.into());
+        }
+    }
+
+    /// Fetches and executes the commands that are new, given how many were ever submitted.
+    fn fetch(&mut self, host: &mut dyn Host, now: Duration, submitted: u32) {
+        let room = self.admin.room();
+        let Some(ring) = self
+            .admin
+            .submission
+            .as_ref()
+            .filter(|_| self.admin.completion.is_some())
+        else {
+            self.protocol_error(host, ProtocolError::NoQueue);
+            return;
+        };
+        // CAST: the register counts modulo 2^16.
+        let news = ring.news(submitted as u16);
+        let room = room.min(ring.depth().into());
+        if usize::from(news) > room {
+            let submitted = news;
+            self.protocol_error(host, ProtocolError::Overflow { submitted, room });
+            return;
+        }
+        for _ in 0..news {
+            let Some(ring) = &mut self.admin.submission else {
+                return;
+            };
+            match ring.fetch(host) {
+                Ok((entry, true)) => self.execute(host, now, entry),
+                Ok((entry, false)) => {
+                    let command_id = AqHeader::of(&entry).command_id.id;
+                    self.protocol_error(host, ProtocolError::Phase { command_id });
+                }
+                Err(error) => self.protocol_error(host, error.into()),
+            }
+        }
+    }
+
+    /// Executes a command; it completes now or later.
+    fn execute(&mut self, host: &mut dyn Host, now: Duration, command: AqEntry) {
+        let fault = self.faults.hit(occasion(&command));
+        let injected = fault
+            .as_ref()
+            .and_then(|fault| fault.status)
+            .filter(|status| status.0 != 0);
+        let result = match injected {
+            Some(status) => Err(status.0),
+            None => self.firmware.execute(host, &command).map_err(|failure| {
+                if let Failure::Dma(error) = failure {
+                    self.protocol_error(host, error.into());
+                }
+                failure.status().into()
+            }),
+        };
+        let (status, response) = match result {
+            Ok(response) => (0, response),
+            Err(status) => (status, [0; 64]),
+        };
+        let delay = fault.as_ref().and_then(|fault| fault.delay_ms).unwrap_or(0);
+        self.admin.submit(
+            now.saturating_add(Duration::from_millis(delay)),
+            Pending {
+                command,
+                status,
+                response,
+                fault,
+            },
+        );
+    }
+
+    /// Completes the commands that are due.
+    fn complete(&mut self, host: &mut dyn Host, now: Duration) {
+        let version = Version::from_raw(self.firmware.attributes.version);
+        let with_checksum = (version.major, version.minor) >= CHECKSUM_VERSION;
+        let mut interrupt = false;
+        loop {
+            let in_flight = self.admin.state().in_flight;
+            let Some(pending) = self.admin.take_due(now) else {
+                break;
+            };
+            let fault = pending.fault.as_ref();
+            let silent = fault.is_some_and(|fault| fault.silence);
+            let completion = if silent {
+                None
+            } else {
+                match self.admin.complete(host, &pending, with_checksum) {
+                    Ok(completion) => Some(completion),
+                    Err(error) => {
+                        self.protocol_error(host, error.into());
+                        None
+                    }
+                }
+            };
+            interrupt |= !silent && !fault.is_some_and(|fault| fault.no_interrupt);
+            host.trace(&TraceEvent::Command {
+                command: pending.command,
+                completion,
+                in_flight,
+                injected: fault.is_some(),
+            });
+        }
+        if interrupt {
+            if let Some(ring) = &self.admin.completion {
+                self.interrupts.raise(host, ring.vector());
+            }
+        }
+    }
+
+    /// Posts a keep-alive event if one is due, and returns when the next one will be.
+    fn keep_alive(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
+        let period = self.firmware.attributes.keep_alive_ms;
+        let wanted = period != 0 && self.firmware.aenq_groups & AenqGroup::KeepAlive.mask() != 0;
+        let period = wanted.then(|| Duration::from_millis(period.into()));
+        let (due, next) = self.aenq.keep_alive(now, period);
+        if due {
+            self.post_event(host, now, AenqGroup::KeepAlive.into(), 0);
+        }
+        next
+    }
+}
+
+/// What the rules see of a command.
+fn occasion(entry: &AqEntry) -> Occasion {
+    let opcode = AqHeader::of(entry).opcode;
+    let selector = match Opcode::try_from(opcode) {
+        Ok(Opcode::GetFeature | Opcode::SetFeature) => Some(GetFeature::decode(entry).feature_id),
+        Ok(Opcode::GetStats) => Some(GetStats::decode(entry).stats_type),
+        _ => None,
+    };
+    Occasion::Command { opcode, selector }
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A model of an EFA device.
+//!
+//! The model is what a device does with what a driver tells it, and nothing else: it has no threads,
+//! no clock and does no I/O. A front gives it register writes and the time, and implements [`Host`]
+//! for what it does in turn: DMA, interrupts and a trace.
+//!
+//! A driver may do anything to it. What a correct driver never does is counted as a
+//! [protocol error](State::protocol_errors) and otherwise has no effect, the work of each call and
+//! the memory of the device are bounded, and nothing panics.
+
+#![forbid(unsafe_code)]
+
+mod admin_queue;
+mod aenq;
+mod attributes;
+mod bars;
+mod config;
+mod device;
+mod faults;
+mod features;
+mod firmware;
+mod host;
+mod page_list;
+mod profile;
+mod protocol_error;
+mod registers;
+mod reset;
+mod resources;
+mod ring;
+mod state;
+mod statistics;
+mod trace;
+
+pub use attributes::Overrides;
+pub use config::Config;
+pub use device::Device;
+pub use faults::{Corruption, Rule, RuleError, RuleId, StatusCode, Then, When};
+pub use host::{DmaError, Host};
+pub use profile::Profile;
+pub use protocol_error::ProtocolError;
+pub use state::{AdminState, HostInfoState, ResourceCounts, State};
+pub use trace::TraceEvent;

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Address handles.
+//!
+//! There is one for each peer in each protection domain, however often it is created; it exists
+//! until it is destroyed as often. So the handle by which a completion names a peer is unambiguous.
+
+use std::collections::HashMap;
+
+use efa_hw::admin::{
+    NoData, Status,
+    ah::{CreateAh, CreateAhResponse, DestroyAh},
+};
+
+use super::table::Table;
+use crate::{
+    Host,
+    firmware::{Execute, Failure, Firmware},
+};
+
+/// A peer as one protection domain knows it.
+type Peer = (u16, [u8; 16]);
+
+/// An address handle.
+#[derive(Debug)]
+struct Ah {
+    peer: Peer,
+    /// How often it was created and not destroyed.
+    created: u32,
+}
+
+/// All address handles.
+#[derive(Debug, Default)]
+pub(crate) struct Ahs {
+    table: Table<Ah>,
+    by_peer: HashMap<Peer, u16>,
+}
+
+impl Ahs {
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+}
+
+impl Execute for CreateAh {
+    fn execute(
+        self,
+        firmware: &mut Firmware,
+        _host: &mut dyn Host,
+    ) -> Result<CreateAhResponse, Failure> {
+        firmware.resources.pds.get(self.pd)?;
+        if self.dest_addr == [0; 16] {
+            return Err(Status::IllegalParameter.into());
+        }
+        let peer = (self.pd, self.dest_addr);
+        let ahs = &mut firmware.resources.ahs;
+        if let Some(&ah) = ahs.by_peer.get(&peer) {
+            let created = &mut ahs.table.get_mut(ah)?.created;
+            *created = created
+                .checked_add(1)
+                .ok_or(Status::ResourceAllocationFailure)?;
+            return Ok(CreateAhResponse { ah });
+        }
+        let limit = firmware.attributes.max_ah;
+        let ah = ahs.table.insert(limit, Ah { peer, created: 1 })?;
+        ahs.by_peer.insert(peer, ah);
+        firmware.resources.pds.add_user(self.pd);
+        Ok(CreateAhResponse { ah })
+    }
+}
+
+impl Execute for DestroyAh {
+    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
+        let ahs = &mut firmware.resources.ahs;
+        let ah = ahs.table.get_mut(self.ah)?;
+        if ah.peer.0 != self.pd {
+            return Err(Status::IllegalParameter.into());
+        }
+        ah.created -= 1;
+        if ah.created == 0 {
+            let ah = ahs.table.remove(self.ah)?;
+            ahs.by_peer.remove(&ah.peer);
+            firmware.resources.pds.remove_user(self.pd);
+        }
+        Ok(NoData {})
+    }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Memory regions.
+
+use efa_hw::admin::{
+    NoData, Status,
+    mr::{AllocMr, AllocMrResponse, DeregMr, InterconnectValidity, PageList, RegMr, RegMrResponse},
+};
+
+use super::table::Table;
+use crate::{
+    Host,
+    attributes::Attributes,
+    firmware::{Execute, Failure, Firmware},
+    page_list,
+};
+
+/// The bit that distinguishes a remote key from the local key of the same region, so that a driver
+/// that mixes them up is noticed. Work requests have room for keys of 24 bits.
+const REMOTE_KEY: u32 = 1 << 23;
+
+/// A memory region.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    pd: u16,
+    /// Bus addresses of its pages, as far as they are known.
+    pages: Vec<u64>,
+    /// Room that it has for pages.
+    capacity: u64,
+}
+
+/// All memory regions. The local key of one is its number.
+#[derive(Debug, Default)]
+pub(crate) struct Mrs {
+    table: Table<Mr>,
+    total_pages: u64,
+}
+
+impl Mrs {
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// How many pages the device knows.
+    pub(crate) fn known_pages(&self) -> usize {
+        self.table.iter().map(|mr| mr.pages.len()).sum()
+    }
+
+    /// Fails if there is no room for another region of so many pages.
+    fn check_room(&self, attributes: &Attributes, pages: u64) -> Result<(), Status> {
+        let room = pages <= u64::from(attributes.max_mr_pages)
+            && self
+                .total_pages
+                .checked_add(pages)
+                .is_some_and(|total| total <= attributes.max_total_pages)
+            && self.table.len() < attributes.max_mr as usize;
+        if room {
+            Ok(())
+        } else {
+            Err(Status::ResourceAllocationFailure)
+        }
+    }
+
+    fn insert(&mut self, attributes: &Attributes, mr: Mr) -> Result<u32, Status> {
+        let capacity = mr.capacity;
+        let l_key = self.table.insert(attributes.max_mr, mr)?;
+        self.total_pages += capacity;
+        Ok(l_key.into())
+    }
+}
+
+/// How many pages a region has.
+fn page_count(command: &RegMr) -> Result<u64, Status> {
+    let shift = command.flags.phys_page_size_shift;
+    let offset = command.iova & ((1 << shift) - 1);
+    offset
+        .checked_add(command.mr_length)
+        .map(|end| end.div_ceil(1 << shift))
+        .ok_or(Status::IllegalParameter)
+}
+
+impl Execute for RegMr {
+    fn execute(
+        self,
+        firmware: &mut Firmware,
+        host: &mut dyn Host,
+    ) -> Result<RegMrResponse, Failure> {
+        let attributes = &firmware.attributes;
+        let list = self.page_list().ok_or(Status::MalformedRequest)?;
+        let permissions = self.permissions;
+        let legal = self.mr_length > 0
+            && self.iova.checked_add(self.mr_length - 1).is_some()
+            && (attributes.rdma_read || !permissions.remote_read_enable)
+            && (attributes.rdma_write || !permissions.remote_write_enable);
+        if !legal {
+            return Err(Status::IllegalParameter.into());
+        }
+        firmware.resources.pds.get(self.pd)?;
+
+        let pages = if self.flags.mem_addr_phy_mode_en {
+            if !matches!(list, PageList::Inline(_)) || self.page_num > 1 {
+                return Err(Status::MalformedRequest.into());
+            }
+            Vec::new()
+        } else {
+            let page_size = 1_u64 << self.flags.phys_page_size_shift;
+            if attributes.page_size_cap & page_size == 0 {
+                return Err(Status::IllegalParameter.into());
+            }
+            let count = page_count(&self)?;
+            if self.page_num != 0 && u64::from(self.page_num) != count {
+                return Err(Status::IllegalParameter.into());
+            }
+            firmware.resources.mrs.check_room(attributes, count)?;
+            let pages = page_list::read(host, list, count)?;
+            let possible =
+                |page: &u64| page % page_size == 0 && attributes.reaches(*page, page_size);
+            if !pages.iter().all(possible) {
+                return Err(Status::IllegalParameter.into());
+            }
+            pages
+        };
+        let mr = Mr {
+            pd: self.pd,
+            capacity: pages.len() as u64,
+            pages,
+        };
+        let l_key = firmware.resources.mrs.insert(attributes, mr)?;
+        firmware.resources.pds.add_user(self.pd);
+        Ok(RegMrResponse {
+            l_key,
+            r_key: l_key | REMOTE_KEY,
+            validity: InterconnectValidity {
+                recv_ic_id: true,
+                rdma_read_ic_id: attributes.rdma_read,
+                rdma_recv_ic_id: attributes.rdma_write,
+            },
+            recv_ic_id: 1,
+            rdma_read_ic_id: if attributes.rdma_read { 2 } else { 0 },
+            rdma_recv_ic_id: if attributes.rdma_write { 3 } else { 0 },
+        })
+    }
+}
+
+impl Execute for AllocMr {
+    fn execute(
+        self,
+        firmware: &mut Firmware,
+        _host: &mut dyn Host,
+    ) -> Result<AllocMrResponse, Failure> {
+        let attributes = &firmware.attributes;
+        let resources = &mut firmware.resources;
+        resources.pds.get(self.pd)?;
+        if self.max_pages == 0 {
+            return Err(Status::IllegalParameter.into());
+        }
+        let capacity = self.max_pages.into();
+        resources.mrs.check_room(attributes, capacity)?;
+        let mr = Mr {
+            pd: self.pd,
+            pages: Vec::new(),
+            capacity,
+        };
+        let l_key = resources.mrs.insert(attributes, mr)?;
+        resources.pds.add_user(self.pd);
+        Ok(AllocMrResponse {
+            l_key,
+            r_key: l_key | REMOTE_KEY,
+        })
+    }
+}
+
+impl Execute for DeregMr {
+    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
+        let resources = &mut firmware.resources;
+        let number = u16::try_from(self.l_key).map_err(|_| Status::IllegalParameter)?;
+        let mr = resources.mrs.table.remove(number)?;
+        resources.mrs.total_pages -= mr.capacity;
+        resources.pds.remove_user(mr.pd);
+        Ok(NoData {})
+    }
+}

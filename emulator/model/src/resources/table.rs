@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Numbered objects.
+
+use std::collections::VecDeque;
+
+use efa_hw::admin::Status;
+
+/// Objects that are known by a number.
+///
+/// Numbers start at 1, so that a number that was never set refers to nothing. One that was freed is
+/// given out again as late as possible, so that a driver that uses it after that is noticed.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    objects: Vec<Option<T>>,
+    free: VecDeque<u16>,
+    live: usize,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self {
+            objects: Vec::new(),
+            free: VecDeque::new(),
+            live: 0,
+        }
+    }
+}
+
+impl<T> Table<T> {
+    /// Most objects of a kind; also the largest number. The one above it means "unknown" in some
+    /// parts of the interface.
+    const MAX: usize = u16::MAX as usize - 1;
+
+    /// How many objects there are.
+    pub(crate) fn len(&self) -> usize {
+        self.live
+    }
+
+    /// Adds an object, if there are less than `limit`, and returns its number.
+    pub(crate) fn insert(&mut self, limit: u32, object: T) -> Result<u16, Status> {
+        let limit = usize::try_from(limit).unwrap_or(Self::MAX).min(Self::MAX);
+        if self.live >= limit {
+            return Err(Status::ResourceAllocationFailure);
+        }
+        let number = if self.objects.len() < limit {
+            self.objects.push(None);
+            // CAST: there are at most `MAX` objects.
+            self.objects.len() as u16
+        } else {
+            self.free
+                .pop_front()
+                .ok_or(Status::ResourceAllocationFailure)?
+        };
+        self.live += 1;
+        self.objects[usize::from(number) - 1] = Some(object);
+        Ok(number)
+    }
+
+    /// Returns the object with a number.
+    pub(crate) fn get(&self, number: u16) -> Result<&T, Status> {
+        usize::from(number)
+            .checked_sub(1)
+            .and_then(|index| self.objects.get(index)?.as_ref())
+            .ok_or(Status::IllegalParameter)
+    }
+
+    /// Returns the object with a number.
+    pub(crate) fn get_mut(&mut self, number: u16) -> Result<&mut T, Status> {
+        usize::from(number)
+            .checked_sub(1)
+            .and_then(|index| self.objects.get_mut(index)?.as_mut())
+            .ok_or(Status::IllegalParameter)
+    }
+
+    /// Removes the object with a number.
+    pub(crate) fn remove(&mut self, number: u16) -> Result<T, Status> {
+        let object = usize::from(number)
+            .checked_sub(1)
+            .and_then(|index| self.objects.get_mut(index)?.take())
+            .ok_or(Status::IllegalParameter)?;
+        self.live -= 1;
+        self.free.push_back(number);
+        Ok(object)
+    }
+
+    /// All objects, in the order of their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.objects.iter().flatten()
+    }
+}
+
+/// How many other objects need one that they refer to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Users(u32);
+
+impl Users {
+    pub(crate) fn add(&mut self) {
+        self.0 += 1;
+    }
+
+    pub(crate) fn remove(&mut self) {
+        self.0 -= 1;
+    }
+
+    /// Fails if there are any.
+    pub(crate) fn none(self) -> Result<(), Status> {
+        if self.0 == 0 {
+            Ok(())
+        } else {
+            Err(Status::ResourceBusy)
+        }
+    }
+}
+
+/// Objects that have nothing but users.
+pub(crate) type Used = Table<Users>;
+
+impl Used {
+    /// Takes note of a new user of an object that was just seen to exist.
+    pub(crate) fn add_user(&mut self, number: u16) {
+        if let Ok(users) = self.get_mut(number) {
+            users.add();
+        }
+    }
+
+    /// Takes note that a user is gone.
+    pub(crate) fn remove_user(&mut self, number: u16) {
+        if let Ok(users) = self.get_mut(number) {
+            users.remove();
+        }
+    }
+
+    /// Removes an object that has no users.
+    pub(crate) fn remove_unused(&mut self, number: u16) -> Result<(), Status> {
+        self.get(number)?.none()?;
+        self.remove(number)?;
+        Ok(())
+    }
+}

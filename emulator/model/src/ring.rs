@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Rings in host memory: one that the device reads, and those that it writes.
+
+use efa_hw::{
+    admin::{AqEntry, AqHeader},
+    regs::{AqCaps, EventRingCaps},
+};
+
+use crate::{DmaError, Host};
+
+/// Bytes in an entry of any ring of the admin interface.
+const ENTRY_SIZE: usize = 64;
+
+/// Most entries of a ring. It bounds what one doorbell can make the device do.
+const MAX_DEPTH: u16 = 256;
+
+/// Whether a ring of this geometry can be.
+fn is_sensible(base: u64, entry_size: usize, depth: u16) -> bool {
+    base != 0
+        && base % ENTRY_SIZE as u64 == 0
+        && entry_size == ENTRY_SIZE
+        && (2..=MAX_DEPTH).contains(&depth)
+        && depth.is_power_of_two()
+        && base
+            .checked_add(u64::from(depth) * ENTRY_SIZE as u64)
+            .is_some()
+}
+
+/// A position in a ring, with the phase of the round.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    index: u16,
+    phase: bool,
+}
+
+impl Cursor {
+    const START: Self = Self {
+        index: 0,
+        phase: true,
+    };
+
+    /// Returns the offset of the entry and goes on to the next one.
+    fn advance(&mut self, depth: u16) -> u64 {
+        let offset = u64::from(self.index) * ENTRY_SIZE as u64;
+        self.index += 1;
+        if self.index == depth {
+            self.index = 0;
+            self.phase = !self.phase;
+        }
+        offset
+    }
+}
+
+/// The ring of submitted commands.
+#[derive(Debug)]
+pub(crate) struct SubmissionRing {
+    base: u64,
+    depth: u16,
+    cursor: Cursor,
+    /// Commands that were fetched, ever.
+    fetched: u16,
+}
+
+impl SubmissionRing {
+    /// Accepts a ring if its geometry makes sense.
+    pub(crate) fn new(base: u64, caps: AqCaps) -> Option<Self> {
+        is_sensible(base, caps.entry_size.into(), caps.depth).then_some(Self {
+            base,
+            depth: caps.depth,
+            cursor: Cursor::START,
+            fetched: 0,
+        })
+    }
+
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// How many commands are new, given how many were ever submitted.
+    pub(crate) fn news(&self, submitted: u16) -> u16 {
+        submitted.wrapping_sub(self.fetched)
+    }
+
+    /// Fetches the next command, and tells whether it has the right phase.
+    pub(crate) fn fetch(&mut self, host: &mut dyn Host) -> Result<(AqEntry, bool), DmaError> {
+        let phase = self.cursor.phase;
+        let address = self.base + self.cursor.advance(self.depth);
+        self.fetched = self.fetched.wrapping_add(1);
+        let mut entry = [0; ENTRY_SIZE];
+        host.dma_read(address, &mut entry)?;
+        Ok((entry, AqHeader::of(&entry).flags.phase == phase))
+    }
+}
+
+/// A ring of what the device tells: completions or events.
+#[derive(Debug)]
+pub(crate) struct EventRing {
+    base: u64,
+    depth: u16,
+    vector: u16,
+    cursor: Cursor,
+}
+
+impl EventRing {
+    /// Accepts a ring if its geometry makes sense and the device has its vector.
+    pub(crate) fn new(base: u64, caps: EventRingCaps, vectors: u16) -> Option<Self> {
+        let vector = caps.msix_vector.into();
+        let sensible = is_sensible(base, caps.entry_size.into(), caps.depth) && vector < vectors;
+        sensible.then_some(Self {
+            base,
+            depth: caps.depth,
+            vector,
+            cursor: Cursor::START,
+        })
+    }
+
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// The interrupt that announces an entry.
+    pub(crate) fn vector(&self) -> u16 {
+        self.vector
+    }
+
+    /// The phase of the next entry.
+    pub(crate) fn phase(&self) -> bool {
+        self.cursor.phase
+    }
+
+    /// Writes the next entry; the byte with its phase last, so that a host that sees the new phase
+    /// sees the rest too.
+    pub(crate) fn push(
+        &mut self,
+        host: &mut dyn Host,
+        entry: &[u8; ENTRY_SIZE],
+        phase_offset: usize,
+    ) -> Result<(), DmaError> {
+        let address = self.base + self.cursor.advance(self.depth);
+        let (before, rest) = entry.split_at(phase_offset);
+        let (phase, after) = rest.split_at(1);
+        host.dma_write(address, before)?;
+        host.dma_write(address + phase_offset as u64 + 1, after)?;
+        host.dma_write(address + phase_offset as u64, phase)
+    }
+}

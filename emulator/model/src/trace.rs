@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What happens, one line each.
+
+mod command;
+
+use std::fmt::{self, Display, Formatter};
+
+use efa_hw::{
+    admin::{AcqEntry, AcqHeader, AqEntry, AqHeader, Opcode, Status},
+    aenq::AenqGroup,
+    regs::Register,
+};
+
+use crate::ProtocolError;
+
+/// Something that happened. `Display` gives one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TraceEvent {
+    /// A command was executed and completed.
+    Command {
+        /// The command.
+        command: AqEntry,
+        /// Its completion, unless none was written.
+        completion: Option<AcqEntry>,
+        /// How many commands were in flight, this one included.
+        in_flight: usize,
+        /// Whether a rule for faults hit it.
+        injected: bool,
+    },
+    /// The driver read a register.
+    RegisterRead {
+        /// Where the register is.
+        offset: u16,
+        /// What it was told, unless it got no answer.
+        value: Option<u32>,
+    },
+    /// The driver started a reset.
+    Reset {
+        /// Why.
+        reason: String,
+    },
+    /// The driver ended a reset.
+    ResetEnd,
+    /// The device posted an asynchronous event.
+    Event {
+        /// The group.
+        group: u16,
+        /// The syndrome.
+        syndrome: u16,
+        /// Whether there was room for it.
+        posted: bool,
+    },
+    /// The driver did what a correct driver never does.
+    ProtocolError(ProtocolError),
+}
+
+impl Display for TraceEvent {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command {
+                command,
+                completion,
+                in_flight,
+                injected,
+            } => {
+                let header = AqHeader::of(command);
+                write!(f, "aq {} ", header.command_id.id)?;
+                let opcode = Opcode::try_from(header.opcode);
+                match opcode {
+                    Ok(opcode) => {
+                        write!(f, "{opcode}(")?;
+                        command::arguments(f, opcode, command)?;
+                    }
+                    Err(_) => write!(f, "opcode {}(", header.opcode)?,
+                }
+                f.write_str(") = ")?;
+                match completion {
+                    None => f.write_str("no completion")?,
+                    Some(completion) => {
+                        let status = AcqHeader::of(completion).status;
+                        match (Status::try_from(status), opcode) {
+                            (Ok(Status::Success), Ok(opcode)) => {
+                                write!(f, "{}", Status::Success)?;
+                                command::results(f, opcode, command, completion)?;
+                            }
+                            (Ok(status), _) => write!(f, "{status}")?,
+                            (Err(_), _) => write!(f, "status {status}")?,
+                        }
+                    }
+                }
+                if *injected {
+                    f.write_str(" (injected)")?;
+                }
+                write!(f, " [{in_flight} in flight]")
+            }
+            Self::RegisterRead { offset, value } => {
+                f.write_str("read ")?;
+                match Register::try_from(*offset) {
+                    Ok(register) => write!(f, "{register}")?,
+                    Err(_) => write!(f, "{offset:#x}")?,
+                }
+                match value {
+                    Some(value) => write!(f, " = {value:#x}"),
+                    None => f.write_str(" = no answer (injected)"),
+                }
+            }
+            Self::Reset { reason } => write!(f, "reset {reason}"),
+            Self::ResetEnd => f.write_str("reset end"),
+            Self::Event {
+                group,
+                syndrome,
+                posted,
+            } => {
+                f.write_str("aenq ")?;
+                match AenqGroup::try_from(*group) {
+                    Ok(group) => write!(f, "{group}")?,
+                    Err(_) => write!(f, "group {group}")?,
+                }
+                write!(f, " syndrome={syndrome}")?;
+                if *posted {
+                    Ok(())
+                } else {
+                    f.write_str(" lost: no room")
+                }
+            }
+            Self::ProtocolError(error) => write!(f, "protocol error: {error}"),
+        }
+    }
+}

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A host with memory, and the least of a driver: it speaks the device's protocol and checks it.
+
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::{collections::BTreeMap, time::Duration};
+
+use efa_hw::{
+    admin::{AcqEntry, AcqHeader, AqEntry, Command, Response, Status, stamp},
+    aenq::{AenqEntry, AenqGroup},
+    checksum,
+    features::{AenqConfig, Feature, FeatureId, GetFeature, SetFeature},
+    regs::{
+        AqCaps, Caps, DevCtl, DevSts, EventRingCaps, IntrMask, MmioRegRead, ReadlessResponse,
+        Register, ResetReason,
+    },
+    stats::{GetStats, Stats},
+};
+use efa_model::{Config, Device, DmaError, Host, Profile, TraceEvent};
+
+/// The outside world of a device.
+#[derive(Default)]
+pub(crate) struct World {
+    pages: BTreeMap<u64, Box<[u8; 4096]>>,
+    next_page: u64,
+    pub(crate) interrupts: Vec<u16>,
+    pub(crate) trace: Vec<String>,
+    /// Bytes that the device read and wrote.
+    pub(crate) dma_bytes: usize,
+}
+
+impl World {
+    /// Maps pages that are contiguous and returns their address.
+    pub(crate) fn map(&mut self, pages: u64) -> u64 {
+        let address = 0x10_0000 + self.next_page * 4096;
+        for page in 0..pages {
+            self.pages
+                .insert(address + page * 4096, Box::new([0; 4096]));
+        }
+        // A hole after each mapping shows accesses beyond its end.
+        self.next_page += pages + 1;
+        address
+    }
+
+    pub(crate) fn unmap(&mut self, address: u64) {
+        self.pages.remove(&address);
+    }
+
+    fn access(
+        &mut self,
+        address: u64,
+        length: usize,
+        mut f: impl FnMut(usize, &mut u8),
+    ) -> Result<(), DmaError> {
+        let error = DmaError { address, length };
+        self.dma_bytes += length;
+        for offset in 0..length {
+            let byte = address.checked_add(offset as u64).ok_or(error)?;
+            let page = self.pages.get_mut(&(byte & !4095)).ok_or(error)?;
+            f(offset, &mut page[(byte & 4095) as usize]);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn read<const N: usize>(&mut self, address: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.dma_read(address, &mut bytes).unwrap();
+        bytes
+    }
+
+    pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) {
+        self.dma_write(address, bytes).unwrap();
+    }
+
+    /// Returns the interrupts since the last call.
+    pub(crate) fn take_interrupts(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.interrupts)
+    }
+
+    /// Whether a line of the trace has all the parts.
+    pub(crate) fn traced(&self, parts: &[&str]) -> bool {
+        self.trace
+            .iter()
+            .any(|line| parts.iter().all(|part| line.contains(part)))
+    }
+}
+
+impl Host for World {
+    fn dma_read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.access(address, buffer.len(), |offset, byte| buffer[offset] = *byte)
+    }
+
+    fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.access(address, data.len(), |offset, byte| *byte = data[offset])
+    }
+
+    fn interrupt(&mut self, vector: u16) {
+        self.interrupts.push(vector);
+    }
+
+    fn trace(&mut self, event: &TraceEvent) {
+        let line = event.to_string();
+        assert!(!line.contains('\n'), "more than one line: {line}");
+        self.trace.push(line);
+    }
+}
+
+/// Entries of the admin queues.
+pub(crate) const DEPTH: u16 = 32;
+
+/// Entries of the asynchronous event queue.
+pub(crate) const AENQ_DEPTH: u16 = 16;
+
+/// A ring that the device writes.
+pub(crate) struct Ring {
+    pub(crate) base: u64,
+    depth: u16,
+    index: u16,
+    phase: bool,
+    phase_offset: usize,
+}
+
+impl Ring {
+    fn new(base: u64, depth: u16, phase_offset: usize) -> Self {
+        Self {
+            base,
+            depth,
+            index: 0,
+            phase: true,
+            phase_offset,
+        }
+    }
+
+    pub(crate) fn pop(&mut self, world: &mut World) -> Option<[u8; 64]> {
+        let entry: [u8; 64] = world.read(self.base + u64::from(self.index) * 64);
+        if (entry[self.phase_offset] & 1 != 0) != self.phase {
+            return None;
+        }
+        self.index += 1;
+        if self.index == self.depth {
+            self.index = 0;
+            self.phase = !self.phase;
+        }
+        Some(entry)
+    }
+}
+
+/// A driver and its device.
+pub(crate) struct Driver {
+    pub(crate) world: World,
+    pub(crate) device: Device,
+    pub(crate) now: Duration,
+    pub(crate) aq: u64,
+    pub(crate) acq: Ring,
+    pub(crate) aenq: Ring,
+    aenq_consumed: u32,
+    response: u64,
+    sequence: u16,
+    submitted: u16,
+    next_id: u16,
+}
+
+impl Driver {
+    /// A device that was reset and whose queues are set up.
+    pub(crate) fn new(profile: Profile) -> Self {
+        Self::with(Config::new(profile, 1))
+    }
+
+    pub(crate) fn with(config: Config) -> Self {
+        let mut driver = Self::powered_on(config);
+        driver.reset(ResetReason::Normal);
+        driver.set_up();
+        driver
+    }
+
+    /// A device that nothing was done with.
+    pub(crate) fn powered_on(config: Config) -> Self {
+        let mut world = World::default();
+        let response = world.map(1);
+        let aq = world.map(1);
+        let acq = world.map(1);
+        let aenq = world.map(1);
+        Self {
+            device: Device::new(config),
+            now: Duration::from_secs(1),
+            aq,
+            acq: Ring::new(acq, DEPTH, 3),
+            aenq: Ring::new(aenq, AENQ_DEPTH, 4),
+            aenq_consumed: 0,
+            response,
+            sequence: 0,
+            submitted: 0,
+            next_id: 0,
+            world,
+        }
+    }
+
+    pub(crate) fn write(&mut self, register: Register, value: u32) {
+        self.write_at(u16::from(register).into(), value);
+    }
+
+    pub(crate) fn write_at(&mut self, offset: u64, value: u32) {
+        self.device
+            .write_register(&mut self.world, self.now, offset, value);
+    }
+
+    fn write_address(&mut self, low: Register, high: Register, address: u64) {
+        self.write(low, address as u32);
+        self.write(high, (address >> 32) as u32);
+    }
+
+    /// Lets time go by and returns when the device wants to run next.
+    pub(crate) fn run(&mut self, time: Duration) -> Option<Duration> {
+        self.now += time;
+        self.device.run(&mut self.world, self.now)
+    }
+
+    pub(crate) fn set_response_address(&mut self) {
+        self.write_address(Register::MmioRespLo, Register::MmioRespHi, self.response);
+    }
+
+    /// Reads a register and returns the whole answer, if there is one.
+    pub(crate) fn read_raw(&mut self, offset: u16) -> Option<ReadlessResponse> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let trash = self.sequence.wrapping_add(0x9a);
+        let response = self.response;
+        self.world.write(response, &trash.to_le_bytes());
+        let request = MmioRegRead {
+            req_id: self.sequence,
+            reg_off: offset,
+        };
+        self.write(Register::MmioRegRead, request.into_raw());
+        let response = ReadlessResponse::decode(&self.world.read(response));
+        (response.req_id == self.sequence).then_some(response)
+    }
+
+    pub(crate) fn read(&mut self, register: Register) -> u32 {
+        let response = self.read_raw(register.into()).expect("an answer");
+        assert_eq!(response.reg_off, u16::from(register));
+        response.reg_val
+    }
+
+    pub(crate) fn status(&mut self) -> DevSts {
+        DevSts::from_raw(self.read(Register::DevSts))
+    }
+
+    pub(crate) fn start_reset(&mut self, reason: ResetReason) {
+        let control = DevCtl {
+            dev_reset: true,
+            aq_restart: false,
+            reset_reason: reason.into(),
+        };
+        self.write(Register::DevCtl, control.into_raw());
+    }
+
+    pub(crate) fn reset(&mut self, reason: ResetReason) {
+        self.set_response_address();
+        assert!(self.status().ready);
+        assert_ne!(Caps::from_raw(self.read(Register::Caps)).reset_timeout, 0);
+        self.start_reset(reason);
+        self.set_response_address();
+        assert!(self.status().reset_in_progress);
+        self.write(Register::DevCtl, 0);
+        assert!(!self.status().reset_in_progress);
+    }
+
+    /// Sets up the admin queues anew.
+    pub(crate) fn set_up(&mut self) {
+        self.write_address(Register::AqBaseLo, Register::AqBaseHi, self.aq);
+        let caps = AqCaps {
+            depth: DEPTH,
+            entry_size: 64,
+        };
+        self.write(Register::AqCaps, caps.into_raw());
+        for (ring, low, high, caps) in [
+            (
+                self.acq.base,
+                Register::AcqBaseLo,
+                Register::AcqBaseHi,
+                Register::AcqCaps,
+            ),
+            (
+                self.aenq.base,
+                Register::AenqBaseLo,
+                Register::AenqBaseHi,
+                Register::AenqCaps,
+            ),
+        ] {
+            self.world.write(ring, &[0; 64 * DEPTH as usize]);
+            self.write_address(low, high, ring);
+            let depth = if caps == Register::AcqCaps {
+                DEPTH
+            } else {
+                AENQ_DEPTH
+            };
+            let ring = EventRingCaps {
+                depth,
+                entry_size: 64,
+                msix_vector: 0,
+            };
+            self.write(caps, ring.into_raw());
+        }
+        self.acq = Ring::new(self.acq.base, DEPTH, 3);
+        self.aenq = Ring::new(self.aenq.base, AENQ_DEPTH, 4);
+        self.aenq_consumed = 0;
+        self.submitted = 0;
+    }
+
+    pub(crate) fn mask(&mut self, masked: bool) {
+        self.write(Register::IntrMask, IntrMask { masked }.into_raw());
+    }
+
+    /// Puts an entry into the submission queue without telling the device.
+    pub(crate) fn put(&mut self, entry: &AqEntry) {
+        let index = u64::from(self.submitted % DEPTH);
+        self.world.write(self.aq + index * 64, entry);
+        self.submitted = self.submitted.wrapping_add(1);
+    }
+
+    /// The phase of the next entry.
+    pub(crate) fn phase(&self) -> bool {
+        self.submitted / DEPTH % 2 == 0
+    }
+
+    pub(crate) fn ring(&mut self) {
+        self.write(Register::AqProdDb, self.submitted.into());
+    }
+
+    /// Submits an entry and returns its id.
+    pub(crate) fn submit_entry(&mut self, mut entry: AqEntry) -> u16 {
+        let id = self.next_id;
+        self.next_id = (self.next_id + 1) & 0xfff;
+        stamp(&mut entry, id, self.phase());
+        self.put(&entry);
+        self.ring();
+        id
+    }
+
+    pub(crate) fn submit(&mut self, command: &impl Command) -> u16 {
+        self.submit_entry(command.to_entry())
+    }
+
+    /// Takes the next completion.
+    pub(crate) fn completion(&mut self) -> Option<(u16, u8, AcqEntry)> {
+        let entry = self.acq.pop(&mut self.world)?;
+        let header = AcqHeader::of(&entry);
+        Some((header.command_id.id, header.status, entry))
+    }
+
+    /// Executes an entry and returns status and completion.
+    pub(crate) fn execute_entry(&mut self, entry: AqEntry) -> (u8, AcqEntry) {
+        let id = self.submit_entry(entry);
+        let (completed, status, entry) = self.completion().expect("a completion");
+        assert_eq!(completed, id);
+        let version = self.read(Register::Version);
+        let checksum = if version >= 2 {
+            checksum::of_completion(&entry)
+        } else {
+            0
+        };
+        assert_eq!(AcqHeader::of(&entry).checksum, checksum);
+        (status, entry)
+    }
+
+    /// Executes a command and returns what it gave, or why it failed.
+    pub(crate) fn execute<C: Command>(&mut self, command: &C) -> Result<C::Response, Status> {
+        let (status, entry) = self.execute_entry(command.to_entry());
+        match Status::try_from(status).expect("a known status") {
+            Status::Success => Ok(C::Response::from_entry(&entry)),
+            status => Err(status),
+        }
+    }
+
+    pub(crate) fn feature<F: Feature>(&mut self) -> Result<F, Status> {
+        let command = GetFeature {
+            feature_id: F::ID.into(),
+            ..Default::default()
+        };
+        self.execute(&command)
+            .map(|response| F::from_response(&response))
+    }
+
+    pub(crate) fn statistics<S: Stats>(&mut self) -> Result<S, Status> {
+        let command = GetStats {
+            stats_type: S::TYPE.into(),
+            ..Default::default()
+        };
+        self.execute(&command)
+            .map(|response| S::from_response(&response))
+    }
+
+    pub(crate) fn enable_events(&mut self, groups: u32) -> Result<(), Status> {
+        let config = AenqConfig {
+            supported_groups: 0,
+            enabled_groups: groups,
+        };
+        let command = SetFeature {
+            feature_id: FeatureId::AenqConfig.into(),
+            data: config.into_setting(),
+            ..Default::default()
+        };
+        self.execute(&command).map(|_| ())
+    }
+
+    pub(crate) fn enable_keep_alive(&mut self) {
+        self.enable_events(AenqGroup::KeepAlive.mask()).unwrap();
+    }
+
+    /// Takes the next event, without telling the device.
+    pub(crate) fn event(&mut self) -> Option<AenqEntry> {
+        let entry = self.aenq.pop(&mut self.world)?;
+        self.aenq_consumed += 1;
+        Some(AenqEntry::decode(&entry))
+    }
+
+    /// Tells the device which events were consumed.
+    pub(crate) fn acknowledge_events(&mut self) {
+        self.write(Register::AenqConsDb, self.aenq_consumed);
+    }
+}

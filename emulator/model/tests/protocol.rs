@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Registers, reset and the admin queue.
+
+mod mock;
+
+use std::time::Duration;
+
+use efa_hw::admin::Command;
+use efa_hw::{
+    admin::{
+        Status,
+        pd::{AllocPd, DeallocPd},
+        stamp,
+    },
+    aenq::AenqGroup,
+    features::{DeviceAttr, FeatureId},
+    regs::{AqCaps, Caps, DevCtl, EventRingCaps, MmioRegRead, Register, ResetReason, Version},
+};
+use efa_model::{Config, Profile};
+use mock::Driver;
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn comes_up() {
+    for profile in [Profile::Efa0, Profile::Efa1, Profile::Efa2, Profile::Efa3] {
+        let mut driver = Driver::new(profile);
+        let version = Version::from_raw(driver.read(Register::Version));
+        assert_eq!(version.minor, if profile >= Profile::Efa2 { 2 } else { 1 });
+        assert_eq!(
+            Caps::from_raw(driver.read(Register::Caps)).dma_addr_width,
+            48
+        );
+
+        let attributes: DeviceAttr = driver.feature().unwrap();
+        assert_ne!(attributes.supported_features & FeatureId::HwHints.mask(), 0);
+        let pd = driver.execute(&AllocPd {}).unwrap().pd;
+        driver.execute(&DeallocPd { pd }).unwrap();
+        assert_eq!(
+            driver.device.state().protocol_errors,
+            0,
+            "{:#?}",
+            driver.world.trace
+        );
+        assert_eq!(driver.device.state().resets, ["NORMAL"]);
+    }
+}
+
+#[test]
+fn register_that_does_not_exist() {
+    let mut driver = Driver::new(Profile::Efa2);
+    assert_eq!(driver.read_raw(0x1000).unwrap().reg_val, u32::MAX);
+    driver.write_at(0x0c, 1);
+    driver.write_at(u64::MAX, 1);
+    driver.write(Register::Version, 1);
+    assert_eq!(driver.device.state().protocol_errors, 4);
+}
+
+#[test]
+fn register_read_without_address() {
+    let mut driver = Driver::powered_on(Config::default());
+    driver.write(
+        Register::MmioRegRead,
+        MmioRegRead {
+            req_id: 1,
+            reg_off: 0,
+        }
+        .into_raw(),
+    );
+    assert_eq!(driver.device.state().protocol_errors, 1);
+    // A reset forgets the address.
+    driver.set_response_address();
+    assert!(driver.read_raw(0).is_some());
+    driver.start_reset(ResetReason::Normal);
+    assert!(driver.read_raw(0).is_none());
+    assert_eq!(driver.device.state().protocol_errors, 2);
+}
+
+#[test]
+fn reset_takes_its_time() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver
+        .device
+        .set(serde_json::from_str(r#"{"reset_ms":300}"#).unwrap());
+    driver.start_reset(ResetReason::Shutdown);
+    driver.set_response_address();
+    assert!(!driver.status().reset_in_progress);
+    driver.run(300 * MS);
+    assert!(driver.status().reset_in_progress);
+    driver.write(Register::DevCtl, 0);
+    assert!(driver.status().reset_in_progress);
+    driver.run(300 * MS);
+    let status = driver.status();
+    assert!(!status.reset_in_progress && status.reset_finished && status.ready);
+    assert_eq!(driver.device.state().resets, ["NORMAL", "SHUTDOWN"]);
+    assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn reset_forgets_all() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.execute(&AllocPd {}).unwrap();
+    driver.enable_keep_alive();
+    driver.device.inject(
+        serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#).unwrap(),
+    );
+    driver.submit(&AllocPd {});
+    assert_eq!(driver.device.state().admin.in_flight, 1);
+
+    driver.reset(ResetReason::Normal);
+    let state = driver.device.state();
+    assert_eq!((state.resources.pd, state.admin.in_flight), (0, 0));
+    assert_eq!(driver.run(Duration::from_secs(10)), None);
+    assert!(driver.completion().is_none() && driver.event().is_none());
+    driver.device.clear();
+    driver.set_up();
+    assert!(driver.execute(&AllocPd {}).is_ok());
+    assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn function_reset_forgets_all() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.execute(&AllocPd {}).unwrap();
+    driver.device.reset();
+    assert_eq!(driver.device.state().resources.pd, 0);
+    driver.reset(ResetReason::Normal);
+    driver.set_up();
+    assert!(driver.execute(&AllocPd {}).is_ok());
+    assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn reset_out_of_order() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.write(Register::DevCtl, 0);
+    let restart = DevCtl {
+        aq_restart: true,
+        ..Default::default()
+    };
+    driver.write(Register::DevCtl, restart.into_raw());
+    assert_eq!(driver.device.state().protocol_errors, 2);
+    driver.write(
+        Register::DevCtl,
+        DevCtl {
+            dev_reset: true,
+            reset_reason: 15,
+            ..Default::default()
+        }
+        .into_raw(),
+    );
+    assert_eq!(driver.device.state().protocol_errors, 3);
+    assert_eq!(driver.device.state().resets, ["NORMAL", "15"]);
+    // Nothing but the reset itself goes on until it is over.
+    driver.write(Register::AqProdDb, 1);
+    assert_eq!(driver.device.state().protocol_errors, 4);
+}
+
+/// More commands than fit into the queues and into the counter, so that both wrap.
+#[test]
+fn queues_wrap() {
+    let mut driver = Driver::new(Profile::Efa2);
+    for round in 0..70_000 {
+        let response = driver.execute(&AllocPd {}).unwrap();
+        driver.execute(&DeallocPd { pd: response.pd }).unwrap();
+        assert_eq!(driver.world.take_interrupts(), [0, 0], "round {round}");
+        driver.world.trace.clear();
+    }
+    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(driver.device.state().admin.completed, 140_000);
+}
+
+#[test]
+fn rings_that_can_not_be() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let aq = |depth, entry_size| AqCaps { depth, entry_size }.into_raw();
+    let acq = |depth, entry_size, msix_vector| {
+        EventRingCaps {
+            depth,
+            entry_size,
+            msix_vector,
+        }
+        .into_raw()
+    };
+    let bad = [
+        (Register::AqCaps, aq(0, 64)),
+        (Register::AqCaps, aq(1, 64)),
+        (Register::AqCaps, aq(33, 64)),
+        (Register::AqCaps, aq(32, 63)),
+        (Register::AqCaps, aq(32768, 64)),
+        (Register::AcqCaps, acq(32, 32, 0)),
+        (Register::AcqCaps, acq(33, 64, 0)),
+        (Register::AcqCaps, acq(32, 64, 33)),
+        (Register::AenqCaps, acq(0, 64, 0)),
+        (Register::AenqCaps, acq(512, 64, 0)),
+    ];
+    for (errors, (register, value)) in (1..).zip(bad) {
+        driver.write(register, value);
+        assert_eq!(
+            driver.device.state().protocol_errors,
+            errors,
+            "{register} {value:#x}"
+        );
+    }
+    driver.write(Register::AqBaseLo, 0x20);
+    driver.write(Register::AqCaps, aq(32, 64));
+    assert_eq!(driver.device.state().protocol_errors, 11);
+    // Without queues the doorbell has no effect.
+    driver.write(Register::AqProdDb, 1);
+    assert_eq!(driver.device.state().protocol_errors, 12);
+    assert_eq!(driver.device.state().admin.submitted, 0);
+}
+
+#[test]
+fn wrong_phase() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let mut entry = AllocPd {}.to_entry();
+    let phase = driver.phase();
+    stamp(&mut entry, 5, !phase);
+    driver.put(&entry);
+    driver.ring();
+    assert!(driver.completion().is_none());
+    assert_eq!(driver.device.state().protocol_errors, 1);
+    assert!(driver.execute(&AllocPd {}).is_ok());
+}
+
+#[test]
+fn too_many_commands() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.device.inject(
+        serde_json::from_str(r#"{"when":{"opcode":"ANY"},"then":{"delay_ms":50}}"#).unwrap(),
+    );
+    for _ in 0..mock::DEPTH {
+        driver.submit(&AllocPd {});
+    }
+    assert_eq!(driver.device.state().protocol_errors, 0);
+    assert_eq!(driver.device.state().admin.in_flight, 32);
+    driver.submit(&AllocPd {});
+    assert_eq!(driver.device.state().protocol_errors, 1);
+    assert_eq!(driver.device.state().admin.in_flight, 32);
+    driver.write(Register::AqProdDb, 0xffff);
+    assert_eq!(driver.device.state().protocol_errors, 2);
+    assert_eq!(driver.device.state().admin.max_in_flight, 32);
+}
+
+#[test]
+fn queues_in_memory_that_is_not_mapped() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let (aq, acq) = (driver.aq, driver.acq.base);
+    driver.world.unmap(acq);
+    driver.submit(&AllocPd {});
+    assert_eq!(driver.device.state().protocol_errors, 1);
+    driver.world.unmap(aq);
+    driver.write(Register::AqProdDb, 2);
+    assert_eq!(driver.device.state().protocol_errors, 2);
+}
+
+#[test]
+fn delayed_commands_complete_in_order_of_their_time() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.device.inject(
+        serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50},"times":2}"#)
+            .unwrap(),
+    );
+    let slow = [driver.submit(&AllocPd {}), driver.submit(&AllocPd {})];
+    let fast = driver.submit(&AllocPd {});
+    assert_eq!(driver.completion().unwrap().0, fast);
+    assert!(driver.completion().is_none());
+    assert_eq!(driver.run(49 * MS), Some(driver.now + MS));
+    assert!(driver.completion().is_none());
+    assert_eq!(driver.world.take_interrupts(), [0]);
+    assert_eq!(driver.run(MS), None);
+    assert_eq!(driver.completion().unwrap().0, slow[0]);
+    assert_eq!(driver.completion().unwrap().0, slow[1]);
+    assert_eq!(driver.world.take_interrupts(), [0]);
+    assert_eq!(driver.device.state().admin.max_in_flight, 3);
+}
+
+#[test]
+fn masked_interrupts_are_not_lost() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.mask(true);
+    driver.execute(&AllocPd {}).unwrap();
+    assert!(driver.world.take_interrupts().is_empty());
+    driver.mask(false);
+    assert_eq!(driver.world.take_interrupts(), [0]);
+    driver.mask(true);
+    driver.mask(false);
+    assert!(driver.world.take_interrupts().is_empty());
+}
+
+#[test]
+fn commands_that_are_none() {
+    let mut driver = Driver::new(Profile::Efa2);
+    for opcode in [0, 21, 255] {
+        let mut entry = AllocPd {}.to_entry();
+        entry[2] = opcode;
+        assert_eq!(driver.execute_entry(entry).0, u8::from(Status::BadOpcode));
+    }
+    // Every byte that the interface reserves in this command.
+    for offset in 4..64 {
+        let mut entry = AllocPd {}.to_entry();
+        entry[offset] = 0x40;
+        assert_eq!(
+            driver.execute_entry(entry).0,
+            u8::from(Status::MalformedRequest)
+        );
+    }
+    let mut entry = AllocPd {}.to_entry();
+    entry[3] = 0b10;
+    assert_eq!(
+        driver.execute_entry(entry).0,
+        u8::from(Status::MalformedRequest)
+    );
+    assert_eq!(driver.device.state().resources.pd, 0);
+}
+
+#[test]
+fn keep_alive() {
+    let mut driver = Driver::new(Profile::Efa2);
+    assert_eq!(driver.run(Duration::from_secs(5)), None);
+    driver.enable_keep_alive();
+    let period = Duration::from_secs(1);
+    assert_eq!(driver.run(Duration::ZERO), Some(driver.now + period));
+    driver.world.take_interrupts();
+    for _ in 0..40 {
+        assert_eq!(driver.run(period), Some(driver.now + period));
+        assert_eq!(driver.world.take_interrupts(), [0]);
+        let event = driver.event().unwrap();
+        assert_eq!(event.group, u16::from(AenqGroup::KeepAlive));
+        assert_eq!(event.timestamp, driver.now.as_micros() as u64);
+        assert!(driver.event().is_none());
+        driver.acknowledge_events();
+    }
+    // A host that was away for long gets one, not all that it missed.
+    driver.run(100 * period);
+    assert!(driver.event().is_some() && driver.event().is_none());
+
+    driver
+        .device
+        .set(serde_json::from_str(r#"{"keep_alive_ms":0}"#).unwrap());
+    assert_eq!(driver.run(period), None);
+    assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn events_wait_for_room() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.enable_keep_alive();
+    for _ in 0..20 {
+        driver.run(Duration::from_secs(1));
+    }
+    assert_eq!(driver.device.state().events, u64::from(mock::AENQ_DEPTH));
+    assert!(driver.world.traced(&["aenq KEEP_ALIVE", "no room"]));
+    while driver.event().is_some() {}
+    driver.acknowledge_events();
+    driver.run(Duration::from_secs(1));
+    assert!(driver.event().is_some());
+    assert_eq!(driver.device.state().protocol_errors, 0);
+    // More than were posted can not have been consumed.
+    driver.write(Register::AenqConsDb, 1000);
+    assert_eq!(driver.device.state().protocol_errors, 1);
+}
+
+#[test]
+fn fatal_error() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let now = driver.now;
+    driver
+        .device
+        .post_event(&mut driver.world, now, AenqGroup::FatalError.into(), 7);
+    let event = driver.event().unwrap();
+    assert_eq!((event.group, event.syndrome), (1, 7));
+    assert!(driver.status().fatal_error && driver.device.state().fatal_error);
+    driver.reset(ResetReason::Generic);
+    assert!(!driver.status().fatal_error);
+}
+
+#[test]
+fn event_without_queue() {
+    let mut driver = Driver::powered_on(Config::default());
+    let now = driver.now;
+    driver.device.post_event(&mut driver.world, now, 99, 0);
+    assert!(driver.world.traced(&["aenq group 99", "no room"]));
+    assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn doorbells() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let (now, size) = (driver.now, driver.device.doorbell_bar_size());
+    driver.device.write_doorbell(&mut driver.world, now, 8, 1);
+    assert_eq!(driver.device.state().doorbells, 1);
+    driver
+        .device
+        .write_doorbell(&mut driver.world, now, size, 1);
+    driver.device.write_doorbell(&mut driver.world, now, 2, 1);
+    assert_eq!(driver.device.state().protocol_errors, 2);
+}
