@@ -23,8 +23,6 @@
     reason = "bindgen's output"
 )]
 mod bindings {
-    use pin_init::MaybeZeroable;
-
     include!("ffi/bindings_generated.rs");
 }
 

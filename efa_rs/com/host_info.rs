@@ -31,12 +31,19 @@ use crate::{
     version,
 };
 
+/// Bytes of memory that the information takes: whole words.
+pub(super) const BUFFER_SIZE: usize = HostInfo::SIZE.next_multiple_of(8);
+
 /// Tells the device what system it is in. Nothing depends on it, so that a failure is ignored.
 pub(super) fn send(pdev: &pci::Device<Bound>, admin: &AdminQueue) {
-    let Ok(buffer) = Entries::<{ HostInfo::SIZE }>::zeroed(pdev.as_ref(), 1) else {
+    let Ok(buffer) = Entries::<BUFFER_SIZE>::zeroed(pdev.as_ref(), 1) else {
         return;
     };
-    buffer.write(0, &describe(pdev).encode());
+    let mut bytes = [0; BUFFER_SIZE];
+    for (to, from) in bytes.iter_mut().zip(describe(pdev).encode()) {
+        *to = from;
+    }
+    buffer.write(0, &bytes);
 
     let result = admin.set_feature_from_buffer(
         FeatureId::HostInfo,

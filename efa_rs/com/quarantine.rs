@@ -15,11 +15,11 @@ use kernel::{
     },
 };
 
-use super::event_queue;
-use crate::{
-    hw::host_info::HostInfo,
-    sys::dma::Entries, //
+use super::{
+    event_queue,
+    host_info, //
 };
+use crate::sys::dma::Entries;
 
 /// A block of memory whose owner is gone.
 #[expect(
@@ -28,7 +28,7 @@ use crate::{
 )]
 pub(super) enum Block {
     /// Host information that the device may still read.
-    HostInfo(Entries<{ HostInfo::SIZE }>),
+    HostInfo(Entries<{ host_info::BUFFER_SIZE }>),
     /// The ring of an event queue that could not be destroyed.
     EventQueue(Arc<event_queue::Ring>),
 }

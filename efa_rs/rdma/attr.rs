@@ -2,6 +2,8 @@
 
 //! Attributes of devices and ports, as providers give them.
 
+use core::mem::MaybeUninit;
+
 use crate::ffi;
 
 /// Attributes of a device; those that are not here are zero.
@@ -64,7 +66,8 @@ impl DeviceAttr {
             max_pd: int(self.max_pd),
             max_ah: int(self.max_ah),
             max_pkeys: self.max_pkeys,
-            ..ffi::ib_device_attr::default()
+            // SAFETY: All zeroes are a valid `ib_device_attr`: it has integers only.
+            ..unsafe { MaybeUninit::zeroed().assume_init() }
         };
     }
 }

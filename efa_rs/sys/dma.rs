@@ -23,9 +23,12 @@ use kernel::{
     prelude::*, //
 };
 
+/// Bytes that are read or written at once.
+const WORD: usize = size_of::<u64>();
+
 /// A power of two of `N`-byte entries in coherent memory, all zero at first.
 ///
-/// Accesses copy whole entries or single bytes with volatile semantics: the device may change the
+/// `N` is a multiple of 8. Accesses copy whole entries or single bytes with volatile semantics: the device may change the
 /// memory at any time, so nobody gets a reference to it.
 ///
 /// # Invariants
@@ -67,20 +70,29 @@ impl<const N: usize> Entries<N> {
         self.entries.dma_handle()
     }
 
-    /// Returns a pointer to the entry at `index`, which wraps.
-    fn entry(&self, index: u32) -> *mut [u8; N] {
+    /// Returns a pointer to the words of the entry at `index`, which wraps.
+    fn words(&self, index: u32) -> *mut u64 {
+        const { assert!(N % WORD == 0) };
         let base = self.entries.as_mut_ptr().cast::<[u8; N]>();
 
-        // SAFETY: By the type invariant the masked index is within the allocation.
-        unsafe { base.add((index & self.mask) as usize) }
+        // SAFETY: By the type invariant the masked index is within the allocation. That starts at a
+        // page, so that entries of whole words are aligned to them.
+        unsafe { base.add((index & self.mask) as usize).cast() }
     }
 
     /// Reads the entry at `index`, which wraps.
     #[inline]
     pub(crate) fn read(&self, index: u32) -> [u8; N] {
-        // SAFETY: `entry` returns a valid pointer, and every byte value is valid. A volatile read
-        // that races with the device is what the kernel does for `READ_ONCE`.
-        unsafe { ptr::read_volatile(self.entry(index)) }
+        let words = self.words(index);
+        let mut entry = [0; N];
+
+        for (i, bytes) in entry.chunks_exact_mut(WORD).enumerate() {
+            // SAFETY: The entry has `N / WORD` words, and every value is valid. A volatile read
+            // that races with the device is what the kernel does for `READ_ONCE`.
+            let word = unsafe { ptr::read_volatile(words.add(i)) };
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        entry
     }
 
     /// Reads byte `OFFSET` of the entry at `index`, which wraps.
@@ -88,15 +100,21 @@ impl<const N: usize> Entries<N> {
     pub(crate) fn read_byte<const OFFSET: usize>(&self, index: u32) -> u8 {
         const { assert!(OFFSET < N) };
 
-        // SAFETY: As for `read`; `OFFSET` is within the entry.
-        unsafe { ptr::read_volatile(self.entry(index).cast::<u8>().add(OFFSET)) }
+        // SAFETY: As for `read`; the byte is within the entry.
+        unsafe { ptr::read_volatile(self.words(index).cast::<u8>().add(OFFSET)) }
     }
 
     /// Writes the entry at `index`, which wraps.
     #[inline]
     pub(crate) fn write(&self, index: u32, entry: &[u8; N]) {
-        // SAFETY: As for `read`, with `WRITE_ONCE`.
-        unsafe { ptr::write_volatile(self.entry(index), *entry) }
+        let words = self.words(index);
+
+        for (i, bytes) in entry.chunks_exact(WORD).enumerate() {
+            let mut word = [0; WORD];
+            word.copy_from_slice(bytes);
+            // SAFETY: As for `read`, with `WRITE_ONCE`.
+            unsafe { ptr::write_volatile(words.add(i), u64::from_ne_bytes(word)) };
+        }
     }
 }
 
