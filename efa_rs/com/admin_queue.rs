@@ -158,6 +158,8 @@ enum Slot {
     Submitted(u16),
     /// It is complete, with this entry.
     Completed(AcqEntry),
+    /// The device was reset under it.
+    Abandoned,
 }
 
 /// Returns the phase of an entry: set in the first round through a ring, and in every other one.
@@ -265,6 +267,18 @@ impl AdminQueue {
     /// Accepts no more commands.
     pub(super) fn close(&self) {
         self.state.lock().running = false;
+    }
+
+    /// Wakes up whoever waits for a command. To be called once the device was reset after
+    /// [`Self::close`], when no completion can come any more.
+    pub(super) fn abandon_commands(&self) {
+        let mut state = self.state.lock();
+        for (slot, completed) in state.slots.iter_mut().zip(&self.completed) {
+            if matches!(slot, Slot::Submitted(_)) {
+                *slot = Slot::Abandoned;
+                completed.complete();
+            }
+        }
     }
 
     /// Returns what the queue has counted.
@@ -428,22 +442,22 @@ impl AdminQueue {
 
         let polling = self.state.lock().polling;
         if polling {
-            if let Some(entry) = self.poll(slot, timeout) {
-                return Ok(entry);
+            if let Some(result) = self.poll(slot, timeout) {
+                return result;
             }
         } else if let Some(completed) = self.completed.get(usize::from(slot)) {
             completed.wait_timeout(timeout);
         }
 
         let mut state = self.state.lock();
-        if let Some(entry) = take(&mut state, slot) {
-            return Ok(entry);
+        if let Some(result) = take(&mut state, slot) {
+            return result;
         }
 
         // The completion may be there, and only the interrupt lost.
         self.counters.no_completion_cmds.increment();
         self.consume(&mut state);
-        if let Some(entry) = take(&mut state, slot) {
+        if let Some(result) = take(&mut state, slot) {
             drop(state);
             dev_err!(
                 &self.dev,
@@ -451,7 +465,7 @@ impl AdminQueue {
                 opcode.name(),
                 timeout_ms
             );
-            return Ok(entry);
+            return result;
         }
 
         state.running = false;
@@ -466,7 +480,7 @@ impl AdminQueue {
     }
 
     /// Looks for the completion of the command in `slot` until there is one or time is up.
-    fn poll(&self, slot: u16, timeout: Delta) -> Option<AcqEntry> {
+    fn poll(&self, slot: u16, timeout: Delta) -> Option<Result<AcqEntry, CommandError>> {
         let interval = Delta::from_millis(i64::from(self.poll_interval_ms.load(Relaxed)));
         let start = Instant::<Monotonic>::now();
 
@@ -474,8 +488,8 @@ impl AdminQueue {
             {
                 let mut state = self.state.lock();
                 self.consume(&mut state);
-                if let Some(entry) = take(&mut state, slot) {
-                    return Some(entry);
+                if let Some(result) = take(&mut state, slot) {
+                    return Some(result);
                 }
             }
             if start.elapsed() > timeout {
@@ -486,14 +500,16 @@ impl AdminQueue {
     }
 }
 
-/// Takes the completion out of a slot, if there is one, and frees the slot.
-fn take(state: &mut State, slot: u16) -> Option<AcqEntry> {
+/// Takes the outcome out of a slot, if there is one, and frees the slot.
+fn take(state: &mut State, slot: u16) -> Option<Result<AcqEntry, CommandError>> {
     let slot = state.slots.get_mut(usize::from(slot))?;
-    let Slot::Completed(entry) = *slot else {
-        return None;
+    let result = match *slot {
+        Slot::Completed(entry) => Ok(entry),
+        Slot::Abandoned => Err(CommandError::Closed),
+        Slot::Free | Slot::Submitted(_) => return None,
     };
     *slot = Slot::Free;
-    Some(entry)
+    Some(result)
 }
 
 /// A command in flight.

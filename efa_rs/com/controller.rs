@@ -179,6 +179,7 @@ impl Controller {
     pub(crate) fn shutdown(&self) {
         self.admin.close();
         self.reset.stop_device(ResetReason::Shutdown);
+        self.admin.abandon_commands();
     }
 
     /// Returns the admin queue.
