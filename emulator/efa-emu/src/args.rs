@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The command line.
+
+use std::{path::PathBuf, str::FromStr};
+
+use clap::{ArgAction, Parser, Subcommand};
+use efa_model::{Config, Overrides, Profile};
+use efa_vfio::{Bar, MAX_MSIX_VECTORS};
+use serde::{
+    Deserialize,
+    de::{
+        IntoDeserializer,
+        value::{Error as ValueError, StrDeserializer},
+    },
+};
+use serde_json::Value;
+
+/// Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    /// A device: `socket=PATH[,profile=NAME][,msix=VECTORS][,number=N][,missing-bar=0|2|db][,OVERRIDE=VALUE...]`.
+    ///
+    /// An override is what the control command `set` takes, such as `max_eq=0`.
+    #[arg(
+        long = "device",
+        value_name = "SPEC",
+        required_unless_present = "list_profiles"
+    )]
+    pub(crate) devices: Vec<DeviceSpec>,
+
+    /// Listens for control connections at this unix socket.
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) control: Option<PathBuf>,
+
+    /// Prints each admin command, reset and event to this file, or to the standard output if it is `-`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Applies the control commands in this file, one a line, before the first guest can connect.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) scenario: Option<PathBuf>,
+
+    /// Prints the profiles that a device can have.
+    #[arg(long)]
+    pub(crate) list_profiles: bool,
+
+    /// Logs more to the standard error; twice even more.
+    #[arg(short, long, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Sends control commands to a running emulator and prints the replies.
+    Ctl {
+        /// The control socket.
+        socket: PathBuf,
+        /// Control commands as JSON.
+        #[arg(required = true)]
+        commands: Vec<String>,
+    },
+}
+
+/// A device as the command line describes it.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceSpec {
+    pub(crate) socket: PathBuf,
+    pub(crate) missing_bar: Option<Bar>,
+    profile: Profile,
+    vectors: Option<u16>,
+    number: Option<u32>,
+    overrides: Overrides,
+}
+
+impl DeviceSpec {
+    /// The device's configuration. Its number is `index` if the command line gives none.
+    pub(crate) fn config(&self, index: usize) -> Config {
+        let number = self
+            .number
+            .or(u32::try_from(index).ok())
+            .unwrap_or_default();
+        let mut config = Config::new(self.profile, number);
+        config.vectors = self.vectors.unwrap_or(config.vectors);
+        config.overrides = self.overrides.clone();
+        config
+    }
+}
+
+impl FromStr for DeviceSpec {
+    type Err = String;
+
+    fn from_str(spec: &str) -> Result<Self, String> {
+        let mut socket = None;
+        let mut device = Self {
+            socket: PathBuf::new(),
+            missing_bar: None,
+            profile: Profile::default(),
+            vectors: None,
+            number: None,
+            overrides: Overrides::default(),
+        };
+        for option in spec.split(',') {
+            let (key, value) = option
+                .split_once('=')
+                .ok_or_else(|| format!("`{option}` is not of the form KEY=VALUE"))?;
+            match key {
+                "socket" if value.is_empty() => return Err("the socket's path is empty".into()),
+                "socket" => socket = Some(PathBuf::from(value)),
+                "profile" => device.profile = profile(value)?,
+                "msix" => device.vectors = Some(vectors(value)?),
+                "number" => device.number = Some(number(value)?),
+                "missing-bar" => device.missing_bar = Some(bar(value)?),
+                _ => device.overrides.merge(one_override(key, value)?),
+            }
+        }
+        device.socket = socket.ok_or("a device needs socket=PATH")?;
+        Ok(device)
+    }
+}
+
+fn profile(name: &str) -> Result<Profile, String> {
+    let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
+    Profile::deserialize(name).map_err(|error| format!("no such profile: {error}"))
+}
+
+fn vectors(value: &str) -> Result<u16, String> {
+    let vectors = value
+        .parse()
+        .ok()
+        .filter(|vectors| (1..=MAX_MSIX_VECTORS).contains(vectors));
+    vectors.ok_or_else(|| {
+        format!("msix is `{value}`, but a device has 1 to {MAX_MSIX_VECTORS} vectors")
+    })
+}
+
+fn number(value: &str) -> Result<u32, String> {
+    value
+        .parse()
+        .map_err(|error| format!("number is `{value}`: {error}"))
+}
+
+fn bar(name: &str) -> Result<Bar, String> {
+    match name {
+        "0" => Ok(Bar::Registers),
+        "2" => Ok(Bar::Llq),
+        "db" => Ok(Bar::Doorbells),
+        _ => Err(format!(
+            "missing-bar is `{name}`, but it must be 0, 2 or db"
+        )),
+    }
+}
+
+fn one_override(key: &str, value: &str) -> Result<Overrides, String> {
+    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+    let object = Value::Object([(key.to_owned(), value)].into_iter().collect());
+    serde_json::from_value(object).map_err(|error| format!("`{key}` can't be overridden: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_defaults() {
+        let spec: DeviceSpec = "socket=/run/efa".parse().unwrap();
+        assert_eq!(spec.socket, PathBuf::from("/run/efa"));
+        assert_eq!(spec.missing_bar, None);
+        assert_eq!(spec.config(3), Config::new(Profile::Efa2, 3));
+    }
+
+    #[test]
+    fn every_option_counts() {
+        let spec = "profile=efa0,socket=a=b,msix=1,number=7,missing-bar=db,max_eq=0,ready=false";
+        let spec: DeviceSpec = spec.parse().unwrap();
+        assert_eq!(spec.socket, PathBuf::from("a=b"));
+        assert_eq!(spec.missing_bar, Some(Bar::Doorbells));
+        let config = spec.config(3);
+        assert_eq!(
+            (config.profile, config.vectors, config.number),
+            (Profile::Efa0, 1, 7)
+        );
+        assert_eq!(
+            (config.overrides.max_eq, config.overrides.ready),
+            (Some(0), Some(false))
+        );
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        for (spec, part) in [
+            ("", "`` is not of the form KEY=VALUE"),
+            ("profile=efa1", "a device needs socket=PATH"),
+            ("socket=", "path is empty"),
+            (
+                "socket=a,profile=efa9",
+                "`efa9`, expected one of `efa0`, `efa1`, `efa2`, `efa3`",
+            ),
+            (
+                "socket=a,msix=0",
+                "msix is `0`, but a device has 1 to 256 vectors",
+            ),
+            ("socket=a,msix=257", "msix is `257`"),
+            ("socket=a,number=x", "number is `x`"),
+            (
+                "socket=a,missing-bar=1",
+                "missing-bar is `1`, but it must be 0, 2 or db",
+            ),
+            (
+                "socket=a,max_eqq=1",
+                "`max_eqq` can't be overridden: unknown field",
+            ),
+            (
+                "socket=a,max_eq=many",
+                "`max_eq` can't be overridden: invalid type",
+            ),
+            (
+                "socket=a,max_eq=-1",
+                "`max_eq` can't be overridden: invalid value",
+            ),
+        ] {
+            let error = spec.parse::<DeviceSpec>().unwrap_err();
+            assert!(error.contains(part), "{spec}: {error}");
+        }
+    }
+
+    #[test]
+    fn clap_accepts_the_definition() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The control protocol: JSON lines that look at the devices and make them misbehave.
+
+use std::{
+    fs,
+    io::{self, BufReader, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+};
+
+use efa_hw::aenq::AenqGroup;
+use efa_model::{Overrides, Profile, Rule};
+use efa_vfio::Function;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::lines::{Line, Lines};
+
+/// The longest request in bytes. Rules are much shorter.
+const MAX_REQUEST: usize = 64 << 10;
+
+/// A device that can be controlled.
+pub(crate) struct Device {
+    pub(crate) profile: Profile,
+    pub(crate) socket: PathBuf,
+    pub(crate) function: Arc<Function>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {
+    Devices {},
+    State {
+        #[serde(default)]
+        device: usize,
+    },
+    Inject {
+        #[serde(default)]
+        device: usize,
+        rule: Rule,
+    },
+    Set {
+        #[serde(default)]
+        device: usize,
+        // Boxed because it is much larger than the others.
+        set: Box<Overrides>,
+    },
+    Event {
+        #[serde(default)]
+        device: usize,
+        group: EventGroup,
+        #[serde(default)]
+        syndrome: u16,
+    },
+    Clear {
+        #[serde(default)]
+        device: usize,
+    },
+}
+
+/// A group of asynchronous events, by its name or by its number, which may have no meaning.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "Value")]
+struct EventGroup(u16);
+
+impl TryFrom<Value> for EventGroup {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let number = value.as_u64().and_then(|number| u16::try_from(number).ok());
+        let named = AenqGroup::ALL.iter().find(|group| value == group.name());
+        named
+            .map(|group| u16::from(*group))
+            .or(number)
+            .map(Self)
+            .ok_or_else(|| {
+                let names: Vec<_> = AenqGroup::ALL.iter().map(|group| group.name()).collect();
+                format!(
+                    "there is no event group {value}, only {} and numbers",
+                    names.join(", ")
+                )
+            })
+    }
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Reply {
+    Ok(Value),
+    Error(String),
+}
+
+/// Does what one request asks for.
+fn handle(devices: &[Device], request: &[u8]) -> Reply {
+    match serde_json::from_slice(request)
+        .map_err(|error| error.to_string())
+        .and_then(|request| perform(devices, request))
+    {
+        Ok(value) => Reply::Ok(value),
+        Err(error) => Reply::Error(error),
+    }
+}
+
+fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
+    let function = |index: usize| match devices.get(index) {
+        Some(device) => Ok(&device.function),
+        None => Err(format!(
+            "there is no device {index}; the last one is {}",
+            devices.len() - 1
+        )),
+    };
+    match request {
+        Request::Devices {} => Ok(devices
+            .iter()
+            .enumerate()
+            .map(|(index, device)| {
+                json!({ "device": index, "profile": device.profile, "socket": device.socket })
+            })
+            .collect()),
+        Request::State { device } => {
+            let state = function(device)?.with(|device, _, _| device.state());
+            serde_json::to_value(state).map_err(|error| error.to_string())
+        }
+        Request::Inject { device, rule } => {
+            let rule = function(device)?.with(|device, _, _| device.inject(rule));
+            Ok(json!({ "rule": rule }))
+        }
+        Request::Set { device, set } => {
+            function(device)?.with(|device, _, _| device.set(*set));
+            Ok(json!({}))
+        }
+        Request::Event { device, group, syndrome } => {
+            function(device)?
+                .with(|device, host, now| device.post_event(host, now, group.0, syndrome));
+            Ok(json!({}))
+        }
+        Request::Clear { device } => {
+            function(device)?.with(|device, _, _| device.clear());
+            Ok(json!({}))
+        }
+    }
+}
+
+/// Answers all who connect. Returns only if nobody can connect any more.
+pub(crate) fn serve(listener: &UnixListener, devices: &Arc<[Device]>) -> io::Error {
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => return error,
+        };
+        let devices = Arc::clone(devices);
+        let connection = thread::Builder::new().name("control connection".into());
+        let started = connection.spawn(move || {
+            if let Err(error) = answer(&stream, &devices) {
+                tracing::info!(%error, "a control connection has ended");
+            }
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "a control connection is refused");
+        }
+    }
+}
+
+fn answer(mut stream: &UnixStream, devices: &[Device]) -> io::Result<()> {
+    let mut lines = Lines::new(BufReader::new(stream), MAX_REQUEST);
+    while let Some(line) = lines.next()? {
+        let reply = match line {
+            Line::Whole(request) => handle(devices, request),
+            Line::TooLong => Reply::Error(format!("a request is at most {MAX_REQUEST} bytes")),
+        };
+        let mut reply = serde_json::to_vec(&reply)?;
+        reply.push(b'\n');
+        stream.write_all(&reply)?;
+    }
+    Ok(())
+}
+
+/// Applies the requests in a file. Empty lines and those that begin with `#` are comments.
+///
+/// # Errors
+///
+/// The file can't be read, or a request in it fails; the message says where.
+pub(crate) fn play(scenario: &Path, devices: &[Device]) -> Result<(), String> {
+    let text = fs::read_to_string(scenario)
+        .map_err(|error| format!("cannot read the scenario {}: {error}", scenario.display()))?;
+    for (number, line) in (1..).zip(text.lines().map(str::trim)) {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Reply::Error(error) = handle(devices, line.as_bytes()) {
+            return Err(format!("{}:{number}: {error}", scenario.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Sends requests to a control socket and prints the replies. True if none is an error.
+///
+/// # Errors
+///
+/// Those of the connection.
+pub(crate) fn send(socket: &Path, requests: &[String]) -> io::Result<bool> {
+    let mut stream = UnixStream::connect(socket)?;
+    let mut replies = Lines::new(BufReader::new(stream.try_clone()?), usize::MAX);
+    let mut all_ok = true;
+    for request in requests {
+        stream.write_all(request.replace('\n', " ").as_bytes())?;
+        stream.write_all(b"\n")?;
+        let Some(Line::Whole(reply)) = replies.next()? else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        println!("{}", String::from_utf8_lossy(reply));
+        all_ok &= reply.starts_with(br#"{"ok""#);
+    }
+    Ok(all_ok)
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod control;
+mod lines;
+mod trace;
+
+use std::{
+    fs,
+    io::{self, IsTerminal},
+    os::unix::net::UnixListener,
+    panic,
+    path::{Path, PathBuf},
+    process::{self, ExitCode},
+    sync::Arc,
+    thread,
+    time::Instant,
+};
+
+use clap::Parser;
+use efa_hw::pci;
+use efa_model::Profile;
+use efa_vfio::{Function, Server, listen};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+use tracing::Level;
+
+use args::{Args, Command};
+use trace::Trace;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match &args.command {
+        Some(Command::Ctl { socket, commands }) => ctl(socket, commands),
+        None if args.list_profiles => list_profiles(),
+        None => emulate(&args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("efa-emu: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn ctl(socket: &Path, commands: &[String]) -> Result<ExitCode, String> {
+    match control::send(socket, commands) {
+        Ok(true) => Ok(ExitCode::SUCCESS),
+        Ok(false) => Ok(ExitCode::FAILURE),
+        Err(error) => Err(format!("cannot talk to {}: {error}", socket.display())),
+    }
+}
+
+fn list_profiles() -> Result<ExitCode, String> {
+    for profile in [Profile::Efa0, Profile::Efa1, Profile::Efa2, Profile::Efa3] {
+        let what = match profile {
+            Profile::Efa0 => {
+                "messages only: no RDMA, event queues, network statistics or checksums"
+            }
+            Profile::Efa1 => "and RDMA read and event queues",
+            Profile::Efa2 => "and RDMA write, network statistics and checksums (the default)",
+            Profile::Efa3 => "and 128-byte send work requests and a faster link",
+        };
+        println!(
+            "{:x}  {:04x}:{0:x}  {what}",
+            profile.pci_device(),
+            pci::VENDOR
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn emulate(args: &Args) -> Result<ExitCode, String> {
+    start_logging(args.verbose);
+    let mut signals = Signals::new([SIGINT, SIGTERM])
+        .map_err(|error| format!("cannot handle signals: {error}"))?;
+    let devices = devices(args)?;
+    if let Some(scenario) = &args.scenario {
+        control::play(scenario, &devices)?;
+    }
+
+    let mut sockets = Sockets::default();
+    let servers = args
+        .devices
+        .iter()
+        .zip(devices.iter())
+        .map(|(spec, device)| {
+            let listener = sockets.listen(&spec.socket)?;
+            Server::new(listener, Arc::clone(&device.function))
+                .map_err(|error| format!("no memory for {}: {error}", spec.socket.display()))
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    let control = args
+        .control
+        .as_deref()
+        .map(|path| sockets.listen(path))
+        .transpose()?;
+
+    let sockets = Arc::new(sockets);
+    exit_on_panic(Arc::clone(&sockets));
+    for ((index, mut server), device) in servers.into_iter().enumerate().zip(devices.iter()) {
+        let function = Arc::clone(&device.function);
+        spawn(format!("device {index} timer"), move || {
+            function.run_timer()
+        })?;
+        let sockets = Arc::clone(&sockets);
+        let work = move || sockets.fail(&format!("device {index} is lost: {}", server.run()));
+        spawn(format!("device {index}"), work)?;
+    }
+    if let Some(listener) = control {
+        let sockets = Arc::clone(&sockets);
+        let work = move || {
+            sockets.fail(&format!(
+                "the control socket is lost: {}",
+                control::serve(&listener, &devices)
+            ))
+        };
+        spawn("control".into(), work)?;
+    }
+
+    signals.forever().next();
+    sockets.remove();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The devices as they are after power on.
+fn devices(args: &Args) -> Result<Arc<[control::Device]>, String> {
+    let trace = match &args.trace {
+        Some(path) => Trace::create(path)
+            .map_err(|error| format!("cannot write the trace {}: {error}", path.display()))?,
+        None => Trace::none(),
+    };
+    let start = Instant::now();
+    let device = |(index, spec): (usize, &args::DeviceSpec)| {
+        let config = spec.config(index);
+        control::Device {
+            profile: config.profile,
+            socket: spec.socket.clone(),
+            function: Arc::new(Function::new(
+                config,
+                spec.missing_bar,
+                start,
+                trace.tracer(index),
+            )),
+        }
+    };
+    Ok(args.devices.iter().enumerate().map(device).collect())
+}
+
+/// The sockets that the program has made.
+#[derive(Default)]
+struct Sockets(Vec<PathBuf>);
+
+impl Sockets {
+    fn listen(&mut self, path: &Path) -> Result<UnixListener, String> {
+        let listener = listen(path)
+            .map_err(|error| format!("cannot listen at {}: {error}", path.display()))?;
+        self.0.push(path.into());
+        Ok(listener)
+    }
+
+    fn remove(&self) {
+        for path in &self.0 {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(%error, path = %path.display(), "a socket stays behind");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends the program because it can't do its work any more.
+    fn fail(&self, why: &str) -> ! {
+        eprintln!("efa-emu: {why}");
+        self.remove();
+        process::exit(1)
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// A panic in any thread ends the program: a device of which one half works would only hide the fault.
+fn exit_on_panic(sockets: Arc<Sockets>) {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        sockets.fail("that is a fault of the emulator, which ends here")
+    }));
+}
+
+fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    match thread::Builder::new().name(name).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("cannot start a thread: {error}")),
+    }
+}
+
+fn start_logging(verbose: u8) {
+    let level = match verbose {
+        0 => Level::WARN,
+        1 => Level::INFO,
+        _ => Level::DEBUG,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .init();
+}

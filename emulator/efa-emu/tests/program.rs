@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The program as its users see it: options, sockets, signals and the control protocol.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_efa-emu"));
+    command.env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+    command
+}
+
+/// A running emulator with two devices.
+struct Emulator {
+    child: Option<Child>,
+    folder: TempDir,
+}
+
+impl Emulator {
+    fn start(options: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), options)
+    }
+
+    fn start_in(folder: TempDir, options: &[&str]) -> Self {
+        let mut command = program();
+        command
+            .arg("--device")
+            .arg(format!("socket={}", folder.path().join("0").display()))
+            .arg("--device")
+            .arg(format!(
+                "profile=efa0,socket={}",
+                folder.path().join("1").display()
+            ))
+            .arg("--control")
+            .arg(folder.path().join("control"))
+            .args(options)
+            .stderr(Stdio::piped());
+        let mut emulator = Self {
+            child: Some(command.spawn().unwrap()),
+            folder,
+        };
+        emulator.wait_until_it_serves();
+        emulator
+    }
+
+    fn wait_until_it_serves(&mut self) {
+        let start = Instant::now();
+        while UnixStream::connect(self.socket("control")).is_err() {
+            let child = self.child.as_mut().unwrap();
+            assert!(
+                child.try_wait().unwrap().is_none(),
+                "it has ended: {}",
+                self.end().1
+            );
+            assert!(
+                start.elapsed() < TIMEOUT,
+                "nothing listens at the control socket"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn control(&self) -> Control {
+        Control::connect(&self.socket("control"))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(self.child.as_ref().unwrap()), signal).unwrap();
+    }
+
+    /// Waits for the end. Returns exit code and standard error.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let output = self.child.take().unwrap().wait_with_output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+struct Control(BufReader<UnixStream>);
+
+impl Control {
+    fn connect(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    fn reply(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+
+    fn ask(&mut self, request: &Value) -> Value {
+        self.send(format!("{request}\n").as_bytes());
+        self.reply()
+    }
+
+    fn ok(&mut self, request: &Value) -> Value {
+        let mut reply = self.ask(request);
+        assert!(reply.get("ok").is_some(), "{request}: {reply}");
+        reply["ok"].take()
+    }
+
+    fn error(&mut self, request: &[u8]) -> String {
+        self.send(request);
+        self.send(b"\n");
+        let reply = self.reply();
+        reply["error"]
+            .as_str()
+            .unwrap_or_else(|| panic!("no error: {reply}"))
+            .to_owned()
+    }
+}
+
+#[test]
+fn the_control_socket_answers() {
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    let devices = control.ok(&json!({"command": "devices"}));
+    assert_eq!(
+        devices,
+        json!([
+            {"device": 0, "profile": "efa2", "socket": emulator.socket("0")},
+            {"device": 1, "profile": "efa0", "socket": emulator.socket("1")},
+        ])
+    );
+    let rule = json!({"when": {"opcode": "ANY"}, "then": {"silence": true}, "times": 1});
+    let reply = control.ok(&json!({"command": "inject", "device": 1, "rule": rule}));
+    assert!(reply["rule"].is_u64(), "{reply}");
+    let set = json!({"command": "set", "device": 1, "set": {"ready": false}});
+    assert_eq!(control.ok(&set), json!({}));
+    let state = control.ok(&json!({"command": "state", "device": 1}));
+    assert_eq!(
+        (&state["faults"], &state["ready"]),
+        (&json!(1), &json!(false))
+    );
+    let other = control.ok(&json!({"command": "state"}));
+    assert_eq!(
+        (&other["faults"], &other["ready"]),
+        (&json!(0), &json!(true))
+    );
+    control.ok(&json!({"command": "clear", "device": 1}));
+    let state = control.ok(&json!({"command": "state", "device": 1}));
+    assert_eq!(
+        (&state["faults"], &state["ready"]),
+        (&json!(0), &json!(true))
+    );
+    for group in [json!("FATAL_ERROR"), json!(1), json!(999)] {
+        control.ok(&json!({"command": "event", "group": group, "syndrome": 1}));
+    }
+}
+
+#[test]
+fn bad_requests_are_answered_by_an_error() {
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    for (request, part) in [
+        (&b"{"[..], "EOF"),
+        (b"", "EOF"),
+        (b"\xff\xfe", ""),
+        (b"[]", ""),
+        (
+            b"{\"command\":\"stat\"}",
+            "unknown variant `stat`, expected one of `devices`, `state`",
+        ),
+        (b"{\"command\":\"devices\",\"device\":0}", "unknown field"),
+        (
+            b"{\"command\":\"state\",\"device\":2}",
+            "there is no device 2; the last one is 1",
+        ),
+        (b"{\"command\":\"state\",\"device\":-1}", "invalid value"),
+        (
+            b"{\"command\":\"set\",\"set\":{\"max_eqq\":1}}",
+            "unknown field `max_eqq`",
+        ),
+        (
+            b"{\"command\":\"inject\",\"rule\":{\"when\":{},\"then\":{}}}",
+            "`when` needs",
+        ),
+        (
+            b"{\"command\":\"event\",\"group\":\"FATAL\"}",
+            "no event group \"FATAL\", only FATAL_ERROR",
+        ),
+        (
+            b"{\"command\":\"event\",\"group\":65536}",
+            "no event group 65536",
+        ),
+    ] {
+        let error = control.error(request);
+        assert!(
+            error.contains(part),
+            "{}: {error}",
+            String::from_utf8_lossy(request)
+        );
+    }
+    let endless = vec![b'{'; 1 << 20];
+    assert_eq!(control.error(&endless), "a request is at most 65536 bytes");
+    control.ok(&json!({"command": "devices"}));
+}
+
+#[test]
+fn requests_sent_at_once_are_answered_in_order() {
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    let requests: String = (0..100)
+        .map(|device| format!("{{\"command\":\"state\",\"device\":{device}}}\n"))
+        .collect();
+    control.send(requests.as_bytes());
+    for device in 0..100 {
+        let reply = control.reply();
+        match device {
+            0 | 1 => assert!(reply.get("ok").is_some()),
+            _ => assert!(
+                reply["error"]
+                    .as_str()
+                    .unwrap()
+                    .contains(&format!("no device {device};"))
+            ),
+        }
+    }
+}
+
+#[test]
+fn many_connections_are_served_at_once() {
+    let emulator = Emulator::start(&[]);
+    let mut idle: Vec<_> = (0..32).map(|_| emulator.control()).collect();
+    thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| {
+                let mut control = emulator.control();
+                for _ in 0..50 {
+                    control.ok(&json!({"command": "state", "device": 1}));
+                }
+            });
+        }
+    });
+    for control in &mut idle {
+        control.ok(&json!({"command": "devices"}));
+    }
+}
+
+#[test]
+fn signals_end_it_and_remove_its_sockets() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut emulator = Emulator::start(&[]);
+        let _guest = UnixStream::connect(emulator.socket("0")).unwrap();
+        emulator.signal(signal);
+        assert_eq!(emulator.end(), (Some(0), String::new()));
+        assert_eq!(fs::read_dir(emulator.folder.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn sockets_left_behind_are_replaced() {
+    let mut emulator = Emulator::start(&[]);
+    emulator.signal(Signal::KILL);
+    emulator.end();
+    assert!(emulator.socket("0").exists());
+    let folder = std::mem::replace(&mut emulator.folder, tempfile::tempdir().unwrap());
+    let emulator = Emulator::start_in(folder, &[]);
+    emulator.control().ok(&json!({"command": "devices"}));
+}
+
+#[test]
+fn a_socket_in_use_is_left_alone() {
+    let emulator = Emulator::start(&[]);
+    let new = emulator.socket("new");
+    let output = program()
+        .args(["--device", &format!("socket={}", new.display())])
+        .arg("--control")
+        .arg(emulator.socket("control"))
+        .output()
+        .unwrap();
+    let path = emulator.socket("control");
+    let why = format!(
+        "cannot listen at {}: something listens there already\n",
+        path.display()
+    );
+    assert_eq!(failure(&output), format!("efa-emu: {why}"));
+    assert!(!new.exists());
+    emulator.control().ok(&json!({"command": "devices"}));
+}
+
+/// The standard error of a run that failed.
+fn failure(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn a_scenario_is_applied_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scenario");
+    fs::write(
+        &path,
+        concat!(
+            "# The second device is not ready.\n\n",
+            "{\"command\":\"set\",\"device\":1,\"set\":{\"ready\":false}}\n",
+        ),
+    )
+    .unwrap();
+    let emulator = Emulator::start(&["--scenario", path.to_str().unwrap()]);
+    let state = emulator
+        .control()
+        .ok(&json!({"command": "state", "device": 1}));
+    assert_eq!(state["ready"], json!(false));
+}
+
+#[test]
+fn a_bad_scenario_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let path = folder.path().join("scenario");
+    let run = || {
+        let output = program()
+            .args([
+                "--device",
+                &format!("socket={}", socket.display()),
+                "--scenario",
+            ])
+            .arg(&path)
+            .output()
+            .unwrap();
+        failure(&output)
+    };
+    assert!(run().contains("cannot read the scenario"));
+    fs::write(&path, "\n{\"command\":\"state\",\"device\":7}\n").unwrap();
+    let error = run();
+    assert!(
+        error.contains("scenario:2: there is no device 7"),
+        "{error}"
+    );
+    assert!(!socket.exists());
+}
+
+#[test]
+fn ctl_prints_replies() {
+    let emulator = Emulator::start(&[]);
+    let ctl = |requests: &[&str]| {
+        program()
+            .arg("ctl")
+            .arg(emulator.socket("control"))
+            .args(requests)
+            .output()
+            .unwrap()
+    };
+    let output = ctl(&["{\"command\":\"devices\"}", "{\"command\":\n\"clear\"}"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 2);
+    let output = ctl(&["{}"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.starts_with(b"{\"error\":"));
+    let output = program().args(["ctl", "/nowhere", "{}"]).output().unwrap();
+    assert!(failure(&output).contains("cannot talk to /nowhere"));
+}
+
+#[test]
+fn profiles_are_listed() {
+    let output = program().arg("--list-profiles").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for profile in ["efa0", "efa1", "efa2", "efa3"] {
+        assert!(text.contains(profile), "{text}");
+    }
+}
+
+#[test]
+fn a_panic_in_a_device_ends_it() {
+    let mut emulator = Emulator::start(&[]);
+    let mut guest = UnixStream::connect(emulator.socket("0")).unwrap();
+    // The library that speaks vfio-user panics if the text of a VERSION message does not end in a zero byte.
+    let mut message = Vec::new();
+    message.extend_from_slice(&[0, 0, 1, 0]);
+    message.extend_from_slice(&21_u32.to_le_bytes());
+    message.extend_from_slice(&[0; 12]);
+    message.push(b'x');
+    guest.write_all(&message).unwrap();
+    let _ = guest.read(&mut [0]);
+    let (code, error) = emulator.end();
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("thread 'device 0'"), "{error}");
+    assert!(
+        error.ends_with("a fault of the emulator, which ends here\n"),
+        "{error}"
+    );
+    assert_eq!(fs::read_dir(emulator.folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn the_trace_goes_to_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let emulator = Emulator::start(&["--trace", path.to_str().unwrap()]);
+    emulator
+        .control()
+        .ok(&json!({"command": "event", "device": 1, "group": "WARNING"}));
+    let text = fs::read_to_string(&path).unwrap();
+    let words: Vec<_> = text.split_whitespace().collect();
+    assert!(words[0].parse::<f64>().unwrap() < 60.0, "{text}");
+    assert_eq!(words[1], "1", "{text}");
+    assert!(text.ends_with('\n'), "{text}");
+
+    let output = program()
+        .args([
+            "--device",
+            "socket=/nowhere/socket",
+            "--trace",
+            "/nowhere/trace",
+        ])
+        .output()
+        .unwrap();
+    assert!(failure(&output).contains("cannot write the trace /nowhere/trace"));
+}
+
+#[test]
+fn a_file_in_place_of_a_socket_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, "precious").unwrap();
+    let output = program()
+        .args(["--device", &format!("socket={}", path.display())])
+        .output()
+        .unwrap();
+    assert!(failure(&output).contains("something else than a socket is there"));
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    assert!(UnixListener::bind(&path).is_err());
+}

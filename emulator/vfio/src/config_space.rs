@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! PCI configuration space as data: the bytes after reset, and the bits of them that software may write.
+
+use efa_hw::pci;
+
+use crate::bar::Bars;
+
+/// Bytes of a PCI Express function's configuration space.
+pub(crate) const SIZE: usize = 4096;
+
+// Type 0 header.
+const VENDOR_ID: usize = 0x00;
+const DEVICE_ID: usize = 0x02;
+const COMMAND: usize = 0x04;
+const STATUS: usize = 0x06;
+const SUBCLASS: usize = 0x0a;
+const CLASS: usize = 0x0b;
+const CACHE_LINE_SIZE: usize = 0x0c;
+const BAR0: usize = 0x10;
+const SUBSYSTEM_VENDOR_ID: usize = 0x2c;
+const SUBSYSTEM_ID: usize = 0x2e;
+const CAPABILITIES: usize = 0x34;
+const INTERRUPT_LINE: usize = 0x3c;
+
+const COMMAND_MEMORY: u16 = 1 << 1;
+const COMMAND_BUS_MASTER: u16 = 1 << 2;
+const COMMAND_PARITY: u16 = 1 << 6;
+const COMMAND_SERR: u16 = 1 << 8;
+const COMMAND_INTX_DISABLE: u16 = 1 << 10;
+const STATUS_CAPABILITIES: u16 = 1 << 4;
+const CLASS_NETWORK: u8 = 0x02;
+const SUBCLASS_ETHERNET: u8 = 0x00;
+const BAR_64_BIT: u32 = 0b10 << 1;
+const BAR_PREFETCHABLE: u32 = 1 << 3;
+
+// PCI Express capability. Both capabilities are where Amazon's other functions have them.
+const EXPRESS: usize = 0x70;
+const EXPRESS_ID: u8 = 0x10;
+const EXPRESS_FLAGS: usize = EXPRESS + 0x02;
+const DEVICE_CAPABILITIES: usize = EXPRESS + 0x04;
+const DEVICE_CONTROL: usize = EXPRESS + 0x08;
+const EXPRESS_VERSION_2_ENDPOINT: u16 = 0x0002;
+const MAX_PAYLOAD_256: u32 = 1;
+const ROLE_BASED_ERROR_REPORTING: u32 = 1 << 15;
+const FUNCTION_LEVEL_RESET: u32 = 1 << 28;
+const RELAXED_ORDERING: u16 = 1 << 4;
+const NO_SNOOP: u16 = 1 << 11;
+const MAX_READ_REQUEST_512: u16 = 2 << 12;
+const INITIATE_FUNCTION_LEVEL_RESET: u16 = 1 << 15;
+
+// MSI-X capability.
+const MSIX: usize = 0xb0;
+const MSIX_ID: u8 = 0x11;
+const MSIX_CONTROL: usize = MSIX + 0x02;
+const MSIX_TABLE: usize = MSIX + 0x04;
+const MSIX_PENDING: usize = MSIX + 0x08;
+const MSIX_ENABLE: u16 = 1 << 15;
+const MSIX_FUNCTION_MASK: u16 = 1 << 14;
+
+/// The most MSI-X vectors that fit the page of the table and are a valid table size.
+pub const MAX_MSIX_VECTORS: u16 = 0x1000 / 16;
+
+/// A function's configuration space.
+#[derive(Clone, Debug)]
+pub(crate) struct ConfigSpace {
+    bytes: Box<[u8; SIZE]>,
+    writable: Box<[u8; SIZE]>,
+    after_reset: Box<[u8; SIZE]>,
+}
+
+impl ConfigSpace {
+    /// That of device id `device`, with `msix_vectors` (1 to [`MAX_MSIX_VECTORS`]) interrupt vectors.
+    pub(crate) fn new(device: u16, bars: Bars, msix_vectors: u16) -> Self {
+        let mut new = Self {
+            bytes: Box::new([0; SIZE]),
+            writable: Box::new([0; SIZE]),
+            after_reset: Box::new([0; SIZE]),
+        };
+        new.header(device, bars);
+        new.express();
+        new.msix(bars, msix_vectors);
+        new.after_reset = new.bytes.clone();
+        new
+    }
+
+    fn header(&mut self, device: u16, bars: Bars) {
+        self.set(VENDOR_ID, pci::VENDOR.to_le_bytes());
+        self.set(DEVICE_ID, device.to_le_bytes());
+        self.set(SUBSYSTEM_VENDOR_ID, pci::VENDOR.to_le_bytes());
+        self.set(SUBSYSTEM_ID, device.to_le_bytes());
+        self.set(SUBCLASS, [SUBCLASS_ETHERNET, CLASS_NETWORK]);
+        const { assert!(SUBCLASS + 1 == CLASS) };
+        let command = COMMAND_MEMORY
+            | COMMAND_BUS_MASTER
+            | COMMAND_PARITY
+            | COMMAND_SERR
+            | COMMAND_INTX_DISABLE;
+        self.allow(COMMAND, command.to_le_bytes());
+        self.set(STATUS, STATUS_CAPABILITIES.to_le_bytes());
+        self.allow(CACHE_LINE_SIZE, [0xff]);
+        self.allow(INTERRUPT_LINE, [0xff]);
+        for bar in bars.iter() {
+            let register = BAR0 + 4 * usize::from(bar.index());
+            self.set(register, (BAR_64_BIT | BAR_PREFETCHABLE).to_le_bytes());
+            // Software finds a BAR's size by writing ones: the bits below the size stay as they are.
+            self.allow(register, (!(bars.size(bar) - 1)).to_le_bytes());
+        }
+    }
+
+    fn express(&mut self) {
+        self.set(CAPABILITIES, [EXPRESS as u8]);
+        self.set(EXPRESS, [EXPRESS_ID, MSIX as u8]);
+        self.set(EXPRESS_FLAGS, EXPRESS_VERSION_2_ENDPOINT.to_le_bytes());
+        let capabilities = MAX_PAYLOAD_256 | ROLE_BASED_ERROR_REPORTING | FUNCTION_LEVEL_RESET;
+        self.set(DEVICE_CAPABILITIES, capabilities.to_le_bytes());
+        let control = RELAXED_ORDERING | NO_SNOOP | MAX_READ_REQUEST_512;
+        self.set(DEVICE_CONTROL, control.to_le_bytes());
+        self.allow(
+            DEVICE_CONTROL,
+            (!INITIATE_FUNCTION_LEVEL_RESET).to_le_bytes(),
+        );
+    }
+
+    fn msix(&mut self, bars: Bars, vectors: u16) {
+        let indicator = u32::from(bars.msix().index());
+        // The offsets are below 4 GiB and multiples of 8; the low three bits name the BAR.
+        let table = bars.msix_table() as u32 | indicator;
+        let pending = bars.msix_pending() as u32 | indicator;
+        self.set(MSIX, [MSIX_ID, 0]);
+        self.set(MSIX_CONTROL, (vectors - 1).to_le_bytes());
+        self.allow(
+            MSIX_CONTROL,
+            (MSIX_ENABLE | MSIX_FUNCTION_MASK).to_le_bytes(),
+        );
+        self.set(MSIX_TABLE, table.to_le_bytes());
+        self.set(MSIX_PENDING, pending.to_le_bytes());
+    }
+
+    fn set<const N: usize>(&mut self, at: usize, value: [u8; N]) {
+        self.bytes[at..at + N].copy_from_slice(&value);
+    }
+
+    fn allow<const N: usize>(&mut self, at: usize, mask: [u8; N]) {
+        self.writable[at..at + N].copy_from_slice(&mask);
+    }
+
+    /// Reads; bytes beyond the end are all ones, as those of a function that does not answer.
+    pub(crate) fn read(&self, offset: u64, data: &mut [u8]) {
+        data.fill(0xff);
+        for (byte, value) in data.iter_mut().zip(&self.bytes[index(offset)..]) {
+            *byte = *value;
+        }
+    }
+
+    /// Writes the bits that may be written. True if software asks for a function level reset.
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> bool {
+        let first = index(offset);
+        let registers = self.bytes[first..].iter_mut().zip(&self.writable[first..]);
+        for ((value, mask), byte) in registers.zip(data) {
+            *value = *value & !mask | byte & mask;
+        }
+        let [_, initiate] = INITIATE_FUNCTION_LEVEL_RESET.to_le_bytes();
+        (DEVICE_CONTROL + 1)
+            .checked_sub(first)
+            .and_then(|at| data.get(at))
+            .is_some_and(|byte| byte & initiate != 0)
+    }
+
+    /// Puts every register to its value after reset.
+    pub(crate) fn reset(&mut self) {
+        self.bytes.clone_from(&self.after_reset);
+    }
+
+    /// May the function read and write memory, and signal interrupts?
+    pub(crate) fn bus_master(&self) -> bool {
+        u16::from_le_bytes([self.bytes[COMMAND], self.bytes[COMMAND + 1]]) & COMMAND_BUS_MASTER != 0
+    }
+}
+
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).map_or(SIZE, |offset| offset.min(SIZE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::bar::Bar;
+
+    const ALL: Bars = Bars {
+        llq: 64 << 20,
+        doorbells: 2 << 20,
+        missing: None,
+    };
+
+    /// The first 256 bytes as `lspci -F` reads them.
+    fn dump(config: &ConfigSpace) -> String {
+        let mut text = String::from("00:00.0 EFA\n");
+        for row in (0..256).step_by(16) {
+            write!(text, "{row:02x}:").unwrap();
+            for byte in &config.bytes[row..row + 16] {
+                write!(text, " {byte:02x}").unwrap();
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    #[test]
+    fn is_as_lspci_has_confirmed() {
+        let config = ConfigSpace::new(0xefa2, ALL, 33);
+        assert_eq!(dump(&config), include_str!("../tests/efa2.lspci"));
+        assert_eq!(config.bytes[256..], [0; SIZE - 256]);
+    }
+
+    #[test]
+    fn a_missing_bar_is_absent() {
+        for (bar, msix) in [
+            (Bar::Registers, Bar::Doorbells),
+            (Bar::Llq, Bar::Registers),
+            (Bar::Doorbells, Bar::Registers),
+        ] {
+            let mut config = ConfigSpace::new(
+                0xefa2,
+                Bars {
+                    missing: Some(bar),
+                    ..ALL
+                },
+                1,
+            );
+            let register = (BAR0 + 4 * usize::from(bar.index())) as u64;
+            assert!(!config.write(register, &[0xff; 8]));
+            let mut found = [0xaa; 8];
+            config.read(register, &mut found);
+            assert_eq!(found, [0; 8], "{bar:?}");
+            assert_eq!(config.bytes[MSIX_TABLE] & 7, msix.index(), "{bar:?}");
+            assert_eq!(config.bytes[MSIX_PENDING] & 7, msix.index(), "{bar:?}");
+        }
+    }
+
+    #[test]
+    fn bars_tell_their_size() {
+        let mut config = ConfigSpace::new(0xefa2, ALL, 1);
+        for bar in ALL.iter() {
+            let register = (BAR0 + 4 * usize::from(bar.index())) as u64;
+            config.write(register, &[0xff; 8]);
+            let mut found = [0; 8];
+            config.read(register, &mut found);
+            let size = !(u64::from_le_bytes(found) & !0xf) + 1;
+            assert_eq!(size, ALL.size(bar), "{bar:?}");
+            assert_eq!(found[0] & 0xf, 0b1100, "64-bit, prefetchable memory");
+        }
+    }
+
+    #[test]
+    fn only_writable_bits_change() {
+        let mut config = ConfigSpace::new(0xefa2, ALL, 4);
+        let before = config.bytes.clone();
+        assert!(!config.write(0, &[0xff; DEVICE_CONTROL]));
+        assert!(!config.write(MSIX as u64, &[0xff; SIZE - MSIX]));
+        for (at, (now, then)) in config.bytes.iter().zip(before.iter()).enumerate() {
+            let mask = config.writable[at];
+            assert_eq!(now & !mask, then & !mask, "byte {at:#x}");
+            if !(DEVICE_CONTROL..MSIX).contains(&at) {
+                assert_eq!(now & mask, mask, "byte {at:#x}");
+            }
+        }
+        assert_eq!(config.bytes[VENDOR_ID..COMMAND], before[VENDOR_ID..COMMAND]);
+        config.reset();
+        assert_eq!(config.bytes, before);
+    }
+
+    #[test]
+    fn bus_master_follows_the_command_register() {
+        let mut config = ConfigSpace::new(0xefa2, ALL, 4);
+        assert!(!config.bus_master());
+        config.write(COMMAND as u64, &COMMAND_BUS_MASTER.to_le_bytes());
+        assert!(config.bus_master());
+        config.write(COMMAND as u64, &COMMAND_MEMORY.to_le_bytes());
+        assert!(!config.bus_master());
+    }
+
+    #[test]
+    fn function_level_reset_is_asked_for_once() {
+        let mut config = ConfigSpace::new(0xefa2, ALL, 4);
+        let control = INITIATE_FUNCTION_LEVEL_RESET.to_le_bytes();
+        assert!(config.write(DEVICE_CONTROL as u64, &control));
+        let mut found = [0; 2];
+        config.read(DEVICE_CONTROL as u64, &mut found);
+        assert_eq!(found[1] & control[1], 0);
+        assert!(!config.write(DEVICE_CONTROL as u64, &[0; 2]));
+    }
+
+    #[test]
+    fn beyond_the_end_is_nothing() {
+        let mut config = ConfigSpace::new(0xefa2, ALL, 4);
+        for offset in [SIZE as u64 - 1, SIZE as u64, u64::MAX - 1] {
+            let mut found = [0; 4];
+            config.read(offset, &mut found);
+            assert_eq!(found[1..], [0xff; 3]);
+            config.write(offset, &[0xff; 4]);
+        }
+    }
+}

@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A function as a virtual machine uses it: a vfio-user client with memory of its own, and a driver in a few lines.
+
+use std::{
+    fs::File,
+    io::Read,
+    os::fd::{AsRawFd, RawFd},
+    sync::{
+        Arc,
+        mpsc::{Receiver, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use efa_hw::{
+    admin::{
+        AcqEntry, AcqHeader, AqEntry, Command, Response, Status,
+        pd::{AllocPd, AllocPdResponse, DeallocPd},
+        stamp,
+    },
+    regs::{
+        AqCaps, DevCtl, DevSts, EventRingCaps, MmioRegRead, ReadlessResponse, Register, ResetReason,
+    },
+};
+use efa_model::{Config, Profile};
+use efa_vfio::{Bar, Function, Server, listen};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fs::{MemfdFlags, memfd_create},
+};
+use tempfile::TempDir;
+use vfio_bindings::bindings::vfio::{
+    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_PCI_BAR0_REGION_INDEX,
+    VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
+    VFIO_PCI_MSIX_IRQ_INDEX,
+};
+use vfio_user::Client;
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
+
+/// Where the guest's memory is.
+const RAM: u64 = 0x8000_0000;
+const RAM_SIZE: u64 = 1 << 20;
+
+/// What the driver puts there, as offsets.
+const RESPONSE: u64 = 0x0000;
+const AQ: u64 = 0x1000;
+const ACQ: u64 = 0x2000;
+const AENQ: u64 = 0x3000;
+const DEPTH: u16 = 32;
+
+const VECTORS: u16 = 5;
+const COMMAND: u64 = 0x04;
+const MEMORY_AND_BUS_MASTER: u16 = 0b110;
+
+/// Longer than any wait should be.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+struct Machine {
+    folder: TempDir,
+    function: Arc<Function>,
+    trace: Receiver<String>,
+}
+
+impl Machine {
+    fn start(missing: Option<Bar>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::new(Profile::Efa2, 0);
+        config.vectors = VECTORS;
+        let (sender, trace) = channel();
+        let tracer = Box::new(move |_, event: &_| {
+            let _ = sender.send(format!("{event}"));
+        });
+        let function = Arc::new(Function::new(config, missing, Instant::now(), tracer));
+        let listener = listen(&folder.path().join("socket")).unwrap();
+        let mut server = Server::new(listener, Arc::clone(&function)).unwrap();
+        thread::spawn(move || panic!("the server has ended: {}", server.run()));
+        let timer = Arc::clone(&function);
+        thread::spawn(move || timer.run_timer());
+        Self {
+            folder,
+            function,
+            trace,
+        }
+    }
+
+    fn connect(&self) -> Guest {
+        let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
+        ram.set_len(RAM_SIZE).unwrap();
+        let memory = FileOffset::new(ram.try_clone().unwrap(), 0);
+        let memory = MmapRegion::from_file(memory, RAM_SIZE as usize).unwrap();
+        let client = Client::new(&self.folder.path().join("socket")).unwrap();
+        Guest {
+            client,
+            ram,
+            memory,
+            request: 0,
+            producer: 0,
+            consumer: 0,
+        }
+    }
+}
+
+struct Guest {
+    client: Client,
+    ram: File,
+    memory: MmapRegion,
+    request: u16,
+    producer: u16,
+    consumer: u16,
+}
+
+impl Guest {
+    /// What firmware and a driver do before they talk to the device.
+    fn power_on(&mut self) {
+        self.client
+            .dma_map(0, RAM, RAM_SIZE, self.ram.as_raw_fd())
+            .unwrap();
+        self.enable(MEMORY_AND_BUS_MASTER);
+        self.write(Register::MmioRespHi, 0);
+        self.write(Register::MmioRespLo, (RAM + RESPONSE) as u32);
+    }
+
+    fn enable(&mut self, command: u16) {
+        let command = command.to_le_bytes();
+        self.client
+            .region_write(VFIO_PCI_CONFIG_REGION_INDEX, COMMAND, &command)
+            .unwrap();
+    }
+
+    fn load<const N: usize>(&self, offset: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.memory
+            .get_slice(offset as usize, N)
+            .unwrap()
+            .copy_to(&mut bytes);
+        bytes
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        self.memory
+            .get_slice(offset as usize, bytes.len())
+            .unwrap()
+            .copy_from(bytes);
+    }
+
+    fn write(&mut self, register: Register, value: u32) {
+        let offset = u64::from(u16::from(register));
+        let value = value.to_le_bytes();
+        self.client
+            .region_write(VFIO_PCI_BAR0_REGION_INDEX, offset, &value)
+            .unwrap();
+    }
+
+    /// Reads a register, if the device answers. It does before the write has returned.
+    fn read(&mut self, register: Register) -> Option<u32> {
+        self.request += 1;
+        let request = MmioRegRead {
+            req_id: self.request,
+            reg_off: register.into(),
+        };
+        self.write(Register::MmioRegRead, request.into_raw());
+        let response = ReadlessResponse::decode(&self.load(RESPONSE));
+        (response.req_id == self.request && response.reg_off == u16::from(register))
+            .then_some(response.reg_val)
+    }
+
+    fn status(&mut self) -> DevSts {
+        DevSts::from_raw(
+            self.read(Register::DevSts)
+                .expect("no answer to a register read"),
+        )
+    }
+
+    fn wait_for_reset(&mut self, in_progress: bool) {
+        let start = Instant::now();
+        while self.status().reset_in_progress != in_progress {
+            assert!(start.elapsed() < TIMEOUT, "no change of the reset's state");
+        }
+    }
+
+    fn reset(&mut self) {
+        assert!(self.status().ready);
+        let reset = DevCtl {
+            dev_reset: true,
+            reset_reason: ResetReason::Normal.into(),
+            ..Default::default()
+        };
+        self.write(Register::DevCtl, reset.into_raw());
+        self.write(Register::MmioRespHi, 0);
+        self.write(Register::MmioRespLo, (RAM + RESPONSE) as u32);
+        self.wait_for_reset(true);
+        self.write(Register::DevCtl, 0);
+        self.wait_for_reset(false);
+        self.producer = 0;
+        self.consumer = 0;
+        self.store(ACQ, &[0; 64 * DEPTH as usize]);
+    }
+
+    fn start_queues(&mut self) {
+        let ring = EventRingCaps {
+            depth: DEPTH,
+            entry_size: 64,
+            msix_vector: 0,
+        }
+        .into_raw();
+        for (low, high, caps, offset, value) in [
+            (
+                Register::AqBaseLo,
+                Register::AqBaseHi,
+                Register::AqCaps,
+                AQ,
+                AqCaps {
+                    depth: DEPTH,
+                    entry_size: 64,
+                }
+                .into_raw(),
+            ),
+            (
+                Register::AcqBaseLo,
+                Register::AcqBaseHi,
+                Register::AcqCaps,
+                ACQ,
+                ring,
+            ),
+            (
+                Register::AenqBaseLo,
+                Register::AenqBaseHi,
+                Register::AenqCaps,
+                AENQ,
+                ring,
+            ),
+        ] {
+            self.write(low, (RAM + offset) as u32);
+            self.write(high, 0);
+            self.write(caps, value);
+        }
+        self.write(Register::IntrMask, 0);
+    }
+
+    fn submit<C: Command>(&mut self, command: &C) -> u16 {
+        let mut entry: AqEntry = command.to_entry();
+        let id = self.producer;
+        stamp(&mut entry, id, self.producer / DEPTH % 2 == 0);
+        self.store(AQ + 64 * u64::from(self.producer % DEPTH), &entry);
+        self.producer += 1;
+        self.write(Register::AqProdDb, self.producer.into());
+        id
+    }
+
+    fn completion(&mut self) -> Option<AcqEntry> {
+        let entry = self.load(ACQ + 64 * u64::from(self.consumer % DEPTH));
+        let new = AcqHeader::of(&entry).flags.phase == (self.consumer / DEPTH % 2 == 0);
+        self.consumer += u16::from(new);
+        new.then_some(entry)
+    }
+
+    fn set_vector(&mut self, vector: u16, fds: &[RawFd]) {
+        let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
+        self.client
+            .set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, vector.into(), 1, fds)
+            .unwrap();
+    }
+}
+
+/// An interrupt's eventfd, and whether it was signalled in time.
+struct Interrupt(File);
+
+impl Interrupt {
+    fn new() -> Self {
+        Self(File::from(eventfd(0, EventfdFlags::NONBLOCK).unwrap()))
+    }
+
+    fn take(&self) -> bool {
+        (&self.0).read_exact(&mut [0; 8]).is_ok()
+    }
+
+    fn wait(&self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < TIMEOUT {
+            if self.take() {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+}
+
+#[test]
+fn a_driver_resets_the_device_and_allocates() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    guest.power_on();
+    let interrupt = Interrupt::new();
+    guest.set_vector(0, &[interrupt.0.as_raw_fd()]);
+    guest.reset();
+    guest.start_queues();
+
+    let id = guest.submit(&AllocPd::default());
+    assert!(interrupt.wait(), "no interrupt");
+    let completion = guest.completion().expect("an interrupt, but no completion");
+    let header = AcqHeader::of(&completion);
+    assert_eq!(
+        (header.command_id.id, header.status),
+        (id, Status::Success.into())
+    );
+    let pd = AllocPdResponse::from_entry(&completion).pd;
+    let state = machine.function.with(|device, _, _| device.state());
+    assert_eq!(state.resources.pd, 1);
+
+    guest.set_vector(0, &[]);
+    guest.submit(&DeallocPd { pd });
+    let start = Instant::now();
+    while guest.completion().is_none() {
+        assert!(start.elapsed() < TIMEOUT, "no completion");
+    }
+    assert!(!interrupt.take(), "an interrupt of a disabled vector");
+    let state = machine.function.with(|device, _, _| device.state());
+    assert_eq!((state.resources.pd, state.protocol_errors), (0, 0));
+    assert_eq!(state.resets, ["NORMAL"]);
+    let trace: Vec<_> = machine.trace.try_iter().collect();
+    assert!(
+        trace.iter().any(|line| line.contains("ALLOC_PD")),
+        "{trace:#?}"
+    );
+}
+
+#[test]
+fn events_come_without_a_message_of_the_monitor() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    guest.power_on();
+    guest.reset();
+    guest.start_queues();
+    // Completed later, by the timer: the client sends nothing meanwhile.
+    let rule = serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#);
+    machine
+        .function
+        .with(|device, _, _| device.inject(rule.unwrap()));
+    let interrupt = Interrupt::new();
+    guest.set_vector(0, &[interrupt.0.as_raw_fd()]);
+    let start = Instant::now();
+    guest.submit(&AllocPd::default());
+    assert!(guest.completion().is_none());
+    assert!(interrupt.wait(), "no interrupt");
+    assert!(start.elapsed() >= Duration::from_millis(50));
+    assert!(guest.completion().is_some());
+}
+
+#[test]
+fn a_function_that_is_no_bus_master_does_not_answer() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    guest.power_on();
+    assert!(guest.read(Register::DevSts).is_some());
+    guest.enable(0);
+    assert_eq!(guest.read(Register::DevSts), None);
+    guest.enable(MEMORY_AND_BUS_MASTER);
+    assert!(guest.read(Register::DevSts).is_some());
+}
+
+#[test]
+fn memory_that_is_not_mapped_is_not_written() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    guest.power_on();
+    guest.client.dma_unmap(RAM, RAM_SIZE).unwrap();
+    assert_eq!(guest.read(Register::DevSts), None);
+    guest
+        .client
+        .dma_map(0, RAM, RAM_SIZE, guest.ram.as_raw_fd())
+        .unwrap();
+    assert!(guest.read(Register::DevSts).is_some());
+}
+
+#[test]
+fn registers_are_not_read_by_mmio() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    for region in [VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX] {
+        let mut value = [0; 4];
+        guest
+            .client
+            .region_read(region, Register::DevSts as u64, &mut value)
+            .unwrap();
+        assert_eq!(value, [0xff; 4]);
+    }
+}
+
+#[test]
+fn send_queues_are_shared_memory() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    let region = guest.client.region(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
+    let file = region.file_offset.as_ref().expect("no shared memory");
+    let file = FileOffset::new(file.file().try_clone().unwrap(), 0);
+    let memory = MmapRegion::<()>::from_file(file, region.size as usize).unwrap();
+    memory.get_slice(0x1000, 5).unwrap().copy_from(b"hello");
+    let mut found = [0; 5];
+    guest
+        .client
+        .region_read(VFIO_PCI_BAR2_REGION_INDEX, 0x1000, &mut found)
+        .unwrap();
+    assert_eq!(&found, b"hello");
+    guest
+        .client
+        .region_write(VFIO_PCI_BAR2_REGION_INDEX, 0x1000, b"J")
+        .unwrap();
+    memory.get_slice(0x1000, 5).unwrap().copy_to(&mut found);
+    assert_eq!(&found, b"Jello");
+}
+
+#[test]
+fn accesses_outside_of_a_region_do_nothing() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    guest.power_on();
+    for region in 0..9 {
+        for offset in [1, 0x3ffe, 1 << 40, u64::MAX - 1] {
+            guest
+                .client
+                .region_write(region, offset, &[0xff; 7])
+                .unwrap();
+            let mut found = [0; 7];
+            guest
+                .client
+                .region_read(region, offset, &mut found)
+                .unwrap();
+        }
+    }
+    guest
+        .client
+        .set_irqs(0, VFIO_IRQ_SET_ACTION_TRIGGER, 0, 1, &[])
+        .unwrap();
+    guest.enable(MEMORY_AND_BUS_MASTER);
+    assert!(guest.status().ready);
+}
+
+#[test]
+fn a_missing_bar_has_no_region() {
+    for (bar, index) in [(Bar::Registers, 0), (Bar::Llq, 2), (Bar::Doorbells, 4)] {
+        let machine = Machine::start(Some(bar));
+        let guest = machine.connect();
+        for region in [0, 2, 4] {
+            let size = guest.client.region(region).unwrap().size;
+            assert_eq!(size == 0, region == index, "BAR {region} without {bar:?}");
+        }
+    }
+}
+
+#[test]
+fn the_next_guest_finds_a_fresh_device() {
+    let machine = Machine::start(None);
+    let mut first = machine.connect();
+    first.power_on();
+    first.reset();
+    first.start_queues();
+    first.submit(&AllocPd::default());
+    assert_eq!(
+        machine
+            .function
+            .with(|device, _, _| device.state())
+            .resources
+            .pd,
+        1
+    );
+    first.client.shutdown().unwrap();
+    drop(first);
+
+    let mut second = machine.connect();
+    assert_eq!(
+        machine
+            .function
+            .with(|device, _, _| device.state())
+            .resources
+            .pd,
+        0
+    );
+    let mut command = [0xff; 2];
+    second
+        .client
+        .region_read(VFIO_PCI_CONFIG_REGION_INDEX, COMMAND, &mut command)
+        .unwrap();
+    assert_eq!(command, [0; 2]);
+    second.power_on();
+    second.reset();
+}
+
+#[test]
+fn a_function_reset_keeps_what_the_monitor_mapped() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    guest.power_on();
+    guest.reset();
+    guest.start_queues();
+    guest.submit(&AllocPd::default());
+    guest.client.reset().unwrap();
+    assert_eq!(
+        machine
+            .function
+            .with(|device, _, _| device.state())
+            .resources
+            .pd,
+        0
+    );
+    assert_eq!(
+        guest.read(Register::DevSts),
+        None,
+        "it is still a bus master"
+    );
+    guest.enable(MEMORY_AND_BUS_MASTER);
+    guest.write(Register::MmioRespHi, 0);
+    guest.write(Register::MmioRespLo, (RAM + RESPONSE) as u32);
+    assert!(guest.status().ready);
+}
