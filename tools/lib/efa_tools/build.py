@@ -80,14 +80,19 @@ def c_module(release):
     return cache.make(folder, "Linux's C driver", 0.2, build) / "efa" / "efa.ko"
 
 
-def cargo(log, what, *arguments):
-    """Runs the toolroot's cargo on the workspace emulator/."""
+def cargo(log, what, *arguments, after=()):
+    """Runs the toolroot's cargo on the workspace emulator/; AFTER is what follows cargo's own arguments."""
     home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
     configuration = [(file, f"{CARGO}/config.toml", "ro") for file in (home / "config.toml", home / "config") if file.is_file()]
     binds = [(cache.clone_folder("emulator"), BUILD, "rw"), (cache.folder("cargo"), CARGO, "rw"), *configuration[:1]]
     environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target"}
-    command = ["cargo", *arguments, "--locked", "--manifest-path", "/efa-rs/emulator/Cargo.toml"]
+    command = ["cargo", *arguments, "--locked", "--manifest-path", "/efa-rs/emulator/Cargo.toml", *after]
     steps.run(in_toolroot(command, binds, environment), log, what)
+
+
+def emulator_lock():
+    """cargo has a lock too, but would wait for it without a word."""
+    return cache.lock(f"emulator-{cache.key(str(cache.CLONE))}")
 
 
 def emulator():
@@ -95,6 +100,6 @@ def emulator():
     if not (cache.CLONE / "emulator" / "Cargo.toml").exists():
         raise Failure("emulator/Cargo.toml is missing: this clone has no emulator to build.")
     cache.require_space(1, "the emulator")
-    with cache.lock(f"emulator-{cache.key(str(cache.CLONE))}"), steps.step("emulator") as log:
+    with emulator_lock(), steps.step("emulator") as log:
         cargo(log, "Building the emulator", "build", "--release", "--bin", "efa-emu")
     return cache.clone_folder("emulator") / "target" / "release" / "efa-emu"

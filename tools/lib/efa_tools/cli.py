@@ -58,4 +58,4 @@ def vm():
     for file in (options.emulator, options.module, options.scenario):
         if file and not file.is_file():
             raise Failure(f"There is no file {file}.")
-    return guest.run(options)[0]
+    return guest.execute(guest.prepare(options))

@@ -41,13 +41,20 @@ class Options:
 class Run:
     """A run folder and the processes of one run."""
 
-    def __init__(self, options):
+    def __init__(self, options, accelerator):
         self.options = options
+        self.accelerator = accelerator
         self.release = toolroot.kernel(options.flavour)
         self.folder = new_folder()
         self.shared = self.folder / "shared"
         (self.shared / "out").mkdir(parents=True)
         self.processes = {}
+        self.copiers = []
+        # Copies: another run may rebuild these meanwhile.
+        if options.module:
+            shutil.copy(options.module, self.shared / "efa.ko")
+        if options.devices:
+            shutil.copy(options.emulator, self.folder / "efa-emu")
 
     def start(self, name, command, binds=(), **streams):
         """Starts a program of the toolroot, with the run folder at RUN."""
@@ -84,7 +91,7 @@ class Run:
     def serve_devices(self):
         """One emulator with the devices of all guests."""
         options = self.options
-        command = [f"{BINARY}", "--control", f"{RUN}/control", "--trace", f"{RUN}/trace.log"]
+        command = [f"{RUN}/efa-emu", "--control", f"{RUN}/control", "--trace", f"{RUN}/trace.log"]
         sockets = ["control"]
         for guest in range(options.guests):
             for number, device in enumerate(options.devices):
@@ -93,13 +100,10 @@ class Run:
         if options.scenario:
             shutil.copy(options.scenario, self.folder / "scenario")
             command += ["--scenario", f"{RUN}/scenario"]
-        program = options.emulator or build.emulator()
-        # A copy: another run may rebuild it meanwhile.
-        shutil.copy(program, self.folder / "efa-emu")
         self.start("efa-emu", command)
         self.await_sockets("efa-emu", sockets)
 
-    def boot(self, guest, accelerator):
+    def boot(self, guest):
         """Starts a guest; its console goes to a file, and its command's terminal to our standard output."""
         options = self.options
         results = self.shared / f"guest{guest}"
@@ -108,7 +112,7 @@ class Run:
         environment = {
             "EFA_DRIVER": options.driver,
             "EFA_FLAVOUR": options.flavour,
-            "EFA_KO": "/run/efa-rs/efa.ko" if (self.shared / "efa.ko").exists() else "",
+            "EFA_KO": "/run/efa-rs/efa.ko" if options.module else "",
             "EFA_GUEST": guest,
             "EFA_GUESTS": options.guests,
             "TERM": os.environ.get("TERM", "dumb") if options.command is None else "dumb",
@@ -116,7 +120,7 @@ class Run:
         append = " ".join(f"{name}={value}" for name, value in environment.items())
         append += ' init=/bin/sh -- -c "mount -t virtiofs efa-rs /efa-rs && exec /efa-rs/tools/guest/init"'
         command = [
-            *qemu.machine(self.release, accelerator, options.memory, options.cpus, append),
+            *qemu.machine(self.release, self.accelerator, options.memory, options.cpus, append),
             *("-serial", f"file:{RUN}/guest{guest}.console.log"),
             *("-device", "virtio-serial-pci", "-chardev", "stdio,id=terminal,signal=off"),
             *("-device", "virtconsole,chardev=terminal"),
@@ -136,7 +140,9 @@ class Run:
             self.start(name, command, stdin=None, stdout=None, stderr=errors)
         else:
             process = self.start(name, command, stdout=subprocess.PIPE, stderr=errors)
-            threading.Thread(target=self.copy_output, args=(guest, process.stdout), daemon=True).start()
+            copier = threading.Thread(target=self.copy_output, args=(guest, process.stdout), daemon=True)
+            copier.start()
+            self.copiers.append(copier)
 
     def copy_output(self, guest, stream):
         """Passes on what the command prints, and keeps it."""
@@ -182,8 +188,9 @@ class Run:
                 )
             if taint:
                 raise Failure(f"The kernel of guest {guest} ended with the unexpected taint {taint}: see {log}.")
-        if "panicked at" in (self.folder / "efa-emu.log").read_text() if (self.folder / "efa-emu.log").exists() else False:
-            raise Failure(f"{steps.tail(self.folder / 'efa-emu.log')}\nefa-emu panicked: see above.")
+        log = self.folder / "efa-emu.log"
+        if log.exists() and "panicked at" in log.read_text(errors="replace"):
+            raise Failure(f"{steps.tail(log)}\nefa-emu panicked: see above.")
         return status
 
     def stop(self):
@@ -200,38 +207,38 @@ class Run:
             if process.poll() is None:
                 process.kill()
             process.wait()
-
-
-BINARY = f"{RUN}/efa-emu"
+        for copier in self.copiers:
+            copier.join()
 
 
 def new_folder():
     """A new run folder; of the older ones only the newest are kept."""
     runs = cache.folder("runs")
-    for old in sorted(runs.iterdir(), key=lambda path: path.stat().st_mtime)[: -KEPT_RUNS or None]:
+    for old in sorted(runs.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
         if time.time() - old.stat().st_mtime > 3600:
             shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-"), dir=runs))
 
 
-def run(options):
-    """Boots the guests; returns the exit status and the run folder."""
+def prepare(options):
+    """Builds what the guests need."""
     if options.command is None and not sys.stdin.isatty():
         raise Failure("A shell needs a terminal: run this in one, or give a command.")
     if options.command is None and options.guests > 1:
         raise Failure("A shell can be had in one guest only: leave --guests out, or give a command.")
     release = toolroot.kernel(options.flavour)
-    module = options.module
-    if options.driver != "none" and module is None:
-        module = build.module(options.driver, release)
+    if options.driver != "none" and options.module is None:
+        options.module = build.module(options.driver, release)
     if options.devices and options.emulator is None:
         options.emulator = build.emulator()
-    accelerator = qemu.accelerator()
-    run = Run(options)
-    if module:
-        shutil.copy(module, run.shared / "efa.ko")
-    plural = "s" if options.guests > 1 else ""
-    steps.note(f"guest{plural}: {release}, driver {options.driver}, {accelerator.upper()}, logs in {run.folder}")
+    return Run(options, qemu.accelerator())
+
+
+def execute(run):
+    """Boots the guests and waits for their end; returns the exit status."""
+    options = run.options
+    guests = "guests" if options.guests > 1 else "guest"
+    steps.note(f"{guests}: {run.release}, driver {options.driver}, {run.accelerator.upper()}, logs in {run.folder}")
     terminal = termios.tcgetattr(sys.stdin) if options.command is None else None
     start = time.monotonic()
     try:
@@ -239,12 +246,12 @@ def run(options):
             run.serve_devices()
         for guest in range(options.guests):
             run.serve_shares(guest)
-            run.boot(guest, accelerator)
+            run.boot(guest)
         run.wait()
     finally:
         run.stop()
         if terminal:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, terminal)
     status = run.verdict()
-    steps.note(f"guest{plural}: exit status {status}, {time.monotonic() - start:.1f} s")
-    return status, run.folder
+    steps.note(f"{guests}: exit status {status}, {time.monotonic() - start:.1f} s")
+    return status

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Counts the results in the output of kernel selftests (KTAP version 1)."""
+
+import re
+
+from .tally import Tally
+
+# A subtest's lines are indented by two spaces, or quoted with "# " by the kselftest runner.
+LINE = re.compile(r"^(?P<indent>(?:# |  )*)(?P<text>.*?)\s*$")
+RESULT = re.compile(r"^(?P<bad>not )?ok (?P<number>\d+)\s*(?:- )?(?P<name>[^#]*)(?:#\s*(?P<directive>\w+))?")
+PLAN = re.compile(r"^1\.\.(\d+)(?:\s*#\s*(?P<directive>SKIP))?")
+
+
+class Block:
+    """The tests of one level, from its start to the result of the test they belong to."""
+
+    def __init__(self):
+        self.plan = None
+        self.skipped = False
+        self.seen = 0
+        self.tally = Tally()
+
+
+def parse(text):
+    """The tally of the leaf results. What the plans announce but the output lacks has failed."""
+    blocks = [Block()]
+    for line in text.splitlines():
+        match = LINE.match(line)
+        depth = len(match["indent"]) // 2
+        plan, result = PLAN.match(match["text"]), RESULT.match(match["text"])
+        if match["text"].startswith("Bail out!"):
+            blocks[0].tally.fail(match["text"])
+        if not plan and not result:
+            continue
+        while len(blocks) <= depth:
+            blocks.append(Block())
+        if plan:
+            # A second plan at the top is that of a second program.
+            if blocks[depth].plan is not None and depth == 0:
+                blocks[0].plan += int(plan[1])
+            else:
+                blocks[depth].plan = int(plan[1])
+            blocks[depth].skipped = plan["directive"] == "SKIP"
+            continue
+        children = Tally()
+        while len(blocks) > depth + 1:
+            children += close(blocks.pop())
+        blocks[depth].seen += 1
+        count(blocks[depth].tally, result, children)
+    total = Tally()
+    for block in reversed(blocks):
+        total += close(block)
+    if blocks[0].plan is None:
+        total.fail("the output has no plan: the tests did not run")
+    return total
+
+
+def count(tally, result, children):
+    """Adds a result: its subtests' results if it has any, else its own."""
+    name = result["name"].strip() or f"test {result['number']}"
+    if children.total() and not (result["bad"] and not children.failed):
+        tally += children
+    elif result["bad"]:
+        tally += children
+        tally.fail(name)
+    elif (result["directive"] or "").upper() == "SKIP":
+        tally.skipped += 1
+    else:
+        tally.passed += 1
+
+
+def close(block):
+    """The tally of a level that is over."""
+    if block.plan is not None and block.seen != block.plan and not block.skipped:
+        missing = block.plan - block.seen
+        if missing > 0:
+            block.tally.fail(f"{missing} of {block.plan} planned tests did not run", missing)
+        else:
+            block.tally.fail(f"{block.seen} tests ran but {block.plan} were planned")
+    return block.tally

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The tests and checks: each is a function that returns its tally, and fails only if it cannot run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from . import build, cache, guest, ktap, laws, steps, toolroot
+from .failure import Failure
+from .tally import Tally
+
+# A device of each generation; the tests say which of them they need.
+DEVICES = [f"profile=efa{generation}" for generation in (2, 0, 1, 3)]
+KSELFTEST = cache.CLONE / "tests" / "kselftest"
+
+
+def check(name, problems):
+    """One check that passes if it has found no problem."""
+    tally = Tally()
+    if problems:
+        steps.note(f"{name}: failed\n" + "\n".join(f"    {problem}" for problem in problems))
+        tally.fail(name)
+    else:
+        tally.passed += 1
+    return tally
+
+
+def attempt(name, action, *arguments):
+    """One check that passes if the action, such as a build, does not fail."""
+    try:
+        action(*arguments)
+    except Failure as failure:
+        return check(name, str(failure).splitlines())
+    return check(name, [])
+
+
+def rustfmt():
+    """All Rust files have the kernel's format."""
+    command = ["rustfmt", "--check", *(f"/efa-rs/{name}" for name in laws.files("*.rs"))]
+
+    def action():
+        with steps.step("rustfmt") as log:
+            steps.run(build.in_toolroot(command), log, "rustfmt --check")
+
+    return attempt("rustfmt", action)
+
+
+def clippy_module(flavour="cloud-amd64"):
+    """The module has no warning of the compiler or of clippy with the kernel's lints."""
+    options = ("CLIPPY=1", "W=e", "CLIPPY_CONF_DIR=/efa-rs")
+    return attempt("clippy of the module", lambda: build.rust_module(toolroot.kernel(flavour), *options, variant="-clippy"))
+
+
+def clippy_emulator():
+    """The workspace emulator/ has no warning of the compiler or of clippy."""
+
+    def action():
+        with build.emulator_lock(), steps.step("clippy of the emulator") as log:
+            build.cargo(log, "clippy", "clippy", "--workspace", "--all-targets", after=("--", "-D", "warnings"))
+
+    return attempt("clippy of the emulator", action)
+
+
+def project_laws():
+    """The laws that a program can check."""
+    tally = Tally()
+    for law in laws.ALL:
+        tally += check(law.__doc__.strip(), law())
+    return tally
+
+
+CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+
+
+def test_host():
+    """The tests of the workspace emulator/, which are also those of efa_rs/hw."""
+    tally, trouble = Tally(), None
+    with build.emulator_lock(), steps.step("host tests") as log:
+        try:
+            build.cargo(log, "cargo test", "test", "--workspace", "--no-fail-fast")
+        except Failure as failure:
+            trouble = failure
+    text = Path(log.name).read_text(errors="replace")
+    for counts in CARGO_RESULT.findall(text):
+        tally += Tally(*map(int, counts))
+    tally.failures += re.findall(r"^test (\S+) .*\.\.\. FAILED$", text, re.MULTILINE)
+    if trouble:
+        steps.note(f"host tests: {trouble}")
+    if not tally.total() or trouble and not tally.failed:
+        tally.fail("cargo test did not run to its end")
+    return tally
+
+
+def test_tools():
+    """The tests of the tools."""
+    command = [sys.executable, "-m", "unittest", "discover", "--start-directory", str(cache.CLONE / "tests" / "tools"), "--verbose"]
+    with steps.step("tests of the tools") as log:
+        status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT).returncode
+    text = Path(log.name).read_text(errors="replace")
+    counts = {name: int(count) for name, count in re.findall(r"(failures|errors|skipped)=(\d+)", text)}
+    ran = re.search(r"^Ran (\d+) tests?", text, re.MULTILINE)
+    failed, skipped = counts.get("failures", 0) + counts.get("errors", 0), counts.get("skipped", 0)
+    tally = Tally(int(ran[1]) - failed - skipped, failed, skipped) if ran else Tally()
+    tally.failures += re.findall(r"^(?:FAIL|ERROR): (.*)$", text, re.MULTILINE)
+    if not tally.total() or status and not failed:
+        tally.fail("the tests of the tools did not run to their end")
+    if tally.failed:
+        steps.note(f"tests of the tools: {tally}\n{steps.tail(log.name)}")
+    return tally
+
+
+def kselftest(driver, flavour, target="run_tests", timeout=1500):
+    """The kernel selftests in a guest that has a device of each generation."""
+    name = f"{target.removeprefix('run_')} {driver} {flavour}"
+    if not (KSELFTEST / "Makefile").exists():
+        raise Failure("tests/kselftest/Makefile is missing: this clone has no kernel selftests to run.")
+    command = f"make -s -C /efa-rs/tests/kselftest {target}"
+    options = guest.Options(command, driver, flavour, DEVICES, timeout=timeout, quiet=True)
+    run, trouble = guest.prepare(options), None
+    with steps.step(name):
+        try:
+            guest.execute(run)
+        except Failure as failure:
+            trouble = failure
+    log = run.folder / "guest0.output.log"
+    output = log.read_text(errors="replace") if log.exists() else ""
+    tally = ktap.parse(output)
+    if trouble:
+        steps.note(f"{name}: {trouble}")
+        tally.fail(f"{name}: the guest was not well")
+    if tally.failed:
+        bad = [line for line in output.splitlines() if re.match(r"^[# ]*not ok", line) and "# SKIP" not in line]
+        steps.note(f"{name}: the output is in {log}\n" + "\n".join(f"    {line}" for line in bad))
+    steps.note(f"{name}: {tally}")
+    return tally
