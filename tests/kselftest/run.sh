@@ -1,0 +1,35 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+#
+# Runs the test programs, all or those that are named, and prints one KTAP document: each program is a test case of it,
+# and the program's own test cases are nested in that. Needs neither make nor the host.
+#
+# As the kernel's runner, takes kselftest_override_timeout from the environment, in seconds for each program.
+
+cd "$(dirname "$0")" || exit
+
+read -r timeout <settings
+timeout=${kselftest_override_timeout:-${timeout#timeout=}}
+programs=("$@")
+((${#programs[@]})) || mapfile -t programs < <(sed -n 's/^TEST_PROGS += //p' Makefile)
+
+echo "KTAP version 1"
+echo "1..${#programs[@]}"
+failed=0
+for index in "${!programs[@]}"; do
+	program=${programs[index]}
+	number=$((index + 1))
+	start=$EPOCHREALTIME
+	timeout --kill-after=10 "$timeout" "./$program" 2>&1 | sed -u 's/^/  /'
+	result=${PIPESTATUS[0]}
+	((elapsed = (${EPOCHREALTIME/[.,]/} - ${start/[.,]/}) / 100000))
+	echo "# $program took $((elapsed / 10)).$((elapsed % 10)) s"
+	case $result in
+	0) echo "ok $number ${program%.*}" ;;
+	4) echo "ok $number ${program%.*} # SKIP" ;;
+	124 | 137) echo "not ok $number ${program%.*} # TIMEOUT $timeout seconds" ;;
+	*) echo "not ok $number ${program%.*} # exit=$result" ;;
+	esac
+	((result == 0 || result == 4)) || failed=1
+done
+exit $failed
