@@ -2,16 +2,18 @@
 """The command lines of the tools."""
 
 import argparse
+import functools
 import sys
 from pathlib import Path
 
-from . import guest, toolroot
+from . import build, cache, check, guest, namespace, steps, suite, toolroot
 from .failure import Failure
 
 
 def guarded(main):
     """Turns a failure into its sentence and exit status 1, and Ctrl-C into 130."""
 
+    @functools.wraps(main)
     def wrapper():
         try:
             return main()
@@ -31,6 +33,11 @@ def positive(text):
     return value
 
 
+def add_combination(parser, drivers):
+    parser.add_argument("--driver", choices=drivers, default="rust", help="the efa module to load (default: rust)")
+    parser.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+
+
 @guarded
 def vm():
     parser = argparse.ArgumentParser(
@@ -38,19 +45,23 @@ def vm():
         description="Boots guests that have the toolroot as their root file system, this clone at /efa-rs and a scratch"
         " folder at /run/efa-rs/out, and runs a command in each, or a shell. The exit status is the command's.",
     )
-    parser.add_argument("--driver", choices=("rust", "c", "none"), default="rust", help="the efa module to load (default: rust)")
-    parser.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    add_combination(parser, ("rust", "c", "none"))
     parser.add_argument("--guests", type=positive, default=1, metavar="N", help="how many guests (default: 1)")
     parser.add_argument(
-        "--device", dest="devices", action="append", default=[], metavar="SPEC", help="an emulated device of each guest, such as profile=efa2"
+        "--device",
+        dest="devices",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="an emulated device of each guest, such as profile=efa2",
     )
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="what the emulator does at its start")
-    parser.add_argument("--timeout", type=float, default=None, metavar="S", help="end after that many seconds (default: 600)")
+    parser.add_argument("--timeout", type=float, metavar="S", help="end after that many seconds (default: 600; a shell: never)")
     parser.add_argument("--memory", default="1G", help="of each guest (default: 1G)")
     parser.add_argument("--cpus", type=positive, default=2, metavar="N", help="of each guest (default: 2)")
     parser.add_argument("--emulator", type=Path, metavar="FILE", help="use this efa-emu and do not build one")
     parser.add_argument("--module", type=Path, metavar="FILE", help="use this efa.ko and do not build one")
-    parser.add_argument("command", nargs="*", help="passed to sh -c (default: a shell)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="passed to sh -c (default: a shell)")
     arguments = parser.parse_args()
     command = " ".join(arguments.command) or None
     timeout = arguments.timeout or (600 if command else float("inf"))
@@ -59,3 +70,59 @@ def vm():
         if file and not file.is_file():
             raise Failure(f"There is no file {file}.")
     return guest.execute(guest.prepare(options))
+
+
+@guarded
+def build_command():
+    parser = argparse.ArgumentParser(prog="build", description="Builds parts of efa-rs in the toolroot.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("toolroot", help="the Debian root that everything else is built in")
+    commands.add_parser("emulator", help="the program efa-emu")
+    command = commands.add_parser("module", help="efa.ko")
+    add_combination(command, ("rust", "c"))
+    command.add_argument("--kernel", metavar="RELEASE", help="a kernel of the toolroot, in place of --flavour")
+    commands.add_parser("clean", help="removes what was built of this clone")
+    commands.add_parser("distclean", help="removes the whole cache, that of other clones included")
+    arguments = parser.parse_args()
+    match arguments.command:
+        case "toolroot":
+            print(toolroot.root())
+        case "emulator":
+            print(build.emulator())
+        case "module":
+            print(build.module(arguments.driver, arguments.kernel or toolroot.kernel(arguments.flavour)))
+        case "clean":
+            namespace.remove(cache.clone_folder())
+        case "distclean":
+            namespace.remove(cache.folder())
+    return 0
+
+
+@guarded
+def check_command():
+    parser = argparse.ArgumentParser(
+        prog="check", description="Runs tests and checks; the last line says how many passed, failed and were skipped."
+    )
+    suites = parser.add_subparsers(dest="suite", metavar="SUITE")
+    suites.add_parser("all", help="everything (the default)")
+    suites.add_parser("lint", help="format, warnings and laws")
+    suites.add_parser("test-host", help="the tests that need no guest")
+    suites.add_parser("test-tools", help="the tests of the tools")
+    for name, text in (("kselftest", "the kernel selftests in a guest"), ("stress", "the long ones of the kernel selftests")):
+        add_combination(suites.add_parser(name, help=text), ("rust", "c"))
+    arguments = parser.parse_args()
+    match arguments.suite:
+        case None | "all":
+            jobs = check.everything()
+        case "lint":
+            jobs = check.lint()
+        case "test-host":
+            jobs = [("host tests", suite.test_host)]
+        case "test-tools":
+            jobs = [("tests of the tools", suite.test_tools)]
+        case "kselftest":
+            jobs = [check.kselftest(arguments.driver, arguments.flavour)]
+        case "stress":
+            jobs = [("stress", lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
+    steps.note(f"the cache is {cache.folder()}")
+    return check.run(jobs)

@@ -10,6 +10,7 @@ import tempfile
 import termios
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -227,10 +228,13 @@ def prepare(options):
     if options.command is None and options.guests > 1:
         raise Failure("A shell can be had in one guest only: leave --guests out, or give a command.")
     release = toolroot.kernel(options.flavour)
-    if options.driver != "none" and options.module is None:
-        options.module = build.module(options.driver, release)
-    if options.devices and options.emulator is None:
-        options.emulator = build.emulator()
+    with ThreadPoolExecutor(2) as pool:
+        if options.driver != "none" and options.module is None:
+            module = pool.submit(build.module, options.driver, release)
+        if options.devices and options.emulator is None:
+            options.emulator = pool.submit(build.emulator).result()
+        if options.driver != "none" and options.module is None:
+            options.module = module.result()
     return Run(options, qemu.accelerator())
 
 

@@ -17,7 +17,7 @@ from .failure import Failure
 TOOLS = Path(__file__).resolve().parents[2]
 
 # What a program in the toolroot gets of the host's environment: how to reach the network.
-PASSED = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "TERM")
+PASSED = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 PASSED_PREFIXES = ("CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_")
 
 
@@ -76,6 +76,7 @@ def enter(root, command, binds=(), environment=None):
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",
         "LANG": "C.UTF-8",
+        "TERM": "dumb",
         **(environment or {}),
     }
     binds = [*binds, *certificates()]

@@ -36,12 +36,15 @@ def attempt(name, action, *arguments):
 
 
 def rustfmt():
-    """All Rust files have the kernel's format."""
-    command = ["rustfmt", "--check", *(f"/efa-rs/{name}" for name in laws.files("*.rs"))]
+    """All Rust files are formatted: those of the kernel as the kernel's are."""
+    emulator, rest = laws.files("emulator/*.rs"), laws.files("*.rs", ":!emulator/")
 
     def action():
         with steps.step("rustfmt") as log:
-            steps.run(build.in_toolroot(command), log, "rustfmt --check")
+            for edition, names in (("2024", emulator), ("2021", rest)):
+                command = ["rustfmt", "--check", "--edition", edition, *(f"/efa-rs/{name}" for name in names)]
+                if names:
+                    steps.run(build.in_toolroot(command), log, "rustfmt --check")
 
     return attempt("rustfmt", action)
 

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+#
+# What there is to do in this clone. All of it is done in a Debian root of its own, which the first use makes and keeps in
+# $XDG_CACHE_HOME/efa-rs (~/.cache/efa-rs). To build just the module for a kernel of your own: make -C KDIR M=$PWD/efa_rs.
+
+FLAVOUR ?= cloud-amd64
+DRIVER ?= rust
+DEVICES ?= profile=efa2
+
+combination = --driver $(DRIVER) --flavour $(FLAVOUR)
+devices = $(DEVICES:%=--device %)
+
+.PHONY: help
+help:
+	@echo 'make demo        boots a stock Debian kernel with an emulated EFA, which the Rust driver drives'
+	@echo 'make check       runs all tests and checks; the last line says how many passed'
+	@echo
+	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES='
+	@echo 'make module      builds efa.ko, and says where it is             DRIVER= FLAVOUR= or KVER='
+	@echo 'make emulator    builds efa-emu, and says where it is'
+	@echo 'make lint        format, warnings and the laws of the project'
+	@echo 'make test-host   the tests that need no guest'
+	@echo 'make test-tools  the tests of the tools'
+	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
+	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
+	@echo 'make clean       removes what was built of this clone'
+	@echo 'make distclean   removes the whole cache'
+	@echo
+	@echo 'DRIVER   rust (default), c (Linux'\''s own driver, for comparison) or, in make vm, none'
+	@echo 'FLAVOUR  cloud-amd64 (default, what EC2 images run) or amd64'
+	@echo 'DEVICES  a list of emulated devices (default: profile=efa2)'
+
+.PHONY: demo
+demo:
+	@tools/vm $(combination) $(devices) ibv_devinfo -v
+
+.PHONY: check
+check:
+	@tools/check
+
+.PHONY: vm
+vm:
+	@tools/vm $(combination) $(devices)
+
+.PHONY: module
+module:
+	@tools/build module $(combination) $(if $(KVER),--kernel $(KVER))
+
+.PHONY: emulator clean distclean
+emulator clean distclean:
+	@tools/build $@
+
+.PHONY: lint test-host test-tools
+lint test-host test-tools:
+	@tools/check $@
+
+.PHONY: kselftest stress
+kselftest stress:
+	@tools/check $@ $(combination)

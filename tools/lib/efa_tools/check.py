@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""make check: all tests and checks, two at a time, added up in one line."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from . import build, steps, suite, toolroot
+from .failure import Failure
+from .tally import Tally
+
+
+def lint():
+    """Format, warnings and laws."""
+    return [
+        ("laws", suite.project_laws),
+        ("rustfmt", suite.rustfmt),
+        ("clippy of the emulator", suite.clippy_emulator),
+        ("clippy of the module", suite.clippy_module),
+    ]
+
+
+def module(driver, flavour):
+    name = f"{driver} module {flavour}"
+    return name, lambda: suite.attempt(name, lambda: build.module(driver, toolroot.kernel(flavour)))
+
+
+def kselftest(driver, flavour):
+    return f"kselftest {driver} {flavour}", lambda: suite.kselftest(driver, flavour)
+
+
+def everything():
+    """In an order in which what is built early is what others wait for."""
+    cloud, stock = toolroot.FLAVOURS
+    laws, rustfmt, clippy_emulator, clippy_module = lint()
+    combinations = [(driver, flavour) for flavour in (cloud, stock) for driver in ("rust", "c")]
+    return [
+        module("rust", cloud),
+        ("emulator", lambda: suite.attempt("emulator", build.emulator)),
+        module("rust", stock),
+        ("host tests", suite.test_host),
+        laws,
+        rustfmt,
+        clippy_module,
+        clippy_emulator,
+        module("c", cloud),
+        module("c", stock),
+        ("tests of the tools", suite.test_tools),
+        *(kselftest(driver, flavour) for driver, flavour in combinations),
+    ]
+
+
+def guarded(name, job):
+    """A job that cannot run has failed."""
+    try:
+        return job()
+    except Failure as failure:
+        steps.note(f"{name}: {failure}")
+        tally = Tally()
+        tally.fail(f"{name} could not run")
+        return tally
+
+
+def run(jobs):
+    """Runs jobs; returns the exit status. The last line of the output says how many tests passed."""
+    toolroot.root()
+    total = Tally()
+    with ThreadPoolExecutor(2) as pool:
+        for tally in pool.map(lambda job: guarded(*job), jobs):
+            total += tally
+    for name in total.failures:
+        steps.note(f"failed: {name}")
+    print(total, flush=True)
+    return 1 if total.failed or not total.passed else 0
