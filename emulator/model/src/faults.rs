@@ -148,7 +148,10 @@ impl From<Status> for StatusCode {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "a status is a name, such as RESOURCE_BUSY, or a number up to 255"
+)]
 enum RawStatus {
     Number(u8),
     Name(String),

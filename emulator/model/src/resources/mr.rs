@@ -19,6 +19,9 @@ use crate::{
 /// that mixes them up is noticed. Work requests have room for keys of 24 bits.
 const REMOTE_KEY: u32 = 1 << 23;
 
+/// Bytes in a page of the host.
+const SMALLEST_PAGE: u64 = 4096;
+
 /// A memory region.
 #[derive(Debug)]
 pub(crate) struct Mr {
@@ -113,8 +116,12 @@ impl Execute for RegMr {
             }
             firmware.resources.mrs.check_room(attributes, count)?;
             let pages = page_list::read(host, list, count)?;
-            let possible =
-                |page: &u64| page % page_size == 0 && attributes.reaches(*page, page_size);
+            // No host gives out its very first page. Larger pages may begin there.
+            let possible = |page: &u64| {
+                page % page_size == 0
+                    && (*page != 0 || page_size > SMALLEST_PAGE)
+                    && attributes.reaches(*page, page_size)
+            };
             if !pages.iter().all(possible) {
                 return Err(Status::IllegalParameter.into());
             }

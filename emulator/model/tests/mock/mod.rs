@@ -4,7 +4,7 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use efa_hw::{
     admin::{AcqEntry, AcqHeader, AqEntry, Command, Response, Status, stamp},
@@ -47,18 +47,23 @@ impl World {
         self.pages.remove(&address);
     }
 
+    /// Gives the parts of each page that an access covers, with their place in the access.
     fn access(
         &mut self,
         address: u64,
         length: usize,
-        mut f: impl FnMut(usize, &mut u8),
+        mut f: impl FnMut(Range<usize>, &mut [u8]),
     ) -> Result<(), DmaError> {
         let error = DmaError { address, length };
         self.dma_bytes += length;
-        for offset in 0..length {
-            let byte = address.checked_add(offset as u64).ok_or(error)?;
-            let page = self.pages.get_mut(&(byte & !4095)).ok_or(error)?;
-            f(offset, &mut page[(byte & 4095) as usize]);
+        let mut done = 0;
+        while done < length {
+            let start = address.checked_add(done as u64).ok_or(error)?;
+            let page = self.pages.get_mut(&(start & !4095)).ok_or(error)?;
+            let offset = (start & 4095) as usize;
+            let part = (4096 - offset).min(length - done);
+            f(done..done + part, &mut page[offset..offset + part]);
+            done += part;
         }
         Ok(())
     }
@@ -88,11 +93,15 @@ impl World {
 
 impl Host for World {
     fn dma_read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
-        self.access(address, buffer.len(), |offset, byte| buffer[offset] = *byte)
+        self.access(address, buffer.len(), |range, part| {
+            buffer[range].copy_from_slice(part)
+        })
     }
 
     fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
-        self.access(address, data.len(), |offset, byte| *byte = data[offset])
+        self.access(address, data.len(), |range, part| {
+            part.copy_from_slice(&data[range])
+        })
     }
 
     fn interrupt(&mut self, vector: u16) {

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Rules that make a device misbehave.
+
+mod mock;
+
+use std::time::Duration;
+
+use efa_hw::{
+    admin::{AcqHeader, Command, Status, pd::AllocPd, uar::AllocUar},
+    checksum,
+    features::{DeviceAttr, HwHints},
+    regs::{Register, ResetReason},
+    stats::{BasicStats, NetworkStats},
+};
+use efa_model::{Profile, Rule};
+use mock::Driver;
+
+fn rule(json: &str) -> Rule {
+    serde_json::from_str(json).unwrap_or_else(|error| panic!("{json}: {error}"))
+}
+
+fn with(json: &str) -> Driver {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.device.inject(rule(json));
+    driver
+}
+
+#[test]
+fn status() {
+    let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"status":"RESOURCE_BUSY"}}"#);
+    assert_eq!(
+        driver.execute(&AllocPd {}).err(),
+        Some(Status::ResourceBusy)
+    );
+    // What fails has not happened.
+    assert_eq!(driver.device.state().resources.pd, 0);
+    assert!(driver.execute(&AllocUar {}).is_ok());
+
+    // Also one that does not exist.
+    driver.device.clear();
+    driver.device.inject(rule(
+        r#"{"when":{"opcode":"ALLOC_PD"},"then":{"status":200}}"#,
+    ));
+    assert_eq!(driver.execute_entry(AllocPd {}.to_entry()).0, 200);
+    assert!(driver.world.traced(&["ALLOC_PD() = status 200 (injected)"]));
+}
+
+#[test]
+fn skip_and_times() {
+    let mut driver =
+        with(r#"{"when":{"opcode":"ANY"},"then":{"status":"UNKNOWN_ERROR"},"skip":2,"times":3}"#);
+    let results: Vec<bool> = (0..8)
+        .map(|_| driver.execute(&AllocPd {}).is_ok())
+        .collect();
+    assert_eq!(results, [true, true, false, false, false, true, true, true]);
+    let state = driver.device.state();
+    assert_eq!((state.faults, state.faults_hit), (1, 3));
+    driver.device.clear();
+    let state = driver.device.state();
+    assert_eq!((state.faults, state.faults_hit), (0, 3));
+}
+
+#[test]
+fn selected_features_and_statistics() {
+    let mut driver = with(
+        r#"{"when":{"opcode":"GET_FEATURE","feature":"HW_HINTS"},"then":{"status":"BAD_OPCODE"}}"#,
+    );
+    driver.device.inject(rule(
+        r#"{"when":{"opcode":"GET_STATS","stats":"NETWORK"},"then":{"status":"BAD_OPCODE"}}"#,
+    ));
+    assert!(driver.feature::<DeviceAttr>().is_ok());
+    assert_eq!(driver.feature::<HwHints>().err(), Some(Status::BadOpcode));
+    assert!(driver.statistics::<BasicStats>().is_ok());
+    assert_eq!(
+        driver.statistics::<NetworkStats>().err(),
+        Some(Status::BadOpcode)
+    );
+}
+
+#[test]
+fn silence() {
+    let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"silence":true},"times":1}"#);
+    driver.submit(&AllocPd {});
+    assert!(driver.completion().is_none() && driver.world.take_interrupts().is_empty());
+    assert!(
+        driver
+            .world
+            .traced(&["ALLOC_PD() = no completion (injected)"])
+    );
+    // It was executed all the same, and is not in flight any more.
+    let state = driver.device.state();
+    assert_eq!((state.resources.pd, state.admin.in_flight), (1, 0));
+    assert_eq!((state.admin.submitted, state.admin.completed), (1, 0));
+    assert!(driver.execute(&AllocPd {}).is_ok());
+}
+
+#[test]
+fn delay() {
+    let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#);
+    driver.submit(&AllocPd {});
+    assert!(driver.completion().is_none());
+    driver.run(Duration::from_millis(50));
+    assert!(driver.completion().is_some());
+    assert_eq!(driver.world.take_interrupts(), [0]);
+}
+
+#[test]
+fn duplicate() {
+    let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"duplicate":true}}"#);
+    let id = driver.submit(&AllocPd {});
+    let first = driver.completion().unwrap();
+    assert_eq!(first.0, id);
+    assert_eq!(driver.completion(), Some(first));
+    assert!(driver.completion().is_none());
+}
+
+#[test]
+fn wrong_id() {
+    let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"wrong_id":true}}"#);
+    let id = driver.submit(&AllocPd {});
+    let (completed, _, entry) = driver.completion().unwrap();
+    assert_ne!(completed, id);
+    // All but the id is as it should be.
+    assert_eq!(
+        AcqHeader::of(&entry).checksum,
+        checksum::of_completion(&entry)
+    );
+}
+
+#[test]
+fn wrong_checksum() {
+    let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"wrong_checksum":true}}"#);
+    driver.submit(&AllocPd {});
+    let (_, _, entry) = driver.completion().unwrap();
+    assert_ne!(
+        AcqHeader::of(&entry).checksum,
+        checksum::of_completion(&entry)
+    );
+}
+
+#[test]
+fn wrong_phase() {
+    let mut driver =
+        with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"wrong_phase":true},"times":1}"#);
+    driver.submit(&AllocPd {});
+    assert!(driver.completion().is_none());
+    assert_eq!(driver.world.take_interrupts(), [0]);
+}
+
+#[test]
+fn no_interrupt() {
+    let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"no_interrupt":true}}"#);
+    driver.submit(&AllocPd {});
+    assert!(driver.world.take_interrupts().is_empty());
+    assert!(driver.completion().is_some());
+    driver.submit(&AllocUar {});
+    assert_eq!(driver.world.take_interrupts(), [0]);
+}
+
+#[test]
+fn corruption() {
+    let mut driver = with(
+        r#"{"when":{"opcode":"ALLOC_PD"},
+            "then":{"corrupt":[{"offset":8,"value":255},{"offset":63,"value":1}]}}"#,
+    );
+    driver.submit(&AllocPd {});
+    let (_, _, entry) = driver.completion().unwrap();
+    assert_eq!((entry[8], entry[63]), (255, 1));
+    assert_eq!(
+        AcqHeader::of(&entry).checksum,
+        checksum::of_completion(&entry)
+    );
+}
+
+#[test]
+fn rules_add_up() {
+    let mut driver = with(r#"{"when":{"opcode":"ANY"},"then":{"delay_ms":10}}"#);
+    driver.device.inject(rule(
+        r#"{"when":{"opcode":"ALLOC_PD"},"then":{"status":"BAD_OPCODE"}}"#,
+    ));
+    driver.submit(&AllocPd {});
+    assert!(driver.completion().is_none());
+    driver.run(Duration::from_millis(10));
+    assert_eq!(driver.completion().unwrap().1, u8::from(Status::BadOpcode));
+    assert_eq!(driver.device.state().faults_hit, 2);
+}
+
+#[test]
+fn registers() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let status = driver.read(Register::DevSts);
+    for (then, expected) in [
+        (r#"{"silence":true}"#, None),
+        (r#"{"wrong_req_id":true}"#, None),
+        (r#"{"value":4294967295}"#, Some((0x58, u32::MAX))),
+        (r#"{"wrong_offset":true}"#, Some((0x5c, status))),
+    ] {
+        driver.device.clear();
+        driver.device.inject(rule(&format!(
+            r#"{{"when":{{"register":"DEV_STS"}},"then":{then}}}"#
+        )));
+        let response = driver.read_raw(0x58);
+        assert_eq!(
+            response.map(|response| (response.reg_off, response.reg_val)),
+            expected
+        );
+        assert!(driver.read_raw(0).is_some());
+    }
+    assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn reset_that_never_starts() {
+    let mut driver = with(r#"{"when":{"reset":true},"then":{"never_starts":true},"times":1}"#);
+    driver.start_reset(ResetReason::Normal);
+    driver.set_response_address();
+    driver.run(Duration::from_secs(100));
+    assert!(!driver.status().reset_in_progress && driver.status().ready);
+    // The driver may try again.
+    driver.reset(ResetReason::InitError);
+    driver.set_up();
+    assert!(driver.execute(&AllocPd {}).is_ok());
+    assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn reset_that_never_ends() {
+    for clear in [false, true] {
+        let mut driver = with(r#"{"when":{"reset":true},"then":{"never_ends":true},"times":1}"#);
+        driver.start_reset(ResetReason::Normal);
+        driver.set_response_address();
+        driver.write(Register::DevCtl, 0);
+        driver.run(Duration::from_secs(100));
+        assert!(driver.status().reset_in_progress);
+        if clear {
+            driver.device.clear();
+            assert!(!driver.status().reset_in_progress);
+        }
+        driver.reset(ResetReason::InitError);
+        driver.set_up();
+        assert!(driver.execute(&AllocPd {}).is_ok());
+        assert_eq!(driver.device.state().protocol_errors, 0);
+    }
+}
+
+#[test]
+fn rules_that_make_no_sense() {
+    for (json, part) in [
+        (r#"{"when":{},"then":{}}"#, "exactly one of"),
+        (
+            r#"{"when":{"opcode":"ANY","reset":true},"then":{}}"#,
+            "exactly one of",
+        ),
+        (
+            r#"{"when":{"opcode":"ALLOC"},"then":{}}"#,
+            "no opcode \"ALLOC\", only CREATE_QP, ",
+        ),
+        (
+            r#"{"when":{"register":"STS"},"then":{}}"#,
+            "no register \"STS\"",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY","feature":"HW_HINTS"},"then":{}}"#,
+            "GET_FEATURE or SET_FEATURE",
+        ),
+        (
+            r#"{"when":{"opcode":"GET_FEATURE","feature":"X"},"then":{}}"#,
+            "no feature \"X\"",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY","stats":"BASIC"},"then":{}}"#,
+            "GET_STATS",
+        ),
+        (
+            r#"{"when":{"opcode":"GET_STATS","stats":"X"},"then":{}}"#,
+            "no statistics \"X\"",
+        ),
+        (r#"{"when":{"opcode":"ANY"},"then":{"value":1}}"#, "`value`"),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"never_ends":true}}"#,
+            "`never_ends`",
+        ),
+        (
+            r#"{"when":{"register":"CAPS"},"then":{"delay_ms":1}}"#,
+            "`delay_ms`",
+        ),
+        (
+            r#"{"when":{"reset":true},"then":{"silence":true}}"#,
+            "`silence`",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"status":"X"}}"#,
+            "no status \"X\"",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"status":256}}"#,
+            "status",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"corrupt":[{"offset":64,"value":0}]}}"#,
+            "64",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"nonsense":true}}"#,
+            "nonsense",
+        ),
+        (r#"{"when":{"opcode":"ANY"}}"#, "then"),
+    ] {
+        let error = serde_json::from_str::<Rule>(json)
+            .expect_err(json)
+            .to_string();
+        assert!(error.contains(part), "{json}: {error}");
+    }
+}

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Memory regions and the lists of their pages.
+
+mod mock;
+
+use efa_hw::admin::{
+    CtrlBuffInfo, Status,
+    control::{CHUNK_ENTRIES, CHUNK_NEXT_OFFSET},
+    mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrPermissions, RegMrResponse},
+    pd::AllocPd,
+};
+use efa_model::Profile;
+use mock::{Driver, World};
+
+const PAGE: u64 = 4096;
+
+struct Set {
+    driver: Driver,
+    pd: u16,
+}
+
+impl Set {
+    fn new(profile: Profile) -> Self {
+        let mut driver = Driver::new(profile);
+        let pd = driver.execute(&AllocPd {}).unwrap().pd;
+        Self { driver, pd }
+    }
+
+    /// A region of so many pages of 4 KiB.
+    fn region(&self, pages: u64, list: PageList) -> RegMr {
+        let mut command = RegMr {
+            pd: self.pd,
+            mr_length: pages * PAGE,
+            flags: RegMrFlags {
+                phys_page_size_shift: 12,
+                mem_addr_phy_mode_en: false,
+            },
+            permissions: RegMrPermissions {
+                local_write_enable: true,
+                ..Default::default()
+            },
+            iova: 0x7f00_0000_0000,
+            ..Default::default()
+        };
+        command.set_page_list(list);
+        command
+    }
+
+    fn register(&mut self, command: &RegMr) -> Result<RegMrResponse, Status> {
+        let before = self.driver.device.state().resources;
+        let result = self.driver.execute(command);
+        if result.is_err() {
+            assert_eq!(self.driver.device.state().resources, before);
+        }
+        result
+    }
+
+    fn pages(&self) -> usize {
+        self.driver.device.state().resources.mr_pages
+    }
+}
+
+fn one_page(address: u64) -> PageList {
+    PageList::Inline([address, 0, 0, 0])
+}
+
+/// Writes a list of pages and returns where it is.
+fn write_list(world: &mut World, pages: &[u64]) -> CtrlBuffInfo {
+    let bytes: Vec<u8> = pages.iter().flat_map(|page| page.to_le_bytes()).collect();
+    let address = world.map((bytes.len() as u64).div_ceil(PAGE));
+    world.write(address, &bytes);
+    CtrlBuffInfo {
+        length: bytes.len() as u32,
+        address,
+    }
+}
+
+/// Writes an indirect list of pages and returns its chunks.
+fn write_chunks(world: &mut World, pages: &[u64]) -> Vec<CtrlBuffInfo> {
+    let buffers: Vec<u64> = pages
+        .chunks(512)
+        .map(|pages| write_list(world, pages).address)
+        .collect();
+    let chunks: Vec<CtrlBuffInfo> = buffers
+        .chunks(CHUNK_ENTRIES)
+        .map(|buffers| {
+            let address = world.map(1);
+            for (index, buffer) in buffers.iter().enumerate() {
+                world.write(address + index as u64 * 8, &buffer.to_le_bytes());
+            }
+            CtrlBuffInfo {
+                length: buffers.len() as u32 * 8 + 12,
+                address,
+            }
+        })
+        .collect();
+    for pair in chunks.windows(2) {
+        world.write(
+            pair[0].address + CHUNK_NEXT_OFFSET as u64,
+            &pair[1].encode(),
+        );
+    }
+    chunks
+}
+
+fn page_addresses(count: u64) -> Vec<u64> {
+    (1..=count).map(|page| page * PAGE).collect()
+}
+
+#[test]
+fn pages_in_the_command() {
+    let mut set = Set::new(Profile::Efa2);
+    for count in 1..=4 {
+        let mut pages = [0; 4];
+        for page in 0..count {
+            pages[page as usize] = (page + 1) * PAGE;
+        }
+        let command = set.region(count, PageList::Inline(pages));
+        let response = set.register(&command).unwrap();
+        assert_ne!(response.l_key, response.r_key);
+        assert!(response.l_key < 1 << 24 && response.r_key < 1 << 24);
+        assert!(response.validity.recv_ic_id && response.validity.rdma_read_ic_id);
+        assert_eq!(set.pages(), count as usize);
+        let l_key = response.l_key;
+        set.driver.execute(&DeregMr { l_key }).unwrap();
+        assert_eq!(set.pages(), 0);
+
+        // One page less than the region has, and one more.
+        pages[count as usize - 1] = 0;
+        let command = set.region(count + 1, PageList::Inline(pages));
+        assert!(set.register(&command).is_err());
+    }
+    let command = set.region(1, PageList::Inline([PAGE, PAGE, 0, 0]));
+    assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+    let command = set.region(5, PageList::Inline([PAGE; 4]));
+    assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn pages_in_a_buffer() {
+    let mut set = Set::new(Profile::Efa2);
+    for count in [1, 5, 512, 513, 3000] {
+        let buffer = write_list(&mut set.driver.world, &page_addresses(count));
+        let before = set.pages();
+        let good = set.region(count, PageList::Direct(buffer));
+        set.register(&good).unwrap();
+        assert_eq!(set.pages() - before, count as usize);
+
+        for length in [0, buffer.length - 8, buffer.length - 1, buffer.length + 8] {
+            let mut wrong = good;
+            wrong.set_page_list(PageList::Direct(CtrlBuffInfo { length, ..buffer }));
+            assert_eq!(set.register(&wrong), Err(Status::MalformedRequest));
+        }
+        let mut wrong = good;
+        wrong.control.ctrl_data = false;
+        wrong.control.ctrl_data_indirect = true;
+        assert_eq!(set.register(&wrong), Err(Status::MalformedRequest));
+    }
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn pages_in_chunks() {
+    let mut set = Set::new(Profile::Efa2);
+    // Up to and beyond a buffer, a chunk, and two chunks.
+    let per_chunk = 512 * CHUNK_ENTRIES as u64;
+    for count in [
+        1,
+        512,
+        513,
+        per_chunk,
+        per_chunk + 1,
+        2 * per_chunk,
+        2 * per_chunk + 1,
+    ] {
+        let chunks = write_chunks(&mut set.driver.world, &page_addresses(count));
+        assert_eq!(chunks.len() as u64, count.div_ceil(per_chunk));
+        let good = set.region(count, PageList::Indirect(chunks[0]));
+        let l_key = set.register(&good).unwrap().l_key;
+        assert_eq!(set.pages(), count as usize);
+        set.driver.execute(&DeregMr { l_key }).unwrap();
+
+        let length = chunks[0].length;
+        for length in [0, 11, 12, length - 8, length + 8, u32::MAX] {
+            let mut wrong = good;
+            wrong.set_page_list(PageList::Indirect(CtrlBuffInfo {
+                length,
+                ..chunks[0]
+            }));
+            assert_eq!(
+                set.register(&wrong),
+                Err(Status::MalformedRequest),
+                "{length}"
+            );
+        }
+        if let [.., last, _] = chunks[..] {
+            let next = last.address + CHUNK_NEXT_OFFSET as u64;
+            set.driver.world.write(next, &[0xff; 4]);
+            assert_eq!(set.register(&good), Err(Status::MalformedRequest));
+        }
+    }
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
+}
+
+/// A chain that refers to itself ends where the region does.
+#[test]
+fn chain_without_end() {
+    let mut set = Set::new(Profile::Efa2);
+    let count = 1 << 20;
+    let chunks = write_chunks(
+        &mut set.driver.world,
+        &page_addresses(512 * CHUNK_ENTRIES as u64),
+    );
+    let chunk = chunks[0];
+    let next = chunk.address + CHUNK_NEXT_OFFSET as u64;
+    set.driver.world.write(next, &chunk.encode());
+    let command = set.region(count, PageList::Indirect(chunk));
+    // The last chunk would have to be shorter.
+    assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+    set.driver.world.dma_bytes = 0;
+    let mut command = set.region(u64::from(u32::MAX), PageList::Indirect(chunk));
+    assert_eq!(
+        set.register(&command),
+        Err(Status::ResourceAllocationFailure)
+    );
+    command.mr_length = u64::MAX - command.iova;
+    assert_eq!(
+        set.register(&command),
+        Err(Status::ResourceAllocationFailure)
+    );
+    assert!(
+        set.driver.world.dma_bytes < 10_000,
+        "it read the list nevertheless"
+    );
+}
+
+#[test]
+fn list_that_is_not_mapped() {
+    let mut set = Set::new(Profile::Efa2);
+    let buffer = CtrlBuffInfo {
+        length: 40,
+        address: 0xdead_0000,
+    };
+    let command = set.region(5, PageList::Direct(buffer));
+    assert_eq!(set.register(&command), Err(Status::UnknownError));
+    assert_eq!(set.driver.device.state().protocol_errors, 1);
+
+    let chunks = write_chunks(&mut set.driver.world, &page_addresses(1000));
+    set.driver
+        .world
+        .write(chunks[0].address + 8, &0xdead_0000_u64.to_le_bytes());
+    let command = set.region(1000, PageList::Indirect(chunks[0]));
+    assert_eq!(set.register(&command), Err(Status::UnknownError));
+    assert_eq!(set.driver.device.state().protocol_errors, 2);
+}
+
+#[test]
+fn page_sizes() {
+    let mut set = Set::new(Profile::Efa2);
+    let mut command = set.region(1, one_page(1 << 30));
+    for shift in 0..32 {
+        command.flags.phys_page_size_shift = shift;
+        command.iova = 0;
+        command.mr_length = 1 << shift;
+        let expected = (12..=30).contains(&shift);
+        assert_eq!(set.register(&command).is_ok(), expected, "shift {shift}");
+    }
+    // A region that starts and ends within pages has one page more than its length tells.
+    command.flags.phys_page_size_shift = 12;
+    command.iova = PAGE - 1;
+    command.mr_length = 2;
+    assert_eq!(set.register(&command), Err(Status::IllegalParameter));
+    command.set_page_list(PageList::Inline([PAGE, 3 * PAGE, 0, 0]));
+    command.page_num = 3;
+    assert_eq!(set.register(&command), Err(Status::IllegalParameter));
+    command.page_num = 2;
+    set.register(&command).unwrap();
+}
+
+#[test]
+fn addresses_of_pages() {
+    let mut set = Set::new(Profile::Efa2);
+    for address in [0, 1, PAGE - 1, PAGE + 8, 1 << 48, u64::MAX - PAGE + 1] {
+        let command = set.region(1, one_page(address));
+        assert_eq!(
+            set.register(&command),
+            Err(Status::IllegalParameter),
+            "{address:#x}"
+        );
+    }
+    let command = set.region(1, one_page((1 << 48) - PAGE));
+    set.register(&command).unwrap();
+}
+
+#[test]
+fn lengths() {
+    let mut set = Set::new(Profile::Efa2);
+    let mut command = set.region(1, one_page(PAGE));
+    command.mr_length = 0;
+    assert_eq!(set.register(&command), Err(Status::IllegalParameter));
+    command.iova = u64::MAX;
+    command.mr_length = 2;
+    assert_eq!(set.register(&command), Err(Status::IllegalParameter));
+    // Up to the last byte of all addresses there is one page.
+    command.mr_length = 1;
+    set.register(&command).unwrap();
+}
+
+#[test]
+fn permissions() {
+    for (profile, read, write) in [
+        (Profile::Efa0, false, false),
+        (Profile::Efa1, true, false),
+        (Profile::Efa2, true, true),
+    ] {
+        let mut set = Set::new(profile);
+        let mut command = set.region(1, one_page(PAGE));
+        command.permissions.remote_read_enable = true;
+        assert_eq!(set.register(&command).is_ok(), read, "{profile:?}");
+        command.permissions.remote_read_enable = false;
+        command.permissions.remote_write_enable = true;
+        assert_eq!(set.register(&command).is_ok(), write, "{profile:?}");
+    }
+}
+
+#[test]
+fn physical_memory() {
+    let mut set = Set::new(Profile::Efa2);
+    let mut command = set.region(1, PageList::Inline([0; 4]));
+    command.flags = RegMrFlags {
+        phys_page_size_shift: 0,
+        mem_addr_phy_mode_en: true,
+    };
+    command.iova = 0;
+    command.mr_length = 1 << 48;
+    set.register(&command).unwrap();
+    assert_eq!(set.pages(), 0);
+    command.page_num = 2;
+    assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+}
+
+#[test]
+fn room_for_pages() {
+    let mut set = Set::new(Profile::Efa2);
+    set.driver
+        .device
+        .set(serde_json::from_str(r#"{"max_mr_pages":4,"max_total_pages":6}"#).unwrap());
+    let buffer = write_list(&mut set.driver.world, &page_addresses(5));
+    let command = set.region(5, PageList::Direct(buffer));
+    assert_eq!(
+        set.register(&command),
+        Err(Status::ResourceAllocationFailure)
+    );
+    let four = set.region(4, PageList::Inline([PAGE; 4]));
+    let l_key = set.register(&four).unwrap().l_key;
+    assert_eq!(set.register(&four), Err(Status::ResourceAllocationFailure));
+    set.driver
+        .execute(&AllocMr {
+            pd: set.pd,
+            max_pages: 2,
+        })
+        .unwrap();
+    let one = set.region(1, one_page(PAGE));
+    assert_eq!(set.register(&one), Err(Status::ResourceAllocationFailure));
+    set.driver.execute(&DeregMr { l_key }).unwrap();
+    set.register(&four).unwrap();
+}

@@ -1,0 +1,864 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Objects: limits, numbers, dependencies, the state machine of queue pairs.
+
+mod mock;
+
+use std::collections::BTreeSet;
+
+use efa_hw::{
+    admin::{
+        Command, Status,
+        ah::{CreateAh, DestroyAh},
+        cq::{CqCaps1, CqCaps2, CreateCq, CreateCqResponse, DestroyCq},
+        eq::{CreateEq, CreateEqCaps, DestroyEq},
+        mr::{AllocMr, DeregMr},
+        pd::{AllocPd, DeallocPd},
+        qp::{
+            CreateQp, CreateQpFlags, CreateQpResponse, DestroyQp, ModifyQp, ModifyQpMask, QpState,
+            QpType, QueryQp,
+        },
+        uar::{AllocUar, DeallocUar},
+    },
+    features::EqEvents,
+    regs::{EqDb, Register},
+};
+use efa_model::{Profile, ResourceCounts};
+use mock::Driver;
+
+/// A driver with one of each of what others depend on.
+struct Set {
+    driver: Driver,
+    pd: u16,
+    uar: u16,
+    eqn: u16,
+    ring: u64,
+}
+
+impl Set {
+    fn new(profile: Profile) -> Self {
+        let mut driver = Driver::new(profile);
+        let ring = driver.world.map(1);
+        let pd = driver.execute(&AllocPd {}).unwrap().pd;
+        let uar = driver.execute(&AllocUar {}).unwrap().uar;
+        let mut set = Self {
+            driver,
+            pd,
+            uar,
+            eqn: 0,
+            ring,
+        };
+        if profile != Profile::Efa0 {
+            let command = set.create_eq();
+            set.eqn = set.driver.execute(&command).unwrap().eqn;
+        }
+        set
+    }
+
+    fn create_eq(&self) -> CreateEq {
+        CreateEq {
+            depth: 64,
+            msix_vector: 1,
+            caps: CreateEqCaps {
+                entry_size_words: 4,
+            },
+            base_address: self.ring,
+            events: EqEvents { completion: true },
+        }
+    }
+
+    fn create_cq(&self) -> CreateCq {
+        CreateCq {
+            caps_1: CqCaps1::default(),
+            caps_2: CqCaps2 {
+                cq_entry_size_words: 8,
+                set_src_addr: true,
+            },
+            sub_cq_depth: 64,
+            eqn: 0,
+            base_address: self.ring,
+            l_key: 0,
+            num_sub_cqs: 1,
+            uar: self.uar,
+        }
+    }
+
+    fn cq(&mut self) -> u16 {
+        let command = self.create_cq();
+        self.driver.execute(&command).unwrap().cq_idx
+    }
+
+    fn create_qp(&self, qp_type: QpType, cq: u16) -> CreateQp {
+        CreateQp {
+            pd: self.pd,
+            qp_type: qp_type.into(),
+            rq_base_addr: self.ring,
+            send_cq_idx: cq.into(),
+            recv_cq_idx: cq.into(),
+            send_queue_ring_size: 64 * 64,
+            send_queue_depth: 64,
+            recv_queue_ring_size: 64 * 16,
+            recv_queue_depth: 64,
+            uar: self.uar,
+            ..Default::default()
+        }
+    }
+
+    fn qp(&mut self, qp_type: QpType) -> u32 {
+        let cq = self.cq();
+        let command = self.create_qp(qp_type, cq);
+        self.driver.execute(&command).unwrap().qp_handle
+    }
+
+    fn counts(&self) -> ResourceCounts {
+        self.driver.device.state().resources
+    }
+
+    /// Asserts that a command fails and changes nothing.
+    fn fails(&mut self, command: &impl Command, status: Status) {
+        let before = self.counts();
+        assert_eq!(self.driver.execute(command).err(), Some(status));
+        assert_eq!(self.counts(), before);
+    }
+
+    fn set(&mut self, overrides: &str) {
+        self.driver
+            .device
+            .set(serde_json::from_str(overrides).unwrap());
+    }
+}
+
+#[test]
+fn limits() {
+    let mut set = Set::new(Profile::Efa2);
+    set.set(
+        r#"{"max_pd":3,"max_uar":2,"max_eq":2,"max_ah":2,"max_cq":2,"max_qp":2,"max_mr":2,
+            "max_mr_pages":100,"max_total_pages":150}"#,
+    );
+    let full = Status::ResourceAllocationFailure;
+    set.driver.execute(&AllocPd {}).unwrap();
+    set.driver.execute(&AllocPd {}).unwrap();
+    set.fails(&AllocPd {}, full);
+    set.driver.execute(&AllocUar {}).unwrap();
+    set.fails(&AllocUar {}, full);
+    let command = set.create_eq();
+    set.driver.execute(&command).unwrap();
+    set.fails(&command, full);
+    let command = set.create_cq();
+    let cq = set.driver.execute(&command).unwrap().cq_idx;
+    set.driver.execute(&command).unwrap();
+    set.fails(&command, full);
+    let command = set.create_qp(QpType::Srd, cq);
+    set.driver.execute(&command).unwrap();
+    set.driver.execute(&command).unwrap();
+    set.fails(&command, full);
+    let mut command = CreateAh {
+        dest_addr: [1; 16],
+        pd: set.pd,
+    };
+    set.driver.execute(&command).unwrap();
+    command.dest_addr[0] = 2;
+    set.driver.execute(&command).unwrap();
+    command.dest_addr[0] = 3;
+    set.fails(&command, full);
+    let mut command = AllocMr {
+        pd: set.pd,
+        max_pages: 101,
+    };
+    set.fails(&command, full);
+    command.max_pages = 100;
+    let l_key = set.driver.execute(&command).unwrap().l_key;
+    set.fails(&command, full);
+    command.max_pages = 50;
+    set.driver.execute(&command).unwrap();
+    command.max_pages = 1;
+    set.fails(&command, full);
+    set.driver.execute(&DeregMr { l_key }).unwrap();
+    set.driver.execute(&command).unwrap();
+    set.fails(&command, full);
+
+    // Without the limits there is room again.
+    set.driver.device.clear();
+    set.driver.execute(&AllocPd {}).unwrap();
+}
+
+#[test]
+fn numbers_are_reused_late() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let limit = 256;
+    let mut seen = BTreeSet::new();
+    for _ in 0..limit {
+        let pd = driver.execute(&AllocPd {}).unwrap().pd;
+        assert!(pd != 0 && seen.insert(pd), "{pd} again");
+        driver.execute(&DeallocPd { pd }).unwrap();
+    }
+    for round in 0..3 {
+        for _ in 0..limit {
+            let pd = driver.execute(&AllocPd {}).unwrap().pd;
+            assert!(seen.contains(&pd), "{pd} is new in round {round}");
+        }
+        assert!(driver.execute(&AllocPd {}).is_err());
+        for &pd in &seen {
+            driver.execute(&DeallocPd { pd }).unwrap();
+        }
+    }
+}
+
+#[test]
+fn numbers_of_nothing() {
+    let mut set = Set::new(Profile::Efa2);
+    let cq = set.cq();
+    let illegal = Status::IllegalParameter;
+    for number in [0, 77, u16::MAX] {
+        set.fails(&DeallocPd { pd: number }, illegal);
+        set.fails(&DeallocUar { uar: number }, illegal);
+        set.fails(&DestroyEq { eqn: number }, illegal);
+        set.fails(&DestroyCq { cq_idx: number }, illegal);
+        set.fails(
+            &DestroyAh {
+                ah: number,
+                pd: set.pd,
+            },
+            illegal,
+        );
+        for number in [u32::from(number), u32::from(number) | 1 << 16, u32::MAX] {
+            set.fails(&DeregMr { l_key: number }, illegal);
+            set.fails(&DestroyQp { qp_handle: number }, illegal);
+            set.fails(&QueryQp { qp_handle: number }, illegal);
+            set.fails(
+                &ModifyQp {
+                    qp_handle: number,
+                    ..Default::default()
+                },
+                illegal,
+            );
+        }
+        let good = set.create_qp(QpType::Srd, cq);
+        set.fails(&CreateQp { pd: number, ..good }, illegal);
+        set.fails(
+            &CreateQp {
+                uar: number,
+                ..good
+            },
+            illegal,
+        );
+        let cq_idx = number.into();
+        set.fails(
+            &CreateQp {
+                send_cq_idx: cq_idx,
+                ..good
+            },
+            illegal,
+        );
+        set.fails(
+            &CreateQp {
+                recv_cq_idx: cq_idx | 1 << 16,
+                ..good
+            },
+            illegal,
+        );
+        let good = set.create_cq();
+        set.fails(
+            &CreateCq {
+                uar: number,
+                ..good
+            },
+            illegal,
+        );
+        set.fails(
+            &CreateCq {
+                caps_1: CqCaps1 {
+                    interrupt_mode_enabled: true,
+                    virt: false,
+                },
+                eqn: number,
+                ..good
+            },
+            illegal,
+        );
+        set.fails(
+            &CreateAh {
+                pd: number,
+                dest_addr: [1; 16],
+            },
+            illegal,
+        );
+        set.fails(
+            &AllocMr {
+                pd: number,
+                max_pages: 1,
+            },
+            illegal,
+        );
+    }
+    // Freed numbers are numbers of nothing, too.
+    let pd = set.driver.execute(&AllocPd {}).unwrap().pd;
+    set.driver.execute(&DeallocPd { pd }).unwrap();
+    set.fails(&DeallocPd { pd }, illegal);
+}
+
+#[test]
+fn what_is_used_is_busy() {
+    let mut set = Set::new(Profile::Efa2);
+    let busy = Status::ResourceBusy;
+    let (pd, uar, eqn) = (set.pd, set.uar, set.eqn);
+
+    let mut command = set.create_cq();
+    command.caps_1.interrupt_mode_enabled = true;
+    command.eqn = eqn;
+    let cq_idx = set.driver.execute(&command).unwrap().cq_idx;
+    set.fails(&DestroyEq { eqn }, busy);
+    set.fails(&DeallocUar { uar }, busy);
+
+    let command = set.create_qp(QpType::Srd, cq_idx);
+    let qp_handle = set.driver.execute(&command).unwrap().qp_handle;
+    set.fails(&DestroyCq { cq_idx }, busy);
+    set.fails(&DeallocPd { pd }, busy);
+    set.driver.execute(&DestroyQp { qp_handle }).unwrap();
+    set.fails(&DeallocUar { uar }, busy);
+    set.driver.execute(&DestroyCq { cq_idx }).unwrap();
+    set.driver.execute(&DestroyEq { eqn }).unwrap();
+    set.driver.execute(&DeallocUar { uar }).unwrap();
+
+    let command = CreateAh {
+        pd,
+        dest_addr: [1; 16],
+    };
+    let ah = set.driver.execute(&command).unwrap().ah;
+    set.fails(&DeallocPd { pd }, busy);
+    set.driver.execute(&DestroyAh { ah, pd }).unwrap();
+    let command = AllocMr { pd, max_pages: 1 };
+    let l_key = set.driver.execute(&command).unwrap().l_key;
+    set.fails(&DeallocPd { pd }, busy);
+    set.driver.execute(&DeregMr { l_key }).unwrap();
+    set.driver.execute(&DeallocPd { pd }).unwrap();
+    assert_eq!(set.counts(), ResourceCounts::default());
+}
+
+/// Each of the two completion queues of a queue pair counts.
+#[test]
+fn queue_pair_with_two_completion_queues() {
+    let mut set = Set::new(Profile::Efa2);
+    let (send, recv) = (set.cq(), set.cq());
+    let mut command = set.create_qp(QpType::Ud, send);
+    command.recv_cq_idx = recv.into();
+    let qp_handle = set.driver.execute(&command).unwrap().qp_handle;
+    for cq_idx in [send, recv] {
+        set.fails(&DestroyCq { cq_idx }, Status::ResourceBusy);
+    }
+    set.driver.execute(&DestroyQp { qp_handle }).unwrap();
+    for cq_idx in [send, recv] {
+        set.driver.execute(&DestroyCq { cq_idx }).unwrap();
+    }
+}
+
+#[test]
+fn address_handles_are_per_peer_and_domain() {
+    let mut set = Set::new(Profile::Efa2);
+    let (pd, other_pd) = (set.pd, set.driver.execute(&AllocPd {}).unwrap().pd);
+    let peer = |pd, peer| CreateAh {
+        pd,
+        dest_addr: [peer; 16],
+    };
+    let ah = set.driver.execute(&peer(pd, 1)).unwrap().ah;
+    assert_eq!(set.driver.execute(&peer(pd, 1)).unwrap().ah, ah);
+    assert_ne!(set.driver.execute(&peer(pd, 2)).unwrap().ah, ah);
+    assert_ne!(set.driver.execute(&peer(other_pd, 1)).unwrap().ah, ah);
+    assert_eq!(set.counts().ah, 3);
+
+    set.fails(&DestroyAh { ah, pd: other_pd }, Status::IllegalParameter);
+    set.driver.execute(&DestroyAh { ah, pd }).unwrap();
+    assert_eq!(set.counts().ah, 3);
+    set.driver.execute(&DestroyAh { ah, pd }).unwrap();
+    assert_eq!(set.counts().ah, 2);
+    set.fails(&DestroyAh { ah, pd }, Status::IllegalParameter);
+    assert_ne!(set.driver.execute(&peer(pd, 1)).unwrap().ah, ah);
+
+    set.fails(&peer(pd, 0), Status::IllegalParameter);
+}
+
+#[test]
+fn event_queues() {
+    let mut set = Set::new(Profile::Efa2);
+    let illegal = Status::IllegalParameter;
+    let good = set.create_eq();
+    set.fails(&CreateEq { depth: 0, ..good }, illegal);
+    set.fails(&CreateEq { depth: 65, ..good }, illegal);
+    set.fails(
+        &CreateEq {
+            depth: 2048,
+            ..good
+        },
+        illegal,
+    );
+    set.fails(
+        &CreateEq {
+            msix_vector: 33,
+            ..good
+        },
+        illegal,
+    );
+    let caps = CreateEqCaps {
+        entry_size_words: 8,
+    };
+    set.fails(&CreateEq { caps, ..good }, illegal);
+    let events = EqEvents { completion: false };
+    set.fails(&CreateEq { events, ..good }, illegal);
+    for base_address in [0, set.ring + 8, 1 << 48, u64::MAX - 15] {
+        set.fails(
+            &CreateEq {
+                base_address,
+                ..good
+            },
+            illegal,
+        );
+    }
+
+    let arm = EqDb {
+        eqn: set.eqn,
+        arm: true,
+    };
+    set.driver.write(Register::EqDb, arm.into_raw());
+    assert_eq!(set.driver.device.state().armed_eqs, 1);
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
+    set.driver
+        .write(Register::EqDb, EqDb { eqn: 9, arm: true }.into_raw());
+    assert_eq!(set.driver.device.state().protocol_errors, 1);
+}
+
+#[test]
+fn device_without_event_queues() {
+    let mut set = Set::new(Profile::Efa0);
+    let command = set.create_eq();
+    set.fails(&command, Status::UnsupportedOpcode);
+    // Completion queues that are polled work.
+    set.cq();
+}
+
+#[test]
+fn completion_queues() {
+    let mut set = Set::new(Profile::Efa2);
+    let illegal = Status::IllegalParameter;
+    let good = set.create_cq();
+    let caps_2 = |cq_entry_size_words, set_src_addr| CqCaps2 {
+        cq_entry_size_words,
+        set_src_addr,
+    };
+    for caps_2 in [
+        caps_2(0, false),
+        caps_2(5, false),
+        caps_2(16, false),
+        caps_2(4, true),
+    ] {
+        set.fails(&CreateCq { caps_2, ..good }, illegal);
+    }
+    for sub_cq_depth in [0, 63, 32769] {
+        set.fails(
+            &CreateCq {
+                sub_cq_depth,
+                ..good
+            },
+            illegal,
+        );
+    }
+    for num_sub_cqs in [0, 2] {
+        set.fails(
+            &CreateCq {
+                num_sub_cqs,
+                ..good
+            },
+            illegal,
+        );
+    }
+    for base_address in [0, set.ring + 16, (1 << 48) - 32, u64::MAX - 31] {
+        set.fails(
+            &CreateCq {
+                base_address,
+                ..good
+            },
+            illegal,
+        );
+    }
+    set.fails(&CreateCq { l_key: 1, ..good }, illegal);
+    let caps_1 = CqCaps1 {
+        interrupt_mode_enabled: false,
+        virt: true,
+    };
+    set.fails(&CreateCq { caps_1, ..good }, illegal);
+
+    // Only one with events has a doorbell.
+    let response: CreateCqResponse = set.driver.execute(&good).unwrap();
+    assert!(!response.flags.db_valid);
+    assert_eq!(response.sub_cq_actual_depth, 64);
+    let caps_1 = CqCaps1 {
+        interrupt_mode_enabled: true,
+        virt: false,
+    };
+    let eqn = set.eqn;
+    let response = set
+        .driver
+        .execute(&CreateCq {
+            caps_1,
+            eqn,
+            ..good
+        })
+        .unwrap();
+    assert!(response.flags.db_valid);
+    let entry_of_16_bytes = CreateCq {
+        caps_2: caps_2(4, false),
+        ..good
+    };
+    set.driver.execute(&entry_of_16_bytes).unwrap();
+}
+
+#[test]
+fn queue_pairs() {
+    let mut set = Set::new(Profile::Efa2);
+    let illegal = Status::IllegalParameter;
+    let cq = set.cq();
+    let good = set.create_qp(QpType::Srd, cq);
+    for qp_type in [0, 3] {
+        set.fails(&CreateQp { qp_type, ..good }, illegal);
+    }
+    let flags = |sq_virt, rq_virt| CreateQpFlags {
+        sq_virt,
+        rq_virt,
+        unsolicited_write_recv: false,
+    };
+    for flags in [flags(true, false), flags(false, true)] {
+        set.fails(&CreateQp { flags, ..good }, illegal);
+    }
+    set.fails(
+        &CreateQp {
+            sq_base_addr: 4096,
+            ..good
+        },
+        illegal,
+    );
+    for (send_queue_depth, send_queue_ring_size) in [
+        (0, 64),
+        (64, 0),
+        (64, 64 * 64 + 1),
+        (63, 63 * 64),
+        (64, 64 * 128),
+        (64, 64 * 32),
+        (8192, 8192 * 64),
+        (u32::MAX, u32::MAX),
+    ] {
+        set.fails(
+            &CreateQp {
+                send_queue_depth,
+                send_queue_ring_size,
+                ..good
+            },
+            illegal,
+        );
+    }
+    for (recv_queue_depth, recv_queue_ring_size) in [
+        (64, 0),
+        (64, 63 * 16),
+        (64, 32 * 16),
+        (64, 64 * 16 + 1),
+        (32769, 65536 * 16),
+        (1, 1 << 24),
+        (u32::MAX, u32::MAX),
+    ] {
+        set.fails(
+            &CreateQp {
+                recv_queue_depth,
+                recv_queue_ring_size,
+                ..good
+            },
+            illegal,
+        );
+    }
+    for rq_base_addr in [0, set.ring + 8, 1 << 48] {
+        set.fails(
+            &CreateQp {
+                rq_base_addr,
+                ..good
+            },
+            illegal,
+        );
+    }
+
+    // One that only sends, one that only receives, and one with two buffers per request.
+    for command in [
+        CreateQp {
+            recv_queue_depth: 0,
+            recv_queue_ring_size: 0,
+            rq_base_addr: 0,
+            ..good
+        },
+        CreateQp {
+            send_queue_depth: 0,
+            send_queue_ring_size: 0,
+            ..good
+        },
+        CreateQp {
+            recv_queue_ring_size: 128 * 16,
+            ..good
+        },
+    ] {
+        set.driver.execute(&command).unwrap();
+    }
+    set.set(r#"{"min_sq_depth":32}"#);
+    set.fails(
+        &CreateQp {
+            send_queue_depth: 16,
+            send_queue_ring_size: 16 * 64,
+            ..good
+        },
+        illegal,
+    );
+}
+
+#[test]
+fn capabilities_of_queue_pairs() {
+    for (profile, wide, unsolicited) in [
+        (Profile::Efa1, false, false),
+        (Profile::Efa2, false, true),
+        (Profile::Efa3, true, true),
+    ] {
+        let mut set = Set::new(profile);
+        let cq = set.cq();
+        let good = set.create_qp(QpType::Srd, cq);
+        let command = CreateQp {
+            send_queue_ring_size: 64 * 128,
+            ..good
+        };
+        assert_eq!(set.driver.execute(&command).is_ok(), wide, "{profile:?}");
+        let command = CreateQp {
+            flags: CreateQpFlags {
+                unsolicited_write_recv: true,
+                ..Default::default()
+            },
+            ..good
+        };
+        if unsolicited {
+            set.driver.execute(&command).unwrap();
+        } else {
+            set.fails(&command, Status::UnsupportedOpcode);
+        }
+    }
+}
+
+fn to(qp_handle: u32, state: QpState) -> ModifyQp {
+    ModifyQp {
+        modify_mask: ModifyQpMask {
+            qp_state: true,
+            ..Default::default()
+        },
+        qp_handle,
+        qp_state: state.into(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn states() {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+
+    // How to get to each state that the driver can reach, and where it can go from there.
+    let table: [(&[QpState], &[QpState]); 6] = [
+        (&[], &[Reset, Init]),
+        (&[Init], &[Reset, Init, Rtr, Err]),
+        (&[Init, Rtr], &[Reset, Rts, Err]),
+        (&[Init, Rtr, Rts], &[Reset, Rts, Sqd, Err]),
+        (&[Init, Rtr, Rts, Sqd], &[Reset, Rts, Sqd, Err]),
+        (&[Init, Err], &[Reset, Err]),
+    ];
+    for qp_type in [QpType::Ud, QpType::Srd] {
+        let mut set = Set::new(Profile::Efa2);
+        let qp_handle = set.qp(qp_type);
+        for (path, possible) in table {
+            for &target in QpState::ALL {
+                set.driver.execute(&to(qp_handle, Reset)).unwrap();
+                for &state in path {
+                    set.driver.execute(&to(qp_handle, state)).unwrap();
+                }
+                let from = path.last().copied().unwrap_or(Reset);
+                let result = set.driver.execute(&to(qp_handle, target));
+                let reached = if possible.contains(&target) {
+                    assert!(result.is_ok(), "{from} to {target}");
+                    target
+                } else {
+                    assert_eq!(
+                        result.err(),
+                        Some(Status::IllegalParameter),
+                        "{from} to {target}"
+                    );
+                    from
+                };
+                assert_ne!(reached, Sqe);
+                let query = set.driver.execute(&QueryQp { qp_handle }).unwrap();
+                assert_eq!(query.qp_state, u32::from(reached));
+            }
+        }
+    }
+}
+
+#[test]
+fn modification_of_attributes() {
+    let mut set = Set::new(Profile::Efa2);
+    let illegal = Status::IllegalParameter;
+    let qp_handle = set.qp(QpType::Srd);
+    set.driver.execute(&to(qp_handle, QpState::Init)).unwrap();
+    set.driver.execute(&to(qp_handle, QpState::Rtr)).unwrap();
+    let mut command = to(qp_handle, QpState::Rts);
+    command.modify_mask = ModifyQpMask {
+        qp_state: true,
+        cur_qp_state: true,
+        qkey: true,
+        sq_psn: true,
+        sq_drained_async_notify: false,
+        rnr_retry: true,
+    };
+    command.qkey = 0x1111_2222;
+    command.sq_psn = 0x00ab_cdef;
+    command.rnr_retry = 5;
+
+    // What is wrong in one part has no effect in the others.
+    for wrong in [
+        ModifyQp {
+            cur_qp_state: QpState::Init.into(),
+            ..command
+        },
+        ModifyQp {
+            cur_qp_state: 99,
+            ..command
+        },
+        ModifyQp {
+            cur_qp_state: QpState::Rtr.into(),
+            qp_state: 7,
+            ..command
+        },
+        ModifyQp {
+            cur_qp_state: QpState::Rtr.into(),
+            rnr_retry: 8,
+            ..command
+        },
+        ModifyQp {
+            cur_qp_state: QpState::Rtr.into(),
+            sq_psn: 1 << 24,
+            ..command
+        },
+    ] {
+        set.fails(&wrong, illegal);
+        let query = set.driver.execute(&QueryQp { qp_handle }).unwrap();
+        assert_eq!(
+            (query.qp_state, query.qkey, query.sq_psn),
+            (QpState::Rtr.into(), 0, 0)
+        );
+    }
+
+    command.cur_qp_state = QpState::Rtr.into();
+    set.driver.execute(&command).unwrap();
+    let query = set.driver.execute(&QueryQp { qp_handle }).unwrap();
+    assert_eq!(query.qp_state, u32::from(QpState::Rts));
+    assert_eq!(
+        (query.qkey, query.sq_psn, query.rnr_retry),
+        (0x1111_2222, 0x00ab_cdef, 5)
+    );
+
+    // A driver also sends modifications of nothing.
+    let nothing = ModifyQp {
+        qp_handle,
+        ..Default::default()
+    };
+    set.driver.execute(&nothing).unwrap();
+    let mut notify = to(qp_handle, QpState::Sqd);
+    notify.modify_mask.sq_drained_async_notify = true;
+    notify.sq_drained_async_notify = true;
+    set.driver.execute(&notify).unwrap();
+    notify.qp_state = QpState::Rts.into();
+    set.fails(&notify, illegal);
+
+    set.driver.execute(&to(qp_handle, QpState::Reset)).unwrap();
+    let query = set.driver.execute(&QueryQp { qp_handle }).unwrap();
+    assert_eq!((query.qkey, query.sq_psn, query.rnr_retry), (0, 0, 0));
+}
+
+#[test]
+fn retries_are_for_reliable_queue_pairs() {
+    let mut set = Set::new(Profile::Efa2);
+    let mut command = ModifyQp {
+        modify_mask: ModifyQpMask {
+            rnr_retry: true,
+            ..Default::default()
+        },
+        qp_handle: set.qp(QpType::Ud),
+        ..Default::default()
+    };
+    set.fails(&command, Status::IllegalParameter);
+    command.qp_handle = set.qp(QpType::Srd);
+    set.driver.execute(&command).unwrap();
+    set.set(r#"{"rnr_retry":false}"#);
+    set.fails(&command, Status::UnsupportedOpcode);
+}
+
+/// Nothing that the device hands out overlaps, and regions do not share pages of doorbells.
+#[test]
+fn places_in_bars() {
+    let mut set = Set::new(Profile::Efa3);
+    let uars = [set.uar, set.driver.execute(&AllocUar {}).unwrap().uar];
+    let (llq_size, page) = (4096 * 64, 4096);
+    let memory = set.driver.device.memory_bar_size();
+    let doorbells = set.driver.device.doorbell_bar_size();
+    assert!(memory.is_power_of_two() && doorbells.is_power_of_two());
+
+    let (mut places, mut pages, mut rings) = (
+        BTreeSet::new(),
+        [BTreeSet::new(), BTreeSet::new()],
+        BTreeSet::new(),
+    );
+    for number in 0..256 {
+        let uar = number % 2;
+        let mut command = set.create_cq();
+        command.caps_1.interrupt_mode_enabled = true;
+        command.eqn = set.eqn;
+        command.uar = uars[uar];
+        let cq = set.driver.execute(&command).unwrap();
+        let mut command = set.create_qp(QpType::Srd, cq.cq_idx);
+        command.uar = uars[uar];
+        command.send_queue_depth = 2048;
+        command.send_queue_ring_size = 2048 * 128;
+        let qp: CreateQpResponse = set.driver.execute(&command).unwrap();
+        for offset in [cq.db_offset, qp.sq_db_offset, qp.rq_db_offset] {
+            assert!(u64::from(offset) < doorbells && offset % 4 == 0);
+            assert!(places.insert(offset), "two doorbells at {offset:#x}");
+            pages[uar].insert(offset / page);
+        }
+        let ring = qp.llq_descriptors_offset;
+        assert!(u64::from(ring) + llq_size <= memory && ring % page == 0);
+        rings.insert(ring);
+    }
+    assert!(pages[0].is_disjoint(&pages[1]));
+    assert_eq!(rings.len(), 256);
+    let rings: Vec<_> = rings.into_iter().map(u64::from).collect();
+    assert!(rings.windows(2).all(|pair| pair[1] - pair[0] >= llq_size));
+}
+
+/// Queue pair numbers stay different in as many low bits as a table of all queue pairs needs.
+#[test]
+fn queue_pair_numbers() {
+    let mut set = Set::new(Profile::Efa2);
+    let cq = set.cq();
+    let command = set.create_qp(QpType::Srd, cq);
+    let mut live = Vec::new();
+    for round in 0..1000_usize {
+        if live.len() == 256 || round % 3 == 2 {
+            let index = round * 7 % live.len();
+            let qp: CreateQpResponse = live.swap_remove(index);
+            set.driver
+                .execute(&DestroyQp {
+                    qp_handle: qp.qp_handle,
+                })
+                .unwrap();
+        } else {
+            live.push(set.driver.execute(&command).unwrap());
+        }
+        let numbers: BTreeSet<_> = live.iter().map(|qp| qp.qp_num % 256).collect();
+        assert_eq!(numbers.len(), live.len());
+    }
+}
