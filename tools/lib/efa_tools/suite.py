@@ -10,8 +10,6 @@ from . import build, cache, guest, ktap, laws, steps, toolroot
 from .failure import Failure
 from .tally import Tally
 
-# A device of each generation; the tests say which of them they need.
-DEVICES = [f"profile=efa{generation}" for generation in (2, 0, 1, 3)]
 KSELFTEST = cache.CLONE / "tests" / "kselftest"
 
 
@@ -114,12 +112,14 @@ def test_tools():
 
 
 def kselftest(driver, flavour, target="run_tests", timeout=1500):
-    """The kernel selftests in a guest that has a device of each generation."""
+    """The kernel selftests in a guest that has the devices they ask for."""
     name = f"{target.removeprefix('run_')} {driver} {flavour}"
     if not (KSELFTEST / "Makefile").exists():
         raise Failure("tests/kselftest/Makefile is missing: this clone has no kernel selftests to run.")
     command = f"make -s -C /efa-rs/tests/kselftest {target}"
-    options = guest.Options(command, driver, flavour, DEVICES, timeout=timeout, quiet=True)
+    wanted = (KSELFTEST / "devices").read_text().splitlines()
+    devices = [line.strip() for line in wanted if line.strip() and not line.startswith("#")]
+    options = guest.Options(command, driver, flavour, devices, timeout=timeout, quiet=True)
     run, trouble = guest.prepare(options), None
     with steps.step(name):
         try:
