@@ -13,6 +13,7 @@ use kernel::{
         Bound,
         Device, //
     },
+    fmt,
     prelude::*,
     sync::{
         aref::ARef,
@@ -66,7 +67,7 @@ use crate::{
             new_irq_lock,
             IrqLock, //
         },
-        ratelimit::dev_err_ratelimited,
+        ratelimit,
         semaphore::{
             Permit,
             Semaphore, //
@@ -122,6 +123,8 @@ pub(crate) struct AdminQueue {
     submissions: Entries<64>,
     completions: Entries<64>,
     has_checksums: bool,
+    /// Whether programs can provoke messages, so that their rate has to be limited.
+    has_users: Atomic<bool>,
     completion_timeout_ms: Atomic<u32>,
     poll_interval_ms: Atomic<u32>,
     counters: Counters,
@@ -224,6 +227,7 @@ impl AdminQueue {
                 completions,
                 has_checksums: (version.major, version.minor)
                     >= (CHECKSUM_VERSION.major, CHECKSUM_VERSION.minor),
+                has_users: Atomic::new(false),
                 completion_timeout_ms: Atomic::new(completion_timeout_ms),
                 poll_interval_ms: Atomic::new(POLL_INTERVAL_MS),
                 counters: Counters::default(),
@@ -261,6 +265,18 @@ impl AdminQueue {
         if poll_interval_ms != 0 {
             self.poll_interval_ms
                 .store(u32::from(poll_interval_ms), Relaxed);
+        }
+    }
+
+    /// Limits the rate of messages from now on, as programs can provoke them.
+    pub(super) fn limit_messages(&self) {
+        self.has_users.store(true, Relaxed);
+    }
+
+    /// Logs an error, unless there were too many.
+    pub(super) fn complain(&self, message: fmt::Arguments<'_>) {
+        if !self.has_users.load(Relaxed) || ratelimit::allowed() {
+            dev_err!(&self.dev, "{}\n", message);
         }
     }
 
@@ -334,11 +350,7 @@ impl AdminQueue {
         opcode: Opcode,
     ) -> Result<(Permit<'_>, u16), CommandError> {
         let permit = self.free_slots.acquire_timeout(SLOT_TIMEOUT).map_err(|_| {
-            dev_err_ratelimited!(
-                &self.dev,
-                "{} found no place in the admin queue\n",
-                opcode.name()
-            );
+            self.complain(fmt!("{} found no place in the admin queue", opcode.name()));
             CommandError::Timeout
         })?;
 
@@ -349,11 +361,7 @@ impl AdminQueue {
         // Slots of commands that timed out are never free again, but then the queue is closed.
         let (true, Some((slot, _))) = (state.running, free) else {
             drop(state);
-            dev_err_ratelimited!(
-                &self.dev,
-                "{} failed: the admin queue is closed\n",
-                opcode.name()
-            );
+            self.complain(fmt!("{} failed: the admin queue is closed", opcode.name()));
             return Err(CommandError::Closed);
         };
 
@@ -406,11 +414,10 @@ impl AdminQueue {
         let header = AcqHeader::of(entry);
 
         if self.has_checksums && header.checksum != checksum::of_completion(entry) {
-            dev_err_ratelimited!(
-                &self.dev,
-                "A completion has the wrong checksum ({:#06x}) and is ignored\n",
+            self.complain(fmt!(
+                "A completion has the wrong checksum ({:#06x}) and is ignored",
                 header.checksum
-            );
+            ));
             return;
         }
 
@@ -428,11 +435,10 @@ impl AdminQueue {
                 return;
             }
         }
-        dev_err_ratelimited!(
-            &self.dev,
-            "A completion has the id {:#05x}, which no command has, and is ignored\n",
+        self.complain(fmt!(
+            "A completion has the id {:#05x}, which no command has, and is ignored",
             id
-        );
+        ));
     }
 
     /// Waits for the command in `slot`, and frees the slot if the device is done with it.

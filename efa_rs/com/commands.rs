@@ -56,10 +56,7 @@ use crate::{
             StatsScope, //
         },
     },
-    sys::{
-        dma::Entries,
-        ratelimit::dev_err_ratelimited, //
-    },
+    sys::dma::Entries,
 };
 
 /// All counters of the device.
@@ -81,7 +78,7 @@ impl AdminQueue {
     /// Logs why a command failed, unless the queue has done so.
     fn report(&self, what: fmt::Arguments<'_>, error: CommandError) {
         if matches!(error, CommandError::Status(_)) {
-            dev_err_ratelimited!(self.dev(), "{} failed: {}\n", what, error);
+            self.complain(fmt!("{} failed: {}", what, error));
         }
     }
 
