@@ -7,8 +7,20 @@ mod mock;
 use std::time::Duration;
 
 use efa_hw::{
-    admin::{Command, Opcode, pd::AllocPd, stamp},
+    admin::{
+        AcqEntry, AqEntry, Command, CtrlBuffInfo, Opcode, Status,
+        ah::{CreateAh, CreateAhResponse, DestroyAh},
+        cq::{CqCaps1, CqCaps2, CreateCq, CreateCqResponse, DestroyCq},
+        eq::{CreateEq, CreateEqCaps, CreateEqResponse, DestroyEq},
+        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrResponse},
+        pd::{AllocPd, AllocPdResponse, DeallocPd},
+        qp::{CreateQp, CreateQpResponse, DestroyQp, ModifyQp, ModifyQpMask, QueryQp},
+        stamp,
+        uar::{AllocUar, AllocUarResponse, DeallocUar},
+    },
+    features::{EqEvents, GetFeature, SetFeature},
     regs::{Register, ResetReason},
+    stats::GetStats,
 };
 use efa_model::{Config, Overrides, Profile};
 use mock::Driver;
@@ -56,6 +68,194 @@ impl Input<'_> {
     }
 }
 
+impl Input<'_> {
+    /// The good value, most of the time.
+    fn near(&mut self, good: u64, world: &[u64]) -> u64 {
+        if self.byte() < 16 {
+            self.likely(world)
+        } else {
+            good
+        }
+    }
+
+    /// A number that some object has, most of the time.
+    fn number(&mut self, world: &[u64]) -> u64 {
+        let number = u64::from(self.byte() % 4) + 1;
+        self.near(number, world)
+    }
+}
+
+/// A command that is not far from a good one.
+fn command(input: &mut Input<'_>, world: &[u64]) -> AqEntry {
+    let number = input.number(world);
+    let address = world[usize::from(input.byte() % 8)];
+    match Opcode::ALL[usize::from(input.byte()) % Opcode::ALL.len()] {
+        Opcode::CreateQp => CreateQp {
+            pd: number as u16,
+            qp_type: input.near(1 + number % 2, world) as u8,
+            rq_base_addr: input.near(address, world),
+            send_cq_idx: input.number(world) as u32,
+            recv_cq_idx: input.number(world) as u32,
+            send_queue_ring_size: input.near(1024, world) as u32,
+            send_queue_depth: input.near(16, world) as u32,
+            recv_queue_ring_size: input.near(256, world) as u32,
+            recv_queue_depth: input.near(16, world) as u32,
+            uar: input.number(world) as u16,
+            ..Default::default()
+        }
+        .to_entry(),
+        Opcode::ModifyQp => ModifyQp {
+            modify_mask: ModifyQpMask::from_raw(input.near(1, world) as u32),
+            qp_handle: number as u32,
+            qp_state: input.near(number % 7, world) as u32,
+            cur_qp_state: input.number(world) as u32,
+            qkey: input.u32(),
+            sq_psn: input.u32() >> 4,
+            sq_drained_async_notify: true,
+            rnr_retry: input.number(world) as u8,
+        }
+        .to_entry(),
+        Opcode::QueryQp => QueryQp {
+            qp_handle: number as u32,
+        }
+        .to_entry(),
+        Opcode::DestroyQp => DestroyQp {
+            qp_handle: number as u32,
+        }
+        .to_entry(),
+        Opcode::CreateAh => CreateAh {
+            dest_addr: [1 + input.byte() % 3; 16],
+            pd: number as u16,
+        }
+        .to_entry(),
+        Opcode::DestroyAh => DestroyAh {
+            ah: number as u16,
+            pd: input.number(world) as u16,
+        }
+        .to_entry(),
+        Opcode::RegMr => {
+            let pages = input.byte() % 32;
+            let length = input.near(u64::from(pages) * 8, world) as u32;
+            let mut command = RegMr {
+                pd: number as u16,
+                mr_length: input.near(u64::from(pages) * 4096, world),
+                flags: RegMrFlags {
+                    phys_page_size_shift: input.near(12, world) as u8,
+                    mem_addr_phy_mode_en: input.byte() < 16,
+                },
+                ..Default::default()
+            };
+            command.set_page_list(match input.byte() % 4 {
+                0 => PageList::Inline([address, 0, 0, input.near(0, world)]),
+                1 => PageList::Indirect(CtrlBuffInfo {
+                    length: input.near(20, world) as u32,
+                    address,
+                }),
+                _ => PageList::Direct(CtrlBuffInfo { length, address }),
+            });
+            command.to_entry()
+        }
+        Opcode::DeregMr => DeregMr {
+            l_key: number as u32,
+        }
+        .to_entry(),
+        Opcode::CreateCq => CreateCq {
+            caps_1: CqCaps1 {
+                interrupt_mode_enabled: input.byte() % 2 == 0,
+                virt: false,
+            },
+            caps_2: CqCaps2 {
+                cq_entry_size_words: input.near(8, world) as u8,
+                set_src_addr: true,
+            },
+            sub_cq_depth: input.near(16, world) as u16,
+            eqn: number as u16,
+            base_address: input.near(address, world),
+            l_key: 0,
+            num_sub_cqs: input.near(1, world) as u16,
+            uar: input.number(world) as u16,
+        }
+        .to_entry(),
+        Opcode::DestroyCq => DestroyCq {
+            cq_idx: number as u16,
+        }
+        .to_entry(),
+        Opcode::GetFeature => GetFeature {
+            feature_id: input.byte() % 16,
+            ..Default::default()
+        }
+        .to_entry(),
+        Opcode::SetFeature => {
+            let mut command = SetFeature {
+                feature_id: 2,
+                ..Default::default()
+            };
+            command.data[4] = input.byte() & 0x1e;
+            command.to_entry()
+        }
+        Opcode::GetStats => GetStats {
+            stats_type: input.byte() % 8,
+            ..Default::default()
+        }
+        .to_entry(),
+        Opcode::AllocPd => AllocPd {}.to_entry(),
+        Opcode::DeallocPd => DeallocPd { pd: number as u16 }.to_entry(),
+        Opcode::AllocUar => AllocUar {}.to_entry(),
+        Opcode::DeallocUar => DeallocUar { uar: number as u16 }.to_entry(),
+        Opcode::CreateEq => CreateEq {
+            depth: input.near(16, world) as u16,
+            msix_vector: number as u8,
+            caps: CreateEqCaps {
+                entry_size_words: 4,
+            },
+            base_address: input.near(address, world),
+            events: EqEvents { completion: true },
+        }
+        .to_entry(),
+        Opcode::DestroyEq => DestroyEq { eqn: number as u16 }.to_entry(),
+        Opcode::AllocMr => AllocMr {
+            pd: number as u16,
+            max_pages: input.near(16, world) as u32,
+        }
+        .to_entry(),
+    }
+}
+
+/// Makes some of each object, so that there is something to abuse, and returns the commands with
+/// their completions.
+fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqEntry, AcqEntry)> {
+    for &address in addresses.iter().take(8) {
+        for index in 0..512 {
+            driver
+                .world
+                .write(address + index * 8, &addresses[0].to_le_bytes());
+        }
+    }
+    // All bytes at 0xff make the good commands, with the numbers 4, of which there are as many.
+    let good = |opcode: Opcode| {
+        let data = [
+            &[0xff, 0xff, 0xff, u8::from(opcode) - 1],
+            [0xff; 64].as_slice(),
+        ]
+        .concat();
+        command(&mut Input(&data), addresses)
+    };
+    [
+        Opcode::AllocPd,
+        Opcode::AllocUar,
+        Opcode::CreateEq,
+        Opcode::CreateCq,
+        Opcode::CreateQp,
+        Opcode::RegMr,
+        Opcode::CreateAh,
+    ]
+    .into_iter()
+    .flat_map(|opcode| [good(opcode); 4])
+    .map(|entry| (entry, driver.execute_entry(entry)))
+    .filter_map(|(entry, (status, completion))| (status == 0).then_some((entry, completion)))
+    .collect()
+}
+
 /// Does to a device what the bytes say.
 fn fuzz_one(data: &[u8]) {
     let mut input = Input(data);
@@ -70,16 +270,17 @@ fn fuzz_one(data: &[u8]) {
     let mut driver = Driver::with(config);
     let mut addresses: Vec<u64> = (0..8).map(|_| driver.world.map(1)).collect();
     addresses.extend([driver.aq, driver.acq.base, driver.aenq.base]);
+    populate(&mut driver, &addresses);
 
     while !input.is_empty() {
         driver.world.dma_bytes = 0;
         match input.byte() % 16 {
-            0 => {
+            0 if input.byte() < 32 => {
                 let register = Register::ALL[usize::from(input.byte()) % Register::ALL.len()];
                 let value = input.likely(&addresses) as u32;
                 driver.write(register, value);
             }
-            1 => {
+            1 if input.byte() < 64 => {
                 let (offset, value) = (input.likely(&addresses), input.u32());
                 driver.write_at(offset, value);
             }
@@ -116,20 +317,13 @@ fn fuzz_one(data: &[u8]) {
                 let entry = std::array::from_fn(|_| input.byte());
                 driver.submit_entry(entry);
             }
+            8 => {
+                let mut entry = command(&mut input, &addresses);
+                entry[usize::from(input.byte() % 64)] = input.byte();
+                driver.submit_entry(entry);
+            }
             _ => {
-                let mut entry = [0; 64];
-                let mut offset = 4;
-                let size = 4 + usize::from(input.byte() % 60);
-                while offset < size {
-                    let width = [1, 2, 4, 8][usize::from(input.byte() % 4)];
-                    offset = usize::next_multiple_of(offset, width);
-                    let value = input.likely(&addresses).to_le_bytes();
-                    let end = (offset + width).min(64);
-                    entry[offset..end].copy_from_slice(&value[..end - offset]);
-                    offset += width;
-                }
-                entry[2] = 1 + input.byte() % Opcode::ALL.len() as u8;
-                entry[3] = input.byte() & 0b110;
+                let entry = command(&mut input, &addresses);
                 driver.submit_entry(entry);
             }
         }
@@ -162,11 +356,76 @@ fn fuzz_one(data: &[u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn bytes(data in vec(any::<u8>(), 0..4096)) {
         fuzz_one(&data);
+    }
+
+    /// Whatever was made in whichever order can be destroyed, and then nothing is left.
+    #[test]
+    fn teardown(data in vec(any::<u8>(), 0..4096)) {
+        let mut driver = Driver::new(Profile::Efa3);
+        let addresses: Vec<u64> = (0..8).map(|_| driver.world.map(1)).collect();
+        let mut made = populate(&mut driver, &addresses);
+        let mut input = Input(&data);
+        while !input.is_empty() {
+            let entry = command(&mut input, &addresses);
+            let (status, completion) = driver.execute_entry(entry);
+            if status == 0 {
+                made.push((entry, completion));
+            }
+        }
+
+        // What others use comes last. Some of it is gone already.
+        let destroy: [fn(&AqEntry, &AcqEntry) -> Option<AqEntry>; 3] = [
+            |command, completion| match Opcode::try_from(command[2]) {
+                Ok(Opcode::CreateQp) => {
+                    let qp_handle = CreateQpResponse::decode(completion).qp_handle;
+                    Some(DestroyQp { qp_handle }.to_entry())
+                }
+                Ok(Opcode::RegMr | Opcode::AllocMr) => {
+                    let l_key = RegMrResponse::decode(completion).l_key;
+                    Some(DeregMr { l_key }.to_entry())
+                }
+                Ok(Opcode::CreateAh) => {
+                    let ah = CreateAhResponse::decode(completion).ah;
+                    let pd = CreateAh::decode(command).pd;
+                    Some(DestroyAh { ah, pd }.to_entry())
+                }
+                _ => None,
+            },
+            |command, completion| {
+                (command[2] == u8::from(Opcode::CreateCq)).then(|| {
+                    let cq_idx = CreateCqResponse::decode(completion).cq_idx;
+                    DestroyCq { cq_idx }.to_entry()
+                })
+            },
+            |command, completion| match Opcode::try_from(command[2]) {
+                Ok(Opcode::CreateEq) => {
+                    let eqn = CreateEqResponse::decode(completion).eqn;
+                    Some(DestroyEq { eqn }.to_entry())
+                }
+                Ok(Opcode::AllocUar) => {
+                    let uar = AllocUarResponse::decode(completion).uar;
+                    Some(DeallocUar { uar }.to_entry())
+                }
+                Ok(Opcode::AllocPd) => {
+                    let pd = AllocPdResponse::decode(completion).pd;
+                    Some(DeallocPd { pd }.to_entry())
+                }
+                _ => None,
+            },
+        ];
+        for destroy in destroy {
+            for entry in made.iter().filter_map(|(command, completion)| destroy(command, completion)) {
+                let (status, _) = driver.execute_entry(entry);
+                prop_assert_ne!(status, u8::from(Status::ResourceBusy));
+            }
+        }
+        prop_assert_eq!(driver.device.state().resources, Default::default());
+        prop_assert_eq!(driver.device.state().protocol_errors, 0);
     }
 
     /// Every command with random content, but for what the interface reserves.
