@@ -24,6 +24,24 @@ fn program() -> Command {
     command
 }
 
+/// Waits for the end of a program that should end by itself.
+fn finish(mut child: Child) -> Output {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > TIMEOUT {
+            child.kill().unwrap();
+            panic!("it does not end: {:?}", child.wait_with_output().unwrap());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn run(command: &mut Command) -> Output {
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    finish(command.spawn().unwrap())
+}
+
 /// A running emulator with two devices.
 struct Emulator {
     child: Option<Child>,
@@ -88,7 +106,7 @@ impl Emulator {
 
     /// Waits for the end. Returns exit code and standard error.
     fn end(&mut self) -> (Option<i32>, String) {
-        let output = self.child.take().unwrap().wait_with_output().unwrap();
+        let output = finish(self.child.take().unwrap());
         (
             output.status.code(),
             String::from_utf8(output.stderr).unwrap(),
@@ -299,12 +317,10 @@ fn sockets_left_behind_are_replaced() {
 fn a_socket_in_use_is_left_alone() {
     let emulator = Emulator::start(&[]);
     let new = emulator.socket("new");
-    let output = program()
+    let output = run(program()
         .args(["--device", &format!("socket={}", new.display())])
         .arg("--control")
-        .arg(emulator.socket("control"))
-        .output()
-        .unwrap();
+        .arg(emulator.socket("control")));
     let path = emulator.socket("control");
     let why = format!(
         "cannot listen at {}: something listens there already\n",
@@ -346,15 +362,13 @@ fn a_bad_scenario_is_refused() {
     let socket = folder.path().join("socket");
     let path = folder.path().join("scenario");
     let run = || {
-        let output = program()
+        let output = run(program()
             .args([
                 "--device",
                 &format!("socket={}", socket.display()),
                 "--scenario",
             ])
-            .arg(&path)
-            .output()
-            .unwrap();
+            .arg(&path));
         failure(&output)
     };
     assert!(run().contains("cannot read the scenario"));
@@ -371,12 +385,10 @@ fn a_bad_scenario_is_refused() {
 fn ctl_prints_replies() {
     let emulator = Emulator::start(&[]);
     let ctl = |requests: &[&str]| {
-        program()
+        run(program()
             .arg("ctl")
             .arg(emulator.socket("control"))
-            .args(requests)
-            .output()
-            .unwrap()
+            .args(requests))
     };
     let output = ctl(&["{\"command\":\"devices\"}", "{\"command\":\n\"clear\"}"]);
     assert_eq!(output.status.code(), Some(0));
@@ -384,13 +396,13 @@ fn ctl_prints_replies() {
     let output = ctl(&["{}"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.starts_with(b"{\"error\":"));
-    let output = program().args(["ctl", "/nowhere", "{}"]).output().unwrap();
+    let output = run(program().args(["ctl", "/nowhere", "{}"]));
     assert!(failure(&output).contains("cannot talk to /nowhere"));
 }
 
 #[test]
 fn profiles_are_listed() {
-    let output = program().arg("--list-profiles").output().unwrap();
+    let output = run(program().arg("--list-profiles"));
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8(output.stdout).unwrap();
     for profile in ["efa0", "efa1", "efa2", "efa3"] {
@@ -434,15 +446,12 @@ fn the_trace_goes_to_a_file() {
     assert_eq!(words[1], "1", "{text}");
     assert!(text.ends_with('\n'), "{text}");
 
-    let output = program()
-        .args([
-            "--device",
-            "socket=/nowhere/socket",
-            "--trace",
-            "/nowhere/trace",
-        ])
-        .output()
-        .unwrap();
+    let output = run(program().args([
+        "--device",
+        "socket=/nowhere/socket",
+        "--trace",
+        "/nowhere/trace",
+    ]));
     assert!(failure(&output).contains("cannot write the trace /nowhere/trace"));
 }
 
@@ -451,10 +460,7 @@ fn a_file_in_place_of_a_socket_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     fs::write(&path, "precious").unwrap();
-    let output = program()
-        .args(["--device", &format!("socket={}", path.display())])
-        .output()
-        .unwrap();
+    let output = run(program().args(["--device", &format!("socket={}", path.display())]));
     assert!(failure(&output).contains("something else than a socket is there"));
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     assert!(UnixListener::bind(&path).is_err());

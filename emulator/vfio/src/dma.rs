@@ -317,6 +317,9 @@ mod tests {
         table
             .map(DmaMapFlags::READ_WRITE, 0, last, PAGE, Some(memory(1)))
             .unwrap();
+        table
+            .map(DmaMapFlags::READ_WRITE, 0, 0, PAGE, Some(memory(1)))
+            .unwrap();
         table.write(u64::MAX - 15, &[7; 16]).unwrap();
         assert!(table.write(u64::MAX - 15, &[7; 17]).is_err());
         assert!(table.read(u64::MAX, &mut [0; 2]).is_err());

@@ -187,8 +187,7 @@ impl Backend {
         }
         // Registers are four bytes wide. One write of eight bytes is two of them, in ascending order.
         let values = data.chunks_exact(4);
-        let end = self.function.bars.size(bar);
-        if offset % 4 != 0 || !values.remainder().is_empty() || offset >= end {
+        if offset % 4 != 0 || !values.remainder().is_empty() {
             tracing::warn!(
                 ?bar,
                 offset,
@@ -197,6 +196,7 @@ impl Backend {
             );
             return;
         }
+        let end = self.function.bars.size(bar);
         self.function.with(|device, host, now| {
             for (offset, value) in (offset..end).step_by(4).zip(values) {
                 let value = value

@@ -24,7 +24,7 @@ use efa_hw::{
         AqCaps, DevCtl, DevSts, EventRingCaps, MmioRegRead, ReadlessResponse, Register, ResetReason,
     },
 };
-use efa_model::{Config, Profile};
+use efa_model::{Config, Profile, State};
 use efa_vfio::{Bar, Function, Server, listen};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -85,6 +85,10 @@ impl Machine {
         }
     }
 
+    fn state(&self) -> State {
+        self.function.with(|device, _, _| device.state())
+    }
+
     fn connect(&self) -> Guest {
         let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
         ram.set_len(RAM_SIZE).unwrap();
@@ -127,6 +131,14 @@ impl Guest {
         self.client
             .region_write(VFIO_PCI_CONFIG_REGION_INDEX, COMMAND, &command)
             .unwrap();
+    }
+
+    fn command(&mut self) -> u16 {
+        let mut command = [0xff; 2];
+        self.client
+            .region_read(VFIO_PCI_CONFIG_REGION_INDEX, COMMAND, &mut command)
+            .unwrap();
+        u16::from_le_bytes(command)
     }
 
     fn load<const N: usize>(&self, offset: u64) -> [u8; N] {
@@ -307,7 +319,7 @@ fn a_driver_resets_the_device_and_allocates() {
         (id, Status::Success.into())
     );
     let pd = AllocPdResponse::from_entry(&completion).pd;
-    let state = machine.function.with(|device, _, _| device.state());
+    let state = machine.state();
     assert_eq!(state.resources.pd, 1);
 
     guest.set_vector(0, &[]);
@@ -317,7 +329,7 @@ fn a_driver_resets_the_device_and_allocates() {
         assert!(start.elapsed() < TIMEOUT, "no completion");
     }
     assert!(!interrupt.take(), "an interrupt of a disabled vector");
-    let state = machine.function.with(|device, _, _| device.state());
+    let state = machine.state();
     assert_eq!((state.resources.pd, state.protocol_errors), (0, 0));
     assert_eq!(state.resets, ["NORMAL"]);
     let trace: Vec<_> = machine.trace.try_iter().collect();
@@ -458,32 +470,13 @@ fn the_next_guest_finds_a_fresh_device() {
     first.reset();
     first.start_queues();
     first.submit(&AllocPd::default());
-    assert_eq!(
-        machine
-            .function
-            .with(|device, _, _| device.state())
-            .resources
-            .pd,
-        1
-    );
+    assert_eq!(machine.state().resources.pd, 1);
     first.client.shutdown().unwrap();
     drop(first);
 
     let mut second = machine.connect();
-    assert_eq!(
-        machine
-            .function
-            .with(|device, _, _| device.state())
-            .resources
-            .pd,
-        0
-    );
-    let mut command = [0xff; 2];
-    second
-        .client
-        .region_read(VFIO_PCI_CONFIG_REGION_INDEX, COMMAND, &mut command)
-        .unwrap();
-    assert_eq!(command, [0; 2]);
+    assert_eq!(machine.state().resources.pd, 0);
+    assert_eq!(second.command(), 0);
     second.power_on();
     second.reset();
 }
@@ -497,19 +490,13 @@ fn a_function_reset_keeps_what_the_monitor_mapped() {
     guest.start_queues();
     guest.submit(&AllocPd::default());
     guest.client.reset().unwrap();
-    assert_eq!(
-        machine
-            .function
-            .with(|device, _, _| device.state())
-            .resources
-            .pd,
-        0
-    );
+    assert_eq!(machine.state().resources.pd, 0);
     assert_eq!(
         guest.read(Register::DevSts),
         None,
         "it is still a bus master"
     );
+    assert_eq!(guest.command(), 0);
     guest.enable(MEMORY_AND_BUS_MASTER);
     guest.write(Register::MmioRespHi, 0);
     guest.write(Register::MmioRespLo, (RAM + RESPONSE) as u32);
