@@ -6,6 +6,7 @@
 #
 # usage: enter.sh DIR [SOURCE:TARGET[:ro]]... -- COMMAND [ARGUMENT...]
 set -eu
+PATH=$PATH:/usr/sbin:/sbin
 root=$1; shift
 
 # Read-only, keeping the mount's other flags: in a user namespace they are locked, and leaving one out is refused.

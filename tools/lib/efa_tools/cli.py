@@ -3,6 +3,8 @@
 
 import argparse
 import functools
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,17 +13,17 @@ from .failure import Failure
 
 
 def guarded(main):
-    """Turns a failure into its sentence and exit status 1, and Ctrl-C into 130."""
+    """Turns a failure into its sentence and exit status 1. Ctrl-C ends the program at once, and so what it has started."""
 
     @functools.wraps(main)
     def wrapper():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, _: os._exit(128 + number))
         try:
             return main()
         except Failure as failure:
             print(failure, file=sys.stderr)
             return 1
-        except KeyboardInterrupt:
-            return 130
 
     return wrapper
 

@@ -19,6 +19,13 @@ from .failure import Failure
 
 RUN = qemu.RUN
 KEPT_RUNS = 20
+# Seconds from a guest's start to its first process, which takes 3 s on an idle host.
+BOOT_LIMIT = 120
+BOOT_ATTEMPTS = 3
+
+
+class BootStalled(Failure):
+    """A kernel did not get to its first process: under TCG, on a busy host, its timer calibration can go wrong."""
 
 
 @dataclass
@@ -46,6 +53,11 @@ class Run:
         self.options = options
         self.accelerator = accelerator
         self.release = toolroot.kernel(options.flavour)
+        self.start_over()
+
+    def start_over(self):
+        """Makes the run folder."""
+        options = self.options
         self.folder = new_folder()
         self.shared = self.folder / "shared"
         (self.shared / "out").mkdir(parents=True)
@@ -158,17 +170,24 @@ class Run:
     def wait(self):
         """Waits for the guests to power off, and no longer than the time limit."""
         guests = [self.processes[f"qemu-{guest}"] for guest in range(self.options.guests)]
-        deadline = time.monotonic() + self.options.timeout
+        start = time.monotonic()
+        deadline = start + self.options.timeout
         while any(process.poll() is None for process in guests):
             if time.monotonic() > deadline:
                 raise Failure(
                     f"The guests did not end within {self.options.timeout:.0f} s (--timeout):"
                     f" their consoles are in {self.folder}/guest*.console.log."
                 )
+            if time.monotonic() > start + BOOT_LIMIT and not self.booted():
+                raise BootStalled(f"No guest booted within {BOOT_LIMIT} s: their consoles are in {self.folder}/guest*.console.log.")
             emulator = self.processes.get("efa-emu")
             if emulator and emulator.poll() is not None:
                 raise Failure(f"{steps.tail(self.folder / 'efa-emu.log')}\nefa-emu ended during the run: see above.")
             time.sleep(0.05)
+
+    def booted(self):
+        """Whether the kernels have come as far as to the first process."""
+        return all((self.shared / f"guest{guest}" / "booted").exists() for guest in range(self.options.guests))
 
     def verdict(self):
         """The first bad exit status, or a failure if a guest, its kernel or the emulator was not well."""
@@ -240,6 +259,18 @@ def prepare(options):
 
 def execute(run):
     """Boots the guests and waits for their end; returns the exit status."""
+    for attempt in range(1, BOOT_ATTEMPTS + 1):
+        try:
+            return execute_once(run)
+        except BootStalled as stalled:
+            if run.accelerator == "kvm" or attempt == BOOT_ATTEMPTS:
+                raise
+            steps.note(f"{stalled} Trying again.")
+            run.start_over()
+
+
+def execute_once(run):
+    """One attempt of execute()."""
     options = run.options
     guests = "guests" if options.guests > 1 else "guest"
     steps.note(f"{guests}: {run.release}, driver {options.driver}, {run.accelerator.upper()}, logs in {run.folder}")

@@ -25,7 +25,8 @@ PASSED_PREFIXES = ("CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGI
 def unshare():
     """The command that makes the namespaces."""
     require("unshare", "util-linux")
-    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+    # Whatever ends this program ends what it has started, too, which could not be told from a later run's.
+    command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
     if os.geteuid() == 0:
         return command
     require("newuidmap", "uidmap")
