@@ -71,7 +71,7 @@ attributes! {
     fw_version: u32,
     /// Version of the device.
     device_version: u32,
-    /// Identifies the device among all.
+    /// Identifies the device among all, an EUI-64.
     guid: u64,
     /// Address of the device, a GID.
     address: [u8; 16],
@@ -210,7 +210,8 @@ impl Attributes {
                 unsolicited_write_recv: self.unsolicited_write_recv,
             },
             max_rdma_size: self.max_rdma_size,
-            guid: self.guid,
+            // An EUI-64 is written with its first byte first, as drivers hand it on.
+            guid: self.guid.swap_bytes(),
             max_link_speed_gbps: self.link_gbps,
         }
     }

@@ -56,7 +56,7 @@ fn profiles() {
 
         let network: NetworkAttr = driver.feature().unwrap();
         assert_eq!(network.mtu, 8928);
-        assert_eq!(network.addr[8..], device.guid.to_be_bytes());
+        assert_eq!(network.addr[8..], device.guid.to_le_bytes());
         assert_eq!(driver.feature::<HwHints>(), Ok(HwHints::default()));
         let groups: AenqConfig = driver.feature().unwrap();
         assert_eq!((groups.supported_groups, groups.enabled_groups), (0x1e, 0));

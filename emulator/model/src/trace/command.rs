@@ -291,7 +291,7 @@ fn attributes(f: &mut Formatter<'_>, id: u8, response: &GetFeatureResponse) -> f
                 " features={:#x}, caps={:#x}, guid={:#x}, db_bar={}, link={}Gbps",
                 device.supported_features,
                 device.device_caps.into_raw(),
-                device.guid,
+                device.guid.swap_bytes(),
                 device.db_bar,
                 device.max_link_speed_gbps,
             )
