@@ -465,3 +465,32 @@ fn a_file_in_place_of_a_socket_is_left_alone() {
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     assert!(UnixListener::bind(&path).is_err());
 }
+
+#[test]
+fn the_guide_is_right() {
+    let guide = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../Documentation/emulator.md"
+    );
+    let guide = fs::read_to_string(guide).unwrap();
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    let requests = guide
+        .lines()
+        .filter(|line| line.starts_with("{\"command\":"));
+    let answered = requests
+        .map(|request| control.ok(&serde_json::from_str(request).unwrap()))
+        .count();
+    assert!(answered >= 8, "only {answered} requests in the guide");
+
+    // The message lists all attributes there are: none may be missing in the guide.
+    let error = control.error(b"{\"command\":\"set\",\"set\":{\"\":0}}");
+    let attributes: Vec<_> = error.split('`').skip(3).step_by(2).collect();
+    assert!(attributes.len() > 40, "{error}");
+    for attribute in attributes {
+        assert!(
+            guide.contains(&format!("`{attribute}`")),
+            "{attribute} is not in the guide"
+        );
+    }
+}
