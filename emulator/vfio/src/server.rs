@@ -188,10 +188,11 @@ impl Backend {
         // Registers are four bytes wide. One write of eight bytes is two of them, in ascending order.
         let values = data.chunks_exact(4);
         if offset % 4 != 0 || !values.remainder().is_empty() {
-            tracing::warn!(
+            let len = data.len();
+            tracing::debug!(
                 ?bar,
                 offset,
-                len = data.len(),
+                len,
                 "a write that fits no register is dropped"
             );
             return;

@@ -26,6 +26,7 @@ use efa_hw::{
 };
 use efa_model::{Config, Profile, State};
 use efa_vfio::{Bar, Function, Server, listen};
+use proptest::{collection::vec, prelude::*, sample::select};
 use rustix::{
     event::{EventfdFlags, eventfd},
     fs::{MemfdFlags, memfd_create},
@@ -430,16 +431,11 @@ fn accesses_outside_of_a_region_do_nothing() {
     let mut guest = machine.connect();
     guest.power_on();
     for region in 0..9 {
-        for offset in [1, 0x3ffe, 1 << 40, u64::MAX - 1] {
-            guest
-                .client
-                .region_write(region, offset, &[0xff; 7])
-                .unwrap();
-            let mut found = [0; 7];
-            guest
-                .client
-                .region_read(region, offset, &mut found)
-                .unwrap();
+        for offset in [1, 0x3ffc, 0x3ffe, 1 << 40, u64::MAX - 3, u64::MAX - 1] {
+            for data in [&mut [0xff; 7][..], &mut [0xff; 8]] {
+                guest.client.region_write(region, offset, data).unwrap();
+                guest.client.region_read(region, offset, data).unwrap();
+            }
         }
     }
     guest
@@ -501,4 +497,49 @@ fn a_function_reset_keeps_what_the_monitor_mapped() {
     guest.write(Register::MmioRespHi, 0);
     guest.write(Register::MmioRespLo, (RAM + RESPONSE) as u32);
     assert!(guest.status().ready);
+}
+
+/// Any write, but most often one of a register with a value that has an effect.
+fn any_write() -> impl Strategy<Value = (u32, u64, u32)> {
+    let register = select(Register::ALL).prop_map(|register| u64::from(u16::from(register)));
+    let region = prop_oneof![
+        8 => Just(VFIO_PCI_BAR0_REGION_INDEX),
+        1 => Just(VFIO_PCI_BAR4_REGION_INDEX),
+        1 => Just(VFIO_PCI_CONFIG_REGION_INDEX),
+    ];
+    let offset = prop_oneof![8 => register, 1 => 0..0x5000_u64, 1 => any::<u64>()];
+    let value = prop_oneof![
+        4 => (0..RAM_SIZE).prop_map(|offset| (RAM + offset) as u32),
+        2 => Just(AqCaps { depth: DEPTH, entry_size: 64 }.into_raw()),
+        2 => 0..64_u32,
+        1 => any::<u32>(),
+    ];
+    (region, offset, value)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_hostile_guest_harms_nobody(
+        writes in vec(any_write(), 1..200),
+        memory in vec(any::<u8>(), 64..4096),
+    ) {
+        let machine = Machine::start(None);
+        let mut guest = machine.connect();
+        guest.power_on();
+        guest.reset();
+        guest.start_queues();
+        for page in 0..4 {
+            guest.store(page * 0x1000, &memory);
+        }
+        for (region, offset, value) in writes {
+            guest.client.region_write(region, offset, &value.to_le_bytes()).unwrap();
+        }
+        drop(guest);
+        // The next one finds a device that works.
+        let mut guest = machine.connect();
+        guest.power_on();
+        guest.reset();
+    }
 }
