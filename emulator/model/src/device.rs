@@ -2,7 +2,10 @@
 
 //! The device as its host sees it: registers, doorbells and time.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use efa_hw::{
     admin::{AqEntry, AqHeader, Opcode},
@@ -66,14 +69,14 @@ pub struct Device {
 #[derive(Debug, Default)]
 struct Interrupts {
     masked: bool,
-    /// A vector that would have been raised if it were not masked.
-    pending: Option<u16>,
+    /// Vectors that would have been raised if they were not masked.
+    pending: BTreeSet<u16>,
 }
 
 impl Interrupts {
     fn raise(&mut self, host: &mut dyn Host, vector: u16) {
         if self.masked {
-            self.pending = Some(vector);
+            self.pending.insert(vector);
         } else {
             host.interrupt(vector);
         }
@@ -83,7 +86,7 @@ impl Interrupts {
     fn mask(&mut self, host: &mut dyn Host, masked: bool) {
         self.masked = masked;
         if !masked {
-            if let Some(vector) = self.pending.take() {
+            for vector in std::mem::take(&mut self.pending) {
                 host.interrupt(vector);
             }
         }

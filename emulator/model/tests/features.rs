@@ -141,6 +141,11 @@ fn overrides() {
     assert!(driver.status().ready);
     assert_eq!(driver.read(Register::Version), 2);
 
+    driver
+        .device
+        .set(serde_json::from_str(r#"{"link_gbps":50}"#).unwrap());
+    assert!(driver.status().ready);
+
     // Those that a device is made with stay.
     let mut config = Config::new(Profile::Efa3, 0);
     config.overrides = serde_json::from_str(r#"{"db_bar":2}"#).unwrap();

@@ -356,7 +356,7 @@ fn fuzz_one(data: &[u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn bytes(data in vec(any::<u8>(), 0..4096)) {

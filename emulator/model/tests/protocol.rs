@@ -288,6 +288,17 @@ fn masked_interrupts_are_not_lost() {
     driver.mask(true);
     driver.mask(false);
     assert!(driver.world.take_interrupts().is_empty());
+
+    // Nor is that of another queue.
+    driver.set_up_with_vectors(3, 5);
+    driver.mask(true);
+    driver.execute(&AllocPd {}).unwrap();
+    driver.execute(&AllocPd {}).unwrap();
+    let now = driver.now;
+    driver.device.post_event(&mut driver.world, now, 2, 0);
+    assert!(driver.world.take_interrupts().is_empty());
+    driver.mask(false);
+    assert_eq!(driver.world.take_interrupts(), [3, 5]);
 }
 
 #[test]
@@ -334,7 +345,7 @@ fn keep_alive() {
         driver.acknowledge_events();
     }
     // A host that was away for long gets one, not all that it missed.
-    driver.run(100 * period);
+    assert_eq!(driver.run(100 * period), Some(driver.now + period));
     assert!(driver.event().is_some() && driver.event().is_none());
 
     driver

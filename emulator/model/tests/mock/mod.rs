@@ -276,42 +276,35 @@ impl Driver {
 
     /// Sets up the admin queues anew.
     pub(crate) fn set_up(&mut self) {
+        self.set_up_with_vectors(0, 0);
+    }
+
+    /// Sets up the admin queues anew, with interrupts of their own.
+    pub(crate) fn set_up_with_vectors(&mut self, acq_vector: u8, aenq_vector: u8) {
         self.write_address(Register::AqBaseLo, Register::AqBaseHi, self.aq);
         let caps = AqCaps {
             depth: DEPTH,
             entry_size: 64,
         };
         self.write(Register::AqCaps, caps.into_raw());
-        for (ring, low, high, caps) in [
-            (
-                self.acq.base,
-                Register::AcqBaseLo,
-                Register::AcqBaseHi,
-                Register::AcqCaps,
-            ),
-            (
-                self.aenq.base,
-                Register::AenqBaseLo,
-                Register::AenqBaseHi,
-                Register::AenqCaps,
-            ),
+
+        let (acq, aenq) = (self.acq.base, self.aenq.base);
+        self.write_address(Register::AcqBaseLo, Register::AcqBaseHi, acq);
+        self.write_address(Register::AenqBaseLo, Register::AenqBaseHi, aenq);
+        for (register, base, depth, msix_vector) in [
+            (Register::AcqCaps, acq, DEPTH, acq_vector),
+            (Register::AenqCaps, aenq, AENQ_DEPTH, aenq_vector),
         ] {
-            self.world.write(ring, &[0; 64 * DEPTH as usize]);
-            self.write_address(low, high, ring);
-            let depth = if caps == Register::AcqCaps {
-                DEPTH
-            } else {
-                AENQ_DEPTH
-            };
-            let ring = EventRingCaps {
+            self.world.write(base, &vec![0; 64 * usize::from(depth)]);
+            let caps = EventRingCaps {
                 depth,
                 entry_size: 64,
-                msix_vector: 0,
+                msix_vector,
             };
-            self.write(caps, ring.into_raw());
+            self.write(register, caps.into_raw());
         }
-        self.acq = Ring::new(self.acq.base, DEPTH, 3);
-        self.aenq = Ring::new(self.aenq.base, AENQ_DEPTH, 4);
+        self.acq = Ring::new(acq, DEPTH, 3);
+        self.aenq = Ring::new(aenq, AENQ_DEPTH, 4);
         self.aenq_consumed = 0;
         self.submitted = 0;
     }
