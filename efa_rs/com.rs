@@ -15,9 +15,11 @@ mod counter;
 mod error;
 mod event_queue;
 mod host_info;
+mod page_list;
 mod quarantine;
 mod registers;
 mod reset;
+mod subscribers;
 
 pub(crate) use self::{
     admin_queue::AdminQueue,
@@ -27,7 +29,15 @@ pub(crate) use self::{
         KeepAlives, //
     },
     counter::Counter,
-    event_queue::EventQueue,
+    event_queue::{
+        EventQueue,
+        EventTarget, //
+    },
+    page_list::Pages,
     registers::Registers,
-    reset::reset, //
+    reset::reset,
+    subscribers::{
+        CompletionHandler,
+        Subscription, //
+    },
 };

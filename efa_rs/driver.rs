@@ -109,7 +109,7 @@ struct Driver {
     /// Verbs are called until this is dropped.
     _registration: rdma::Registration<Efa>,
     /// Completion queues refer to these.
-    _event_queues: KVec<EventQueue>,
+    _event_queues: KVec<EventQueue<rdma::CqEvents>>,
     /// Queue pairs have their doorbells here, unless it is one of the regions below.
     _doorbell_region: Option<Region>,
     /// Queue pairs have their send queues here.
@@ -187,14 +187,18 @@ impl Driver {
         let event_queues = controller.create_event_queues(pdev, &attributes)?;
         controller.send_host_info(pdev, &attributes);
 
+        let mut event_targets = KVec::with_capacity(event_queues.len(), GFP_KERNEL)?;
+        for queue in &event_queues {
+            event_targets.push(queue.target(), GFP_KERNEL)?;
+        }
+
         let efa = Efa::new(
             pdev,
             controller.admin().clone(),
             attributes,
-            // CAST: There are fewer than 256 vectors.
-            event_queues.len() as u32,
+            event_targets,
             controller.keep_alives(),
-        );
+        )?;
         let info = efa.node_info();
         let registration = rdma::Registration::new(dev, &THIS_MODULE, c"efa_%d", info, efa)
             .inspect_err(|error| {

@@ -7,15 +7,23 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
+mod ah;
 mod attr;
+mod context;
 mod counters;
+mod cq;
 mod device;
+mod mmap;
+mod mr;
 mod object;
 mod ops;
 mod provider;
+mod qp;
 mod udata;
+mod umem;
 
 pub(crate) use self::{
+    ah::AhAttr,
     attr::{
         DeviceAttr,
         Gid,
@@ -26,15 +34,43 @@ pub(crate) use self::{
         PortState,
         PortWidth, //
     },
+    context::Context,
     counters::CounterDesc,
+    cq::{
+        CqEvents,
+        CqRequest,
+        NewCq, //
+    },
     device::{
         layouts_agree,
         NodeInfo,
         Registration, //
     },
+    mmap::{
+        Mapping,
+        MmapEntry, //
+    },
+    mr::{
+        Access,
+        Interconnects,
+        MrRequest,
+        NewMr, //
+    },
     provider::{
         DriverId,
         Provider, //
     },
-    udata::Udata, //
+    qp::{
+        ud_transition_is_ok,
+        NewQp,
+        QpAttr,
+        QpAttrMask,
+        QpCap,
+        QpRequest,
+        QpState,
+        QpType,
+        QueriedQp, //
+    },
+    udata::Udata,
+    umem::Umem, //
 };

@@ -3,10 +3,16 @@
 //! The verbs: what the RDMA core, and through it userspace, asks of the driver.
 
 mod abi;
+mod ah;
+mod bars;
 mod counters;
+mod cq;
 mod device;
+mod mr;
 mod pd;
 mod port;
+mod qp;
+mod qp_state;
 mod ucontext;
 
 use kernel::{
@@ -20,18 +26,33 @@ use crate::{
     com::{
         AdminQueue,
         Attributes,
+        EventTarget,
         KeepAlives, //
     },
+    hw,
     rdma::{
         self,
+        AhAttr,
+        Context,
         CounterDesc,
+        CqEvents,
+        CqRequest,
         DeviceAttr,
         DriverId,
         Gid,
         LinkLayer,
+        MrRequest,
+        NewCq,
+        NewMr,
+        NewQp,
         PortAttr,
+        QpAttr,
+        QpAttrMask,
+        QpRequest,
+        QueriedQp,
         Udata, //
     },
+    sys::errno::eopnotsupp,
 };
 
 /// An EFA device as the RDMA core sees it.
@@ -39,7 +60,8 @@ pub(crate) struct Efa {
     admin: Arc<AdminQueue>,
     attributes: Attributes,
     ids: PciIds,
-    event_queues: u32,
+    bars: bars::Bars,
+    event_targets: KVec<EventTarget<CqEvents>>,
     keep_alives: KeepAlives,
     errors: counters::Errors,
 }
@@ -52,15 +74,21 @@ struct PciIds {
 }
 
 impl Efa {
-    /// Makes the verbs of a device with the given number of event queues.
+    /// Makes the verbs of a device.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if a BAR is missing.
     pub(crate) fn new(
         pdev: &pci::Device,
         admin: Arc<AdminQueue>,
         attributes: Attributes,
-        event_queues: u32,
+        event_targets: KVec<EventTarget<CqEvents>>,
         keep_alives: KeepAlives,
-    ) -> Self {
-        Self {
+    ) -> Result<Self> {
+        // CAST: The driver has reserved this BAR.
+        let doorbells = attributes.device.db_bar as u8;
+        Ok(Self {
             admin,
             attributes,
             ids: PciIds {
@@ -68,17 +96,19 @@ impl Efa {
                 device: pdev.device_id(),
                 subsystem_device: pdev.subsystem_device_id(),
             },
-            event_queues,
+            bars: bars::Bars::new(pdev, doorbells, hw::pci::MEMORY_BAR)?,
+            event_targets,
             keep_alives,
             errors: counters::Errors::default(),
-        }
+        })
     }
 
     /// Returns what the core wants to know before the device is registered.
     pub(crate) fn node_info(&self) -> rdma::NodeInfo {
         rdma::NodeInfo {
             node_guid: self.attributes.device.guid,
-            num_comp_vectors: self.event_queues.max(1),
+            // CAST: There are fewer than 256 of them.
+            num_comp_vectors: self.event_targets.len().max(1) as u32,
         }
     }
 }
@@ -91,6 +121,10 @@ impl rdma::Provider for Efa {
 
     type Ucontext = ucontext::Ucontext;
     type Pd = pd::Pd;
+    type Ah = ah::Ah;
+    type Cq = cq::Cq;
+    type Qp = qp::Qp;
+    type Mr = mr::Mr;
 
     fn firmware_version(&self) -> Result<CString> {
         device::firmware_version(self)
@@ -134,6 +168,71 @@ impl rdma::Provider for Efa {
 
     fn dealloc_pd(&self, pd: pd::Pd) {
         pd::dealloc(self, pd);
+    }
+
+    fn create_ah(&self, pd: &pd::Pd, attr: &AhAttr, udata: &Udata<'_>) -> Result<ah::Ah> {
+        ah::create(self, pd, attr, udata).inspect_err(|_| self.errors.create_ah_err.increment())
+    }
+
+    fn destroy_ah(&self, pd: &pd::Pd, ah: ah::Ah) {
+        ah::destroy(self, pd, ah);
+    }
+
+    fn create_cq(
+        &self,
+        context: &Context<'_, Self>,
+        request: &CqRequest<'_>,
+        udata: &Udata<'_>,
+    ) -> Result<NewCq<cq::Cq>> {
+        // As in the C driver, this is not counted.
+        if request.flags != 0 {
+            return Err(eopnotsupp());
+        }
+        cq::create(self, context, request, udata)
+            .inspect_err(|_| self.errors.create_cq_err.increment())
+    }
+
+    fn destroy_cq(&self, cq: cq::Cq) {
+        drop(cq);
+    }
+
+    fn create_qp(
+        &self,
+        context: &Context<'_, Self>,
+        request: &QpRequest<'_, Self>,
+        udata: &Udata<'_>,
+    ) -> Result<NewQp<qp::Qp>> {
+        qp::create(self, context, request, udata)
+            .inspect_err(|_| self.errors.create_qp_err.increment())
+    }
+
+    fn modify_qp(&self, qp: &qp::Qp, attr: &QpAttr, udata: &Udata<'_>) -> Result {
+        qp::modify(self, qp, attr, udata)
+    }
+
+    fn query_qp(&self, qp: &qp::Qp, mask: QpAttrMask) -> Result<QueriedQp> {
+        qp::query(self, qp, mask)
+    }
+
+    fn destroy_qp(&self, qp: &qp::Qp) -> Result {
+        qp::destroy(qp)
+    }
+
+    fn reg_user_mr(
+        &self,
+        pd: &pd::Pd,
+        request: &MrRequest,
+        udata: &Udata<'_>,
+    ) -> Result<NewMr<mr::Mr>> {
+        mr::register(self, pd, request, udata).inspect_err(|_| self.errors.reg_mr_err.increment())
+    }
+
+    fn dereg_mr(&self, mr: &mr::Mr) -> Result {
+        mr::deregister(mr)
+    }
+
+    fn mmap_failed(&self) {
+        self.errors.mmap_err.increment();
     }
 
     fn read_device_counters(&self, values: &mut [u64]) -> Result {

@@ -308,7 +308,7 @@ impl AdminQueue {
     }
 
     /// Returns where memory goes that the device may still use.
-    pub(super) fn quarantine(&self) -> &Quarantine {
+    pub(crate) fn quarantine(&self) -> &Quarantine {
         &self.quarantine
     }
 

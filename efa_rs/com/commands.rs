@@ -20,14 +20,36 @@ use super::{
 use crate::{
     hw::{
         admin::{
+            ah::{
+                CreateAh,
+                DestroyAh, //
+            },
+            cq::{
+                CreateCq,
+                CreateCqResponse,
+                DestroyCq, //
+            },
             eq::{
                 CreateEq,
                 CreateEqCaps,
                 DestroyEq, //
             },
+            mr::{
+                DeregMr,
+                RegMr,
+                RegMrResponse, //
+            },
             pd::{
                 AllocPd,
                 DeallocPd, //
+            },
+            qp::{
+                CreateQp,
+                CreateQpResponse,
+                DestroyQp,
+                ModifyQp,
+                QueryQp,
+                QueryQpResponse, //
             },
             uar::{
                 AllocUar,
@@ -108,6 +130,79 @@ impl AdminQueue {
         self.execute(&DeallocUar { uar })
             .map(|_| ())
             .inspect_err(|error| self.report(fmt!("Freeing user access region {}", uar), *error))
+    }
+
+    /// Creates an address handle for the peer at `dest_addr` and returns its number.
+    pub(crate) fn create_ah(&self, pd: u16, dest_addr: [u8; 16]) -> Result<u16, CommandError> {
+        self.execute(&CreateAh { dest_addr, pd })
+            .map(|response| response.ah)
+            .inspect_err(|error| self.report(fmt!("Creating an address handle"), *error))
+    }
+
+    /// Destroys an address handle.
+    pub(crate) fn destroy_ah(&self, pd: u16, ah: u16) -> Result<(), CommandError> {
+        self.execute(&DestroyAh { ah, pd })
+            .map(|_| ())
+            .inspect_err(|error| self.report(fmt!("Destroying address handle {}", ah), *error))
+    }
+
+    /// Creates a completion queue.
+    pub(crate) fn create_cq(&self, command: &CreateCq) -> Result<CreateCqResponse, CommandError> {
+        self.execute(command)
+            .inspect_err(|error| self.report(fmt!("Creating a completion queue"), *error))
+    }
+
+    /// Destroys a completion queue.
+    pub(crate) fn destroy_cq(&self, cq_idx: u16) -> Result<(), CommandError> {
+        self.execute(&DestroyCq { cq_idx })
+            .map(|_| ())
+            .inspect_err(|error| {
+                self.report(fmt!("Destroying completion queue {}", cq_idx), *error)
+            })
+    }
+
+    /// Creates a queue pair.
+    pub(crate) fn create_qp(&self, command: &CreateQp) -> Result<CreateQpResponse, CommandError> {
+        self.execute(command)
+            .inspect_err(|error| self.report(fmt!("Creating a queue pair"), *error))
+    }
+
+    /// Modifies a queue pair.
+    pub(crate) fn modify_qp(&self, command: &ModifyQp) -> Result<(), CommandError> {
+        self.execute(command).map(|_| ()).inspect_err(|error| {
+            self.report(
+                fmt!("Modifying queue pair {:#x}", command.qp_handle),
+                *error,
+            )
+        })
+    }
+
+    /// Asks for the state of a queue pair.
+    pub(crate) fn query_qp(&self, qp_handle: u32) -> Result<QueryQpResponse, CommandError> {
+        self.execute(&QueryQp { qp_handle })
+            .inspect_err(|error| self.report(fmt!("Querying queue pair {:#x}", qp_handle), *error))
+    }
+
+    /// Destroys a queue pair.
+    pub(crate) fn destroy_qp(&self, qp_handle: u32) -> Result<(), CommandError> {
+        self.execute(&DestroyQp { qp_handle })
+            .map(|_| ())
+            .inspect_err(|error| {
+                self.report(fmt!("Destroying queue pair {:#x}", qp_handle), *error)
+            })
+    }
+
+    /// Registers a memory region.
+    pub(crate) fn register_mr(&self, command: &RegMr) -> Result<RegMrResponse, CommandError> {
+        self.execute(command)
+            .inspect_err(|error| self.report(fmt!("Registering a memory region"), *error))
+    }
+
+    /// Removes a memory region.
+    pub(crate) fn deregister_mr(&self, l_key: u32) -> Result<(), CommandError> {
+        self.execute(&DeregMr { l_key })
+            .map(|_| ())
+            .inspect_err(|error| self.report(fmt!("Removing memory region {:#x}", l_key), *error))
     }
 
     /// Creates an event queue for completions and returns its number.

@@ -22,7 +22,8 @@ use super::{
     },
     host_info,
     registers::Registers,
-    reset::ResetOnDrop, //
+    reset::ResetOnDrop,
+    subscribers::CompletionHandler, //
 };
 use crate::{
     hw::regs::{
@@ -139,11 +140,11 @@ impl Controller {
     ///
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of [`EventQueue::new`].
-    pub(crate) fn create_event_queues(
+    pub(crate) fn create_event_queues<H: CompletionHandler>(
         &self,
         pdev: &pci::Device<Bound>,
         attributes: &Attributes,
-    ) -> Result<KVec<EventQueue>> {
+    ) -> Result<KVec<EventQueue<H>>> {
         let depth = event_queue::usable_depth(attributes.event_queues.max_eq_depth);
         let vectors = self.vectors.count().min(u32::from(u8::MAX));
         let count = attributes.event_queues.max_eq.min(vectors - 1);

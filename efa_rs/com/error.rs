@@ -27,6 +27,11 @@ pub(crate) enum CommandError {
 }
 
 impl CommandError {
+    /// Returns whether it is unknown what the device has done.
+    pub(crate) fn is_unanswered(self) -> bool {
+        !matches!(self, Self::Status(_))
+    }
+
     /// Returns whether the device may still use memory that the command referred to.
     pub(crate) fn device_may_use_memory(self) -> bool {
         self == Self::Timeout

@@ -17,8 +17,11 @@ use kernel::{
 
 use super::{
     admin_queue::AdminQueue,
-    quarantine::Block,
-    registers::Registers, //
+    registers::Registers,
+    subscribers::{
+        CompletionHandler,
+        Subscribers, //
+    },
 };
 use crate::{
     hw::{
@@ -58,13 +61,30 @@ pub(super) fn usable_depth(max: u32) -> u32 {
 }
 
 /// An event queue, with its interrupt.
-pub(crate) struct EventQueue {
+pub(crate) struct EventQueue<H: CompletionHandler> {
     // The handler goes first: the ring that it reads is dropped after it.
-    _irq: irq::Registration<Handler>,
-    _device_queue: DeviceQueue,
+    _irq: irq::Registration<Handler<H>>,
+    device_queue: DeviceQueue,
+    subscribers: Arc<Subscribers<H>>,
 }
 
-impl EventQueue {
+/// What a completion queue needs to know of the event queue that reports its completions.
+pub(crate) struct EventTarget<H: CompletionHandler> {
+    /// The number that the device has given the event queue.
+    pub(crate) eqn: u16,
+    /// Who is told of completions.
+    pub(crate) subscribers: Arc<Subscribers<H>>,
+}
+
+impl<H: CompletionHandler> EventQueue<H> {
+    /// Returns what completion queues need to know of this one.
+    pub(crate) fn target(&self) -> EventTarget<H> {
+        EventTarget {
+            eqn: self.device_queue.eqn,
+            subscribers: self.subscribers.clone(),
+        }
+    }
+
     /// Creates an event queue of `depth` entries that interrupts by `vector`.
     ///
     /// # Errors
@@ -80,11 +100,13 @@ impl EventQueue {
         depth: u32,
     ) -> Result<Self> {
         let device_queue = DeviceQueue::create(pdev.as_ref(), admin, vector, depth)?;
+        let subscribers = Subscribers::new()?;
         let handler = Handler {
             dev: AsRef::<Device<Bound>>::as_ref(pdev).into(),
             registers: registers.clone(),
             eqn: device_queue.eqn,
             ring: device_queue.ring.clone(),
+            subscribers: subscribers.clone(),
         };
         handler.arm();
 
@@ -108,7 +130,8 @@ impl EventQueue {
 
         Ok(Self {
             _irq: irq,
-            _device_queue: device_queue,
+            device_queue,
+            subscribers,
         })
     }
 }
@@ -136,9 +159,7 @@ impl DeviceQueue {
             }),
             Err(error) => {
                 if error.device_may_use_memory() {
-                    admin
-                        .quarantine()
-                        .keep(dev, "an event queue", Block::EventQueue(ring));
+                    admin.quarantine().keep(dev, "an event queue", ring);
                 }
                 Err(error.into())
             }
@@ -149,11 +170,9 @@ impl DeviceQueue {
 impl Drop for DeviceQueue {
     fn drop(&mut self) {
         if self.admin.destroy_eq(self.eqn).is_err() {
-            self.admin.quarantine().keep(
-                self.admin.dev(),
-                "an event queue",
-                Block::EventQueue(self.ring.clone()),
-            );
+            self.admin
+                .quarantine()
+                .keep(self.admin.dev(), "an event queue", self.ring.clone());
         }
     }
 }
@@ -203,14 +222,15 @@ impl Ring {
 }
 
 /// What an interrupt of an event queue needs.
-struct Handler {
+struct Handler<H> {
     dev: ARef<Device>,
     registers: Arc<Registers>,
     eqn: u16,
     ring: Arc<Ring>,
+    subscribers: Arc<Subscribers<H>>,
 }
 
-impl Handler {
+impl<H: CompletionHandler> Handler<H> {
     /// Asks for an interrupt for the next event.
     fn arm(&self) {
         let doorbell = EqDb {
@@ -219,27 +239,32 @@ impl Handler {
         };
         self.registers.write(Register::EqDb, doorbell.into_raw());
     }
+
+    fn handle_event(&self, event: &Eqe) {
+        match EventType::try_from(event.common.event_type) {
+            Ok(EventType::Completion) => {
+                if !self.subscribers.notify(event.cqn) {
+                    dev_err_ratelimited!(
+                        &self.dev,
+                        "Event queue {} reports completion queue {}, which does not exist\n",
+                        self.eqn,
+                        event.cqn
+                    );
+                }
+            }
+            Err(_) => dev_err_ratelimited!(
+                &self.dev,
+                "Event queue {} reports an event of the unknown type {:#x}\n",
+                self.eqn,
+                event.common.event_type
+            ),
+        }
+    }
 }
 
-impl irq::Handler for Handler {
+impl<H: CompletionHandler> irq::Handler for Handler<H> {
     fn handle(&self) {
-        self.ring.consume(|event| {
-            match EventType::try_from(event.common.event_type) {
-                // No verb creates completion queues yet, so that none can be meant.
-                Ok(EventType::Completion) => dev_err_ratelimited!(
-                    &self.dev,
-                    "Event queue {} reports completion queue {}, which does not exist\n",
-                    self.eqn,
-                    event.cqn
-                ),
-                Err(_) => dev_err_ratelimited!(
-                    &self.dev,
-                    "Event queue {} reports an event of the unknown type {:#x}\n",
-                    self.eqn,
-                    event.common.event_type
-                ),
-            }
-        });
+        self.ring.consume(|event| self.handle_event(event));
         self.arm();
     }
 }

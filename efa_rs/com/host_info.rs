@@ -8,10 +8,7 @@ use kernel::{
     prelude::*, //
 };
 
-use super::{
-    admin_queue::AdminQueue,
-    quarantine::Block, //
-};
+use super::admin_queue::AdminQueue;
 use crate::{
     hw::{
         features::FeatureId,
@@ -32,7 +29,7 @@ use crate::{
 };
 
 /// Bytes of memory that the information takes: whole words.
-pub(super) const BUFFER_SIZE: usize = HostInfo::SIZE.next_multiple_of(8);
+const BUFFER_SIZE: usize = HostInfo::SIZE.next_multiple_of(8);
 
 /// Tells the device what system it is in. Nothing depends on it, so that a failure is ignored.
 pub(super) fn send(pdev: &pci::Device<Bound>, admin: &AdminQueue) {
@@ -53,7 +50,7 @@ pub(super) fn send(pdev: &pci::Device<Bound>, admin: &AdminQueue) {
     if result.is_err_and(|error| error.device_may_use_memory()) {
         admin
             .quarantine()
-            .keep(admin.dev(), "the host information", Block::HostInfo(buffer));
+            .keep(admin.dev(), "the host information", buffer);
     }
 }
 

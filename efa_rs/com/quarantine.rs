@@ -9,35 +9,14 @@ use kernel::{
     device::Device,
     new_mutex,
     prelude::*,
-    sync::{
-        Arc,
-        Mutex, //
-    },
+    sync::Mutex, //
 };
-
-use super::{
-    event_queue,
-    host_info, //
-};
-use crate::sys::dma::Entries;
-
-/// A block of memory whose owner is gone.
-#[expect(
-    dead_code,
-    reason = "the memory is held, and nobody looks at it any more"
-)]
-pub(super) enum Block {
-    /// Host information that the device may still read.
-    HostInfo(Entries<{ host_info::BUFFER_SIZE }>),
-    /// The ring of an event queue that could not be destroyed.
-    EventQueue(Arc<event_queue::Ring>),
-}
 
 /// Memory that is kept until the device has been reset.
 #[pin_data]
 pub(crate) struct Quarantine {
     #[pin]
-    blocks: Mutex<KVec<Block>>,
+    blocks: Mutex<KVec<KBox<dyn Send>>>,
 }
 
 impl Quarantine {
@@ -48,18 +27,24 @@ impl Quarantine {
         })
     }
 
-    /// Keeps `block`, and says so.
-    pub(super) fn keep(&self, dev: &Device, what: &str, block: Block) {
+    /// Keeps `block`, memory of `what`, and says so.
+    pub(crate) fn keep<T: Send + 'static>(&self, dev: &Device, what: &str, block: T) {
         dev_warn!(
             dev,
             "The device may still use memory of {}; it is kept until the device is reset\n",
             what
         );
+
         let mut blocks = self.blocks.lock();
-        match blocks.reserve(1, GFP_KERNEL) {
-            Ok(()) => drop(blocks.push_within_capacity(block)),
+        let place = KBox::<T>::new_uninit(GFP_KERNEL);
+        match (place, blocks.reserve(1, GFP_KERNEL)) {
+            (Ok(place), Ok(())) => {
+                let block = KBox::write(place, block);
+                // There is room for one more.
+                drop(blocks.push_within_capacity(block as KBox<dyn Send>));
+            }
             // With no memory to remember it by, it is kept for good.
-            Err(_) => core::mem::forget(block),
+            _ => core::mem::forget(block),
         }
     }
 }

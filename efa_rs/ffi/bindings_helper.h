@@ -4,7 +4,9 @@
 #include <linux/pci.h>
 #include <linux/semaphore.h>
 #include <net/net_namespace.h>
+#include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
+#include <rdma/iter.h>
 #include <rdma/uverbs_ioctl.h>
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <uapi/rdma/efa-abi.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 #include <linux/jiffies.h>
+#include <linux/mm.h>
 #include <linux/ratelimit.h>
 #include <linux/utsname.h>
 #include <linux/version.h>
@@ -116,4 +117,91 @@ int efa_ib_copy_from_udata(void *dest, struct ib_udata *udata, size_t len)
 enum ib_mtu efa_ib_mtu_int_to_enum(int mtu)
 {
 	return ib_mtu_int_to_enum(mtu);
+}
+
+struct ib_udata *efa_attrs_to_udata(struct uverbs_attr_bundle *attrs)
+{
+	return &attrs->driver_udata;
+}
+
+struct ib_ucontext *efa_udata_to_ucontext(struct ib_udata *udata)
+{
+	return udata ? rdma_udata_to_uverbs_attr_bundle(udata)->context : NULL;
+}
+
+u64 efa_mmap_offset(const struct rdma_user_mmap_entry *entry)
+{
+	return rdma_user_mmap_get_offset(entry);
+}
+
+int efa_mmap_noncached(struct ib_ucontext *ucontext, struct vm_area_struct *vma,
+		       unsigned long pfn, struct rdma_user_mmap_entry *entry)
+{
+	return rdma_user_mmap_io(ucontext, vma, pfn, entry->npages * PAGE_SIZE,
+				 pgprot_noncached(vma->vm_page_prot), entry);
+}
+
+int efa_mmap_writecombine(struct ib_ucontext *ucontext, struct vm_area_struct *vma,
+			  unsigned long pfn, struct rdma_user_mmap_entry *entry)
+{
+	return rdma_user_mmap_io(ucontext, vma, pfn, entry->npages * PAGE_SIZE,
+				 pgprot_writecombine(vma->vm_page_prot), entry);
+}
+
+int efa_mmap_cached(struct ib_ucontext *ucontext, struct vm_area_struct *vma,
+		    unsigned long pfn, struct rdma_user_mmap_entry *entry)
+{
+	return rdma_user_mmap_io(ucontext, vma, pfn, entry->npages * PAGE_SIZE,
+				 vma->vm_page_prot, entry);
+}
+
+unsigned long efa_coherent_to_pfn(void *address)
+{
+	return is_vmalloc_addr(address) ? vmalloc_to_pfn(address) :
+					  PHYS_PFN(virt_to_phys(address));
+}
+
+struct ib_umem *efa_umem_get_va(struct ib_device *device, unsigned long start,
+				size_t length, int access)
+{
+	return ib_umem_get_va(device, start, length, access);
+}
+
+struct ib_umem *efa_umem_get_dmabuf(struct ib_device *device, unsigned long offset,
+				    size_t length, int fd, int access)
+{
+	struct ib_umem_dmabuf *dmabuf;
+
+	dmabuf = ib_umem_dmabuf_get_pinned(device, offset, length, fd, access);
+	return IS_ERR(dmabuf) ? ERR_CAST(dmabuf) : &dmabuf->umem;
+}
+
+bool efa_umem_is_contiguous(struct ib_umem *umem)
+{
+	return ib_umem_is_contiguous(umem);
+}
+
+dma_addr_t efa_umem_start(struct ib_umem *umem)
+{
+	return ib_umem_start_dma_addr(umem);
+}
+
+size_t efa_umem_num_blocks(struct ib_umem *umem, unsigned long block_size)
+{
+	return ib_umem_num_dma_blocks(umem, block_size);
+}
+
+void efa_umem_iter_start(struct ib_block_iter *iter, struct ib_umem *umem,
+			 unsigned long block_size)
+{
+	__rdma_umem_block_iter_start(iter, umem, block_size);
+}
+
+size_t efa_umem_iter_fill(struct ib_block_iter *iter, u64 *blocks, size_t count)
+{
+	size_t i;
+
+	for (i = 0; i < count && __rdma_umem_block_iter_next(iter); i++)
+		blocks[i] = rdma_block_iter_dma_address(iter);
+	return i;
 }

@@ -131,6 +131,7 @@ impl<T: Provider> Registration<T> {
 
             ffi::ib_set_device_ops(device, &Ops::<T>::TABLE);
             (*device).ops.owner = module.as_ptr();
+            (*device).driver_def = (&raw const ffi::efa_uapi_definitions).cast();
         }
 
         // SAFETY: The device is set up; `parent` is bound, and the owner of this registration
@@ -176,6 +177,17 @@ pub(super) unsafe fn provider<'a, T: Provider>(device: *mut ffi::ib_device) -> &
     // SAFETY: The caller guarantees it; the provider is initialized before the core knows of the
     // device.
     unsafe { Object::<ffi::ib_device, T>::data(device) }
+}
+
+/// Returns the device that does the DMA.
+///
+/// # Safety
+///
+/// `device` must be registered by a [`Registration`], and stay so for `'a`.
+pub(super) unsafe fn dma_device<'a>(device: *mut ffi::ib_device) -> &'a Device<Bound> {
+    // SAFETY: This is the parent that the device was registered below, which is bound while it is
+    // registered. `Device` is a transparent wrapper of the C structure.
+    unsafe { &*(*device).dma_device.cast::<Device<Bound>>() }
 }
 
 /// Returns whether the generated bindings have the sizes that the C compiler gives the largest

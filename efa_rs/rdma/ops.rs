@@ -19,19 +19,22 @@ use kernel::{
 };
 
 use super::{
+    ah::Ah,
     counters,
+    cq::Cq,
     device::provider,
     object::Object,
     provider::Provider,
+    qp::Qp,
     udata::Udata, //
 };
 use crate::ffi;
 
 /// A userspace context with its provider's data.
-type Ucontext<T> = Object<ffi::ib_ucontext, <T as Provider>::Ucontext>;
+pub(super) type Ucontext<T> = Object<ffi::ib_ucontext, <T as Provider>::Ucontext>;
 
 /// A protection domain with its provider's data.
-type Pd<T> = Object<ffi::ib_pd, <T as Provider>::Pd>;
+pub(super) type Pd<T> = Object<ffi::ib_pd, <T as Provider>::Pd>;
 
 /// The functions for the provider `T`.
 pub(super) struct Ops<T>(PhantomData<T>);
@@ -54,12 +57,28 @@ impl<T: Provider> Ops<T> {
         dealloc_ucontext: Some(Self::dealloc_ucontext),
         alloc_pd: Some(Self::alloc_pd),
         dealloc_pd: Some(Self::dealloc_pd),
+        create_user_ah: Some(Self::create_user_ah),
+        destroy_ah: Some(Self::destroy_ah),
+        create_user_cq: Some(Self::create_user_cq),
+        destroy_cq: Some(Self::destroy_cq),
+        create_qp: Some(Self::create_qp),
+        modify_qp: Some(Self::modify_qp),
+        query_qp: Some(Self::query_qp),
+        destroy_qp: Some(Self::destroy_qp),
+        reg_user_mr: Some(Self::reg_user_mr),
+        reg_user_mr_dmabuf: Some(Self::reg_user_mr_dmabuf),
+        dereg_mr: Some(Self::dereg_mr),
+        mmap: Some(Self::mmap),
+        mmap_free: Some(Self::mmap_free),
         alloc_hw_device_stats: Some(Self::alloc_hw_device_stats),
         alloc_hw_port_stats: Some(Self::alloc_hw_port_stats),
         get_hw_stats: Some(Self::get_hw_stats),
 
         size_ib_ucontext: Ucontext::<T>::SIZE,
         size_ib_pd: Pd::<T>::SIZE,
+        size_ib_ah: Ah::<T>::SIZE,
+        size_ib_cq: Cq::<T>::SIZE,
+        size_ib_qp: Qp::<T>::SIZE,
 
         // SAFETY: In a table of functions, sizes and flags, zero stands for what is not there.
         ..unsafe { MaybeUninit::<ffi::ib_device_ops>::zeroed().assume_init() }

@@ -8,13 +8,30 @@ use kernel::{
 };
 
 use super::{
+    ah::AhAttr,
     attr::{
         DeviceAttr,
         Gid,
         LinkLayer,
         PortAttr, //
     },
+    context::Context,
     counters::CounterDesc,
+    cq::{
+        CqRequest,
+        NewCq, //
+    },
+    mr::{
+        MrRequest,
+        NewMr, //
+    },
+    qp::{
+        NewQp,
+        QpAttr,
+        QpAttrMask,
+        QpRequest,
+        QueriedQp, //
+    },
     udata::Udata, //
 };
 use crate::ffi;
@@ -50,6 +67,18 @@ pub(crate) trait Provider: Send + Sync + Sized + 'static {
     /// Data of a protection domain.
     type Pd: Send + Sync;
 
+    /// Data of an address handle.
+    type Ah: Send + Sync;
+
+    /// Data of a completion queue.
+    type Cq: Send + Sync;
+
+    /// Data of a queue pair.
+    type Qp: Send + Sync;
+
+    /// Data of a memory region.
+    type Mr: Send + Sync;
+
     /// Returns the version of the firmware as text.
     fn firmware_version(&self) -> Result<CString>;
 
@@ -82,6 +111,54 @@ pub(crate) trait Provider: Send + Sync + Sized + 'static {
 
     /// Destroys a protection domain.
     fn dealloc_pd(&self, pd: Self::Pd);
+
+    /// Creates an address handle.
+    fn create_ah(&self, pd: &Self::Pd, attr: &AhAttr, udata: &Udata<'_>) -> Result<Self::Ah>;
+
+    /// Destroys an address handle.
+    fn destroy_ah(&self, pd: &Self::Pd, ah: Self::Ah);
+
+    /// Creates a completion queue.
+    fn create_cq(
+        &self,
+        context: &Context<'_, Self>,
+        request: &CqRequest<'_>,
+        udata: &Udata<'_>,
+    ) -> Result<NewCq<Self::Cq>>;
+
+    /// Destroys a completion queue.
+    fn destroy_cq(&self, cq: Self::Cq);
+
+    /// Creates a queue pair.
+    fn create_qp(
+        &self,
+        context: &Context<'_, Self>,
+        request: &QpRequest<'_, Self>,
+        udata: &Udata<'_>,
+    ) -> Result<NewQp<Self::Qp>>;
+
+    /// Changes attributes of a queue pair.
+    fn modify_qp(&self, qp: &Self::Qp, attr: &QpAttr, udata: &Udata<'_>) -> Result;
+
+    /// Returns attributes of a queue pair.
+    fn query_qp(&self, qp: &Self::Qp, mask: QpAttrMask) -> Result<QueriedQp>;
+
+    /// Destroys a queue pair, which lives on if this fails.
+    fn destroy_qp(&self, qp: &Self::Qp) -> Result;
+
+    /// Creates a memory region.
+    fn reg_user_mr(
+        &self,
+        pd: &Self::Pd,
+        request: &MrRequest,
+        udata: &Udata<'_>,
+    ) -> Result<NewMr<Self::Mr>>;
+
+    /// Destroys a memory region, which lives on if this fails.
+    fn dereg_mr(&self, mr: &Self::Mr) -> Result;
+
+    /// Told that a process could not map something.
+    fn mmap_failed(&self);
 
     /// Reads the counters of the device, in the order of [`Self::DEVICE_COUNTERS`].
     fn read_device_counters(&self, values: &mut [u64]) -> Result;

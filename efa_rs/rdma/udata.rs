@@ -36,6 +36,31 @@ impl Udata<'_> {
         }
     }
 
+    /// Returns what the core has passed.
+    pub(super) fn as_raw(&self) -> *mut ffi::ib_udata {
+        self.raw
+    }
+
+    /// Returns the input: its first `N` bytes, with zeroes for those that are missing.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if there are fewer than `minimum` bytes.
+    /// - `EOPNOTSUPP` if there are more than `N`, and not all of those are zero.
+    /// - [`EFAULT`] if they can't be read.
+    pub(crate) fn input<const N: usize>(&self, minimum: usize) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        if self.raw.is_null() {
+            return Err(EINVAL);
+        }
+
+        // SAFETY: By the type invariant, `raw` is valid; no more than `N` bytes are written.
+        to_result(unsafe {
+            ffi::_ib_copy_validate_udata_in(self.raw, bytes.as_mut_ptr().cast(), N, minimum)
+        })?;
+        Ok(bytes)
+    }
+
     /// Fails unless there is no input, or just zeroes.
     ///
     /// # Errors

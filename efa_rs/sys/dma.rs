@@ -8,20 +8,25 @@
 use core::ptr;
 
 use kernel::{
+    alloc::flags::__GFP_NOWARN,
     device::{
         Bound,
         Core,
         Device, //
     },
     dma::{
+        attrs,
         Coherent,
         Device as _,
         DmaAddress,
         DmaMask, //
     },
+    page::PAGE_SIZE,
     pci,
     prelude::*, //
 };
+
+use crate::ffi;
 
 /// Bytes that are read or written at once.
 const WORD: usize = size_of::<u64>();
@@ -115,6 +120,48 @@ impl<const N: usize> Entries<N> {
             // SAFETY: As for `read`, with `WRITE_ONCE`.
             unsafe { ptr::write_volatile(words.add(i), u64::from_ne_bytes(word)) };
         }
+    }
+}
+
+/// Coherent memory that userspace maps: whole pages, physically contiguous, all zero at first.
+pub(crate) struct UserBuffer {
+    pages: Coherent<[[u8; PAGE_SIZE]]>,
+}
+
+impl UserBuffer {
+    /// Allocates at least `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory, or `size` is 0.
+    pub(crate) fn zeroed(dev: &Device<Bound>, size: usize) -> Result<Self> {
+        if size == 0 {
+            return Err(ENOMEM);
+        }
+        let pages = Coherent::zeroed_slice_with_attrs(
+            dev,
+            size.div_ceil(PAGE_SIZE),
+            // Userspace chooses the size; one that is too large is no reason for a warning.
+            GFP_KERNEL | __GFP_NOWARN,
+            attrs::DMA_ATTR_FORCE_CONTIGUOUS,
+        )?;
+        Ok(Self { pages })
+    }
+
+    /// Returns the size in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.pages.size()
+    }
+
+    /// Returns the address of the first byte as the device sees it.
+    pub(crate) fn dma_address(&self) -> DmaAddress {
+        self.pages.dma_handle()
+    }
+
+    /// Returns the number of the first page.
+    pub(crate) fn pfn(&self) -> usize {
+        // SAFETY: The memory is kernel memory that is mapped, contiguously.
+        unsafe { ffi::efa_coherent_to_pfn(self.pages.as_mut_ptr().cast()) }
     }
 }
 

@@ -85,6 +85,126 @@ layout! {
     }
 }
 
+layout! {
+    /// Output of `create_ah`.
+    pub struct CreateAhResp[8] {
+        /// No bit is defined.
+        comp_mask @ 0: u32,
+        /// Number of the address handle.
+        efa_address_handle @ 4: u16,
+    }
+}
+
+bits! {
+    /// Properties of a new completion queue. Other bits have no effect.
+    pub struct CreateCqFlags(u8) {
+        /// Completions can raise events.
+        0:0 with_completion_channel => bool,
+        /// Completions of messages from unknown peers hold the peer's GID.
+        1:1 with_sgid => bool,
+    }
+}
+
+layout! {
+    /// Input of `create_cq`.
+    pub struct CreateCqCmd[16] {
+        /// No bit is defined.
+        comp_mask @ 0: u32,
+        /// Bytes of an entry.
+        cq_entry_size @ 4: u32,
+        /// Number of sub-queues.
+        num_sub_cqs @ 8: u16,
+        /// Properties.
+        flags @ 10: CreateCqFlags,
+        /// Zero.
+        reserved @ 11: [u8; 5],
+    }
+}
+
+bits! {
+    /// What a response of `create_cq` holds.
+    pub struct CreateCqRespMask(u32) {
+        /// There is a doorbell to be mapped.
+        0:0 db_off => bool,
+    }
+}
+
+layout! {
+    /// Output of `create_cq`.
+    pub struct CreateCqResp[40] {
+        /// What else is valid.
+        comp_mask @ 0: CreateCqRespMask,
+        /// Key to map the ring by.
+        q_mmap_key @ 8: u64,
+        /// Bytes of the ring.
+        q_mmap_size @ 16: u64,
+        /// Number of the completion queue.
+        cq_idx @ 24: u16,
+        /// Offset of the doorbell in its page.
+        db_off @ 28: u32,
+        /// Key to map the doorbell by.
+        db_mmap_key @ 32: u64,
+    }
+}
+
+bits! {
+    /// Properties of a new queue pair.
+    pub struct CreateQpCmdFlags(u16) {
+        /// Incoming RDMA writes with immediate consume no receive work request.
+        0:0 unsolicited_write_recv => bool,
+        /// Bits that are not defined.
+        15:1 unknown => u16,
+    }
+}
+
+layout! {
+    /// Input of `create_qp`.
+    pub struct CreateQpCmd[24] {
+        /// No bit is defined.
+        comp_mask @ 0: u32,
+        /// Bytes of the receive ring.
+        rq_ring_size @ 4: u32,
+        /// Bytes of the send ring.
+        sq_ring_size @ 8: u32,
+        /// Transport, for queue pairs whose transport is the driver's own.
+        driver_qp_type @ 12: u32,
+        /// Properties.
+        flags @ 16: CreateQpCmdFlags,
+        /// Service level.
+        sl @ 18: u8,
+        /// Zero.
+        reserved @ 19: [u8; 5],
+    }
+}
+
+layout! {
+    /// Output of `create_qp`. Offsets are those within a page.
+    pub struct CreateQpResp[64] {
+        /// No bit is defined.
+        comp_mask @ 0: u32,
+        /// Offset of the receive queue's doorbell.
+        rq_db_offset @ 4: u32,
+        /// Offset of the send queue's doorbell.
+        sq_db_offset @ 8: u32,
+        /// Offset of the send ring.
+        llq_desc_offset @ 12: u32,
+        /// Key to map the receive ring by.
+        rq_mmap_key @ 16: u64,
+        /// Bytes of the receive ring.
+        rq_mmap_size @ 24: u64,
+        /// Key to map the receive queue's doorbell by.
+        rq_db_mmap_key @ 32: u64,
+        /// Key to map the send queue's doorbell by.
+        sq_db_mmap_key @ 40: u64,
+        /// Key to map the send ring by.
+        llq_desc_mmap_key @ 48: u64,
+        /// Sub-queue of the send queue's completion queue.
+        send_sub_cq_idx @ 56: u16,
+        /// Sub-queue of the receive queue's completion queue.
+        recv_sub_cq_idx @ 58: u16,
+    }
+}
+
 bits! {
     /// What the device and the driver can do.
     pub struct DeviceCaps(u32) {
@@ -160,6 +280,62 @@ matches_c! {
     AllocPdResp = efa_ibv_alloc_pd_resp {
         comp_mask @ 0,
         pdn @ 4,
+    }
+}
+
+matches_c! {
+    CreateAhResp = efa_ibv_create_ah_resp {
+        comp_mask @ 0,
+        efa_address_handle @ 4,
+    }
+}
+
+matches_c! {
+    CreateCqCmd = efa_ibv_create_cq {
+        comp_mask @ 0,
+        cq_entry_size @ 4,
+        num_sub_cqs @ 8,
+        flags @ 10,
+        reserved_58 @ 11,
+    }
+}
+
+matches_c! {
+    CreateCqResp = efa_ibv_create_cq_resp {
+        comp_mask @ 0,
+        q_mmap_key @ 8,
+        q_mmap_size @ 16,
+        cq_idx @ 24,
+        db_off @ 28,
+        db_mmap_key @ 32,
+    }
+}
+
+matches_c! {
+    CreateQpCmd = efa_ibv_create_qp {
+        comp_mask @ 0,
+        rq_ring_size @ 4,
+        sq_ring_size @ 8,
+        driver_qp_type @ 12,
+        flags @ 16,
+        sl @ 18,
+        reserved_98 @ 19,
+    }
+}
+
+matches_c! {
+    CreateQpResp = efa_ibv_create_qp_resp {
+        comp_mask @ 0,
+        rq_db_offset @ 4,
+        sq_db_offset @ 8,
+        llq_desc_offset @ 12,
+        rq_mmap_key @ 16,
+        rq_mmap_size @ 24,
+        rq_db_mmap_key @ 32,
+        sq_db_mmap_key @ 40,
+        llq_desc_mmap_key @ 48,
+        send_sub_cq_idx @ 56,
+        recv_sub_cq_idx @ 58,
     }
 }
 

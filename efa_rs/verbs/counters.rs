@@ -17,8 +17,18 @@ use crate::{
 pub(super) struct Errors {
     /// `alloc_pd`.
     pub(super) alloc_pd_err: Counter,
+    /// `create_qp`.
+    pub(super) create_qp_err: Counter,
+    /// `create_cq`.
+    pub(super) create_cq_err: Counter,
+    /// `reg_user_mr`.
+    pub(super) reg_mr_err: Counter,
     /// `alloc_ucontext`.
     pub(super) alloc_ucontext_err: Counter,
+    /// `create_ah`.
+    pub(super) create_ah_err: Counter,
+    /// `mmap`.
+    pub(super) mmap_err: Counter,
 }
 
 /// Counters of the device, in the order of [`read_device`].
@@ -77,12 +87,12 @@ pub(super) fn read_device(efa: &Efa, values: &mut [u64]) -> Result {
             admin.no_completion_cmds.get(),
             efa.keep_alives.get(),
             errors.alloc_pd_err.get(),
-            0,
-            0,
-            0,
+            errors.create_qp_err.get(),
+            errors.create_cq_err.get(),
+            errors.reg_mr_err.get(),
             errors.alloc_ucontext_err.get(),
-            0,
-            0,
+            errors.create_ah_err.get(),
+            errors.mmap_err.get(),
         ],
     )
 }

@@ -78,7 +78,7 @@ fn caps(efa: &Efa) -> DeviceCaps {
     DeviceCaps {
         rdma_read: device.rdma_read,
         rnr_retry: device.rnr_retry,
-        cq_notifications: efa.event_queues != 0,
+        cq_notifications: !efa.event_targets.is_empty(),
         cq_with_sgid: true,
         data_polling_128: device.data_polling_128,
         rdma_write: device.rdma_write,

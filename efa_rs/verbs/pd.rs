@@ -13,7 +13,7 @@ use crate::rdma::Udata;
 /// A protection domain.
 pub(crate) struct Pd {
     /// The number that the device has given it.
-    pdn: u16,
+    pub(super) pdn: u16,
 }
 
 /// Creates a protection domain.

@@ -20,7 +20,7 @@ use crate::{
 /// A context.
 pub(crate) struct Ucontext {
     /// The user access region that the process's doorbells are in.
-    uar: u16,
+    pub(super) uar: u16,
 }
 
 /// Creates a context.

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Who is told of the completions that an event queue reports.
+
+use kernel::{
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    sync::Arc, //
+};
+
+use crate::sys::irq_lock::{
+    new_irq_lock,
+    IrqLock, //
+};
+
+/// What is told of completions in a completion queue.
+pub(crate) trait CompletionHandler: Send + Sync + 'static {
+    /// Called in interrupt context, with a spinlock held.
+    fn completed(&self);
+}
+
+/// The handlers of an event queue, by the numbers of their completion queues.
+#[pin_data]
+pub(crate) struct Subscribers<H> {
+    #[pin]
+    handlers: IrqLock<RBTree<u16, Arc<H>>>,
+}
+
+impl<H: CompletionHandler> Subscribers<H> {
+    /// Makes an empty set.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                handlers <- new_irq_lock!(RBTree::new(), "efa_subscribers"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Has `handler` told of completions in the queue with number `cqn`.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    /// - [`EINVAL`] if there is a handler for this number.
+    pub(crate) fn subscribe(
+        self: &Arc<Self>,
+        cqn: u16,
+        handler: Arc<H>,
+    ) -> Result<Subscription<H>> {
+        let node = RBTreeNode::new(cqn, handler, GFP_KERNEL)?;
+
+        let mut handlers = self.handlers.lock();
+        if handlers.get(&cqn).is_some() {
+            return Err(EINVAL);
+        }
+        handlers.insert(node);
+        Ok(Subscription {
+            subscribers: self.clone(),
+            cqn,
+        })
+    }
+
+    /// Tells the handler of a queue, and returns whether there is one.
+    pub(super) fn notify(&self, cqn: u16) -> bool {
+        let handlers = self.handlers.lock();
+        let handler = handlers.get(&cqn);
+        if let Some(handler) = handler {
+            handler.completed();
+        }
+        handler.is_some()
+    }
+}
+
+/// A handler's being told; when this is dropped it is not called any more.
+pub(crate) struct Subscription<H: CompletionHandler> {
+    subscribers: Arc<Subscribers<H>>,
+    cqn: u16,
+}
+
+impl<H: CompletionHandler> Drop for Subscription<H> {
+    fn drop(&mut self) {
+        // The handler is dropped with no lock held.
+        let handler = self.subscribers.handlers.lock().remove(&self.cqn);
+        drop(handler);
+    }
+}

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Queue pairs.
+
+use core::mem::offset_of;
+
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+};
+
+use super::{
+    abi::{
+        CreateQpCmd,
+        CreateQpResp, //
+    },
+    bars::offset_in_page,
+    qp_state::transition_is_ok,
+    Efa,
+};
+use crate::{
+    com::AdminQueue,
+    ffi,
+    hw::admin::qp::{
+        self,
+        CreateQp,
+        CreateQpFlags,
+        ModifyQp,
+        ModifyQpMask, //
+    },
+    rdma::{
+        Context,
+        Mapping,
+        MmapEntry,
+        NewQp,
+        QpAttr,
+        QpAttrMask,
+        QpCap,
+        QpRequest,
+        QpState,
+        QpType,
+        QueriedQp,
+        Udata, //
+    },
+    sys::{
+        dma::UserBuffer,
+        errno::eopnotsupp, //
+    },
+};
+
+/// The one transport that userspace may ask for besides UD: SRD.
+const DRIVER_QP_TYPE_SRD: u32 = ffi::EFA_QP_DRIVER_TYPE_SRD;
+
+/// The first release of the interface ended here; input may be that short.
+const MIN_INPUT: usize = offset_of!(ffi::efa_ibv_create_qp, driver_qp_type) + size_of::<u32>();
+
+/// What can be changed.
+const MODIFIABLE: QpAttrMask = QpAttrMask::STATE
+    .or(QpAttrMask::CUR_STATE)
+    .or(QpAttrMask::EN_SQD_ASYNC_NOTIFY)
+    .or(QpAttrMask::PKEY_INDEX)
+    .or(QpAttrMask::PORT)
+    .or(QpAttrMask::QKEY)
+    .or(QpAttrMask::SQ_PSN)
+    .or(QpAttrMask::RNR_RETRY);
+
+/// What can be asked for.
+const QUERYABLE: QpAttrMask = QpAttrMask::STATE
+    .or(QpAttrMask::PKEY_INDEX)
+    .or(QpAttrMask::PORT)
+    .or(QpAttrMask::QKEY)
+    .or(QpAttrMask::SQ_PSN)
+    .or(QpAttrMask::CAP)
+    .or(QpAttrMask::RNR_RETRY);
+
+/// A queue pair.
+pub(crate) struct Qp {
+    _mmap_entries: KVec<MmapEntry>,
+    device_qp: DeviceQp,
+    qp_type: QpType,
+    /// State that it was last put into.
+    state: Atomic<u32>,
+    cap: QpCap,
+}
+
+/// The device's side of a queue pair.
+struct DeviceQp {
+    admin: Arc<AdminQueue>,
+    handle: u32,
+    /// The ring of the receive queue, unless that is empty.
+    receive_ring: Option<Arc<UserBuffer>>,
+}
+
+impl DeviceQp {
+    /// Destroys the queue pair.
+    ///
+    /// If the device refuses, nothing has changed. If it does not answer, nothing more can be asked
+    /// of it, and the ring is kept from being used for something else.
+    fn destroy(&self) -> Result {
+        match self.admin.destroy_qp(self.handle) {
+            Err(error) if error.is_unanswered() => {
+                if let Some(ring) = &self.receive_ring {
+                    self.admin
+                        .quarantine()
+                        .keep(self.admin.dev(), "a queue pair", ring.clone());
+                }
+                Ok(())
+            }
+            result => Ok(result?),
+        }
+    }
+}
+
+/// Creates a queue pair.
+///
+/// # Errors
+///
+/// - `EOPNOTSUPP` if flags, a transport or a shared receive queue are asked for that are not
+///   supported.
+/// - [`EINVAL`] if a size is more than the device has.
+/// - [`ENOMEM`] if there is no memory.
+/// - Those of the admin command and of [`Udata`].
+pub(super) fn create(
+    efa: &Efa,
+    context: &Context<'_, Efa>,
+    request: &QpRequest<'_, Efa>,
+    udata: &Udata<'_>,
+) -> Result<NewQp<Qp>> {
+    let command = CreateQpCmd::decode(&udata.input(MIN_INPUT)?);
+    if command.comp_mask != 0 {
+        return Err(eopnotsupp());
+    }
+    if command.reserved != [0; 5] {
+        return Err(EINVAL);
+    }
+    let unsolicited_write_recv = command.flags.unsolicited_write_recv;
+    let can_unsolicited = efa.attributes.device.device_caps.unsolicited_write_recv;
+    if command.flags.unknown != 0 || unsolicited_write_recv && !can_unsolicited {
+        return Err(eopnotsupp());
+    }
+    check_sizes(efa, &request.cap, command.sq_ring_size)?;
+    let qp_type = check_type(request, command.driver_qp_type)?;
+
+    let receive_ring = match command.rq_ring_size {
+        0 => None,
+        // CAST: `usize` has 64 bits on every architecture that has EFA.
+        size => Some(Arc::new(
+            UserBuffer::zeroed(context.dma_device(), size as usize)?,
+            GFP_KERNEL,
+        )?),
+    };
+
+    let create = CreateQp {
+        pd: request.pd.pdn,
+        qp_type: qp_type.into(),
+        flags: CreateQpFlags {
+            unsolicited_write_recv,
+            ..CreateQpFlags::default()
+        },
+        rq_base_addr: receive_ring.as_ref().map_or(0, |ring| ring.dma_address()),
+        send_cq_idx: request.send_cq.index().into(),
+        recv_cq_idx: request.recv_cq.index().into(),
+        send_queue_ring_size: command.sq_ring_size,
+        send_queue_depth: request.cap.max_send_wr,
+        recv_queue_ring_size: command.rq_ring_size,
+        recv_queue_depth: request.cap.max_recv_wr,
+        uar: context.data().uar,
+        sl: command.sl,
+        ..CreateQp::default()
+    };
+    let created = match efa.admin.create_qp(&create) {
+        Ok(created) => created,
+        Err(error) => {
+            if let (true, Some(ring)) = (error.device_may_use_memory(), receive_ring) {
+                efa.admin
+                    .quarantine()
+                    .keep(efa.admin.dev(), "a queue pair", ring);
+            }
+            return Err(error.into());
+        }
+    };
+    let device_qp = DeviceQp {
+        admin: efa.admin.clone(),
+        handle: created.qp_handle,
+        receive_ring,
+    };
+
+    let mut mmap_entries = KVec::new();
+    let mut respond = || {
+        let response = map(
+            efa,
+            context,
+            &device_qp,
+            &created,
+            command.sq_ring_size,
+            &mut mmap_entries,
+        )?;
+        if udata.wants_output() {
+            udata.respond(&response.encode())?;
+        }
+        Ok(())
+    };
+    respond().inspect_err(|_: &Error| {
+        // The error to return is the first one.
+        let _ = device_qp.destroy();
+    })?;
+
+    Ok(NewQp {
+        data: Qp {
+            _mmap_entries: mmap_entries,
+            device_qp,
+            qp_type: request.qp_type,
+            state: Atomic::new(QpState::Reset as u32),
+            cap: request.cap,
+        },
+        qp_num: created.qp_num.into(),
+    })
+}
+
+/// Fails if a queue pair of this size can't be had.
+fn check_sizes(efa: &Efa, cap: &QpCap, sq_ring_size: u32) -> Result {
+    let queues = &efa.attributes.queues;
+
+    if cap.max_send_wr > queues.max_sq_depth
+        || sq_ring_size > queues.max_llq_size
+        || cap.max_recv_wr > queues.max_rq_depth
+        || cap.max_send_sge > queues.max_wr_send_sges.into()
+        || cap.max_recv_sge > queues.max_wr_recv_sges.into()
+        || cap.max_inline_data > efa.attributes.inline_buf_size_ex.into()
+    {
+        return Err(EINVAL);
+    }
+    Ok(())
+}
+
+/// Returns the transport for the device.
+fn check_type(request: &QpRequest<'_, Efa>, driver_qp_type: u32) -> Result<qp::QpType> {
+    if request.has_srq || request.create_flags != 0 {
+        return Err(eopnotsupp());
+    }
+    match request.qp_type {
+        QpType::Ud => Ok(qp::QpType::Ud),
+        QpType::Driver if driver_qp_type == DRIVER_QP_TYPE_SRD => Ok(qp::QpType::Srd),
+        _ => Err(eopnotsupp()),
+    }
+}
+
+/// Lets the process map the rings and doorbells of a new queue pair.
+fn map(
+    efa: &Efa,
+    context: &Context<'_, Efa>,
+    device_qp: &DeviceQp,
+    created: &qp::CreateQpResponse,
+    sq_ring_size: u32,
+    entries: &mut KVec<MmapEntry>,
+) -> Result<CreateQpResp> {
+    let mut insert = |mapping, length| -> Result<u64> {
+        let entry = context.insert_mmap(mapping, length)?;
+        let key = entry.key();
+        entries.push(entry, GFP_KERNEL)?;
+        Ok(key)
+    };
+    let mut response = CreateQpResp {
+        sq_db_offset: offset_in_page(created.sq_db_offset),
+        rq_db_offset: created.rq_db_offset,
+        llq_desc_offset: offset_in_page(created.llq_descriptors_offset),
+        send_sub_cq_idx: created.send_sub_cq_idx,
+        recv_sub_cq_idx: created.recv_sub_cq_idx,
+        ..CreateQpResp::default()
+    };
+
+    response.sq_db_mmap_key = insert(efa.bars.doorbell(created.sq_db_offset)?, PAGE_SIZE)?;
+
+    // The device has accepted the size, which is at most `max_llq_size`.
+    let length = u64::from(sq_ring_size) + u64::from(response.llq_desc_offset);
+    let length = length.next_multiple_of(PAGE_SIZE as u64) as usize;
+    response.llq_desc_mmap_key = insert(
+        efa.bars
+            .send_queue(created.llq_descriptors_offset, length)?,
+        length,
+    )?;
+
+    if let Some(ring) = &device_qp.receive_ring {
+        response.rq_db_offset = offset_in_page(created.rq_db_offset);
+        response.rq_db_mmap_key = insert(efa.bars.doorbell(created.rq_db_offset)?, PAGE_SIZE)?;
+        response.rq_mmap_key = insert(Mapping::Buffer(ring.clone()), ring.size())?;
+        response.rq_mmap_size = ring.size() as u64;
+    }
+    Ok(response)
+}
+
+/// Changes attributes of a queue pair.
+///
+/// # Errors
+///
+/// - `EOPNOTSUPP` if an attribute can't be changed, or not to this value.
+/// - [`EINVAL`] if the queue pair can't go from its state to the new one, or not with these
+///   attributes.
+/// - Those of the admin command and of [`Udata`].
+pub(super) fn modify(efa: &Efa, qp: &Qp, attr: &QpAttr, udata: &Udata<'_>) -> Result {
+    udata.expect_no_input()?;
+    let has = |attribute| attr.mask.contains(attribute);
+
+    let cur_state = if has(QpAttrMask::CUR_STATE) {
+        attr.cur_state
+    } else {
+        QpState::from_raw(qp.state.load(Relaxed)).ok_or(EINVAL)?
+    };
+    let new_state = if has(QpAttrMask::STATE) {
+        attr.state
+    } else {
+        cur_state
+    };
+
+    if !MODIFIABLE.contains(attr.mask) {
+        return Err(eopnotsupp());
+    }
+    if !transition_is_ok(qp.qp_type, cur_state, new_state, attr.mask) {
+        return Err(EINVAL);
+    }
+    if has(QpAttrMask::PORT) && attr.port_num != 1
+        || has(QpAttrMask::PKEY_INDEX) && attr.pkey_index != 0
+    {
+        return Err(eopnotsupp());
+    }
+
+    // What the mask does not name is zero.
+    let given = |attribute, value: u32| if has(attribute) { value } else { 0 };
+    efa.admin.modify_qp(&ModifyQp {
+        modify_mask: ModifyQpMask {
+            qp_state: has(QpAttrMask::STATE),
+            cur_qp_state: has(QpAttrMask::STATE),
+            qkey: has(QpAttrMask::QKEY),
+            sq_psn: has(QpAttrMask::SQ_PSN),
+            sq_drained_async_notify: has(QpAttrMask::EN_SQD_ASYNC_NOTIFY),
+            rnr_retry: has(QpAttrMask::RNR_RETRY),
+        },
+        qp_handle: qp.device_qp.handle,
+        qp_state: given(QpAttrMask::STATE, new_state as u32),
+        cur_qp_state: given(QpAttrMask::STATE, cur_state as u32),
+        qkey: given(QpAttrMask::QKEY, attr.qkey),
+        sq_psn: given(QpAttrMask::SQ_PSN, attr.sq_psn),
+        sq_drained_async_notify: has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify,
+        rnr_retry: if has(QpAttrMask::RNR_RETRY) {
+            attr.rnr_retry
+        } else {
+            0
+        },
+    })?;
+
+    qp.state.store(new_state as u32, Relaxed);
+    Ok(())
+}
+
+/// Returns attributes of a queue pair.
+///
+/// # Errors
+///
+/// - `EOPNOTSUPP` if one is asked for that the device does not tell.
+/// - Those of the admin command.
+pub(super) fn query(efa: &Efa, qp: &Qp, mask: QpAttrMask) -> Result<QueriedQp> {
+    if !QUERYABLE.contains(mask) {
+        return Err(eopnotsupp());
+    }
+
+    let queried = efa.admin.query_qp(qp.device_qp.handle)?;
+    Ok(QueriedQp {
+        state: queried.qp_state,
+        qkey: queried.qkey,
+        sq_psn: queried.sq_psn,
+        sq_draining: queried.sq_draining,
+        port_num: 1,
+        rnr_retry: queried.rnr_retry,
+        cap: qp.cap,
+    })
+}
+
+/// Destroys a queue pair.
+///
+/// # Errors
+///
+/// Those of the admin command; the queue pair lives on.
+pub(super) fn destroy(qp: &Qp) -> Result {
+    qp.device_qp.destroy()
+}
