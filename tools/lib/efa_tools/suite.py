@@ -113,7 +113,7 @@ def test_tools():
 
 def kselftest(driver, flavour, target="run_tests", timeout=1500):
     """The kernel selftests in a guest that has the devices they ask for."""
-    name = f"{target.removeprefix('run_')} {driver} {flavour}"
+    name = f"{'stress' if target == 'run_stress' else 'kselftest'} {driver} {flavour}"
     if not (KSELFTEST / "Makefile").exists():
         raise Failure("tests/kselftest/Makefile is missing: this clone has no kernel selftests to run.")
     command = f"make -s -C /efa-rs/tests/kselftest {target}"

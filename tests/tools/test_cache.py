@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+import collections
+import os
+import signal
+import subprocess
+import unittest
+from unittest import mock
+
+import support
+from efa_tools import cache, namespace
+from efa_tools.failure import Failure
+
+MAKE = """
+import os, signal, sys, time
+from efa_tools import cache
+def build(path):
+    path.mkdir()
+    with open(cache.folder() / "builds", "a") as file:
+        file.write("x")
+    {action}
+    (path / "whole").touch()
+cache.make(cache.folder("thing") / "key", "the thing", 0.001, build)
+"""
+
+
+class Cache(support.TemporaryCache):
+    def made(self):
+        return cache.folder("thing") / "key" / "whole"
+
+    def builds(self):
+        return len((cache.folder() / "builds").read_text())
+
+    def test_what_is_there_is_not_made_again(self):
+        for _ in range(2):
+            self.assertEqual(self.python(MAKE.format(action="pass")).wait(), 0)
+        self.assertEqual(self.builds(), 1)
+
+    def test_a_killed_build_is_made_afresh(self):
+        killed = self.python(MAKE.format(action="os.kill(os.getpid(), signal.SIGKILL)"))
+        self.assertEqual(killed.wait(), -signal.SIGKILL)
+        self.assertFalse(self.made().parent.exists())
+        self.assertEqual(self.python(MAKE.format(action="assert not os.listdir(path)")).wait(), 0)
+        self.assertTrue(self.made().exists())
+        self.assertEqual(self.builds(), 2)
+
+    def test_two_runs_at_once_share_the_work(self):
+        script = MAKE.format(action="time.sleep(1)")
+        runs = [self.python(script, stderr=subprocess.PIPE) for _ in range(2)]
+        said = "".join(run.communicate()[1] for run in runs)
+        self.assertEqual([run.returncode for run in runs], [0, 0])
+        self.assertEqual(self.builds(), 1)
+        self.assertIn("waiting for another run", said)
+
+    def test_no_space(self):
+        usage = collections.namedtuple("usage", "total used free")(1e9, 1e9 - 5e8, 5e8)
+        with mock.patch("shutil.disk_usage", return_value=usage), self.assertRaises(Failure) as caught:
+            cache.require_space(6, "the toolroot")
+        self.assertRegex(str(caught.exception), r"no room for the toolroot: it needs 6 GB in .* and 0\.5 GB are free")
+
+    def test_no_cache_folder(self):
+        (self.folder / "file").touch()
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(self.folder / "file")}), self.assertRaises(Failure) as caught:
+            cache.folder()
+        self.assertIn("set XDG_CACHE_HOME", str(caught.exception))
+
+    def test_the_key_depends_on_each_part(self):
+        self.assertEqual(cache.key("a", "b"), cache.key("a", "b"))
+        self.assertNotEqual(cache.key("a", "b"), cache.key("ab"))
+
+
+class Namespace(unittest.TestCase):
+    def as_user(self):
+        namespace.unshare.cache_clear()
+        self.addCleanup(namespace.unshare.cache_clear)
+        for patcher in (mock.patch("os.geteuid", return_value=1), mock.patch("shutil.which", return_value="/bin/x")):
+            self.addCleanup(patcher.stop)
+            patcher.start()
+
+    def test_a_user_without_subordinate_ids(self):
+        self.as_user()
+        with mock.patch.object(namespace, "has_subordinate_ids", return_value=False), self.assertRaises(Failure) as caught:
+            namespace.unshare()
+        self.assertRegex(str(caught.exception), "/etc/subuid gives the user daemon no subordinate ids.*usermod --add-subuids")
+
+    def test_a_system_that_forbids_user_namespaces(self):
+        self.as_user()
+        refused = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted\n")
+        with (
+            mock.patch.object(namespace, "has_subordinate_ids", return_value=True),
+            mock.patch("subprocess.run", return_value=refused),
+            self.assertRaises(Failure) as caught,
+        ):
+            namespace.unshare()
+        self.assertRegex(str(caught.exception), "does not let the user daemon make user namespaces .*Operation not permitted")
+
+    def test_a_missing_tool_is_named_with_its_package(self):
+        with (
+            mock.patch("os.geteuid", return_value=1),
+            mock.patch("shutil.which", return_value=None),
+            self.assertRaises(Failure) as caught,
+        ):
+            namespace.require("newuidmap", "uidmap")
+        self.assertEqual(str(caught.exception), "The program newuidmap is missing: install the package uidmap.")
+
+    def test_root_installs_a_missing_tool(self):
+        found = {"apt-get": "/usr/bin/apt-get"}
+
+        def run(command, **_):
+            if "install" in command:
+                found["mmdebstrap"] = "/usr/bin/mmdebstrap"
+
+        with (
+            mock.patch("os.geteuid", return_value=0),
+            mock.patch("shutil.which", side_effect=found.get),
+            mock.patch("subprocess.run", side_effect=run) as called,
+        ):
+            namespace.require("mmdebstrap", "mmdebstrap")
+        self.assertEqual([call.args[0][1] for call in called.call_args_list], ["update", "install"])
+
+
+if __name__ == "__main__":
+    unittest.main()

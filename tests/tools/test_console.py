@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+import unittest
+
+import support  # noqa: F401
+from efa_tools import console
+
+
+class Console(unittest.TestCase):
+    def test_trouble_is_found(self):
+        for line in (
+            "[    9.1] BUG: kernel NULL pointer dereference, address: 0000000000000000",
+            "[    9.1] WARNING: drivers/x.c:12 at f+0x1/0x2, CPU#0: sh/1",
+            "[    9.1] Oops: Oops: 0002 [#1] SMP NOPTI",
+            "[  130.5] INFO: task insmod:123 blocked for more than 120 seconds.",
+            "[   60.0] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks: stall",
+            "[   60.0] watchdog: BUG: soft lockup - CPU#1 stuck for 26s!",
+            "[    9.1] rust_kernel: panicked at library/core/x.rs:1:1:",
+            "[    9.1] Kernel panic - not syncing: Attempted to kill init!",
+        ):
+            self.assertIn(line, console.trouble(f"[    1.0] fine\n{line}\n[    9.2] more\n"))
+
+    def test_a_healthy_log_has_none(self):
+        log = "[    0.5] MDS: Vulnerable: debug\n[    7.5] efa: loading out-of-tree module taints kernel.\n[    8.0] efa_0: ok\n"
+        self.assertEqual(console.trouble(log), [])
+
+    def test_taints_of_loading_the_module_are_expected(self):
+        self.assertEqual(console.unexpected_taint("0\n"), "")
+        self.assertEqual(console.unexpected_taint(str(1 << 12 | 1 << 13)), "")
+
+    def test_other_taints_are_not(self):
+        self.assertEqual(console.unexpected_taint(str(1 << 9 | 1 << 12)), "W")
+        self.assertEqual(console.unexpected_taint(str(1 << 7)), "D")
+
+
+if __name__ == "__main__":
+    unittest.main()

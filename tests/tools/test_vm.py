@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Boots guests, without a driver or a device: what the runner makes of how they end."""
+
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+from support import CLONE, tool
+
+
+def vm(*arguments):
+    return tool("vm", "--driver", "none", *arguments)
+
+
+class Arguments(unittest.TestCase):
+    def refuses(self, expected, *arguments):
+        result = vm(*arguments)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertRegex(result.stderr, expected)
+        self.assertNotIn("Traceback", result.stderr)
+
+    def test_unknown_flavour(self):
+        self.refuses("invalid choice: 'rt-amd64'", "--flavour", "rt-amd64", "true")
+
+    def test_no_guests(self):
+        self.refuses("must be 1 or more", "--guests", "0", "true")
+
+    def test_missing_file(self):
+        self.refuses("There is no file /nowhere/efa-emu.", "--emulator", "/nowhere/efa-emu", "true")
+
+    def test_shell_without_terminal(self):
+        self.refuses("A shell needs a terminal")
+
+    def test_wrong_kernel(self):
+        result = tool("build", "module", "--kernel", "6.1.0-1-amd64")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, "There is no kernel 6.1.0-1-amd64 in the toolroot: choose one of 7.2")
+
+
+class Guest(unittest.TestCase):
+    def run_folder(self, result):
+        return Path(re.search(r"logs in (\S+)", result.stderr)[1])
+
+    def test_output_environment_and_exit_status(self):
+        result = vm("echo $EFA_DRIVER $EFA_FLAVOUR [$EFA_KO]; ls -d /efa-rs/tools; touch /run/efa-rs/out/here /usr/x; touch /efa-rs/x || exit 7")
+        self.assertEqual((result.returncode, result.stdout.splitlines()[:2]), (7, ["none cloud-amd64 []", "/efa-rs/tools"]))
+        self.assertTrue((self.run_folder(result) / "shared/out/here").exists())
+        self.assertFalse((CLONE / "x").exists())
+        self.assertRegex((self.run_folder(result) / "guest0.console.log").read_text(), r"Linux version 7\.2\.")
+
+    def test_a_warning_fails_the_run(self):
+        result = vm("echo '<4>WARNING: something is wrong' >/dev/kmsg; echo done")
+        self.assertEqual((result.returncode, result.stdout), (1, "done\n"))
+        self.assertRegex(result.stderr, r"(?s)WARNING: something is wrong.*The kernel of guest 0 reported trouble")
+
+    def test_an_unexpected_taint_fails_the_run(self):
+        result = vm("echo 512 >/proc/sys/kernel/tainted")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("unexpected taint W", result.stderr)
+
+    def test_a_guest_that_ends_early_fails_the_run(self):
+        result = vm("busybox poweroff -f")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("Guest 0 ended before its command did", result.stderr)
+
+    def test_a_crash_fails_the_run(self):
+        result = vm("echo c >/proc/sysrq-trigger")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("sysrq triggered crash", result.stderr)
+
+    def test_the_time_limit(self):
+        result = vm("--timeout", "2", "sleep 1000")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("did not end within 2 s", result.stderr)
+
+    def test_two_runs_at_once(self):
+        command = [CLONE / "tools" / "vm", "--driver", "none", "sleep 1; exit 5"]
+        runs = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(2)]
+        self.assertEqual([run.wait() for run in runs], [5, 5])
+
+    def test_guests_reach_each_other(self):
+        talk = (
+            "python3 -c 'import os, socket, time\n"
+            'if os.environ["EFA_GUEST"] == "0":\n'
+            '    server = socket.create_server(("10.0.0.1", 4000)); print(server.accept()[0].recv(9).decode())\n'
+            "else:\n"
+            "    for _ in range(300):\n"
+            "        try:\n"
+            '            socket.create_connection(("guest0", 4000), 5).sendall(b"hello"); break\n'
+            "        except OSError:\n"
+            "            time.sleep(0.1)\n'"
+        )
+        result = vm("--guests", "2", talk)
+        self.assertEqual((result.returncode, result.stdout), (0, "guest0: hello\n"), result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
