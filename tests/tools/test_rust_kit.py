@@ -90,6 +90,11 @@ class RustKit(unittest.TestCase):
         self.assertEqual(makefile, f"KBUILD_OUTPUT={self.output}\ninclude {self.headers}-common/Makefile\n")
         self.assertFalse((self.headers / "scripts/target.json").exists())
 
+    def test_leaves_the_headers_alone(self):
+        target = self.write("headers/scripts/target.json", "another tool's")
+        self.assertEqual(self.run_kit().returncode, 0)
+        self.assertEqual((target.read_text(), (self.output / "scripts/target.json").read_text()), ("another tool's", ""))
+
     def test_replaces_an_older_kit(self):
         self.run_kit()
         (self.output / "old").touch()
@@ -101,7 +106,9 @@ class RustKit(unittest.TestCase):
         self.assertNotEqual(self.run_kit().returncode, 0)
         self.assertFalse(self.output.exists())
         (self.root / "make-hook").unlink()
+        self.write(f"kits/{KERNEL}.tmp/rust/half", "what a run killed later would leave")
         self.assertEqual(self.run_kit().returncode, 0)
+        self.assertFalse((self.output / "rust/half").exists())
         self.assertEqual([path.name for path in self.output.parent.iterdir()], [KERNEL])
 
     def test_headers_that_have_the_metadata(self):
