@@ -12,6 +12,7 @@ mod attr;
 mod context;
 mod counters;
 mod cq;
+mod details;
 mod device;
 mod mmap;
 mod mr;
@@ -41,6 +42,7 @@ pub(crate) use self::{
         CqRequest,
         NewCq, //
     },
+    details::details,
     device::{
         layouts_agree,
         NodeInfo,

@@ -5,6 +5,8 @@
 #include <linux/ratelimit.h>
 #include <linux/utsname.h>
 #include <linux/version.h>
+#include <net/netlink.h>
+#include <rdma/rdma_netlink.h>
 #include <rdma/uverbs_ioctl.h>
 
 #include "helpers.h"
@@ -117,6 +119,21 @@ int efa_ib_copy_from_udata(void *dest, struct ib_udata *udata, size_t len)
 enum ib_mtu efa_ib_mtu_int_to_enum(int mtu)
 {
 	return ib_mtu_int_to_enum(mtu);
+}
+
+struct nlattr *efa_nla_nest_driver(struct sk_buff *msg)
+{
+	return nla_nest_start(msg, RDMA_NLDEV_ATTR_DRIVER);
+}
+
+void efa_nla_nest_end(struct sk_buff *msg, struct nlattr *nest)
+{
+	nla_nest_end(msg, nest);
+}
+
+void efa_nla_nest_cancel(struct sk_buff *msg, struct nlattr *nest)
+{
+	nla_nest_cancel(msg, nest);
 }
 
 struct ib_udata *efa_attrs_to_udata(struct uverbs_attr_bundle *attrs)

@@ -38,6 +38,10 @@ int efa_ib_is_udata_in_empty(struct ib_udata *udata);
 int efa_ib_copy_from_udata(void *dest, struct ib_udata *udata, size_t len);
 enum ib_mtu efa_ib_mtu_int_to_enum(int mtu);
 
+struct nlattr *efa_nla_nest_driver(struct sk_buff *msg);
+void efa_nla_nest_end(struct sk_buff *msg, struct nlattr *nest);
+void efa_nla_nest_cancel(struct sk_buff *msg, struct nlattr *nest);
+
 struct ib_udata *efa_attrs_to_udata(struct uverbs_attr_bundle *attrs);
 struct ib_ucontext *efa_udata_to_ucontext(struct ib_udata *udata);
 

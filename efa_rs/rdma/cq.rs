@@ -13,6 +13,10 @@ use kernel::{
 
 use super::{
     context::Context,
+    details::{
+        Described,
+        Details, //
+    },
     device::provider,
     object::Object,
     ops::Ops,
@@ -35,7 +39,7 @@ pub(super) struct CqData<T> {
 }
 
 /// A completion queue with its provider's data.
-pub(super) type Cq<T> = Object<ffi::ib_cq, CqData<<T as Provider>::Cq>>;
+pub(super) type Cq<T> = Object<Described<ffi::ib_cq>, CqData<<T as Provider>::Cq>>;
 
 /// Who is told of the completions of a queue. May outlive the queue, and then nobody is.
 #[pin_data]
@@ -121,6 +125,8 @@ pub(crate) struct NewCq<T> {
     pub(crate) data: T,
     /// Number of entries.
     pub(crate) entries: u32,
+    /// What to tell of it.
+    pub(crate) details: Details,
 }
 
 impl<T: Provider> Ops<T> {
@@ -150,8 +156,9 @@ impl<T: Provider> Ops<T> {
                     .create_cq(&Context::of(&udata)?, &request, &udata)
                     .inspect_err(|_| events.forget())?;
                 (*cq).cqe = new.entries.try_into().unwrap_or(c_int::MAX);
+                Described::describe(cq, new.details);
                 Cq::<T>::init(
-                    cq,
+                    cq.cast(),
                     CqData {
                         data: new.data,
                         events,
@@ -166,7 +173,7 @@ impl<T: Provider> Ops<T> {
         // SAFETY: See the documentation of `ops`. The object was created by `create_user_cq`, and
         // the core frees it after this call.
         unsafe {
-            let CqData { data, events } = Cq::<T>::take(cq);
+            let CqData { data, events } = Cq::<T>::take(cq.cast());
             provider::<T>((*cq).device).destroy_cq(data);
             // From here on no interrupt handler uses the queue.
             events.forget();

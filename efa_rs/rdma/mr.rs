@@ -13,6 +13,10 @@ use kernel::{
 };
 
 use super::{
+    details::{
+        Described,
+        Details, //
+    },
     device::{
         dma_device,
         provider, //
@@ -29,7 +33,7 @@ use super::{
 use crate::ffi;
 
 /// A memory region with its provider's data.
-type Mr<T> = Object<ffi::efa_mr_object, <T as Provider>::Mr>;
+type Mr<T> = Object<Described<ffi::efa_mr_object>, <T as Provider>::Mr>;
 
 /// What a memory region may be used for, besides sending from it.
 #[derive(Clone, Copy)]
@@ -112,6 +116,8 @@ pub(crate) struct NewMr<T> {
     pub(crate) lkey: u32,
     /// Key by which peers refer to it.
     pub(crate) rkey: u32,
+    /// What to tell of it.
+    pub(crate) details: Details,
     /// The interconnects that it is reached by, for the driver's own method.
     pub(crate) interconnects: Interconnects,
 }
@@ -185,14 +191,14 @@ impl<T: Provider> Ops<T> {
 
     pub(super) extern "C" fn dereg_mr(mr: *mut ffi::ib_mr, _udata: *mut ffi::ib_udata) -> c_int {
         from_result(|| {
-            let object = mr.cast::<ffi::efa_mr_object>();
+            let object = mr.cast();
 
             // SAFETY: See the documentation of `ops`. The object was made by `register`; if its
             // destruction succeeds, the core does not use it after this call.
             unsafe {
                 provider::<T>((*mr).device).dereg_mr(Mr::<T>::data(object))?;
                 drop(Mr::<T>::take(object));
-                drop(KBox::from_raw(object.cast::<Mr<T>>()));
+                drop(KBox::from_raw(mr.cast::<Mr<T>>()));
             }
             Ok(0)
         })
@@ -233,7 +239,8 @@ unsafe fn register<T: Provider>(
             (*object).recv_ic_id = new.interconnects.recv;
             (*object).rdma_read_ic_id = new.interconnects.rdma_read;
             (*object).rdma_recv_ic_id = new.interconnects.rdma_recv;
-            Mr::<T>::init(object, new.data);
+            Described::describe(object, new.details);
+            Mr::<T>::init(object.cast(), new.data);
         }
         Ok(object.cast())
     };

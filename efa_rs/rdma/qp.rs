@@ -11,6 +11,10 @@ use kernel::{
 use super::{
     context::Context,
     cq::Cq,
+    details::{
+        Described,
+        Details, //
+    },
     device::provider,
     object::Object,
     ops::{
@@ -26,7 +30,7 @@ use crate::{
 };
 
 /// A queue pair with its provider's data.
-pub(super) type Qp<T> = Object<ffi::ib_qp, <T as Provider>::Qp>;
+pub(super) type Qp<T> = Object<Described<ffi::ib_qp>, <T as Provider>::Qp>;
 
 /// Transport of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,6 +115,8 @@ pub(crate) struct NewQp<T> {
     pub(crate) data: T,
     /// Its number.
     pub(crate) qp_num: u32,
+    /// What to tell of it.
+    pub(crate) details: Details,
 }
 
 /// State of a queue pair.
@@ -251,8 +257,8 @@ impl<T: Provider> Ops<T> {
                 let udata = Udata::from_raw(udata);
                 let request = QpRequest::<T> {
                     pd: Pd::<T>::data((*qp).pd),
-                    send_cq: &Cq::<T>::data(attr.send_cq).data,
-                    recv_cq: &Cq::<T>::data(attr.recv_cq).data,
+                    send_cq: &Cq::<T>::data(attr.send_cq.cast()).data,
+                    recv_cq: &Cq::<T>::data(attr.recv_cq.cast()).data,
                     qp_type: QpType::from_raw(attr.qp_type),
                     cap: QpCap::from_raw(&attr.cap),
                     has_srq: !attr.srq.is_null(),
@@ -264,7 +270,8 @@ impl<T: Provider> Ops<T> {
                     &udata,
                 )?;
                 (*qp).qp_num = new.qp_num;
-                Qp::<T>::init(qp, new.data);
+                Described::describe(qp, new.details);
+                Qp::<T>::init(qp.cast(), new.data);
             }
             Ok(0)
         })
@@ -299,7 +306,7 @@ impl<T: Provider> Ops<T> {
                     rnr_retry: raw.rnr_retry,
                 };
                 provider::<T>((*qp).device).modify_qp(
-                    Qp::<T>::data(qp),
+                    Qp::<T>::data(qp.cast()),
                     &attr,
                     &Udata::from_raw(udata),
                 )?;
@@ -320,7 +327,7 @@ impl<T: Provider> Ops<T> {
             unsafe {
                 // CAST: A set of bits.
                 let queried = provider::<T>((*qp).device)
-                    .query_qp(Qp::<T>::data(qp), QpAttrMask(mask as u32))?;
+                    .query_qp(Qp::<T>::data(qp.cast()), QpAttrMask(mask as u32))?;
                 attr.write_bytes(0, 1);
                 (*attr).qp_state = queried.state;
                 (*attr).qkey = queried.qkey;
@@ -346,8 +353,8 @@ impl<T: Provider> Ops<T> {
             // SAFETY: See the documentation of `ops`. The object was created by `create_qp`; if its
             // destruction succeeds, the core frees it after this call.
             unsafe {
-                provider::<T>((*qp).device).destroy_qp(Qp::<T>::data(qp))?;
-                drop(Qp::<T>::take(qp));
+                provider::<T>((*qp).device).destroy_qp(Qp::<T>::data(qp.cast()))?;
+                drop(Qp::<T>::take(qp.cast()));
             }
             Ok(0)
         })

@@ -32,6 +32,7 @@ use crate::{
         CreateCq, //
     },
     rdma::{
+        details,
         Context,
         CqEvents,
         CqRequest,
@@ -255,5 +256,11 @@ pub(super) fn create(
             _mmap_entries: mmap_entries,
         },
         entries: request.entries,
+        details: details([
+            (c"cq_idx", created.cq_idx.into()),
+            (c"entry_size", command.cq_entry_size.into()),
+            (c"ring_size", size as u64),
+            (c"db_offset", created.db_offset.into()),
+        ]),
     })
 }

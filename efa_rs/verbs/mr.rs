@@ -23,6 +23,7 @@ use crate::{
         RegMrResponse, //
     },
     rdma::{
+        details,
         Access,
         Interconnects,
         MrRequest,
@@ -104,6 +105,10 @@ pub(super) fn register(
         Ok(registered) => Ok(NewMr {
             lkey: registered.l_key,
             rkey: registered.r_key,
+            details: details([
+                (c"page_size", page_size),
+                (c"pages", umem.page_count(page_size) as u64),
+            ]),
             interconnects: interconnects(&registered),
             data: Mr {
                 admin: efa.admin.clone(),

@@ -36,6 +36,7 @@ use crate::{
         ModifyQpMask, //
     },
     rdma::{
+        details,
         Context,
         Mapping,
         MmapEntry,
@@ -221,6 +222,12 @@ pub(super) fn create(
             cap: request.cap,
         },
         qp_num: created.qp_num.into(),
+        details: details([
+            (c"qp_handle", created.qp_handle.into()),
+            (c"sq_ring_size", command.sq_ring_size.into()),
+            (c"rq_ring_size", command.rq_ring_size.into()),
+            (c"llq_offset", created.llq_descriptors_offset.into()),
+        ]),
     })
 }
 

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What `rdma resource show` tells of an object besides what the core knows.
+
+use kernel::{
+    bindings,
+    error::{
+        from_result,
+        to_result, //
+    },
+    ffi::c_int,
+    prelude::*, //
+};
+
+use super::{
+    ops::Ops,
+    provider::Provider, //
+};
+use crate::ffi;
+
+/// The most values of one object.
+const MAX_DETAILS: usize = 6;
+
+/// Names and values that describe an object from its creation on.
+pub(crate) type Details = [Option<(&'static CStr, u64)>; MAX_DETAILS];
+
+/// Fills a list of details up.
+pub(crate) fn details<const N: usize>(values: [(&'static CStr, u64); N]) -> Details {
+    const { assert!(N <= MAX_DETAILS) };
+    let mut details = [None; MAX_DETAILS];
+    for (detail, value) in details.iter_mut().zip(values) {
+        *detail = Some(value);
+    }
+    details
+}
+
+/// The core's object `C` with details.
+///
+/// Beside the provider's data rather than part of it, so that the core can be answered without the
+/// provider.
+#[repr(C)]
+pub(super) struct Described<C> {
+    core: C,
+    details: Details,
+}
+
+impl<C> Described<C> {
+    /// Sets the details.
+    ///
+    /// # Safety
+    ///
+    /// `core` must point to an object that was allocated with room for details, and that nobody
+    /// else uses.
+    pub(super) unsafe fn describe(core: *mut C, details: Details) {
+        // SAFETY: The caller guarantees that there is room.
+        unsafe { (&raw mut (*core.cast::<Self>()).details).write(details) };
+    }
+}
+
+/// Writes the details of an object into a netlink message.
+///
+/// # Safety
+///
+/// `msg` must be a message that is being built, and `core` an object with details.
+unsafe fn fill<C>(msg: *mut bindings::sk_buff, core: *mut C) -> c_int {
+    from_result(|| {
+        // SAFETY: The caller guarantees it; names are static.
+        unsafe {
+            let details = &(*core.cast::<Described<C>>()).details;
+            let nest = ffi::efa_nla_nest_driver(msg);
+            if nest.is_null() {
+                return Err(EMSGSIZE);
+            }
+            for (name, value) in details.iter().flatten() {
+                to_result(ffi::rdma_nl_put_driver_u64_hex(
+                    msg,
+                    name.as_char_ptr(),
+                    *value,
+                ))
+                .inspect_err(|_| ffi::efa_nla_nest_cancel(msg, nest))?;
+            }
+            ffi::efa_nla_nest_end(msg, nest);
+        }
+        Ok(0)
+    })
+}
+
+impl<T: Provider> Ops<T> {
+    pub(super) extern "C" fn fill_res_cq_entry(
+        msg: *mut bindings::sk_buff,
+        cq: *mut ffi::ib_cq,
+    ) -> c_int {
+        // SAFETY: See the documentation of `ops`.
+        unsafe { fill(msg, cq) }
+    }
+
+    pub(super) extern "C" fn fill_res_qp_entry(
+        msg: *mut bindings::sk_buff,
+        qp: *mut ffi::ib_qp,
+    ) -> c_int {
+        // SAFETY: See the documentation of `ops`.
+        unsafe { fill(msg, qp) }
+    }
+
+    pub(super) extern "C" fn fill_res_mr_entry(
+        msg: *mut bindings::sk_buff,
+        mr: *mut ffi::ib_mr,
+    ) -> c_int {
+        // SAFETY: See the documentation of `ops`. The object starts with the core's.
+        unsafe { fill(msg, mr.cast::<ffi::efa_mr_object>()) }
+    }
+}
