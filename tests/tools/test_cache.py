@@ -91,7 +91,7 @@ class Namespace(unittest.TestCase):
             self.assertRaises(Failure) as caught,
         ):
             namespace.unshare()
-        self.assertRegex(str(caught.exception), "does not let the user daemon make user namespaces .*Operation not permitted")
+        self.assertRegex(str(caught.exception), "does not let the user daemon make namespaces .*Operation not permitted")
 
     def test_a_missing_tool_is_named_with_its_package(self):
         with (

@@ -27,24 +27,25 @@ def unshare():
     require("unshare", "util-linux")
     # Whatever ends this program ends what it has started, too, which could not be told from a later run's.
     command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
-    if os.geteuid() == 0:
-        return command
-    require("newuidmap", "uidmap")
     user = pwd.getpwuid(os.geteuid()).pw_name
-    for file in ("/etc/subuid", "/etc/subgid"):
-        if not has_subordinate_ids(file, user):
-            raise Failure(
-                f"{file} gives the user {user} no subordinate ids, which a Debian root needs:"
-                f" ask root to run 'usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}'."
-            )
-    command += ["--user", "--map-root-user", "--map-auto"]
+    if os.geteuid() != 0:
+        require("newuidmap", "uidmap")
+        for file in ("/etc/subuid", "/etc/subgid"):
+            if not has_subordinate_ids(file, user):
+                raise Failure(
+                    f"{file} gives the user {user} no subordinate ids, which a Debian root needs:"
+                    f" ask root to run 'usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}'."
+                )
+        command += ["--user", "--map-root-user", "--map-auto"]
     probe = subprocess.run([*command, "true"], capture_output=True, text=True)
     if probe.returncode:
-        raise Failure(
-            f"This system does not let the user {user} make user namespaces ({probe.stderr.strip()}):"
-            " run as root, or allow them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone or"
+        allow = (
+            "run in a machine or container that has CAP_SYS_ADMIN."
+            if os.geteuid() == 0
+            else "run as root, or allow them (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone or"
             " kernel.apparmor_restrict_unprivileged_userns)."
         )
+        raise Failure(f"This system does not let the user {user} make namespaces ({probe.stderr.strip()}): {allow}")
     return command
 
 
