@@ -112,6 +112,10 @@ fn reset_forgets_all() {
     let state = driver.device.state();
     assert_eq!((state.resources.pd, state.admin.in_flight), (0, 0));
     assert_eq!(driver.run(Duration::from_secs(10)), None);
+    let now = driver.now;
+    driver
+        .device
+        .post_event(&mut driver.world, now, AenqGroup::Warning.into(), 0);
     assert!(driver.completion().is_none() && driver.event().is_none());
     driver.device.clear();
     driver.set_up();
@@ -155,6 +159,10 @@ fn reset_out_of_order() {
     // Nothing but the reset itself goes on until it is over.
     driver.write(Register::AqProdDb, 1);
     assert_eq!(driver.device.state().protocol_errors, 4);
+    driver.write(Register::IntrMask, 1);
+    driver.write(Register::AqBaseLo, 0x1000);
+    assert_eq!(driver.device.state().protocol_errors, 6);
+    assert!(driver.world.traced(&["AQ_BASE_LO during a reset"]));
 }
 
 /// More commands than fit into the queues and into the counter, so that both wrap.

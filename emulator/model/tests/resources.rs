@@ -177,6 +177,11 @@ fn limits() {
     set.driver.execute(&command).unwrap();
     set.fails(&command, full);
 
+    // A lower limit counts for what there is already.
+    set.set(r#"{"max_pd":2}"#);
+    set.driver.execute(&DeallocPd { pd: 2 }).unwrap();
+    set.fails(&AllocPd {}, full);
+
     // Without the limits there is room again.
     set.driver.device.clear();
     set.driver.execute(&AllocPd {}).unwrap();
@@ -190,6 +195,12 @@ fn numbers_are_reused_late() {
     for _ in 0..limit {
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
         assert!(pd != 0 && seen.insert(pd), "{pd} again");
+        driver.execute(&DeallocPd { pd }).unwrap();
+    }
+    // The one that is free for longest comes first.
+    for expected in seen.iter().take(10) {
+        let pd = driver.execute(&AllocPd {}).unwrap().pd;
+        assert_eq!(pd, *expected);
         driver.execute(&DeallocPd { pd }).unwrap();
     }
     for round in 0..3 {
@@ -602,6 +613,10 @@ fn queue_pairs() {
     ] {
         set.driver.execute(&command).unwrap();
     }
+    set.set(r#"{"max_llq_size":2048}"#);
+    set.fails(&good, illegal);
+    set.set(r#"{"max_llq_size":4096}"#);
+    set.driver.execute(&good).unwrap();
     set.set(r#"{"min_sq_depth":32}"#);
     set.fails(
         &CreateQp {

@@ -33,7 +33,8 @@ pub(crate) struct World {
 impl World {
     /// Maps pages that are contiguous and returns their address.
     pub(crate) fn map(&mut self, pages: u64) -> u64 {
-        let address = 0x10_0000 + self.next_page * 4096;
+        // Addresses that need both halves.
+        let address = 0x12_3456_0000 + self.next_page * 4096;
         for page in 0..pages {
             self.pages
                 .insert(address + page * 4096, Box::new([0; 4096]));
