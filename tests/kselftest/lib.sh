@@ -121,9 +121,10 @@ read_differences() {
 	while IFS='|' read -r line program name c rust line; do
 		program=${program// /}
 		[[ $program == "$PROGRAM" ]] || continue
-		name=${name# } name=${name%"${name##*[! ]}"}
-		c=${c# } c=${c%"${c##*[! ]}"}
-		rust=${rust# } rust=${rust%"${rust##*[! ]}"}
+		# Without the spaces around them; an empty cell is one space.
+		name=${name# } name=${name% }
+		c=${c# } c=${c% }
+		rust=${rust# } rust=${rust% }
 		if [[ $DRIVER == rust ]]; then
 			differs[$name]=$rust
 		else
@@ -205,10 +206,11 @@ use_device() {
 	[[ $BDF ]]
 }
 
-# use_any_device: as use_device, for the first device of the emulator or the first one with a driver.
+# use_any_device: as use_device, for the first device of the emulator or the first one with a driver. The former does
+# not misbehave from here on, whatever an earlier program has left behind.
 use_any_device() {
 	if have_emulator; then
-		use_device "${SPECS[0]}"
+		use_device "${SPECS[0]}" && emu "{\"command\":\"clear\",\"device\":$NUMBER}"
 		return
 	fi
 	for BDF in "${FUNCTIONS[@]}"; do
@@ -230,6 +232,13 @@ bind() {
 }
 unbind() {
 	echo "$BDF" 2>/dev/null >"$SYSFS_DRIVER/unbind"
+}
+
+# settle: waits until udev has given RDMA devices their names.
+settle() {
+	if command -v udevadm >/dev/null; then
+		udevadm settle
+	fi
 }
 
 # find_ib_device: sets IB to the name of the device's RDMA device, which udev may change shortly after a bind.

@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Commands in flight, completions that are late, lost or wrong, and events, while the device is in use."""
+
+import os
+import time
+
+import selftest
+from selftest import DRIVER, Failed, KernelLog, Suite, equal, function_with, result_of, wait_until
+from uverbs import opened
+
+# So many processes have to keep so many commands in flight.
+PROCESSES = 64
+IN_FLIGHT = 16
+DELAY_MS = 50
+
+# Entries of the driver's ring of events.
+AENQ_DEPTH = 16
+
+ANY = {"opcode": "ANY"}
+
+# How long a command may take, in units of 100 ms.
+ADMIN_TIMEOUT = 4
+
+suite = Suite()
+main = selftest.any_function()
+log = KernelLog()
+
+
+def before():
+    main.clear()
+    # Each test case starts with a new queue.
+    main.set(admin_timeout=ADMIN_TIMEOUT, keep_alive_ms=0)
+    main.rebind()
+    main.start = main.state()
+    list(log.records())
+
+
+def after():
+    main.clear()
+
+
+def new(kind):
+    """How many commands were `submitted` or `completed` since the test case began."""
+    return main.state()["admin"][kind] - main.start["admin"][kind]
+
+
+def nothing_lost():
+    """Fails if a command is still in flight or was not completed, or if the driver made a mistake."""
+    state = main.state()
+    equal(state["admin"]["in_flight"], 0, "commands in flight")
+    equal(new("completed"), new("submitted"), "completed commands")
+    equal(state["protocol_errors"], 0, "protocol errors")
+    equal(main.counter("no_completion_cmds"), 0, "no_completion_cmds")
+    held = {name: count for name, count in state["resources"].items() if count and name != "eq"}
+    equal(held, {}, "what the device still has")
+
+
+def run_at_once(work, count, disturb=None):
+    """Lets processes open the device and then work with it, all at the same time; `disturb` is called in between.
+
+    Returns the most commands that were in flight meanwhile; fails if a process fails.
+    """
+    ready, prepared = os.pipe()
+    gate, opener = os.pipe()
+    processes = []
+    for _ in range(count):
+        process = os.fork()
+        if process == 0:
+            os.close(opener)
+            try:
+                context = opened(main)
+                os.write(prepared, b".")
+                os.read(gate, 1)
+                work(context)
+            except BaseException as error:
+                print(f"# {type(error).__name__}: {error}", flush=True)
+                os._exit(1)
+            os._exit(0)
+        processes.append(process)
+    os.close(gate)
+    os.close(prepared)
+    # A process that fails closes its end.
+    while count and os.read(ready, 1):
+        count -= 1
+    os.close(ready)
+    if disturb:
+        disturb()
+    before = main.state()["admin"]["max_in_flight"]
+    os.close(opener)
+    most = failed = 0
+    while processes:
+        most = max(most, main.state()["admin"]["in_flight"])
+        time.sleep(0.02)
+        while processes and (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+            processes.remove(reaped[0])
+            failed += reaped[1] != 0
+    equal(failed, 0, "processes that failed")
+    # That is the most ever: what was looked at above may have missed it.
+    after = main.state()["admin"]["max_in_flight"]
+    return after if after > before else most
+
+
+def use(context):
+    """What a process does: it queries and allocates."""
+    context.query_device()
+    for _ in range(4):
+        handle, _ = context.alloc_pd()
+        context.dealloc_pd(handle)
+    context.close()
+
+
+@suite.case(f"{PROCESSES} processes keep {IN_FLIGHT} commands in flight")
+def many_in_flight():
+    most = run_at_once(use, PROCESSES, lambda: main.inject(ANY, {"delay_ms": DELAY_MS}))
+    main.clear()
+    nothing_lost()
+    # ALLOC_UAR, DEALLOC_UAR, and four rounds of ALLOC_PD and DEALLOC_PD.
+    if new("submitted") < PROCESSES * 10:
+        raise Failed(f"only {new('submitted')} commands")
+    if most < IN_FLIGHT:
+        raise Failed(f"only {most} commands were in flight")
+
+
+@suite.case("completions come in another order than commands")
+def out_of_order():
+    def disturb():
+        for opcode, delay in (("ALLOC_PD", 70), ("DEALLOC_PD", 20), ("DEALLOC_UAR", 1), ("GET_STATS", 40)):
+            main.inject({"opcode": opcode}, {"delay_ms": delay})
+
+    def work(context):
+        use(context)
+        main.counter("tx_bytes", port=True)
+
+    run_at_once(work, 16, disturb)
+    main.clear()
+    nothing_lost()
+
+
+@suite.case("the queue goes round many times")
+def rounds():
+    # 32 entries in a ring, and 12 bits in a command id.
+    with opened(main) as context:
+        for _ in range(200):
+            context.dealloc_pd(context.alloc_pd()[0])
+    nothing_lost()
+
+
+@suite.case("a duplicate completion is ignored")
+def duplicates():
+    main.inject({"opcode": "ALLOC_PD"}, {"duplicate": True}, skip=3, times=5)
+    with opened(main) as context:
+        for _ in range(40):
+            context.dealloc_pd(context.alloc_pd()[0])
+    nothing_lost()
+    if not log.driver_errors(main):
+        raise Failed("the log does not say so")
+
+
+def failures(then, count=3):
+    """The results of the first commands after one had the given fault."""
+    main.inject({"opcode": "ALLOC_PD"}, then, times=1)
+    with opened(main) as context:
+        return " ".join(result_of(context.alloc_pd) for _ in range(count))
+
+
+def add_closings():
+    """Faults after which the driver uses the queue no more."""
+    for name, then in (
+        ("a command that is not completed", {"silence": True}),
+        ("a completion that is late", {"delay_ms": ADMIN_TIMEOUT * 100 + 300}),
+        ("a completion with the wrong checksum", {"wrong_checksum": True}),
+        ("a completion for an unknown command", {"wrong_id": True}),
+        ("a completion without its interrupt", {"no_interrupt": True}),
+    ):
+
+        def run(then=then):
+            results = failures(then)
+            if DRIVER == "rust" and not log.driver_errors(main):
+                raise Failed(f"{results}, and the log does not say why")
+            # A late completion comes meanwhile.
+            if "delay_ms" in then:
+                wait_until(lambda: main.state()["admin"]["in_flight"] == 0, "the late completion")
+            if main.counter("no_completion_cmds") != 1:
+                raise Failed(f"{results}, and no_completion_cmds is {main.counter('no_completion_cmds')}")
+            main.clear()
+            main.rebind()
+            with opened(main) as context:
+                equal(result_of(context.alloc_pd), "ok", "alloc_pd after the next bind")
+            return results
+
+        suite.add(f"{name} closes the queue", run, "ETIME ENODEV ENODEV")
+
+
+add_closings()
+
+
+@suite.case("a device falls silent while many wait for it")
+def silent_device():
+    def work(context):
+        # Some of it works, some times out, and the rest is refused.
+        try:
+            for _ in range(20):
+                context.dealloc_pd(context.alloc_pd()[0])
+        except OSError as error:
+            if error.errno not in (selftest.errno.ETIME, selftest.errno.ENODEV):
+                raise
+            return
+        raise Failed("the device did not fall silent")
+
+    begin = time.monotonic()
+    run_at_once(work, 16, lambda: main.inject(ANY, {"silence": True}, skip=40))
+    # One timeout for all, and time for everything else.
+    if time.monotonic() - begin > ADMIN_TIMEOUT / 10 + 15:
+        raise Failed("that took too long")
+    equal(main.counter("tx_bytes", port=True), "ENODEV", "a port counter")
+    if not isinstance(main.counter("cmds_err"), int):
+        raise Failed("the device's counters can't be read")
+    # The others are not concerned.
+    other = function_with("profile=efa3")
+    if other:
+        with opened(other) as context:
+            context.alloc_pd()
+    main.clear()
+    main.rebind()
+    with opened(main) as context:
+        context.alloc_pd()
+
+
+# Events.
+
+
+def keep_alives():
+    return main.counter("keep_alive_rcvd")
+
+
+@suite.case("keep-alive events are counted")
+def count_keep_alives():
+    equal(keep_alives(), 0, "at first")
+    # More than the ring has entries.
+    for number in range(1, 3 * AENQ_DEPTH):
+        main.event("KEEP_ALIVE")
+        wait_until(lambda: keep_alives() == number, f"keep_alive_rcvd {number}")
+
+
+@suite.case("keep-alive events come by themselves")
+def periodic_keep_alives():
+    main.set(keep_alive_ms=20)
+    wait_until(lambda: keep_alives() >= 10, "10 keep-alive events")
+    main.set(keep_alive_ms=0)
+
+
+@suite.case("a burst of events overflows the ring")
+def burst():
+    for _ in range(20 * AENQ_DEPTH):
+        main.event("KEEP_ALIVE")
+    posted = main.state()["events"]
+    wait_until(lambda: keep_alives() == posted, f"keep_alive_rcvd {posted}")
+    main.event("KEEP_ALIVE")
+    wait_until(lambda: keep_alives() == posted + 1, "one more")
+    nothing_lost()
+
+
+def add_events():
+    for group in ("FATAL_ERROR", "WARNING", "NOTIFICATION", 77):
+
+        def run(group=group):
+            main.event(group, 0x12)
+            main.event("KEEP_ALIVE")
+            wait_until(lambda: keep_alives() == 1, "the next event")
+            lines = log.driver_errors(main)
+            if len(lines) != 1:
+                raise Failed(f"the log has {lines}")
+            if DRIVER == "rust":
+                name = group if isinstance(group, str) else hex(group)
+                if name not in lines[0] or "0x12" not in lines[0]:
+                    raise Failed(f"the log does not say what: {lines}")
+            with opened(main) as context:
+                context.alloc_pd()
+
+        suite.add(f"an event of group {group} is logged", run)
+
+
+add_events()
+
+
+@suite.case("events and commands at the same time")
+def events_and_commands():
+    run_at_once(use, 8, lambda: main.set(keep_alive_ms=1))
+    main.set(keep_alive_ms=0)
+    wait_until(lambda: keep_alives() == main.state()["events"], "all events")
+    nothing_lost()
+
+
+if not selftest.emulator:
+    selftest.skip_all("needs the emulator")
+suite.run(before, after)

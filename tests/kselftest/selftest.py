@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What the test programs written in Python share: KTAP output, EFA devices in sysfs, the kernel's log, the emulator."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+PROGRAM = Path(sys.argv[0]).stem
+SYSFS_DRIVER = Path("/sys/bus/pci/drivers/efa")
+CONTROL_PORT = os.environ.get("EFA_CONTROL_PORT", "/dev/virtio-ports/efa-emu.control")
+
+# Exit codes are those of the kernel's selftests.
+KSFT_PASS, KSFT_FAIL, KSFT_SKIP = 0, 1, 4
+
+LOG_ERROR = 3
+
+
+class Failed(Exception):
+    """A test case has failed; says why."""
+
+
+class Skipped(Exception):
+    """A test case can't run here; says why."""
+
+
+def name_of_driver():
+    """`rust`, or `c` for any other EFA driver."""
+    name = os.environ.get("EFA_DRIVER")
+    if not name:
+        command = ["modinfo", "-F", "author", os.environ.get("EFA_KO") or "efa"]
+        try:
+            author = subprocess.run(command, capture_output=True, text=True).stdout
+        except FileNotFoundError:
+            author = ""
+        name = "rust" if "efa-rs" in author else "c"
+    return name
+
+
+DRIVER = name_of_driver()
+
+
+class Suite:
+    """The test cases of a program, in their order."""
+
+    def __init__(self):
+        self.cases = []
+        self.differences = dict(self.read_differences())
+
+    @staticmethod
+    def read_differences():
+        """From differences.md: the test cases of this program with the driver's own results."""
+        for line in (FOLDER / "differences.md").read_text().splitlines():
+            cells = [cell.strip() for cell in line.split("|")]
+            if len(cells) == 7 and cells[1] == PROGRAM:
+                yield cells[2], cells[4 if DRIVER == "rust" else 3]
+
+    def add(self, name, function, wanted="", needs_emulator=True):
+        """Adds a test case. It passes if `function` returns what is wanted, as text; nothing is the empty text."""
+        self.cases.append((name, function, self.differences.pop(name, wanted), needs_emulator))
+
+    def case(self, name, wanted="", needs_emulator=True):
+        """Makes a test case of a function."""
+
+        def decorator(function):
+            self.add(name, function, wanted, needs_emulator)
+            return function
+
+        return decorator
+
+    def run(self, before=None, after=None):
+        """Runs all test cases and ends the program. `before` and `after` are called around each."""
+        counts = {"pass": 0, "fail": 0, "skip": 0}
+        print(f"KTAP version 1\n1..{len(self.cases)}", flush=True)
+        for number, (name, function, wanted, needs_emulator) in enumerate(self.cases, 1):
+            try:
+                if needs_emulator and not emulator:
+                    raise Skipped("needs the emulator")
+                result = self.attempt(function, before, after)
+                if result != wanted:
+                    raise Failed(f"got '{result}', wanted '{wanted}'")
+                counts["pass"] += 1
+                line = f"ok {number} {name}"
+            except Skipped as why:
+                counts["skip"] += 1
+                line = f"ok {number} {name} # SKIP {why}"
+            except Exception as error:
+                counts["fail"] += 1
+                what = error if isinstance(error, Failed) else f"{type(error).__name__}: {error}"
+                print(f"# {name}: {what}".replace("\n", "\n# "))
+                line = f"not ok {number} {name}"
+            print(line, flush=True)
+        print("# Totals: " + " ".join(f"{name}:{count}" for name, count in counts.items()))
+        for name in self.differences:
+            print(f"# differences.md has '{name}', which is no test case")
+        if counts["fail"] or self.differences:
+            sys.exit(KSFT_FAIL)
+        sys.exit(KSFT_SKIP if counts["skip"] == len(self.cases) else KSFT_PASS)
+
+    @staticmethod
+    def attempt(function, before, after):
+        if before:
+            before()
+        try:
+            result = function()
+            return "" if result is None else str(result)
+        finally:
+            if after:
+                after()
+
+
+def skip_all(why):
+    """Ends a program none of whose test cases can run."""
+    print(f"KTAP version 1\n1..0 # SKIP {why}")
+    sys.exit(KSFT_SKIP)
+
+
+def equal(got, wanted, what):
+    """Fails if the two differ."""
+    if got != wanted:
+        raise Failed(f"{what}: got {got}, wanted {wanted}")
+
+
+def wait_until(condition, what, seconds=5):
+    """Waits until a condition is true; fails if that takes too long."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise Failed(f"{what}: not within {seconds} s")
+        time.sleep(0.005)
+
+
+def errno_name(number):
+    """The name of an errno; where there are two, the one that the kernel uses."""
+    return "EOPNOTSUPP" if number == errno.EOPNOTSUPP else errno.errorcode[number]
+
+
+def result_of(action, *arguments):
+    """`ok`, or the name of the errno with which the action fails."""
+    try:
+        action(*arguments)
+    except OSError as error:
+        return errno_name(error.errno)
+    return "ok"
+
+
+class Emulator:
+    """The control port of the emulator."""
+
+    def __init__(self, port):
+        self.fd = os.open(port, os.O_RDWR | os.O_CLOEXEC)
+        lines = (FOLDER / "devices").read_text().splitlines()
+        self.specs = [line for line in lines if line and not line.startswith("#")]
+
+    def send(self, request):
+        """Sends a request and returns what is in the reply; fails if that is an error."""
+        os.write(self.fd, json.dumps(request).encode() + b"\n")
+        reply = b""
+        while not reply.endswith(b"\n"):
+            reply += os.read(self.fd, 4096)
+        reply = json.loads(reply)
+        if "ok" not in reply:
+            raise Failed(f"the emulator replies {reply} to {request}")
+        return reply["ok"]
+
+
+emulator = Emulator(CONTROL_PORT) if os.path.exists(CONTROL_PORT) else None
+
+
+class Function:
+    """A PCI function that is an EFA device. `number` is the emulator's number of it."""
+
+    def __init__(self, address, number=None):
+        self.address = address
+        self.number = number
+        self.sysfs = Path("/sys/bus/pci/devices") / address
+
+    @property
+    def is_bound(self):
+        return (SYSFS_DRIVER / self.address).exists()
+
+    def bind(self):
+        """Binds it to the driver and returns `ok` or the name of the errno."""
+        return result_of(self.write, "bind")
+
+    def unbind(self):
+        """Unbinds it and returns `ok` or the name of the errno."""
+        return result_of(self.write, "unbind")
+
+    def write(self, file):
+        fd = os.open(SYSFS_DRIVER / file, os.O_WRONLY)
+        try:
+            os.write(fd, self.address.encode())
+        finally:
+            os.close(fd)
+
+    def rebind(self):
+        """Unbinds it if it is bound, then binds it; fails if that fails."""
+        if self.is_bound:
+            equal(self.unbind(), "ok", "unbind")
+        equal(self.bind(), "ok", "bind")
+
+    def names(self, kind):
+        """The names of its devices of a class, such as `infiniband`."""
+        try:
+            return os.listdir(self.sysfs / kind)
+        except FileNotFoundError:
+            return []
+
+    def uverbs(self):
+        """The path of its device node; waits until udev has made it."""
+        (name,) = self.names("infiniband_verbs")
+        path = f"/dev/infiniband/{name}"
+        wait_until(lambda: os.path.exists(path), path)
+        return path
+
+    def counter(self, name, port=False):
+        """A hardware counter as it is now, or the name of the errno with which reading it fails."""
+        folder = "ports/1/hw_counters" if port else "hw_counters"
+        for _ in range(10):
+            # udev may change the name.
+            for ib_device in self.names("infiniband"):
+                counters = self.sysfs / "infiniband" / ib_device / folder
+                try:
+                    # Nothing read before is to be shown again.
+                    (counters / "lifespan").write_text("0")
+                    return int((counters / name).read_text())
+                except FileNotFoundError:
+                    time.sleep(0.05)
+                except OSError as error:
+                    return errno_name(error.errno)
+        raise Failed(f"there is no counter {name}")
+
+    def leftovers(self):
+        """What the driver should not have any more once the device is unbound."""
+        found = [f"{kind} {name}" for kind in ("infiniband", "infiniband_verbs", "msi_irqs") for name in self.names(kind)]
+        with open("/proc/interrupts") as file:
+            found += [f"interrupt {line.split()[-1]}" for line in file if line.rstrip().endswith("@pci:" + self.address)]
+        with open("/proc/iomem") as file:
+            ours = False
+            for line in file:
+                name = line.rpartition(" : ")[2].rstrip()
+                if ours and name == "efa":
+                    found.append(f"BAR {line.split()[0]}")
+                ours = name == self.address
+        if (self.sysfs / "enable").read_text().strip() != "0":
+            found.append("the PCI function is enabled")
+        return found
+
+    # What the emulator knows of it and can do to it.
+
+    def state(self):
+        return emulator.send({"command": "state", "device": self.number})
+
+    def inject(self, when, then, **how_often):
+        emulator.send({"command": "inject", "device": self.number, "rule": {"when": when, "then": then, **how_often}})
+
+    def set(self, **values):
+        emulator.send({"command": "set", "device": self.number, "set": values})
+
+    def event(self, group, syndrome=0):
+        emulator.send({"command": "event", "device": self.number, "group": group, "syndrome": syndrome})
+
+    def clear(self):
+        emulator.send({"command": "clear", "device": self.number})
+
+
+def functions():
+    """All EFA devices, in the order of their addresses, which is that of the emulator's devices."""
+    number = 0
+    for sysfs in sorted(Path("/sys/bus/pci/devices").iterdir()):
+        if (sysfs / "vendor").read_text() == "0x1d0f\n" and (sysfs / "device").read_text().startswith("0xefa"):
+            yield Function(sysfs.name, number if emulator else None)
+            number += 1
+
+
+FUNCTIONS = list(functions())
+
+
+def any_function():
+    """The device that most tests use: the first one of the emulator, or the first one that is bound.
+
+    The former does not misbehave from here on, whatever an earlier program has left behind.
+    """
+    found = FUNCTIONS[:1] if emulator else [function for function in FUNCTIONS if function.is_bound][:1]
+    if not found:
+        skip_all("there is no EFA device that is bound to the driver")
+    if emulator:
+        found[0].clear()
+    return found[0]
+
+
+def function_with(spec):
+    """The emulated device that has this line in the file `devices`, or nothing."""
+    if not emulator or spec not in emulator.specs:
+        return None
+    index = emulator.specs.index(spec)
+    return FUNCTIONS[index] if index < len(FUNCTIONS) else None
+
+
+class KernelLog:
+    """What the kernel logs from now on."""
+
+    def __init__(self):
+        self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.lseek(self.fd, 0, os.SEEK_END)
+
+    def records(self):
+        """Yields level and text of what is new."""
+        while True:
+            try:
+                record = os.read(self.fd, 8192).decode(errors="replace")
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                # Some were overwritten before they were read.
+                continue
+            head, _, text = record.partition(";")
+            yield int(head.split(",")[0]) & 7, text.split("\n")[0]
+
+    def driver_errors(self, function):
+        """The new errors of the driver about a device."""
+        # The driver core adds a line of its own to each failed probe.
+        return [
+            text
+            for level, text in self.records()
+            if level <= LOG_ERROR and function.address in text and "probe with driver" not in text
+        ]

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The uverbs interface without any library, so that tests decide each byte. Names are those of <rdma/ib_user_verbs.h>."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+
+GET_CONTEXT = 0
+QUERY_PORT = 2
+ALLOC_PD = 3
+DEALLOC_PD = 4
+EX_QUERY_DEVICE = 0x80000000 | 1
+
+DRIVER_EFA = 17
+
+# struct efa_ibv_alloc_ucontext_cmd: what a library says that it supports.
+TX_BATCH, MIN_SQ_WR = 1, 2
+
+# Of the core's part of the response to EX_QUERY_DEVICE; a driver's part follows it.
+QUERY_DEVICE_SIZE = 512
+QUERY_DEVICE_LIMITS = struct.Struct("<5Q3I29IHBB")
+
+IOCTL = 0xC0181B01
+OBJECT_DEVICE = 0
+METHOD_QUERY_PORT_SPEED = 7
+
+
+class Buffer:
+    """Memory for a response, which may end where no memory is."""
+
+    def __init__(self, size, fill=0xFF, accessible=None):
+        """`accessible` is how many of the bytes can be written; all if it is absent."""
+        self.size = size
+        self.memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+        self.start = 0
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        if accessible is not None:
+            self.start = mmap.PAGESIZE - accessible
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.mprotect(ctypes.c_void_p(address + mmap.PAGESIZE), mmap.PAGESIZE, 0) != 0:
+                raise OSError(ctypes.get_errno(), "mprotect")
+            self.size = accessible
+        self.address = address + self.start
+        self.memory[self.start : self.start + self.size] = bytes([fill]) * self.size
+
+    def bytes(self):
+        return self.memory[self.start : self.start + self.size]
+
+
+class Context:
+    """An open device. Closed by `close`, at the end of a `with` block, or when the process ends."""
+
+    def __init__(self, path):
+        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.async_fd = None
+        self.num_comp_vectors = None
+
+    def command(self, number, body, out_size=None, buffer=None):
+        """Sends a command whose request starts with where to put the response; returns the response."""
+        buffer = buffer or Buffer(out_size)
+        words = (out_size if out_size is not None else buffer.size) // 4
+        request = struct.pack("<QQ", 0, buffer.address)[8:] + body
+        os.write(self.fd, struct.pack("<IHH", number, (8 + len(request)) // 4, words) + request)
+        return buffer.bytes()
+
+    def get_context(self, supported_caps=TX_BATCH | MIN_SQ_WR, request=None, out_size=24, buffer=None):
+        """Makes the device usable; returns the driver's part of the response."""
+        if request is None:
+            request = struct.pack("<I4x", supported_caps)
+        response = self.command(GET_CONTEXT, request, 8 + out_size, buffer)
+        self.async_fd, self.num_comp_vectors = struct.unpack_from("<II", response)
+        return response[8:]
+
+    def alloc_pd(self, request=b"", out_size=8, buffer=None):
+        """Returns the handle and the driver's part of the response."""
+        response = self.command(ALLOC_PD, request, 4 + out_size, buffer)
+        return struct.unpack_from("<I", response)[0], response[4:]
+
+    def dealloc_pd(self, handle):
+        request = struct.pack("<I", handle)
+        os.write(self.fd, struct.pack("<IHH", DEALLOC_PD, (8 + len(request)) // 4, 0) + request)
+
+    def query_device(self, request=b"", out_size=24):
+        """Returns the core's limits and the driver's part of the response."""
+        buffer = Buffer(QUERY_DEVICE_SIZE + out_size)
+        head = struct.pack("<IHH", EX_QUERY_DEVICE, 1, QUERY_DEVICE_SIZE // 8)
+        extended = struct.pack("<QHHI", buffer.address, len(request) // 8, out_size // 8, 0)
+        os.write(self.fd, head + extended + bytes(8) + request)
+        response = buffer.bytes()
+        return QUERY_DEVICE_LIMITS.unpack_from(response), response[QUERY_DEVICE_SIZE:]
+
+    def query_port(self, port):
+        """Returns the response as bytes."""
+        return self.command(QUERY_PORT, struct.pack("<B7x", port), 40)
+
+    def query_port_speed(self, port, driver=DRIVER_EFA):
+        """Returns the speed in units of 100 Mbit/s."""
+        speed = Buffer(8)
+        request = bytearray(
+            # header, the port as data in place, where to put the speed
+            struct.pack("<HHHHQII", 56, OBJECT_DEVICE, METHOD_QUERY_PORT_SPEED, 2, 0, driver, 0)
+            + struct.pack("<HHHHQ", 0, 8, 1, 0, port)
+            + struct.pack("<HHHHQ", 1, 8, 1, 0, speed.address)
+        )
+        fcntl.ioctl(self.fd, IOCTL, request)
+        return struct.unpack("<Q", speed.bytes())[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def close(self):
+        if self.async_fd is not None:
+            os.close(self.async_fd)
+        os.close(self.fd)
+
+
+def opened(function, **options):
+    """A device that is open and usable."""
+    context = Context(function.uverbs())
+    try:
+        context.get_context(**options)
+    except BaseException:
+        os.close(context.fd)
+        raise
+    return context
