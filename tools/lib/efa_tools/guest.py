@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import build, cache, console, qemu, steps, toolroot
+from . import build, cache, console, namespace, qemu, steps, toolroot
 from .failure import Failure
 
 RUN = qemu.RUN
@@ -236,7 +236,7 @@ def new_folder():
     runs = cache.folder("runs")
     for old in sorted(runs.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
         if time.time() - old.stat().st_mtime > 3600:
-            shutil.rmtree(old, ignore_errors=True)
+            namespace.remove(old)
     return Path(tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-"), dir=runs))
 
 
