@@ -67,7 +67,7 @@ use crate::{
             new_irq_lock,
             IrqLock, //
         },
-        ratelimit,
+        ratelimit::RateLimit,
         semaphore::{
             Permit,
             Semaphore, //
@@ -125,6 +125,8 @@ pub(crate) struct AdminQueue {
     has_checksums: bool,
     /// Whether programs can provoke messages, so that their rate has to be limited.
     has_users: Atomic<bool>,
+    #[pin]
+    messages: RateLimit,
     completion_timeout_ms: Atomic<u32>,
     poll_interval_ms: Atomic<u32>,
     counters: Counters,
@@ -228,6 +230,7 @@ impl AdminQueue {
                 has_checksums: (version.major, version.minor)
                     >= (CHECKSUM_VERSION.major, CHECKSUM_VERSION.minor),
                 has_users: Atomic::new(false),
+                messages <- RateLimit::new(),
                 completion_timeout_ms: Atomic::new(completion_timeout_ms),
                 poll_interval_ms: Atomic::new(POLL_INTERVAL_MS),
                 counters: Counters::default(),
@@ -275,7 +278,7 @@ impl AdminQueue {
 
     /// Logs an error, unless there were too many.
     pub(super) fn complain(&self, message: fmt::Arguments<'_>) {
-        if !self.has_users.load(Relaxed) || ratelimit::allowed() {
+        if !self.has_users.load(Relaxed) || self.messages.allows() {
             dev_err!(&self.dev, "{}\n", message);
         }
     }

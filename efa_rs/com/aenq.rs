@@ -38,7 +38,7 @@ use crate::{
             new_irq_lock,
             IrqLock, //
         },
-        ratelimit::dev_err_ratelimited,
+        ratelimit::RateLimit,
     },
 };
 
@@ -61,6 +61,8 @@ pub(super) struct Aenq {
     registers: Arc<Registers>,
     entries: Entries<{ AenqEntry::SIZE }>,
     keep_alives: Counter,
+    #[pin]
+    messages: RateLimit,
     /// Events ever consumed; their entry and phase follow from it.
     #[pin]
     consumed: IrqLock<u32>,
@@ -99,6 +101,7 @@ impl Aenq {
                 registers: registers.clone(),
                 entries,
                 keep_alives: Counter::default(),
+                messages <- RateLimit::new(),
                 consumed <- new_irq_lock!(0, "efa_aenq"),
             }),
             GFP_KERNEL,
@@ -133,20 +136,22 @@ impl Aenq {
     }
 
     fn handle(&self, event: &AenqEntry) {
-        match AenqGroup::try_from(event.group) {
-            Ok(AenqGroup::KeepAlive) => self.keep_alives.increment(),
-            Ok(group) => dev_err_ratelimited!(
+        let group = match AenqGroup::try_from(event.group) {
+            Ok(AenqGroup::KeepAlive) => {
+                self.keep_alives.increment();
+                return;
+            }
+            Ok(group) => group.name(),
+            Err(_) => "an event of an unknown group",
+        };
+        if self.messages.allows() {
+            dev_err!(
                 &self.dev,
-                "The device reports {}, syndrome {:#x}\n",
-                group.name(),
-                event.syndrome
-            ),
-            Err(_) => dev_err_ratelimited!(
-                &self.dev,
-                "The device reports an event of group {:#x}, which is unknown, syndrome {:#x}\n",
+                "The device reports {} (group {:#x}, syndrome {:#x})\n",
+                group,
                 event.group,
                 event.syndrome
-            ),
+            );
         }
     }
 }

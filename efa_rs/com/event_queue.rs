@@ -45,7 +45,7 @@ use crate::{
             new_irq_lock,
             IrqLock, //
         },
-        ratelimit::dev_err_ratelimited,
+        ratelimit::RateLimit,
     },
 };
 
@@ -183,6 +183,8 @@ pub(super) struct Ring {
     entries: Entries<{ Eqe::SIZE }>,
     /// Binary logarithm of the number of entries.
     depth_shift: u32,
+    #[pin]
+    messages: RateLimit,
     /// Events ever consumed; their entry and phase follow from it.
     #[pin]
     consumed: IrqLock<u32>,
@@ -196,6 +198,7 @@ impl Ring {
             pin_init!(Self {
                 entries,
                 depth_shift: depth.trailing_zeros(),
+                messages <- RateLimit::new(),
                 consumed <- new_irq_lock!(0, "efa_eq"),
             }),
             GFP_KERNEL,
@@ -241,23 +244,20 @@ impl<H: CompletionHandler> Handler<H> {
     }
 
     fn handle_event(&self, event: &Eqe) {
-        match EventType::try_from(event.common.event_type) {
-            Ok(EventType::Completion) => {
-                if !self.subscribers.notify(event.cqn) {
-                    dev_err_ratelimited!(
-                        &self.dev,
-                        "Event queue {} reports completion queue {}, which does not exist\n",
-                        self.eqn,
-                        event.cqn
-                    );
-                }
-            }
-            Err(_) => dev_err_ratelimited!(
+        let what = match EventType::try_from(event.common.event_type) {
+            Ok(EventType::Completion) if self.subscribers.notify(event.cqn) => return,
+            Ok(EventType::Completion) => "a completion queue that does not exist",
+            Err(_) => "an event of an unknown type",
+        };
+        if self.ring.messages.allows() {
+            dev_err!(
                 &self.dev,
-                "Event queue {} reports an event of the unknown type {:#x}\n",
+                "Event queue {} reports {} (type {:#x}, queue {})\n",
                 self.eqn,
-                event.common.event_type
-            ),
+                what,
+                event.common.event_type,
+                event.cqn
+            );
         }
     }
 }

@@ -2,7 +2,6 @@
 
 #include <linux/jiffies.h>
 #include <linux/mm.h>
-#include <linux/ratelimit.h>
 #include <linux/utsname.h>
 #include <linux/version.h>
 #include <net/netlink.h>
@@ -48,12 +47,9 @@ unsigned long efa_usecs_to_jiffies(unsigned int usecs)
 	return usecs_to_jiffies(usecs);
 }
 
-int efa_ratelimit(void)
+void efa_ratelimit_init(struct ratelimit_state *state)
 {
-	static DEFINE_RATELIMIT_STATE(state, DEFAULT_RATELIMIT_INTERVAL,
-				      DEFAULT_RATELIMIT_BURST);
-
-	return __ratelimit(&state);
+	ratelimit_default_init(state);
 }
 
 void efa_irq_set_affinity_hint(unsigned int irq, const struct cpumask *mask)

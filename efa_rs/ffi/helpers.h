@@ -6,6 +6,7 @@
 #include <linux/completion.h>
 #include <linux/cpumask.h>
 #include <linux/pci.h>
+#include <linux/ratelimit.h>
 #include <linux/semaphore.h>
 #include <linux/spinlock.h>
 #include <rdma/ib_umem.h>
@@ -20,7 +21,7 @@ void efa_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags);
 void efa_reinit_completion(struct completion *completion);
 void efa_sema_init(struct semaphore *semaphore, int count);
 unsigned long efa_usecs_to_jiffies(unsigned int usecs);
-int efa_ratelimit(void);
+void efa_ratelimit_init(struct ratelimit_state *state);
 
 void efa_irq_set_affinity_hint(unsigned int irq, const struct cpumask *mask);
 const struct cpumask *efa_cpumask_of(unsigned int cpu);

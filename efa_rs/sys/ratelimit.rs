@@ -1,23 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Rate limits for messages that a program or a device could provoke at will.
+//! Limits on messages that a program or a device could provoke at will.
 //!
 //! To be replaced by rate-limited variants of `dev_err!` and its like in the kernel crate.
+//!
+//! C header: [`include/linux/ratelimit.h`](srctree/include/linux/ratelimit.h)
+
+use kernel::{
+    bindings,
+    prelude::*,
+    types::Opaque, //
+};
 
 use crate::ffi;
 
-/// Returns whether one more message may be printed now.
-pub(crate) fn allowed() -> bool {
-    // SAFETY: The function has no precondition; its state has a lock of its own.
-    unsafe { ffi::efa_ratelimit() != 0 }
+/// A limit of ten messages in five seconds. Each kind of message of each device has its own, so that
+/// none is lost for the noise of another.
+#[pin_data]
+pub(crate) struct RateLimit {
+    #[pin]
+    inner: Opaque<bindings::ratelimit_state>,
 }
 
-/// Like [`kernel::dev_err!`], at most ten times in five seconds.
-macro_rules! dev_err_ratelimited {
-    ($($arg:tt)*) => {
-        if $crate::sys::ratelimit::allowed() {
-            kernel::dev_err!($($arg)*);
-        }
-    };
+// SAFETY: A `struct ratelimit_state` may be used from any context and is guarded by its own lock.
+unsafe impl Send for RateLimit {}
+
+// SAFETY: As above.
+unsafe impl Sync for RateLimit {}
+
+impl RateLimit {
+    /// Returns an initializer for a limit of which nothing is used.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            inner <- Opaque::ffi_init(|slot: *mut bindings::ratelimit_state| {
+                // SAFETY: `slot` points to memory for a `struct ratelimit_state`.
+                unsafe { ffi::efa_ratelimit_init(slot) }
+            }),
+        })
+    }
+
+    /// Returns whether one more message may be printed now. The kernel says how many were not.
+    pub(crate) fn allows(&self) -> bool {
+        // SAFETY: `self.inner` is initialized; the name is static.
+        unsafe { bindings::___ratelimit(self.inner.get(), c"efa".as_char_ptr()) != 0 }
+    }
 }
-pub(crate) use dev_err_ratelimited;
