@@ -67,7 +67,7 @@ def project_laws():
     """The laws that a program can check."""
     tally = Tally()
     for law in laws.ALL:
-        tally += check(law.__doc__.strip(), law())
+        tally += check(law.__doc__.strip().rstrip("."), law())
     return tally
 
 
@@ -120,10 +120,10 @@ def kselftest(driver, flavour, target="run_tests", timeout=1500):
     wanted = (KSELFTEST / "devices").read_text().splitlines()
     devices = [line.strip() for line in wanted if line.strip() and not line.startswith("#")]
     options = guest.Options(command, driver, flavour, devices, timeout=timeout, quiet=True)
-    run, trouble = guest.prepare(options), None
+    run, trouble, status = guest.prepare(options), None, 0
     with steps.step(name):
         try:
-            guest.execute(run)
+            status = guest.execute(run)
         except Failure as failure:
             trouble = failure
     log = run.folder / "guest0.output.log"
@@ -132,6 +132,8 @@ def kselftest(driver, flavour, target="run_tests", timeout=1500):
     if trouble:
         steps.note(f"{name}: {trouble}")
         tally.fail(f"{name}: the guest was not well")
+    if status and not tally.failed:
+        tally.fail(f"{name}: exit status {status} in spite of its results")
     if tally.failed:
         bad = [line for line in output.splitlines() if re.match(r"^[# ]*not ok", line) and "# SKIP" not in line]
         steps.note(f"{name}: the output is in {log}\n" + "\n".join(f"    {line}" for line in bad))
