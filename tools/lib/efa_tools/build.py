@@ -39,7 +39,7 @@ def module(driver, release):
 def make_module(release, target="modules", *options):
     """The shell command that builds the module in BUILD/module against the kit."""
     arguments = " ".join(options)
-    return f"make -s -j{os.cpu_count()} -C {KITS}/{release} M={BUILD}/module {arguments} {target}"
+    return f"make -j{os.cpu_count()} -C {KITS}/{release} M={BUILD}/module {arguments} {target}"
 
 
 def rust_module(release, *options, variant=""):
@@ -53,7 +53,7 @@ def rust_module(release, *options, variant=""):
     cache.require_space(0.2, "the Rust module")
     script = f"""
         rsync --recursive --links --times --perms --delete --exclude-from=/efa-rs/.gitignore \
-            --exclude=/bindings_generated.rs /efa-rs/efa_rs/ {BUILD}/module/ &&
+            --exclude=bindings_generated.rs /efa-rs/efa_rs/ {BUILD}/module/ &&
         {make_module(release, "modules", *options)}
     """
     with cache.lock(folder.name), steps.step(name) as log:
@@ -69,7 +69,7 @@ def c_module(release):
     script = f"""
         tar -x -f /usr/src/linux-source-7.2.tar.xz -C {BUILD} --strip-components=4 \
             --wildcards 'linux-*/drivers/infiniband/hw/efa/*' &&
-        make -s -j{os.cpu_count()} -C /usr/src/linux-headers-{release} M={BUILD}/efa CONFIG_INFINIBAND_EFA=m modules
+        make -j{os.cpu_count()} -C /usr/src/linux-headers-{release} M={BUILD}/efa CONFIG_INFINIBAND_EFA=m modules
     """
 
     def build(path):
