@@ -98,6 +98,7 @@ test_device() {
 	wanted="lid 0x0, sm_lid 0x0, sm_sl 0, cap_mask 0x00000000, lid_mask_count 1, "
 	expect "$name: what InfiniBand has and EFA has not" "${wanted}0000:0000:0000:0000" "$got$REPLY"
 	read_file "/sys/class/infiniband/$IB/fw_ver"
+	[[ $REPLY == 0x00000001 || ($REPLY == 0x???????? && ! $emulator) ]] && REPLY=shown
 	expect "$name: firmware version" "" "$REPLY"
 
 	if ! have_emulator; then
@@ -127,7 +128,7 @@ test_device() {
 
 for spec in "${specs[@]}"; do
 	name=${spec#profile=}
-	if ! use_device "$spec" || ! find_ib_device; then
+	if ! use_device "$spec"; then
 		for test in "${device_tests[@]}"; do
 			skip "$name: $test" "there is no such device"
 		done

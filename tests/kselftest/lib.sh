@@ -47,6 +47,7 @@ not_ok() {
 # skip NAME WHY: the test case can't run here.
 skip() {
 	skips=$((skips + 1))
+	used[$1]=1
 	echo "ok $((++test_number)) $1 # SKIP $2"
 }
 

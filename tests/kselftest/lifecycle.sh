@@ -11,6 +11,9 @@ load_from=100
 # Memory that may be missing after all rounds, in KiB: what the rest of the system does meanwhile.
 tolerance_kb=8192
 
+# How many resets the emulator remembers.
+remembered_resets=1024
+
 plan 13
 
 use_any_device || skip_all "there is no EFA device that is bound to the driver"
@@ -128,7 +131,12 @@ if have_emulator; then
 	unbind
 	bind
 	resets
-	expect "an unbind and a bind reset the device for NORMAL reasons" ",NORMAL,NORMAL" "${REPLY#"$start"}"
+	commas=${start//[^,]/}
+	if ((${#commas} + 1 >= remembered_resets - 2)); then
+		skip "an unbind and a bind reset the device for NORMAL reasons" "the emulator remembers no more resets"
+	else
+		expect "an unbind and a bind reset the device for NORMAL reasons" ",NORMAL,NORMAL" "${REPLY#"$start"}"
+	fi
 else
 	skip "an unbind and a bind reset the device for NORMAL reasons" "needs the emulator"
 fi
