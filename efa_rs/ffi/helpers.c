@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/* Static inlines and macros of the kernel, as functions that Rust can call. */
 
-#include <linux/jiffies.h>
+#include <linux/cpumask.h>
 #include <linux/mm.h>
+#include <linux/ratelimit.h>
+#include <linux/semaphore.h>
+#include <linux/spinlock.h>
 #include <linux/utsname.h>
-#include <linux/version.h>
 #include <net/netlink.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/iter.h>
 #include <rdma/rdma_netlink.h>
 #include <rdma/uverbs_ioctl.h>
-
-#include "helpers.h"
-
-const size_t efa_sizeof_ib_device = sizeof(struct ib_device);
-const size_t efa_sizeof_ib_device_ops = sizeof(struct ib_device_ops);
-const size_t efa_sizeof_ib_ucontext = sizeof(struct ib_ucontext);
 
 void efa_dma_rmb(void)
 {
@@ -32,29 +32,14 @@ void efa_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
 	spin_unlock_irqrestore(lock, flags);
 }
 
-void efa_reinit_completion(struct completion *completion)
-{
-	reinit_completion(completion);
-}
-
 void efa_sema_init(struct semaphore *semaphore, int count)
 {
 	sema_init(semaphore, count);
 }
 
-unsigned long efa_usecs_to_jiffies(unsigned int usecs)
-{
-	return usecs_to_jiffies(usecs);
-}
-
 void efa_ratelimit_init(struct ratelimit_state *state)
 {
 	ratelimit_default_init(state);
-}
-
-void efa_irq_set_affinity_hint(unsigned int irq, const struct cpumask *mask)
-{
-	irq_set_affinity_hint(irq, mask);
 }
 
 const struct cpumask *efa_cpumask_of(unsigned int cpu)
@@ -72,24 +57,9 @@ unsigned int efa_num_online_cpus(void)
 	return num_online_cpus();
 }
 
-const char *efa_pci_name(const struct pci_dev *pdev)
+enum ib_mtu efa_ib_mtu_int_to_enum(int mtu)
 {
-	return pci_name(pdev);
-}
-
-unsigned int efa_pci_bus_number(const struct pci_dev *pdev)
-{
-	return pdev->bus->number;
-}
-
-unsigned int efa_pci_devfn(const struct pci_dev *pdev)
-{
-	return pdev->devfn;
-}
-
-u32 efa_linux_version_code(void)
-{
-	return LINUX_VERSION_CODE;
+	return ib_mtu_int_to_enum(mtu);
 }
 
 const char *efa_utsname_release(void)
@@ -100,21 +70,6 @@ const char *efa_utsname_release(void)
 const char *efa_utsname_version(void)
 {
 	return utsname()->version;
-}
-
-int efa_ib_is_udata_in_empty(struct ib_udata *udata)
-{
-	return ib_is_udata_in_empty(udata);
-}
-
-int efa_ib_copy_from_udata(void *dest, struct ib_udata *udata, size_t len)
-{
-	return ib_copy_from_udata(dest, udata, len);
-}
-
-enum ib_mtu efa_ib_mtu_int_to_enum(int mtu)
-{
-	return ib_mtu_int_to_enum(mtu);
 }
 
 struct nlattr *efa_nla_nest_driver(struct sk_buff *msg)
@@ -172,21 +127,6 @@ unsigned long efa_coherent_to_pfn(void *address)
 {
 	return is_vmalloc_addr(address) ? vmalloc_to_pfn(address) :
 					  PHYS_PFN(virt_to_phys(address));
-}
-
-struct ib_umem *efa_umem_get_va(struct ib_device *device, unsigned long start,
-				size_t length, int access)
-{
-	return ib_umem_get_va(device, start, length, access);
-}
-
-struct ib_umem *efa_umem_get_dmabuf(struct ib_device *device, unsigned long offset,
-				    size_t length, int fd, int access)
-{
-	struct ib_umem_dmabuf *dmabuf;
-
-	dmabuf = ib_umem_dmabuf_get_pinned(device, offset, length, fd, access);
-	return IS_ERR(dmabuf) ? ERR_CAST(dmabuf) : &dmabuf->umem;
 }
 
 bool efa_umem_is_contiguous(struct ib_umem *umem)

@@ -6,7 +6,11 @@ use core::marker::PhantomData;
 
 use kernel::{
     error::to_result,
-    prelude::*, //
+    prelude::*,
+    uaccess::{
+        UserPtr,
+        UserSlice, //
+    },
 };
 
 use crate::ffi;
@@ -68,8 +72,13 @@ impl Udata<'_> {
     /// - `EOPNOTSUPP` if there is input.
     /// - [`EFAULT`] if it can't be read.
     pub(crate) fn expect_no_input(&self) -> Result {
-        // SAFETY: By the type invariant, `raw` is null, which is allowed here, or valid.
-        to_result(unsafe { ffi::efa_ib_is_udata_in_empty(self.raw) })
+        // SAFETY: By the type invariant, `raw` is null or valid.
+        if self.raw.is_null() || unsafe { (*self.raw).inlen == 0 } {
+            return Ok(());
+        }
+
+        // SAFETY: As above; nothing is written, as nothing is expected.
+        to_result(unsafe { ffi::_ib_copy_validate_udata_in(self.raw, core::ptr::null_mut(), 0, 0) })
     }
 
     /// Returns the first `N` bytes of the input, with zeroes for those that are missing.
@@ -83,14 +92,13 @@ impl Udata<'_> {
             return Ok(bytes);
         }
 
-        // SAFETY: By the type invariant, `raw` is valid; no more than `N` bytes are written.
-        to_result(unsafe {
-            ffi::efa_ib_copy_from_udata(
-                bytes.as_mut_ptr().cast(),
-                self.raw,
-                N.min((*self.raw).inlen),
-            )
-        })?;
+        // SAFETY: By the type invariant, `raw` is valid.
+        let (input, length) = unsafe { ((*self.raw).inbuf, (*self.raw).inlen) };
+        let input = UserPtr::from_ptr(input.cast_mut());
+        let length = length.min(N);
+        if let Some(bytes) = bytes.get_mut(..length) {
+            UserSlice::new(input, length).reader().read_slice(bytes)?;
+        }
         Ok(bytes)
     }
 

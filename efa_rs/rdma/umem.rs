@@ -4,7 +4,10 @@
 
 use core::{
     marker::PhantomData,
-    mem::MaybeUninit,
+    mem::{
+        offset_of,
+        MaybeUninit, //
+    },
     ptr::NonNull, //
 };
 
@@ -33,6 +36,9 @@ unsafe impl Send for Umem {}
 
 // SAFETY: What can be done with a shared reference only reads.
 unsafe impl Sync for Umem {}
+
+// The core gives DMA buffers as a structure of their own.
+const _: () = assert!(offset_of!(ffi::ib_umem_dmabuf, umem) == 0);
 
 impl Umem {
     /// Takes over what a function of the core returned: an error, null for none, or memory.
@@ -68,7 +74,14 @@ impl Umem {
         // CAST: `usize` has 64 bits on every architecture that has EFA.
         // SAFETY: The caller guarantees that the device is valid; the core checks the addresses.
         unsafe {
-            let raw = ffi::efa_umem_get_va(device, start as usize, length as usize, access);
+            let raw = ffi::ib_umem_get_attr_or_va(
+                device,
+                core::ptr::null(),
+                0,
+                start,
+                length as usize,
+                access,
+            );
             Self::from_raw(device, raw)?.ok_or(EINVAL)
         }
     }
@@ -88,8 +101,15 @@ impl Umem {
         // CAST: `usize` has 64 bits on every architecture that has EFA.
         // SAFETY: The caller guarantees that the device is valid; the core checks the rest.
         unsafe {
-            let raw =
-                ffi::efa_umem_get_dmabuf(device, offset as usize, length as usize, fd, access);
+            let raw = ffi::ib_umem_dmabuf_get_pinned(
+                device,
+                offset as usize,
+                length as usize,
+                fd,
+                access,
+            )
+            // It starts with the memory proper.
+            .cast();
             Self::from_raw(device, raw)?.ok_or(EINVAL)
         }
     }

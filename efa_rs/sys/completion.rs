@@ -15,7 +15,6 @@ use kernel::{
 };
 
 use super::time::to_jiffies;
-use crate::ffi;
 
 /// A one-shot event that one task waits for and another context, interrupts included, signals.
 #[pin_data]
@@ -43,8 +42,9 @@ impl Completion {
 
     /// Makes the completion ready for its next use. Nobody may be waiting for it.
     pub(crate) fn reinit(&self) {
-        // SAFETY: `self.inner` is an initialized completion.
-        unsafe { ffi::efa_reinit_completion(self.inner.get()) }
+        // SAFETY: `self.inner` is an initialized completion, and nobody waits for it: this is what
+        // `reinit_completion` does.
+        unsafe { (*self.inner.get()).done = 0 }
     }
 
     /// Wakes one waiter up. May be called from interrupt handlers.

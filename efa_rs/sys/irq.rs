@@ -155,7 +155,7 @@ impl<H: Handler> Registration<H> {
         unsafe {
             let cpu = ffi::efa_nth_online_cpu(cpu);
             if cpu < bindings::nr_cpu_ids {
-                ffi::efa_irq_set_affinity_hint(shared.irq, ffi::efa_cpumask_of(cpu));
+                bindings::__irq_apply_affinity_hint(shared.irq, ffi::efa_cpumask_of(cpu), true);
             }
         }
 
@@ -180,7 +180,7 @@ impl<H: Handler> Drop for Registration<H> {
         // SAFETY: `new` has requested this interrupt with this cookie. `free_irq` waits for
         // handlers that are running. The hint must be gone by then.
         unsafe {
-            ffi::efa_irq_set_affinity_hint(self.shared.irq, core::ptr::null());
+            bindings::__irq_apply_affinity_hint(self.shared.irq, core::ptr::null(), true);
             bindings::free_irq(
                 self.shared.irq,
                 core::ptr::from_ref(&*self.shared).cast_mut().cast(),

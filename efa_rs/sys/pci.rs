@@ -27,8 +27,6 @@ use kernel::{
     types::Opaque, //
 };
 
-use crate::ffi;
-
 /// Returns the C structure behind a PCI device.
 pub(super) fn as_raw<Ctx: DeviceContext>(pdev: &pci::Device<Ctx>) -> *mut bindings::pci_dev {
     // CAST: `pci::Device` is a transparent wrapper of `Opaque<bindings::pci_dev>`.
@@ -37,9 +35,8 @@ pub(super) fn as_raw<Ctx: DeviceContext>(pdev: &pci::Device<Ctx>) -> *mut bindin
 
 /// Returns the address of the function as text, `dddd:bb:dd.f`.
 pub(crate) fn name(pdev: &pci::Device) -> &CStr {
-    // SAFETY: `as_raw` returns a valid `struct pci_dev`, whose name does not change while it is
-    // registered, and which `pdev` keeps alive.
-    unsafe { CStr::from_char_ptr(ffi::efa_pci_name(as_raw(pdev))) }
+    let dev: &device::Device = pdev.as_ref();
+    dev.name()
 }
 
 /// The address of a PCI function within its segment.
@@ -55,19 +52,12 @@ pub(crate) struct Address {
 
 /// Returns the address of the function.
 pub(crate) fn address(pdev: &pci::Device) -> Address {
-    // SAFETY: `as_raw` returns a valid `struct pci_dev`.
-    let (bus, devfn) = unsafe {
-        (
-            ffi::efa_pci_bus_number(as_raw(pdev)),
-            ffi::efa_pci_devfn(as_raw(pdev)),
-        )
-    };
+    let [devfn, bus] = pdev.dev_id().to_le_bytes();
 
-    // CAST: The bus number has 8 bits, the device number 5 and the function number 3.
     Address {
-        bus: bus as u8,
-        device: (devfn >> 3 & 0x1f) as u8,
-        function: (devfn & 0x7) as u8,
+        bus,
+        device: devfn >> 3,
+        function: devfn & 0x7,
     }
 }
 

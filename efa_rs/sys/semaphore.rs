@@ -46,7 +46,7 @@ impl Semaphore {
     ///
     /// - [`ETIME`] if none became free.
     pub(crate) fn acquire_timeout(&self, timeout: Delta) -> Result<Permit<'_>> {
-        // CAST: `to_jiffies` returns at most 71 minutes in jiffies, far below `c_long::MAX`.
+        // CAST: `to_jiffies` returns at most 49 days in jiffies, far below `c_long::MAX`.
         let jiffies = to_jiffies(timeout) as kernel::ffi::c_long;
 
         // SAFETY: `self.inner` is an initialized semaphore.

@@ -13,8 +13,7 @@ use crate::ffi;
 
 /// Returns the kernel's release, as `uname -r` prints it.
 pub(crate) fn release() -> &'static CStr {
-    // SAFETY: Returns a NUL-terminated string of the initial UTS namespace or of the caller's,
-    // whose release never changes.
+    // SAFETY: Returns a text that ends with a zero byte, and that never changes.
     unsafe { CStr::from_char_ptr(ffi::efa_utsname_release()) }
 }
 
@@ -26,8 +25,7 @@ pub(crate) fn version() -> &'static CStr {
 
 /// Returns `LINUX_VERSION_CODE` of the kernel that the module was built for.
 pub(crate) fn version_code() -> u32 {
-    // SAFETY: No precondition.
-    unsafe { ffi::efa_linux_version_code() }
+    ffi::LINUX_VERSION_CODE
 }
 
 /// Returns the number of CPUs that are online at this moment.

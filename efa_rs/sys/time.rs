@@ -2,21 +2,18 @@
 
 //! Conversion of time spans to jiffies.
 //!
-//! To be replaced by `kernel::time::Delta::as_jiffies` or the like; the kernel crate converts
-//! milliseconds only.
+//! To be replaced by `kernel::time::Delta::as_jiffies` or the like.
 
 use kernel::time::{
+    msecs_to_jiffies,
     Delta,
     Jiffies, //
 };
 
-use crate::ffi;
-
-/// Returns `span` in jiffies, rounded up; spans over 71 minutes count as 71 minutes, negative ones
-/// as none.
+/// Returns `span` in jiffies, rounded up; spans over 49 days count as 49 days, negative ones as
+/// none.
 pub(crate) fn to_jiffies(span: Delta) -> Jiffies {
-    let micros = u32::try_from(span.as_micros_ceil().max(0)).unwrap_or(u32::MAX);
+    let millis = span.as_micros_ceil().max(0).unsigned_abs().div_ceil(1000);
 
-    // SAFETY: The conversion has no precondition.
-    unsafe { ffi::efa_usecs_to_jiffies(micros) }
+    msecs_to_jiffies(millis.try_into().unwrap_or(u32::MAX))
 }

@@ -254,10 +254,16 @@ fn bad_requests_are_answered_by_an_error() {
 fn requests_sent_at_once_are_answered_in_order() {
     let emulator = Emulator::start(&[]);
     let mut control = emulator.control();
-    let requests: String = (0..100)
-        .map(|device| format!("{{\"command\":\"state\",\"device\":{device}}}\n"))
-        .collect();
-    control.send(requests.as_bytes());
+    let mut requests = Vec::new();
+    for device in 0..100 {
+        writeln!(
+            requests,
+            "{}",
+            json!({"command": "state", "device": device})
+        )
+        .unwrap();
+    }
+    control.send(&requests);
     for device in 0..100 {
         let reply = control.reply();
         match device {

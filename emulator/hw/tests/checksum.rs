@@ -12,7 +12,7 @@ fn bitwise(bytes: &[u8]) -> u16 {
         crc ^= u16::from(*byte);
         for _ in 0..8 {
             crc = if crc & 1 != 0 {
-                crc >> 1 ^ 0xa001
+                (crc >> 1) ^ 0xa001
             } else {
                 crc >> 1
             };

@@ -74,7 +74,7 @@ fn addresses(host: &mut dyn Host, address: u64, count: usize) -> Result<Vec<u64>
         .map(|entry| {
             entry
                 .iter()
-                .rfold(0, |value, byte| value << 8 | u64::from(*byte))
+                .rfold(0, |value, byte| (value << 8) | u64::from(*byte))
         })
         .collect())
 }

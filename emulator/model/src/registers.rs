@@ -10,11 +10,11 @@ pub(crate) struct Address(u64);
 
 impl Address {
     fn set_low(&mut self, half: u32) {
-        self.0 = self.0 & !u64::from(u32::MAX) | u64::from(half);
+        self.0 = (self.0 & !u64::from(u32::MAX)) | u64::from(half);
     }
 
     fn set_high(&mut self, half: u32) {
-        self.0 = u64::from(half) << 32 | self.0 & u64::from(u32::MAX);
+        self.0 = (u64::from(half) << 32) | (self.0 & u64::from(u32::MAX));
     }
 
     pub(crate) fn get(self) -> u64 {

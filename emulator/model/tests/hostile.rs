@@ -63,7 +63,7 @@ impl Input<'_> {
             3 => 1 << (byte >> 3),
             4 | 5 => world[pick % world.len()],
             6 => self.u32().into(),
-            _ => u64::from(self.u32()) << 32 | u64::from(self.u32()),
+            _ => (u64::from(self.u32()) << 32) | u64::from(self.u32()),
         }
     }
 }
@@ -463,9 +463,9 @@ fn largest_queue() {
     let acq = driver.world.map(4);
     for (register, value) in [
         (Register::AqBaseLo, base as u32),
-        (Register::AqCaps, 64 << 16 | 256),
+        (Register::AqCaps, (64 << 16) | 256),
         (Register::AcqBaseLo, acq as u32),
-        (Register::AcqCaps, 64 << 16 | 256),
+        (Register::AcqCaps, (64 << 16) | 256),
     ] {
         driver.write(register, value);
     }

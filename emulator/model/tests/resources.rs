@@ -232,7 +232,7 @@ fn numbers_of_nothing() {
             },
             illegal,
         );
-        for number in [u32::from(number), u32::from(number) | 1 << 16, u32::MAX] {
+        for number in [u32::from(number), u32::from(number) | (1 << 16), u32::MAX] {
             set.fails(&DeregMr { l_key: number }, illegal);
             set.fails(&DestroyQp { qp_handle: number }, illegal);
             set.fails(&QueryQp { qp_handle: number }, illegal);
@@ -263,7 +263,7 @@ fn numbers_of_nothing() {
         );
         set.fails(
             &CreateQp {
-                recv_cq_idx: cq_idx | 1 << 16,
+                recv_cq_idx: cq_idx | (1 << 16),
                 ..good
             },
             illegal,

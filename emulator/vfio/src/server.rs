@@ -202,7 +202,7 @@ impl Backend {
             for (offset, value) in (offset..end).step_by(4).zip(values) {
                 let value = value
                     .iter()
-                    .rfold(0, |high, byte| high << 8 | u32::from(*byte));
+                    .rfold(0, |high, byte| (high << 8) | u32::from(*byte));
                 match bar {
                     Bar::Registers => device.write_register(host, now, offset, value),
                     _ => device.write_doorbell(host, now, offset, value),
