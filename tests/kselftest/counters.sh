@@ -54,18 +54,26 @@ difference() {
 	REPLY=$((REPLY - before))
 }
 
+# tick: lets the time pass in which sysfs answers from its cache whatever the lifespan is: what is left of a jiffy.
+tick() {
+	sleep 0.01
+}
+
 # refuse TYPE STATUS: has the device refuse GET_STATS of this type.
 refuse() {
+	tick
 	emu "{\"command\":\"inject\",\"device\":$NUMBER,\"rule\":{\"when\":{\"opcode\":\"GET_STATS\",\"stats\":\"$1\"},\"then\":{\"status\":\"$2\"}}}"
 }
 
 # clear: ends all that the device was told to do.
 clear() {
+	tick
 	emu "{\"command\":\"clear\",\"device\":$NUMBER}"
 }
 
 # commands: sets REPLY to the number of commands the device has ever seen.
 commands() {
+	tick
 	emu_state "$NUMBER"
 	state submitted
 }
