@@ -81,6 +81,31 @@ pub(crate) struct MrRequest {
 }
 
 impl MrRequest {
+    /// Makes a request of what the core passes.
+    ///
+    /// # Safety
+    ///
+    /// `pd` must be valid, and its device registered, for as long as the request is used.
+    unsafe fn new(
+        pd: *mut ffi::ib_pd,
+        memory: Memory,
+        length: u64,
+        iova: u64,
+        access: c_int,
+        dmah: *mut ffi::ib_dmah,
+    ) -> Self {
+        Self {
+            length,
+            iova,
+            // CAST: A set of bits.
+            access: Access(access as u32),
+            has_dmah: !dmah.is_null(),
+            memory,
+            // SAFETY: The caller guarantees it.
+            device: unsafe { (*pd).device },
+        }
+    }
+
     /// Returns the device that does the DMA.
     pub(crate) fn dma_device(&self) -> &Device<Bound> {
         // SAFETY: The device is registered while the verb runs, for which this value is made.
@@ -145,17 +170,10 @@ impl<T: Provider> Ops<T> {
         dmah: *mut ffi::ib_dmah,
         udata: *mut ffi::ib_udata,
     ) -> *mut ffi::ib_mr {
+        let memory = Memory::Process { start };
         // SAFETY: See the documentation of `ops`.
         unsafe {
-            let request = MrRequest {
-                length,
-                iova,
-                // CAST: A set of bits.
-                access: Access(access as u32),
-                has_dmah: !dmah.is_null(),
-                memory: Memory::Process { start },
-                device: (*pd).device,
-            };
+            let request = MrRequest::new(pd, memory, length, iova, access, dmah);
             register::<T>(pd, &request, &Udata::from_raw(udata))
         }
     }
@@ -170,22 +188,12 @@ impl<T: Provider> Ops<T> {
         dmah: *mut ffi::ib_dmah,
         attrs: *mut ffi::uverbs_attr_bundle,
     ) -> *mut ffi::ib_mr {
+        let memory = Memory::DmaBuf { fd, offset };
         // SAFETY: See the documentation of `ops`.
         unsafe {
-            let request = MrRequest {
-                length,
-                iova,
-                // CAST: A set of bits.
-                access: Access(access as u32),
-                has_dmah: !dmah.is_null(),
-                memory: Memory::DmaBuf { fd, offset },
-                device: (*pd).device,
-            };
-            register::<T>(
-                pd,
-                &request,
-                &Udata::from_raw(ffi::efa_attrs_to_udata(attrs)),
-            )
+            let request = MrRequest::new(pd, memory, length, iova, access, dmah);
+            let udata = ffi::efa_attrs_to_udata(attrs);
+            register::<T>(pd, &request, &Udata::from_raw(udata))
         }
     }
 
@@ -218,17 +226,10 @@ unsafe fn register<T: Provider>(
     let make = || {
         // SAFETY: The caller guarantees it.
         let (provider, pd) = unsafe { (provider::<T>((*pd).device), Pd::<T>::data(pd)) };
+        // First, as what the device has registered can't always be undone.
+        let object = KBox::<Mr<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
         let new = provider.reg_user_mr(pd, request, udata)?;
-
-        let object = KBox::<Mr<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO);
-        let object = match object {
-            Ok(object) => KBox::into_raw(object).cast::<ffi::efa_mr_object>(),
-            Err(error) => {
-                // The error to return is the first one.
-                let _ = provider.dereg_mr(&new.data);
-                return Err(error.into());
-            }
-        };
+        let object = KBox::into_raw(object).cast::<ffi::efa_mr_object>();
 
         // SAFETY: The object was just allocated, of the size that it takes and zeroed.
         unsafe {

@@ -107,14 +107,19 @@ impl DeviceQp {
     fn destroy(&self) -> Result {
         match self.admin.destroy_qp(self.handle) {
             Err(error) if error.is_unanswered() => {
-                if let Some(ring) = &self.receive_ring {
-                    self.admin
-                        .quarantine()
-                        .keep(self.admin.dev(), "a queue pair", ring.clone());
-                }
+                self.keep_ring();
                 Ok(())
             }
             result => Ok(result?),
+        }
+    }
+
+    /// Keeps the ring from being used for something else while the device may still use it.
+    fn keep_ring(&self) {
+        if let Some(ring) = &self.receive_ring {
+            self.admin
+                .quarantine()
+                .keep(self.admin.dev(), "a queue pair", ring.clone());
         }
     }
 }
@@ -210,7 +215,9 @@ pub(super) fn create(
     };
     respond().inspect_err(|_: &Error| {
         // The error to return is the first one.
-        let _ = device_qp.destroy();
+        if device_qp.destroy().is_err() {
+            device_qp.keep_ring();
+        }
     })?;
 
     Ok(NewQp {
