@@ -26,6 +26,10 @@ IOCTL = 0xC0181B01
 OBJECT_DEVICE = 0
 METHOD_QUERY_PORT_SPEED = 7
 
+# The attributes with a driver's own part of a request and of a response.
+UHW_IN, UHW_OUT = 0x1000, 0x1001
+ATTRIBUTE_MANDATORY = 1
+
 
 class Buffer:
     """Memory for a response, which may end where no memory is."""
@@ -47,6 +51,47 @@ class Buffer:
 
     def bytes(self):
         return self.memory[self.start : self.start + self.size]
+
+
+class Attribute:
+    """An attribute of an ioctl."""
+
+    def __init__(self, number, length, data, mandatory=True, keep=None):
+        self.number = number
+        self.length = length
+        self.data = data
+        self.flags = ATTRIBUTE_MANDATORY if mandatory else 0
+        # What `data` points to has to live as long.
+        self.keep = keep
+
+    def pack(self):
+        return struct.pack("<HHHHQ", self.number, self.length, self.flags, 0, self.data & 0xFFFFFFFFFFFFFFFF)
+
+
+def pointer_in(number, value, mandatory=True):
+    """Bytes for the kernel, in place if they fit."""
+    if len(value) <= 8:
+        return Attribute(number, len(value), int.from_bytes(value, "little"), mandatory)
+    memory = ctypes.create_string_buffer(value, len(value))
+    return Attribute(number, len(value), ctypes.addressof(memory), mandatory, memory)
+
+
+def pointer_out(number, buffer, mandatory=True):
+    """Where the kernel puts bytes."""
+    return Attribute(number, buffer.size, buffer.address, mandatory, buffer)
+
+
+def new_handle(number):
+    """Where the kernel puts the handle of a new object."""
+    return Attribute(number, 0, 0)
+
+
+def object_handle(number, handle):
+    return Attribute(number, 0, handle)
+
+
+def fd_in(number, fd):
+    return Attribute(number, 0, fd)
 
 
 class Context:
@@ -95,16 +140,20 @@ class Context:
         """Returns the response as bytes."""
         return self.command(QUERY_PORT, struct.pack("<B7x", port), 40)
 
+    def ioctl(self, object_id, method, *attributes, driver=DRIVER_EFA):
+        """Calls a method; returns each attribute's data as the kernel leaves it, by number."""
+        size = 24 + 16 * len(attributes)
+        request = bytearray(struct.pack("<HHHHQII", size, object_id, method, len(attributes), 0, driver, 0))
+        for attribute in attributes:
+            request += attribute.pack()
+        fcntl.ioctl(self.fd, IOCTL, request)
+        return {attribute.number: struct.unpack_from("<Q", request, 24 + 16 * index + 8)[0] for index, attribute in enumerate(attributes)}
+
     def query_port_speed(self, port, driver=DRIVER_EFA):
         """Returns the speed in units of 100 Mbit/s."""
         speed = Buffer(8)
-        request = bytearray(
-            # header, the port as data in place, where to put the speed
-            struct.pack("<HHHHQII", 56, OBJECT_DEVICE, METHOD_QUERY_PORT_SPEED, 2, 0, driver, 0)
-            + struct.pack("<HHHHQ", 0, 8, 1, 0, port)
-            + struct.pack("<HHHHQ", 1, 8, 1, 0, speed.address)
-        )
-        fcntl.ioctl(self.fd, IOCTL, request)
+        port = pointer_in(0, struct.pack("<Q", port))
+        self.ioctl(OBJECT_DEVICE, METHOD_QUERY_PORT_SPEED, port, pointer_out(1, speed), driver=driver)
         return struct.unpack("<Q", speed.bytes())[0]
 
     def __enter__(self):

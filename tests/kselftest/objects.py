@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Completion queues, queue pairs, memory regions and address handles by the raw uverbs interface.
+
+Each class makes an object of an open device; every field of the request and the size of the response can be given, also
+wrong ones. Names are those of <rdma/ib_user_verbs.h>, <rdma/ib_user_ioctl_cmds.h> and <rdma/efa-abi.h>.
+"""
+
+import collections
+import ctypes
+import mmap
+import os
+import struct
+
+import uverbs
+from uverbs import UHW_IN, UHW_OUT, Buffer, fd_in, new_handle, object_handle, pointer_in, pointer_out
+
+OBJECT_PD, OBJECT_COMP_CHANNEL, OBJECT_CQ, OBJECT_QP = 1, 2, 3, 4
+OBJECT_AH, OBJECT_MR = 6, 7
+OBJECT_ASYNC_EVENT = 16
+
+METHOD_CQ_CREATE, METHOD_CQ_DESTROY = 0, 1
+METHOD_QP_CREATE, METHOD_QP_DESTROY = 0, 1
+METHOD_PD_DESTROY = METHOD_AH_DESTROY = 0
+METHOD_DM_MR_REG, METHOD_MR_DESTROY, METHOD_ADVISE_MR, METHOD_QUERY_MR, METHOD_REG_DMABUF_MR, METHOD_REG_MR = range(6)
+METHOD_EFA_MR_QUERY = 0x1000
+
+# Commands of the write interface.
+CREATE_AH, DESTROY_AH = 5, 8
+REG_MR, DEREG_MR = 9, 13
+CREATE_COMP_CHANNEL, DESTROY_CQ = 17, 20
+CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP = 24, 25, 26, 27
+
+ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ = 1, 2, 4
+
+CQ_WITH_COMPLETION_CHANNEL, CQ_WITH_SGID = 1, 2
+QP_WITH_UNSOLICITED_WRITE_RECV = 1
+QPT_RC, QPT_UC, QPT_UD, QPT_DRIVER = 2, 3, 4, 0xFF
+
+QPS_RESET, QPS_INIT, QPS_RTR, QPS_RTS, QPS_SQD, QPS_SQE, QPS_ERR = range(7)
+QP_STATE, QP_CUR_STATE, QP_EN_SQD_ASYNC_NOTIFY, QP_ACCESS_FLAGS = 1, 2, 4, 8
+QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_AV, QP_PATH_MTU, QP_TIMEOUT = 0x10, 0x20, 0x40, 0x80, 0x100, 0x200
+QP_RNR_RETRY, QP_RQ_PSN, QP_SQ_PSN, QP_DEST_QPN = 0x800, 0x1000, 0x10000, 0x100000
+
+BUFFER_DMABUF, BUFFER_VA = 0, 1
+
+CqResponse = collections.namedtuple("CqResponse", "comp_mask q_mmap_key q_mmap_size cq_idx db_off db_mmap_key")
+CQ_RESPONSE = struct.Struct("<I4xQQH2xIQ")
+QpResponse = collections.namedtuple(
+    "QpResponse",
+    "comp_mask rq_db_offset sq_db_offset llq_desc_offset rq_mmap_key rq_mmap_size rq_db_mmap_key sq_db_mmap_key"
+    " llq_desc_mmap_key send_sub_cq_idx recv_sub_cq_idx",
+)
+QP_RESPONSE = struct.Struct("<4I5Q2H4x")
+
+
+def padded(response, layout):
+    """A response as long as its layout, whatever the caller asked for."""
+    return layout.unpack(response.ljust(layout.size, b"\0")[: layout.size])
+
+
+class Mapping:
+    """A mapping of what a key names."""
+
+    def __init__(self, context, key, length, prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_SHARED):
+        self.memory = mmap.mmap(context.fd, length, flags=flags, prot=prot, offset=key)
+
+    def close(self):
+        self.memory.close()
+
+
+class CompletionChannel:
+    """A file descriptor that becomes readable with a completion."""
+
+    def __init__(self, context):
+        (self.fd,) = struct.unpack("<I", context.command(CREATE_COMP_CHANNEL, b"", 4))
+
+    def close(self):
+        os.close(self.fd)
+
+
+class CompletionQueue:
+    """A CQ. `buffer` is that of the BUF_UMEM attribute: type, fd, address, length and, if they matter, flags."""
+
+    def __init__(
+        self,
+        context,
+        cqe=16,
+        cq_entry_size=32,
+        num_sub_cqs=1,
+        flags=0,
+        comp_mask=0,
+        reserved=bytes(5),
+        request=None,
+        out_size=CQ_RESPONSE.size,
+        response=None,
+        channel=None,
+        vector=0,
+        cq_flags=0,
+        buffer=None,
+        legacy_buffer=(),
+        attributes=(),
+        driver=uverbs.DRIVER_EFA,
+    ):
+        if request is None:
+            request = struct.pack("<IIHB5s", comp_mask, cq_entry_size, num_sub_cqs, flags, reserved)
+        self.context = context
+        self.cqe = Buffer(4)
+        response = response or Buffer(out_size)
+        sent = [
+            new_handle(0),
+            pointer_in(1, struct.pack("<I", cqe)),
+            pointer_in(2, struct.pack("<Q", 0x1122334455667788)),
+            pointer_in(4, struct.pack("<I", vector)),
+            pointer_out(6, self.cqe),
+            pointer_in(UHW_IN, request),
+            pointer_out(UHW_OUT, response),
+        ]
+        if channel is not None:
+            sent.append(fd_in(3, channel))
+        if cq_flags is not None:
+            sent.append(pointer_in(5, struct.pack("<I", cq_flags)))
+        if context.async_fd is not None:
+            sent.append(fd_in(7, context.async_fd))
+        if buffer is not None:
+            kind, fd, address, length, *more = buffer
+            sent.append(pointer_in(12, struct.pack("<IiIIQQ", kind, fd, *(more or (0, 0)), address, length)))
+        sent += [pointer_in(number, struct.pack("<Q", value)) for number, value in legacy_buffer]
+        answer = context.ioctl(OBJECT_CQ, METHOD_CQ_CREATE, *sent, *attributes, driver=driver)
+        self.handle = answer[0]
+        self.raw = response.bytes()
+        self.response = CqResponse(*padded(self.raw, CQ_RESPONSE))
+
+    def destroy(self):
+        self.context.ioctl(OBJECT_CQ, METHOD_CQ_DESTROY, object_handle(0, self.handle), pointer_out(1, Buffer(8)))
+
+    def destroy_by_write(self):
+        self.context.command(DESTROY_CQ, struct.pack("<II", self.handle, 0), 8)
+
+
+class QueuePair:
+    """A QP."""
+
+    def __init__(
+        self,
+        context,
+        pd,
+        send_cq,
+        recv_cq,
+        max_send_wr=16,
+        max_recv_wr=16,
+        max_send_sge=1,
+        max_recv_sge=1,
+        max_inline_data=0,
+        qp_type=QPT_DRIVER,
+        srq=0,
+        is_srq=0,
+        sq_sig_all=0,
+        comp_mask=0,
+        rq_ring_size=16 * 16,
+        sq_ring_size=16 * 64,
+        driver_qp_type=0,
+        flags=0,
+        sl=0,
+        reserved=bytes(5),
+        request=None,
+        out_size=QP_RESPONSE.size,
+        buffer=None,
+    ):
+        if request is None:
+            request = struct.pack("<4IHB5s", comp_mask, rq_ring_size, sq_ring_size, driver_qp_type, flags, sl, reserved)
+        body = struct.pack(
+            *("<Q9I4B", 0x99, pd, send_cq, recv_cq, srq, max_send_wr, max_recv_wr, max_send_sge, max_recv_sge),
+            *(max_inline_data, sq_sig_all, qp_type, is_srq, 0),
+        )
+        self.context = context
+        response = context.command(CREATE_QP, body + request, 32 + out_size, buffer)
+        # handle, number, max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data
+        self.handle, self.qpn, *self.caps = struct.unpack_from("<7I4x", response)
+        self.raw = response[32:]
+        self.response = QpResponse(*padded(self.raw, QP_RESPONSE))
+
+    def destroy(self):
+        self.context.command(DESTROY_QP, struct.pack("<II", self.handle, 0), 4)
+
+    def destroy_by_ioctl(self):
+        self.context.ioctl(OBJECT_QP, METHOD_QP_DESTROY, object_handle(0, self.handle), pointer_out(1, Buffer(4)))
+
+    def modify(self, attr_mask, qp_state=0, cur_qp_state=0, pkey_index=0, port_num=1, qkey=0, sq_psn=0, rq_psn=0, rnr_retry=0,
+               dest_qp_num=0, qp_access_flags=0, path_mtu=0, timeout=0, en_sqd_async_notify=0, driver_data=b"", handle=None):  # fmt: skip
+        destinations = bytes(2 * 32)
+        body = destinations + struct.pack(
+            *("<7I2H", self.handle if handle is None else handle, attr_mask, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags),
+            *(pkey_index, 0),
+        )
+        body += struct.pack(
+            *("<14B2x", qp_state, cur_qp_state, path_mtu, 0, en_sqd_async_notify, 0, 0, 0, port_num, timeout, 0, rnr_retry, 0, 0),
+        )
+        body += driver_data
+        os.write(self.context.fd, struct.pack("<IHH", MODIFY_QP, (8 + len(body)) // 4, 0) + body)
+
+    def to_rts(self):
+        """Takes it from RESET to RTS, each step with the attributes that both drivers ask for."""
+        self.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, QPS_INIT, qkey=0x11111111)
+        self.modify(QP_STATE, QPS_RTR)
+        self.modify(QP_STATE | QP_SQ_PSN, QPS_RTS)
+
+    def query(self, attr_mask=0, driver_data=b"", out_size=128, buffer=None):
+        """The response: destinations, then the fields by name."""
+        body = struct.pack("<II", self.handle, attr_mask) + driver_data
+        response = self.context.command(QUERY_QP, body, out_size, buffer)
+        names = (
+            "max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data qkey rq_psn sq_psn dest_qp_num qp_access_flags"
+            " pkey_index alt_pkey_index qp_state cur_qp_state path_mtu path_mig_state sq_draining max_rd_atomic max_dest_rd_atomic"
+            " min_rnr_timer port_num timeout retry_cnt rnr_retry alt_port_num alt_timeout sq_sig_all"
+        )
+        return dict(zip(names.split(), struct.unpack_from("<10I2H15B", response, 64)))
+
+
+class MemoryRegion:
+    """A MR of memory of this process."""
+
+    def __init__(self, context, pd, start, length, access=ACCESS_LOCAL_WRITE, hca_va=None, driver_data=b"", out_size=0, buffer=None):
+        body = struct.pack("<QQQII", start, length, start if hca_va is None else hca_va, pd, access) + driver_data
+        self.context = context
+        response = context.command(REG_MR, body, 12 + out_size, buffer)
+        self.handle, self.lkey, self.rkey = struct.unpack_from("<III", response)
+
+    def dereg(self):
+        body = struct.pack("<I", self.handle)
+        os.write(self.context.fd, struct.pack("<IHH", DEREG_MR, (8 + len(body)) // 4, 0) + body)
+
+    def dereg_by_ioctl(self):
+        self.context.ioctl(OBJECT_MR, METHOD_MR_DESTROY, object_handle(0, self.handle))
+
+    def query(self):
+        """lkey, rkey, length and address, as the core knows them."""
+        outputs = [Buffer(4), Buffer(4), Buffer(8), Buffer(8)]
+        sent = [pointer_out(number, output) for number, output in enumerate(outputs, 1)]
+        self.context.ioctl(OBJECT_MR, METHOD_QUERY_MR, object_handle(0, self.handle), *sent)
+        return tuple(int.from_bytes(output.bytes(), "little") for output in outputs)
+
+    def efa_query(self, handle=None, outputs=None):
+        """Validity and the three interconnect ids of EFA's own query."""
+        outputs = outputs or [Buffer(2) for _ in range(4)]
+        sent = [pointer_out(0x1001 + number, output) for number, output in enumerate(outputs)]
+        handle = self.handle if handle is None else handle
+        self.context.ioctl(OBJECT_MR, METHOD_EFA_MR_QUERY, object_handle(0x1000, handle), *sent)
+        return tuple(int.from_bytes(output.bytes(), "little") for output in outputs)
+
+
+class IoctlMemoryRegion(MemoryRegion):
+    """A MR made by an ioctl: of memory of this process or, if `fd` is given, of a dmabuf."""
+
+    def __init__(self, context, pd, start, length, access=ACCESS_LOCAL_WRITE, iova=None, fd=None, attributes=()):
+        outputs = [Buffer(4), Buffer(4)]
+        self.context = context
+        iova = start if iova is None else iova
+        if fd is None:
+            sent = [
+                *(new_handle(0), object_handle(1, pd), pointer_in(3, struct.pack("<Q", iova))),
+                *(pointer_in(4, struct.pack("<Q", start)), pointer_in(5, struct.pack("<Q", length))),
+                *(pointer_in(6, struct.pack("<I", access)), pointer_out(9, outputs[0]), pointer_out(10, outputs[1])),
+            ]
+            method = METHOD_REG_MR
+        else:
+            sent = [
+                *(new_handle(0), object_handle(1, pd), pointer_in(2, struct.pack("<Q", start))),
+                *(pointer_in(3, struct.pack("<Q", length)), pointer_in(4, struct.pack("<Q", iova)), fd_in(5, fd)),
+                *(pointer_in(6, struct.pack("<I", access)), pointer_out(7, outputs[0]), pointer_out(8, outputs[1])),
+            ]
+            method = METHOD_REG_DMABUF_MR
+        answer = context.ioctl(OBJECT_MR, method, *sent, *attributes)
+        self.handle = answer[0]
+        self.lkey, self.rkey = (int.from_bytes(output.bytes(), "little") for output in outputs)
+
+
+class AddressHandle:
+    """An AH."""
+
+    def __init__(
+        self,
+        context,
+        pd,
+        dgid=bytes.fromhex("fe80000000000000") + bytes(7) + b"\x07",
+        sgid_index=0,
+        is_global=1,
+        port_num=1,
+        sl=0,
+        hop_limit=0,
+        traffic_class=0,
+        flow_label=0,
+        request=b"",
+        out_size=8,
+        buffer=None,
+    ):
+        body = struct.pack("<QII", 0, pd, 0) + dgid
+        body += struct.pack("<I4BH6B", flow_label, sgid_index, hop_limit, traffic_class, 0, 0, sl, 0, 0, is_global, port_num, 0)
+        self.context = context
+        response = context.command(CREATE_AH, body + request, 4 + out_size, buffer)
+        (self.handle,) = struct.unpack_from("<I", response)
+        self.raw = response[4:]
+        # comp_mask, efa_address_handle
+        self.comp_mask, self.number = padded(self.raw, struct.Struct("<IH2x"))
+
+    def destroy(self):
+        body = struct.pack("<I", self.handle)
+        os.write(self.context.fd, struct.pack("<IHH", DESTROY_AH, (8 + len(body)) // 4, 0) + body)
+
+    def destroy_by_ioctl(self):
+        self.context.ioctl(OBJECT_AH, METHOD_AH_DESTROY, object_handle(0, self.handle))
+
+
+class Memory:
+    """Pages of this process, written once so that they exist."""
+
+    def __init__(self, length, prot=mmap.PROT_READ | mmap.PROT_WRITE, huge=False):
+        # Room to find an address that is a multiple of 2 MiB.
+        room = length + (2 << 20) if huge else length
+        self.memory = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        self.view = ctypes.c_char.from_buffer(self.memory)
+        self.address = ctypes.addressof(self.view)
+        if huge:
+            self.address = (self.address + (2 << 20) - 1) & ~((2 << 20) - 1)
+            self.memory.madvise(mmap.MADV_HUGEPAGE)
+        elif room >= 2 << 20:
+            self.memory.madvise(mmap.MADV_NOHUGEPAGE)
+        self.length = length
+        offset = self.address - ctypes.addressof(self.view)
+        for page in range(offset, offset + length, mmap.PAGESIZE):
+            self.memory[page] = 1
+        if prot != mmap.PROT_READ | mmap.PROT_WRITE:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.mprotect(ctypes.c_void_p(self.address), ctypes.c_size_t(length), prot) != 0:
+                raise OSError(ctypes.get_errno(), "mprotect")
+
+    def close(self):
+        del self.view
+        self.memory.close()
