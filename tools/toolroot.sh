@@ -24,12 +24,13 @@ for option; do
 	set -- "$@" --aptopt="$option"; shift
 done
 
-# rustc .. libdw-dev: what the kernel's Rust support and modules are built with. udev .. ibverbs-utils: what a guest has.
+# rustc .. bindgen: what the kernel's Rust support and modules are built with; clang-19 .. e2fsprogs: what the debug kernel
+# and its disk are made with; udev .. python3-pyverbs: what a guest has.
 # busybox-static has a poweroff, which Debian has only as part of an init system.
 packages='ca-certificates make gcc gcc-14 libc6-dev flex bison bc kmod cpio rsync python3-minimal python3 perl
 	xz-utils zstd pahole libelf-dev libssl-dev libdw-dev
-	rustc rust-src rustfmt rust-clippy cargo bindgen
-	udev iproute2 pciutils procps busybox-static rdma-core ibverbs-utils libibverbs-dev'
+	rustc rust-src rustfmt rust-clippy cargo bindgen clang-19 lld-19 llvm-19 e2fsprogs
+	udev iproute2 pciutils procps busybox-static rdma-core ibverbs-utils libibverbs-dev python3-pyverbs'
 
 # From backports: the newest 7.2 kernel. linux-binary and linux-modules are what linux-image installs, without the
 # generator of an initrd that no guest here uses.

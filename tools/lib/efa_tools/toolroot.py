@@ -29,7 +29,7 @@ def root():
         with cache.lock("toolroot-damaged"):
             if path.exists() and not complete(path):
                 namespace.remove(path)
-    return cache.make(path, "the toolroot", 6, build) / "root"
+    return cache.make(path, "the toolroot", 7, build) / "root"
 
 
 def complete(path):
