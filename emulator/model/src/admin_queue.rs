@@ -38,6 +38,7 @@ pub(crate) struct AdminQueue {
     pending: BTreeMap<(Duration, u64), Pending>,
     submitted: u64,
     completed: u64,
+    round_trips: u64,
     max_in_flight: usize,
 }
 
@@ -57,6 +58,7 @@ impl AdminQueue {
 
     /// Takes a command that completes at some time.
     pub(crate) fn submit(&mut self, due: Duration, pending: Pending) {
+        self.round_trips += u64::from(self.pending.is_empty());
         self.pending.insert((due, self.submitted), pending);
         self.submitted += 1;
         self.max_in_flight = self.max_in_flight.max(self.pending.len());
@@ -123,6 +125,7 @@ impl AdminQueue {
         AdminState {
             submitted: self.submitted,
             completed: self.completed,
+            round_trips: self.round_trips,
             in_flight: self.pending.len(),
             max_in_flight: self.max_in_flight,
         }

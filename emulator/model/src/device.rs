@@ -61,6 +61,7 @@ pub struct Device {
     fatal_error: bool,
     faults: Faults,
     resets: VecDeque<String>,
+    register_reads: u64,
     doorbells: u64,
     protocol_errors: u64,
 }
@@ -118,6 +119,7 @@ impl Device {
             fatal_error: false,
             faults: Faults::default(),
             resets: VecDeque::new(),
+            register_reads: 0,
             doorbells: 0,
             protocol_errors: 0,
         }
@@ -205,6 +207,7 @@ impl Device {
             aenq_groups: self.firmware.aenq_groups,
             events: self.aenq.posted,
             armed_eqs: self.firmware.resources.armed_eqs(),
+            register_reads: self.register_reads,
             doorbells: self.doorbells,
             protocol_errors: self.protocol_errors,
             faults: self.faults.len(),
@@ -409,6 +412,7 @@ impl Device {
             self.protocol_error(host, ProtocolError::NoResponseAddress { offset: reg_off });
             return;
         }
+        self.register_reads += 1;
         let register = Register::try_from(reg_off).ok();
         let fault = register
             .and_then(|register| self.faults.hit(Occasion::Register(register)))

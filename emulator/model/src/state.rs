@@ -26,6 +26,8 @@ pub struct State {
     pub events: u64,
     /// Event queues that are armed.
     pub armed_eqs: usize,
+    /// Reads of registers, ever.
+    pub register_reads: u64,
     /// Writes to doorbells since the last reset.
     pub doorbells: u64,
     /// How often the driver did what a correct driver never does.
@@ -64,6 +66,9 @@ pub struct AdminState {
     pub submitted: u64,
     /// Commands that were completed, ever.
     pub completed: u64,
+    /// How often a command was submitted while no other was being executed, ever: how often the
+    /// driver waited, however many commands it waited for.
+    pub round_trips: u64,
     /// Commands that are being executed.
     pub in_flight: usize,
     /// Most commands that ever were executed at the same time.

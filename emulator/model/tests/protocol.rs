@@ -285,6 +285,42 @@ fn delayed_commands_complete_in_order_of_their_time() {
     assert_eq!(driver.device.state().admin.max_in_flight, 3);
 }
 
+/// What is sent together is waited for once, what is sent one after the other once each.
+#[test]
+fn round_trips() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.device.inject(
+        serde_json::from_str(r#"{"when":{"opcode":"ANY"},"then":{"delay_ms":50}}"#).unwrap(),
+    );
+    let before = driver.device.state().admin;
+    for _ in 0..3 {
+        driver.submit(&AllocPd {});
+    }
+    driver.run(50 * MS);
+    assert_eq!(driver.device.state().admin.submitted, before.submitted + 3);
+    assert_eq!(
+        driver.device.state().admin.round_trips,
+        before.round_trips + 1
+    );
+    for _ in 0..3 {
+        driver.submit(&AllocPd {});
+        driver.run(50 * MS);
+    }
+    assert_eq!(
+        driver.device.state().admin.round_trips,
+        before.round_trips + 4
+    );
+}
+
+#[test]
+fn register_reads_are_counted() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let before = driver.device.state().register_reads;
+    driver.read(Register::Version);
+    driver.read_raw(0x1000);
+    assert_eq!(driver.device.state().register_reads, before + 2);
+}
+
 #[test]
 fn masked_interrupts_are_not_lost() {
     let mut driver = Driver::new(Profile::Efa2);
