@@ -15,6 +15,9 @@ const PAGE_SIZE: u64 = 4096;
 /// Bytes that each doorbell has for itself.
 const DOORBELL_SIZE: u64 = 8;
 
+/// Most bytes of a BAR, so that 32-bit offsets can address all of it.
+const MAX_SIZE: u64 = 1 << 31;
+
 /// Places in the doorbell BAR and the memory BAR. They are fixed when the device is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bars {
@@ -29,16 +32,19 @@ pub(crate) struct Bars {
 }
 
 impl Bars {
-    /// Reserves places for all that the device can have, up to what 32-bit offsets can address.
+    /// Reserves places for all that the device can have, or for as much of it as fits into the BARs.
     pub(crate) fn new(attributes: &Attributes) -> Self {
-        const MAX_OBJECTS: u32 = 1024;
+        const MAX_OBJECTS: u32 = u16::MAX as u32;
         const MAX_LLQ_SIZE: u32 = 1 << 20;
-        Self {
+        let mut bars = Self {
             max_uar: attributes.max_uar.min(MAX_OBJECTS),
             max_cq: attributes.max_cq.min(MAX_OBJECTS),
             max_qp: attributes.max_qp.min(MAX_OBJECTS),
             max_llq_size: attributes.max_llq_size.min(MAX_LLQ_SIZE),
-        }
+        };
+        bars.max_qp = places(bars.max_qp, bars.llq_stride());
+        bars.max_uar = places(bars.max_uar, bars.uar_size());
+        bars
     }
 
     /// Bytes of doorbells in one user access region.
@@ -91,6 +97,13 @@ impl Bars {
     }
 }
 
+/// How many of `wanted` places of `size` bytes fit into a BAR.
+fn places(wanted: u32, size: u64) -> u32 {
+    let most = MAX_SIZE.checked_div(size).unwrap_or(u64::MAX);
+    // CAST: It is at most `wanted`.
+    most.min(wanted.into()) as u32
+}
+
 /// The place of the object with a number; numbers start at 1.
 fn place_of(number: u16) -> u64 {
     u64::from(number.saturating_sub(1))
@@ -98,6 +111,6 @@ fn place_of(number: u16) -> u64 {
 
 /// An offset in a BAR as the interface gives it.
 fn offset(bytes: u64) -> u32 {
-    // CAST: `Bars::new` limits each BAR to 2 GiB.
+    // CAST: `Bars::new` limits each BAR to `MAX_SIZE`.
     bytes as u32
 }

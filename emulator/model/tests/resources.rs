@@ -23,7 +23,7 @@ use efa_hw::{
     features::EqEvents,
     regs::{EqDb, Register},
 };
-use efa_model::{Profile, ResourceCounts};
+use efa_model::{Config, Device, Profile, ResourceCounts};
 use mock::Driver;
 
 /// A driver with one of each of what others depend on.
@@ -852,6 +852,22 @@ fn places_in_bars() {
     assert_eq!(rings.len(), 256);
     let rings: Vec<_> = rings.into_iter().map(u64::from).collect();
     assert!(rings.windows(2).all(|pair| pair[1] - pair[0] >= llq_size));
+}
+
+/// A device that is said to have more than 32-bit offsets can address has what they can.
+#[test]
+fn bars_hold_as_much_as_can_be_addressed() {
+    let sizes = |overrides: &str| {
+        let mut config = Config::new(Profile::Efa3, 0);
+        config.overrides = serde_json::from_str(overrides).unwrap();
+        let device = Device::new(config);
+        (device.memory_bar_size(), device.doorbell_bar_size())
+    };
+    let objects = r#""max_qp":16000,"max_cq":16000"#;
+    let small = format!(r#"{{{objects},"max_uar":16,"max_llq_size":4096}}"#);
+    assert_eq!(sizes(&small), (1 << 26, 1 << 23));
+    let large = format!(r#"{{{objects},"max_uar":65535,"max_llq_size":1048576}}"#);
+    assert_eq!(sizes(&large), (1 << 31, 1 << 31));
 }
 
 /// Queue pair numbers stay different in as many low bits as a table of all queue pairs needs.
