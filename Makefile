@@ -23,6 +23,7 @@ help:
 	@echo 'make test-tools  the tests of the tools'
 	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
+	@echo 'make bench       what the Rust driver costs compared with the C driver           FLAVOUR='
 	@echo 'make clean       removes what was built of this clone'
 	@echo 'make distclean   removes the whole cache'
 	@echo
@@ -57,3 +58,7 @@ lint test-host test-tools:
 .PHONY: kselftest stress
 kselftest stress:
 	@tools/check $@ $(combination)
+
+.PHONY: bench
+bench:
+	@tools/bench --flavour $(FLAVOUR)

@@ -103,3 +103,19 @@ def emulator():
     with emulator_lock(), steps.step("emulator") as log:
         cargo(log, "Building the emulator", "build", "--release", "--bin", "efa-emu")
     return cache.clone_folder("emulator") / "target" / "release" / "efa-emu"
+
+
+def bench_plugin():
+    """Builds the plugin of QEMU that counts instructions for the bench."""
+    folder = cache.folder("bench-plugin") / cache.key(toolroot.key(), cache.CLONE / "tests" / "bench" / "count.rs")
+
+    def compile_it(path):
+        path.mkdir()
+        with steps.step("plugin of the bench") as log:
+            command = [
+                *("rustc", "--edition", "2021", "-O", "-C", "panic=abort", "-C", "strip=symbols", "-D", "warnings"),
+                *("--crate-type", "cdylib", "-o", f"{BUILD}/count.so", "/efa-rs/tests/bench/count.rs"),
+            ]
+            steps.run(in_toolroot(command, [(path, BUILD, "rw")]), log, "Building the plugin of the bench")
+
+    return cache.make(folder, "the plugin of the bench", 0.1, compile_it) / "count.so"

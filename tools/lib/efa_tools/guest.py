@@ -44,6 +44,8 @@ class Options:
     module: Path | None = None
     scenario: Path | None = None
     quiet: bool = False
+    # Counts instructions, which needs TCG, one CPU and a device that does nothing at a time of its own.
+    plugin: Path | None = None
 
 
 class Run:
@@ -68,6 +70,8 @@ class Run:
             shutil.copy(options.module, self.shared / "efa.ko")
         if options.devices:
             shutil.copy(options.emulator, self.folder / "efa-emu")
+        if options.plugin:
+            shutil.copy(options.plugin, self.folder / "plugin.so")
 
     def start(self, name, command, binds=(), **streams):
         """Starts a program of the toolroot, with the run folder at RUN."""
@@ -142,9 +146,11 @@ class Run:
         for tag in ("root", "efa-rs", "run"):
             command += qemu.share(tag, f"{RUN}/{tag}{guest}")
         for number in range(len(options.devices)):
-            command += qemu.efa(f"{RUN}/efa{guest}.{number}")
+            command += qemu.efa(f"{RUN}/efa{guest}.{number}", synchronous=bool(options.plugin))
         if options.devices:
             command += qemu.control(f"{RUN}/control")
+        if options.plugin:
+            command += qemu.count_instructions(f"{RUN}/plugin.so", f"{RUN}/counts")
         name = f"qemu-{guest}"
         errors = open(self.folder / f"{name}.log", "w")
         if options.command is None:
@@ -254,7 +260,7 @@ def prepare(options):
             options.emulator = pool.submit(build.emulator).result()
         if options.driver != "none" and options.module is None:
             options.module = module.result()
-    return Run(options, qemu.accelerator())
+    return Run(options, "tcg" if options.plugin else qemu.accelerator())
 
 
 def execute(run):

@@ -34,10 +34,17 @@ def share(tag, socket):
     ]
 
 
-def efa(socket):
-    """A PCI device served by the emulator that listens at SOCKET."""
+def efa(socket, synchronous=False):
+    """A PCI device served by the emulator that listens at SOCKET; if SYNCHRONOUS, the CPU waits for its writes to arrive."""
     device = {"driver": "vfio-user-pci", "rombar": 0, "socket": {"type": "unix", "path": socket}}
+    if synchronous:
+        device["x-no-posted-writes"] = True
     return ["-device", json.dumps(device)]
+
+
+def count_instructions(plugin, output):
+    """Has tests/bench/count.rs, built as PLUGIN, count what the guest marks."""
+    return ["-plugin", f"file={plugin},output={output}"]
 
 
 def control(socket):

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Marks what count.rs counts: the system calls that a program makes while `counted`."""
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+
+START, END, SWITCHES_HERE, INTERRUPTS_HERE, SAMPLE = 1, 2, 3, 4, 0x8000
+MAGIC, NUMBER = 0x6FA0, 0x6FA1
+
+WRITE, CLOSE, MMAP, MUNMAP, IOCTL, PREAD, OPENAT = 1, 3, 9, 11, 16, 17, 257
+AT_FDCWD = -100
+
+_code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+
+
+def _function(code):
+    """Makes a function of machine code."""
+    start = _code.tell()
+    _code.write(code)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(_code)) + start
+    return ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(address)
+
+
+def _mark(what, magic=MAGIC):
+    """The instruction that marks something: nopl with a displacement that no compiler would use."""
+    return b"\x0f\x1f\x80" + what.to_bytes(2, "little") + magic.to_bytes(2, "little")
+
+
+# Loads the number and the arguments of the system call from the array that it is given. Nothing but the call is between
+# the marks, so that a fault of this program is not counted.
+_LOAD = bytes.fromhex("488b07 488b7710 488b5718 4c8b5720 4c8b4728 4c8b4f30 488b7f08")
+_system_call = _function(_LOAD + _mark(START) + b"\x0f\x05" + _mark(END) + b"\xc3")
+_labels = {}
+
+
+def _tell(what, address):
+    """Says where in the kernel something is."""
+    number = b"".join(_mark(address >> shift & 0xFFFF, NUMBER) for shift in (48, 32, 16, 0))
+    _function(number + _mark(what) + b"\xc3")(None)
+
+
+def begin():
+    """Has to be called before anything is counted."""
+    wanted = {"__switch_to_asm": SWITCHES_HERE, "asm_common_interrupt": INTERRUPTS_HERE}
+    with open("/proc/kallsyms") as file:
+        for line in file:
+            address, _, name, *_ = line.split()
+            if name in wanted:
+                _tell(wanted.pop(name), int(address, 16))
+    if wanted:
+        raise LookupError(f"the kernel has no symbol {' and no '.join(wanted)}")
+
+
+def call(number, *arguments):
+    """Makes a system call that is counted."""
+    array = (ctypes.c_long * 7)(number, *arguments)
+    result = _system_call(ctypes.addressof(array))
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
+def end_sample(name):
+    """What was counted since the last time is one sample of NAME."""
+    if name not in _labels:
+        _labels[name] = len(_labels), _function(_mark(SAMPLE | len(_labels)) + b"\xc3")
+    _labels[name][1](None)
+
+
+def labels():
+    """The names of all samples by the number that the marks have."""
+    return [name for name in _labels]
+
+
+def _write(fd, data):
+    memory = ctypes.create_string_buffer(bytes(data), len(data))
+    return call(WRITE, fd, ctypes.addressof(memory), len(data))
+
+
+def _open(path, flags):
+    memory = ctypes.create_string_buffer(os.fsencode(path))
+    return call(OPENAT, AT_FDCWD, ctypes.addressof(memory), flags)
+
+
+def _ioctl(fd, request, data):
+    return call(IOCTL, fd, request, ctypes.addressof(ctypes.c_char.from_buffer(data)))
+
+
+@contextlib.contextmanager
+def counted():
+    """Counts what the modules uverbs and objects do in the block."""
+    originals = os.write, os.open, os.close, fcntl.ioctl
+    os.write, os.open, os.close, fcntl.ioctl = _write, _open, lambda fd: call(CLOSE, fd), _ioctl
+    try:
+        yield
+    finally:
+        os.write, os.open, os.close, fcntl.ioctl = originals

@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Calls each verb of the control path in a guest, where count.rs counts the kernel's instructions.
+
+Arguments: a folder, and which parts to run: verbs, growth. The folder's results.json gets what this program sees: the names
+of the samples, commands and round trips per call, bytes per object, round trips of a probe. The kernel's symbols go next to
+it.
+"""
+
+import ctypes
+import gc
+import json
+import mmap
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
+
+import marks  # noqa: E402
+import objects  # noqa: E402
+import selftest  # noqa: E402
+from objects import QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_SQ_PSN, QP_STATE  # noqa: E402
+from uverbs import Context  # noqa: E402
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+PAGE, HUGE_PAGE = 4 * KIB, 2 * MIB
+
+# Calls of a verb that are counted, after the first ones, in which caches fill and commands are counted.
+SAMPLES, FIRST = 21, 2
+# How many objects there are already when one more is made.
+LEVELS = (1, 100, 10000)
+# So slow is each command that whoever waits for it sleeps, in ms: otherwise chance decides.
+DELAY = 2
+
+commands = {}
+memory = {}
+
+
+class Pages:
+    """Memory whose pages are neighbours of no other in physical memory, so that each is an entry of its own in any list."""
+
+    STRIDE = 5
+
+    def __init__(self, length, huge=False):
+        page = HUGE_PAGE if huge else PAGE
+        self.memory = mmap.mmap(-1, length + page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.address = start + -start % page
+        self.length = length
+        self.memory.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
+        count = length // page
+        for number in range(count):
+            self.memory[self.address - start + number * self.STRIDE % count * page] = 1
+        if huge and self.huge_bytes() < length:
+            raise selftest.Failed(f"the kernel has no huge pages for {length} bytes: the guest needs more memory")
+
+    def huge_bytes(self):
+        """How much of this is in huge pages."""
+        found, inside = 0, False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            word = line.split()[0]
+            if "-" in word:
+                first, last = (int(part, 16) for part in word.split("-"))
+                inside = first <= self.address < last
+            elif inside and word == "AnonHugePages:":
+                found = int(line.split()[1]) * KIB
+        return found
+
+
+def slow(function):
+    """Makes the device answer slowly."""
+    function.inject({"opcode": "ANY"}, {"delay_ms": DELAY})
+
+
+def observe(function, name, action):
+    """Notes the commands of a call, and how often it waited for the device."""
+    before = function.state()
+    result = action()
+    after = function.state()
+    now, then = after["admin"], before["admin"]
+    commands[name] = {
+        "commands": now["submitted"] - then["submitted"],
+        "round_trips": now["round_trips"] - then["round_trips"],
+        "register_reads": after["register_reads"] - before["register_reads"],
+    }
+    return result
+
+
+def count(name, action):
+    """Counts the instructions of a call."""
+    with marks.counted():
+        result = action()
+    marks.end_sample(name)
+    return result
+
+
+class Bench:
+    """The verbs on one device."""
+
+    def __init__(self, function):
+        self.function = function
+        self.path = function.uverbs()
+
+    def open(self):
+        context = Context(self.path)
+        context.get_context()
+        return context
+
+    def pair(self, make_name, make, destroy_name, destroy, samples=SAMPLES):
+        """Makes and destroys an object again and again."""
+        for number in range(FIRST + samples):
+            if number < FIRST:
+                made = observe(self.function, make_name, make)
+                observe(self.function, destroy_name, lambda: destroy(made))
+            else:
+                made = count(make_name, make)
+                count(destroy_name, lambda: destroy(made))
+
+    def call(self, name, action, between=None):
+        """Makes a call again and again."""
+        for number in range(FIRST + SAMPLES):
+            if between:
+                between()
+            if number < FIRST:
+                observe(self.function, name, action)
+            else:
+                count(name, action)
+
+    def verbs(self):
+        slow(self.function)
+        self.pair("open context", self.open, "close context", Context.close)
+        context = self.open()
+        self.pair("alloc PD", context.alloc_pd, "dealloc PD", lambda pd: context.dealloc_pd(pd[0]))
+        pd, _ = context.alloc_pd()
+        self.queues(context, pd)
+        make = lambda: objects.AddressHandle(context, pd)  # noqa: E731
+        self.pair("create AH", make, "destroy AH", objects.AddressHandle.destroy)
+        self.regions(context, pd)
+        self.call("query device", context.query_device)
+        self.call("query port", lambda: context.query_port(1))
+        context.close()
+        self.counters()
+        self.function.clear()
+
+    def queues(self, context, pd):
+        queue = objects.CompletionQueue
+        self.pair("create CQ", lambda: queue(context), "destroy CQ", queue.destroy)
+        channel = objects.CompletionChannel(context)
+        make = lambda: queue(context, channel=channel.fd, flags=objects.CQ_WITH_COMPLETION_CHANNEL)  # noqa: E731
+        self.pair("create CQ with channel", make, "destroy CQ with channel", queue.destroy)
+        cq = queue(context)
+        self.mappings("CQ ring", context, cq.response.q_mmap_key, cq.response.q_mmap_size)
+
+        def make_qp(**options):
+            return objects.QueuePair(context, pd, cq.handle, cq.handle, **options)
+
+        pair = objects.QueuePair
+        self.pair("create QP (SRD)", make_qp, "destroy QP (SRD)", pair.destroy)
+        self.pair("create QP (UD)", lambda: make_qp(qp_type=objects.QPT_UD), "destroy QP (UD)", pair.destroy)
+        qp = make_qp()
+        self.mappings("RQ ring", context, qp.response.rq_mmap_key, qp.response.rq_mmap_size)
+        self.mappings("SQ doorbell", context, qp.response.sq_db_mmap_key, PAGE)
+        self.modify(make_qp)
+        qp.to_rts()
+        self.call("query QP", lambda: qp.query(QP_STATE))
+
+    def modify(self, make_qp):
+        for number in range(FIRST + SAMPLES):
+            qp = make_qp()
+            for name, action in (
+                ("modify QP to INIT", lambda: qp.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, objects.QPS_INIT, qkey=1)),
+                ("modify QP to RTR", lambda: qp.modify(QP_STATE, objects.QPS_RTR)),
+                ("modify QP to RTS", lambda: qp.modify(QP_STATE | QP_SQ_PSN, objects.QPS_RTS)),
+            ):
+                if number < FIRST:
+                    observe(self.function, name, action)
+                else:
+                    count(name, action)
+            qp.destroy()
+
+    def mappings(self, what, context, key, length):
+        prot = mmap.PROT_WRITE if "doorbell" in what else mmap.PROT_READ | mmap.PROT_WRITE
+        make = lambda: marks.call(marks.MMAP, 0, length, prot, mmap.MAP_SHARED, context.fd, key)  # noqa: E731
+        self.pair(f"map {what}", make, f"unmap {what}", lambda address: marks.call(marks.MUNMAP, address, length))
+
+    def regions(self, context, pd):
+        for name, length, huge, samples in (
+            ("4 KiB", PAGE, False, SAMPLES),
+            ("2 MiB of 4K pages", 2 * MIB, False, SAMPLES),
+            ("2 MiB of 2M pages", 2 * MIB, True, SAMPLES),
+            ("1 GiB of 4K pages", GIB, False, 3),
+            ("1 GiB of 2M pages", GIB, True, 3),
+        ):
+            pages = Pages(length, huge)
+            make = lambda: objects.MemoryRegion(context, pd, pages.address, pages.length)  # noqa: E731
+            self.pair(f"register MR {name}", make, f"deregister MR {name}", objects.MemoryRegion.dereg, samples)
+            if length == PAGE:
+                region = make()
+                self.call("query MR", region.efa_query)
+                region.dereg()
+            del pages
+
+    def counters(self):
+        (name,) = self.function.names("infiniband")
+        folder = self.function.sysfs / "infiniband" / name
+        for what, files, counter in (
+            ("device", folder / "hw_counters", "submitted_cmds"),
+            ("port", folder / "ports/1/hw_counters", "tx_bytes"),
+        ):
+            # What was read less than a jiffy ago is not read again.
+            (files / "lifespan").write_text("0")
+            fd = os.open(files / counter, os.O_RDONLY)
+            text = ctypes.create_string_buffer(PAGE)
+            read = lambda: marks.call(marks.PREAD, fd, ctypes.addressof(text), PAGE, 0)  # noqa: E731
+            self.call(f"read {what} counters", read, between=lambda: time.sleep(0.02))
+            os.close(fd)
+
+    def grow(self, kind, make, destroy, verb=("create", "destroy")):
+        """How the cost of one object grows with the number of those that there are; and how much memory one needs."""
+        held, used = [], {}
+        for level in LEVELS:
+            while len(held) < level:
+                made = make()
+                # What the test's own object keeps is memory, too.
+                getattr(made, "__dict__", {}).pop("cqe", None)
+                held.append(made)
+            used[level] = kernel_memory()
+            slow(self.function)
+            self.pair(f"{verb[0]} {kind} @{level}", make, f"{verb[1]} {kind} @{level}", destroy)
+            self.function.clear()
+        first, last = LEVELS[-2:]
+        memory[kind] = (used[last] - used[first]) / (last - first)
+        for made in held:
+            destroy(made)
+
+
+def kernel_memory():
+    """Bytes of memory that are neither free nor a process's or a file's."""
+    values = {}
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, value, *_ = line.split()
+        values[name[:-1]] = int(value) * KIB
+    # Free pages that a CPU keeps for itself count as neither.
+    lines = Path("/proc/zoneinfo").read_text().splitlines()
+    kept = sum(int(line.split()[1]) for line in lines if line.strip().startswith("count:"))
+    return values["MemTotal"] - values["MemFree"] - values["Active"] - values["Inactive"] - values["Unevictable"] - kept * PAGE
+
+
+def growth(function, function_for_contexts):
+    bench = Bench(function)
+    context = bench.open()
+    pd, _ = context.alloc_pd()
+    cq = objects.CompletionQueue(context)
+    pages = Pages(PAGE)
+    bench.grow("PD", context.alloc_pd, lambda pd: context.dealloc_pd(pd[0]), ("alloc", "dealloc"))
+    bench.grow("CQ", lambda: objects.CompletionQueue(context), objects.CompletionQueue.destroy)
+    bench.grow("QP", lambda: objects.QueuePair(context, pd, cq.handle, cq.handle), objects.QueuePair.destroy)
+    bench.grow("AH", lambda: objects.AddressHandle(context, pd), objects.AddressHandle.destroy)
+    make = lambda: objects.MemoryRegion(context, pd, pages.address, PAGE)  # noqa: E731
+    bench.grow("MR", make, objects.MemoryRegion.dereg, ("register", "deregister"))
+    context.close()
+    bench = Bench(function_for_contexts)
+    bench.grow("context", bench.open, Context.close, ("open", "close"))
+
+
+def probe(function):
+    """What it takes to bind the driver."""
+    function.unbind()
+    slow(function)
+    observe(function, "probe", function.bind)
+    function.clear()
+    # What names the device meanwhile is not to run between the measurements.
+    subprocess.run(["udevadm", "settle"], check=True)
+
+
+def main():
+    folder = Path(sys.argv[1])
+    gc.disable()
+    marks.begin()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
+    parts = sys.argv[2:]
+    function, function_for_contexts = selftest.FUNCTIONS
+    if "verbs" in parts:
+        probe(function)
+        Bench(function).verbs()
+    if "growth" in parts:
+        growth(function, function_for_contexts)
+    results = {"labels": marks.labels(), "commands": commands, "memory": memory}
+    (folder / "results.json").write_text(json.dumps(results))
+    shutil.copyfile("/proc/kallsyms", folder / "kallsyms")
+
+
+main()

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+import json
+import unittest
+import xml.etree.ElementTree as xml
+
+import support
+from efa_tools import bench, counts, plot
+
+KALLSYMS = """\
+ffffffff81000000 T first
+ffffffff81000010 t second
+ffffffff81000018 d some_data
+ffffffffc0000000 t verb\t[efa]
+"""
+# Two labels: the first one has samples that slept once, and one that slept twice.
+COUNTS = """\
+0 1 30 20 25
+ffffffff81000000 5
+ffffffff81000012 5
+ffffffffc0000004 10
+
+0 2 7
+ffffffff81000000 7
+
+1 0 100
+ffffffff81000019 100
+
+"""
+
+
+def figures(**ratios):
+    """What collect() returns, of verbs with these ratios."""
+
+    def cost(instructions):
+        return {"instructions": instructions, "in_module": 0, "commands": 1, "round_trips": 1}
+
+    verbs = {name: {"rust": cost(ratio * 1000), "c": cost(1000)} for name, ratio in ratios.items()}
+    verbs[bench.COUNTER_READ] = {"rust": {**cost(1000), "round_trips": 1}, "c": {**cost(1000), "round_trips": 5}}
+    return {"verbs": verbs, "growth": {}, "bytes_per_object": {}, "text_and_data": {"rust": 1500, "c": 1000}}
+
+
+class Counts(support.TemporaryCache):
+    def results(self, labels):
+        (self.folder / "counts").write_text(COUNTS)
+        (self.folder / "kallsyms").write_text(KALLSYMS)
+        (self.folder / "results.json").write_text(json.dumps({"labels": labels, "commands": {}, "memory": {}}))
+        return counts.Results(self.folder / "counts", self.folder)
+
+    def test_the_cheapest_sample_of_the_usual_ones_counts(self):
+        results = self.results(["alloc", "query"])
+        self.assertEqual(results.instructions, {"alloc": 20, "query": 100})
+
+    def test_of_equally_usual_ones_the_cheaper_counts(self):
+        groups = [counts.Group(2, [50, 60], {}), counts.Group(1, [40, 70], {})]
+        self.assertEqual(counts.representative(groups).switches, 1)
+
+    def test_instructions_belong_to_functions(self):
+        results = self.results(["alloc", "query"])
+        self.assertEqual(results.profiles["alloc"], {"first": 5, "second": 5, "verb [efa]": 10})
+        self.assertEqual(results.profiles["query"], {"second": 100})
+
+    def test_the_module_has_its_share(self):
+        results = self.results(["alloc", "query"])
+        self.assertEqual(results.module_instructions("alloc"), 10)
+        self.assertEqual(results.module_instructions("query"), 0)
+
+
+class Summary(unittest.TestCase):
+    def test_last_lines(self):
+        self.assertEqual(
+            bench.summary(figures(cheap=0.5, dear=2)),
+            [
+                "geomean instructions rust/c: 1.000",
+                "worst verb rust/c: 2.000 dear",
+                "size rust/c: 1.500 (1,500 and 1,000 bytes of text and data)",
+                "counter read round trips: rust 1, c 5",
+            ],
+        )
+
+    def test_columns_are_aligned(self):
+        self.assertEqual(bench.columns([("a", "1"), ("long", "100")]), ["a       1", "long  100"])
+
+
+class Picture(unittest.TestCase):
+    def test_each_verb_has_a_bar_and_each_kind_a_line_for_each_driver(self):
+        series = {("CQ", driver): {1: 100, 100: 110, 10000: 120} for driver in bench.DRIVERS}
+        root = xml.fromstring(plot.draw({"create CQ": 1.2, "a < b": 0.9}, series).encode())
+        name = "{http://www.w3.org/2000/svg}"
+        self.assertEqual(len(root.findall(f"{name}rect")), 1 + 2)
+        self.assertEqual(len(root.findall(f"{name}polyline")), 2)
+        self.assertIn("a < b", [text.text for text in root.findall(f"{name}text")])

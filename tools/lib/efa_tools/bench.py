@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The cost of the Rust driver compared with that of the C driver: same kernel, same devices, same program."""
+
+import json
+import math
+import subprocess
+
+from . import build, cache, counts, guest, plot, steps, toolroot
+from .failure import Failure
+
+DRIVERS = ("rust", "c")
+# One device for objects and one for contexts: no doorbells would fit into a device with 10,000 of both. The keep-alive
+# events would interrupt what is measured.
+DEVICES = (
+    "profile=efa3,keep_alive_ms=0,max_pd=12000,max_cq=12000,max_qp=12000,max_ah=12000,max_uar=64,max_llq_size=8192",
+    "profile=efa3,keep_alive_ms=0,max_pd=16,max_cq=16,max_qp=16,max_uar=12000",
+)
+TIMEOUT = 1800
+PROBE = "probe"
+COUNTER_READ = "read port counters"
+
+
+def prepare(driver, flavour, parts):
+    """Builds what a guest with a driver needs for tests/bench/verbs.py."""
+    command = f"python3 /efa-rs/tests/bench/verbs.py /run/efa-rs/out {' '.join(parts)}"
+    plugin = build.bench_plugin()
+    options = guest.Options(command, driver, flavour, list(DEVICES), timeout=TIMEOUT, memory="3G", cpus=1, plugin=plugin)
+    return guest.prepare(options)
+
+
+def measure(run):
+    """Runs a guest; returns its results."""
+    options = run.options
+    with steps.step(f"bench {options.driver} {options.flavour}"):
+        if guest.execute(run):
+            raise Failure(f"The bench failed with the driver {options.driver}: see above.")
+    return counts.Results(run.folder / "counts", run.shared / "out")
+
+
+def module_size(path):
+    """Bytes of text and data of a module."""
+    command = build.in_toolroot(["size", "/run/efa-rs/build/efa.ko"], [(path.parent, build.BUILD, "ro")])
+    text, data, *_ = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[1].split()
+    return int(text) + int(data)
+
+
+def is_growth(name):
+    return "@" in name
+
+
+def geomean(values):
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def collect(results, sizes):
+    """All figures, by what they are of and then by driver."""
+    names = [name for name in results["c"].instructions if name in results["rust"].instructions]
+
+    def cost(driver, name):
+        result = results[driver]
+        figures = {"instructions": result.instructions[name], "in_module": result.module_instructions(name)}
+        return {**figures, **{key: result.commands[name][key] for key in ("commands", "round_trips")}}
+
+    both = {name: {driver: cost(driver, name) for driver in DRIVERS} for name in names}
+    growth = {}
+    for name in filter(is_growth, names):
+        verb, _, level = name.partition(" @")
+        growth.setdefault(verb, {})[int(level)] = {driver: both[name][driver]["instructions"] for driver in DRIVERS}
+    memory = {kind: {driver: results[driver].memory[kind] for driver in DRIVERS} for kind in results["c"].memory}
+    return {
+        "verbs": {name: figures for name, figures in both.items() if not is_growth(name)},
+        "growth": growth,
+        "bytes_per_object": memory,
+        "probe": {driver: results[driver].commands.get(PROBE) for driver in DRIVERS},
+        "text_and_data": sizes,
+    }
+
+
+def ratio(figures):
+    return figures["rust"]["instructions"] / figures["c"]["instructions"]
+
+
+def columns(rows):
+    """A table whose first column is text and whose others are numbers."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) if index == 0 else cell.rjust(width) for index, (cell, width) in enumerate(zip(row, widths)))
+        for row in rows
+    ]
+
+
+def tables(figures):
+    """The lines that a run prints."""
+    rows = [("per call", "C", "Rust", "rust/c", "in efa.ko: C", "Rust", "commands: C", "Rust", "round trips: C", "Rust")]
+    for name, of in figures["verbs"].items():
+        pairs = [[f"{of[driver][key]:,}" for driver in ("c", "rust")] for key in of["c"]]
+        instructions, *others = pairs
+        rows.append((name, *instructions, f"{ratio(of):.3f}", *(cell for pair in others for cell in pair)))
+    yield from columns(rows)
+    if figures["growth"]:
+        levels = sorted(next(iter(figures["growth"].values())))
+        yield ""
+        heads = [f"{driver}, {level:,} exist" for driver in ("C", "Rust") for level in levels]
+        rows = [("instructions", *heads)]
+        for name, points in figures["growth"].items():
+            rows.append((name, *(f"{points[level][driver]:,}" for driver in ("c", "rust") for level in levels)))
+        yield from columns(rows)
+        yield ""
+        rows = [("bytes of kernel memory", "C", "Rust")]
+        rows += [(kind, f"{of['c']:,.0f}", f"{of['rust']:,.0f}") for kind, of in figures["bytes_per_object"].items()]
+        yield from columns(rows)
+    yield ""
+    probe = figures["probe"]
+    rows = [("probe", "C", "Rust")]
+    shown = {"commands": "commands", "round_trips": "round trips of commands", "register_reads": "reads of registers"}
+    rows += [(name, str(probe["c"][key]), str(probe["rust"][key])) for key, name in shown.items()]
+    yield from columns(rows)
+    yield ""
+
+
+def summary(figures):
+    """The last lines."""
+    ratios = {name: ratio(of) for name, of in figures["verbs"].items()}
+    worst = max(ratios, key=ratios.get)
+    sizes, counter = figures["text_and_data"], figures["verbs"][COUNTER_READ]
+    return [
+        f"geomean instructions rust/c: {geomean(ratios.values()):.3f}",
+        f"worst verb rust/c: {ratios[worst]:.3f} {worst}",
+        f"size rust/c: {sizes['rust'] / sizes['c']:.3f} ({sizes['rust']:,} and {sizes['c']:,} bytes of text and data)",
+        f"counter read round trips: rust {counter['rust']['round_trips']}, c {counter['c']['round_trips']}",
+    ]
+
+
+def picture(figures):
+    """The SVG."""
+    makes = {
+        (name.split(" ", 1)[1], driver): {level: of[driver] for level, of in points.items()}
+        for name, points in figures["growth"].items()
+        if name.split()[0] in ("alloc", "create", "register", "open")
+        for driver in DRIVERS
+    }
+    return plot.draw({name: ratio(of) for name, of in figures["verbs"].items()}, makes)
+
+
+def run(flavour, folder):
+    """The whole bench: prints tables and summary, writes bench.json and bench.svg to FOLDER."""
+    runs = {driver: prepare(driver, flavour, ("verbs", "growth")) for driver in DRIVERS}
+    results = {driver: measure(run) for driver, run in runs.items()}
+    sizes = {driver: module_size(run.shared / "efa.ko") for driver, run in runs.items()}
+    figures = {"kernel": toolroot.kernel(flavour), **collect(results, sizes)}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(figures, indent=1) + "\n")
+    (folder / "bench.svg").write_text(picture(figures))
+    print("\n".join([*tables(figures), *summary(figures)]), flush=True)
+    return 0
+
+
+def demangled(names):
+    """The names of functions as their authors wrote them."""
+    command = build.in_toolroot(["c++filt"])
+    output = subprocess.run(command, input="\n".join(names), capture_output=True, text=True, check=True).stdout
+    return dict(zip(names, output.splitlines()))
+
+
+def profile(flavour, verb, count):
+    """Prints where a verb spends its instructions with each driver, the largest differences first."""
+    runs = {driver: prepare(driver, flavour, ("verbs",)) for driver in DRIVERS}
+    results = {driver: measure(run) for driver, run in runs.items()}
+    if verb not in results["c"].profiles:
+        raise Failure(f"There is no verb {verb}: choose one of {', '.join(results['c'].profiles)}.")
+    rust, c = (results[driver].profiles[verb] for driver in DRIVERS)
+    names = sorted({*rust, *c}, key=lambda name: -abs(rust[name] - c[name]))[:count]
+    shown = demangled(names)
+    rows = [("rust - c", "Rust", "C", "function")]
+    rows += [(f"{rust[name] - c[name]:+,}", f"{rust[name]:,}", f"{c[name]:,}", shown[name]) for name in names]
+    rows.append(("", f"{rust.total():,}", f"{c.total():,}", "in all"))
+    for difference, *numbers, name in rows:
+        print(f"{difference:>10}  " + "".join(f"{number:>12}" for number in numbers) + f"  {name}")
+    return 0
