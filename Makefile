@@ -23,6 +23,7 @@ help:
 	@echo 'make test-tools  the tests of the tools'
 	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
+	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR='
 	@echo 'make bench       what the Rust driver costs compared with the C driver           FLAVOUR='
 	@echo 'make clean       removes what was built of this clone'
 	@echo 'make distclean   removes the whole cache'
@@ -55,8 +56,8 @@ emulator clean distclean:
 lint test-host test-tools:
 	@tools/check $@
 
-.PHONY: kselftest stress
-kselftest stress:
+.PHONY: kselftest stress rdma-core
+kselftest stress rdma-core:
 	@tools/check $@ $(combination)
 
 .PHONY: bench

@@ -27,6 +27,10 @@ def kselftest(driver, flavour):
     return f"kselftest {driver} {flavour}", lambda: suite.kselftest(driver, flavour)
 
 
+def rdma_core(drivers, flavour):
+    return f"rdma-core {' '.join(drivers)} {flavour}", lambda: suite.rdma_core(drivers, flavour)
+
+
 def everything():
     """In an order in which what is built early is what others wait for."""
     cloud, stock = toolroot.FLAVOURS
@@ -45,6 +49,7 @@ def everything():
         module("c", stock),
         ("tests of the tools", suite.test_tools),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
+        rdma_core(("rust", "c"), cloud),
     ]
 
 

@@ -110,7 +110,11 @@ def check_command():
     suites.add_parser("lint", help="format, warnings and laws")
     suites.add_parser("test-host", help="the tests that need no guest")
     suites.add_parser("test-tools", help="the tests of the tools")
-    for name, text in (("kselftest", "the kernel selftests in a guest"), ("stress", "the long ones of the kernel selftests")):
+    for name, text in (
+        ("kselftest", "the kernel selftests in a guest"),
+        ("stress", "the long ones of the kernel selftests"),
+        ("rdma-core", "rdma-core's own tests in a guest"),
+    ):
         add_combination(suites.add_parser(name, help=text), ("rust", "c"))
     arguments = parser.parse_args()
     match arguments.suite:
@@ -126,6 +130,8 @@ def check_command():
             jobs = [check.kselftest(arguments.driver, arguments.flavour)]
         case "stress":
             jobs = [("stress", lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
+        case "rdma-core":
+            jobs = [check.rdma_core((arguments.driver,), arguments.flavour)]
     steps.note(f"the cache is {cache.folder()}")
     return check.run(jobs)
 

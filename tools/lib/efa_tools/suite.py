@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """The tests and checks: each is a function that returns its tally, and fails only if it cannot run."""
 
+import json
 import re
 import subprocess
 import sys
@@ -116,10 +117,44 @@ def kselftest(driver, flavour, target="run_tests", timeout=1500):
     name = f"{'stress' if target == 'run_stress' else 'kselftest'} {driver} {flavour}"
     if not (KSELFTEST / "Makefile").exists():
         raise Failure("tests/kselftest/Makefile is missing: this clone has no kernel selftests to run.")
-    command = f"make -s -C /efa-rs/tests/kselftest {target}"
-    wanted = (KSELFTEST / "devices").read_text().splitlines()
-    devices = [line.strip() for line in wanted if line.strip() and not line.startswith("#")]
-    options = guest.Options(command, driver, flavour, devices, timeout=timeout, quiet=True)
+    tally, _ = in_guest(name, f"make -s -C /efa-rs/tests/kselftest {target}", driver, flavour, timeout=timeout)
+    return tally
+
+
+# The device that can do most.
+RDMA_CORE_DEVICES = ["profile=efa3"]
+
+
+def rdma_core(drivers, flavour):
+    """rdma-core's own tests with each of the drivers, with which they have to end alike."""
+    total, results = Tally(), []
+    for driver in drivers:
+        name = f"rdma-core {driver} {flavour}"
+        command = "/efa-rs/tests/rdma-core/run.py /run/efa-rs/out/results.json"
+        tally, run = in_guest(name, command, driver, flavour, RDMA_CORE_DEVICES, timeout=900)
+        total += tally
+        file = run.shared / "out" / "results.json"
+        results.append(json.loads(file.read_text()) if file.exists() else {})
+    if len(drivers) > 1:
+        total += check(f"rdma-core's tests end alike with {' and '.join(drivers)} on {flavour}", unlike(*results))
+    return total
+
+
+def unlike(one, other):
+    """The tests that did not end alike, or not for the same reason."""
+    return [
+        f"{name}: {one.get(name, 'did not run')}, {other.get(name, 'did not run')}"
+        for name in sorted(one.keys() | other.keys())
+        if one.get(name) != other.get(name)
+    ] or ["no test ran"] * (not one)
+
+
+def in_guest(name, command, driver, flavour, devices=None, **options):
+    """Runs a command that prints KTAP in a guest; returns its tally, and the run. The devices are those of the selftests."""
+    if devices is None:
+        wanted = (KSELFTEST / "devices").read_text().splitlines()
+        devices = [line.strip() for line in wanted if line.strip() and not line.startswith("#")]
+    options = guest.Options(command, driver, flavour, devices, quiet=True, **options)
     run, trouble, status = guest.prepare(options), None, 0
     with steps.step(name):
         try:
@@ -138,4 +173,4 @@ def kselftest(driver, flavour, target="run_tests", timeout=1500):
         bad = [line for line in output.splitlines() if re.match(r"^[# ]*not ok", line) and "# SKIP" not in line]
         steps.note(f"{name}: the output is in {log}\n" + "\n".join(f"    {line}" for line in bad))
     steps.note(f"{name}: {tally}")
-    return tally
+    return tally, run

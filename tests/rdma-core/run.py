@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Runs the tests of rdma-core's authors on the first RDMA device, as they are in Debian's package.
+
+Each has to end as the file `expected` says. Prints KTAP; what came out also goes to a file, to be compared with that of
+another driver.
+"""
+
+import collections
+import gzip
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import unittest
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+EXPECTED = FOLDER / "expected"
+PACKAGED = Path("/usr/share/doc/rdma-core/tests")
+# Another vendor's own interface: on any other device all of these skip.
+LEFT_OUT = "test_mlx5*"
+
+PASS, SKIP, DRAW, WAIT, FAIL, TIMEOUT = "pass", "skip", "draw", "wait", "fail", "timeout"
+LISTED = (PASS, SKIP, DRAW, WAIT)
+
+# Where the tests wait for a completion, which only a device that moves data gives.
+WAITING = ("_poll_cq", "poll_cq_ex")
+NO_DATA = "needs the data path"
+
+# How often a test is run that draws values at random. What it draws is the same each time that this program runs.
+DRAWS = 8
+# Seconds. A test that is to wait in vain is given as long as it may take to get there; the tests' own limit is 10.
+LIMIT = 60
+WAIT_LIMIT = 3
+
+# `reason` is a skipped test's own text. `more` helps to understand it: a failure's text, or the end of each draw.
+Result = collections.namedtuple("Result", "outcome reason more", defaults=("", ""))
+
+
+class BadList(Exception):
+    """The list is not as it should be; says where and why."""
+
+
+def read_list(text):
+    """The tests of the list by name: each line has an outcome, a test and, unless it passes, the reason."""
+    tests = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split(None, 2)
+        if not words or line.startswith("#"):
+            continue
+        outcome, name, reason = (*words, "", "")[:3]
+        if outcome not in LISTED:
+            raise BadList(f"line {number}: '{outcome}' is no outcome: use one of {', '.join(LISTED)}")
+        if not name or bool(reason) == (outcome == PASS):
+            raise BadList(f"line {number}: a test that does not pass needs its name and one reason, any other only its name")
+        if name in tests:
+            raise BadList(f"line {number}: {name} stands twice")
+        tests[name] = Result(outcome, reason)
+    return tests
+
+
+def line_of(name, result):
+    """A line of the list."""
+    return f"{result.outcome:<8}{name} {result.reason}".rstrip()
+
+
+def of_draws(results):
+    """The result of a test that was run several times, up to the first time that it neither passed nor skipped."""
+    *_, last = results
+    if last.outcome not in (PASS, SKIP):
+        return last
+    ends = " ".join(result.outcome for result in results)
+    reasons = {result.reason for result in results if result.outcome == SKIP}
+    if not reasons:
+        return Result(PASS, more=ends)
+    outcome = DRAW if any(result.outcome == PASS for result in results) else SKIP
+    return Result(outcome, " / ".join(sorted(reasons)), ends)
+
+
+class OutOfTime(BaseException):
+    """A test did not end in time. The tests' own handlers are for `Exception`."""
+
+
+class Alarm:
+    """Interrupts what runs within: once its time is over, and again as often if it goes on."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        # The functions that it has interrupted, outermost first; none if it has not.
+        self.interrupted = []
+
+    def ring(self, _, frame):
+        if not self.interrupted:
+            self.interrupted = [entry.name for entry in traceback.extract_stack(frame)]
+        raise OutOfTime(f"no end within {self.seconds} s")
+
+    def __enter__(self):
+        signal.signal(signal.SIGALRM, self.ring)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds, self.seconds)
+        return self
+
+    def __exit__(self, kind, *_):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return kind is OutOfTime
+
+
+def run_once(case, limit, device):
+    """Runs a test; returns its result."""
+    result = unittest.TestResult()
+    with Alarm(limit) as alarm:
+        case.run(result)
+    if any(function in WAITING for function in alarm.interrupted):
+        return Result(WAIT, NO_DATA)
+    if alarm.interrupted:
+        return Result(TIMEOUT, f"no end within {limit} s", " > ".join(alarm.interrupted))
+    for _, text in result.errors + result.failures:
+        return Result(FAIL, text.strip().splitlines()[-1], text)
+    for _, reason in result.skipped:
+        return Result(SKIP, " ".join(reason.split()).replace(device, "DEVICE"))
+    return Result(PASS)
+
+
+def run(case, name, wanted, device):
+    """Runs a test, several times if it draws values; returns its result."""
+    limit = LIMIT if wanted and wanted.outcome != WAIT else WAIT_LIMIT
+    results = []
+    for draw in range(DRAWS):
+        random.seed(f"{name} {draw}")
+        before = random.getstate()
+        results.append(run_once(type(case)(case._testMethodName), limit, device))
+        if results[-1].outcome not in (PASS, SKIP) or random.getstate() == before:
+            break
+    return of_draws(results)
+
+
+def unpack(folder):
+    """Copies the tests. Debian compresses larger files of what it takes for documentation, which Python can't import."""
+    for source in PACKAGED.iterdir():
+        if not source.is_file() or source.match(LEFT_OUT):
+            continue
+        with gzip.open(source) if source.suffix == ".gz" else open(source, "rb") as packaged:
+            with open(folder / source.name.removesuffix(".gz"), "wb") as file:
+                shutil.copyfileobj(packaged, file)
+
+
+def load(folder, device):
+    """The test cases by name, for a device; loaded as by the tests' own program."""
+    sys.path.insert(0, str(folder))
+    from args_parser import parser
+
+    sys.argv[1:] = ["--dev", device]
+    parser.parse_args()
+    spec = importlib.util.spec_from_file_location("tests", folder / "__init__.py")
+    module = sys.modules["tests"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    suites, cases = [unittest.defaultTestLoader.loadTestsFromModule(module)], {}
+    while suites:
+        for item in suites.pop():
+            if isinstance(item, unittest.TestSuite):
+                suites.append(item)
+            else:
+                cases[item.id().removeprefix("tests.")] = item
+    return dict(sorted(cases.items()))
+
+
+def report(number, name, wanted, got):
+    """Prints the line of a test; returns whether it ended as listed."""
+    if wanted and (wanted.outcome, wanted.reason) == (got.outcome, got.reason):
+        # What did not run through to its end is no pass.
+        print(f"ok {number} {name}" + (f" # SKIP {wanted.reason}" if wanted.outcome in (SKIP, WAIT) else ""), flush=True)
+        return True
+    print(f"# {name}: " + (f"listed as: {line_of(name, wanted)}" if wanted else "is not in the list"))
+    print(f"#   this run: {line_of(name, got)}")
+    print("".join(f"#   {line}\n" for line in got.more.splitlines()), end="")
+    print(f"not ok {number} {name}", flush=True)
+    return False
+
+
+def run_all(listed, device):
+    """Runs all tests and those that are only in the list; returns the results by name, and whether all are as listed."""
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(Path(folder))
+        cases = load(Path(folder), device)
+        names = [*cases, *(name for name in listed if name not in cases)]
+        # One more: what the tests have left behind.
+        print(f"KTAP version 1\n1..{len(names) + 1}", flush=True)
+        results, good = {}, True
+        for number, name in enumerate(names, 1):
+            if name in cases:
+                results[name] = run(cases[name], name, listed.get(name), device)
+            else:
+                results[name] = Result(FAIL, "there is no such test")
+            good &= report(number, name, listed.get(name), results[name])
+    return results, good
+
+
+def child(file):
+    """Runs the tests; returns the exit status."""
+    try:
+        listed = read_list(EXPECTED.read_text())
+        (device, *_) = sorted(os.listdir("/sys/class/infiniband"))
+        results, good = run_all(listed, device)
+    except (BadList, OSError, ValueError, ImportError) as error:
+        print(f"Bail out! The tests could not run: {type(error).__name__}: {error}")
+        return 1
+    file.write_text(json.dumps({name: result._asdict() for name, result in results.items()}, indent=1))
+    return 0 if good else 1
+
+
+def left_behind():
+    """What the device still has, and what a correct driver never does to it. Nothing where the device is a real one."""
+    sys.path.insert(0, str(FOLDER.parent / "kselftest"))
+    import selftest
+
+    if not selftest.emulator:
+        return []
+    state = selftest.any_function().state()
+    left = [f"{count} {kind}" for kind, count in state["resources"].items() if count and kind != "eq"]
+    return left + ["protocol errors"] * bool(state["protocol_errors"])
+
+
+def main(file):
+    """Runs the tests and looks at what they have left behind; returns the exit status."""
+    # In a process of its own: what its tests leave open ends with it. The order in sets of texts is a draw, too.
+    command = [sys.executable, __file__, "--child", file]
+    with open(f"{file}.stderr", "w") as errors:
+        status = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, stderr=errors).returncode
+    if not file.exists():
+        print(f"Bail out! The tests did not run to their end: see {file}.stderr")
+        return 1
+    left = left_behind()
+    if left:
+        print(f"# left behind: {', '.join(left)}")
+    print("not " * bool(left) + f"ok {len(json.loads(file.read_text())) + 1} nothing is left behind")
+    return 1 if status or left else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: run.py FILE: runs rdma-core's tests; the results also go to FILE")
+    sys.exit(child(Path(sys.argv[2])) if sys.argv[1] == "--child" else main(Path(sys.argv[1])))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The judgement of rdma-core's tests, on tests made up for it."""
+
+import contextlib
+import importlib.util
+import io
+import random
+import time
+import unittest
+from unittest import mock
+
+from support import CLONE
+from efa_tools import suite
+
+spec = importlib.util.spec_from_file_location("rdma_core_run", CLONE / "tests" / "rdma-core" / "run.py")
+rdma_core = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(rdma_core)
+Result = rdma_core.Result
+
+
+def poll_cq_ex():
+    time.sleep(10)
+
+
+class Example(unittest.TestCase):
+    """The tests that are judged."""
+
+    runs = 0
+
+    def passes(self):
+        type(self).runs += 1
+
+    def skips(self):
+        self.skipTest("nothing  of\nmlx5_0")
+
+    def fails(self):
+        self.assertEqual(1, 2)
+
+    def raises(self):
+        raise OSError(5, "no")
+
+    def draws(self):
+        if random.random() < 0.5:
+            self.skipTest("unlucky")
+
+    def draws_a_failure(self):
+        random.random()
+        type(self).runs += 1
+        assert type(self).runs < 3
+
+    def waits(self):
+        with contextlib.suppress(Exception):
+            poll_cq_ex()
+
+    def waits_twice(self):
+        for _ in range(2):
+            with self.subTest():
+                poll_cq_ex()
+
+    def hangs(self):
+        time.sleep(10)
+
+
+def run(name, listed=None):
+    """The result of one of the tests."""
+    Example.runs = 0
+    wanted = Result(listed) if listed else None
+    with mock.patch.object(rdma_core, "LIMIT", 0.2), mock.patch.object(rdma_core, "WAIT_LIMIT", 0.1):
+        return rdma_core.run(Example(name), name, wanted, "mlx5_0")
+
+
+class Outcome(unittest.TestCase):
+    def test_pass(self):
+        self.assertEqual(run("passes")[:2], ("pass", ""))
+
+    def test_what_draws_nothing_runs_once(self):
+        run("passes")
+        self.assertEqual(Example.runs, 1)
+
+    def test_skip_with_its_reason(self):
+        self.assertEqual(run("skips")[:2], ("skip", "nothing of DEVICE"))
+
+    def test_failure(self):
+        self.assertEqual(run("fails")[:2], ("fail", "AssertionError: 1 != 2"))
+
+    def test_error(self):
+        self.assertEqual(run("raises").outcome, "fail")
+
+    def test_draws_are_repeatable(self):
+        first = run("draws")
+        self.assertEqual((first[:2], len(first.more.split())), (("draw", "unlucky"), rdma_core.DRAWS))
+        self.assertEqual(run("draws"), first)
+
+    def test_one_draw_that_fails(self):
+        self.assertEqual((run("draws_a_failure").outcome, Example.runs), ("fail", 3))
+
+    def test_wait_for_data(self):
+        self.assertEqual(run("waits", "wait")[:2], ("wait", "needs the data path"))
+
+    def test_waiting_again_after_the_first_time(self):
+        self.assertEqual(run("waits_twice", "wait").outcome, "wait")
+
+    def test_a_hang_is_no_wait_for_data(self):
+        self.assertEqual(run("hangs", "wait").outcome, "timeout")
+        self.assertEqual(run("hangs", "pass").outcome, "timeout")
+
+
+class Report(unittest.TestCase):
+    def report(self, wanted, got):
+        """Whether the result is as listed, and the last line."""
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            good = rdma_core.report(1, "a", wanted, got)
+        return good, output.getvalue().splitlines()[-1]
+
+    def test_as_listed(self):
+        self.assertEqual(self.report(Result("pass"), Result("pass", more="pass")), (True, "ok 1 a"))
+        self.assertEqual(self.report(Result("draw", "why"), Result("draw", "why")), (True, "ok 1 a"))
+
+    def test_what_did_not_run_to_its_end_is_skipped(self):
+        self.assertEqual(self.report(Result("skip", "why"), Result("skip", "why")), (True, "ok 1 a # SKIP why"))
+        self.assertEqual(self.report(Result("wait", "why"), Result("wait", "why")), (True, "ok 1 a # SKIP why"))
+
+    def test_not_as_listed(self):
+        for wanted, got in (
+            (Result("pass"), Result("skip", "no device")),
+            (Result("skip", "why"), Result("skip", "no device")),
+            (Result("skip", "why"), Result("pass")),
+            (Result("wait", "why"), Result("pass")),
+            (Result("draw", "why"), Result("skip", "why")),
+            (Result("draw", "why"), Result("pass")),
+            (Result("pass"), Result("fail", "1 != 2")),
+            (None, Result("pass")),
+        ):
+            self.assertEqual(self.report(wanted, got), (False, "not ok 1 a"))
+
+
+class List(unittest.TestCase):
+    def test_lines(self):
+        listed = rdma_core.read_list("# why\n\npass    a\nskip    b not for\tthis\n")
+        self.assertEqual(listed, {"a": Result("pass"), "b": Result("skip", "not for\tthis")})
+
+    def test_bad_lines(self):
+        for line in ("pass", "pass a because", "skip a", "ok a", "fail a why", "pass a\npass a"):
+            with self.assertRaises(rdma_core.BadList, msg=line):
+                rdma_core.read_list(line)
+
+    def test_the_list_of_the_project(self):
+        listed = rdma_core.read_list(rdma_core.EXPECTED.read_text())
+        efa = {name: result.outcome for name, result in listed.items() if name.startswith("test_efa")}
+        self.assertEqual((len(efa), "skip" in efa.values()), (20, False))
+
+
+class Drivers(unittest.TestCase):
+    def test_alike(self):
+        self.assertEqual(suite.unlike({"a": 1}, {"a": 1}), [])
+
+    def test_unlike(self):
+        self.assertEqual(suite.unlike({"a": 1, "b": 2}, {"a": 3}), ["a: 1, 3", "b: 2, did not run"])
+
+    def test_no_results(self):
+        self.assertEqual(suite.unlike({}, {}), ["no test ran"])
+
+
+if __name__ == "__main__":
+    unittest.main()
