@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What `rdma resource show` tells of each object: the core's own part, and the ids and sizes that only the device knows."""
+
+import contextlib
+import json
+import mmap
+import os
+import shutil
+import subprocess
+
+import selftest
+from objects import CQ_WITH_COMPLETION_CHANNEL, QPT_UD, CompletionChannel, CompletionQueue, Memory, MemoryRegion, QueuePair
+from selftest import Failed, Skipped, Suite, any_function, equal, skip_all
+from uverbs import opened
+
+if not shutil.which("rdma"):
+    skip_all("needs the rdma tool of iproute2")
+main = any_function()
+if not main.is_bound:
+    skip_all("the device is not bound to the driver")
+suite = Suite()
+PAGE = mmap.PAGESIZE
+
+
+def shown(kind):
+    """What the tool shows of this process's objects of a kind, with details, in their order."""
+    (name,) = main.names("infiniband")
+    command = ["rdma", "-jdd", "resource", "show", kind]
+    result = subprocess.run(command, capture_output=True, text=True)
+    equal(result.returncode, 0, f"exit status of {' '.join(command)}, which says {result.stderr}")
+    return [entry for entry in json.loads(result.stdout or "[]") if (entry["ifname"], entry.get("pid")) == (name, os.getpid())]
+
+
+def summary():
+    """The numbers of all objects by kind."""
+    (name,) = main.names("infiniband")
+    (entry,) = json.loads(subprocess.run(["rdma", "-j", "resource", "show", name], capture_output=True, text=True, check=True).stdout)
+    return {kind: entry[kind] for kind in ("pd", "cq", "qp", "mr", "ctx")}
+
+
+def details(entries, *wanted):
+    """`shown` if the driver's part of each entry is as wanted, nothing if there is none, else fails."""
+    got = [{key.removeprefix("drv_"): value for key, value in entry.items() if key.startswith("drv_")} for entry in entries]
+    if len(got) == len(wanted) and not any(got):
+        return ""
+    equal(got, list(wanted), "the driver's part")
+    return "shown"
+
+
+@contextlib.contextmanager
+def objects():
+    """An open device, a PD and a CQ."""
+    with opened(main) as context:
+        yield context, context.alloc_pd()[0], CompletionQueue(context)
+
+
+def cq_details(cq, entry_size=32):
+    (entries,) = memoryview(cq.cqe.bytes()).cast("I")
+    return {"cq_idx": cq.response.cq_idx, "entry_size": entry_size, "ring_size": -(-entries * entry_size // PAGE) * PAGE}
+
+
+def without_offset(entries, name, wanted):
+    """Takes an offset out of entries: of it userspace knows only where in the page it is."""
+    for entry, low in zip(entries, wanted, strict=True):
+        if f"drv_{name}" in entry:
+            equal(entry.pop(f"drv_{name}") % PAGE, low, name)
+    return entries
+
+
+@suite.case("a completion queue", "shown", needs_emulator=False)
+def completion_queues():
+    with opened(main) as context:
+        cqs = [CompletionQueue(context), CompletionQueue(context, cqe=1024, cq_entry_size=16)]
+        entries = without_offset(shown("cq"), "db_offset", [0, 0])
+        equal([entry["cqe"] for entry in entries], [16, 1024], "the core's numbers of entries")
+        return details(entries, cq_details(cqs[0]), cq_details(cqs[1], 16))
+
+
+@suite.case("a completion queue with a doorbell", "shown", needs_emulator=False)
+def doorbell():
+    with opened(main) as context:
+        channel = CompletionChannel(context)
+        try:
+            cq = CompletionQueue(context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=channel.fd)
+        except OSError:
+            if selftest.emulator:
+                raise
+            raise Skipped("the device has no event queues")
+        result = details(without_offset(shown("cq"), "db_offset", [cq.response.db_off]), cq_details(cq))
+        channel.close()
+        return result
+
+
+@suite.case("queue pairs", "shown", needs_emulator=False)
+def queue_pairs():
+    with objects() as (context, pd, cq):
+        qps = [
+            QueuePair(context, pd, cq.handle, cq.handle, max_send_wr=64, sq_ring_size=64 * 64),
+            QueuePair(context, pd, cq.handle, cq.handle, qp_type=QPT_UD),
+        ]
+        entries = without_offset(shown("qp"), "llq_offset", [qp.response.llq_desc_offset for qp in qps])
+        equal([entry["type"] for entry in entries], ["DRIVER", "UD"], "types")
+        equal([entry["lqpn"] for entry in entries], [qp.qpn for qp in qps], "numbers")
+        # Of the device's handles a user learns nothing else; they tell the queue pairs apart.
+        handles = [entry.pop("drv_qp_handle") for entry in entries if "drv_qp_handle" in entry]
+        equal(len(set(handles)), len(handles), "distinct handles")
+        return details(entries, {"sq_ring_size": 4096, "rq_ring_size": 256}, {"sq_ring_size": 1024, "rq_ring_size": 256})
+
+
+@suite.case("memory regions", "shown", needs_emulator=False)
+def memory_regions():
+    with objects() as (context, pd, _):
+        memories = [Memory(5 * PAGE), Memory(4 << 20, huge=True)]
+        regions = [MemoryRegion(context, pd, memory.address, memory.length) for memory in memories]
+        entries = shown("mr")
+        equal([entry["mrlen"] for entry in entries], [memory.length for memory in memories], "lengths")
+        equal([int(entry["lkey"], 16) for entry in entries], [region.lkey for region in regions], "local keys")
+        wanted = []
+        for entry, memory in zip(entries, memories, strict=True):
+            # Up to the memory's physical layout.
+            size = entry.get("drv_page_size", PAGE)
+            if size not in [PAGE << shift for shift in range(20)]:
+                raise Failed(f"a page size of {size}")
+            pages = (memory.address + memory.length - 1) // size - memory.address // size + 1
+            wanted.append({"page_size": size, "pages": pages})
+        return details(entries, *wanted)
+
+
+@suite.case("protection domains and contexts have no details", needs_emulator=False)
+def no_details():
+    with objects() as (context, _, _):
+        (domain,), (shown_context,) = shown("pd"), shown("ctx")
+        equal(domain["ctxn"], shown_context["ctxn"], "the context of the domain")
+        return details([domain, shown_context], {}, {})
+
+
+@suite.case("more objects than one message holds", "shown", needs_emulator=False)
+def many():
+    with opened(main) as context:
+        cqs = [CompletionQueue(context) for _ in range(200)]
+        entries = without_offset(shown("cq"), "db_offset", [0] * len(cqs))
+        return details(entries, *map(cq_details, cqs))
+
+
+@suite.case("what is destroyed is not shown", needs_emulator=False)
+def destroyed():
+    before = summary()
+    with objects() as (context, pd, cq):
+        # Those of a type of the driver's own only show up where all details are asked for.
+        qp = QueuePair(context, pd, cq.handle, cq.handle, qp_type=QPT_UD)
+        region = MemoryRegion(context, pd, Memory(PAGE).address, PAGE)
+        during = summary()
+        equal({kind: during[kind] - before[kind] for kind in before}, {"pd": 1, "cq": 1, "qp": 1, "mr": 1, "ctx": 1}, "new objects")
+        qp.destroy()
+        region.dereg()
+        equal((shown("qp"), shown("mr")), ([], []), "objects")
+    equal(summary(), before, "the numbers of objects")
+
+
+suite.run()
