@@ -44,7 +44,9 @@ def details(entries, *wanted):
     got = [{key.removeprefix("drv_"): value for key, value in entry.items() if key.startswith("drv_")} for entry in entries]
     if len(got) == len(wanted) and not any(got):
         return ""
-    equal(got, list(wanted), "the driver's part")
+    equal(len(got), len(wanted), "the number of objects")
+    for number, (entry, values) in enumerate(zip(got, wanted)):
+        equal(entry, values, f"the driver's part of object {number}")
     return "shown"
 
 
