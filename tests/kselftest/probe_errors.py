@@ -7,19 +7,8 @@ driver is left, and the log says why; after either, a healthy device can be boun
 """
 
 import selftest
-from selftest import DRIVER, Failed, Skipped, Suite, equal, function_with
+from selftest import DRIVER, STATUSES, Failed, Skipped, Suite, equal, function_with
 
-# The statuses with which a device can refuse a command, and what they mean to a driver.
-STATUSES = {
-    "RESOURCE_ALLOCATION_FAILURE": "ENOMEM",
-    "BAD_OPCODE": "EINVAL",
-    "UNSUPPORTED_OPCODE": "EOPNOTSUPP",
-    "MALFORMED_REQUEST": "EINVAL",
-    "ILLEGAL_PARAMETER": "EINVAL",
-    "UNKNOWN_ERROR": "EINVAL",
-    "RESOURCE_BUSY": "EINVAL",
-    200: "EINVAL",
-}
 FEATURES = {
     "DEVICE_ATTR": 1,
     "AENQ_CONFIG": 2,
@@ -219,9 +208,14 @@ add_statuses("CREATE_EQ fails with each status", {"opcode": "CREATE_EQ"})
 add("the second CREATE_EQ fails", "ENOMEM", [({"opcode": "CREATE_EQ"}, {"status": "RESOURCE_ALLOCATION_FAILURE"}, {"skip": 1})])
 add("CREATE_EQ is not completed", "ETIME", [({"opcode": "CREATE_EQ"}, {"silence": True})])
 add("DESTROY_EQ fails", "ok", [({"opcode": "DESTROY_EQ"}, {"status": "RESOURCE_BUSY"})])
-for depth in (1, 16, 1024):
+for depth in (1, 16, 1024, 32768):
     add(f"event queues of at most {depth} entries", "ok", settings={"max_eq_depth": depth})
-add("event queues of at most 1000 entries", "EINVAL", settings={"max_eq_depth": 1000})
+for depth in (0, 1000, 65535):
+    add(f"event queues of at most {depth} entries", "EINVAL", settings={"max_eq_depth": depth})
+# The C driver allocates as much, of which the kernel warns.
+if DRIVER == "rust":
+    for depth in (65536, 2**32 - 1):
+        add(f"event queues of at most {depth} entries", "ok", settings={"max_eq_depth": depth})
 add_ok_with("no event queues", [], {"max_eq": 0}, lambda state: equal(state["resources"]["eq"], 0, "event queues"))
 add_ok_with("one event queue", [], {"max_eq": 1}, lambda state: equal(state["resources"]["eq"], 1, "event queues"))
 add_ok_with(

@@ -19,6 +19,18 @@ KSFT_PASS, KSFT_FAIL, KSFT_SKIP = 0, 1, 4
 
 LOG_ERROR = 3
 
+# The statuses with which a device can refuse a command, and what they mean to a process.
+STATUSES = {
+    "RESOURCE_ALLOCATION_FAILURE": "ENOMEM",
+    "BAD_OPCODE": "EINVAL",
+    "UNSUPPORTED_OPCODE": "EOPNOTSUPP",
+    "MALFORMED_REQUEST": "EINVAL",
+    "ILLEGAL_PARAMETER": "EINVAL",
+    "UNKNOWN_ERROR": "EINVAL",
+    "RESOURCE_BUSY": "EINVAL",
+    200: "EINVAL",
+}
+
 
 class Failed(Exception):
     """A test case has failed; says why."""

@@ -8,20 +8,8 @@ import signal
 import struct
 
 import selftest
-from selftest import Failed, Skipped, Suite, equal, function_with, result_of
+from selftest import STATUSES, Failed, Skipped, Suite, equal, function_with, result_of
 from uverbs import MIN_SQ_WR, TX_BATCH, Buffer, Context, opened
-
-# The statuses with which a device can refuse a command, and what they mean to a process.
-STATUSES = {
-    "RESOURCE_ALLOCATION_FAILURE": "ENOMEM",
-    "BAD_OPCODE": "EINVAL",
-    "UNSUPPORTED_OPCODE": "EOPNOTSUPP",
-    "MALFORMED_REQUEST": "EINVAL",
-    "ILLEGAL_PARAMETER": "EINVAL",
-    "UNKNOWN_ERROR": "EINVAL",
-    "RESOURCE_BUSY": "EINVAL",
-    200: "EINVAL",
-}
 
 PROCESSES = 8
 ROUNDS = 100
