@@ -20,6 +20,7 @@ help:
 	@echo 'make emulator    builds efa-emu, and says where it is'
 	@echo 'make lint        format, warnings and the laws of the project'
 	@echo 'make test-host   the tests that need no guest'
+	@echo 'make test-asan   the same with AddressSanitizer, if there is a nightly toolchain'
 	@echo 'make test-tools  the tests of the tools'
 	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
@@ -52,8 +53,8 @@ module:
 emulator clean distclean:
 	@tools/build $@
 
-.PHONY: lint test-host test-tools
-lint test-host test-tools:
+.PHONY: lint test-host test-asan test-tools
+lint test-host test-asan test-tools:
 	@tools/check $@
 
 .PHONY: kselftest stress rdma-core

@@ -2,6 +2,7 @@
 """Builds the kernel modules and the emulator in the toolroot; what is built stays in the cache."""
 
 import os
+import subprocess
 from pathlib import Path
 
 from . import cache, namespace, steps, toolroot
@@ -88,6 +89,22 @@ def cargo(log, what, *arguments, after=()):
     environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target"}
     command = ["cargo", *arguments, "--locked", "--manifest-path", "/efa-rs/emulator/Cargo.toml", *after]
     steps.run(in_toolroot(command, binds, environment), log, what)
+
+
+def has_nightly():
+    """Whether the host has a nightly Rust toolchain."""
+    try:
+        return subprocess.run(["cargo", "+nightly", "--version"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def nightly(log, flags, *arguments):
+    """Runs the host's nightly cargo, with FLAGS for rustc, on the workspace emulator/."""
+    environment = {**os.environ, "RUSTFLAGS": flags, "CARGO_TARGET_DIR": str(cache.clone_folder("nightly"))}
+    manifest = str(cache.CLONE / "emulator" / "Cargo.toml")
+    command = ["cargo", "+nightly", *arguments, "--locked", "--manifest-path", manifest]
+    steps.run(command, log, f"cargo +nightly {arguments[0]}", env=environment)
 
 
 def emulator_lock():

@@ -48,6 +48,7 @@ def everything():
         module("c", cloud),
         module("c", stock),
         ("tests of the tools", suite.test_tools),
+        ("host tests with AddressSanitizer", suite.test_asan),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         rdma_core(("rust", "c"), cloud),
     ]

@@ -109,6 +109,7 @@ def check_command():
     suites.add_parser("all", help="everything (the default)")
     suites.add_parser("lint", help="format, warnings and laws")
     suites.add_parser("test-host", help="the tests that need no guest")
+    suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")
     suites.add_parser("test-tools", help="the tests of the tools")
     for name, text in (
         ("kselftest", "the kernel selftests in a guest"),
@@ -124,6 +125,8 @@ def check_command():
             jobs = check.lint()
         case "test-host":
             jobs = [("host tests", suite.test_host)]
+        case "test-asan":
+            jobs = [("host tests with AddressSanitizer", suite.test_asan)]
         case "test-tools":
             jobs = [("tests of the tools", suite.test_tools)]
         case "kselftest":

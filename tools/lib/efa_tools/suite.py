@@ -75,12 +75,12 @@ def project_laws():
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 
 
-def test_host():
-    """The tests of the workspace emulator/, which are also those of efa_rs/hw."""
+def cargo_tally(name, run):
+    """Runs `cargo test` by run(log) and adds up the tests of all its programs."""
     tally, trouble = Tally(), None
-    with build.emulator_lock(), steps.step("host tests") as log:
+    with build.emulator_lock(), steps.step(name) as log:
         try:
-            build.cargo(log, "cargo test", "test", "--workspace", "--no-fail-fast")
+            run(log)
         except Failure as failure:
             trouble = failure
     text = Path(log.name).read_text(errors="replace")
@@ -88,10 +88,25 @@ def test_host():
         tally += Tally(*map(int, counts))
     tally.failures += re.findall(r"^test (\S+) .*\.\.\. FAILED$", text, re.MULTILINE)
     if trouble:
-        steps.note(f"host tests: {trouble}")
+        steps.note(f"{name}: {trouble}")
     if not tally.total() or trouble and not tally.failed:
-        tally.fail("cargo test did not run to its end")
+        tally.fail(f"{name}: cargo test did not run to its end")
     return tally
+
+
+def test_host():
+    """The tests of the workspace emulator/, which are also those of efa_rs/hw."""
+    return cargo_tally("host tests", lambda log: build.cargo(log, "cargo test", "test", "--workspace", "--no-fail-fast"))
+
+
+def test_asan():
+    """The same tests under AddressSanitizer, if the host has a nightly toolchain: Debian's has no sanitizers."""
+    name, target = "host tests with AddressSanitizer", "x86_64-unknown-linux-gnu"
+    if not build.has_nightly():
+        steps.note(f"{name}: skipped, as there is no nightly: rustup toolchain install nightly")
+        return Tally(skipped=1)
+    arguments = ("test", "--workspace", "--no-fail-fast", "--target", target)
+    return cargo_tally(name, lambda log: build.nightly(log, "-Zsanitizer=address", *arguments))
 
 
 def test_tools():
