@@ -6,7 +6,7 @@
 //! its command id; the high part tells a slot's uses apart, so that a completion that comes twice
 //! or too late is recognised.
 
-use core::marker::PhantomData;
+use core::mem::replace;
 
 use kernel::{
     device::{
@@ -68,10 +68,7 @@ use crate::{
             IrqLock, //
         },
         ratelimit::RateLimit,
-        semaphore::{
-            Permit,
-            Semaphore, //
-        },
+        semaphore::Semaphore, //
     },
 };
 
@@ -127,6 +124,8 @@ pub(crate) struct AdminQueue {
     has_users: Atomic<bool>,
     #[pin]
     messages: RateLimit,
+    /// Whether waiters look for completions themselves.
+    polling: Atomic<bool>,
     completion_timeout_ms: Atomic<u32>,
     poll_interval_ms: Atomic<u32>,
     counters: Counters,
@@ -145,8 +144,6 @@ pub(crate) struct AdminQueue {
 struct State {
     /// Whether commands are accepted. Once false, this stays so.
     running: bool,
-    /// Whether waiters look for completions themselves.
-    polling: bool,
     /// Commands ever submitted; their entry and phase follow from it.
     produced: u16,
     /// Completions ever consumed; likewise.
@@ -154,17 +151,44 @@ struct State {
     slots: [Slot; DEPTH as usize],
 }
 
-/// A command in flight.
-#[derive(Clone, Copy)]
-enum Slot {
+/// Room for a command in flight.
+struct Slot {
+    progress: Progress,
+    /// What the device completed the command with, if it did.
+    completion: AcqEntry,
+}
+
+/// How far the command in a slot has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
     /// There is none.
     Free,
     /// It has this id, and is not complete.
     Submitted(u16),
-    /// It is complete, with this entry.
-    Completed(AcqEntry),
+    /// It is complete.
+    Completed,
     /// The device was reset under it.
     Abandoned,
+}
+
+impl State {
+    /// Returns whether the command in `slot` has come to an end.
+    fn is_over(&self, slot: u16) -> bool {
+        let slot = self.slots.get(usize::from(slot));
+        slot.is_some_and(|slot| matches!(slot.progress, Progress::Completed | Progress::Abandoned))
+    }
+
+    /// Frees `slot`, whose command [is over](Self::is_over), and returns how that ended.
+    fn take(&mut self, slot: u16) -> Result<AcqEntry, CommandError> {
+        let Some(slot) = self.slots.get_mut(usize::from(slot)) else {
+            return Err(CommandError::closed());
+        };
+        let progress = replace(&mut slot.progress, Progress::Free);
+        if progress != Progress::Completed {
+            return Err(CommandError::closed());
+        }
+        Ok(slot.completion)
+    }
 }
 
 /// Returns the phase of an entry: set in the first round through a ring, and in every other one.
@@ -231,6 +255,7 @@ impl AdminQueue {
                     >= (CHECKSUM_VERSION.major, CHECKSUM_VERSION.minor),
                 has_users: Atomic::new(false),
                 messages <- RateLimit::new(),
+                polling: Atomic::new(true),
                 completion_timeout_ms: Atomic::new(completion_timeout_ms),
                 poll_interval_ms: Atomic::new(POLL_INTERVAL_MS),
                 counters: Counters::default(),
@@ -238,10 +263,14 @@ impl AdminQueue {
                 state <- new_irq_lock!(
                     State {
                         running: true,
-                        polling: true,
                         produced: 0,
                         consumed: 0,
-                        slots: [Slot::Free; DEPTH as usize],
+                        slots: [const {
+                            Slot {
+                                progress: Progress::Free,
+                                completion: [0; size_of::<AcqEntry>()],
+                            }
+                        }; DEPTH as usize],
                     },
                     "efa_admin_queue"
                 ),
@@ -256,7 +285,7 @@ impl AdminQueue {
     pub(super) fn use_interrupts(&self) {
         self.registers
             .write(Register::IntrMask, IntrMask::default().into_raw());
-        self.state.lock().polling = false;
+        self.polling.store(false, Relaxed);
     }
 
     /// Takes over what the device advises; 0 stands for no advice.
@@ -293,8 +322,8 @@ impl AdminQueue {
     pub(super) fn abandon_commands(&self) {
         let mut state = self.state.lock();
         for (slot, completed) in state.slots.iter_mut().zip(&self.completed) {
-            if matches!(slot, Slot::Submitted(_)) {
-                *slot = Slot::Abandoned;
+            if matches!(slot.progress, Progress::Submitted(_)) {
+                slot.progress = Progress::Abandoned;
                 completed.complete();
             }
         }
@@ -320,63 +349,64 @@ impl AdminQueue {
     /// # Errors
     ///
     /// Those of [`Self::submit`] and [`Pending::wait`].
+    #[inline]
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Response, CommandError> {
-        self.submit(command)?.wait()
+        let entry = self.run(command.to_entry(), C::OPCODE, "")?;
+        Ok(C::Response::from_entry(&entry))
     }
 
-    /// Gives a command to the device. Waits for a slot if too many are in flight.
+    /// Runs an encoded command to its end. `subject` is what messages say of it besides the opcode.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Closed`] if the queue accepts no commands.
-    /// - [`CommandError::Timeout`] if no slot becomes free.
-    pub(crate) fn submit<C: Command>(
+    /// Those of [`Self::submit`] and [`Pending::wait`].
+    // One copy for all commands: what is typed is no more than the two conversions.
+    #[inline(never)]
+    pub(super) fn run(
         &self,
-        command: &C,
-    ) -> Result<Pending<'_, C::Response>, CommandError> {
-        let (permit, slot) = self
-            .submit_entry(command.to_entry(), C::OPCODE)
-            .inspect_err(|_| self.counters.cmds_err.increment())?;
-
-        Ok(Pending {
-            queue: self,
-            opcode: C::OPCODE,
-            slot: Some(slot),
-            _permit: permit,
-            response: PhantomData,
-        })
+        entry: AqEntry,
+        opcode: Opcode,
+        subject: &'static str,
+    ) -> Result<AcqEntry, CommandError> {
+        self.submit(entry, opcode, subject)?.wait()
     }
 
-    fn submit_entry(
+    /// Gives an encoded command to the device. Waits for a slot if too many are in flight.
+    ///
+    /// # Errors
+    ///
+    /// - [`CommandError::closed`] if the queue accepts no commands.
+    /// - [`CommandError::timeout`] if no slot becomes free.
+    pub(super) fn submit(
         &self,
         mut entry: AqEntry,
         opcode: Opcode,
-    ) -> Result<(Permit<'_>, u16), CommandError> {
-        let permit = self.free_slots.acquire_timeout(SLOT_TIMEOUT).map_err(|_| {
+        subject: &'static str,
+    ) -> Result<Pending<'_>, CommandError> {
+        if self.free_slots.acquire_timeout(SLOT_TIMEOUT).is_err() {
+            self.counters.cmds_err.increment();
             self.complain(fmt!("{} found no place in the admin queue", opcode.name()));
-            CommandError::Timeout
-        })?;
+            return Err(CommandError::timeout());
+        }
 
         let mut state = self.state.lock();
+        let (running, produced) = (state.running, state.produced);
         let free = (0u16..)
-            .zip(&state.slots)
-            .find(|(_, slot)| matches!(slot, Slot::Free));
+            .zip(&mut state.slots)
+            .zip(&self.completed)
+            .find(|((_, slot), _)| slot.progress == Progress::Free);
         // Slots of commands that timed out are never free again, but then the queue is closed.
-        let (true, Some((slot, _))) = (state.running, free) else {
+        let Some(((number, slot), completed)) = free.filter(|_| running) else {
             drop(state);
+            self.free_slots.release();
+            self.counters.cmds_err.increment();
             self.complain(fmt!("{} failed: the admin queue is closed", opcode.name()));
-            return Err(CommandError::Closed);
+            return Err(CommandError::closed());
         };
-
-        let produced = state.produced;
-        let id = (slot | produced << DEPTH_SHIFT) & COMMAND_ID_MASK;
+        let id = (number | produced << DEPTH_SHIFT) & COMMAND_ID_MASK;
         admin::stamp(&mut entry, id, phase(produced));
-        if let Some(state) = state.slots.get_mut(usize::from(slot)) {
-            *state = Slot::Submitted(id);
-        }
-        if let Some(completed) = self.completed.get(usize::from(slot)) {
-            completed.reinit();
-        }
+        slot.progress = Progress::Submitted(id);
+        completed.reinit();
 
         self.submissions.write(u32::from(produced), &entry);
         state.produced = produced.wrapping_add(1);
@@ -384,8 +414,14 @@ impl AdminQueue {
         // Under the lock, so that the device never sees the count go back.
         self.registers
             .write(Register::AqProdDb, u32::from(state.produced));
+        drop(state);
 
-        Ok((permit, slot))
+        Ok(Pending {
+            queue: self,
+            opcode,
+            subject,
+            slot: Some(number),
+        })
     }
 
     /// Handles what the device has completed. Called with an interrupt or instead of one.
@@ -429,12 +465,11 @@ impl AdminQueue {
         if let (Some(slot), Some(completed)) =
             (state.slots.get_mut(index), self.completed.get(index))
         {
-            if matches!(slot, Slot::Submitted(expected) if *expected == id) {
-                *slot = Slot::Completed(*entry);
+            if slot.progress == Progress::Submitted(id) {
+                slot.progress = Progress::Completed;
+                slot.completion = *entry;
                 self.counters.completed_cmds.increment();
-                if !state.polling {
-                    completed.complete();
-                }
+                completed.complete();
                 return;
             }
         }
@@ -445,51 +480,51 @@ impl AdminQueue {
     }
 
     /// Waits for the command in `slot`, and frees the slot if the device is done with it.
+    #[inline(never)]
     fn finish(&self, slot: u16, opcode: Opcode) -> Result<AcqEntry, CommandError> {
+        let result = self.await_completion(slot, opcode);
+        self.free_slots.release();
+        result
+    }
+
+    /// Does all of [`Self::finish`] but let the next one in.
+    fn await_completion(&self, slot: u16, opcode: Opcode) -> Result<AcqEntry, CommandError> {
         let timeout_ms = self.completion_timeout_ms.load(Relaxed);
         let timeout = Delta::from_millis(i64::from(timeout_ms));
 
-        let polling = self.state.lock().polling;
-        if polling {
-            if let Some(result) = self.poll(slot, timeout) {
-                return result;
-            }
+        if self.polling.load(Relaxed) {
+            self.poll(slot, timeout);
         } else if let Some(completed) = self.completed.get(usize::from(slot)) {
             completed.wait_timeout(timeout);
         }
 
         let mut state = self.state.lock();
-        if let Some(result) = take(&mut state, slot) {
-            return result;
+        if state.is_over(slot) {
+            return state.take(slot);
         }
 
         // The completion may be there, and only the interrupt lost.
         self.counters.no_completion_cmds.increment();
         self.consume(&mut state);
-        if let Some(result) = take(&mut state, slot) {
-            drop(state);
-            dev_err!(
-                &self.dev,
-                "{} was completed without an interrupt; waited for {} ms\n",
-                opcode.name(),
-                timeout_ms
-            );
-            return result;
-        }
-
-        state.running = false;
+        let (result, what_now) = if state.is_over(slot) {
+            (state.take(slot), "its interrupt is missing")
+        } else {
+            state.running = false;
+            (Err(CommandError::timeout()), "the admin queue is closed")
+        };
         drop(state);
         dev_err!(
             &self.dev,
-            "{} was not completed within {} ms; the admin queue is closed\n",
+            "{} was not completed within {} ms; {}\n",
             opcode.name(),
-            timeout_ms
+            timeout_ms,
+            what_now
         );
-        Err(CommandError::Timeout)
+        result
     }
 
     /// Looks for the completion of the command in `slot` until there is one or time is up.
-    fn poll(&self, slot: u16, timeout: Delta) -> Option<Result<AcqEntry, CommandError>> {
+    fn poll(&self, slot: u16, timeout: Delta) {
         let interval = Delta::from_millis(i64::from(self.poll_interval_ms.load(Relaxed)));
         let start = Instant::<Monotonic>::now();
 
@@ -497,70 +532,65 @@ impl AdminQueue {
             {
                 let mut state = self.state.lock();
                 self.consume(&mut state);
-                if let Some(result) = take(&mut state, slot) {
-                    return Some(result);
+                if state.is_over(slot) {
+                    return;
                 }
             }
             if start.elapsed() > timeout {
-                return None;
+                return;
             }
             fsleep(interval);
         }
     }
 }
 
-/// Takes the outcome out of a slot, if there is one, and frees the slot.
-fn take(state: &mut State, slot: u16) -> Option<Result<AcqEntry, CommandError>> {
-    let slot = state.slots.get_mut(usize::from(slot))?;
-    let result = match *slot {
-        Slot::Completed(entry) => Ok(entry),
-        Slot::Abandoned => Err(CommandError::Closed),
-        Slot::Free | Slot::Submitted(_) => return None,
-    };
-    *slot = Slot::Free;
-    Some(result)
-}
-
 /// A command in flight.
 ///
 /// One that is dropped is waited for all the same, as its slot is in use until then.
 #[must_use = "the command's result is known only after a wait"]
-pub(crate) struct Pending<'a, R> {
+pub(super) struct Pending<'a> {
     queue: &'a AdminQueue,
     opcode: Opcode,
+    /// What messages say of the command besides the opcode.
+    subject: &'static str,
     /// `None` once the command was waited for.
     slot: Option<u16>,
-    // Given back after the slot is free.
-    _permit: Permit<'a>,
-    response: PhantomData<fn() -> R>,
 }
 
-impl<R: Response> Pending<'_, R> {
-    /// Waits for the command's completion.
+impl Pending<'_> {
+    /// Waits for the command's completion, and logs why it failed.
     ///
     /// # Errors
     ///
-    /// - [`CommandError::Status`] if the device refused the command.
-    /// - [`CommandError::Timeout`] if it does not answer.
-    pub(crate) fn wait(mut self) -> Result<R, CommandError> {
+    /// - [`CommandError::status`] if the device refused the command.
+    /// - [`CommandError::timeout`] if it does not answer.
+    pub(super) fn wait(mut self) -> Result<AcqEntry, CommandError> {
         let Some(slot) = self.slot.take() else {
-            return Err(CommandError::Closed);
+            return Err(CommandError::closed());
         };
-        self.queue
-            .finish(slot, self.opcode)
-            .and_then(|entry| {
-                let status = AcqHeader::of(&entry).status;
-                if status == u8::from(Status::Success) {
-                    Ok(R::from_entry(&entry))
-                } else {
-                    Err(CommandError::Status(status))
-                }
-            })
-            .inspect_err(|_| self.queue.counters.cmds_err.increment())
+        let result = self.queue.finish(slot, self.opcode).and_then(|entry| {
+            let status = AcqHeader::of(&entry).status;
+            if status == u8::from(Status::Success) {
+                return Ok(entry);
+            }
+            self.queue.complain(fmt!(
+                "{}({}) failed: the device says {} ({:#x})",
+                self.opcode.name(),
+                self.subject,
+                Status::try_from(status).map_or("something unknown", Status::name),
+                status
+            ));
+            Err(CommandError::status(status))
+        });
+        if result.is_err() {
+            self.queue.counters.cmds_err.increment();
+        }
+        result
     }
 }
 
-impl<R> Drop for Pending<'_, R> {
+impl Drop for Pending<'_> {
+    #[inline(never)]
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
             // The command's own result matters to nobody.

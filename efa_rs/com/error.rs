@@ -2,10 +2,7 @@
 
 //! Why an admin command failed.
 
-use kernel::{
-    fmt,
-    prelude::*, //
-};
+use kernel::prelude::*;
 
 use crate::{
     hw::admin::Status,
@@ -15,53 +12,51 @@ use crate::{
     },
 };
 
-/// Why an admin command failed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CommandError {
-    /// The device completed it with this status, one of [`Status`] unless the device is faulty.
-    Status(u8),
-    /// The device did not complete it in time. The queue is closed from now on.
-    Timeout,
-    /// The queue is closed.
-    Closed,
-}
+/// Why an admin command failed: the errno that Linux's C driver gives for it.
+///
+/// # Invariants
+///
+/// It is `ETIME` if and only if the device did not complete the command, and [`ENODEV`] if and only
+/// if the queue was closed; all others stand for a status with which the device completed it.
+#[derive(Clone, Copy)]
+pub(crate) struct CommandError(Error);
 
 impl CommandError {
+    /// Returns the error of a command that the device completed with `status`, one of [`Status`]
+    /// unless the device is faulty.
+    pub(super) fn status(status: u8) -> Self {
+        // INVARIANT: None is `ETIME` or `ENODEV`.
+        Self(match Status::try_from(status) {
+            Ok(Status::ResourceAllocationFailure) => ENOMEM,
+            Ok(Status::UnsupportedOpcode) => eopnotsupp(),
+            _ => EINVAL,
+        })
+    }
+
+    /// Returns the error of a command that the device did not complete in time.
+    pub(super) fn timeout() -> Self {
+        Self(etime())
+    }
+
+    /// Returns the error of a command that a closed queue did not take or gave up.
+    pub(super) fn closed() -> Self {
+        Self(ENODEV)
+    }
+
     /// Returns whether it is unknown what the device has done.
     pub(crate) fn is_unanswered(self) -> bool {
-        !matches!(self, Self::Status(_))
+        self.0 == ENODEV || self.device_may_use_memory()
     }
 
     /// Returns whether the device may still use memory that the command referred to.
     pub(crate) fn device_may_use_memory(self) -> bool {
-        self == Self::Timeout
+        self.0 == etime()
     }
 }
 
 impl From<CommandError> for Error {
-    /// The errno is the one that Linux's C driver gives.
+    #[inline]
     fn from(error: CommandError) -> Self {
-        match error {
-            CommandError::Status(status) => match Status::try_from(status) {
-                Ok(Status::ResourceAllocationFailure) => ENOMEM,
-                Ok(Status::UnsupportedOpcode) => eopnotsupp(),
-                _ => EINVAL,
-            },
-            CommandError::Timeout => etime(),
-            CommandError::Closed => ENODEV,
-        }
-    }
-}
-
-impl fmt::Display for CommandError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Status(status) => match Status::try_from(*status) {
-                Ok(status) => write!(f, "the device says {}", status.name()),
-                Err(_) => write!(f, "the device gives the unknown status {status:#x}"),
-            },
-            Self::Timeout => f.write_str("the device does not answer"),
-            Self::Closed => f.write_str("the admin queue is closed"),
-        }
+        error.0
     }
 }

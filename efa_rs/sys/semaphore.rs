@@ -40,29 +40,22 @@ impl Semaphore {
         })
     }
 
-    /// Takes a place, waiting for at most `timeout`.
+    /// Takes a place, waiting for at most `timeout`. [`Self::release`] gives it back.
     ///
     /// # Errors
     ///
     /// - [`ETIME`] if none became free.
-    pub(crate) fn acquire_timeout(&self, timeout: Delta) -> Result<Permit<'_>> {
+    pub(crate) fn acquire_timeout(&self, timeout: Delta) -> Result {
         // CAST: `to_jiffies` returns at most 49 days in jiffies, far below `c_long::MAX`.
         let jiffies = to_jiffies(timeout) as kernel::ffi::c_long;
 
         // SAFETY: `self.inner` is an initialized semaphore.
-        kernel::error::to_result(unsafe { bindings::down_timeout(self.inner.get(), jiffies) })?;
-        Ok(Permit { semaphore: self })
+        kernel::error::to_result(unsafe { bindings::down_timeout(self.inner.get(), jiffies) })
     }
-}
 
-/// A place in a [`Semaphore`]; free again when dropped.
-pub(crate) struct Permit<'a> {
-    semaphore: &'a Semaphore,
-}
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        // SAFETY: The semaphore is initialized, and this place was taken from it.
-        unsafe { bindings::up(self.semaphore.inner.get()) }
+    /// Frees a place, and lets the next one that waits for it in.
+    pub(crate) fn release(&self) {
+        // SAFETY: `self.inner` is an initialized semaphore.
+        unsafe { bindings::up(self.inner.get()) }
     }
 }

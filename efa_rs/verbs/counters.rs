@@ -9,6 +9,15 @@ use kernel::prelude::*;
 use super::Efa;
 use crate::{
     com::Counter,
+    hw::stats::{
+        BasicStats,
+        MessagesStats,
+        NetworkStats,
+        RdmaReadStats,
+        RdmaWriteStats,
+        Stats,
+        StatsType, //
+    },
     rdma::CounterDesc, //
 };
 
@@ -103,13 +112,29 @@ pub(super) fn read_device(efa: &Efa, values: &mut [u64]) -> Result {
 ///
 /// Those of the admin command.
 pub(super) fn read_port(efa: &Efa, values: &mut [u64]) -> Result {
-    let with_rdma_write = efa.attributes.device.device_caps.rdma_write;
-    let statistics = efa.admin.statistics(with_rdma_write)?;
-    let basic = statistics.basic;
-    let messages = statistics.messages;
-    let read = statistics.rdma_read;
-    let write = statistics.rdma_write.unwrap_or_default();
-    let network = statistics.network;
+    let mut basic = BasicStats::default();
+    let mut messages = MessagesStats::default();
+    let mut read = RdmaReadStats::default();
+    let mut write = RdmaWriteStats::default();
+    let mut network = NetworkStats::default();
+
+    let sets = if efa.attributes.device.device_caps.rdma_write {
+        StatsType::ALL
+    } else {
+        &[
+            StatsType::Basic,
+            StatsType::Messages,
+            StatsType::RdmaRead,
+            StatsType::Network,
+        ]
+    };
+    efa.admin.get_stats(sets, |set, response| match set {
+        StatsType::Basic => basic = Stats::from_response(response),
+        StatsType::Messages => messages = Stats::from_response(response),
+        StatsType::RdmaRead => read = Stats::from_response(response),
+        StatsType::RdmaWrite => write = Stats::from_response(response),
+        StatsType::Network => network = Stats::from_response(response),
+    })?;
 
     store::<{ PORT.len() }>(
         values,
