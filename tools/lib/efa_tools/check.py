@@ -31,6 +31,10 @@ def rdma_core(drivers, flavour):
     return f"rdma-core {' '.join(drivers)} {flavour}", lambda: suite.rdma_core(drivers, flavour)
 
 
+def power_off(driver, flavour):
+    return f"power-off {driver} {flavour}", lambda: suite.power_off(driver, flavour)
+
+
 def everything():
     """In an order in which what is built early is what others wait for."""
     cloud, stock = toolroot.FLAVOURS
@@ -51,6 +55,7 @@ def everything():
         ("host tests with AddressSanitizer", suite.test_asan),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         rdma_core(("rust", "c"), cloud),
+        *(power_off(driver, cloud) for driver in ("rust", "c")),
     ]
 
 

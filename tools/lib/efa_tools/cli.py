@@ -115,6 +115,7 @@ def check_command():
         ("kselftest", "the kernel selftests in a guest"),
         ("stress", "the long ones of the kernel selftests"),
         ("rdma-core", "rdma-core's own tests in a guest"),
+        ("power-off", "what a power-off of a guest does to its devices"),
     ):
         add_combination(suites.add_parser(name, help=text), ("rust", "c"))
     arguments = parser.parse_args()
@@ -133,6 +134,8 @@ def check_command():
             jobs = [check.kselftest(arguments.driver, arguments.flavour)]
         case "stress":
             jobs = [("stress", lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
+        case "power-off":
+            jobs = [check.power_off(arguments.driver, arguments.flavour)]
         case "rdma-core":
             jobs = [check.rdma_core((arguments.driver,), arguments.flavour)]
     steps.note(f"the cache is {cache.folder()}")

@@ -164,6 +164,40 @@ def unlike(one, other):
     ] or ["no test ran"] * (not one)
 
 
+TRACED = re.compile(r"^ *[\d.]+ (?P<device>\d+) (?P<event>.*)$", re.MULTILINE)
+
+
+def power_off(driver, flavour):
+    """What a power-off does to the devices that tests/power-off/prepare.py leaves, of which no test in the guest can tell."""
+    name = f"power-off {driver} {flavour}"
+    devices = ["profile=efa3", "profile=efa2", "profile=efa2"]
+    options = guest.Options("/efa-rs/tests/power-off/prepare.py", driver, flavour, devices, timeout=120, quiet=True)
+    run = guest.prepare(options)
+    with steps.step(name):
+        status = guest.execute(run)
+    tally = check(f"{name}: devices are prepared", [f"exit status {status}: see {run.folder}"] if status else [])
+    for what, problems in power_off_problems((run.folder / "trace.log").read_text()).items():
+        tally += check(f"{name}: {what}", problems)
+    return tally
+
+
+def power_off_problems(trace):
+    """What is wrong with the devices' last moments, by what should be."""
+    events = {"0": [], "1": [], "2": []}
+    for match in TRACED.finditer(trace):
+        events[match["device"]].append(match["event"])
+    used, unbound, silent = events.values()
+    last = "reset SHUTDOWN"
+    # Other than keep-alives, which the device may send until it is reset, and reads of registers.
+    after = [event for event in used[used.index(last) + 1 :] if not event.startswith("read ")] if last in used else ["no reset"]
+    return {
+        "a device in use is reset for a shutdown, and left alone then": [f"after {last}: {after}"] if after != ["reset end"] else [],
+        "a device without driver is left alone": [f"{last}"] * unbound.count(last),
+        "a device that does not answer is told once": [f"{silent.count(last)} times {last}"] if silent.count(last) != 1 else [],
+        "no device sees what a correct driver never does": re.findall(r"protocol error.*", trace),
+    }
+
+
 def in_guest(name, command, driver, flavour, devices=None, **options):
     """Runs a command that prints KTAP in a guest; returns its tally, and the run. The devices are those of the selftests."""
     if devices is None:

@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Leaves a guest's devices as a power-off may find them; suite.power_off then reads in the trace what it did to them.
+
+The first is in use by a process, the second has no driver any more, the third does not answer to a reset.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
+
+from objects import CompletionQueue, Memory, MemoryRegion, QueuePair
+from selftest import FUNCTIONS, equal
+from uverbs import opened
+
+used, unbound, silent = FUNCTIONS
+equal(unbound.unbind(), "ok", "unbind")
+silent.inject({"reset": True}, {"never_starts": True})
+
+ready, tell = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    context = opened(used)
+    pd, _ = context.alloc_pd()
+    cq = CompletionQueue(context)
+    memory = Memory(1 << 20)
+    region = MemoryRegion(context, pd, memory.address, memory.length)
+    qp = QueuePair(context, pd, cq.handle, cq.handle)
+    qp.to_rts()
+    os.write(tell, b"+")
+    # Until there is no kernel any more.
+    time.sleep(3600)
+os.close(tell)
+equal(os.read(ready, 1), b"+", "what the process that uses the device says")
