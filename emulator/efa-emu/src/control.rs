@@ -12,7 +12,7 @@ use std::{
 };
 
 use efa_hw::aenq::AenqGroup;
-use efa_model::{Overrides, Profile, Rule};
+use efa_model::{Overrides, Profile, Queue, Rule};
 use efa_vfio::Function;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -21,6 +21,9 @@ use crate::lines::{Line, Lines};
 
 /// The longest request in bytes. Rules are much shorter.
 const MAX_REQUEST: usize = 64 << 10;
+
+/// Most bytes of a queue that are read at once.
+const MAX_PEEK: usize = 4096;
 
 /// A device that can be controlled.
 pub(crate) struct Device {
@@ -58,6 +61,28 @@ enum Request {
     Clear {
         #[serde(default)]
         device: usize,
+    },
+    Peek {
+        #[serde(default)]
+        device: usize,
+        queue: Queue,
+        #[serde(default)]
+        offset: u64,
+        length: usize,
+    },
+    Poke {
+        #[serde(default)]
+        device: usize,
+        queue: Queue,
+        #[serde(default)]
+        offset: u64,
+        data: Vec<u8>,
+    },
+    Notify {
+        #[serde(default)]
+        device: usize,
+        eq: Option<u16>,
+        cq: u16,
     },
 }
 
@@ -139,6 +164,38 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
         }
         Request::Clear { device } => {
             function(device)?.with(|device, _, _| device.clear());
+            Ok(json!({}))
+        }
+        Request::Peek {
+            device,
+            queue,
+            offset,
+            length,
+        } => {
+            if length > MAX_PEEK {
+                return Err(format!("at most {MAX_PEEK} bytes can be read at once"));
+            }
+            let mut data = vec![0; length];
+            function(device)?
+                .with(|device, host, _| device.peek(host, queue, offset, &mut data))
+                .map_err(|error| error.to_string())?;
+            Ok(json!({ "data": data }))
+        }
+        Request::Poke {
+            device,
+            queue,
+            offset,
+            data,
+        } => {
+            function(device)?
+                .with(|device, host, _| device.poke(host, queue, offset, &data))
+                .map_err(|error| error.to_string())?;
+            Ok(json!({}))
+        }
+        Request::Notify { device, eq, cq } => {
+            function(device)?
+                .with(|device, host, _| device.post_completion_event(host, eq, cq))
+                .map_err(|error| error.to_string())?;
             Ok(json!({}))
         }
     }

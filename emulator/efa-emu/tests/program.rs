@@ -462,6 +462,45 @@ fn the_trace_goes_to_a_file() {
 }
 
 #[test]
+fn requests_about_queues_say_what_is_missing() {
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    for (request, expected) in [
+        (
+            json!({"command": "peek", "queue": {"cq": 1}, "length": 8}),
+            "there is no completion queue 1",
+        ),
+        (
+            json!({"command": "peek", "queue": {"cq": 1}, "length": 4097}),
+            "at most 4096 bytes",
+        ),
+        (
+            json!({"command": "poke", "queue": {"rq": 2}, "offset": 8, "data": [1, 255]}),
+            "there is no receive queue of a queue pair 2",
+        ),
+        (
+            json!({"command": "poke", "queue": {"rq": 2}, "data": [256]}),
+            "256",
+        ),
+        (
+            json!({"command": "poke", "queue": {"sq": 2}, "data": []}),
+            "unknown variant `sq`",
+        ),
+        (
+            json!({"command": "notify", "cq": 3}),
+            "there is no completion queue 3",
+        ),
+        (
+            json!({"command": "notify", "eq": 4, "cq": 3, "device": 1}),
+            "there is no event queue 4",
+        ),
+    ] {
+        let error = control.error(request.to_string().as_bytes());
+        assert!(error.contains(expected), "{request}: {error}");
+    }
+}
+
+#[test]
 fn a_file_in_place_of_a_socket_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");

@@ -20,7 +20,7 @@ use efa_hw::{
 };
 
 use crate::{
-    Config, Host, Overrides, ProtocolError, Rule, RuleId, State, TraceEvent,
+    Config, Host, Overrides, ProtocolError, Queue, QueueError, Rule, RuleId, State, TraceEvent,
     admin_queue::{AdminQueue, Pending},
     aenq::Aenq,
     bars::Bars,
@@ -260,6 +260,59 @@ impl Device {
         }
     }
 
+    /// Posts an event that a completion queue has something new: to its event queue, or to any if
+    /// one is given, in which case the completion queue need not exist.
+    ///
+    /// # Errors
+    ///
+    /// There is no such queue, or its memory can't be written.
+    pub fn post_completion_event(
+        &mut self,
+        host: &mut dyn Host,
+        eqn: Option<u16>,
+        cqn: u16,
+    ) -> Result<(), QueueError> {
+        let vector = self.firmware.resources.post_event(host, eqn, cqn)?;
+        if let Some(vector) = vector {
+            host.interrupt(vector);
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of a queue in host memory.
+    ///
+    /// # Errors
+    ///
+    /// There is no such queue, it is not so large, or its memory can't be read.
+    pub fn peek(
+        &self,
+        host: &mut dyn Host,
+        queue: Queue,
+        offset: u64,
+        data: &mut [u8],
+    ) -> Result<(), QueueError> {
+        let place = self.firmware.resources.place(queue)?;
+        let address = place.part(queue, offset, data.len())?;
+        Ok(host.dma_read(address, data)?)
+    }
+
+    /// Writes bytes of a queue in host memory.
+    ///
+    /// # Errors
+    ///
+    /// There is no such queue, it is not so large, or its memory can't be written.
+    pub fn poke(
+        &self,
+        host: &mut dyn Host,
+        queue: Queue,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), QueueError> {
+        let place = self.firmware.resources.place(queue)?;
+        let address = place.part(queue, offset, data.len())?;
+        Ok(host.dma_write(address, data)?)
+    }
+
     fn protocol_error(&mut self, host: &mut dyn Host, error: ProtocolError) {
         self.protocol_errors += 1;
         host.trace(&TraceEvent::ProtocolError(error));
@@ -316,9 +369,13 @@ impl Device {
             }
             Register::EqDb => {
                 let doorbell = EqDb::from_raw(value);
-                if !self.firmware.resources.arm_eq(doorbell.eqn) {
-                    let eqn = doorbell.eqn;
-                    self.protocol_error(host, ProtocolError::NoEventQueue { eqn });
+                match self.firmware.resources.arm_eq(doorbell.eqn) {
+                    None => {
+                        let eqn = doorbell.eqn;
+                        self.protocol_error(host, ProtocolError::NoEventQueue { eqn });
+                    }
+                    Some(None) => {}
+                    Some(Some(vector)) => host.interrupt(vector),
                 }
             }
             _ => {

@@ -21,7 +21,7 @@ mod qp;
 mod table;
 mod uar;
 
-use crate::state::ResourceCounts;
+use crate::{Host, Queue, QueueError, queue::Place, state::ResourceCounts};
 
 /// All objects of a device.
 #[derive(Debug, Default)]
@@ -49,9 +49,31 @@ impl Resources {
         }
     }
 
-    /// Arms an event queue, if it exists.
-    pub(crate) fn arm_eq(&mut self, eqn: u16) -> bool {
-        self.eqs.arm(eqn)
+    /// Arms an event queue, if it exists; returns the interrupt that had to wait for that.
+    pub(crate) fn arm_eq(&mut self, eqn: u16) -> Option<Option<u16>> {
+        self.eqs.arm(eqn).ok()
+    }
+
+    /// Posts an event about a completion queue, which need not exist, to an event queue, or to its
+    /// own; returns the interrupt that announces it, unless one is not wanted yet.
+    pub(crate) fn post_event(
+        &mut self,
+        host: &mut dyn Host,
+        eqn: Option<u16>,
+        cqn: u16,
+    ) -> Result<Option<u16>, QueueError> {
+        let eqn = eqn.map_or_else(|| self.cqs.eqn(cqn), Ok)?;
+        self.eqs.post(host, eqn, cqn)
+    }
+
+    /// Where a queue is.
+    pub(crate) fn place(&self, queue: Queue) -> Result<Place, QueueError> {
+        match queue {
+            Queue::Cq(number) => self.cqs.place(number),
+            Queue::Rq(number) => self.qps.receive_queue(number),
+            Queue::Eq(number) => self.eqs.place(number),
+        }
+        .ok_or(QueueError::Missing(queue))
     }
 
     /// Event queues that are armed.

@@ -7,7 +7,7 @@ use efa_hw::{
     regs::{AqCaps, EventRingCaps},
 };
 
-use crate::{DmaError, Host};
+use crate::{DmaError, Host, queue::write_entry};
 
 /// Bytes in an entry of any ring of the admin interface.
 const ENTRY_SIZE: usize = 64;
@@ -129,8 +129,7 @@ impl EventRing {
         self.cursor.phase
     }
 
-    /// Writes the next entry; the byte with its phase last, so that a host that sees the new phase
-    /// sees the rest too.
+    /// Writes the next entry.
     pub(crate) fn push(
         &mut self,
         host: &mut dyn Host,
@@ -138,10 +137,6 @@ impl EventRing {
         phase_offset: usize,
     ) -> Result<(), DmaError> {
         let address = self.base + self.cursor.advance(self.depth);
-        let (before, rest) = entry.split_at(phase_offset);
-        let (phase, after) = rest.split_at(1);
-        host.dma_write(address, before)?;
-        host.dma_write(address + phase_offset as u64 + 1, after)?;
-        host.dma_write(address + phase_offset as u64, phase)
+        write_entry(host, address, entry, phase_offset)
     }
 }

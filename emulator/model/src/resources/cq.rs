@@ -9,8 +9,9 @@ use efa_hw::admin::{
 
 use super::table::{Table, Users};
 use crate::{
-    Host,
+    Host, Queue, QueueError,
     firmware::{Execute, Failure, Firmware},
+    queue::Place,
 };
 
 /// A completion queue.
@@ -19,6 +20,7 @@ pub(crate) struct Cq {
     uar: u16,
     /// Event queue that gets its events, if it has any.
     eqn: Option<u16>,
+    place: Place,
     users: Users,
 }
 
@@ -36,6 +38,18 @@ impl Cqs {
         let index = u16::try_from(index).map_err(|_| Status::IllegalParameter)?;
         self.0.get(index)?;
         Ok(index)
+    }
+
+    /// Where a completion queue is.
+    pub(crate) fn place(&self, index: u16) -> Option<Place> {
+        self.0.get(index).ok().map(|cq| cq.place)
+    }
+
+    /// The event queue of a completion queue, if it has one.
+    pub(crate) fn eqn(&self, index: u16) -> Result<u16, QueueError> {
+        let queue = Queue::Cq(index);
+        let cq = self.0.get(index).map_err(|_| QueueError::Missing(queue))?;
+        cq.eqn.ok_or(QueueError::NoEvents(queue))
     }
 
     pub(crate) fn add_user(&mut self, index: u16) {
@@ -86,6 +100,10 @@ impl Execute for CreateCq {
             Cq {
                 uar: self.uar,
                 eqn,
+                place: Place {
+                    base: self.base_address,
+                    size,
+                },
                 users: Users::default(),
             },
         )?;

@@ -7,21 +7,64 @@ use efa_hw::{
         NoData, Status,
         eq::{CreateEq, CreateEqResponse, DestroyEq},
     },
-    eq::Eqe,
+    eq::{Eqe, EqeCommon, EventType, PHASE_OFFSET},
     features::FeatureId,
 };
 
 use super::table::{Table, Users};
 use crate::{
-    Host,
+    DmaError, Host, Queue, QueueError,
     firmware::{Execute, Failure, Firmware},
+    queue::{Place, write_entry},
 };
 
 /// An event queue.
 #[derive(Debug, Default)]
 pub(crate) struct Eq {
+    place: Place,
+    vector: u16,
     armed: bool,
+    /// Events ever posted; their entry and phase follow from it.
+    posted: u32,
+    /// Whether the interrupt for one of them waits for the driver to arm the queue.
+    waiting: bool,
     users: Users,
+}
+
+impl Eq {
+    /// Posts an event; returns the interrupt that announces it, unless one is not wanted yet.
+    fn post(&mut self, host: &mut dyn Host, cqn: u16) -> Result<Option<u16>, DmaError> {
+        // CAST: `place` has at most `u16::MAX` entries.
+        let depth = (self.place.size / Eqe::SIZE as u64) as u32;
+        let entry = Eqe {
+            common: EqeCommon {
+                phase: self.posted / depth % 2 == 0,
+                event_type: EventType::Completion.into(),
+            },
+            cqn,
+        };
+        let offset = u64::from(self.posted % depth) * Eqe::SIZE as u64;
+        // The depth is a power of two, so that neither entry nor phase jump when this wraps.
+        self.posted = self.posted.wrapping_add(1);
+        write_entry(
+            host,
+            self.place.base + offset,
+            &entry.encode(),
+            PHASE_OFFSET,
+        )?;
+        self.waiting = true;
+        Ok(self.announce())
+    }
+
+    /// Returns the interrupt if the driver wants it and there is something to tell.
+    fn announce(&mut self) -> Option<u16> {
+        let due = self.armed && self.waiting;
+        if due {
+            self.armed = false;
+            self.waiting = false;
+        }
+        due.then_some(self.vector)
+    }
 }
 
 /// All event queues.
@@ -33,9 +76,28 @@ impl Eqs {
         self.0.len()
     }
 
-    /// Arms an event queue, if it exists.
-    pub(crate) fn arm(&mut self, eqn: u16) -> bool {
-        self.0.get_mut(eqn).map(|eq| eq.armed = true).is_ok()
+    /// Arms an event queue, if it exists; returns the interrupt that had to wait for that.
+    pub(crate) fn arm(&mut self, eqn: u16) -> Result<Option<u16>, Status> {
+        let eq = self.0.get_mut(eqn)?;
+        eq.armed = true;
+        Ok(eq.announce())
+    }
+
+    /// Posts an event; returns the interrupt that announces it, unless one is not wanted yet.
+    pub(crate) fn post(
+        &mut self,
+        host: &mut dyn Host,
+        eqn: u16,
+        cqn: u16,
+    ) -> Result<Option<u16>, QueueError> {
+        let eq = self.0.get_mut(eqn);
+        let eq = eq.map_err(|_| QueueError::Missing(Queue::Eq(eqn)))?;
+        Ok(eq.post(host, cqn)?)
+    }
+
+    /// Where an event queue is.
+    pub(crate) fn place(&self, eqn: u16) -> Option<Place> {
+        self.0.get(eqn).ok().map(|eq| eq.place)
     }
 
     pub(crate) fn armed(&self) -> usize {
@@ -83,7 +145,15 @@ impl Execute for CreateEq {
             return Err(Status::IllegalParameter.into());
         }
         let limit = attributes.max_eq;
-        let eqn = firmware.resources.eqs.0.insert(limit, Eq::default())?;
+        let eq = Eq {
+            place: Place {
+                base: self.base_address,
+                size,
+            },
+            vector: self.msix_vector.into(),
+            ..Eq::default()
+        };
+        let eqn = firmware.resources.eqs.0.insert(limit, eq)?;
         Ok(CreateEqResponse { eqn })
     }
 }

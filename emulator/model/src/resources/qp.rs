@@ -14,6 +14,7 @@ use crate::{
     Host,
     attributes::Attributes,
     firmware::{Execute, Failure, Firmware},
+    queue::Place,
 };
 
 /// Bytes in a descriptor of a receive queue.
@@ -37,6 +38,7 @@ pub(crate) struct Qp {
     qkey: u32,
     sq_psn: u32,
     rnr_retry: u8,
+    receive_queue: Place,
 }
 
 /// All queue pairs. Handle and number of one are the same.
@@ -46,6 +48,11 @@ pub(crate) struct Qps(Table<Qp>);
 impl Qps {
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Where the receive queue of a queue pair is.
+    pub(crate) fn receive_queue(&self, number: u16) -> Option<Place> {
+        self.0.get(number).ok().map(|qp| qp.receive_queue)
     }
 
     fn number(handle: u32) -> Result<u16, Status> {
@@ -154,6 +161,10 @@ impl Execute for CreateQp {
                 qkey: 0,
                 sq_psn: 0,
                 rnr_retry: 0,
+                receive_queue: Place {
+                    base: self.rq_base_addr,
+                    size: self.recv_queue_ring_size.into(),
+                },
             },
         )?;
         resources.pds.add_user(self.pd);

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Queues in host memory: looking into them, and completion events.
+
+mod mock;
+
+use efa_hw::{
+    admin::{
+        cq::{CqCaps1, CqCaps2, CreateCq},
+        eq::{CreateEq, CreateEqCaps, DestroyEq},
+        pd::AllocPd,
+        qp::{CreateQp, QpType},
+        uar::AllocUar,
+    },
+    eq::Eqe,
+    features::EqEvents,
+    regs::{EqDb, Register},
+};
+use efa_model::{Profile, Queue, QueueError};
+use mock::Driver;
+
+const DEPTH: u16 = 4;
+const VECTOR: u8 = 1;
+
+/// A driver with an event queue, a completion queue of it, one of none, and a queue pair.
+struct Set {
+    driver: Driver,
+    eq_ring: u64,
+    cq_ring: u64,
+    rq_ring: u64,
+    eqn: u16,
+    cq: u16,
+    silent_cq: u16,
+    qp: u16,
+}
+
+impl Set {
+    fn new() -> Self {
+        let mut driver = Driver::new(Profile::Efa2);
+        let (eq_ring, cq_ring, rq_ring) = (
+            driver.world.map(1),
+            driver.world.map(1),
+            driver.world.map(1),
+        );
+        let pd = driver.execute(&AllocPd {}).unwrap().pd;
+        let uar = driver.execute(&AllocUar {}).unwrap().uar;
+        let create_eq = CreateEq {
+            depth: DEPTH,
+            msix_vector: VECTOR,
+            caps: CreateEqCaps {
+                entry_size_words: 4,
+            },
+            base_address: eq_ring,
+            events: EqEvents { completion: true },
+        };
+        let eqn = driver.execute(&create_eq).unwrap().eqn;
+        let mut create_cq = CreateCq {
+            caps_1: CqCaps1 {
+                interrupt_mode_enabled: true,
+                ..Default::default()
+            },
+            caps_2: CqCaps2 {
+                cq_entry_size_words: 8,
+                set_src_addr: true,
+            },
+            sub_cq_depth: 64,
+            eqn,
+            base_address: cq_ring,
+            l_key: 0,
+            num_sub_cqs: 1,
+            uar,
+        };
+        let cq = driver.execute(&create_cq).unwrap().cq_idx;
+        create_cq.caps_1.interrupt_mode_enabled = false;
+        let silent_cq = driver.execute(&create_cq).unwrap().cq_idx;
+        let create_qp = CreateQp {
+            pd,
+            qp_type: QpType::Srd.into(),
+            rq_base_addr: rq_ring,
+            send_cq_idx: cq.into(),
+            recv_cq_idx: cq.into(),
+            send_queue_ring_size: 64 * 64,
+            send_queue_depth: 64,
+            recv_queue_ring_size: 64 * 16,
+            recv_queue_depth: 64,
+            uar,
+            ..Default::default()
+        };
+        let qp = driver.execute(&create_qp).unwrap().qp_num;
+        driver.world.take_interrupts();
+        Self {
+            driver,
+            eq_ring,
+            cq_ring,
+            rq_ring,
+            eqn,
+            cq,
+            silent_cq,
+            qp,
+        }
+    }
+
+    fn arm(&mut self) {
+        let doorbell = EqDb {
+            eqn: self.eqn,
+            arm: true,
+        };
+        self.driver.write(Register::EqDb, doorbell.into_raw());
+    }
+
+    fn post(&mut self, eqn: Option<u16>, cqn: u16) -> Result<(), QueueError> {
+        let Driver { device, world, .. } = &mut self.driver;
+        device.post_completion_event(world, eqn, cqn)
+    }
+
+    fn entry(&mut self, index: u16) -> Eqe {
+        Eqe::decode(&self.driver.world.read(self.eq_ring + u64::from(index) * 16))
+    }
+
+    fn peek(&mut self, queue: Queue, offset: u64, length: usize) -> Result<Vec<u8>, QueueError> {
+        let Driver { device, world, .. } = &mut self.driver;
+        let mut data = vec![0; length];
+        device.peek(world, queue, offset, &mut data)?;
+        Ok(data)
+    }
+
+    fn poke(&mut self, queue: Queue, offset: u64, data: &[u8]) -> Result<(), QueueError> {
+        let Driver { device, world, .. } = &mut self.driver;
+        device.poke(world, queue, offset, data)
+    }
+
+    fn interrupts(&mut self) -> Vec<u16> {
+        self.driver.world.take_interrupts()
+    }
+}
+
+#[test]
+fn an_event_interrupts_once_for_each_arming() {
+    let mut set = Set::new();
+    let vector = vec![u16::from(VECTOR)];
+    set.arm();
+    assert_eq!(set.interrupts(), []);
+    set.post(None, set.cq).unwrap();
+    assert_eq!(set.interrupts(), vector);
+
+    // Two more, and no interrupt for them before the driver is ready for one.
+    set.post(None, set.cq).unwrap();
+    set.post(None, set.cq).unwrap();
+    assert_eq!(set.interrupts(), []);
+    set.arm();
+    assert_eq!(set.interrupts(), vector);
+    set.arm();
+    assert_eq!(set.interrupts(), []);
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn entries_have_the_phase_of_their_round() {
+    let mut set = Set::new();
+    for round in 0..3 {
+        for index in 0..DEPTH {
+            assert_eq!(set.entry(index).common.phase, round % 2 == 1, "before");
+            set.post(None, set.cq).unwrap();
+            let entry = set.entry(index);
+            assert_eq!(entry.common.phase, round % 2 == 0, "{index} of {round}");
+            assert_eq!((entry.common.event_type, entry.cqn), (0, set.cq));
+        }
+    }
+}
+
+#[test]
+fn an_event_may_be_about_nothing() {
+    let mut set = Set::new();
+    set.post(Some(set.eqn), 999).unwrap();
+    assert_eq!(set.entry(0).cqn, 999);
+    let missing = |queue| Err(QueueError::Missing(queue));
+    assert_eq!(set.post(None, 999), missing(Queue::Cq(999)));
+    assert_eq!(set.post(Some(9), set.cq), missing(Queue::Eq(9)));
+    let silent = set.silent_cq;
+    assert_eq!(
+        set.post(None, silent),
+        Err(QueueError::NoEvents(Queue::Cq(silent)))
+    );
+}
+
+#[test]
+fn memory_that_is_gone() {
+    let mut set = Set::new();
+    set.driver.world.unmap(set.eq_ring);
+    assert!(matches!(
+        set.post(None, set.cq),
+        Err(QueueError::Dma(error)) if error.length > 0
+    ));
+    set.driver.world.unmap(set.cq_ring);
+    let cq = Queue::Cq(set.cq);
+    assert!(matches!(set.poke(cq, 0, &[1]), Err(QueueError::Dma(_))));
+    assert!(matches!(set.peek(cq, 0, 1), Err(QueueError::Dma(_))));
+}
+
+#[test]
+fn queues_are_where_the_driver_put_them() {
+    let mut set = Set::new();
+    let queues = [
+        (Queue::Cq(set.cq), set.cq_ring, 64 * 32),
+        (Queue::Rq(set.qp), set.rq_ring, 64 * 16),
+        (Queue::Eq(set.eqn), set.eq_ring, u64::from(DEPTH) * 16),
+    ];
+    for (queue, ring, size) in queues {
+        set.poke(queue, 7, &[1, 2, 3]).unwrap();
+        assert_eq!(set.driver.world.read(ring + 6), [0, 1, 2, 3, 0]);
+        set.driver.world.write(ring + size - 2, &[4, 5]);
+        assert_eq!(set.peek(queue, size - 3, 3).unwrap(), [0, 4, 5]);
+
+        for (offset, length) in [(size, 1), (size - 1, 2), (u64::MAX, 1), (0, 4096)] {
+            let error = set.peek(queue, offset, length).unwrap_err();
+            assert!(matches!(error, QueueError::Range { .. }), "{error}");
+            assert_eq!(set.poke(queue, offset, &vec![0; length]), Err(error));
+        }
+    }
+    for queue in [Queue::Cq(0), Queue::Rq(77), Queue::Eq(u16::MAX)] {
+        assert_eq!(set.peek(queue, 0, 1), Err(QueueError::Missing(queue)));
+    }
+}
+
+#[test]
+fn a_new_event_queue_starts_anew() {
+    let mut set = Set::new();
+    let create = CreateEq {
+        depth: 1,
+        msix_vector: 2,
+        caps: CreateEqCaps {
+            entry_size_words: 4,
+        },
+        base_address: set.eq_ring,
+        events: EqEvents { completion: true },
+    };
+    for _ in 0..2 {
+        let eqn = set.driver.execute(&create).unwrap().eqn;
+        set.post(Some(eqn), set.cq).unwrap();
+        assert!(set.entry(0).common.phase);
+        set.post(Some(eqn), set.cq).unwrap();
+        assert!(!set.entry(0).common.phase);
+        set.driver.execute(&DestroyEq { eqn }).unwrap();
+    }
+}
