@@ -17,7 +17,10 @@ use efa_vfio::Function;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::lines::{Line, Lines};
+use crate::{
+    lines::{Line, Lines},
+    trace::Trace,
+};
 
 /// The longest request in bytes. Rules are much shorter.
 const MAX_REQUEST: usize = 64 << 10;
@@ -30,6 +33,7 @@ pub(crate) struct Device {
     pub(crate) profile: Profile,
     pub(crate) socket: PathBuf,
     pub(crate) function: Arc<Function>,
+    pub(crate) trace: Trace,
 }
 
 #[derive(Debug, Deserialize)]
@@ -37,6 +41,10 @@ pub(crate) struct Device {
 enum Request {
     Devices {},
     State {
+        #[serde(default)]
+        device: usize,
+    },
+    Trace {
         #[serde(default)]
         device: usize,
     },
@@ -130,13 +138,15 @@ fn handle(devices: &[Device], request: &[u8]) -> Reply {
 }
 
 fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
-    let function = |index: usize| match devices.get(index) {
-        Some(device) => Ok(&device.function),
-        None => Err(format!(
-            "there is no device {index}; the last one is {}",
-            devices.len() - 1
-        )),
+    let device_at = |index: usize| {
+        devices.get(index).ok_or_else(|| {
+            format!(
+                "there is no device {index}; the last one is {}",
+                devices.len() - 1
+            )
+        })
     };
+    let function = |index: usize| device_at(index).map(|device| &device.function);
     match request {
         Request::Devices {} => Ok(devices
             .iter()
@@ -148,6 +158,10 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
         Request::State { device } => {
             let state = function(device)?.with(|device, _, _| device.state());
             serde_json::to_value(state).map_err(|error| error.to_string())
+        }
+        Request::Trace { device } => {
+            let recent = device_at(device)?.trace.take_recent(device);
+            serde_json::to_value(recent).map_err(|error| error.to_string())
         }
         Request::Inject { device, rule } => {
             let rule = function(device)?.with(|device, _, _| device.inject(rule));

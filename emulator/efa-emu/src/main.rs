@@ -146,6 +146,7 @@ fn devices(args: &Args) -> Result<Arc<[control::Device]>, String> {
                 start,
                 trace.tracer(index),
             )),
+            trace: trace.clone(),
         }
     };
     Ok(args.devices.iter().enumerate().map(device).collect())

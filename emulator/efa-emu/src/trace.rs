@@ -3,6 +3,7 @@
 //! The trace: one line for each thing a device does, as strace prints system calls.
 
 use std::{
+    collections::{HashMap, VecDeque},
     fs::File,
     io::{self, Write},
     path::Path,
@@ -10,15 +11,45 @@ use std::{
 };
 
 use efa_vfio::Tracer;
+use serde::Serialize;
+
+/// Most lines of a device that are kept for who asks for them.
+const MAX_RECENT: usize = 16 << 10;
 
 /// Where the lines of all devices go.
 #[derive(Clone)]
-pub(crate) struct Trace(Arc<Mutex<Option<Box<dyn Write + Send>>>>);
+pub(crate) struct Trace(Arc<Mutex<Sinks>>);
+
+#[derive(Default)]
+struct Sinks {
+    output: Option<Box<dyn Write + Send>>,
+    /// By device, for those of which somebody has asked.
+    recent: HashMap<usize, Recent>,
+}
+
+/// What a device did since somebody last asked.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Recent {
+    /// One for each thing, without time and device.
+    lines: VecDeque<String>,
+    /// How many older ones were not kept.
+    lost: usize,
+}
+
+impl Recent {
+    fn push(&mut self, line: String) {
+        if self.lines.len() == MAX_RECENT {
+            self.lines.pop_front();
+            self.lost += 1;
+        }
+        self.lines.push_back(line);
+    }
+}
 
 impl Trace {
     /// A trace that goes nowhere.
     pub(crate) fn none() -> Self {
-        Self(Arc::new(Mutex::new(None)))
+        Self(Arc::default())
     }
 
     /// A trace to a new file, or to the standard output if `path` is `-`.
@@ -32,14 +63,21 @@ impl Trace {
         } else {
             Box::new(File::create(path)?)
         };
-        Ok(Self(Arc::new(Mutex::new(Some(output)))))
+        Ok(Self(Arc::new(Mutex::new(Sinks {
+            output: Some(output),
+            ..Sinks::default()
+        }))))
     }
 
     /// What prints the lines of the device with this index.
     pub(crate) fn tracer(&self, device: usize) -> Tracer {
-        let Self(output) = self.clone();
+        let Self(sinks) = self.clone();
         Box::new(move |now, event| {
-            let mut output = output.lock().unwrap();
+            let mut sinks = sinks.lock().unwrap();
+            let Sinks { output, recent } = &mut *sinks;
+            if let Some(recent) = recent.get_mut(&device) {
+                recent.push(event.to_string());
+            }
             let Some(writer) = output.as_mut() else {
                 return;
             };
@@ -53,5 +91,11 @@ impl Trace {
                 *output = None;
             }
         })
+    }
+
+    /// Returns what a device did since the last call for it, and from the first call on.
+    pub(crate) fn take_recent(&self, device: usize) -> Recent {
+        let mut sinks = self.0.lock().unwrap();
+        std::mem::take(sinks.recent.entry(device).or_default())
     }
 }

@@ -501,6 +501,43 @@ fn requests_about_queues_say_what_is_missing() {
 }
 
 #[test]
+fn the_trace_can_be_asked_for() {
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    let event = json!({"command": "event", "device": 1, "group": "WARNING"});
+    let trace = |device| json!({"command": "trace", "device": device});
+    let nothing = json!({"lines": [], "lost": 0});
+
+    // Nothing is kept before somebody asks, nor twice, nor for another device.
+    control.ok(&event);
+    assert_eq!(control.ok(&trace(1)), nothing);
+    control.ok(&event);
+    assert_eq!(control.ok(&trace(0)), nothing);
+    let recent = control.ok(&trace(1));
+    let line = recent["lines"][0].as_str().unwrap();
+    assert!(line.starts_with("aenq WARNING"), "{recent}");
+    assert_eq!(control.ok(&trace(1)), nothing);
+    assert!(
+        control
+            .error(trace(2).to_string().as_bytes())
+            .contains("no device 2")
+    );
+
+    // The newest are kept.
+    let requests = format!("{event}\n").repeat(16384 + 10);
+    thread::scope(|scope| {
+        let mut writer = control.0.get_ref().try_clone().unwrap();
+        scope.spawn(move || writer.write_all(requests.as_bytes()).unwrap());
+        for _ in 0..16384 + 10 {
+            control.reply();
+        }
+    });
+    let recent = control.ok(&trace(1));
+    assert_eq!(recent["lines"].as_array().unwrap().len(), 16384);
+    assert_eq!(recent["lost"], json!(10));
+}
+
+#[test]
 fn a_file_in_place_of_a_socket_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
