@@ -95,10 +95,10 @@ impl QpCap {
 pub(crate) struct QpRequest<'a, T: Provider> {
     /// Its protection domain.
     pub(crate) pd: &'a T::Pd,
-    /// Completion queue of the send queue.
-    pub(crate) send_cq: &'a T::Cq,
-    /// Completion queue of the receive queue.
-    pub(crate) recv_cq: &'a T::Cq,
+    /// Completion queue of the send queue, which some transports do without.
+    pub(crate) send_cq: Option<&'a T::Cq>,
+    /// Completion queue of the receive queue, which some transports do without.
+    pub(crate) recv_cq: Option<&'a T::Cq>,
     /// Its transport.
     pub(crate) qp_type: QpType,
     /// Its capacity.
@@ -251,14 +251,13 @@ impl<T: Provider> Ops<T> {
             // call, of the size that the table gives, and holds references to what it uses.
             unsafe {
                 let attr = &*init_attr;
-                if attr.send_cq.is_null() || attr.recv_cq.is_null() {
-                    return Err(EINVAL);
-                }
+                let cq =
+                    |cq: *mut ffi::ib_cq| (!cq.is_null()).then(|| &Cq::<T>::data(cq.cast()).data);
                 let udata = Udata::from_raw(udata);
                 let request = QpRequest::<T> {
                     pd: Pd::<T>::data((*qp).pd),
-                    send_cq: &Cq::<T>::data(attr.send_cq.cast()).data,
-                    recv_cq: &Cq::<T>::data(attr.recv_cq.cast()).data,
+                    send_cq: cq(attr.send_cq),
+                    recv_cq: cq(attr.recv_cq),
                     qp_type: QpType::from_raw(attr.qp_type),
                     cap: QpCap::from_raw(&attr.cap),
                     has_srq: !attr.srq.is_null(),

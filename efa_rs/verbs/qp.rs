@@ -153,6 +153,8 @@ pub(super) fn create(
     }
     check_sizes(efa, &request.cap, command.sq_ring_size)?;
     let qp_type = check_type(request, command.driver_qp_type)?;
+    // These transports have both; the core sees to it.
+    let (send_cq, recv_cq) = request.send_cq.zip(request.recv_cq).ok_or(EINVAL)?;
 
     let receive_ring = match command.rq_ring_size {
         0 => None,
@@ -171,8 +173,8 @@ pub(super) fn create(
             ..CreateQpFlags::default()
         },
         rq_base_addr: receive_ring.as_ref().map_or(0, |ring| ring.dma_address()),
-        send_cq_idx: request.send_cq.index().into(),
-        recv_cq_idx: request.recv_cq.index().into(),
+        send_cq_idx: send_cq.index().into(),
+        recv_cq_idx: recv_cq.index().into(),
         send_queue_ring_size: command.sq_ring_size,
         send_queue_depth: request.cap.max_send_wr,
         recv_queue_ring_size: command.rq_ring_size,
