@@ -23,6 +23,7 @@ help:
 	@echo 'make test-asan   the same with AddressSanitizer, if there is a nightly toolchain'
 	@echo 'make test-tools  the tests of the tools'
 	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
+	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
 	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR='
 	@echo 'make bench       what the Rust driver costs compared with the C driver           FLAVOUR='
@@ -64,3 +65,7 @@ kselftest stress rdma-core:
 .PHONY: bench
 bench:
 	@tools/bench --flavour $(FLAVOUR)
+
+.PHONY: abi-diff
+abi-diff:
+	@tools/check $@ --flavour $(FLAVOUR)

@@ -99,6 +99,7 @@ class CompletionQueue:
         buffer=None,
         legacy_buffer=(),
         attributes=(),
+        replace={},
         driver=uverbs.DRIVER_EFA,
     ):
         if request is None:
@@ -125,7 +126,7 @@ class CompletionQueue:
             kind, fd, address, length, *more = buffer
             sent.append(pointer_in(12, struct.pack("<IiIIQQ", kind, fd, *(more or (0, 0)), address, length)))
         sent += [pointer_in(number, struct.pack("<Q", value)) for number, value in legacy_buffer]
-        answer = context.ioctl(OBJECT_CQ, METHOD_CQ_CREATE, *sent, *attributes, driver=driver)
+        answer = context.ioctl(OBJECT_CQ, METHOD_CQ_CREATE, *uverbs.replaced(sent, replace), *attributes, driver=driver)
         self.handle = answer[0]
         self.raw = response.bytes()
         self.response = CqResponse(*padded(self.raw, CQ_RESPONSE))
@@ -165,6 +166,7 @@ class QueuePair:
         request=None,
         out_size=QP_RESPONSE.size,
         buffer=None,
+        extended=None,
     ):
         if request is None:
             request = struct.pack("<4IHB5s", comp_mask, rq_ring_size, sq_ring_size, driver_qp_type, flags, sl, reserved)
@@ -173,10 +175,15 @@ class QueuePair:
             *(max_inline_data, sq_sig_all, qp_type, is_srq, 0),
         )
         self.context = context
-        response = context.command(CREATE_QP, body + request, 32 + out_size, buffer)
+        if extended is None:
+            response = context.command(CREATE_QP, body + request, 32 + out_size, buffer)
+        else:
+            # comp_mask, create_flags, rwq_ind_tbl_handle, source_qpn
+            body += struct.pack("<4I", *extended)
+            response = context.extended(CREATE_QP, body, 40, request, out_size)
         # handle, number, max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data
         self.handle, self.qpn, *self.caps = struct.unpack_from("<7I4x", response)
-        self.raw = response[32:]
+        self.raw = response[32 if extended is None else 40 :]
         self.response = QpResponse(*padded(self.raw, QP_RESPONSE))
 
     def destroy(self):
@@ -186,7 +193,7 @@ class QueuePair:
         self.context.ioctl(OBJECT_QP, METHOD_QP_DESTROY, object_handle(0, self.handle), pointer_out(1, Buffer(4)))
 
     def modify(self, attr_mask, qp_state=0, cur_qp_state=0, pkey_index=0, port_num=1, qkey=0, sq_psn=0, rq_psn=0, rnr_retry=0,
-               dest_qp_num=0, qp_access_flags=0, path_mtu=0, timeout=0, en_sqd_async_notify=0, driver_data=b"", handle=None):  # fmt: skip
+               dest_qp_num=0, qp_access_flags=0, path_mtu=0, timeout=0, en_sqd_async_notify=0, driver_data=b"", handle=None, rate_limit=None):  # fmt: skip
         destinations = bytes(2 * 32)
         body = destinations + struct.pack(
             *("<7I2H", self.handle if handle is None else handle, attr_mask, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags),
@@ -195,8 +202,10 @@ class QueuePair:
         body += struct.pack(
             *("<14B2x", qp_state, cur_qp_state, path_mtu, 0, en_sqd_async_notify, 0, 0, 0, port_num, timeout, 0, rnr_retry, 0, 0),
         )
-        body += driver_data
-        os.write(self.context.fd, struct.pack("<IHH", MODIFY_QP, (8 + len(body)) // 4, 0) + body)
+        if rate_limit is None:
+            self.context.send(MODIFY_QP, body + driver_data)
+        else:
+            self.context.extended(MODIFY_QP, body + struct.pack("<II", rate_limit, 0), 8, driver_data)
 
     def to_rts(self):
         """Takes it from RESET to RTS, each step with the attributes that both drivers ask for."""
@@ -216,6 +225,43 @@ class QueuePair:
         return dict(zip(names.split(), struct.unpack_from("<10I2H15B", response, 64)))
 
 
+class IoctlQueuePair(QueuePair):
+    """A QP made by an ioctl."""
+
+    def __init__(
+        self,
+        context,
+        pd,
+        send_cq,
+        recv_cq,
+        caps=(16, 16, 1, 1, 0),
+        qp_type=QPT_DRIVER,
+        qp_flags=None,
+        request=None,
+        out_size=QP_RESPONSE.size,
+        attributes=(),
+        replace={},
+    ):
+        if request is None:
+            request = struct.pack("<4IHB5s", 0, 16 * 16, 16 * 64, 0, 0, 0, bytes(5))
+        capacity, number, response = Buffer(20), Buffer(4), Buffer(out_size)
+        sent = [
+            *(new_handle(0), object_handle(2, pd), object_handle(4, send_cq), object_handle(5, recv_cq)),
+            *(pointer_in(7, struct.pack("<Q", 0x99)), pointer_in(8, struct.pack("<5I", *caps))),
+            *(pointer_in(9, struct.pack("<Q", qp_type)), pointer_out(13, capacity), pointer_out(14, number)),
+            *(pointer_in(UHW_IN, request), pointer_out(UHW_OUT, response)),
+        ]
+        if qp_flags is not None:
+            sent.append(pointer_in(10, struct.pack("<Q", qp_flags)))
+        self.context = context
+        answer = context.ioctl(OBJECT_QP, METHOD_QP_CREATE, *uverbs.replaced(sent, replace), *attributes)
+        self.handle = answer[0]
+        self.qpn = int.from_bytes(number.bytes(), "little")
+        self.caps = struct.unpack("<5I", capacity.bytes())
+        self.raw = response.bytes()
+        self.response = QpResponse(*padded(self.raw, QP_RESPONSE))
+
+
 class MemoryRegion:
     """A MR of memory of this process."""
 
@@ -226,8 +272,7 @@ class MemoryRegion:
         self.handle, self.lkey, self.rkey = struct.unpack_from("<III", response)
 
     def dereg(self):
-        body = struct.pack("<I", self.handle)
-        os.write(self.context.fd, struct.pack("<IHH", DEREG_MR, (8 + len(body)) // 4, 0) + body)
+        self.context.send(DEREG_MR, struct.pack("<I", self.handle))
 
     def dereg_by_ioctl(self):
         self.context.ioctl(OBJECT_MR, METHOD_MR_DESTROY, object_handle(0, self.handle))
@@ -251,7 +296,7 @@ class MemoryRegion:
 class IoctlMemoryRegion(MemoryRegion):
     """A MR made by an ioctl: of memory of this process or, if `fd` is given, of a dmabuf."""
 
-    def __init__(self, context, pd, start, length, access=ACCESS_LOCAL_WRITE, iova=None, fd=None, attributes=()):
+    def __init__(self, context, pd, start, length, access=ACCESS_LOCAL_WRITE, iova=None, fd=None, attributes=(), replace={}):
         outputs = [Buffer(4), Buffer(4)]
         self.context = context
         iova = start if iova is None else iova
@@ -265,11 +310,12 @@ class IoctlMemoryRegion(MemoryRegion):
         else:
             sent = [
                 *(new_handle(0), object_handle(1, pd), pointer_in(2, struct.pack("<Q", start))),
-                *(pointer_in(3, struct.pack("<Q", length)), pointer_in(4, struct.pack("<Q", iova)), fd_in(5, fd)),
+                *(pointer_in(3, struct.pack("<Q", length)), pointer_in(4, struct.pack("<Q", iova))),
+                pointer_in(5, struct.pack("<i", fd)),
                 *(pointer_in(6, struct.pack("<I", access)), pointer_out(7, outputs[0]), pointer_out(8, outputs[1])),
             ]
             method = METHOD_REG_DMABUF_MR
-        answer = context.ioctl(OBJECT_MR, method, *sent, *attributes)
+        answer = context.ioctl(OBJECT_MR, method, *uverbs.replaced(sent, replace), *attributes)
         self.handle = answer[0]
         self.lkey, self.rkey = (int.from_bytes(output.bytes(), "little") for output in outputs)
 
@@ -303,8 +349,7 @@ class AddressHandle:
         self.comp_mask, self.number = padded(self.raw, struct.Struct("<IH2x"))
 
     def destroy(self):
-        body = struct.pack("<I", self.handle)
-        os.write(self.context.fd, struct.pack("<IHH", DESTROY_AH, (8 + len(body)) // 4, 0) + body)
+        self.context.send(DESTROY_AH, struct.pack("<I", self.handle))
 
     def destroy_by_ioctl(self):
         self.context.ioctl(OBJECT_AH, METHOD_AH_DESTROY, object_handle(0, self.handle))

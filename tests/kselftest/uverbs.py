@@ -8,10 +8,10 @@ import os
 import struct
 
 GET_CONTEXT = 0
+QUERY_DEVICE = 1
 QUERY_PORT = 2
 ALLOC_PD = 3
 DEALLOC_PD = 4
-EX_QUERY_DEVICE = 0x80000000 | 1
 
 DRIVER_EFA = 17
 
@@ -56,16 +56,17 @@ class Buffer:
 class Attribute:
     """An attribute of an ioctl."""
 
-    def __init__(self, number, length, data, mandatory=True, keep=None):
+    def __init__(self, number, length, data, mandatory=True, keep=None, reserved=0):
         self.number = number
         self.length = length
         self.data = data
+        self.reserved = reserved
         self.flags = ATTRIBUTE_MANDATORY if mandatory else 0
         # What `data` points to has to live as long.
         self.keep = keep
 
     def pack(self):
-        return struct.pack("<HHHHQ", self.number, self.length, self.flags, 0, self.data & 0xFFFFFFFFFFFFFFFF)
+        return struct.pack("<HHHHQ", self.number, self.length, self.flags, self.reserved, self.data & 0xFFFFFFFFFFFFFFFF)
 
 
 def pointer_in(number, value, mandatory=True):
@@ -94,6 +95,12 @@ def fd_in(number, fd):
     return Attribute(number, 0, fd)
 
 
+def replaced(attributes, replace):
+    """The attributes with some of them, by number, replaced by others, or left out where that is None."""
+    chosen = [replace.get(attribute.number, attribute) for attribute in attributes]
+    return [attribute for attribute in chosen if attribute]
+
+
 class Context:
     """An open device. Closed by `close`, at the end of a `with` block, or when the process ends."""
 
@@ -110,6 +117,22 @@ class Context:
         os.write(self.fd, struct.pack("<IHH", number, (8 + len(request)) // 4, words) + request)
         return buffer.bytes()
 
+    def send(self, number, body):
+        """Sends a command that has no response."""
+        os.write(self.fd, struct.pack("<IHH", number, (8 + len(body)) // 4, 0) + body)
+
+    def extended(self, number, core, out_size=0, driver=b"", driver_out=0, buffer=None, comp_mask=None):
+        """Sends an extended command: the core's part of the request, then the driver's; returns the response.
+
+        `comp_mask` is that of the header of extended commands, which is reserved.
+        """
+        buffer = buffer or Buffer(out_size + driver_out)
+        address = buffer.address if out_size or driver_out else 0
+        head = struct.pack("<IHH", 0x80000000 | number, len(core) // 8, out_size // 8)
+        head += struct.pack("<QHHI", address, len(driver) // 8, driver_out // 8, comp_mask or 0)
+        os.write(self.fd, head + core + driver)
+        return buffer.bytes()
+
     def get_context(self, supported_caps=TX_BATCH | MIN_SQ_WR, request=None, out_size=24, buffer=None):
         """Makes the device usable; returns the driver's part of the response."""
         if request is None:
@@ -124,16 +147,11 @@ class Context:
         return struct.unpack_from("<I", response)[0], response[4:]
 
     def dealloc_pd(self, handle):
-        request = struct.pack("<I", handle)
-        os.write(self.fd, struct.pack("<IHH", DEALLOC_PD, (8 + len(request)) // 4, 0) + request)
+        self.send(DEALLOC_PD, struct.pack("<I", handle))
 
     def query_device(self, request=b"", out_size=24):
         """Returns the core's limits and the driver's part of the response."""
-        buffer = Buffer(QUERY_DEVICE_SIZE + out_size)
-        head = struct.pack("<IHH", EX_QUERY_DEVICE, 1, QUERY_DEVICE_SIZE // 8)
-        extended = struct.pack("<QHHI", buffer.address, len(request) // 8, out_size // 8, 0)
-        os.write(self.fd, head + extended + bytes(8) + request)
-        response = buffer.bytes()
+        response = self.extended(QUERY_DEVICE, bytes(8), QUERY_DEVICE_SIZE, request, out_size)
         return QUERY_DEVICE_LIMITS.unpack_from(response), response[QUERY_DEVICE_SIZE:]
 
     def query_port(self, port):

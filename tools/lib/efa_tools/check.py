@@ -3,7 +3,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from . import build, steps, suite, toolroot
+from . import abi, build, steps, suite, toolroot
 from .failure import Failure
 from .tally import Tally
 
@@ -35,6 +35,15 @@ def power_off(driver, flavour):
     return f"power-off {driver} {flavour}", lambda: suite.power_off(driver, flavour)
 
 
+def abi_diff(flavour):
+    def job():
+        tally, line = abi.diff(flavour)
+        steps.note(f"abi-diff {flavour}: {line}")
+        return tally
+
+    return f"abi-diff {flavour}", job
+
+
 def everything():
     """In an order in which what is built early is what others wait for."""
     cloud, stock = toolroot.FLAVOURS
@@ -56,6 +65,7 @@ def everything():
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         rdma_core(("rust", "c"), cloud),
         *(power_off(driver, cloud) for driver in ("rust", "c")),
+        abi_diff(cloud),
     ]
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import bench, build, cache, check, guest, namespace, steps, suite, toolroot
+from . import abi, bench, build, cache, check, guest, namespace, steps, suite, toolroot
 from .failure import Failure
 
 
@@ -118,8 +118,15 @@ def check_command():
         ("power-off", "what a power-off of a guest does to its devices"),
     ):
         add_combination(suites.add_parser(name, help=text), ("rust", "c"))
+    command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
+    command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     arguments = parser.parse_args()
     match arguments.suite:
+        case "abi-diff":
+            steps.note(f"the cache is {cache.folder()}")
+            tally, line = abi.diff(arguments.flavour, at_once=2)
+            print(line, flush=True)
+            return 1 if tally.failed else 0
         case None | "all":
             jobs = check.everything()
         case "lint":

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""How requests are framed, and requests that the driver has nothing for."""
+
+import ctypes
+import fcntl
+import os
+import struct
+
+import objects
+from harness import Cases, attempt
+from memory import READ, WRITE, Area, libc
+from uverbs import DRIVER_EFA, IOCTL, Buffer, pointer_in
+
+cases = Cases("write")
+ROOM = 512
+EXTENDED = 0x8000_0000
+
+
+def write(s, data, context=None):
+    return os.write((context or s.context).fd, data)
+
+
+def plain(s, number, body, in_words=None, out_words=ROOM // 4, response=None):
+    """A command with a header that may lie."""
+    buffer = Buffer(ROOM)
+    body = struct.pack("<Q", buffer.address if response is None else response) + body
+    in_words = (8 + len(body)) // 4 if in_words is None else in_words
+    return attempt(lambda: write(s, struct.pack("<IHH", number, in_words, out_words) + body) and None)
+
+
+# Each command there may be, with too little, with zeros and with much.
+
+for number in range(0, 51):
+    cases.add(f"command {number}", lambda s, number=number: [plain(s, number, bytes(size)) for size in (0, 8, 64, 256)])
+    cases.add(
+        f"command {number} without room",
+        lambda s, number=number: [plain(s, number, bytes(256), out_words=words) for words in (0, 1)],
+    )
+for number in (51, 58, 64, 127, 128, 254, 255, 256, 0xFFFF, 0x0100_0003, 0x4000_0003, 0x7FFF_FFFF):
+    cases.add(f"command {number:#x}", lambda s, number=number: plain(s, number, bytes(64)))
+
+
+def extended(s, number, core=64, out=ROOM // 8, driver=0, driver_out=0, response=None, reserved=0, in_words=None):
+    buffer = Buffer(ROOM)
+    in_words = core // 8 if in_words is None else in_words
+    head = struct.pack("<IHH", EXTENDED | number, in_words, out)
+    head += struct.pack("<QHHI", buffer.address if response is None else response, driver // 8, driver_out // 8, reserved)
+    return attempt(lambda: write(s, head + bytes(core + driver)) and None)
+
+
+for number in (*range(0, 3), 9, 18, 24, 26, *range(49, 62), 255, 256, 0x0100_0001, 0x4000_0001):
+    cases.add(f"extended command {number:#x}", lambda s, number=number: [extended(s, number, size) for size in (0, 8, 64, 192)])
+    cases.add(
+        f"extended command {number:#x} without room", lambda s, number=number: [extended(s, number, 192, out=out) for out in (0, 1)]
+    )
+QUERY = 1
+for name, options in (
+    ("no response, room for one", {"response": 0}),
+    ("no response, room for the driver's", {"response": 0, "out": 0, "driver_out": 8}),
+    ("a response without room", {"out": 0}),
+    ("a response in the kernel", {"response": 0xFFFF_8000_0000_0000}),
+    ("a response at 4096", {"response": 4096}),
+    ("reserved", {"reserved": 1}),
+    ("reserved, all", {"reserved": 0xFFFF_FFFF}),
+    ("more words than bytes", {"in_words": 9}),
+    ("fewer words than bytes", {"in_words": 7}),
+    ("more words of the driver than bytes", {"in_words": 8, "driver": 8}),
+):
+    cases.add(f"extended query: {name}", lambda s, options=options: extended(s, QUERY, **options))
+
+# The header.
+
+PD = struct.pack("<IHH", 3, 4, 3)
+for size in range(0, 16):
+    cases.add(f"{size} bytes", lambda s, size=size: write(s, (PD + bytes(8))[:size]))
+for words in (0, 1, 2, 3, 5, 0xFFFF):
+    cases.add(f"ALLOC_PD of {words} words", lambda s, words=words: plain(s, 3, b"", in_words=words))
+for words in (0, 1, 2, 3, 0xFFFF):
+    cases.add(f"ALLOC_PD with room for {words} words", lambda s, words=words: plain(s, 3, b"", out_words=words))
+for name, response in (("0", 0), ("4096", 4096), ("the kernel", 0xFFFF_8000_0000_0000), ("the last byte", (1 << 64) - 1)):
+    cases.add(f"ALLOC_PD with a response at {name}", lambda s, response=response: plain(s, 3, b"", response=response))
+    cases.add(
+        f"ALLOC_PD with a short response at {name}", lambda s, response=response: plain(s, 3, b"", response=response, out_words=1)
+    )
+
+
+def from_memory(s, address, length):
+    if libc.write(s.context.fd, ctypes.c_void_p(address), ctypes.c_size_t(length)) < 0:
+        raise OSError(ctypes.get_errno(), "write")
+
+
+for name, address in (("0", 0), ("4096", 4096), ("the kernel", 0xFFFF_8000_0000_0000)):
+    cases.add(f"a command at {name}", lambda s, address=address: from_memory(s, address, 16))
+
+
+def cut(s, number, body, readable):
+    """A command of which only the first bytes can be read."""
+    buffer = Buffer(ROOM)
+    data = struct.pack("<IHHQ", number, (16 + len(body)) // 4, ROOM // 4, buffer.address) + body
+    area = s.area(Area, 8192, prot=READ | WRITE)
+    start = area.address + 4096 - readable
+    ctypes.memmove(start, data[:readable], readable)
+    libc.mprotect(ctypes.c_void_p(area.address + 4096), ctypes.c_size_t(4096), 0)
+    return from_memory(s, start, len(data))
+
+
+COMMANDS = {"ALLOC_PD": (3, bytes(8)), "CREATE_QP": (24, bytes(80)), "CREATE_AH": (5, bytes(56)), "REG_MR": (9, bytes(48))}
+for name, (number, body) in COMMANDS.items():
+    for readable in sorted({0, 4, 8, 12, 16, len(body) + 8, len(body) + 15}):
+        cases.add(
+            f"{name} of which {readable} bytes are there",
+            lambda s, number=number, body=body, readable=readable: cut(s, number, body, readable),
+        )
+cases.add("by writev", lambda s: os.writev(s.context.fd, [PD, struct.pack("<Q", Buffer(ROOM).address)]))
+cases.add("by pwrite", lambda s: os.pwrite(s.context.fd, PD + bytes(8), 0))
+cases.add("two commands at once", lambda s: write(s, (PD + bytes(8)) * 2))
+
+cases = Cases("ioctl")
+
+
+def ioctl(s, object_id, method, attributes=(), driver=DRIVER_EFA, length=None, count=None, reserved=(0, 0), context=None):
+    """An ioctl with a header that may lie."""
+    count = len(attributes) if count is None else count
+    length = 24 + 16 * count if length is None else length
+    request = bytearray(struct.pack("<HHHHQII", length, object_id, method, count, reserved[0], driver, reserved[1]))
+    for attribute in attributes:
+        request += attribute.pack()
+    fcntl.ioctl((context or s.context).fd, IOCTL, request.ljust(4096, b"\0"))
+
+
+# All methods of all objects, without attributes: whether there is such a method, and whether it needs any.
+
+METHODS = (*range(10), *(0x1000 + number for number in range(3)), 0x2000, 0xFFFF)
+for object_id in (*range(21), 0x1000, 0x1001, 0x2000, 0xFFFF):
+
+    def methods(s, object_id=object_id):
+        return [attempt(ioctl, s, object_id, method, context=s.raw()) for method in METHODS]
+
+    cases.add(f"all methods of object {object_id:#x}", methods)
+    cases.add(
+        f"all methods of object {object_id:#x} with a context",
+        lambda s, object_id=object_id: [attempt(ioctl, s, object_id, method) for method in METHODS],
+    )
+for driver in (0, 1, 16, 18, 0xFFFF_FFFF):
+    cases.add(f"driver {driver:#x}", lambda s, driver=driver: ioctl(s, 0, 4, driver=driver))
+for reserved in ((1, 0), (1 << 63, 0), (0, 1), (0, 1 << 31)):
+    cases.add(f"reserved {reserved[0]:#x} {reserved[1]:#x}", lambda s, reserved=reserved: ioctl(s, 0, 4, reserved=reserved))
+for length in (0, 8, 23, 24, 25, 40, 4096, 0xFFFF):
+    cases.add(f"length {length}", lambda s, length=length: ioctl(s, 0, 4, length=length))
+for count in (1, 2, 254, 255, 4095, 0xFFFF):
+    cases.add(f"{count} attributes", lambda s, count=count: ioctl(s, 0, 4, count=count, length=24 + 16 * count & 0xFFFF))
+cases.add(
+    "many attributes that nobody knows", lambda s: ioctl(s, 0, 4, [objects.uverbs.Attribute(99, 0, 0, mandatory=False)] * 200)
+)
+cases.add(
+    "a mandatory one last",
+    lambda s: ioctl(s, 0, 4, [*[objects.uverbs.Attribute(99, 0, 0, mandatory=False)] * 20, objects.uverbs.Attribute(98, 0, 0)]),
+)
+
+
+def flags(s, value):
+    attribute = pointer_in(0, bytes(8))
+    attribute.flags = value
+    return ioctl(s, 0, 7, (attribute,))
+
+
+for value in (0, 2, 3, 0x8000, 0xFFFF):
+    cases.add(f"attribute flags {value:#x}", lambda s, value=value: flags(s, value))
+for number in (0, 1, 0xC018_1B02, 0xC018_1B00, 0x4018_1B01, 0xC020_1B01, 0x5401):
+    cases.add(f"request {number:#x}", lambda s, number=number: fcntl.ioctl(s.context.fd, number, bytearray(64)) and None)
+for name, address in (("0", 0), ("4096", 4096), ("the kernel", 0xFFFF_8000_0000_0000)):
+
+    def at(s, address=address):
+        if libc.ioctl(s.context.fd, ctypes.c_ulong(IOCTL), ctypes.c_void_p(address)) < 0:
+            raise OSError(ctypes.get_errno(), "ioctl")
+
+    cases.add(f"a request at {name}", at)
+
+
+def cut_ioctl(s, readable, writable=True):
+    """A request of which only the first bytes can be read, or none be written."""
+    data = struct.pack("<HHHHQII", 40, objects.OBJECT_MR, objects.METHOD_MR_DESTROY, 1, 0, DRIVER_EFA, 0)
+    data += objects.object_handle(0, 77).pack()
+    area = s.area(Area, 8192, prot=READ | WRITE)
+    start = area.address + 4096 - readable
+    ctypes.memmove(start, data[:readable], readable)
+    libc.mprotect(ctypes.c_void_p(area.address + 4096), ctypes.c_size_t(4096), 0)
+    if not writable:
+        libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(4096), READ)
+    if libc.ioctl(s.context.fd, ctypes.c_ulong(IOCTL), ctypes.c_void_p(start)) < 0:
+        raise OSError(ctypes.get_errno(), "ioctl")
+
+
+for readable in (0, 1, 23, 24, 32, 39, 40):
+    cases.add(f"a request of which {readable} bytes are there", lambda s, readable=readable: cut_ioctl(s, readable))
+cases.add("a request that can't be written", lambda s: cut_ioctl(s, 40, writable=False))
+
+
+def created_unwritable(s, make):
+    """The handle of a new object can't be told."""
+    request = {}
+
+    def capture(object_id, method, *attributes, driver=DRIVER_EFA):
+        data = struct.pack("<HHHHQII", 24 + 16 * len(attributes), object_id, method, len(attributes), 0, driver, 0)
+        request["data"] = data + b"".join(attribute.pack() for attribute in attributes)
+        request["keep"] = attributes
+        area = s.area(Area, 4096, prot=READ | WRITE)
+        ctypes.memmove(area.address, request["data"], len(request["data"]))
+        libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(4096), READ)
+        if libc.ioctl(s.context.fd, ctypes.c_ulong(IOCTL), ctypes.c_void_p(area.address)) < 0:
+            raise OSError(ctypes.get_errno(), "ioctl")
+        return {0: 0}
+
+    s.context, s.pd, s.a_cq
+    s.context.ioctl = capture
+    try:
+        return make()
+    finally:
+        del s.context.ioctl
+
+
+cases.add("a CQ whose handle can't be told", lambda s: created_unwritable(s, s.cq))
+cases.add("a QP whose handle can't be told", lambda s: created_unwritable(s, lambda: s.qp(objects.IoctlQueuePair)))
+cases.add("an MR whose handle can't be told", lambda s: created_unwritable(s, lambda: s.mr(kind=objects.IoctlMemoryRegion)))
+
+# Files.
+
+cases = Cases("file")
+
+
+@cases.case("opened for reading only")
+def read_only(s):
+    fd = os.open(s.function.uverbs(), os.O_RDONLY)
+    s.stack.callback(os.close, fd)
+    return attempt(os.write, fd, PD + bytes(8)), attempt(fcntl.ioctl, fd, IOCTL, bytearray(64))
+
+
+@cases.case("lseek")
+def lseek(s):
+    return os.lseek(s.context.fd, 0, os.SEEK_END)
+
+
+@cases.case("fcntl")
+def flags_of_file(s):
+    fcntl.fcntl(s.context.fd, fcntl.F_SETFL, os.O_NONBLOCK)
+    return s.context.alloc_pd()[1][:4]
+
+
+@cases.case("another user's process writes")
+def other_user(s):
+    pd = s.pd
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.setuid(1000)
+        results = attempt(s.context.dealloc_pd, pd), attempt(s.cq), attempt(s.context.alloc_pd)
+        os.write(writer, " ".join(result.split("=")[0] for result in results).encode())
+        os._exit(0)
+    os.waitpid(process, 0)
+    os.close(writer)
+    result = os.read(reader, 4096).decode()
+    os.close(reader)
+    return result
+
+
+@cases.case("nothing waits on the asynchronous file")
+def asynchronous(s):
+    os.set_blocking(s.context.async_fd, False)
+    return attempt(os.read, s.context.async_fd, 64), attempt(os.write, s.context.async_fd, b"x"), attempt(s.a_qp.destroy)
+
+
+@cases.case("completion channels")
+def channels(s):
+    channel = objects.CompletionChannel(s.context)
+    os.set_blocking(channel.fd, False)
+    results = attempt(os.read, channel.fd, 64), attempt(os.read, channel.fd, 4), attempt(os.write, channel.fd, b"x")
+    channel.close()
+    return results
+
+
+cases.add(
+    "a completion channel by ioctl", lambda s: os.close(s.context.ioctl(objects.OBJECT_COMP_CHANNEL, 0, objects.new_handle(0))[0])
+)
+cases.add(
+    "an asynchronous file by ioctl", lambda s: os.close(s.context.ioctl(objects.OBJECT_ASYNC_EVENT, 0, objects.new_handle(0))[0])
+)

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Mapping what the device and the driver let a process map."""
+
+import ctypes
+import mmap
+import os
+import signal
+
+from harness import Cases, attempt
+from memory import EXEC, PAGE, READ, WRITE, Area, Mapped, libc, map_memory
+from objects import CQ_WITH_COMPLETION_CHANNEL
+from selftest import errno_name
+
+cases = Cases("mmap")
+SHARED, PRIVATE, SHARED_VALIDATE, POPULATE, LOCKED = 1, 2, 3, 0x8000, 0x2000
+RX_RING = 2 * PAGE
+
+
+def kinds(s):
+    """Key and length of each thing that can be mapped."""
+    cq = s.cq(cqe=256, flags=CQ_WITH_COMPLETION_CHANNEL).response
+    qp = s.qp(send_cq=s.a_cq.handle, max_send_wr=128, sq_ring_size=128 * 64, rq_ring_size=RX_RING).response
+    return {
+        "cq ring": (cq.q_mmap_key, cq.q_mmap_size),
+        "cq doorbell": (cq.db_mmap_key, PAGE),
+        "sq doorbell": (qp.sq_db_mmap_key, PAGE),
+        "llq": (qp.llq_desc_mmap_key, 128 * 64),
+        "rq doorbell": (qp.rq_db_mmap_key, PAGE),
+        "rq ring": (qp.rq_mmap_key, qp.rq_mmap_size),
+    }
+
+
+NAMES = ("cq ring", "cq doorbell", "sq doorbell", "llq", "rq doorbell", "rq ring")
+
+
+def mapped(s, key, length, prot=READ | WRITE, flags=SHARED, context=None):
+    """Maps and, if it can be read, reads the first byte. Device memory is not read."""
+    area = s.area(Area, length, prot=prot, flags=flags, fd=(context or s.context).fd, offset=key)
+    return area
+
+
+def add(name, kind, function):
+    def run(s):
+        s.shows_commands = False
+        return attempt(lambda: function(s, *kinds(s)[kind]) and None)
+
+    cases.add(f"{kind}: {name}", run)
+
+
+for kind in NAMES:
+    for name, prot in (
+        ("nothing", 0),
+        ("reading", READ),
+        ("writing", WRITE),
+        ("both", READ | WRITE),
+        ("executing", EXEC),
+        ("reading and executing", READ | EXEC),
+        ("all", READ | WRITE | EXEC),
+    ):
+        add(f"for {name}", kind, lambda s, key, length, prot=prot: mapped(s, key, length, prot))
+    for name, flags in (
+        ("private", PRIVATE),
+        ("validated", SHARED_VALIDATE),
+        ("populated", SHARED | POPULATE),
+        ("locked", SHARED | LOCKED),
+        ("anonymous", SHARED | mmap.MAP_ANONYMOUS),
+        ("neither shared nor private", 0),
+        ("with huge pages", SHARED | 0x40000),
+        ("no reserve", SHARED | 0x4000),
+    ):
+        add(name, kind, lambda s, key, length, flags=flags: mapped(s, key, length, flags=flags))
+    for name, change in (
+        ("a page less", lambda key, length: (key, length - PAGE)),
+        ("a page more", lambda key, length: (key, length + PAGE)),
+        ("a byte less", lambda key, length: (key, length - 1)),
+        ("a byte more", lambda key, length: (key, length + 1)),
+        ("half", lambda key, length: (key, length // 2)),
+        ("a byte", lambda key, length: (key, 1)),
+        ("nothing at all", lambda key, length: (key, 0)),
+        ("from its second page on", lambda key, length: (key + PAGE, length - PAGE)),
+        ("1 GiB", lambda key, length: (key, 1 << 30)),
+        ("at an offset in a page", lambda key, length: (key + 8, length)),
+    ):
+        add(name, kind, lambda s, key, length, change=change: mapped(s, *change(key, length)))
+    add("twice", kind, lambda s, key, length: mapped(s, key, length) and mapped(s, key, length))
+    add("of another context", kind, lambda s, key, length: mapped(s, key, length, context=s.open()))
+    add("without a context", kind, lambda s, key, length: mapped(s, key, length, context=s.raw()))
+
+    @cases.case(f"{kind}: changed afterwards")
+    def protect(s, kind=kind):
+        s.shows_commands = False
+        key, length = kinds(s)[kind]
+        results = []
+        for before in (READ, WRITE, READ | WRITE):
+            area = mapped(s, key, length, before)
+            for after in (0, READ, WRITE, READ | WRITE, READ | EXEC):
+                failed = libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(length), after)
+                results.append(errno_name(ctypes.get_errno()) if failed else "ok")
+        return results
+
+    @cases.case(f"{kind}: a part unmapped, moved, extended")
+    def moved(s, kind=kind):
+        s.shows_commands = False
+        key, length = kinds(s)[kind]
+        results = []
+        for old, new in ((length, length + PAGE), (length, length), (length, max(length - PAGE, PAGE)), (0, length)):
+            area = mapped(s, key, length)
+            libc.mremap.restype = ctypes.c_void_p
+            got = libc.mremap(ctypes.c_void_p(area.address), ctypes.c_size_t(old), ctypes.c_size_t(new), 1)
+            results.append(errno_name(ctypes.get_errno()) if got == ctypes.c_void_p(-1).value else "ok")
+            if results[-1] == "ok" and old == 0:
+                # A second mapping.
+                s.area(Mapped, got, new)
+            elif results[-1] == "ok":
+                area.address, area.length = got, new
+        return results
+
+    @cases.case(f"{kind}: kept over the destruction of its object")
+    def outlives(s, kind=kind):
+        s.shows_commands = False
+        cq = s.cq(cqe=256, flags=CQ_WITH_COMPLETION_CHANNEL)
+        qp = s.qp(send_cq=s.a_cq.handle, max_send_wr=128, sq_ring_size=128 * 64, rq_ring_size=RX_RING)
+        c, q = cq.response, qp.response
+        key, length = {
+            "cq ring": (c.q_mmap_key, c.q_mmap_size),
+            "cq doorbell": (c.db_mmap_key, PAGE),
+            "sq doorbell": (q.sq_db_mmap_key, PAGE),
+            "llq": (q.llq_desc_mmap_key, 128 * 64),
+            "rq doorbell": (q.rq_db_mmap_key, PAGE),
+            "rq ring": (q.rq_mmap_key, q.rq_mmap_size),
+        }[kind]
+        area = mapped(s, key, length)
+        cq.destroy()
+        qp.destroy()
+        again = attempt(lambda: mapped(s, key, length) and None)
+        # What was mapped can be written until it is unmapped.
+        return again, touched(area)
+
+    @cases.case(f"{kind}: kept over the end of its context")
+    def outlives_context(s, kind=kind):
+        s.shows_commands = False
+        key, length = kinds(s)[kind]
+        area = mapped(s, key, length)
+        before = touched(area)
+        s.context.close()
+        s.context.fd, s.context.async_fd = os.open("/dev/null", os.O_RDONLY), None
+        return before, touched(area)
+
+    @cases.case(f"{kind}: inherited by a child")
+    def inherited(s, kind=kind):
+        s.shows_commands = False
+        key, length = kinds(s)[kind]
+        return touched(mapped(s, key, length)), touched(mapped(s, key, length, WRITE))
+
+
+def touched(area):
+    """How a child fares that writes to the memory: how it ended."""
+    process = os.fork()
+    if process == 0:
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        signal.signal(signal.SIGBUS, signal.SIG_DFL)
+        resource_limit()
+        # Not where a doorbell is.
+        ctypes.memset(area.address + 4088, 0, 1)
+        os._exit(0)
+    status = os.waitpid(process, 0)[1]
+    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit-{os.WEXITSTATUS(status)}"
+
+
+def resource_limit():
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+for page in (0, 1, 2, 77, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 51) - 1):
+    cases.add(f"nothing has key {page:#x}", lambda s, page=page: attempt(lambda: mapped(s, page * PAGE, PAGE) and None))
+    cases.add(
+        f"without a context, key {page:#x}",
+        lambda s, page=page: attempt(lambda: mapped(s, page * PAGE, PAGE, context=s.raw()) and None),
+    )
+
+
+@cases.case("a completion queue's ring is zero")
+def zero(s):
+    ring = s.cq(cqe=256).response
+    area = mapped(s, ring.q_mmap_key, ring.q_mmap_size, READ)
+    return ring.q_mmap_size, ctypes.string_at(area.address, area.length) == bytes(area.length)
+
+
+@cases.case("a receive queue's ring is zero")
+def zero_rq(s):
+    ring = s.qp(rq_ring_size=RX_RING).response
+    area = mapped(s, ring.rq_mmap_key, ring.rq_mmap_size, READ)
+    return ring.rq_mmap_size, ctypes.string_at(area.address, area.length) == bytes(area.length)
+
+
+@cases.case("two mappings show the same")
+def same(s):
+    ring = s.qp(rq_ring_size=RX_RING).response
+    first, second = (mapped(s, ring.rq_mmap_key, ring.rq_mmap_size) for _ in range(2))
+    ctypes.memset(first.address + 4095, 7, 2)
+    return ctypes.string_at(second.address + 4094, 4)
+
+
+@cases.case("keys of objects that come and go")
+def keys(s):
+    s.shows_commands = False
+    found = []
+    for _ in range(3):
+        cqs = [s.cq().response.q_mmap_key // PAGE for _ in range(2)]
+        qp = s.qp()
+        found += [*cqs, *(key // PAGE for key in (qp.response.sq_db_mmap_key, qp.response.rq_mmap_key))]
+        qp.destroy()
+    return found
+
+
+@cases.case("at an address where something is")
+def fixed(s):
+    ring = s.cq().response
+    area = s.area(Area, PAGE)
+    return map_memory(PAGE, READ, SHARED, s.context.fd, ring.q_mmap_key, area.address) == area.address
+
+
+@cases.case("unmapped in a fork's child")
+def unmapped_in_child(s):
+    ring = s.cq().response
+    area = mapped(s, ring.q_mmap_key, PAGE)
+    process = os.fork()
+    if process == 0:
+        os._exit(-libc.munmap(area.address, PAGE))
+    return os.waitpid(process, 0)[1], ctypes.string_at(area.address, 4)
+
+
+cases.add("by way of reading the file", lambda s: os.read(s.context.fd, 1))
+cases.add("by way of pread", lambda s: os.pread(s.context.fd, 1, 0))

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Processes and threads: at the same time, killed in the middle, forked."""
+
+import collections
+import contextlib
+import ctypes
+import itertools
+import os
+import signal
+import struct
+import threading
+import time
+
+import objects
+from harness import Cases, Worker, attempt
+from memory import libc
+
+cases = Cases("process")
+PROCESSES, ROUNDS = 6, 30
+
+# Of handles to the same peer the device has just one.
+PEERS = (struct.pack(">QQ", 0xFE80 << 48, number) for number in itertools.count(1))
+
+
+def fork(work):
+    """Runs something in a process of its own."""
+    process = os.fork()
+    if process == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            os.write(1, f"# {type(error).__name__}: {error}\n".encode())
+            os._exit(1)
+    return process
+
+
+def ends(processes):
+    """How processes ended, and how many of them so."""
+    counts = collections.Counter()
+    for process in processes:
+        status = os.waitpid(process, 0)[1]
+        counts[signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit-{os.WEXITSTATUS(status)}"] += 1
+    return ", ".join(f"{count} {end}" for end, count in sorted(counts.items()))
+
+
+def no_commands(s):
+    """The order of what happens at the same time is not certain, and nor is how often a killed process got round."""
+    s.shows_commands = None
+
+
+KINDS = {
+    "pd": (lambda s: s.context.alloc_pd()[0], lambda s, pd: s.context.dealloc_pd(pd)),
+    "cq": (lambda s: s.cq(), lambda s, cq: cq.destroy()),
+    "cq with events": (lambda s: s.cq(flags=1), lambda s, cq: cq.destroy()),
+    "qp": (lambda s: s.qp(), lambda s, qp: qp.destroy()),
+    "mr": (lambda s: s.mr(), lambda s, mr: mr.dereg()),
+    "ah": (lambda s: s.ah(dgid=next(PEERS)), lambda s, ah: ah.destroy()),
+    "context": (lambda s: s.open(), lambda s, context: None),
+}
+
+
+for kind, (make, destroy) in KINDS.items():
+
+    def processes(s, make=make, destroy=destroy):
+        s.shows_commands = False
+
+        def work():
+            mine = Worker(s.function, s.by_name)
+            for _ in range(ROUNDS if make is not KINDS["context"][0] else 8):
+                destroy(mine, make(mine))
+
+        return ends([fork(work) for _ in range(PROCESSES)])
+
+    cases.add(f"{kind}: processes at the same time", processes)
+
+    def threads(s, make=make, destroy=destroy):
+        s.shows_commands = False
+        s.pd, s.a_cq, s.page
+        results = collections.Counter()
+
+        def work():
+            for _ in range(ROUNDS):
+                results[attempt(lambda: destroy(s, make(s)))] += 1
+
+        workers = [threading.Thread(target=work) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        return ", ".join(f"{count} {result}" for result, count in sorted(results.items()))
+
+    if kind != "context":
+        cases.add(f"{kind}: threads at the same time", threads)
+
+    def race(s, make=make, destroy=destroy):
+        """Several threads destroy the same object: one can."""
+        no_commands(s)
+        s.pd, s.a_cq, s.page
+        rounds = []
+        for _ in range(ROUNDS):
+            thing, results, start = make(s), [], threading.Barrier(3)
+
+            def work(thing=thing, results=results, start=start):
+                start.wait()
+                results.append(attempt(destroy, s, thing))
+
+            workers = [threading.Thread(target=work) for _ in range(3)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+            rounds.append(results.count("ok") == 1 and {"ok", *results} <= {"ok", "ENOENT", "EBUSY"})
+        return "one of three each time" if all(rounds) else f"{rounds.count(False)} rounds in which not just one could"
+
+    if kind != "context":
+        cases.add(f"{kind}: destroyed by threads at the same time", race)
+
+    def killed(s, make=make, destroy=destroy):
+        no_commands(s)
+        reader, writer = os.pipe()
+
+        def work():
+            mine = Worker(s.function, s.by_name)
+            while True:
+                make(mine)
+                os.write(writer, b".")
+                destroy(mine, make(mine))
+
+        processes = [fork(work) for _ in range(3)]
+        for _ in range(12):
+            os.read(reader, 1)
+        for process in processes:
+            os.kill(process, signal.SIGKILL)
+        result = ends(processes)
+        os.close(reader)
+        os.close(writer)
+        return result
+
+    cases.add(f"{kind}: killed in the middle", killed)
+
+
+@cases.case("killed with 1000 objects of each kind", "many")
+def thousand(s):
+    """All are taken back by the time that the process is gone."""
+    no_commands(s)
+    reader, writer = os.pipe()
+
+    def work():
+        mine = Worker(s.function, s.by_name)
+        kept = []
+        for kind in ("pd", "cq", "qp", "mr", "ah"):
+            for _ in range(1000):
+                kept.append(KINDS[kind][0](mine))
+        os.write(writer, b".")
+        time.sleep(LONG)
+
+    process = fork(work)
+    os.read(reader, 1)
+    resources = s.function.state()["resources"]
+    held = ", ".join(f"{resources[kind]} {kind}" for kind in ("pd", "cq", "qp", "mr", "ah"))
+    os.kill(process, signal.SIGKILL)
+    return held, ends([process])
+
+
+LONG = 600
+
+
+def dealloc_pd(s, pd):
+    """By ioctl: the core takes no writes of a process that has not opened the file itself."""
+    s.context.ioctl(objects.OBJECT_PD, objects.METHOD_PD_DESTROY, objects.object_handle(0, pd))
+
+
+@cases.case("a child uses and destroys what its parent made")
+def child(s):
+    cq, pd = s.a_cq, s.pd
+    result = ends([fork(lambda: (s.cq(), cq.destroy(), dealloc_pd(s, pd)))])
+    return result, attempt(cq.destroy), attempt(s.context.dealloc_pd, pd)
+
+
+@cases.case("a child outlives its parent's context")
+def orphan(s):
+    pd = s.pd
+    reader, writer = os.pipe()
+
+    def work():
+        # It is to see the end of the pipe.
+        os.close(writer)
+        os.read(reader, 1)
+        dealloc_pd(s, pd)
+        s.cq()
+
+    process = fork(work)
+    os.close(reader)
+    s.context.close()
+    s.context.fd, s.context.async_fd = os.open("/dev/null", os.O_RDONLY), None
+    os.close(writer)
+    return ends([process])
+
+
+@cases.case("a child registers memory in its parent's context")
+def child_memory(s):
+    """The memory is the child's; the region stays when the child is gone."""
+    s.pd
+    s.page
+    return ends([fork(lambda: s.mr(kind=objects.IoctlMemoryRegion))]), s.mr()
+
+
+@cases.case("the thread that made an object is gone")
+def thread_gone(s):
+    made = []
+    worker = threading.Thread(target=lambda: made.append(s.cq()))
+    s.context
+    worker.start()
+    worker.join()
+    return attempt(made[0].destroy)
+
+
+@cases.case("the file is closed while another thread uses it")
+def closed_meanwhile(s):
+    no_commands(s)
+    for _ in range(10):
+        context = s.open()
+        duplicate = os.dup(context.fd)
+
+        def work(fd=duplicate, context=context):
+            other = objects.uverbs.Context.__new__(objects.uverbs.Context)
+            other.fd, other.async_fd = fd, None
+            with contextlib.suppress(OSError):
+                while True:
+                    other.alloc_pd()
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        os.close(context.fd)
+        context.fd = os.open("/dev/null", os.O_RDONLY)
+        time.sleep(0.01)
+        os.close(duplicate)
+        # The number is not to be given to another file while the thread may use it.
+        worker.join()
+    return None
+
+
+@cases.case("the module can't be removed")
+def module(s):
+    s.context
+    if libc.syscall(176, ctypes.c_char_p(b"efa"), os.O_NONBLOCK) < 0:
+        raise OSError(ctypes.get_errno(), "delete_module")
+
+
+@cases.case("pinned memory is the process's")
+def pinned(s):
+    """As /proc/PID/status shows it: while it is registered, and after."""
+    no_commands(s)
+
+    def kilobytes():
+        with open("/proc/self/status") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("VmPin"))
+
+    memory = s.pages(64)
+    s.pd
+    before = kilobytes()
+    region = s.mr(memory.address, 64 * 4096)
+    registered = kilobytes() - before
+    cq = s.cq(buffer=(objects.BUFFER_VA, 0, s.page.address, 4096))
+    with_cq = kilobytes() - before
+    region.dereg()
+    without_region = kilobytes() - before
+    cq.destroy()
+    refused = attempt(s.mr, memory.address, 64 * 4096, access=8)
+    return registered, with_cq, without_region, refused, kilobytes() - before
+
+
+@cases.case("a signal in the middle")
+def signals(s):
+    """Commands are not cut short by signals."""
+    no_commands(s)
+    mine = Worker(s.function, s.by_name)
+    process = fork(lambda: [mine.mr().dereg() for _ in range(200)])
+    for _ in range(50):
+        for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGWINCH):
+            os.kill(process, number)
+        time.sleep(0.002)
+    return ends([process])

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Runs the cases of the differential test: each is a function of a session, and becomes one line `case: result`.
+
+A result is a text that is the same whenever the driver does the same: errno names and fields of responses, then what else
+can be seen of the driver: the admin commands that it sent, its error counters, and what the device has left afterwards.
+Numbers that the device gives out are replaced by letters in the order of their appearance; addresses lose all but their
+offset in a page.
+"""
+
+import collections
+import contextlib
+import functools
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+# Last: its programs have names of modules of Python.
+sys.path.append(str(FOLDER.parent / "kselftest"))
+
+import objects  # noqa: E402
+import selftest  # noqa: E402
+import uverbs  # noqa: E402
+
+# Seconds; kernels have 100 of them a second or more.
+JIFFY = 0.01
+
+# Seconds that a case may take.
+LIMIT = 120
+
+COUNTERS = (
+    "alloc_ucontext_err alloc_pd_err create_cq_err create_qp_err create_ah_err reg_mr_err mmap_err cmds_err no_completion_cmds"
+).split()
+
+# Kinds of numbers that the device gives out, by the names that they have in the trace and in results.
+NUMBERS = {"send_cq": "cq", "recv_cq": "cq"} | {name: name for name in ("cq", "pd", "uar", "ah", "qp", "qpn", "lkey", "rkey")}
+NUMBER = re.compile(rf"\b({'|'.join(NUMBERS)})=(0x[0-9a-f]+|\d+)")
+
+
+# What is not shown of the trace, as it does not depend on the case.
+HIDDEN = re.compile(r"^aenq KEEP_ALIVE|^read ")
+
+
+# What the kernel logs where something is very wrong.
+TROUBLE = re.compile("BUG|WARNING|Oops|INFO")
+
+
+def devices():
+    """The devices of the guest by their names, in the order in which the file has them."""
+    lines = (FOLDER / "devices").read_text().splitlines()
+    names = [line.split()[0] for line in lines if line and not line.startswith("#")]
+    return dict(zip(names, selftest.FUNCTIONS, strict=True))
+
+
+def not_for_c():
+    """The cases that can't run with the C driver: those whose result with it is listed as `not run`."""
+    for line in (FOLDER / "differences.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 6 and cells[2] == "not run":
+            yield cells[1]
+
+
+def trace(function):
+    """What the device did since the last call."""
+    recent = selftest.emulator.send({"command": "trace", "device": function.number})
+    if recent["lost"]:
+        raise selftest.Failed(f"{recent['lost']} lines of the trace are lost")
+    return [line for line in recent["lines"] if not HIDDEN.search(line)]
+
+
+class Session:
+    """What a case works with: a device, and a context with objects that are made when they are first used."""
+
+    def __init__(self, function, by_name):
+        self.function = function
+        self.by_name = by_name
+        self.stack = contextlib.ExitStack()
+        self.memory = []
+        # Whether each command is shown, or how many there were of each, or neither if it is None.
+        self.shows_commands = True
+        # What the device did so far, and what will undo that part of it that is not in there.
+        self.lines = []
+        self.hidden = []
+        self.to_undo = collections.Counter()
+
+    def take(self):
+        """Takes note of what the device did since the last call."""
+        self.lines += trace(self.function)
+
+    def prepared(self, undo, make):
+        """Makes what most cases need: its commands are shown only if one fails."""
+        self.take()
+        made = make()
+        lines = trace(self.function)
+        if all(" = SUCCESS" in line for line in lines):
+            self.to_undo[undo] += 1
+            self.hidden += lines
+        else:
+            self.lines += lines
+        return made
+
+    @functools.cached_property
+    def context(self):
+        return self.prepared("DEALLOC_UAR", self.open)
+
+    def open(self, **options):
+        """Another context."""
+        return self.stack.enter_context(uverbs.opened(self.function, **options))
+
+    def raw(self):
+        """An open device that has no context yet."""
+        return self.stack.enter_context(uverbs.Context(self.function.uverbs()))
+
+    @functools.cached_property
+    def pd(self):
+        context = self.context
+        return self.prepared("DEALLOC_PD", lambda: context.alloc_pd()[0])
+
+    @functools.cached_property
+    def a_cq(self):
+        context = self.context
+        return self.prepared("DESTROY_CQ", lambda: self.cq(context=context))
+
+    @functools.cached_property
+    def a_qp(self):
+        options = {"pd": self.pd, "send_cq": self.a_cq.handle}
+        return self.prepared("DESTROY_QP", lambda: self.qp(**options))
+
+    @functools.cached_property
+    def page(self):
+        return self.pages(1)
+
+    def pages(self, count, **options):
+        """Memory that is kept until the case is over."""
+        self.memory.append(objects.Memory(count * 4096, **options))
+        return self.memory[-1]
+
+    def area(self, make, *arguments, **options):
+        """Memory of another kind, of the module `memory`."""
+        self.memory.append(make(*arguments, **options))
+        self.stack.callback(self.memory[-1].close)
+        return self.memory[-1]
+
+    def cq(self, **options):
+        return objects.CompletionQueue(options.pop("context", self.context), **options)
+
+    def qp(self, kind=objects.QueuePair, **options):
+        context = options.pop("context", None) or self.context
+        pd = options.pop("pd") if "pd" in options else self.pd
+        send = options.pop("send_cq") if "send_cq" in options else self.a_cq.handle
+        recv = options.pop("recv_cq") if "recv_cq" in options else send
+        return kind(context, pd, send, recv, **options)
+
+    def ah(self, **options):
+        pd = options.pop("pd") if "pd" in options else self.pd
+        return objects.AddressHandle(options.pop("context", self.context), pd, **options)
+
+    def mr(self, start=None, length=4096, kind=objects.MemoryRegion, **options):
+        pd = options.pop("pd") if "pd" in options else self.pd
+        start = self.page.address if start is None else start
+        return kind(options.pop("context", self.context), pd, start, length, **options)
+
+    def close(self):
+        self.stack.close()
+
+
+class Worker(Session):
+    """What a process of its own works with: the trace is left to its parent."""
+
+    def prepared(self, undo, make):
+        return make()
+
+
+# How what a case returns becomes text.
+
+
+@functools.singledispatch
+def show(value):
+    return str(value)
+
+
+@show.register
+def _(value: None):
+    return "ok"
+
+
+@show.register(tuple)
+@show.register(list)
+def _(value):
+    return " ".join(show(one) for one in value)
+
+
+@show.register
+def _(value: bytes):
+    for byte, name in ((b"\0", "zeros"), (b"\xff", "untouched")):
+        if len(value) > 3 and value == byte * len(value):
+            return f"{len(value)}B-{name}"
+    return value.hex() or "empty"
+
+
+@show.register
+def _(value: objects.CompletionQueue):
+    response = value.response
+    if value.raw and set(value.raw) == {0xFF}:
+        return f"cqe={int.from_bytes(value.cqe.bytes(), 'little')} untouched"
+    return (
+        f"cqe={int.from_bytes(value.cqe.bytes(), 'little')} cq={response.cq_idx} db_off@{response.db_off:#x}"
+        f" comp_mask={response.comp_mask:#x} ring={key(response.q_mmap_key)}/{response.q_mmap_size}B db={key(response.db_mmap_key)}"
+    )
+
+
+@show.register
+def _(value: objects.QueuePair):
+    r = value.response
+    return (
+        f"qpn={value.qpn} caps={'/'.join(map(str, value.caps))} comp_mask={r.comp_mask:#x}"
+        f" sq_db@{r.sq_db_offset:#x} rq_db@{r.rq_db_offset:#x} llq@{r.llq_desc_offset:#x}"
+        f" sub_cqs={r.send_sub_cq_idx}/{r.recv_sub_cq_idx}"
+        f" keys={key(r.sq_db_mmap_key)},{key(r.llq_desc_mmap_key)},{key(r.rq_db_mmap_key)},{key(r.rq_mmap_key)}/{r.rq_mmap_size}B"
+    )
+
+
+@show.register
+def _(value: objects.MemoryRegion):
+    return f"lkey={value.lkey} rkey={value.rkey}"
+
+
+@show.register
+def _(value: objects.AddressHandle):
+    return f"ah={value.number} comp_mask={value.comp_mask:#x}"
+
+
+def key(offset):
+    """A key for mmap as a number of pages; 0 can be one."""
+    return f"{offset >> 12}+{offset & 4095}" if offset & 4095 else offset >> 12
+
+
+def attempt(action, *arguments, **options):
+    """The text of what an action returns, or the name of the errno with which it fails."""
+    try:
+        return show(action(*arguments, **options))
+    except OSError as error:
+        return selftest.errno_name(error.errno)
+
+
+# The text of what the device did.
+
+MASKS = (
+    (re.compile(r"^aq \d+ "), ""),
+    (re.compile(r" \[\d+ in flight\]$"), ""),
+    (re.compile(r"\b(ba|rq_ba)=0x([0-9a-f]+)"), lambda match: f"{match[1]}={match[2][-3:] if match[2] != '0' else 'none'}"),
+    (re.compile(r"pages=\[([^\]]*)\]"), lambda match: f"pages={sum(page != '0' for page in match[1].split(', '))}"),
+    (re.compile(r"(?:direct|indirect)=0x[0-9a-f]+/\d+B"), "list"),
+    (re.compile(r"buffer=0x[0-9a-f]+"), "buffer"),
+    # Where the doorbells and the send queue are depends on the numbers.
+    (re.compile(r", (sq_db|rq_db|llq|db)=0x[0-9a-f]+"), ""),
+    (re.compile(r" = SUCCESS"), " ="),
+    (re.compile(r" =$"), ""),
+)
+
+
+def command(line, memory):
+    """A line of the trace as a part of a result."""
+    for pattern, replacement in MASKS:
+        line = pattern.sub(replacement, line)
+    return re.sub(r"\biova=0x([0-9a-f]+)", lambda match: f"iova={place(int(match[1], 16), memory)}", line)
+
+
+def place(address, memory):
+    """An address relative to the memory of the case that it is in."""
+    for number, one in enumerate(memory):
+        if one.address <= address < one.address + one.length:
+            return f"memory{number}+{address - one.address:#x}"
+    return f"{address:#x}"
+
+
+def offsets(text, lines):
+    """Says of offsets in a response whether they are what the device gave, whole or within a page."""
+    given = collections.defaultdict(set)
+    for line in lines:
+        for name, value in re.findall(r"\b(sq_db|rq_db|llq|db)=0x([0-9a-f]+)", line):
+            given[name].add(int(value, 16))
+
+    def say(match):
+        name, value = match[1], int(match[2], 16)
+        whole = given["db" if name == "db_off" else name]
+        if value in {one % 4096 for one in whole}:
+            return f"{name}=in-page"
+        return f"{name}=whole" if value in whole else f"{name}={value:#x}"
+
+    return re.sub(r"\b(db_off|sq_db|rq_db|llq)@0x([0-9a-f]+)", say, text)
+
+
+def letters(text):
+    """Replaces the numbers that the device gave out by letters."""
+    seen = collections.defaultdict(dict)
+
+    def replace(match):
+        kind = seen[NUMBERS[match[1]]]
+        number = kind.setdefault(int(match[2], 0), len(kind))
+        return f"{match[1]}={chr(ord('A') + number)}" if number < 26 else f"{match[1]}=#{number}"
+
+    return NUMBER.sub(replace, text)
+
+
+class Cases:
+    """The cases of one subject, in their order."""
+
+    all = {}
+
+    def __init__(self, subject, device="efa3"):
+        self.subject = subject
+        self.device = device
+        self.prefix = ""
+
+    def add(self, name, function, device=None):
+        """Adds a case: its result is what `function` returns for a session, or the name of the errno that it raises."""
+        name = f"{self.subject}: {self.prefix}{name}"
+        if name in self.all or "|" in name or "#" in name:
+            raise ValueError(f"{name}: a case needs a name of its own, without | and #")
+        self.all[name] = (function, device or self.device)
+
+    def case(self, name, device=None):
+        """Makes a case of a function."""
+
+        def decorator(function):
+            self.add(name, function, device)
+            return function
+
+        return decorator
+
+
+class Runner:
+    """Runs cases and prints their results."""
+
+    def __init__(self):
+        self.devices = devices()
+        self.skipped = set(not_for_c()) if selftest.DRIVER == "c" else set()
+        self.counters = {}
+        self.values = {}
+        self.last_read = 0
+        for function in self.devices.values():
+            function.clear()
+            trace(function)
+            self.values[function.number] = self.read_counters(function)
+        self.idle = {function.number: function.state()["resources"] for function in self.devices.values()}
+        self.log = selftest.KernelLog()
+
+    def read_counters(self, function):
+        """The error counters as they are now. The core shows the values of the same jiffy again."""
+        if function.number not in self.counters:
+            (name,) = function.names("infiniband")
+            folder = function.sysfs / "infiniband" / name / "hw_counters"
+            # What was read before is not shown again.
+            (folder / "lifespan").write_text("0")
+            self.counters[function.number] = [folder / name for name in COUNTERS]
+        time.sleep(max(0, self.last_read + JIFFY - time.monotonic()))
+        values = [int(path.read_text()) for path in self.counters[function.number]]
+        self.last_read = time.monotonic()
+        return values
+
+    def changes(self, function):
+        """Error counters that have changed since the last call."""
+        before, now = self.values[function.number], self.read_counters(function)
+        self.values[function.number] = now
+        return [f"{name} +{after - value}" for name, value, after in zip(COUNTERS, before, now) if after != value]
+
+    def run(self, subjects):
+        done = 0
+        for name, (function, device) in Cases.all.items():
+            if subjects and not any(name.startswith(subject) for subject in subjects):
+                continue
+            result = "not run" if name in self.skipped else self.run_one(function, self.devices[device])
+            print(f"{name} | {result}", flush=True)
+            done += 1
+        print(f"{done} cases have run", flush=True)
+
+    def run_one(self, case, function):
+        """The result of a case as one line."""
+        session = Session(function, self.devices)
+        signal.alarm(LIMIT)
+        try:
+            result = attempt(case, session)
+            if "\n" in result or "|" in result:
+                result = repr(result)
+        except Exception as error:
+            result = f"BROKEN {type(error).__name__}: {error}".replace("\n", " ").replace("|", "/")
+        session.take()
+        session.close()
+        signal.alarm(0)
+        closing = trace(function)
+
+        parts = [offsets(result, session.hidden + session.lines)]
+        shown = [command(line, session.memory) for line in session.lines]
+        closed = [re.sub(r"\(.*?\)", "", command(line, ())) for line in closing]
+        if session.shows_commands:
+            parts += [", ".join(shown)] if shown else []
+        elif session.shows_commands is not None:
+            counts = collections.Counter(re.sub(r"\(.*?\)", "", line).split()[0] for line in shown)
+            parts += [", ".join(f"{count} {line}" for line, count in sorted(counts.items()))] if counts else []
+        counts = collections.Counter(closed) - session.to_undo
+        if session.shows_commands is None:
+            counts.clear()
+        parts += ["closing: " + ", ".join(f"{line} {count}" for line, count in counts.items())] if counts else []
+        parts += self.changes(function)
+        resources = function.state()["resources"]
+        parts += [f"left: {name} {count}" for name, count in resources.items() if count != self.idle[function.number][name]]
+        self.idle[function.number] = resources
+        parts += [f"kernel: {text}" for level, text in self.log.records() if level <= 4 and TROUBLE.search(text)]
+        return letters("; ".join(parts))
+
+
+def on_alarm(number, frame):
+    raise selftest.Failed(f"it took more than {LIMIT} s")
+
+
+signal.signal(signal.SIGALRM, on_alarm)

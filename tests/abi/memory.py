@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Memory whose pages are certainly scattered, or certainly in one piece, and DMA buffers of it."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import struct
+from pathlib import Path
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+PAGE = 4096
+HUGE_PAGE = 2 << 20
+READ, WRITE, EXEC = mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC
+MAP_FIXED, MAP_NORESERVE, MAP_HUGETLB = 0x10, 0x4000, 0x40000
+
+UDMABUF_CREATE_LIST = 0x40087543
+UDMABUF_CLOEXEC = 1
+DMA_HEAP_ALLOC = 0xC0184800
+
+
+def map_memory(length, prot=READ | WRITE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, fd=-1, offset=0, address=None):
+    """mmap(2), at an address of the caller's choice if that matters."""
+    got = libc.mmap(address, length, prot, flags | (MAP_FIXED if address else 0), fd, offset)
+    if got == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "mmap")
+    return got
+
+
+class Area:
+    """Some memory."""
+
+    def __init__(self, length, **options):
+        self.length = length
+        self.address = map_memory(length, **options)
+
+    def close(self):
+        libc.munmap(self.address, self.length)
+
+
+class Mapped(Area):
+    """What was mapped otherwise."""
+
+    def __init__(self, address, length):
+        self.address, self.length = address, length
+
+
+class Scattered(Area):
+    """Pages of which no two are neighbours for a device: they are all the same one."""
+
+    def __init__(self, count, prot=READ | WRITE):
+        super().__init__(count * PAGE, prot=0)
+        fd = os.memfd_create("scattered")
+        os.ftruncate(fd, PAGE)
+        for page in range(count):
+            map_memory(PAGE, prot, mmap.MAP_SHARED, fd, address=self.address + page * PAGE)
+        os.close(fd)
+
+
+class Contiguous(Area):
+    """Huge pages, each of which is in one piece. They are all the same one, so that no two of them are."""
+
+    def __init__(self, count=1):
+        want_huge_pages()
+        # An address that is a multiple of a huge page.
+        self.reserved = Area((count + 1) * HUGE_PAGE, prot=0, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+        self.length = count * HUGE_PAGE
+        self.address = -(-self.reserved.address // HUGE_PAGE) * HUGE_PAGE
+        fd = os.memfd_create("huge", os.MFD_HUGETLB | os.MFD_HUGE_2MB)
+        os.ftruncate(fd, HUGE_PAGE)
+        for page in range(count):
+            map_memory(HUGE_PAGE, READ | WRITE, mmap.MAP_SHARED | MAP_HUGETLB, fd, address=self.address + page * HUGE_PAGE)
+        os.close(fd)
+        ctypes.memset(self.address, 1, 1)
+
+    def close(self):
+        self.reserved.close()
+
+
+def want_huge_pages(count=8):
+    """Makes sure that there are some huge pages."""
+    path = Path("/proc/sys/vm/nr_hugepages")
+    if int(path.read_text()) < count:
+        path.write_text(str(count))
+    if int(path.read_text()) < count:
+        raise RuntimeError("the guest has no huge pages")
+
+
+def dmabuf(pages, size=1):
+    """A DMA buffer of these pages, by their numbers, of a new file of `size` pages."""
+    file = os.memfd_create("dmabuf", os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, size * PAGE)
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    request = bytearray(struct.pack("<II", UDMABUF_CLOEXEC, len(pages)))
+    request += b"".join(struct.pack("<IIQQ", file, 0, page * PAGE, PAGE) for page in pages)
+    device = os.open("/dev/udmabuf", os.O_RDWR)
+    try:
+        return fcntl.ioctl(device, UDMABUF_CREATE_LIST, request)
+    finally:
+        os.close(device)
+        os.close(file)
+
+
+def heap(length):
+    """A DMA buffer of the system's heap."""
+    request = bytearray(struct.pack("<QIIQ", length, 0, os.O_RDWR | os.O_CLOEXEC, 0))
+    device = os.open("/dev/dma_heap/system", os.O_RDWR)
+    try:
+        fcntl.ioctl(device, DMA_HEAP_ALLOC, request)
+    finally:
+        os.close(device)
+    return struct.unpack_from("<I", request, 8)[0]

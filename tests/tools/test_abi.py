@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+import unittest
+from unittest import mock
+
+import support
+from efa_tools import abi
+from efa_tools.failure import Failure
+
+HEAD = "# Where the drivers differ\n\n| case | c | rust | reason |\n|---|---|---|---|\n"
+
+
+def output(**cases):
+    return "".join(f"{case} | {result}\n" for case, result in cases.items()) + f"{len(cases)} cases have run\n"
+
+
+class Table(unittest.TestCase):
+    def test_a_line_has_both_results_and_a_reason(self):
+        allowed = abi.table(HEAD + "| cq: a | EINVAL; x +1 | ok | why |\n")
+        self.assertEqual(allowed, {"cq: a": abi.Allowed({"c": "EINVAL; x +1", "rust": "ok"}, "why")})
+
+    def test_a_line_without_a_reason_is_refused(self):
+        for line in ("| cq: a | EINVAL | ok | |\n", "| cq: a | EINVAL | ok |\n"):
+            with self.assertRaisesRegex(Failure, "line above"):
+                abi.table(HEAD + line)
+
+    def test_a_case_has_one_line(self):
+        with self.assertRaisesRegex(Failure, "two lines for `cq: a`"):
+            abi.table(HEAD + "| cq: a | x | y | z |\n" * 2)
+
+    def test_the_tables_own_is_good(self):
+        abi.table((support.CLONE / "tests" / "abi" / "differences.md").read_text())
+
+
+class Results(unittest.TestCase):
+    def test_other_lines_do_not_matter(self):
+        self.assertEqual(abi.results("noise\n" + output(a="ok", b="EINVAL; c"), "c"), {"a": "ok", "b": "EINVAL; c"})
+
+    def test_a_run_that_was_cut_short_is_noticed(self):
+        for text in ("", "a | ok\n", "a | ok\n2 cases have run\n"):
+            with self.assertRaisesRegex(Failure, "did not run to their end with driver c"):
+                abi.results(text, "c")
+
+
+class Compare(unittest.TestCase):
+    def problems(self, c, rust, table=""):
+        return {case: text.split("\n")[0] for case, text in abi.compare({"c": c, "rust": rust}, abi.table(HEAD + table))}
+
+    def test_the_same_is_no_problem(self):
+        self.assertEqual(self.problems({"a": "ok"}, {"a": "ok"}), {})
+
+    def test_a_difference_is_one(self):
+        self.assertEqual(self.problems({"a": "ok"}, {"a": "EINVAL"}), {"a": "the drivers differ"})
+
+    def test_a_case_that_only_one_has_is_one(self):
+        self.assertEqual(self.problems({"a": "ok"}, {}), {"a": "the drivers differ"})
+
+    def test_an_allowed_difference_is_none(self):
+        self.assertEqual(self.problems({"a": "ok"}, {"a": "EINVAL"}, "| a | ok | EINVAL | why |\n"), {})
+
+    def test_another_difference_than_the_allowed_one_is_one(self):
+        found = self.problems({"a": "ok"}, {"a": "EFAULT"}, "| a | ok | EINVAL | why |\n")
+        self.assertEqual(found, {"a": "differences.md allows another difference"})
+
+    def test_an_allowed_difference_that_is_gone_is_one(self):
+        line = "| a | ok | EINVAL | why |\n"
+        gone = "differences.md allows a difference that there is not"
+        self.assertEqual(self.problems({"a": "ok"}, {"a": "ok"}, line), {"a": gone})
+        self.assertEqual(self.problems({}, {}, line), {"a": gone})
+
+    def test_a_broken_case_is_one_though_it_is_the_same(self):
+        self.assertEqual(self.problems({"a": "BROKEN x"}, {"a": "BROKEN x"}), {"a": "it could not run"})
+
+
+class Diff(support.TemporaryCache):
+    def test_each_case_counts(self):
+        runs = {"c": {"a": "ok", "b": "ok", "c": "x"}, "rust": {"a": "ok", "b": "EINVAL", "c": "y"}}
+        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour: runs[driver]))
+        self.patch(mock.patch("efa_tools.abi.table", lambda text: {"c": abi.Allowed({"c": "x", "rust": "y"}, "why")}))
+        tally, line = abi.diff("cloud-amd64")
+        self.assertEqual((tally.passed, tally.failures), (2, ["abi-diff: b"]))
+        self.assertEqual(line, "3 cases, 1 allowed differences, 1 others")
+
+
+class Program(unittest.TestCase):
+    def test_the_cases_have_names_of_their_own(self):
+        """They are all made when the program starts, also where there is no device."""
+        script = "import sys; sys.path.insert(0, 'tests/abi'); import run, harness; print(len(harness.Cases.all))"
+        process = support.TemporaryCache.python(self, script, cwd=support.CLONE, stdout=-1)
+        count, _ = process.communicate()
+        self.assertGreater(int(count or 0), 400)
+
+    def test_differences_are_those_of_cases(self):
+        script = (
+            "import sys; sys.path.insert(0, 'tests/abi'); import run, harness; sys.path.insert(0, 'tools/lib');"
+            "from efa_tools import abi; table = abi.table((abi.FOLDER / 'differences.md').read_text());"
+            "print(sorted(set(table) - set(harness.Cases.all)))"
+        )
+        process = support.TemporaryCache.python(self, script, cwd=support.CLONE, stdout=-1)
+        self.assertEqual(process.communicate()[0].strip(), "[]")
+
+
+if __name__ == "__main__":
+    unittest.main()

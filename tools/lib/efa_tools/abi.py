@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""make abi-diff: the same cases with the C and with the Rust driver, and whether they differ only where they may."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from . import cache, guest, steps
+from .failure import Failure
+from .tally import Tally
+
+FOLDER = cache.CLONE / "tests" / "abi"
+DRIVERS = ("c", "rust")
+TIMEOUT = 1500
+SHOWN = 20
+
+# What a result starts with that is wrong whoever has it.
+BROKEN = "BROKEN "
+
+
+@dataclass
+class Allowed:
+    """A line of differences.md: what each driver has to give."""
+
+    results: dict[str, str]
+    reason: str
+
+
+def table(text):
+    """The allowed differences by case."""
+    allowed = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) < 3 or cells[0] or cells[1] == "case" or set(cells[1]) == {"-"}:
+            continue
+        if len(cells) != 6 or not all(cells[1:5]):
+            raise Failure(f"{line}\ndifferences.md has the line above, which is not: | case | c | rust | reason |. Complete it.")
+        if cells[1] in allowed:
+            raise Failure(f"differences.md has two lines for `{cells[1]}`: remove one.")
+        allowed[cells[1]] = Allowed({"c": cells[2], "rust": cells[3]}, cells[4])
+    return allowed
+
+
+def results(output, driver):
+    """The results of a run by case; fails if it was cut short."""
+    found = {}
+    lines = output.splitlines()
+    for line in lines:
+        case, separator, result = line.partition(" | ")
+        if separator:
+            found[case] = result
+    if not found or f"{len(found)} cases have run" not in lines:
+        raise Failure(f"The cases did not run to their end with driver {driver}: there are {len(found)} results and no last line.")
+    return found
+
+
+def compare(found, allowed):
+    """The problems, one text each: what is not the same and is not allowed, and what is allowed and does not occur."""
+    for case in dict.fromkeys([*found["c"], *found["rust"], *allowed]):
+        got = {driver: found[driver].get(case, "no such case") for driver in DRIVERS}
+        if any(BROKEN in result for result in got.values()):
+            yield case, describe("it could not run", got)
+        elif case in allowed and got != allowed[case].results:
+            what = "another difference" if got["c"] != got["rust"] else "a difference that there is not"
+            yield case, describe(f"differences.md allows {what}", got, allowed[case].results)
+        elif case not in allowed and got["c"] != got["rust"]:
+            yield case, describe("the drivers differ", got)
+
+
+def describe(what, got, wanted=None):
+    lines = [what]
+    for driver in DRIVERS:
+        lines.append(f"{driver + ':':6}{got[driver]}")
+        if wanted and wanted[driver] != got[driver]:
+            lines.append(f"      not {wanted[driver]}")
+    return "\n        ".join(lines)
+
+
+def devices(text):
+    """The devices that a guest needs: a name and how the emulator takes it, one a line."""
+    return [line.split(maxsplit=1)[1] for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def run(driver, flavour):
+    """Runs the cases with a driver; returns the results."""
+    specs = devices((FOLDER / "devices").read_text())
+    prepared = guest.prepare(guest.Options("/efa-rs/tests/abi/run.py", driver, flavour, specs, timeout=TIMEOUT, quiet=True))
+    with steps.step(f"ABI cases {driver} {flavour}"):
+        status = guest.execute(prepared)
+    log = prepared.folder / "guest0.output.log"
+    output = log.read_text(errors="replace")
+    if status:
+        raise Failure(f"{steps.tail(log)}\nThe ABI cases ended with exit status {status} with driver {driver}: see above.")
+    return results(output, driver)
+
+
+def diff(flavour, at_once=1):
+    """The differential test, with so many guests at once: its tally has one result for each case, and its text is one line."""
+    allowed = table((FOLDER / "differences.md").read_text())
+    with ThreadPoolExecutor(at_once) as pool:
+        found = dict(zip(DRIVERS, pool.map(lambda driver: run(driver, flavour), DRIVERS)))
+    problems = dict(compare(found, allowed))
+    for case in list(problems)[:SHOWN]:
+        steps.note(f"{case}: {problems[case]}")
+    if len(problems) > SHOWN:
+        steps.note(f"and {len(problems) - SHOWN} more")
+    cases = {*found["c"], *found["rust"]}
+    tally = Tally(passed=len(cases - problems.keys()))
+    for case in problems:
+        tally.fail(f"abi-diff: {case}")
+    return tally, f"{len(cases)} cases, {len(allowed)} allowed differences, {len(problems)} others"
