@@ -10,6 +10,10 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc, //
     },
 };
@@ -34,11 +38,7 @@ use crate::{
     sys::{
         barrier::dma_rmb,
         dma::Entries,
-        irq_lock::{
-            new_irq_lock,
-            IrqLock, //
-        },
-        ratelimit::RateLimit,
+        ratelimit::RateLimit, //
     },
 };
 
@@ -63,9 +63,9 @@ pub(super) struct Aenq {
     keep_alives: Counter,
     #[pin]
     messages: RateLimit,
-    /// Events ever consumed; their entry and phase follow from it.
-    #[pin]
-    consumed: IrqLock<u32>,
+    /// Events ever consumed; their entry and phase follow from it. Only the interrupt handler uses
+    /// it, which runs on one CPU at a time.
+    consumed: Atomic<u32>,
 }
 
 impl Aenq {
@@ -102,7 +102,7 @@ impl Aenq {
                 entries,
                 keep_alives: Counter::default(),
                 messages <- RateLimit::new(),
-                consumed <- new_irq_lock!(0, "efa_aenq"),
+                consumed: Atomic::new(0),
             }),
             GFP_KERNEL,
         )
@@ -113,25 +113,27 @@ impl Aenq {
         self.keep_alives.get()
     }
 
-    /// Handles at most one ring of events: a device can't keep the caller here.
+    /// Handles at most one ring of events: a device can't keep the caller here. To be called by the
+    /// interrupt handler only.
     pub(super) fn handle_events(&self) {
-        let mut consumed = self.consumed.lock();
-        let before = *consumed;
+        let before = self.consumed.load(Relaxed);
+        let mut consumed = before;
 
         for _ in 0..DEPTH {
-            let flags = self.entries.read_byte::<{ aenq::PHASE_OFFSET }>(*consumed);
-            if AenqFlags::from_raw(flags).phase != (*consumed >> DEPTH_SHIFT & 1 == 0) {
+            let flags = self.entries.read_byte::<{ aenq::PHASE_OFFSET }>(consumed);
+            if AenqFlags::from_raw(flags).phase != (consumed >> DEPTH_SHIFT & 1 == 0) {
                 break;
             }
 
             // The device writes the phase last.
             dma_rmb();
-            self.handle(&AenqEntry::decode(&self.entries.read(*consumed)));
-            *consumed = consumed.wrapping_add(1);
+            self.handle(&AenqEntry::decode(&self.entries.read(consumed)));
+            consumed = consumed.wrapping_add(1);
         }
 
-        if *consumed != before {
-            self.registers.write(Register::AenqConsDb, *consumed);
+        if consumed != before {
+            self.consumed.store(consumed, Relaxed);
+            self.registers.write(Register::AenqConsDb, consumed);
         }
     }
 
