@@ -42,7 +42,7 @@ pub(crate) use self::{
         CqRequest,
         NewCq, //
     },
-    details::details,
+    details::Details,
     device::{
         layouts_agree,
         NodeInfo,

@@ -19,19 +19,30 @@ use super::{
 use crate::ffi;
 
 /// The most values of one object.
-const MAX_DETAILS: usize = 6;
+const MAX_DETAILS: usize = 4;
 
 /// Names and values that describe an object from its creation on.
-pub(crate) type Details = [Option<(&'static CStr, u64)>; MAX_DETAILS];
+#[derive(Clone, Copy)]
+pub(crate) struct Details {
+    /// Those of all objects of a kind: each object has no more than its values.
+    names: &'static [&'static CStr],
+    values: [u64; MAX_DETAILS],
+}
 
-/// Fills a list of details up.
-pub(crate) fn details<const N: usize>(values: [(&'static CStr, u64); N]) -> Details {
-    const { assert!(N <= MAX_DETAILS) };
-    let mut details = [None; MAX_DETAILS];
-    for (detail, value) in details.iter_mut().zip(values) {
-        *detail = Some(value);
+impl Details {
+    /// Makes a list of names with their values.
+    #[inline]
+    pub(crate) fn new<const N: usize>(
+        names: &'static [&'static CStr; N],
+        values: [u64; N],
+    ) -> Self {
+        const { assert!(N <= MAX_DETAILS) };
+        let mut all = [0; MAX_DETAILS];
+        for (to, from) in all.iter_mut().zip(values) {
+            *to = from;
+        }
+        Self { names, values: all }
     }
-    details
 }
 
 /// The core's object `C` with details.
@@ -71,7 +82,7 @@ unsafe fn fill<C>(msg: *mut bindings::sk_buff, core: *mut C) -> c_int {
             if nest.is_null() {
                 return Err(EMSGSIZE);
             }
-            for (name, value) in details.iter().flatten() {
+            for (name, value) in details.names.iter().zip(&details.values) {
                 to_result(ffi::rdma_nl_put_driver_u64_hex(
                     msg,
                     name.as_char_ptr(),

@@ -32,10 +32,10 @@ use crate::{
         CreateCq, //
     },
     rdma::{
-        details,
         Context,
         CqEvents,
         CqRequest,
+        Details,
         Mapping,
         MmapEntry,
         NewCq,
@@ -70,7 +70,8 @@ impl CompletionHandler for CqEvents {
 pub(crate) struct Cq {
     device_cq: DeviceCq,
     _subscription: Option<Subscription<CqEvents>>,
-    _mmap_entries: KVec<MmapEntry>,
+    _ring_entry: Option<MmapEntry>,
+    _doorbell_entry: Option<MmapEntry>,
 }
 
 impl Cq {
@@ -222,20 +223,21 @@ pub(super) fn create(
         db_off: created.db_offset,
         ..CreateCqResp::default()
     };
-    let mut mmap_entries = KVec::new();
+    let mut ring_entry = None;
     if let Some(buffer) = buffer {
         let length = buffer.size();
         let entry = context.insert_mmap(Mapping::Buffer(buffer), length)?;
         response.q_mmap_key = entry.key();
         response.q_mmap_size = length as u64;
-        mmap_entries.push(entry, GFP_KERNEL)?;
+        ring_entry = Some(entry);
     }
+    let mut doorbell_entry = None;
     if created.flags.db_valid {
         let entry = context.insert_mmap(efa.bars.doorbell(created.db_offset)?, PAGE_SIZE)?;
         response.db_mmap_key = entry.key();
         response.db_off = offset_in_page(created.db_offset);
         response.comp_mask = CreateCqRespMask { db_off: true };
-        mmap_entries.push(entry, GFP_KERNEL)?;
+        doorbell_entry = Some(entry);
     }
 
     let subscription = target
@@ -253,14 +255,18 @@ pub(super) fn create(
         data: Cq {
             device_cq,
             _subscription: subscription,
-            _mmap_entries: mmap_entries,
+            _ring_entry: ring_entry,
+            _doorbell_entry: doorbell_entry,
         },
         entries: request.entries,
-        details: details([
-            (c"cq_idx", created.cq_idx.into()),
-            (c"entry_size", command.cq_entry_size.into()),
-            (c"ring_size", size as u64),
-            (c"db_offset", created.db_offset.into()),
-        ]),
+        details: Details::new(
+            &[c"cq_idx", c"entry_size", c"ring_size", c"db_offset"],
+            [
+                created.cq_idx.into(),
+                command.cq_entry_size.into(),
+                size as u64,
+                created.db_offset.into(),
+            ],
+        ),
     })
 }

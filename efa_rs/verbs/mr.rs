@@ -23,8 +23,8 @@ use crate::{
         RegMrResponse, //
     },
     rdma::{
-        details,
         Access,
+        Details,
         Interconnects,
         MrRequest,
         NewMr,
@@ -105,10 +105,10 @@ pub(super) fn register(
         Ok(registered) => Ok(NewMr {
             lkey: registered.l_key,
             rkey: registered.r_key,
-            details: details([
-                (c"page_size", page_size),
-                (c"pages", umem.page_count(page_size) as u64),
-            ]),
+            details: Details::new(
+                &[c"page_size", c"pages"],
+                [page_size, umem.page_count(page_size) as u64],
+            ),
             interconnects: interconnects(&registered),
             data: Mr {
                 admin: efa.admin.clone(),

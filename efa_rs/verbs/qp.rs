@@ -36,8 +36,8 @@ use crate::{
         ModifyQpMask, //
     },
     rdma::{
-        details,
         Context,
+        Details,
         Mapping,
         MmapEntry,
         NewQp,
@@ -83,12 +83,20 @@ const QUERYABLE: QpAttrMask = QpAttrMask::STATE
 
 /// A queue pair.
 pub(crate) struct Qp {
-    _mmap_entries: KVec<MmapEntry>,
+    _mmap_entries: MmapEntries,
     device_qp: DeviceQp,
     qp_type: QpType,
     /// State that it was last put into.
     state: Atomic<u32>,
     cap: QpCap,
+}
+
+/// What userspace maps of a queue pair.
+struct MmapEntries {
+    /// Doorbell and ring of the send queue.
+    _send: [MmapEntry; 2],
+    /// Doorbell and ring of the receive queue, unless that is empty.
+    _receive: Option<[MmapEntry; 2]>,
 }
 
 /// The device's side of a queue pair.
@@ -200,22 +208,15 @@ pub(super) fn create(
         receive_ring,
     };
 
-    let mut mmap_entries = KVec::new();
-    let mut respond = || {
-        let response = map(
-            efa,
-            context,
-            &device_qp,
-            &created,
-            command.sq_ring_size,
-            &mut mmap_entries,
-        )?;
+    let respond = || {
+        let (response, mmap_entries) =
+            map(efa, context, &device_qp, &created, command.sq_ring_size)?;
         if udata.wants_output() {
             udata.respond(&response.encode())?;
         }
-        Ok(())
+        Ok(mmap_entries)
     };
-    respond().inspect_err(|_: &Error| {
+    let mmap_entries = respond().inspect_err(|_: &Error| {
         // The error to return is the first one.
         if device_qp.destroy().is_err() {
             device_qp.keep_ring();
@@ -231,12 +232,20 @@ pub(super) fn create(
             cap: request.cap,
         },
         qp_num: created.qp_num.into(),
-        details: details([
-            (c"qp_handle", created.qp_handle.into()),
-            (c"sq_ring_size", command.sq_ring_size.into()),
-            (c"rq_ring_size", command.rq_ring_size.into()),
-            (c"llq_offset", created.llq_descriptors_offset.into()),
-        ]),
+        details: Details::new(
+            &[
+                c"qp_handle",
+                c"sq_ring_size",
+                c"rq_ring_size",
+                c"llq_offset",
+            ],
+            [
+                created.qp_handle.into(),
+                command.sq_ring_size.into(),
+                command.rq_ring_size.into(),
+                created.llq_descriptors_offset.into(),
+            ],
+        ),
     })
 }
 
@@ -275,14 +284,7 @@ fn map(
     device_qp: &DeviceQp,
     created: &qp::CreateQpResponse,
     sq_ring_size: u32,
-    entries: &mut KVec<MmapEntry>,
-) -> Result<CreateQpResp> {
-    let mut insert = |mapping, length| -> Result<u64> {
-        let entry = context.insert_mmap(mapping, length)?;
-        let key = entry.key();
-        entries.push(entry, GFP_KERNEL)?;
-        Ok(key)
-    };
+) -> Result<(CreateQpResp, MmapEntries)> {
     let mut response = CreateQpResp {
         sq_db_offset: offset_in_page(created.sq_db_offset),
         rq_db_offset: created.rq_db_offset,
@@ -292,24 +294,39 @@ fn map(
         ..CreateQpResp::default()
     };
 
-    response.sq_db_mmap_key = insert(efa.bars.doorbell(created.sq_db_offset)?, PAGE_SIZE)?;
+    let sq_doorbell = efa.bars.doorbell(created.sq_db_offset)?;
+    let sq_doorbell = context.insert_mmap(sq_doorbell, PAGE_SIZE)?;
+    response.sq_db_mmap_key = sq_doorbell.key();
 
     // The device has accepted the size, which is at most `max_llq_size`.
     let length = u64::from(sq_ring_size) + u64::from(response.llq_desc_offset);
     let length = length.next_multiple_of(PAGE_SIZE as u64) as usize;
-    response.llq_desc_mmap_key = insert(
-        efa.bars
-            .send_queue(created.llq_descriptors_offset, length)?,
-        length,
-    )?;
+    let send_queue = efa
+        .bars
+        .send_queue(created.llq_descriptors_offset, length)?;
+    let send_queue = context.insert_mmap(send_queue, length)?;
+    response.llq_desc_mmap_key = send_queue.key();
 
-    if let Some(ring) = &device_qp.receive_ring {
-        response.rq_db_offset = offset_in_page(created.rq_db_offset);
-        response.rq_db_mmap_key = insert(efa.bars.doorbell(created.rq_db_offset)?, PAGE_SIZE)?;
-        response.rq_mmap_key = insert(Mapping::Buffer(ring.clone()), ring.size())?;
-        response.rq_mmap_size = ring.size() as u64;
-    }
-    Ok(response)
+    let receive = match &device_qp.receive_ring {
+        Some(ring) => {
+            let doorbell = efa.bars.doorbell(created.rq_db_offset)?;
+            let doorbell = context.insert_mmap(doorbell, PAGE_SIZE)?;
+            response.rq_db_offset = offset_in_page(created.rq_db_offset);
+            response.rq_db_mmap_key = doorbell.key();
+
+            let queue = context.insert_mmap(Mapping::Buffer(ring.clone()), ring.size())?;
+            response.rq_mmap_key = queue.key();
+            response.rq_mmap_size = ring.size() as u64;
+            Some([doorbell, queue])
+        }
+        None => None,
+    };
+
+    let entries = MmapEntries {
+        _send: [sq_doorbell, send_queue],
+        _receive: receive,
+    };
+    Ok((response, entries))
 }
 
 /// Changes attributes of a queue pair.
