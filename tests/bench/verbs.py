@@ -35,8 +35,15 @@ PAGE, HUGE_PAGE = 4 * KIB, 2 * MIB
 SAMPLES, FIRST = 21, 2
 # How many objects there are already when one more is made.
 LEVELS = (1, 100, 10000)
-# So slow is each command that whoever waits for it sleeps, in ms: otherwise chance decides.
-DELAY = 2
+# So slow is each command that whoever waits for it sleeps, in ms, also if the host is busy: otherwise chance decides.
+DELAY = 8
+# So slow while commands are counted, that those that are sent together are executed together.
+LONG_DELAY = 50
+# Before each sample, in seconds: what other tasks have to do is done, and there is no one to switch to but the idle task.
+PAUSE = 0.003
+# Of each queue: what perftest uses if it is told nothing.
+CQ_ENTRIES, SEND_DEPTH, RECV_DEPTH = 1024, 128, 512
+SEND_WQE, RECV_WQE = 64, 16
 
 commands = {}
 memory = {}
@@ -73,16 +80,19 @@ class Pages:
         return found
 
 
-def slow(function):
+def slow(function, delay=DELAY):
     """Makes the device answer slowly."""
-    function.inject({"opcode": "ANY"}, {"delay_ms": DELAY})
+    function.clear()
+    function.inject({"opcode": "ANY"}, {"delay_ms": delay})
 
 
 def observe(function, name, action):
     """Notes the commands of a call, and how often it waited for the device."""
+    slow(function, LONG_DELAY)
     before = function.state()
     result = action()
     after = function.state()
+    slow(function)
     now, then = after["admin"], before["admin"]
     commands[name] = {
         "commands": now["submitted"] - then["submitted"],
@@ -94,6 +104,7 @@ def observe(function, name, action):
 
 def count(name, action):
     """Counts the instructions of a call."""
+    time.sleep(PAUSE)
     with marks.counted():
         result = action()
     marks.end_sample(name)
@@ -133,7 +144,6 @@ class Bench:
                 count(name, action)
 
     def verbs(self):
-        slow(self.function)
         self.pair("open context", self.open, "close context", Context.close)
         context = self.open()
         self.pair("alloc PD", context.alloc_pd, "dealloc PD", lambda pd: context.dealloc_pd(pd[0]))
@@ -149,18 +159,27 @@ class Bench:
         self.function.clear()
 
     def queues(self, context, pd):
-        queue = objects.CompletionQueue
-        self.pair("create CQ", lambda: queue(context), "destroy CQ", queue.destroy)
-        channel = objects.CompletionChannel(context)
-        make = lambda: queue(context, channel=channel.fd, flags=objects.CQ_WITH_COMPLETION_CHANNEL)  # noqa: E731
-        self.pair("create CQ with channel", make, "destroy CQ with channel", queue.destroy)
-        cq = queue(context)
-        self.mappings("CQ ring", context, cq.response.q_mmap_key, cq.response.q_mmap_size)
+        def make_cq(**options):
+            return objects.CompletionQueue(context, cqe=CQ_ENTRIES, **options)
 
         def make_qp(**options):
-            return objects.QueuePair(context, pd, cq.handle, cq.handle, **options)
+            return objects.QueuePair(
+                *(context, pd, cq.handle, cq.handle),
+                max_send_wr=SEND_DEPTH,
+                max_recv_wr=RECV_DEPTH,
+                sq_ring_size=SEND_DEPTH * SEND_WQE,
+                rq_ring_size=RECV_DEPTH * RECV_WQE,
+                **options,
+            )
 
-        pair = objects.QueuePair
+        queue, pair = objects.CompletionQueue, objects.QueuePair
+        self.pair("create CQ", make_cq, "destroy CQ", queue.destroy)
+        channel = objects.CompletionChannel(context)
+        make = lambda: make_cq(channel=channel.fd, flags=objects.CQ_WITH_COMPLETION_CHANNEL)  # noqa: E731
+        self.pair("create CQ with channel", make, "destroy CQ with channel", queue.destroy)
+        cq = make_cq()
+        self.mappings("CQ ring", context, cq.response.q_mmap_key, cq.response.q_mmap_size)
+
         self.pair("create QP (SRD)", make_qp, "destroy QP (SRD)", pair.destroy)
         self.pair("create QP (UD)", lambda: make_qp(qp_type=objects.QPT_UD), "destroy QP (UD)", pair.destroy)
         qp = make_qp()
@@ -195,7 +214,7 @@ class Bench:
             ("2 MiB of 4K pages", 2 * MIB, False, SAMPLES),
             ("2 MiB of 2M pages", 2 * MIB, True, SAMPLES),
             ("1 GiB of 4K pages", GIB, False, 3),
-            ("1 GiB of 2M pages", GIB, True, 3),
+            ("1 GiB of 2M pages", GIB, True, 7),
         ):
             pages = Pages(length, huge)
             make = lambda: objects.MemoryRegion(context, pd, pages.address, pages.length)  # noqa: E731
@@ -213,11 +232,12 @@ class Bench:
             ("device", folder / "hw_counters", "submitted_cmds"),
             ("port", folder / "ports/1/hw_counters", "tx_bytes"),
         ):
-            # What was read less than a jiffy ago is not read again.
+            # Nothing read before is to be shown again.
             (files / "lifespan").write_text("0")
             fd = os.open(files / counter, os.O_RDONLY)
             text = ctypes.create_string_buffer(PAGE)
             read = lambda: marks.call(marks.PREAD, fd, ctypes.addressof(text), PAGE, 0)  # noqa: E731
+            # The lifespan ends with a jiffy.
             self.call(f"read {what} counters", read, between=lambda: time.sleep(0.02))
             os.close(fd)
 
@@ -230,8 +250,9 @@ class Bench:
                 # What the test's own object keeps is memory, too.
                 getattr(made, "__dict__", {}).pop("cqe", None)
                 held.append(made)
+            # What the kernel has put off is to be done.
+            time.sleep(0.5)
             used[level] = kernel_memory()
-            slow(self.function)
             self.pair(f"{verb[0]} {kind} @{level}", make, f"{verb[1]} {kind} @{level}", destroy)
             self.function.clear()
         first, last = LEVELS[-2:]
@@ -272,7 +293,6 @@ def growth(function, function_for_contexts):
 def probe(function):
     """What it takes to bind the driver."""
     function.unbind()
-    slow(function)
     observe(function, "probe", function.bind)
     function.clear()
     # What names the device meanwhile is not to run between the measurements.
@@ -282,6 +302,8 @@ def probe(function):
 def main():
     folder = Path(sys.argv[1])
     gc.disable()
+    # No other task gets the CPU while this one wants it; and what it costs to wake up does not depend on how long it slept.
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     marks.begin()
     resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
     parts = sys.argv[2:]

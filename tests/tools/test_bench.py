@@ -12,15 +12,15 @@ ffffffff81000010 t second
 ffffffff81000018 d some_data
 ffffffffc0000000 t verb\t[efa]
 """
-# Two labels: the first one has samples that slept once, and one that slept twice.
+# Two labels: the first one has a sample that slept once, and some that did not.
 COUNTS = """\
+0 0 7 8 9
+ffffffff81000000 7
+
 0 1 30 20 25
 ffffffff81000000 5
 ffffffff81000012 5
 ffffffffc0000004 10
-
-0 2 7
-ffffffff81000000 7
 
 1 0 100
 ffffffff81000019 100
@@ -43,16 +43,17 @@ class Counts(support.TemporaryCache):
     def results(self, labels):
         (self.folder / "counts").write_text(COUNTS)
         (self.folder / "kallsyms").write_text(KALLSYMS)
-        (self.folder / "results.json").write_text(json.dumps({"labels": labels, "commands": {}, "memory": {}}))
+        commands = {name: {"round_trips": 1 if name == "alloc" else 0} for name in labels}
+        (self.folder / "results.json").write_text(json.dumps({"labels": labels, "commands": commands, "memory": {}}))
         return counts.Results(self.folder / "counts", self.folder)
 
-    def test_the_cheapest_sample_of_the_usual_ones_counts(self):
+    def test_the_cheapest_sample_that_slept_as_often_as_it_had_to_counts(self):
         results = self.results(["alloc", "query"])
         self.assertEqual(results.instructions, {"alloc": 20, "query": 100})
 
-    def test_of_equally_usual_ones_the_cheaper_counts(self):
-        groups = [counts.Group(2, [50, 60], {}), counts.Group(1, [40, 70], {})]
-        self.assertEqual(counts.representative(groups).switches, 1)
+    def test_else_the_usual_ones_count_and_of_these_the_cheaper(self):
+        groups = [counts.Group(3, [10], {}), counts.Group(2, [50, 60], {}), counts.Group(1, [40, 70], {})]
+        self.assertEqual(counts.representative(groups, 0).switches, 1)
 
     def test_instructions_belong_to_functions(self):
         results = self.results(["alloc", "query"])

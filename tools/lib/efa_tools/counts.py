@@ -30,12 +30,12 @@ def parse_groups(text):
     return groups
 
 
-def representative(groups):
-    """The group with the most samples; of those with equally many, the cheapest one.
+def representative(groups, round_trips):
+    """The group that slept once for each round trip; else that with the most samples, and of those the cheapest one.
 
-    In the others something else got the CPU while the program wanted it.
+    In the others the device had answered before the program slept, or something else got the CPU.
     """
-    return min(groups, key=lambda group: (-len(group.totals), min(group.totals)))
+    return min(groups, key=lambda group: (group.switches != round_trips, -len(group.totals), min(group.totals)))
 
 
 class Symbols:
@@ -75,7 +75,7 @@ class Results:
         self.commands, self.memory = seen["commands"], seen["memory"]
         self.instructions, self.profiles = {}, {}
         for label, name in enumerate(seen["labels"]):
-            group = representative(groups[label])
+            group = representative(groups[label], self.commands[name]["round_trips"])
             self.instructions[name] = min(group.totals)
             self.profiles[name] = symbols.profile(group.counts)
 

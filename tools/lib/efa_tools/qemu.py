@@ -12,13 +12,16 @@ from . import build, cache, steps, toolroot
 RUN = "/run/efa-rs/run"
 
 
-def machine(release, accelerator, memory, cpus, append):
-    """A PC whose root file system is a virtiofs share called "root", and whose memory other processes can map."""
+def machine(release, accelerator, memory, cpus, append, features=""):
+    """A PC whose root file system is a virtiofs share called "root", and whose memory other processes can map.
+
+    FEATURES, such as ",+erms", are what the emulated CPU can do besides the minimum.
+    """
     return [
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-machine", f"q35,accel={accelerator},memory-backend=memory"),
         # Under TCG, the less a CPU can do, the less there is to emulate.
-        *("-cpu", "host" if accelerator == "kvm" else "qemu64", "-smp", str(cpus), "-m", memory),
+        *("-cpu", "host" if accelerator == "kvm" else f"qemu64{features}", "-smp", str(cpus), "-m", memory),
         *("-object", f"memory-backend-memfd,id=memory,size={memory},share=on"),
         *("-bios", "qboot.rom", "-kernel", f"/usr/lib/modules/{release}/vmlinuz"),
         # An emulated timer is late on a busy host; a kernel that then takes it for broken may not boot.
