@@ -155,13 +155,13 @@ impl Driver {
         let dev: &Device<Bound> = pdev.as_ref();
 
         let enabled = sys::pci::Enabled::new(pdev).inspect_err(|error| {
-            dev_err!(dev, "The device could not be enabled ({:?})\n", error)
+            sys::log::failed(dev, "The device could not be enabled", error);
         })?;
         let register_region = request(pdev, hw::pci::REGISTER_BAR)?;
         let memory_region = request(pdev, hw::pci::MEMORY_BAR)?;
 
         let mapping = register_region.map().map_err(|error| {
-            dev_err!(dev, "The registers could not be mapped ({:?})\n", error);
+            sys::log::failed(dev, "The registers could not be mapped", &error);
             EFAULT
         })?;
         let registers = Registers::new(dev, mapping)?;
@@ -177,7 +177,7 @@ impl Driver {
         // One for management, and one for each CPU.
         let wanted = sys::system::online_cpus().saturating_add(1);
         let vectors = irq::Vectors::alloc(pdev, wanted).map_err(|error| {
-            dev_err!(dev, "MSI-X could not be enabled ({:?})\n", error);
+            sys::log::failed(dev, "MSI-X could not be enabled", &error);
             ENOSPC
         })?;
 
@@ -202,11 +202,7 @@ impl Driver {
         let info = efa.node_info();
         let registration = rdma::Registration::new(dev, &THIS_MODULE, c"efa_%d", info, efa)
             .inspect_err(|error| {
-                dev_err!(
-                    dev,
-                    "The RDMA device could not be registered ({:?})\n",
-                    error
-                );
+                sys::log::failed(dev, "The RDMA device could not be registered", error);
             })?;
 
         controller.started();

@@ -10,6 +10,7 @@ pub(crate) mod dma;
 pub(crate) mod errno;
 pub(crate) mod irq;
 pub(crate) mod irq_lock;
+pub(crate) mod log;
 pub(crate) mod mmio;
 pub(crate) mod pci;
 pub(crate) mod ratelimit;

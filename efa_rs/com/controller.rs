@@ -99,10 +99,10 @@ impl Controller {
             },
         )
         .inspect_err(|error| {
-            dev_err!(
+            sys::log::failed(
                 dev,
-                "The management interrupt could not be requested ({:?})\n",
-                error
+                "The management interrupt could not be requested",
+                error,
             );
         })?;
         admin.use_interrupts();

@@ -120,11 +120,11 @@ impl<H: CompletionHandler> EventQueue<H> {
             handler,
         )
         .inspect_err(|error| {
-            dev_err!(
-                pdev,
-                "The interrupt of event queue {} could not be requested ({:?})\n",
-                index,
-                error
+            let dev: &Device<Bound> = pdev.as_ref();
+            sys::log::failed(
+                dev,
+                "An interrupt of completions could not be requested",
+                error,
             );
         })?;
 
