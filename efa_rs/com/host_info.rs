@@ -37,8 +37,8 @@ pub(super) fn send(pdev: &pci::Device<Bound>, admin: &AdminQueue) {
         return;
     };
     let mut bytes = [0; BUFFER_SIZE];
-    for (to, from) in bytes.iter_mut().zip(describe(pdev).encode()) {
-        *to = from;
+    if let Some(info) = bytes.first_chunk_mut() {
+        *info = describe(pdev).encode();
     }
     buffer.write(0, &bytes);
 
@@ -85,9 +85,11 @@ fn describe(pdev: &pci::Device) -> HostInfo {
 /// Returns as much of `text` as fits with a zero byte at its end.
 fn text<const N: usize>(text: &CStr) -> [u8; N] {
     let mut bytes = [0; N];
+    let text = text.to_bytes();
     // The last byte stays zero.
-    for (to, from) in bytes.iter_mut().zip(text.to_bytes()).take(N - 1) {
-        *to = *from;
+    let length = text.len().min(N - 1);
+    if let (Some(to), Some(from)) = (bytes.get_mut(..length), text.get(..length)) {
+        to.copy_from_slice(from);
     }
     bytes
 }

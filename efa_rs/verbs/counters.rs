@@ -112,11 +112,11 @@ pub(super) fn read_device(efa: &Efa, values: &mut [u64]) -> Result {
 ///
 /// Those of the admin command.
 pub(super) fn read_port(efa: &Efa, values: &mut [u64]) -> Result {
-    let mut basic = BasicStats::default();
-    let mut messages = MessagesStats::default();
-    let mut read = RdmaReadStats::default();
-    let mut write = RdmaWriteStats::default();
-    let mut network = NetworkStats::default();
+    let values: &mut [u64; PORT.len()] = values.first_chunk_mut().ok_or(EINVAL)?;
+    // What the device does not count stays zero.
+    *values = [0; PORT.len()];
+    let [tx_bytes, tx_pkts, rx_bytes, rx_pkts, rx_drops, send_bytes, send_wrs, recv_bytes, recv_wrs, read_wrs, read_bytes, read_wr_err, read_resp_bytes, write_wrs, write_bytes, write_wr_err, write_recv_bytes, retrans_bytes, retrans_pkts, retrans_timeout_events, unresponsive_remote_events, impaired_remote_conn_events] =
+        values;
 
     let sets = if efa.attributes.device.device_caps.rdma_write {
         StatsType::ALL
@@ -129,40 +129,45 @@ pub(super) fn read_port(efa: &Efa, values: &mut [u64]) -> Result {
         ]
     };
     efa.admin.get_stats(sets, |set, response| match set {
-        StatsType::Basic => basic = Stats::from_response(response),
-        StatsType::Messages => messages = Stats::from_response(response),
-        StatsType::RdmaRead => read = Stats::from_response(response),
-        StatsType::RdmaWrite => write = Stats::from_response(response),
-        StatsType::Network => network = Stats::from_response(response),
+        StatsType::Basic => {
+            let stats = BasicStats::from_response(response);
+            *tx_bytes = stats.tx_bytes;
+            *tx_pkts = stats.tx_pkts;
+            *rx_bytes = stats.rx_bytes;
+            *rx_pkts = stats.rx_pkts;
+            *rx_drops = stats.rx_drops;
+        }
+        StatsType::Messages => {
+            let stats = MessagesStats::from_response(response);
+            *send_bytes = stats.send_bytes;
+            *send_wrs = stats.send_wrs;
+            *recv_bytes = stats.recv_bytes;
+            *recv_wrs = stats.recv_wrs;
+        }
+        StatsType::RdmaRead => {
+            let stats = RdmaReadStats::from_response(response);
+            *read_wrs = stats.read_wrs;
+            *read_bytes = stats.read_bytes;
+            *read_wr_err = stats.read_wr_err;
+            *read_resp_bytes = stats.read_resp_bytes;
+        }
+        StatsType::RdmaWrite => {
+            let stats = RdmaWriteStats::from_response(response);
+            *write_wrs = stats.write_wrs;
+            *write_bytes = stats.write_bytes;
+            *write_wr_err = stats.write_wr_err;
+            *write_recv_bytes = stats.write_recv_bytes;
+        }
+        StatsType::Network => {
+            let stats = NetworkStats::from_response(response);
+            *retrans_bytes = stats.retrans_bytes;
+            *retrans_pkts = stats.retrans_pkts;
+            *retrans_timeout_events = stats.retrans_timeout_events;
+            *unresponsive_remote_events = stats.unresponsive_remote_events;
+            *impaired_remote_conn_events = stats.impaired_remote_conn_events;
+        }
     })?;
-
-    store::<{ PORT.len() }>(
-        values,
-        [
-            basic.tx_bytes,
-            basic.tx_pkts,
-            basic.rx_bytes,
-            basic.rx_pkts,
-            basic.rx_drops,
-            messages.send_bytes,
-            messages.send_wrs,
-            messages.recv_bytes,
-            messages.recv_wrs,
-            read.read_wrs,
-            read.read_bytes,
-            read.read_wr_err,
-            read.read_resp_bytes,
-            write.write_wrs,
-            write.write_bytes,
-            write.write_wr_err,
-            write.write_recv_bytes,
-            network.retrans_bytes,
-            network.retrans_pkts,
-            network.retrans_timeout_events,
-            network.unresponsive_remote_events,
-            network.impaired_remote_conn_events,
-        ],
-    )
+    Ok(())
 }
 
 /// Stores one value for each counter.
