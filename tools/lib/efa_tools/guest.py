@@ -136,9 +136,9 @@ class Run:
         }
         append = " ".join(f"{name}={value}" for name, value in environment.items())
         if options.plugin:
-            # On a busy host the kernel may or may not notice that the TSC is unstable, and from then on take longer to read
-            # the clock.
-            append += " tsc=unstable"
+            # Else it is chance whether an interrupt finds the TSC unstable, and whether it has to catch up with the clock as
+            # the idle loop had stopped the tick.
+            append += " tsc=unstable nohz=off"
         # As the CPUs of EC2 do, copy and clear memory by one instruction.
         features = ",+erms,+fsrm" if options.plugin else ""
         append += ' init=/bin/sh -- -c "mount -t virtiofs efa-rs /efa-rs && exec /efa-rs/tools/guest/init"'
