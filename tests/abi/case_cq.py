@@ -122,7 +122,9 @@ for accessible in (0, 1, 8, 39, 40):
 
         def nowhere(s, accessible=accessible, flags=flags):
             buffer = Buffer(40, accessible=accessible)
-            return s.cq(flags=flags, replace={UHW_OUT: Attribute(UHW_OUT, 40, buffer.address, keep=buffer)}) and buffer.bytes()
+            s.cq(flags=flags, replace={UHW_OUT: Attribute(UHW_OUT, 40, buffer.address, keep=buffer)})
+            # The rest depends on the number that the device has given.
+            return buffer.bytes()[:24]
 
         cases.add(f"response to nowhere after {accessible} bytes{' with events' * flags}", nowhere)
 add("response to the kernel", replace={UHW_OUT: Attribute(UHW_OUT, 40, 0xFFFF_8000_0000_0000)})
