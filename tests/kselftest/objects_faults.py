@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""A device that refuses, goes silent or errs in the middle of each verb: the verb ends in time and nothing is lost."""
+
+import contextlib
+import errno
+import time
+
+import objects
+import selftest
+from selftest import Skipped, Suite, equal, function_with, result_of
+from uverbs import Context, opened
+
+if not selftest.emulator:
+    selftest.skip_all("needs the emulator")
+
+suite = Suite()
+main = selftest.any_function()
+
+# The device announces it, in units of 100 ms.
+ADMIN_TIMEOUT = 5
+# Seconds that one verb may take in which a command is not answered: the time limit, and what a busy host adds.
+BOUND = ADMIN_TIMEOUT / 10 + 2
+
+FAULTS = {
+    "is refused": {"status": "UNKNOWN_ERROR"},
+    "is not answered": {"silence": True},
+    "is answered with a wrong id": {"wrong_id": True},
+    "is answered without an interrupt": {"no_interrupt": True},
+}
+
+
+def prepare():
+    """A device that is newly bound and misbehaves in no way."""
+    behave()
+    main.rebind()
+
+
+def behave():
+    """A device that misbehaves in no way, has a short time limit, and no interrupts but for commands."""
+    main.clear()
+    main.set(admin_timeout=ADMIN_TIMEOUT, keep_alive_ms=0)
+
+
+def is_usable():
+    return result_of(lambda: opened(main).close()) == "ok"
+
+
+def held():
+    """What the device has, apart from event queues."""
+    return {name: count for name, count in main.state()["resources"].items() if count and name != "eq"}
+
+
+def pinned():
+    """Memory of this process that is pinned, in KiB."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmPin"))
+
+
+class Set:
+    """A context with one object of each kind, made in the order in which they need each other."""
+
+    MEMORY = objects.Memory(64 * 4096)
+    STEPS = "open alloc_pd create_cq create_cq_with_events create_qp modify_qp query_qp create_ah reg_mr".split()
+
+    def __init__(self, until=None):
+        self.stack = contextlib.ExitStack()
+        for step in self.STEPS:
+            if step == until:
+                break
+            getattr(self, step)()
+
+    def open(self):
+        self.context = Context(main.uverbs())
+        self.stack.callback(self.context.close)
+        self.context.get_context()
+
+    def alloc_pd(self):
+        self.pd, _ = self.context.alloc_pd()
+
+    def create_cq(self):
+        self.cq = objects.CompletionQueue(self.context)
+
+    def create_cq_with_events(self):
+        self.events = objects.CompletionQueue(self.context, flags=objects.CQ_WITH_COMPLETION_CHANNEL)
+
+    def create_qp(self):
+        self.qp = objects.QueuePair(self.context, self.pd, self.cq.handle, self.cq.handle)
+
+    def modify_qp(self):
+        self.qp.modify(objects.QP_STATE | objects.QP_PKEY_INDEX | objects.QP_PORT | objects.QP_QKEY, objects.QPS_INIT)
+
+    def query_qp(self):
+        self.qp.query()
+
+    def create_ah(self):
+        self.ah = objects.AddressHandle(self.context, self.pd)
+
+    def reg_mr(self):
+        # More pages than fit the command, so that the device reads a list.
+        self.mr = objects.MemoryRegion(self.context, self.pd, self.MEMORY.address, self.MEMORY.length)
+
+    def dereg_mr(self):
+        self.mr.dereg()
+
+    def destroy_ah(self):
+        self.ah.destroy()
+
+    def destroy_qp(self):
+        self.qp.destroy()
+
+    def destroy_cq(self):
+        self.cq.destroy()
+
+    def destroy_cq_with_events(self):
+        self.events.destroy()
+
+    def dealloc_pd(self):
+        self.context.dealloc_pd(self.pd)
+
+    def counters(self):
+        value = main.counter("tx_bytes", port=True)
+        if value != 0:
+            raise OSError(getattr(errno, value), "hw_counters")
+
+    def close(self):
+        self.stack.close()
+
+
+# Verbs, the command that each causes, and what has to be gone before it.
+VERBS = {
+    "open": ("ALLOC_UAR", ()),
+    "alloc_pd": ("ALLOC_PD", ()),
+    "create_cq": ("CREATE_CQ", ()),
+    "create_cq_with_events": ("CREATE_CQ", ()),
+    "create_qp": ("CREATE_QP", ()),
+    "modify_qp": ("MODIFY_QP", ()),
+    "query_qp": ("QUERY_QP", ()),
+    "create_ah": ("CREATE_AH", ()),
+    "reg_mr": ("REG_MR", ()),
+    "counters": ("GET_STATS", ()),
+    "dereg_mr": ("DEREG_MR", ()),
+    "destroy_ah": ("DESTROY_AH", ()),
+    "destroy_qp": ("DESTROY_QP", ()),
+    "destroy_cq": ("DESTROY_CQ", ("destroy_qp",)),
+    "destroy_cq_with_events": ("DESTROY_CQ", ()),
+    "dealloc_pd": ("DEALLOC_PD", ("destroy_qp", "destroy_ah", "dereg_mr")),
+    "close": ("DEALLOC_UAR", ("dereg_mr", "destroy_ah", "destroy_qp", "destroy_cq", "destroy_cq_with_events", "dealloc_pd")),
+}
+
+# When these end, there are neither queue pairs nor memory regions.
+WITHOUT_LASTING = ("open", "alloc_pd", "create_cq", "create_cq_with_events", "create_qp", "dealloc_pd", "close")
+
+
+def timed(action):
+    """The result of a verb, which has to come in time."""
+    start = time.monotonic()
+    result = result_of(action)
+    took = time.monotonic() - start
+    if took > BOUND:
+        raise selftest.Failed(f"it took {took:.1f} s, which is more than {BOUND} s")
+    return result
+
+
+def clean_attempt():
+    """All verbs work, and leave nothing."""
+    everything = Set()
+    for verb in ("counters", "dereg_mr", "destroy_ah", "destroy_qp", "destroy_cq", "destroy_cq_with_events", "dealloc_pd"):
+        getattr(everything, verb)()
+    everything.close()
+    equal(held(), {}, "what the device has after a clean attempt")
+
+
+def faulty(verb, fault):
+    """What becomes of a verb and of the next one, what the device has when all is closed, and whether it can go on."""
+    opcode, before = VERBS[verb]
+    if selftest.DRIVER == "c" and fault != "is refused" and verb not in WITHOUT_LASTING:
+        raise Skipped("the C driver can't destroy queue pairs and regions then, and the kernel warns of it")
+    if not main.is_bound or held() or not is_usable():
+        prepare()
+    memory = pinned()
+    objects_of_case = Set(until=verb)
+    for other in before:
+        getattr(objects_of_case, other)()
+    hit = main.state()["faults_hit"]
+    main.inject({"opcode": opcode}, FAULTS[fault], times=1)
+    try:
+        results = [timed(getattr(objects_of_case, verb))]
+    finally:
+        hit = main.state()["faults_hit"] - hit
+        behave()
+    equal(hit, 1, "how often the device was at fault")
+    if verb not in ("open", "close"):
+        results.append("then " + timed(getattr(objects_of_case, "query_qp" if verb == "destroy_qp" else verb)))
+    before_close = held()
+    timed(objects_of_case.close)
+    kept = held()
+    usable = is_usable()
+    if kept and kept == before_close:
+        results.append("all stays")
+    elif kept:
+        results.append(", ".join(f"{count} {name}" for name, count in sorted(kept.items())) + " stays")
+    results.append("goes on" if usable else "needs a reset")
+    if kept or not usable:
+        prepare()
+    equal(held(), {}, "what the device has after a reset")
+    clean_attempt()
+    if pinned() != memory:
+        results.append(f"{pinned() - memory} KiB stay pinned")
+    return "; ".join(results)
+
+
+# What a device keeps that refuses to free it, and what that needs. The process is told of others, and can try again.
+REFUSED = {
+    "destroy_ah": "1 ah, 1 pd",
+    "destroy_cq": "1 cq, 1 uar",
+    "destroy_cq_with_events": "1 cq, 1 uar",
+    "dealloc_pd": "1 pd",
+    "close": "all",
+}
+
+
+def wanted(verb, fault):
+    """Nobody is told of a destruction that is not answered: nothing could be done about it."""
+    makes = verb in Set.STEPS or verb == "counters"
+    match fault:
+        case "is refused" if verb in REFUSED:
+            parts = ["ok", "then ENOENT", f"{REFUSED[verb]} stays", "goes on"]
+        case "is refused":
+            parts = ["EINVAL", "then ok", "goes on"]
+        case "is answered without an interrupt":
+            parts = ["ok", "then ok" if makes else "then ENOENT", "goes on"]
+        case _:
+            parts = ["ETIME", "then ENODEV"] if makes else ["ok", "then ENOENT"]
+            parts += ["all stays", "needs a reset"]
+    if verb in ("open", "close"):
+        # There is no next one; and what it was about is gone.
+        parts.pop(1)
+    if verb == "close" and fault != "is refused" and "all stays" in parts:
+        parts.remove("all stays")
+    return "; ".join(parts)
+
+
+def add_faults():
+    for verb, (opcode, _) in VERBS.items():
+        for fault in FAULTS:
+            suite.add(f"{verb}: {opcode} {fault}", lambda verb=verb, fault=fault: faulty(verb, fault), wanted(verb, fault))
+
+
+def run_to_its_end():
+    """Makes and destroys everything, but for what fails; returns how many verbs did."""
+    failed, everything = 0, Set(until="open")
+    for verb in (*Set.STEPS, "dereg_mr", "destroy_ah", "destroy_qp", "destroy_cq", "destroy_cq_with_events", "dealloc_pd"):
+        try:
+            getattr(everything, verb)()
+        except (OSError, AttributeError):
+            # One that failed, or one that needs what another did not make.
+            failed += 1
+    everything.close()
+    return failed
+
+
+def in_turn(status):
+    """One command after the other that makes something fails: neither side keeps anything."""
+    prepare()
+    memory = pinned()
+    for number in range(len(Set.STEPS)):
+        hit = main.state()["faults_hit"]
+        main.inject({"opcode": "ANY"}, {"status": status}, skip=number, times=1)
+        failed = run_to_its_end()
+        equal(main.state()["faults_hit"], hit + 1, f"faults when command {number} was to fail")
+        equal(failed > 0, True, f"a verb failed with command {number}")
+        equal(held(), {}, f"what the device has after command {number} failed")
+        equal(pinned(), memory, f"KiB of pinned memory after command {number} failed")
+        behave()
+    clean_attempt()
+
+
+for name in ("UNKNOWN_ERROR", "RESOURCE_ALLOCATION_FAILURE"):
+    suite.add(f"each command of a process that makes one of each fails with {name}", lambda name=name: in_turn(name))
+
+
+@suite.case("a device without event queues has no completion channels", "EOPNOTSUPP; nothing")
+def no_event_queues():
+    if selftest.DRIVER == "c":
+        raise Skipped("the C driver follows a pointer into an array of none, and the kernel oopses")
+    function = function_with("profile=efa2,msix=1")
+    if not function:
+        raise Skipped("there is no such device")
+    if not function.is_bound:
+        function.rebind()
+    with opened(function) as context:
+        result = result_of(lambda: objects.CompletionQueue(context, flags=objects.CQ_WITH_COMPLETION_CHANNEL))
+        return result + "; " + ("a queue" if function.state()["resources"]["cq"] else "nothing")
+
+
+add_faults()
+try:
+    suite.run()
+finally:
+    main.clear()
+    main.rebind()
