@@ -5,6 +5,7 @@ import os
 import struct
 
 from harness import Cases, attempt
+from objects import METHOD_PD_DESTROY, OBJECT_PD, object_handle
 from uverbs import DEALLOC_PD, MIN_SQ_WR, TX_BATCH, Buffer, Context
 
 cases = Cases("context")
@@ -66,9 +67,6 @@ def too_many(s):
 def again(s):
     contexts = [s.open() for _ in range(3)]
     contexts[0].close()
-    s.stack.callback(lambda: None)
-    contexts[0].fd = os.dup(contexts[1].fd)
-    contexts[0].async_fd = None
     return attempt(lambda: s.open() and None)
 
 
@@ -130,8 +128,6 @@ def pd_dealloc_input(s):
 
 @cases.case("dealloc by ioctl")
 def pd_ioctl(s):
-    from objects import METHOD_PD_DESTROY, OBJECT_PD, object_handle
-
     return attempt(lambda: s.context.ioctl(OBJECT_PD, METHOD_PD_DESTROY, object_handle(0, s.pd)) and None)
 
 

@@ -4,6 +4,7 @@
 import ctypes
 import mmap
 import os
+import resource
 import signal
 
 from harness import Cases, attempt
@@ -13,30 +14,34 @@ from selftest import errno_name
 
 cases = Cases("mmap")
 SHARED, PRIVATE, SHARED_VALIDATE, POPULATE, LOCKED = 1, 2, 3, 0x8000, 0x2000
+LLQ = 128 * 64
 RX_RING = 2 * PAGE
 
 
-def kinds(s):
-    """Key and length of each thing that can be mapped."""
-    cq = s.cq(cqe=256, flags=CQ_WITH_COMPLETION_CHANNEL).response
-    qp = s.qp(send_cq=s.a_cq.handle, max_send_wr=128, sq_ring_size=128 * 64, rq_ring_size=RX_RING).response
-    return {
-        "cq ring": (cq.q_mmap_key, cq.q_mmap_size),
-        "cq doorbell": (cq.db_mmap_key, PAGE),
-        "sq doorbell": (qp.sq_db_mmap_key, PAGE),
-        "llq": (qp.llq_desc_mmap_key, 128 * 64),
-        "rq doorbell": (qp.rq_db_mmap_key, PAGE),
-        "rq ring": (qp.rq_mmap_key, qp.rq_mmap_size),
+def made(s):
+    """A completion queue and a queue pair, and key and length of each thing of theirs that can be mapped."""
+    cq = s.cq(cqe=256, flags=CQ_WITH_COMPLETION_CHANNEL)
+    qp = s.qp(send_cq=s.a_cq.handle, max_send_wr=128, sq_ring_size=LLQ, rq_ring_size=RX_RING)
+    kinds = {
+        "cq ring": (cq.response.q_mmap_key, cq.response.q_mmap_size),
+        "cq doorbell": (cq.response.db_mmap_key, PAGE),
+        "sq doorbell": (qp.response.sq_db_mmap_key, PAGE),
+        "llq": (qp.response.llq_desc_mmap_key, LLQ),
+        "rq doorbell": (qp.response.rq_db_mmap_key, PAGE),
+        "rq ring": (qp.response.rq_mmap_key, qp.response.rq_mmap_size),
     }
+    return cq, qp, kinds
+
+
+def kinds(s):
+    return made(s)[2]
 
 
 NAMES = ("cq ring", "cq doorbell", "sq doorbell", "llq", "rq doorbell", "rq ring")
 
 
 def mapped(s, key, length, prot=READ | WRITE, flags=SHARED, context=None):
-    """Maps and, if it can be read, reads the first byte. Device memory is not read."""
-    area = s.area(Area, length, prot=prot, flags=flags, fd=(context or s.context).fd, offset=key)
-    return area
+    return s.area(Area, length, prot=prot, flags=flags, fd=(context or s.context).fd, offset=key)
 
 
 def add(name, kind, function):
@@ -118,17 +123,8 @@ for kind in NAMES:
     @cases.case(f"{kind}: kept over the destruction of its object")
     def outlives(s, kind=kind):
         s.shows_commands = False
-        cq = s.cq(cqe=256, flags=CQ_WITH_COMPLETION_CHANNEL)
-        qp = s.qp(send_cq=s.a_cq.handle, max_send_wr=128, sq_ring_size=128 * 64, rq_ring_size=RX_RING)
-        c, q = cq.response, qp.response
-        key, length = {
-            "cq ring": (c.q_mmap_key, c.q_mmap_size),
-            "cq doorbell": (c.db_mmap_key, PAGE),
-            "sq doorbell": (q.sq_db_mmap_key, PAGE),
-            "llq": (q.llq_desc_mmap_key, 128 * 64),
-            "rq doorbell": (q.rq_db_mmap_key, PAGE),
-            "rq ring": (q.rq_mmap_key, q.rq_mmap_size),
-        }[kind]
+        cq, qp, found = made(s)
+        key, length = found[kind]
         area = mapped(s, key, length)
         cq.destroy()
         qp.destroy()
@@ -143,7 +139,6 @@ for kind in NAMES:
         area = mapped(s, key, length)
         before = touched(area)
         s.context.close()
-        s.context.fd, s.context.async_fd = os.open("/dev/null", os.O_RDONLY), None
         return before, touched(area)
 
     @cases.case(f"{kind}: inherited by a child")
@@ -159,18 +154,12 @@ def touched(area):
     if process == 0:
         signal.signal(signal.SIGSEGV, signal.SIG_DFL)
         signal.signal(signal.SIGBUS, signal.SIG_DFL)
-        resource_limit()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # Not where a doorbell is.
         ctypes.memset(area.address + 4088, 0, 1)
         os._exit(0)
     status = os.waitpid(process, 0)[1]
     return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit-{os.WEXITSTATUS(status)}"
-
-
-def resource_limit():
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 for page in (0, 1, 2, 77, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 51) - 1):

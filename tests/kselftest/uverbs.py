@@ -181,9 +181,11 @@ class Context:
         self.close()
 
     def close(self):
-        if self.async_fd is not None:
-            os.close(self.async_fd)
-        os.close(self.fd)
+        """May be called again."""
+        for fd in (self.async_fd, self.fd):
+            if fd is not None:
+                os.close(fd)
+        self.async_fd = self.fd = None
 
 
 def opened(function, **options):
