@@ -49,6 +49,10 @@ class Guest(unittest.TestCase):
         self.assertFalse((CLONE / "x").exists())
         self.assertRegex((self.run_folder(result) / "guest0.console.log").read_text(), r"Linux version 7\.2\.")
 
+    def test_kernel_parameters(self):
+        result = vm("--append", "swiotlb=force efa_test", "cat /proc/cmdline; echo $EFA_DRIVER")
+        self.assertRegex(result.stdout, r"(?s) swiotlb=force efa_test .*\nnone\n")
+
     def test_a_warning_fails_the_run(self):
         result = vm("echo '<4>WARNING: something is wrong' >/dev/kmsg; echo done")
         self.assertEqual((result.returncode, result.stdout), (1, "done\n"))

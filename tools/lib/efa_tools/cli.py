@@ -61,6 +61,7 @@ def vm():
     parser.add_argument("--timeout", type=float, metavar="S", help="end after that many seconds (default: 600; a shell: never)")
     parser.add_argument("--memory", default="1G", help="of each guest (default: 1G)")
     parser.add_argument("--cpus", type=positive, default=2, metavar="N", help="of each guest (default: 2)")
+    parser.add_argument("--append", default="", metavar="TEXT", help="more parameters of the kernel, such as swiotlb=force")
     parser.add_argument("--emulator", type=Path, metavar="FILE", help="use this efa-emu and do not build one")
     parser.add_argument("--module", type=Path, metavar="FILE", help="use this efa.ko and do not build one")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="passed to sh -c (default: a shell)")

@@ -44,6 +44,8 @@ class Options:
     module: Path | None = None
     scenario: Path | None = None
     quiet: bool = False
+    # More parameters of the kernel.
+    append: str = ""
     # Counts instructions, which needs TCG, one CPU and a device that does nothing at a time of its own.
     plugin: Path | None = None
 
@@ -134,7 +136,7 @@ class Run:
             "EFA_GUESTS": options.guests,
             "TERM": os.environ.get("TERM", "dumb") if options.command is None else "dumb",
         }
-        append = " ".join(f"{name}={value}" for name, value in environment.items())
+        append = " ".join([options.append, *(f"{name}={value}" for name, value in environment.items())])
         if options.plugin:
             # Else it is chance whether an interrupt finds the TSC unstable, and whether it has to catch up with the clock as
             # the idle loop had stopped the tick.
