@@ -81,17 +81,14 @@ def completion_queues():
 
 @suite.case("a completion queue with a doorbell", "shown", needs_emulator=False)
 def doorbell():
-    with opened(main) as context:
-        channel = CompletionChannel(context)
+    with opened(main) as context, contextlib.closing(CompletionChannel(context)) as channel:
         try:
             cq = CompletionQueue(context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=channel.fd)
         except OSError:
             if selftest.emulator:
                 raise
             raise Skipped("the device has no event queues")
-        result = details(without_offset(shown("cq"), "db_offset", [cq.response.db_off]), cq_details(cq))
-        channel.close()
-        return result
+        return details(without_offset(shown("cq"), "db_offset", [cq.response.db_off]), cq_details(cq))
 
 
 @suite.case("queue pairs", "shown", needs_emulator=False)

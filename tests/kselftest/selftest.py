@@ -277,6 +277,18 @@ class Function:
     def event(self, group, syndrome=0):
         emulator.send({"command": "event", "device": self.number, "group": group, "syndrome": syndrome})
 
+    def peek(self, queue, offset, length):
+        """What the device sees in a queue, such as {"cq": 1}."""
+        request = {"command": "peek", "device": self.number, "queue": queue, "offset": offset, "length": length}
+        return bytes(emulator.send(request)["data"])
+
+    def poke(self, queue, offset, data):
+        emulator.send({"command": "poke", "device": self.number, "queue": queue, "offset": offset, "data": list(data)})
+
+    def notify(self, cq, **event_queue):
+        """Has the device say that a completion queue has something new."""
+        emulator.send({"command": "notify", "device": self.number, "cq": cq, **event_queue})
+
     def clear(self):
         emulator.send({"command": "clear", "device": self.number})
 

@@ -27,6 +27,10 @@ def kselftest(driver, flavour):
     return f"kselftest {driver} {flavour}", lambda: suite.kselftest(driver, flavour)
 
 
+def bounce(driver, flavour):
+    return f"kselftest {driver} {flavour} swiotlb=force", lambda: suite.bounce(driver, flavour)
+
+
 def rdma_core(drivers, flavour):
     return f"rdma-core {' '.join(drivers)} {flavour}", lambda: suite.rdma_core(drivers, flavour)
 
@@ -64,7 +68,7 @@ def everything():
         ("host tests with AddressSanitizer", suite.test_asan),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         rdma_core(("rust", "c"), cloud),
-        *(power_off(driver, cloud) for driver in ("rust", "c")),
+        *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
         abi_diff(cloud),
     ]
 

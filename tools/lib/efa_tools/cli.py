@@ -139,7 +139,7 @@ def check_command():
         case "test-tools":
             jobs = [("tests of the tools", suite.test_tools)]
         case "kselftest":
-            jobs = [check.kselftest(arguments.driver, arguments.flavour)]
+            jobs = [job(arguments.driver, arguments.flavour) for job in (check.kselftest, check.bounce)]
         case "stress":
             jobs = [("stress", lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
         case "power-off":

@@ -136,6 +136,14 @@ def kselftest(driver, flavour, target="run_tests", timeout=1500):
     return tally
 
 
+def bounce(driver, flavour):
+    """The one about bounce buffers, in a guest of its own."""
+    name = f"kselftest {driver} {flavour} swiotlb=force"
+    command = "/efa-rs/tests/kselftest/run.sh bounce.py dmesg.sh"
+    tally, _ = in_guest(name, command, driver, flavour, timeout=300, append="swiotlb=force")
+    return tally
+
+
 # The device that can do most.
 RDMA_CORE_DEVICES = ["profile=efa3"]
 
@@ -188,11 +196,10 @@ def power_off_problems(trace):
         events[match["device"]].append(match["event"])
     used, unbound, silent = events.values()
     last = "reset SHUTDOWN"
-    # Other than keep-alives, which the device may send until it is reset, and reads of registers.
     after = [event for event in used[used.index(last) + 1 :] if not event.startswith("read ")] if last in used else ["no reset"]
     return {
         "a device in use is reset for a shutdown, and left alone then": [f"after {last}: {after}"] if after != ["reset end"] else [],
-        "a device without driver is left alone": [f"{last}"] * unbound.count(last),
+        "a device without driver is left alone": [last] * unbound.count(last),
         "a device that does not answer is told once": [f"{silent.count(last)} times {last}"] if silent.count(last) != 1 else [],
         "no device sees what a correct driver never does": re.findall(r"protocol error.*", trace),
     }

@@ -1,0 +1,16 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Where all streaming DMA goes through bounce buffers, as in confidential guests: in a guest booted with swiotlb=force."""
+
+from pathlib import Path
+
+from queue_cases import add_cases
+from selftest import Suite, any_function, skip_all
+
+if "swiotlb=force" not in Path("/proc/cmdline").read_text().split():
+    skip_all("needs a kernel booted with swiotlb=force")
+main = any_function()
+suite = Suite()
+# The core maps it for streaming DMA, and does not let the device use a copy.
+add_cases(suite, main, memory="EIO")
+suite.run()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Test cases about memory that userspace and the device share, and about completion events: of queues.py and bounce.py."""
+
+import contextlib
+import mmap
+import os
+import select
+import struct
+
+from objects import (
+    BUFFER_VA,
+    CQ_WITH_COMPLETION_CHANNEL,
+    CompletionChannel,
+    CompletionQueue,
+    Mapping,
+    Memory,
+    MemoryRegion,
+    QueuePair,
+)
+from selftest import Failed, equal, result_of
+from uverbs import opened
+
+PAGE = mmap.PAGESIZE
+# Of an object of objects.py, in the event that userspace reads.
+CQ_USER_HANDLE = struct.pack("<Q", 0x1122334455667788)
+EVENT_SECONDS = 5
+
+
+@contextlib.contextmanager
+def with_channel(context, vector=0):
+    """A completion queue and its channel. While that is open, the device can't be unbound."""
+    channel = CompletionChannel(context)
+    try:
+        cq = CompletionQueue(context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=channel.fd, vector=vector)
+        yield cq, channel
+        cq.destroy()
+    finally:
+        channel.close()
+
+
+def events(channel):
+    """How many events of a completion queue can be read now, after waiting for the first one."""
+    count = 0
+    while select.select([channel.fd], [], [], EVENT_SECONDS if count == 0 else 0)[0]:
+        equal(os.read(channel.fd, 8), CQ_USER_HANDLE, "the queue of the event")
+        count += 1
+    return count
+
+
+def pattern(number):
+    """Bytes that are nowhere else."""
+    return struct.pack("<QQ", 0xEFA0EFA0EFA0EFA0, number)
+
+
+def add_cases(suite, main, memory="ok"):
+    """Adds what both programs test, of a device; `memory` is what becomes of a use of the process's own memory."""
+
+    @suite.case("userspace sees what the device writes into a completion queue", "ok")
+    def completion_queue():
+        with opened(main) as context:
+            cq = CompletionQueue(context, cqe=512)
+            mapping = Mapping(context, cq.response.q_mmap_key, cq.response.q_mmap_size, mmap.PROT_READ)
+            places = [0, *range(PAGE - 16, 512 * 32, PAGE)]
+            for number, place in enumerate(places):
+                main.poke({"cq": cq.response.cq_idx}, place, pattern(number))
+            seen = [mapping.memory[place : place + 16] == pattern(number) for number, place in enumerate(places)]
+            mapping.close()
+            return "ok" if all(seen) else f"{seen.count(False)} of {len(seen)} places differ"
+
+    @suite.case("the device sees what userspace writes into a receive queue", "ok")
+    def receive_queue():
+        with opened(main) as context:
+            pd, _ = context.alloc_pd()
+            cq = CompletionQueue(context)
+            qp = QueuePair(context, pd, cq.handle, cq.handle, max_recv_wr=1024, rq_ring_size=1024 * 16)
+            mapping = Mapping(context, qp.response.rq_mmap_key, qp.response.rq_mmap_size)
+            places = range(0, 1024 * 16, PAGE)
+            for number, place in enumerate(places):
+                mapping.memory[place : place + 16] = pattern(number)
+            seen = [main.peek({"rq": qp.qpn}, place, 16) == pattern(number) for number, place in enumerate(places)]
+            mapping.close()
+            return "ok" if all(seen) else f"{seen.count(False)} of {len(seen)} places differ"
+
+    @suite.case("a completion event arrives", "1")
+    def completion_event():
+        with opened(main) as context, with_channel(context) as (cq, channel):
+            main.notify(cq.response.cq_idx)
+            return events(channel)
+
+    @suite.case("completion events of each vector arrive", "ok")
+    def each_vector():
+        with opened(main) as context:
+            for vector in range(context.num_comp_vectors):
+                with with_channel(context, vector) as (cq, channel):
+                    for _ in range(3):
+                        main.notify(cq.response.cq_idx)
+                        equal(events(channel), 1, f"events of vector {vector}")
+            return "ok"
+
+    @suite.case("the doorbell of a completion queue can be mapped", "ok")
+    def doorbell():
+        with opened(main) as context, with_channel(context) as (cq, _):
+            before = main.state()["doorbells"]
+            mapping = Mapping(context, cq.response.db_mmap_key, PAGE, mmap.PROT_WRITE)
+            mapping.memory[cq.response.db_off : cq.response.db_off + 4] = bytes(4)
+            mapping.close()
+            return "ok" if main.state()["doorbells"] > before else "nothing arrives"
+
+    @suite.case("queue pairs go through their states", "3")
+    def states():
+        with opened(main) as context:
+            pd, _ = context.alloc_pd()
+            cq = CompletionQueue(context)
+            qp = QueuePair(context, pd, cq.handle, cq.handle)
+            qp.to_rts()
+            return qp.query(1)["qp_state"]
+
+    def registers(length):
+        with opened(main) as context:
+            pd, _ = context.alloc_pd()
+            pages = Memory(length)
+            return result_of(lambda: MemoryRegion(context, pd, pages.address, pages.length).dereg())
+
+    for length, what in ((PAGE, "one page"), (64 * PAGE, "64 pages"), (16 << 20, "16 MiB")):
+        suite.add(f"a memory region of {what}", lambda length=length: registers(length), memory)
+
+    @suite.case("a completion queue in memory of the process", memory)
+    def user_memory():
+        with opened(main) as context:
+            # A ring has to be contiguous, which a page is.
+            pages = Memory(PAGE)
+            result = []
+
+            def create():
+                result.append(CompletionQueue(context, cqe=PAGE // 32, buffer=(BUFFER_VA, 0, pages.address, pages.length)))
+
+            status = result_of(create)
+            if status != "ok":
+                return status
+            main.poke({"cq": result[0].response.cq_idx}, 0, pattern(1))
+            seen = pages.memory[:16]
+            return "ok" if seen == pattern(1) else "the device writes elsewhere"
+
+    @suite.case("nothing is left behind", "ok")
+    def nothing_left():
+        state = main.state()
+        left = {kind: count for kind, count in state["resources"].items() if count and kind != "eq"}
+        if left or state["protocol_errors"]:
+            raise Failed(f"{left}, {state['protocol_errors']} protocol errors")
+        return "ok"

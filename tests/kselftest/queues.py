@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Queues in memory that userspace and the device share, and the events that tell of completions."""
+
+import contextlib
+import select
+import threading
+
+from queue_cases import add_cases, events, with_channel
+from selftest import Failed, KernelLog, Suite, any_function, equal
+from uverbs import opened
+
+ROUNDS = 200
+# More than any number of an object.
+NO_CQ = 0xFFF0
+
+main = any_function()
+suite = Suite()
+add_cases(suite, main)
+
+
+def event_queue():
+    """The number of an event queue of the device, which only the driver is told."""
+    for eq in range(1, 10_000):
+        try:
+            main.notify(NO_CQ, eq=eq)
+        except Failed:
+            continue
+        return eq
+    raise Failed("the device has no event queues")
+
+
+def is_well():
+    """Fails unless an event arrives."""
+    with opened(main) as context, with_channel(context) as (cq, channel):
+        main.notify(cq.response.cq_idx)
+        equal(events(channel), 1, "events afterwards")
+
+
+@suite.case("each event goes to its own queue")
+def own_queue():
+    with opened(main) as context, contextlib.ExitStack() as stack:
+        pairs = [stack.enter_context(with_channel(context, number % context.num_comp_vectors)) for number in range(8)]
+        for wanted in range(len(pairs)):
+            main.notify(pairs[wanted][0].response.cq_idx)
+            equal(events(pairs[wanted][1]), 1, f"events of queue {wanted}")
+            others = [channel.fd for _, channel in pairs]
+            equal(select.select(others, [], [], 0)[0], [], "queues with more events")
+
+
+@suite.case("event queues are used round after round")
+def rounds():
+    main.set(max_eq_depth=4)
+    main.rebind()
+    try:
+        with opened(main) as context, with_channel(context) as (cq, channel):
+            for number in range(4 * 5):
+                main.notify(cq.response.cq_idx)
+                equal(events(channel), 1, f"event {number}")
+    finally:
+        main.clear()
+        main.rebind()
+
+
+@suite.case("an event of a queue that does not exist is logged", "logged")
+def no_queue():
+    log = KernelLog()
+    event_queue()
+    is_well()
+    errors = log.driver_errors(main)
+    return "logged" if len(errors) == 1 else errors
+
+
+@suite.case("an event of a queue that is destroyed is logged", "logged")
+def destroyed_queue():
+    eq = event_queue()
+    with opened(main) as context:
+        with with_channel(context) as (cq, _):
+            pass
+        log = KernelLog()
+        main.notify(cq.response.cq_idx, eq=eq)
+        is_well()
+        errors = log.driver_errors(main)
+    return "logged" if len(errors) == 1 else errors
+
+
+@suite.case("queues come and go while events of them come")
+def come_and_go():
+    eq, numbers, stop = event_queue(), [NO_CQ], threading.Event()
+
+    def flood():
+        while not stop.is_set():
+            main.notify(numbers[-1], eq=eq)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        with opened(main) as context:
+            for _ in range(ROUNDS):
+                with with_channel(context) as (cq, _):
+                    numbers.append(cq.response.cq_idx)
+    finally:
+        stop.set()
+        thread.join()
+    is_well()
+
+
+suite.run()
