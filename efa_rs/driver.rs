@@ -199,8 +199,9 @@ impl Driver {
             event_targets,
             controller.keep_alives(),
         )?;
-        let info = efa.node_info();
-        let registration = rdma::Registration::new(dev, &THIS_MODULE, c"efa_%d", info, efa)
+        let registration = efa
+            .node_info()
+            .and_then(|info| rdma::Registration::new(dev, &THIS_MODULE, c"efa_%d", info, efa))
             .inspect_err(|error| {
                 sys::log::failed(dev, "The RDMA device could not be registered", error);
             })?;

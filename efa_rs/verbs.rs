@@ -104,12 +104,17 @@ impl Efa {
     }
 
     /// Returns what the core wants to know before the device is registered.
-    pub(crate) fn node_info(&self) -> rdma::NodeInfo {
-        rdma::NodeInfo {
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the port's counters, but for `EOPNOTSUPP`: then there are none.
+    pub(crate) fn node_info(&self) -> Result<rdma::NodeInfo> {
+        Ok(rdma::NodeInfo {
             node_guid: self.attributes.device.guid,
             // CAST: There are fewer than 256 of them.
             num_comp_vectors: self.event_targets.len().max(1) as u32,
-        }
+            has_port_counters: counters::has_port(self)?,
+        })
     }
 }
 

@@ -30,6 +30,9 @@ pub(crate) struct NodeInfo {
     pub(crate) node_guid: u64,
     /// Number of vectors that completion events can be sent to; at least one.
     pub(crate) num_comp_vectors: u32,
+    /// Whether the port has counters. The core reads them when it registers the device, and forgets
+    /// what it has allocated for them if that fails.
+    pub(crate) has_port_counters: bool,
 }
 
 /// A registered device; unregistered when dropped, and then no verb is running any more.
@@ -131,6 +134,9 @@ impl<T: Provider> Registration<T> {
 
             ffi::ib_set_device_ops(device, &Ops::<T>::TABLE);
             (*device).ops.owner = module.as_ptr();
+            if !info.has_port_counters {
+                (*device).ops.alloc_hw_port_stats = None;
+            }
             (*device).driver_def = (&raw const ffi::efa_uapi_definitions).cast();
         }
 

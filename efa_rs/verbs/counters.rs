@@ -18,7 +18,8 @@ use crate::{
         Stats,
         StatsType, //
     },
-    rdma::CounterDesc, //
+    rdma::CounterDesc,
+    sys::errno::eopnotsupp, //
 };
 
 /// Verbs that failed.
@@ -104,6 +105,19 @@ pub(super) fn read_device(efa: &Efa, values: &mut [u64]) -> Result {
             errors.mmap_err.get(),
         ],
     )
+}
+
+/// Returns whether the device has the counters of the port.
+///
+/// # Errors
+///
+/// Those of [`read_port`], but for the one that says so.
+pub(super) fn has_port(efa: &Efa) -> Result<bool> {
+    match read_port(efa, &mut [0; PORT.len()]) {
+        Ok(()) => Ok(true),
+        Err(error) if error == eopnotsupp() => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Reads the counters of the port from the device. Without RDMA write its counters are zero.
