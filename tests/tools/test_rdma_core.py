@@ -57,15 +57,22 @@ class Example(unittest.TestCase):
             with self.subTest():
                 poll_cq_ex()
 
+    def waits_late(self):
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            pass
+        poll_cq_ex()
+
     def hangs(self):
-        time.sleep(10)
+        while True:
+            time.sleep(0.05)
 
 
-def run(name, listed=None):
+def run(name, listed=None, limit=30):
     """The result of one of the tests."""
     Example.runs = 0
     wanted = Result(listed) if listed else None
-    with mock.patch.object(rdma_core, "LIMIT", 0.2), mock.patch.object(rdma_core, "WAIT_LIMIT", 0.1):
+    with mock.patch.object(rdma_core, "LIMIT", limit), mock.patch.object(rdma_core, "WAIT_LIMIT", 0.1):
         return rdma_core.run(Example(name), name, wanted, "mlx5_0")
 
 
@@ -100,9 +107,12 @@ class Outcome(unittest.TestCase):
     def test_waiting_again_after_the_first_time(self):
         self.assertEqual(run("waits_twice", "wait").outcome, "wait")
 
+    def test_a_busy_host_gets_there_late(self):
+        self.assertEqual(run("waits_late", "wait").outcome, "wait")
+
     def test_a_hang_is_no_wait_for_data(self):
-        self.assertEqual(run("hangs", "wait").outcome, "timeout")
-        self.assertEqual(run("hangs", "pass").outcome, "timeout")
+        self.assertEqual(run("hangs", "wait", 0.3).outcome, "timeout")
+        self.assertEqual(run("hangs", "pass", 0.3).outcome, "timeout")
 
 
 class Report(unittest.TestCase):
