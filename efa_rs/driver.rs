@@ -261,11 +261,9 @@ fn prepare(pdev: &pci::Device<Core<'_>>, registers: &Registers) -> Result<Versio
     if (version.major, version.minor) < (MIN_VERSION.major, MIN_VERSION.minor) {
         dev_err!(
             dev,
-            "The device speaks admin API {}.{}, and {}.{} is the oldest that is supported\n",
+            "The device speaks admin API {}.{}, which is too old\n",
             version.major,
-            version.minor,
-            MIN_VERSION.major,
-            MIN_VERSION.minor
+            version.minor
         );
         return Err(eopnotsupp());
     }

@@ -67,6 +67,7 @@ use crate::{
             new_irq_lock,
             IrqLock, //
         },
+        log::Hex,
         ratelimit::RateLimit,
         semaphore::Semaphore, //
     },
@@ -454,8 +455,8 @@ impl AdminQueue {
 
         if self.has_checksums && header.checksum != checksum::of_completion(entry) {
             self.complain(fmt!(
-                "A completion has the wrong checksum ({:#06x}) and is ignored",
-                header.checksum
+                "A completion has the wrong checksum ({}) and is ignored",
+                Hex(header.checksum.into())
             ));
             return;
         }
@@ -474,8 +475,8 @@ impl AdminQueue {
             }
         }
         self.complain(fmt!(
-            "A completion has the id {:#05x}, which no command has, and is ignored",
-            id
+            "A completion has the id {}, which no command has, and is ignored",
+            Hex(id.into())
         ));
     }
 
@@ -574,11 +575,11 @@ impl Pending<'_> {
                 return Ok(entry);
             }
             self.queue.complain(fmt!(
-                "{}({}) failed: the device says {} ({:#x})",
+                "{}({}) failed: the device says {} ({})",
                 self.opcode.name(),
                 self.subject,
                 Status::try_from(status).map_or("something unknown", Status::name),
-                status
+                Hex(status.into())
             ));
             Err(CommandError::status(status))
         });

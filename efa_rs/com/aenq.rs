@@ -38,6 +38,7 @@ use crate::{
     sys::{
         barrier::dma_rmb,
         dma::Entries,
+        log::Hex,
         ratelimit::RateLimit, //
     },
 };
@@ -149,10 +150,10 @@ impl Aenq {
         if self.messages.allows() {
             dev_err!(
                 &self.dev,
-                "The device reports {} (group {:#x}, syndrome {:#x})\n",
+                "The device reports {} (group {}, syndrome {})\n",
                 group,
-                event.group,
-                event.syndrome
+                Hex(event.group.into()),
+                Hex(event.syndrome.into())
             );
         }
     }

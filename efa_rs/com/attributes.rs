@@ -19,7 +19,10 @@ use crate::{
         QueueAttr1,
         QueueAttr2, //
     },
-    sys::errno::eopnotsupp, //
+    sys::{
+        errno::eopnotsupp,
+        log::Hex, //
+    },
 };
 
 /// The oldest [`DeviceAttr::admin_api_version`] that this driver works with.
@@ -55,9 +58,8 @@ impl Attributes {
         if device.admin_api_version < MIN_ADMIN_API_VERSION {
             dev_err!(
                 admin.dev(),
-                "The device's admin API has version {}, and {} is the oldest that is supported\n",
-                device.admin_api_version,
-                MIN_ADMIN_API_VERSION
+                "The device's admin API has version {}, which is too old\n",
+                device.admin_api_version
             );
             return Err(EINVAL);
         }
@@ -116,9 +118,9 @@ impl Attributes {
         if config.supported_groups & aenq::GROUPS != aenq::GROUPS {
             dev_err!(
                 admin.dev(),
-                "The device reports the event groups {:#x}, and {:#x} are needed\n",
-                config.supported_groups,
-                aenq::GROUPS
+                "The device reports the event groups {}, and {} are needed\n",
+                Hex(config.supported_groups),
+                Hex(aenq::GROUPS)
             );
             return Err(eopnotsupp());
         }

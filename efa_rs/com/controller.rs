@@ -35,7 +35,8 @@ use crate::{
     },
     sys::{
         self,
-        irq, //
+        irq,
+        log::Hex, //
     },
 };
 
@@ -77,8 +78,8 @@ impl Controller {
         if !status.ready {
             dev_err!(
                 dev,
-                "The device is not ready after its reset ({:#x})\n",
-                status.into_raw()
+                "The device is not ready after its reset ({})\n",
+                Hex(status.into_raw())
             );
             return Err(ENODEV);
         }

@@ -45,7 +45,8 @@ use crate::{
             new_irq_lock,
             IrqLock, //
         },
-        ratelimit::RateLimit,
+        log::Hex,
+        ratelimit::RateLimit, //
     },
 };
 
@@ -252,10 +253,10 @@ impl<H: CompletionHandler> Handler<H> {
         if self.ring.messages.allows() {
             dev_err!(
                 &self.dev,
-                "Event queue {} reports {} (type {:#x}, queue {})\n",
+                "Event queue {} reports {} (type {}, queue {})\n",
                 self.eqn,
                 what,
-                event.common.event_type,
+                Hex(event.common.event_type.into()),
                 event.cqn
             );
         }

@@ -29,29 +29,34 @@ impl Quarantine {
 
     /// Keeps `block`, memory of `what`, and says so.
     pub(crate) fn keep<T: Send + 'static>(&self, dev: &Device, what: &str, block: T) {
-        match KBox::<T>::new_uninit(GFP_KERNEL) {
+        let block = match KBox::<T>::new_uninit(GFP_KERNEL) {
             Ok(place) => {
                 let block = KBox::write(place, block);
-                self.add(block);
+                Some(block as KBox<dyn Send>)
             }
             // With no memory to remember it by, it is kept for good.
-            Err(_) => core::mem::forget(block),
-        }
+            Err(_) => {
+                core::mem::forget(block);
+                None
+            }
+        };
+        self.add(dev, what, block);
+    }
+
+    // One copy for all types of blocks.
+    #[inline(never)]
+    fn add(&self, dev: &Device, what: &str, block: Option<KBox<dyn Send>>) {
         dev_warn!(
             dev,
             "The device may still use memory of {}; it is kept until the device is reset\n",
             what
         );
-    }
 
-    // One copy for all types of blocks.
-    #[inline(never)]
-    fn add(&self, block: KBox<dyn Send>) {
         let mut blocks = self.blocks.lock();
         match blocks.reserve(1, GFP_KERNEL) {
             // There is room for one more.
-            Ok(()) => drop(blocks.push_within_capacity(block)),
-            // With no memory to remember it by, it is kept for good.
+            Ok(()) => drop(block.map(|block| blocks.push_within_capacity(block))),
+            // As above.
             Err(_) => core::mem::forget(block),
         }
     }

@@ -35,6 +35,7 @@ use crate::{
         barrier::dma_rmb,
         dma::Entries,
         errno::etime,
+        log::Hex,
         mmio::Mapping, //
     },
 };
@@ -169,9 +170,9 @@ impl Registers {
         if response.reg_off != u16::from(register) {
             dev_err!(
                 &self.dev,
-                "Register {} was asked for, and the device answered for {:#x}\n",
+                "Register {} was asked for, and the device answered for {}\n",
                 register.name(),
-                response.reg_off
+                Hex(response.reg_off.into())
             );
             return Err(EIO);
         }

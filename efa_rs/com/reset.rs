@@ -25,7 +25,11 @@ use crate::{
     },
     sys::{
         self,
-        errno::etime, //
+        errno::etime,
+        log::{
+            self,
+            Hex, //
+        },
     },
 };
 
@@ -47,8 +51,8 @@ pub(crate) fn reset(dev: &Device, registers: &Registers, reason: ResetReason) ->
     if !status.ready {
         dev_err!(
             dev,
-            "The device is not ready to be reset ({:#x})\n",
-            status.into_raw()
+            "The device is not ready to be reset ({})\n",
+            Hex(status.into_raw())
         );
         return Err(EINVAL);
     }
@@ -68,11 +72,11 @@ pub(crate) fn reset(dev: &Device, registers: &Registers, reason: ResetReason) ->
     registers.write(Register::DevCtl, control.into_raw());
     registers.announce_response();
     wait_for(registers, true, timeout)
-        .inspect_err(|_| dev_err!(dev, "A reset ({}) did not start\n", reason.name()))?;
+        .inspect_err(|error| log::failed(dev, "A reset did not start", error))?;
 
     registers.write(Register::DevCtl, DevCtl::default().into_raw());
     wait_for(registers, false, timeout)
-        .inspect_err(|_| dev_err!(dev, "A reset ({}) did not end\n", reason.name()))
+        .inspect_err(|error| log::failed(dev, "A reset did not end", error))
 }
 
 /// Waits until a reset is, or is not, in progress.
@@ -116,10 +120,10 @@ impl ResetOnDrop {
         let dev: &Device = (*self.pdev).as_ref();
 
         if let Err(error) = reset(dev, &self.registers, reason) {
-            dev_err!(
+            log::failed(
                 dev,
-                "The device could not be reset ({:?}); its access to memory is disabled instead\n",
-                error
+                "The device could not be reset, and has its access to memory disabled",
+                &error,
             );
             sys::pci::clear_master(&self.pdev);
         }

@@ -138,26 +138,10 @@ impl<H: Handler> Registration<H> {
             GFP_KERNEL,
         )?;
 
+        let cookie = core::ptr::from_ref(&*shared).cast_mut().cast();
         // SAFETY: `irq` is the number of an allocated vector. Name and cookie are in `shared`,
         // which does not move and lives until `drop` has called `free_irq`.
-        to_result(unsafe {
-            bindings::request_threaded_irq(
-                shared.irq,
-                Some(Self::callback),
-                None,
-                0,
-                shared.name.as_char_ptr(),
-                core::ptr::from_ref(&*shared).cast_mut().cast(),
-            )
-        })?;
-
-        // SAFETY: The number of an online CPU, or one past the last one, which is checked.
-        unsafe {
-            let cpu = ffi::efa_nth_online_cpu(cpu);
-            if cpu < bindings::nr_cpu_ids {
-                bindings::__irq_apply_affinity_hint(shared.irq, ffi::efa_cpumask_of(cpu), true);
-            }
-        }
+        unsafe { request(shared.irq, Self::callback, &shared.name, cookie, cpu)? };
 
         Ok(Self {
             shared,
@@ -173,6 +157,35 @@ impl<H: Handler> Registration<H> {
         shared.handler.handle();
         bindings::irqreturn_IRQ_HANDLED
     }
+}
+
+/// Requests an interrupt, with a hint to the CPU that is number `cpu` of those that are online.
+///
+/// # Safety
+///
+/// `irq` must be the number of an allocated vector, and `name` and what `callback` makes of `cookie`
+/// valid until the interrupt is freed.
+// One copy for all types of handlers.
+#[inline(never)]
+unsafe fn request(
+    irq: c_uint,
+    callback: extern "C" fn(c_int, *mut c_void) -> bindings::irqreturn_t,
+    name: &CStr,
+    cookie: *mut c_void,
+    cpu: u32,
+) -> Result {
+    let (handler, name) = (Some(callback as _), name.as_char_ptr());
+    // SAFETY: The caller's.
+    to_result(unsafe { bindings::request_threaded_irq(irq, handler, None, 0, name, cookie) })?;
+
+    // SAFETY: The number of an online CPU, or one past the last one, which is checked.
+    unsafe {
+        let cpu = ffi::efa_nth_online_cpu(cpu);
+        if cpu < bindings::nr_cpu_ids {
+            bindings::__irq_apply_affinity_hint(irq, ffi::efa_cpumask_of(cpu), true);
+        }
+    }
+    Ok(())
 }
 
 impl<H: Handler> Drop for Registration<H> {
