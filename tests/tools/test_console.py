@@ -16,11 +16,21 @@ class Console(unittest.TestCase):
             "[   60.0] watchdog: BUG: soft lockup - CPU#1 stuck for 26s!",
             "[    9.1] rust_kernel: panicked at library/core/x.rs:1:1:",
             "[    9.1] Kernel panic - not syncing: Attempted to kill init!",
+            "[    9.1] BUG: KASAN: slab-use-after-free in f+0x1/0x2 [efa]",
+            "[    9.1] WARNING: possible circular locking dependency detected",
+            "[    9.1] [ BUG: Invalid wait context ]",
+            "[    9.1] BUG: sleeping function called from invalid context at kernel/locking/mutex.c:1",
+            "[    9.1] INFO: trying to register non-static key.",
+            "[    9.1] DMA-API: cacheline tracking ENOMEM, dma-debug disabled",
+            "[    9.1] DMA-API: debugging out of memory - disabling",
+            "[    9.1] ODEBUG: Out of memory. ODEBUG disabled",
+            "[    9.1] kmemleak: Kernel memory leak detector disabled",
         ):
             self.assertIn(line, console.trouble(f"[    1.0] fine\n{line}\n[    9.2] more\n"))
 
     def test_a_healthy_log_has_none(self):
         log = "[    0.5] MDS: Vulnerable: debug\n[    7.5] efa: loading out-of-tree module taints kernel.\n[    8.0] efa_0: ok\n"
+        log += "[   13.1] kmemleak: Kernel memory leak detector initialized (mem pool available: 15608)\n"
         self.assertEqual(console.trouble(log), [])
 
     def test_taints_of_loading_the_module_are_expected(self):

@@ -49,6 +49,7 @@ class Toolroot(support.TemporaryCache):
         self.recipe(RECIPE)
         self.assertEqual(toolroot.kernel("amd64"), "7.2.99+deb13-amd64")
         self.assertEqual(toolroot.flavour_of("7.2.99+deb13-cloud-amd64"), "cloud-amd64")
+        self.assertEqual(toolroot.flavour_of(toolroot.kernel("debug")), "debug")
 
     def test_a_wrong_kernel(self):
         self.recipe(RECIPE)
@@ -56,7 +57,7 @@ class Toolroot(support.TemporaryCache):
             toolroot.flavour_of("6.1.0-1-amd64")
         self.assertEqual(
             str(caught.exception),
-            "There is no kernel 6.1.0-1-amd64 in the toolroot: choose one of 7.2.99+deb13-amd64, 7.2.99+deb13-cloud-amd64.",
+            "There is no kernel 6.1.0-1-amd64 in the toolroot: choose one of 7.2.99+deb13-amd64, 7.2.99+deb13-cloud-amd64, 7.2.99-debug.",
         )
 
     def test_the_settings_of_apt_that_matter(self):

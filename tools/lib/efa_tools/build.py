@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from . import cache, namespace, steps, toolroot
+from . import cache, debug_kernel, namespace, steps, toolroot
 from .failure import Failure
 
 KITS = "/run/efa-rs/kit"
@@ -19,8 +19,10 @@ def in_toolroot(command, binds=(), environment=None):
 
 
 def kit(release):
-    """The folder with the Rust kit for a kernel of the toolroot, which is at KITS in there."""
+    """The folder with what modules for a kernel of the toolroot are built against, which is at KITS in there."""
     flavour = toolroot.flavour_of(release)
+    if flavour == toolroot.DEBUG:
+        return debug_kernel.folder(KITS)
     folder = cache.folder("kit") / cache.key(toolroot.key(), namespace.TOOLS / "rust-kit", release)
 
     def build(path):
@@ -37,9 +39,26 @@ def module(driver, release):
     return {"rust": rust_module, "c": c_module}[driver](release)
 
 
+def image(release):
+    """A kernel: its file in the toolroot, and what has to be mounted there for that."""
+    if toolroot.flavour_of(release) == toolroot.DEBUG:
+        return f"{KITS}/{release}/vmlinuz", [(kit(release), KITS, "ro")]
+    return f"/usr/lib/modules/{release}/vmlinuz", []
+
+
+def modules(release):
+    """The folder with a kernel's own modules, if the toolroot has none of it."""
+    return kit(release) / release / "lib/modules" / release if toolroot.flavour_of(release) == toolroot.DEBUG else None
+
+
+def compiler(release):
+    """The options of make that choose the compiler that a kernel was built with."""
+    return ["LLVM=-19"] if toolroot.flavour_of(release) == toolroot.DEBUG else []
+
+
 def make_module(release, target="modules", *options):
     """The shell command that builds the module in BUILD/module against the kit."""
-    arguments = " ".join(options)
+    arguments = " ".join([*compiler(release), *options])
     return f"make -j{os.cpu_count()} -C {KITS}/{release} M={BUILD}/module {arguments} {target}"
 
 
@@ -66,6 +85,8 @@ def rust_module(release, *options, variant=""):
 def c_module(release):
     """Builds Linux's own C driver from the toolroot's kernel source."""
     flavour = toolroot.flavour_of(release)
+    if flavour == toolroot.DEBUG:
+        return debug_kernel.c_module(KITS)
     folder = cache.folder("c-module") / f"{toolroot.key()}-{release}"
     script = f"""
         tar -x -f /usr/src/linux-source-7.2.tar.xz -C {BUILD} --strip-components=4 \

@@ -48,6 +48,10 @@ def abi_diff(flavour):
     return f"abi-diff {flavour}", job
 
 
+def debug(driver):
+    return f"debug kernel {driver}", lambda: suite.debug(driver)
+
+
 def everything():
     """In an order in which what is built early is what others wait for."""
     cloud, stock = toolroot.FLAVOURS

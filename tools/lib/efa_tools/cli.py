@@ -37,7 +37,8 @@ def positive(text):
 
 def add_combination(parser, drivers):
     parser.add_argument("--driver", choices=drivers, default="rust", help="the efa module to load (default: rust)")
-    parser.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    flavours = (*toolroot.FLAVOURS, toolroot.DEBUG)
+    parser.add_argument("--flavour", choices=flavours, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
 
 
 @guarded
@@ -121,6 +122,8 @@ def check_command():
         add_combination(suites.add_parser(name, help=text), ("rust", "c"))
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
     command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    debug = suites.add_parser("check-debug", help="the kernel selftests and more on a kernel that finds bugs")
+    debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
     arguments = parser.parse_args()
     match arguments.suite:
         case "abi-diff":
@@ -142,6 +145,8 @@ def check_command():
             jobs = [job(arguments.driver, arguments.flavour) for job in (check.kselftest, check.bounce)]
         case "stress":
             jobs = [("stress", lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
+        case "check-debug":
+            jobs = [check.debug(arguments.driver)]
         case "power-off":
             jobs = [check.power_off(arguments.driver, arguments.flavour)]
         case "rdma-core":

@@ -7,6 +7,9 @@ TROUBLE = re.compile(
     r"\bBUG: |\bWARNING: |\bOops\b|Kernel panic|general protection fault|kernel BUG at|Call Trace:"
     r"|blocked for more than|rcu: .*(stall|starved)|soft lockup|hard LOCKUP|UBSAN:|refcount_t:|rust_kernel: panicked"
     r"|irq \d+: nobody cared|Unable to mount root|scheduling while atomic|DMA-API: .*(error|warning)|stack segment"
+    # What finds bugs in a debug kernel has turned itself off, or lacks what it needs.
+    r"|INFO: lockdep is turned off|INFO: trying to register non-static key|DMA-API: .*(disabling|disabled)"
+    r"|ODEBUG: Out of memory|kmemleak: .*(disabled|Cannot)"
 )
 
 # An out-of-tree module taints the kernel with O, an unsigned one with E.

@@ -12,7 +12,7 @@ from . import build, cache, steps, toolroot
 RUN = "/run/efa-rs/run"
 
 
-def machine(release, accelerator, memory, cpus, append, features=""):
+def machine(kernel, accelerator, memory, cpus, append, features=""):
     """A PC whose root file system is a virtiofs share called "root", and whose memory other processes can map.
 
     FEATURES, such as ",+erms", are what the emulated CPU can do besides the minimum.
@@ -23,7 +23,7 @@ def machine(release, accelerator, memory, cpus, append, features=""):
         # Under TCG, the less a CPU can do, the less there is to emulate.
         *("-cpu", "host" if accelerator == "kvm" else f"qemu64{features}", "-smp", str(cpus), "-m", memory),
         *("-object", f"memory-backend-memfd,id=memory,size={memory},share=on"),
-        *("-bios", "qboot.rom", "-kernel", f"/usr/lib/modules/{release}/vmlinuz"),
+        *("-bios", "qboot.rom", "-kernel", kernel),
         # An emulated timer is late on a busy host; a kernel that then takes it for broken may not boot.
         *("-append", f"console=ttyS0 no_timer_check root=root rootfstype=virtiofs ro panic=-1 {append}"),
     ]
@@ -88,7 +88,7 @@ def accelerator():
 
 def boots_with_kvm():
     """Whether a kernel gets as far as to miss its root file system."""
-    command = [*machine(toolroot.kernel("cloud-amd64"), "kvm", "512M", 1, ""), "-serial", "stdio"]
+    command = [*machine(build.image(toolroot.kernel("cloud-amd64"))[0], "kvm", "512M", 1, ""), "-serial", "stdio"]
     log = cache.folder("logs") / "kvm.log"
     with open(log, "w") as output:
         try:

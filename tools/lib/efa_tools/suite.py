@@ -205,6 +205,13 @@ def power_off_problems(trace):
     }
 
 
+def debug(driver):
+    """All that runs in a guest with the debug kernel."""
+    # KASAN's shadow is an eighth of the memory, and what is freed stays allocated for a while.
+    tally, _ = in_guest(f"debug kernel {driver}", "/efa-rs/tests/debug/run.sh", driver, toolroot.DEBUG, timeout=2400, memory="2G")
+    return tally
+
+
 def in_guest(name, command, driver, flavour, devices=None, **options):
     """Runs a command that prints KTAP in a guest; returns its tally, and the run. The devices are those of the selftests."""
     if devices is None:

@@ -10,6 +10,8 @@ from .failure import Failure
 
 RECIPE = namespace.TOOLS / "toolroot.sh"
 FLAVOURS = ("cloud-amd64", "amd64")
+# The kernel that debug_kernel makes of the same source.
+DEBUG = "debug"
 
 # The host's apt settings that say how to reach a mirror and how old its index may be.
 APT_SETTINGS = re.compile(
@@ -58,15 +60,17 @@ def kernel(flavour):
     """The release of the toolroot's kernel of that flavour, such as 7.2.12+deb13-cloud-amd64."""
     releases = kernels()
     if flavour not in releases:
-        raise Failure(f"There is no kernel flavour {flavour}: choose one of {', '.join(FLAVOURS)}.")
+        raise Failure(f"There is no kernel flavour {flavour}: choose one of {', '.join([*FLAVOURS, DEBUG])}.")
     return releases[flavour]
 
 
 def kernels():
+    """The releases by flavour."""
     releases = {}
     for image in sorted((root() / "usr/lib/modules").glob("*/vmlinuz")):
         release = image.parent.name
         releases[release.split("-", 1)[1]] = release
+        releases[DEBUG] = f"{release.split('+')[0]}-{DEBUG}"
     return releases
 
 

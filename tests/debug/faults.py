@@ -1,0 +1,420 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Fails each allocation, and each copy from or to the process, of each verb and of a probe, one after the other.
+
+A kernel with fault injection counts them down in /proc/self/fail-nth. What a test case is about is done again and again,
+the first time with the first of them failing, then with the second, until all have failed once. Whatever comes of it, a
+result or an errno, the device and the driver have afterwards what they had before.
+"""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
+
+import objects  # noqa: E402
+import selftest  # noqa: E402
+import uverbs  # noqa: E402
+from objects import (  # noqa: E402
+    BUFFER_VA,
+    CQ_WITH_COMPLETION_CHANNEL,
+    QP_PKEY_INDEX,
+    QP_PORT,
+    QP_QKEY,
+    QP_SQ_PSN,
+    QP_STATE,
+    QPS_INIT,
+    QPS_RESET,
+    QPS_RTR,
+    QPS_RTS,
+    QPT_UD,
+    AddressHandle,
+    CompletionChannel,
+    CompletionQueue,
+    IoctlMemoryRegion,
+    Mapping,
+    Memory,
+    MemoryRegion,
+    QueuePair,
+)
+from selftest import Failed, Suite, equal, errno_name, result_of  # noqa: E402
+from uverbs import opened  # noqa: E402
+
+FAULTS = ("failslab", "fail_page_alloc", "fail_usercopy")
+DEBUGFS = Path("/sys/kernel/debug")
+
+# No memory, or a part of the process's memory that is not there.
+ERRORS = ("ENOMEM", "EFAULT")
+# What destroying an object again is answered with if the process could not be told of the first time.
+ALREADY_GONE = "ENOENT"
+# What the core makes of a mapping that there is no memory for, the kernel of a BAR, and both drivers of interrupt vectors.
+MMAP_ERRORS, PROBE_ERRORS = ("EAGAIN",), ("EBUSY", "ENOSPC")
+
+
+class FaultInjection:
+    """Counts down to a fault while this process is in one of the functions that `in_reach` knows."""
+
+    def __init__(self):
+        self.spare_kmemleak()
+        self.spare_dma_debugging()
+        self.fd = os.open("/proc/thread-self/fail-nth", os.O_RDWR | os.O_CLOEXEC)
+        self.left = 0
+        self.hit = False
+        for fault in FAULTS:
+            # Nothing is logged of an injected fault, and all memory that the kernel asks for itself may be refused.
+            for name, value in (("verbose", "0"), ("ignore-gfp-wait", "N"), ("min-order", "0")):
+                if (file := DEBUGFS / fault / name).exists():
+                    file.write_text(value)
+
+    @staticmethod
+    def spare_kmemleak():
+        """Lets nothing fail in kmemleak, which has a reserve: of what can fail, that would be every other one."""
+        for cache in Path("/sys/kernel/slab").iterdir():
+            if cache.name != "kmemleak_object":
+                (cache / "failslab").write_text("1")
+        (DEBUGFS / "failslab" / "cache-filter").write_text("Y")
+
+    @staticmethod
+    def spare_dma_debugging():
+        """Lets nothing fail in DMA-API debugging, which then turns itself off."""
+        symbols = sorted((int(line.split()[0], 16), line.split()[2]) for line in Path("/proc/kallsyms").read_text().splitlines())
+        found = [index for index, (_, name) in enumerate(symbols) if name.startswith("debug_dma_")]
+        for name, index in (("reject-start", found[0]), ("reject-end", found[-1] + 1)):
+            (DEBUGFS / "failslab" / name).write_text(hex(symbols[index][0]))
+        # Deep enough for the way from there to an allocation, and no deeper: each one takes a walk.
+        (DEBUGFS / "failslab" / "stacktrace-depth").write_text("10")
+
+    @contextlib.contextmanager
+    def nth(self, number):
+        """Lets the NUMBER-th of what can fail do so; `hit` tells whether there were as many."""
+        self.left, self.hit = number, False
+        try:
+            yield
+        finally:
+            self.left = 0
+
+    def call(self, function, *arguments, **options):
+        """Calls a function; what can fail in there counts."""
+        if not self.left:
+            return function(*arguments, **options)
+        os.pwrite(self.fd, b"%d" % self.left, 0)
+        try:
+            return function(*arguments, **options)
+        finally:
+            self.left = self.disarm()
+            self.hit = not self.left
+
+    def disarm(self):
+        """Ends the countdown and returns where it was. To ask for it takes a copy to the process, which counts, too."""
+        try:
+            left = int(os.pread(self.fd, 16, 0))
+        except OSError:
+            return 1
+        if left:
+            with contextlib.suppress(OSError):
+                os.pwrite(self.fd, b"0", 0)
+        return left
+
+
+faults = FaultInjection()
+
+
+class InReach:
+    """A module in which the named functions are in reach of faults."""
+
+    def __init__(self, module, *names):
+        self.module = module
+        for name in names:
+            function = getattr(module, name)
+            setattr(self, name, lambda *arguments, function=function, **options: faults.call(function, *arguments, **options))
+
+    def __getattr__(self, name):
+        return getattr(self.module, name)
+
+
+def sweep(action, undo=None, prepare=None, errors=(), faultless=False):
+    """Does an action with each of its faults.
+
+    `undo` takes back what it has made. If it is to destroy something, `prepare` makes that, and it is done once more where
+    it has failed. `errors` are those that it may fail with beside ERRORS. If `faultless` nothing in it can fail.
+    """
+    results, unexpected, number = {}, [], 0
+    while True:
+        number += 1
+        before = holdings()
+        subject = [prepare()] if prepare else []
+        with faults.nth(number):
+            try:
+                value, result = action(*subject), "ok"
+            except OSError as error:
+                result = errno_name(error.errno)
+        if result == "ok" and undo:
+            undo(value)
+        if result != "ok" and prepare and result_of(action, *subject) not in ("ok", ALREADY_GONE):
+            raise Failed(f"fault {number} ({result}) leaves what can't be destroyed")
+        if (left := holdings()) != before:
+            raise Failed(f"fault {number} ({result}) leaves {left} of {before}")
+        if not faults.hit:
+            break
+        results[result] = results.get(result, 0) + 1
+        if result not in {"ok", *ERRORS, *errors}:
+            unexpected.append(f"fault {number} is {result}")
+    print(f"# {number - 1} faults: " + ", ".join(f"{name} {count}" for name, count in sorted(results.items())))
+    equal(result, "ok", "without a fault")
+    equal(unexpected, [], "unexpected errors")
+    equal(not results, faultless, "nothing in it can fail")
+
+
+def holdings():
+    """What the device and the driver have at the moment."""
+    return {**main.state()["resources"], "DMA mappings": dma_mappings()}
+
+
+def dma_mappings():
+    """How many there are in the book of DMA-API debugging. Nothing but EFA devices has any in a guest."""
+    total, free = (int((DEBUGFS / "dma-api" / name).read_text()) for name in ("nr_total_entries", "num_free_entries"))
+    return total - free
+
+
+suite = Suite()
+main = selftest.any_function()
+if not main.is_bound:
+    main.rebind()
+for module in (uverbs, objects):
+    module.os = InReach(os, "open", "write", "close")
+uverbs.fcntl = InReach(fcntl, "ioctl")
+objects.mmap = InReach(mmap, "mmap")
+selftest.os = InReach(os, "write")
+
+
+class Bench:
+    """A context with what other objects need."""
+
+    def __init__(self):
+        self.context = opened(main)
+        self.pd, _ = self.context.alloc_pd()
+        self.channel = CompletionChannel(self.context)
+        self.cq = CompletionQueue(self.context)
+        self.memory = Memory(CHAIN_SIZE)
+
+    def queue_pair(self, **options):
+        return QueuePair(self.context, self.pd, self.cq.handle, self.cq.handle, **options)
+
+    def region(self, length, **options):
+        return MemoryRegion(self.context, self.pd, self.memory.address, length, **options)
+
+    def fill(self):
+        """Adds an object of each other kind."""
+        pair = self.queue_pair()
+        pair.to_rts()
+        Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
+        self.region(PIECE_SIZE)
+        AddressHandle(self.context, self.pd)
+        CompletionQueue(self.context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd)
+        return self
+
+    def close(self):
+        self.memory.close()
+        uverbs.os.close(self.channel.fd)
+        self.context.close()
+
+
+# Memory of 4 KiB pages whose list is part of the command, in one piece, and in two that a third refers to.
+INLINE_SIZE, PIECE_SIZE, CHAIN_SIZE = 8 << 12, 64 << 12, 8200 << 12
+
+
+def case(name):
+    """Makes a test case of a function that is given a Bench."""
+
+    def decorator(function):
+        def run():
+            bench = Bench()
+            try:
+                function(bench)
+            finally:
+                bench.close()
+
+        suite.add(name, run)
+
+    return decorator
+
+
+def made(name, make, *unmakes):
+    """Test cases: making an object on a Bench, and each way to destroy it."""
+
+    @case(f"{name}: create")
+    def create(bench):
+        sweep(lambda: make(bench), unmakes[0])
+
+    for number, unmake in enumerate(unmakes, 1):
+
+        @case(f"{name}: destroy" + (f", way {number}" if len(unmakes) > 1 else ""))
+        def destroy(bench, unmake=unmake):
+            sweep(unmake, prepare=lambda: make(bench))
+
+
+def umem_cq(bench):
+    return CompletionQueue(bench.context, buffer=(BUFFER_VA, 0, bench.memory.address, mmap.PAGESIZE), cqe=128)
+
+
+def channel_cq(bench):
+    return CompletionQueue(bench.context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=bench.channel.fd)
+
+
+def ioctl_region(bench):
+    return IoctlMemoryRegion(bench.context, bench.pd, bench.memory.address, PIECE_SIZE)
+
+
+@suite.case("context: open")
+def open_context():
+    sweep(lambda: opened(main), uverbs.Context.close)
+
+
+@suite.case("context: close")
+def close_context():
+    sweep(uverbs.Context.close, prepare=lambda: opened(main), faultless=True)
+
+
+@suite.case("context with an object of each kind: close")
+def close_full_context():
+    sweep(Bench.close, prepare=lambda: Bench().fill(), faultless=True)
+
+
+made("PD", lambda bench: (bench.context, bench.context.alloc_pd()[0]), lambda pd: pd[0].dealloc_pd(pd[1]))
+
+
+@case("completion channel: create")
+def create_channel(bench):
+    sweep(lambda: CompletionChannel(bench.context), CompletionChannel.close)
+
+
+CQ_DESTROY = (CompletionQueue.destroy, CompletionQueue.destroy_by_write)
+made("CQ", lambda bench: CompletionQueue(bench.context), *CQ_DESTROY)
+made("CQ with a completion channel", channel_cq, *CQ_DESTROY)
+made("CQ on user memory", umem_cq, *CQ_DESTROY)
+made("SRD QP", Bench.queue_pair, QueuePair.destroy, QueuePair.destroy_by_ioctl)
+made("UD QP", lambda bench: bench.queue_pair(qp_type=QPT_UD), QueuePair.destroy)
+MR_DESTROY = (MemoryRegion.dereg, MemoryRegion.dereg_by_ioctl)
+made("MR with its pages in the command", lambda bench: bench.region(INLINE_SIZE), *MR_DESTROY)
+made("MR with a page list in one piece", lambda bench: bench.region(PIECE_SIZE), *MR_DESTROY)
+made("MR with a page list in a chain", lambda bench: bench.region(CHAIN_SIZE), *MR_DESTROY)
+made("MR by ioctl", ioctl_region, *MR_DESTROY)
+made("AH", lambda bench: AddressHandle(bench.context, bench.pd), AddressHandle.destroy, AddressHandle.destroy_by_ioctl)
+
+
+@case("QP: modify")
+def modify_qp(bench):
+    pair = bench.queue_pair()
+    steps = (
+        lambda: pair.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, QPS_INIT, qkey=0x11111111),
+        lambda: pair.modify(QP_STATE, QPS_RTR),
+        lambda: pair.modify(QP_STATE | QP_SQ_PSN, QPS_RTS),
+    )
+    for number, step in enumerate(steps):
+
+        def back(_, number=number):
+            pair.modify(QP_STATE, QPS_RESET)
+            for step in steps[:number]:
+                step()
+
+        sweep(step, back)
+        step()
+
+
+@case("QP: query")
+def query_qp(bench):
+    pair = bench.queue_pair()
+    sweep(pair.query)
+
+
+@case("QP: mmap of all that it has")
+def mmap_qp(bench):
+    response = bench.queue_pair().response
+    for key, size in (
+        (response.rq_mmap_key, response.rq_mmap_size),
+        (response.rq_db_mmap_key, mmap.PAGESIZE),
+        (response.sq_db_mmap_key, mmap.PAGESIZE),
+        (response.llq_desc_mmap_key, mmap.PAGESIZE),
+    ):
+        sweep(lambda key=key, size=size: Mapping(bench.context, key, size), Mapping.close, errors=MMAP_ERRORS)
+
+
+@case("CQ: mmap")
+def mmap_cq(bench):
+    response = bench.cq.response
+    key, size = response.q_mmap_key, response.q_mmap_size
+    sweep(lambda: Mapping(bench.context, key, size, mmap.PROT_READ), Mapping.close, errors=MMAP_ERRORS)
+
+
+@case("MR: query")
+def query_mr(bench):
+    region = bench.region(PIECE_SIZE)
+    sweep(region.query)
+
+
+@case("MR: EFA's query")
+def efa_query_mr(bench):
+    region = bench.region(PIECE_SIZE)
+    sweep(region.efa_query)
+
+
+@case("device: query")
+def query_device(bench):
+    sweep(bench.context.query_device)
+
+
+@case("port: query")
+def query_port(bench):
+    sweep(lambda: bench.context.query_port(1))
+
+
+@case("port: query of its speed")
+def query_port_speed(bench):
+    sweep(lambda: bench.context.query_port_speed(1))
+
+
+@suite.case("counters: read")
+def counters():
+    (name,) = main.names("infiniband")
+    folders = (main.sysfs / "infiniband" / name / "hw_counters", main.sysfs / "infiniband" / name / "ports/1/hw_counters")
+    for folder, counter in zip(folders, ("submitted_cmds", "tx_bytes")):
+        (folder / "lifespan").write_text("0")
+        fd = os.open(folder / counter, os.O_RDONLY)
+        try:
+            sweep(lambda fd=fd: faults.call(os.pread, fd, 64, 0))
+        finally:
+            os.close(fd)
+
+
+def bind():
+    if (result := main.bind()) != "ok":
+        raise OSError(getattr(errno, result), "bind")
+
+
+def unbind():
+    if (result := main.unbind()) != "ok":
+        raise OSError(getattr(errno, result), "unbind")
+
+
+@suite.case("probe")
+def probe():
+    main.unbind()
+    sweep(bind, lambda _: unbind(), errors=PROBE_ERRORS)
+
+
+@suite.case("remove")
+def remove():
+    sweep(lambda _: unbind(), prepare=bind)
+
+
+if not selftest.emulator:
+    selftest.skip_all("needs the emulator")
+try:
+    suite.run()
+finally:
+    main.rebind()

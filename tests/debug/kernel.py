@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What the debug kernel has found out by the end: leaks, locks, DMA, and what is left once the module is removed."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
+
+import selftest  # noqa: E402
+from selftest import Failed, Suite, equal  # noqa: E402
+
+DEBUGFS = Path("/sys/kernel/debug")
+KMEMLEAK = DEBUGFS / "kmemleak"
+DMA_API = DEBUGFS / "dma-api"
+# Younger memory is no leak yet, in seconds: kmemleak's own limit.
+MIN_AGE = 5
+# A pointer may survive in a register or on a stack that is not in use: what is only seen once is no leak.
+SCANS = 2
+
+suite = Suite()
+
+
+def known_leaks():
+    """The functions of leaks that are not the driver's: in known-leaks, each with the driver that it is seen with and why."""
+    lines = (Path(__file__).resolve().parent / "known-leaks").read_text().splitlines()
+    entries = [line.split(maxsplit=2) for line in lines if line and not line.startswith("#")]
+    return {function for driver, function, reason in entries if driver == selftest.DRIVER}
+
+
+def leaks():
+    """What kmemleak has, each with its backtrace."""
+    for _ in range(SCANS):
+        time.sleep(MIN_AGE + 1)
+        # Refused if kmemleak has turned itself off, as it does when it has no memory.
+        KMEMLEAK.write_text("scan")
+    reports = []
+    for line in KMEMLEAK.read_text().splitlines():
+        if line.startswith("unreferenced object"):
+            reports.append([])
+        reports[-1].append(line)
+    known = known_leaks()
+    return [report for report in reports if not any(function in line for line in report for function in known)]
+
+
+def no_leak():
+    found = leaks()
+    for report in found:
+        print("# " + "\n# ".join(report))
+    equal(len(found), 0, "leaks")
+
+
+@suite.case("kmemleak finds no leak while the module is loaded")
+def leaks_while_loaded():
+    no_leak()
+
+
+@suite.case("lockdep is at work")
+def lockdep():
+    stats = dict(line.rsplit(":", 1) for line in Path("/proc/lockdep_stats").read_text().splitlines() if line.count(":") == 1)
+    stats = {name.strip(): value.strip() for name, value in stats.items()}
+    equal(stats["debug_locks"], "1", "debug_locks")
+
+
+@suite.case("DMA-API debugging is at work and has found nothing")
+def dma_api():
+    equal((DMA_API / "disabled").read_text().strip(), "N", "disabled")
+    equal((DMA_API / "error_count").read_text().strip(), "0", "errors")
+
+
+@suite.case("the module can be removed")
+def remove():
+    subprocess.run(["rmmod", "efa"], check=True)
+    left = [name for function in selftest.FUNCTIONS for name in function.leftovers()]
+    equal(left, [], "what is left")
+
+
+@suite.case("no DMA mapping is left")
+def no_mapping():
+    equal((DMA_API / "dump").read_text(), "", "mappings")
+
+
+@suite.case("kmemleak finds no leak once the module is removed")
+def leaks_once_removed():
+    no_leak()
+
+
+@suite.case("the module can be loaded again")
+def load():
+    subprocess.run(["insmod", os.environ["EFA_KO"]], check=True)
+    equal(selftest.FUNCTIONS[0].is_bound, True, "bound")
+
+
+suite.run()

@@ -1,0 +1,15 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+#
+# Runs on the debug kernel all selftests and then the programs that need such a kernel; each prints KTAP.
+
+cd "$(dirname "$0")/../kselftest" || exit
+
+mapfile -t programs < <(sed -n 's/^TEST_PROGS += //p' Makefile)
+programs+=(../debug/stress.py)
+programs+=(../debug/faults.py)
+# The last one: what the kernel has to say about all of them.
+programs+=(../debug/kernel.py)
+
+(($#)) && programs=("$@")
+kselftest_override_timeout=${kselftest_override_timeout:-900} exec ./run.sh "${programs[@]}"

@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Objects of every kind come and go: in many processes at once, in any order, with some processes killed meanwhile."""
+
+import mmap
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
+
+import selftest  # noqa: E402
+from objects import (  # noqa: E402
+    BUFFER_VA,
+    CQ_WITH_COMPLETION_CHANNEL,
+    QPT_DRIVER,
+    QPT_UD,
+    AddressHandle,
+    CompletionChannel,
+    CompletionQueue,
+    IoctlMemoryRegion,
+    Mapping,
+    Memory,
+    MemoryRegion,
+    QueuePair,
+)
+from selftest import Failed, Suite, equal, wait_until  # noqa: E402
+from uverbs import opened  # noqa: E402
+
+PROCESSES = 4
+# Objects that each process makes, and how many it has at a time.
+OBJECTS, AT_ONCE = 400, 40
+# Seconds that a process lives before it is killed: enough to start and to have a few objects.
+LIVES = (0.2, 0.6, 1.0, 1.4)
+KILLS = 8
+
+suite = Suite()
+main = selftest.any_function()
+if not main.is_bound:
+    main.rebind()
+
+
+class Crowd:
+    """A context that makes objects of a kind chosen by chance, and destroys what it has the most of."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.context = opened(main)
+        self.pd, _ = self.context.alloc_pd()
+        self.channel = CompletionChannel(self.context)
+        self.cq = CompletionQueue(self.context)
+        self.memory = Memory(4 << 20)
+        self.alive = []
+        self.kinds = (self.pds, self.cqs, self.channel_cqs, self.umem_cqs, self.qps, self.regions, self.ioctl_regions, self.ahs)
+
+    def pds(self):
+        handle, _ = self.context.alloc_pd()
+        return lambda: self.context.dealloc_pd(handle)
+
+    def cqs(self):
+        cq = CompletionQueue(self.context)
+        Mapping(self.context, cq.response.q_mmap_key, cq.response.q_mmap_size, mmap.PROT_READ).close()
+        return cq.destroy
+
+    def channel_cqs(self):
+        return CompletionQueue(self.context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd).destroy_by_write
+
+    def umem_cqs(self):
+        return CompletionQueue(self.context, buffer=(BUFFER_VA, 0, self.memory.address, mmap.PAGESIZE), cqe=128).destroy
+
+    def qps(self):
+        pair = QueuePair(self.context, self.pd, self.cq.handle, self.cq.handle, qp_type=self.random.choice((QPT_DRIVER, QPT_UD)))
+        if self.random.random() < 0.5:
+            pair.to_rts()
+            pair.query(1)
+        Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
+        return self.random.choice((pair.destroy, pair.destroy_by_ioctl))
+
+    def regions(self):
+        pages = self.random.choice((1, 15, 16, 512, 1024))
+        return MemoryRegion(self.context, self.pd, self.memory.address, pages * mmap.PAGESIZE).dereg
+
+    def ioctl_regions(self):
+        region = IoctlMemoryRegion(self.context, self.pd, self.memory.address, self.random.randrange(1, self.memory.length))
+        region.query()
+        region.efa_query()
+        return region.dereg_by_ioctl
+
+    def ahs(self):
+        return AddressHandle(self.context, self.pd).destroy
+
+    def run(self, objects):
+        for _ in range(objects):
+            self.alive.append(self.random.choice(self.kinds)())
+            if len(self.alive) > AT_ONCE:
+                self.alive.pop(self.random.randrange(len(self.alive)))()
+
+    def close(self):
+        os.close(self.channel.fd)
+        self.context.close()
+
+
+def child(function, *arguments):
+    """Starts a process that does this and ends; its status is 1 if that fails."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        function(*arguments)
+        status = 0
+    except BaseException as error:
+        print(f"# {type(error).__name__}: {error}", flush=True)
+    os._exit(status)
+
+
+def crowd(seed, objects=OBJECTS):
+    crowd = Crowd(seed)
+    crowd.run(objects)
+    for destroy in reversed(crowd.alive[: len(crowd.alive) // 2]):
+        destroy()
+    crowd.close()
+
+
+def read_all(end):
+    """Reads what sysfs shows of the device, and asks it by verbs, until a moment."""
+    (name,) = main.names("infiniband")
+    port = main.sysfs / "infiniband" / name / "ports/1/hw_counters"
+    with opened(main) as context:
+        while time.monotonic() < end:
+            (port / "tx_bytes").read_text()
+            context.query_device()
+            context.query_port(1)
+
+
+def nothing_is_left():
+    def left():
+        return {name: count for name, count in main.state()["resources"].items() if count and name != "eq"}
+
+    wait_until(lambda: not left(), "the device has nothing any more", 10)
+    equal(main.state()["protocol_errors"], 0, "protocol errors")
+
+
+def wait_for(pids):
+    """Fails unless all processes end well."""
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    if any(statuses):
+        raise Failed(f"exit statuses {statuses}")
+
+
+@suite.case(f"{PROCESSES} processes make and destroy {OBJECTS} objects each")
+def at_once():
+    wait_for([child(crowd, seed) for seed in range(PROCESSES)])
+    nothing_is_left()
+
+
+@suite.case("the same while others read all that there is")
+def with_readers():
+    reader = child(read_all, time.monotonic() + 5)
+    wait_for([child(crowd, seed, OBJECTS // 2) for seed in (11, 12)] + [reader])
+    nothing_is_left()
+
+
+@suite.case(f"{KILLS} processes are killed in the middle")
+def killed():
+    for number in range(KILLS):
+        pids = [child(crowd, seed, 1 << 30) for seed in (number, ~number & 0xFF)]
+        time.sleep(LIVES[number % len(LIVES)])
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            equal(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), -signal.SIGKILL, "exit status")
+        nothing_is_left()
+
+
+@suite.case("the device works afterwards")
+def afterwards():
+    crowd(99, 50)
+    nothing_is_left()
+
+
+suite.run()

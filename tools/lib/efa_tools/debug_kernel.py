@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The debug kernel: the toolroot's kernel source, built with all that finds bugs by tools/debug-kernel/build.sh."""
+
+import os
+
+from . import cache, namespace, steps, toolroot
+
+RECIPE = namespace.TOOLS / "debug-kernel"
+
+
+def key():
+    return cache.key(toolroot.key(), *(RECIPE / name for name in ("build.sh", "config")))
+
+
+def folder(mount):
+    """The folder with the kernel's build directory, which is at MOUNT in the toolroot."""
+
+    def build(path):
+        path.mkdir()
+        with steps.step("debug kernel") as log:
+            command = ["/efa-rs/tools/debug-kernel/build.sh", mount, toolroot.kernel(toolroot.DEBUG), str(os.cpu_count())]
+            binds = [(cache.CLONE, "/efa-rs", "ro"), (path, mount, "rw")]
+            steps.run(namespace.enter(toolroot.root(), command, binds), log, "Building the debug kernel")
+
+    return cache.make(cache.folder("debug-kernel") / key(), "the debug kernel", 4, build)
+
+
+def c_module(mount):
+    """Linux's own C driver, which is a module of this kernel."""
+    return folder(mount) / toolroot.kernel(toolroot.DEBUG) / "drivers/infiniband/hw/efa/efa.ko"
