@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 import unittest
 
-import support  # noqa: F401
+import support
 from efa_tools import console
 
 
@@ -31,7 +31,31 @@ class Console(unittest.TestCase):
     def test_a_healthy_log_has_none(self):
         log = "[    0.5] MDS: Vulnerable: debug\n[    7.5] efa: loading out-of-tree module taints kernel.\n[    8.0] efa_0: ok\n"
         log += "[   13.1] kmemleak: Kernel memory leak detector initialized (mem pool available: 15608)\n"
+        log += "[  153.5] kmemleak: Cannot allocate a scan area, scanning the full object\n"
         self.assertEqual(console.trouble(log), [])
+
+    REPORT = (
+        "[    9.0] ------------[ cut here ]------------\n"
+        "[    9.0] WARNING: fs/x.c:1 at warns+0x1/0x2, CPU#0: sh/1\n"
+        "[    9.0]  caller+0x1/0x2\n"
+        "[    9.0] ---[ end trace 0000000000000000 ]---"
+    )
+
+    def test_a_known_warning_is_no_trouble(self):
+        log = f"[    8.0] one\n{self.REPORT}\n[    9.1] two"
+        self.assertEqual(console.without(log, [("warns", "caller")]), ("[    8.0] one\n[    9.1] two", 1))
+        self.assertEqual(console.unexpected_taint(str(1 << 9), console.WARNING_TAINT), "")
+
+    def test_others_are(self):
+        for known in ([], [("warns", "other")], [("other", "caller")], [("warn", "caller")]):
+            self.assertEqual(console.without(self.REPORT, known), (self.REPORT, 0))
+        two = self.REPORT.replace("[    9.0]  caller", "[    9.0] BUG: KASAN: bad\n[    9.0]  caller")
+        for log in (two, self.REPORT.rsplit("\n", 1)[0], "[    1.0] WARNING: x at warns+0x1"):
+            self.assertEqual(console.without(log, [("warns", "caller")]), (log, 0))
+
+    def test_the_known_warnings_of_the_debug_kernel(self):
+        text = (support.CLONE / "tests" / "debug" / "known-reports").read_text()
+        self.assertIn(("remove_proc_entry", "unregister_irq_proc"), console.known_reports(text))
 
     def test_taints_of_loading_the_module_are_expected(self):
         self.assertEqual(console.unexpected_taint("0\n"), "")

@@ -9,11 +9,13 @@ TROUBLE = re.compile(
     r"|irq \d+: nobody cared|Unable to mount root|scheduling while atomic|DMA-API: .*(error|warning)|stack segment"
     # What finds bugs in a debug kernel has turned itself off, or lacks what it needs.
     r"|INFO: lockdep is turned off|INFO: trying to register non-static key|DMA-API: .*(disabling|disabled)"
-    r"|ODEBUG: Out of memory|kmemleak: .*(disabled|Cannot)"
+    r"|ODEBUG: Out of memory|kmemleak: .*disabled"
 )
 
 # An out-of-tree module taints the kernel with O, an unsigned one with E.
 EXPECTED_TAINT = 1 << 12 | 1 << 13
+# A warning with W.
+WARNING_TAINT = 1 << 9
 
 
 def trouble(log, context=40):
@@ -25,8 +27,40 @@ def trouble(log, context=40):
     return []
 
 
-def unexpected_taint(text):
+def known_reports(text):
+    """The warnings of a file such as tests/debug/known-reports: pairs of the function that warns and a caller of it."""
+    lines = [line.split(maxsplit=2) for line in text.splitlines() if line and not line.startswith("#")]
+    return [(function, caller) for function, caller, reason in lines]
+
+
+def without(log, known):
+    """The log without the warnings that are known, and how many those were."""
+    kept, report, dropped = [], [], 0
+    for line in log.splitlines():
+        if "[ cut here ]" in line:
+            kept, report = kept + report, []
+        elif not report:
+            kept.append(line)
+            continue
+        report.append(line)
+        if "---[ end trace" in line:
+            if is_known("\n".join(report), known):
+                dropped += 1
+            else:
+                kept += report
+            report = []
+    return "\n".join(kept + report), dropped
+
+
+def is_known(report, known):
+    """Whether a report is one warning, and one that is known."""
+    return len(re.findall(r"\b(?:WARNING|BUG): ", report)) == 1 and any(
+        re.search(rf"WARNING: \S+ at {function}\+", report) and re.search(rf"\]  {caller}\+", report) for function, caller in known
+    )
+
+
+def unexpected_taint(text, expected=0):
     """The letters of the taints, out of /proc/sys/kernel/tainted, that loading our modules does not explain."""
     letters = "PFSRMBUDAWCIOELKXTNJ"
-    value = int(text) & ~EXPECTED_TAINT
+    value = int(text) & ~(EXPECTED_TAINT | expected)
     return "".join(letters[bit] if bit < len(letters) else f"[bit {bit}]" for bit in range(32) if value >> bit & 1)

@@ -46,6 +46,7 @@ class Options:
     module: Path | None = None
     scenario: Path | None = None
     quiet: bool = False
+    known_reports: list[tuple[str, str]] = field(default_factory=list)
     # More parameters of the kernel.
     append: str = ""
     # Counts instructions, which needs TCG, one CPU and a device that does nothing at a time of its own.
@@ -218,13 +219,15 @@ class Run:
         status = 0
         for guest in range(self.options.guests):
             log = self.folder / f"guest{guest}.console.log"
-            found = console.trouble(log.read_text(errors="replace"))
+            text, dropped = console.without(log.read_text(errors="replace"), self.options.known_reports)
+            found = console.trouble(text)
             if found:
                 shown = "\n".join(f"    {line}" for line in found)
                 raise Failure(f"{shown}\nThe kernel of guest {guest} reported trouble: see above, all of it is in {log}.")
             try:
                 status = status or int((self.shared / f"guest{guest}" / "status").read_text())
-                taint = console.unexpected_taint((self.shared / f"guest{guest}" / "tainted").read_text())
+                expected = console.WARNING_TAINT if dropped else 0
+                taint = console.unexpected_taint((self.shared / f"guest{guest}" / "tainted").read_text(), expected)
             except (OSError, ValueError):
                 raise Failure(
                     f"{steps.tail(log) if log.exists() else ''}\n{steps.tail(self.folder / f'qemu-{guest}.log')}\n"

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import build, cache, guest, ktap, laws, steps, toolroot
+from . import build, cache, console, guest, ktap, laws, steps, toolroot
 from .failure import Failure
 from .tally import Tally
 
 KSELFTEST = cache.CLONE / "tests" / "kselftest"
+DEBUG = cache.CLONE / "tests" / "debug"
 
 
 def check(name, problems):
@@ -207,8 +208,10 @@ def power_off_problems(trace):
 
 def debug(driver):
     """All that runs in a guest with the debug kernel."""
+    known = console.known_reports((DEBUG / "known-reports").read_text())
     # KASAN's shadow is an eighth of the memory, and what is freed stays allocated for a while.
-    tally, _ = in_guest(f"debug kernel {driver}", "/efa-rs/tests/debug/run.sh", driver, toolroot.DEBUG, timeout=2400, memory="2G")
+    options = {"timeout": 2400, "memory": "2G", "known_reports": known}
+    tally, _ = in_guest(f"debug kernel {driver}", "/efa-rs/tests/debug/run.sh", driver, toolroot.DEBUG, **options)
     return tally
 
 
