@@ -239,11 +239,8 @@ fn request_doorbells(pdev: &pci::Device<Bound>, bar: u16) -> Result<Option<Regio
         Ok(hw::pci::REGISTER_BAR | hw::pci::MEMORY_BAR) => Ok(None),
         Ok(bar) => request(pdev, bar).map(Some),
         Err(_) => {
-            dev_err!(
-                pdev,
-                "The device has its doorbells in BAR {}, which no device has\n",
-                bar
-            );
+            let dev: &Device<Bound> = pdev.as_ref();
+            sys::log::failed(dev, "The device has its doorbells in no BAR", &ENODEV);
             Err(ENODEV)
         }
     }

@@ -122,11 +122,7 @@ impl<H: CompletionHandler> EventQueue<H> {
         )
         .inspect_err(|error| {
             let dev: &Device<Bound> = pdev.as_ref();
-            sys::log::failed(
-                dev,
-                "An interrupt of completions could not be requested",
-                error,
-            );
+            sys::log::failed(dev, "A completion interrupt could not be requested", error);
         })?;
 
         Ok(Self {

@@ -122,7 +122,7 @@ impl ResetOnDrop {
         if let Err(error) = reset(dev, &self.registers, reason) {
             log::failed(
                 dev,
-                "The device could not be reset, and has its access to memory disabled",
+                "The device could not be reset; its DMA is disabled",
                 &error,
             );
             sys::pci::clear_master(&self.pdev);

@@ -4,8 +4,7 @@
 
 use kernel::{
     error::from_result,
-    ffi::c_int,
-    prelude::*, //
+    ffi::c_int, //
 };
 
 use super::{

@@ -169,12 +169,12 @@ impl<H: Handler> Registration<H> {
 #[inline(never)]
 unsafe fn request(
     irq: c_uint,
-    callback: extern "C" fn(c_int, *mut c_void) -> bindings::irqreturn_t,
+    callback: unsafe extern "C" fn(c_int, *mut c_void) -> bindings::irqreturn_t,
     name: &CStr,
     cookie: *mut c_void,
     cpu: u32,
 ) -> Result {
-    let (handler, name) = (Some(callback as _), name.as_char_ptr());
+    let (handler, name) = (Some(callback), name.as_char_ptr());
     // SAFETY: The caller's.
     to_result(unsafe { bindings::request_threaded_irq(irq, handler, None, 0, name, cookie) })?;
 
