@@ -7,7 +7,7 @@ import os
 import struct
 
 import objects
-from harness import Cases, attempt
+from harness import Cases, as_another_user, attempt
 from memory import READ, WRITE, Area, libc
 from uverbs import DRIVER_EFA, IOCTL, Buffer, pointer_in
 
@@ -249,18 +249,7 @@ def flags_of_file(s):
 @cases.case("another user's process writes")
 def other_user(s):
     pd = s.pd
-    reader, writer = os.pipe()
-    process = os.fork()
-    if process == 0:
-        os.setuid(1000)
-        results = attempt(s.context.dealloc_pd, pd), attempt(s.cq), attempt(s.context.alloc_pd)
-        os.write(writer, " ".join(result.split("=")[0] for result in results).encode())
-        os._exit(0)
-    os.waitpid(process, 0)
-    os.close(writer)
-    result = os.read(reader, 4096).decode()
-    os.close(reader)
-    return result
+    return as_another_user(lambda: (attempt(s.context.dealloc_pd, pd), attempt(s.cq), attempt(s.context.alloc_pd)))
 
 
 @cases.case("nothing waits on the asynchronous file")

@@ -6,7 +6,7 @@ import resource
 import struct
 
 import objects
-from harness import Cases, attempt
+from harness import Cases, as_another_user, attempt
 from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Scattered, dmabuf, heap
 from objects import IoctlMemoryRegion, object_handle
 from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, pointer_in, pointer_out
@@ -180,20 +180,13 @@ for value in (0, PAGE, 64 << 10, 1 << 20, HUGE_PAGE, (1 << 40) + PAGE):
 def locked(s):
     """Only without CAP_IPC_LOCK, so in a process of its own."""
     pd = s.pd
-    reader, writer = os.pipe()
-    process = os.fork()
-    if process == 0:
+
+    def register():
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (2 * PAGE, 2 * PAGE))
-        os.setuid(1000)
         area = Scattered(4)
-        results = [attempt(IoctlMemoryRegion, s.context, pd, area.address, count * PAGE, iova=0) for count in (3, 2, 1)]
-        os.write(writer, " ".join(result.split("=")[0] for result in results).encode())
-        os._exit(0)
-    os.waitpid(process, 0)
-    os.close(writer)
-    result = os.read(reader, 4096).decode()
-    os.close(reader)
-    return result
+        return [attempt(IoctlMemoryRegion, s.context, pd, area.address, count * PAGE, iova=0) for count in (3, 2, 1)]
+
+    return as_another_user(register)
 
 
 @cases.case("of a child")

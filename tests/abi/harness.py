@@ -10,6 +10,7 @@ offset in a page.
 import collections
 import contextlib
 import functools
+import os
 import re
 import signal
 import sys
@@ -243,6 +244,24 @@ def attempt(action, *arguments, **options):
         return show(action(*arguments, **options))
     except OSError as error:
         return selftest.errno_name(error.errno)
+
+
+def as_another_user(actions):
+    """What a process of user 1000 gets of actions(), results of attempt(): `ok` or the name of the errno of each."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        # Whatever happens, the child does not go on with the other cases.
+        try:
+            os.setuid(1000)
+            os.write(writer, " ".join(result.split("=")[0] for result in actions()).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(process, 0)
+    os.close(writer)
+    result = os.read(reader, 4096).decode()
+    os.close(reader)
+    return result
 
 
 # The text of what the device did.
