@@ -3,7 +3,8 @@
 //! The control interface of an EFA device, as data.
 //!
 //! Registers, admin commands and their completions, events, attributes and statistics: what crosses
-//! the boundary between driver and device, in both directions. The driver encodes commands and
+//! the boundary between driver and device, in both directions; and the data path, which passes the
+//! driver by. The driver encodes commands and
 //! decodes completions; an emulated device does the reverse, with these same files. Nothing in here
 //! knows of the kernel, of an allocator, of DMA or of an errno.
 //!
@@ -29,6 +30,9 @@ pub mod checksum;
 pub mod eq;
 pub mod features;
 pub mod host_info;
+// The driver has no part in it.
+#[cfg(not(MODULE))]
+pub mod io;
 pub mod pci;
 pub mod regs;
 pub mod stats;

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The data path: work requests and completions.
+//!
+//! Programs write work requests themselves, past the driver: those for the send queue into the device's memory, a
+//! *low-latency queue*, those for the receive queue into host memory. A write to a doorbell tells the device how many there
+//! are. All layouts are those of rdma-core's `efa_io_defs.h` and `efa_io_regs_defs.h`.
+
+use super::wire::{
+    self,
+    bits,
+    codes,
+    layout, //
+};
+
+/// Bits of a key in a work request.
+pub const KEY_MASK: u32 = (1 << 24) - 1;
+
+/// Number of the address handle in a completion whose peer has none.
+pub const UNKNOWN_AH: u16 = u16::MAX;
+
+/// Where the payload of an unreliable datagram starts in its receive buffer; the bytes before are for a global route header.
+pub const UD_PAYLOAD_OFFSET: u32 = 40;
+
+codes! {
+    /// What a work request asks for.
+    pub enum OpType: u8 {
+        /// Sends to a receive buffer.
+        Send = 0 => "SEND",
+        /// Reads from memory of the peer.
+        RdmaRead = 1 => "RDMA_READ",
+        /// Writes to memory of the peer.
+        RdmaWrite = 2 => "RDMA_WRITE",
+    }
+}
+
+bits! {
+    /// First control byte of a send work request.
+    pub struct TxCtrl1(u8) {
+        /// Operation, an [`OpType`].
+        3:0 op_type => u8,
+        /// There is immediate data.
+        4:4 has_imm => bool,
+        /// The data is in the work request instead of buffers.
+        5:5 inline_msg => bool,
+        /// A second descriptor follows the first.
+        6:6 meta_extension => bool,
+        /// This is a meta descriptor; always set.
+        7:7 meta_desc => bool,
+    }
+}
+
+bits! {
+    /// Second control byte of a send work request.
+    pub struct TxCtrl2(u8) {
+        /// Which round through the queue the work request belongs to; the first is 0.
+        0:0 phase => bool,
+        /// First descriptor of the work request; always set.
+        2:2 first => bool,
+        /// Last descriptor of the work request; always set.
+        3:3 last => bool,
+        /// Its success is to be reported too.
+        4:4 comp_req => bool,
+    }
+}
+
+layout! {
+    /// First half of a send work request of 64 bytes, and first quarter of one of 128 bytes.
+    pub struct TxMetaDesc[32] {
+        /// By which the completion refers to the work request.
+        req_id @ 0: u16,
+        /// Operation.
+        ctrl1 @ 2: TxCtrl1,
+        /// Framing.
+        ctrl2 @ 3: TxCtrl2,
+        /// Queue pair of the peer.
+        dest_qp_num @ 4: u16,
+        /// Bytes of inline data, or number of buffers.
+        length @ 6: u16,
+        /// Immediate data.
+        immediate_data @ 8: u32,
+        /// Address handle of the peer.
+        ah @ 12: u16,
+        /// Q_Key of the peer's queue pair; for unreliable datagrams only.
+        qkey @ 16: u32,
+    }
+}
+
+layout! {
+    /// A buffer of a send work request.
+    pub struct TxBufDesc[16] {
+        /// Length in bytes.
+        length @ 0: u32,
+        /// Local key of the memory region, 24 bits.
+        lkey @ 4: u32,
+        /// Address.
+        buf_addr @ 8: u64,
+    }
+}
+
+layout! {
+    /// Memory of the peer.
+    pub struct RemoteMemAddr[16] {
+        /// Length in bytes.
+        length @ 0: u32,
+        /// Remote key of the memory region.
+        rkey @ 4: u32,
+        /// Address.
+        buf_addr @ 8: u64,
+    }
+}
+
+bits! {
+    /// Last word of a receive descriptor.
+    pub struct RxLkeyCtrl(u32) {
+        /// Local key of the memory region.
+        23:0 lkey => u32,
+        /// First descriptor of a work request.
+        30:30 first => bool,
+        /// Last descriptor of a work request.
+        31:31 last => bool,
+    }
+}
+
+layout! {
+    /// One buffer of a receive work request, which is one or more of these.
+    pub struct RxDesc[16] {
+        /// Address.
+        buf_addr @ 0: u64,
+        /// By which the completion refers to the work request; of its first descriptor.
+        req_id @ 8: u16,
+        /// Length in bytes.
+        length @ 10: u16,
+        /// Key and framing.
+        lkey_ctrl @ 12: RxLkeyCtrl,
+    }
+}
+
+codes! {
+    /// How a work request ended.
+    pub enum CompStatus: u8 {
+        /// Well.
+        Ok = 0 => "OK",
+        /// Not executed, because the queue pair is in error.
+        Flushed = 1 => "FLUSHED",
+        /// The queue pair is in error.
+        LocalQpInternalError = 2 => "LOCAL_ERROR_QP_INTERNAL_ERROR",
+        /// The operation is not possible.
+        LocalUnsupportedOp = 3 => "LOCAL_ERROR_UNSUPPORTED_OP",
+        /// There is no such address handle.
+        LocalInvalidAh = 4 => "LOCAL_ERROR_INVALID_AH",
+        /// No memory region lets the queue pair use a buffer.
+        LocalInvalidLkey = 5 => "LOCAL_ERROR_INVALID_LKEY",
+        /// The message is too long.
+        LocalBadLength = 6 => "LOCAL_ERROR_BAD_LENGTH",
+        /// No memory region of the peer lets the queue pair use its memory.
+        RemoteBadAddress = 7 => "REMOTE_ERROR_BAD_ADDRESS",
+        /// The peer gave up.
+        RemoteAbort = 8 => "REMOTE_ERROR_ABORT",
+        /// The peer has no such queue pair that receives.
+        RemoteBadDestQpn = 9 => "REMOTE_ERROR_BAD_DEST_QPN",
+        /// The peer has no receive work request.
+        RemoteRnr = 10 => "REMOTE_ERROR_RNR",
+        /// The peer's receive work request is too short.
+        RemoteBadLength = 11 => "REMOTE_ERROR_BAD_LENGTH",
+        /// The peer failed for a reason of its own.
+        RemoteBadStatus = 12 => "REMOTE_ERROR_BAD_STATUS",
+        /// The peer did not answer.
+        LocalUnrespRemote = 13 => "LOCAL_ERROR_UNRESP_REMOTE",
+        /// The peer has no address handle for this side.
+        RemoteUnknownPeer = 14 => "REMOTE_ERROR_UNKNOWN_PEER",
+        /// There is no way to the peer.
+        LocalUnreachRemote = 15 => "LOCAL_ERROR_UNREACH_REMOTE",
+        /// The peer can't do the operation.
+        RemoteFeatureMismatch = 18 => "REMOTE_ERROR_FEATURE_MISMATCH",
+    }
+}
+
+codes! {
+    /// Queues of a queue pair.
+    pub enum QueueType: u8 {
+        /// Send queue.
+        Send = 1 => "SEND_QUEUE",
+        /// Receive queue.
+        Receive = 2 => "RECV_QUEUE",
+    }
+}
+
+bits! {
+    /// What a completion tells.
+    pub struct CdescFlags(u8) {
+        /// Which round through the queue the completion belongs to; the first is 1.
+        0:0 phase => bool,
+        /// Queue of the work request, a [`QueueType`].
+        2:1 q_type => u8,
+        /// There is immediate data.
+        3:3 has_imm => bool,
+        /// Operation, an [`OpType`].
+        6:4 op_type => u8,
+        /// No receive work request was used.
+        7:7 unsolicited => bool,
+    }
+}
+
+layout! {
+    /// A completion. Entries of 16 bytes have the first half of it.
+    pub struct Cdesc[32] {
+        /// Which work request ended.
+        req_id @ 0: u16,
+        /// How, a [`CompStatus`].
+        status @ 2: u8,
+        /// What it was.
+        flags @ 3: CdescFlags,
+        /// Its queue pair.
+        qp_num @ 4: u16,
+        /// Bytes received, the low half for an RDMA write. All from here on is zero for a send queue.
+        length @ 6: u16,
+        /// Address handle of the peer, or [`UNKNOWN_AH`].
+        ah @ 8: u16,
+        /// Queue pair of the peer.
+        src_qp_num @ 10: u16,
+        /// Immediate data.
+        imm @ 12: u32,
+        /// For an RDMA write the high half of the length, in the first two bytes; else address of a peer that has no
+        /// address handle, if the queue was made to tell it.
+        extension @ 16: [u8; 16],
+    }
+}
+
+bits! {
+    /// Doorbell of a completion queue.
+    pub struct CqDb(u32) {
+        /// How many completions the program has taken, modulo 2^16.
+        15:0 consumer_index => u16,
+        /// How many events it has taken, modulo 4.
+        30:29 cmd_sn => u8,
+        /// Whether the next completion is to raise an event.
+        31:31 arm => bool,
+    }
+}
