@@ -5,6 +5,7 @@
 use std::{path::PathBuf, str::FromStr};
 
 use clap::{ArgAction, Parser, Subcommand};
+use efa_fabric::Settings;
 use efa_model::{Config, Overrides, Profile};
 use efa_vfio::{Bar, MAX_MSIX_VECTORS};
 use serde::{
@@ -36,6 +37,16 @@ pub(crate) struct Args {
         required_unless_present = "list_profiles"
     )]
     pub(crate) devices: Vec<DeviceSpec>,
+
+    /// The network between the devices: `NAME=VALUE[,NAME=VALUE...]`, such as `loss=0.01,jitter_us=20`.
+    ///
+    /// The names are those of the control command `fabric`. A value may be JSON, such as `path=[{"down":true}]`.
+    #[arg(long, value_name = "SETTINGS", default_value = "", value_parser = fabric)]
+    pub(crate) fabric: Settings,
+
+    /// Seed of the network's losses and delays.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
 
     /// Listens for control connections at this unix socket.
     #[arg(long, value_name = "SOCKET")]
@@ -125,6 +136,31 @@ impl FromStr for DeviceSpec {
         device.socket = socket.ok_or("a device needs socket=PATH")?;
         Ok(device)
     }
+}
+
+/// Parses settings of the network. A comma inside of brackets separates nothing.
+fn fabric(text: &str) -> Result<Settings, String> {
+    let mut depth = 0;
+    let parts = text.split(|character| {
+        match character {
+            '[' | '{' => depth += 1,
+            ']' | '}' => depth -= 1,
+            _ => {}
+        }
+        character == ',' && depth == 0
+    });
+    let mut object = serde_json::Map::new();
+    for part in parts.filter(|part| !part.is_empty()) {
+        let (key, value) = part
+            .split_once('=')
+            .ok_or_else(|| format!("`{part}` is not of the form NAME=VALUE"))?;
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+        object.insert(key.to_owned(), value);
+    }
+    let settings: Settings =
+        serde_json::from_value(Value::Object(object)).map_err(|error| error.to_string())?;
+    settings.check()?;
+    Ok(settings)
 }
 
 fn profile(name: &str) -> Result<Profile, String> {

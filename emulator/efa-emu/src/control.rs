@@ -11,11 +11,12 @@ use std::{
     thread,
 };
 
+use efa_fabric::Settings;
 use efa_hw::aenq::AenqGroup;
 use efa_model::{Overrides, Profile, Queue, Rule};
-use efa_vfio::Function;
+use efa_vfio::{Fabric, Function};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     lines::{Line, Lines},
@@ -33,6 +34,7 @@ pub(crate) struct Device {
     pub(crate) profile: Profile,
     pub(crate) socket: PathBuf,
     pub(crate) function: Arc<Function>,
+    pub(crate) fabric: Arc<Fabric>,
     pub(crate) trace: Trace,
 }
 
@@ -91,6 +93,10 @@ enum Request {
         device: usize,
         eq: Option<u16>,
         cq: u16,
+    },
+    Fabric {
+        #[serde(default)]
+        set: Option<Map<String, Value>>,
     },
 }
 
@@ -206,6 +212,13 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
                 .map_err(|error| error.to_string())?;
             Ok(json!({}))
         }
+        Request::Fabric { set } => {
+            let fabric = &device_at(0)?.fabric;
+            if let Some(set) = set {
+                fabric.set(changed(&fabric.settings(), set)?);
+            }
+            Ok(json!({ "settings": fabric.settings(), "paths": fabric.paths() }))
+        }
         Request::Notify { device, eq, cq } => {
             function(device)?
                 .with(|device, host, _| device.post_completion_event(host, eq, cq))
@@ -213,6 +226,17 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
             Ok(json!({}))
         }
     }
+}
+
+/// Settings with other values for some of them.
+fn changed(settings: &Settings, set: Map<String, Value>) -> Result<Settings, String> {
+    let mut value = serde_json::to_value(settings).map_err(|error| error.to_string())?;
+    if let Value::Object(object) = &mut value {
+        object.extend(set);
+    }
+    let settings: Settings = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    settings.check()?;
+    Ok(settings)
 }
 
 /// Answers all who connect. Returns only if nobody can connect any more.

@@ -24,7 +24,7 @@ use std::{
 use clap::Parser;
 use efa_hw::pci;
 use efa_model::Profile;
-use efa_vfio::{Function, Server, listen};
+use efa_vfio::{Fabric, Function, Server, listen};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -78,7 +78,9 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     start_logging(args.verbose);
     let mut signals = Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot handle signals: {error}"))?;
-    let devices = devices(args)?;
+    let start = Instant::now();
+    let fabric = Arc::new(Fabric::new(args.fabric.clone(), args.seed, start));
+    let devices = devices(args, &fabric)?;
     if let Some(scenario) = &args.scenario {
         control::play(scenario, &devices)?;
     }
@@ -90,8 +92,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         .zip(devices.iter())
         .map(|(spec, device)| {
             let listener = sockets.listen(&spec.socket)?;
-            Server::new(listener, Arc::clone(&device.function))
-                .map_err(|error| format!("no memory for {}: {error}", spec.socket.display()))
+            Ok(Server::new(listener, Arc::clone(&device.function)))
         })
         .collect::<Result<Vec<_>, String>>()?;
     let control = args
@@ -102,11 +103,8 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 
     let sockets = Arc::new(sockets);
     exit_on_panic(Arc::clone(&sockets));
-    for ((index, mut server), device) in servers.into_iter().enumerate().zip(devices.iter()) {
-        let function = Arc::clone(&device.function);
-        spawn(format!("device {index} timer"), move || {
-            function.run_timer()
-        })?;
+    spawn("fabric".into(), move || fabric.run_timer())?;
+    for (index, mut server) in servers.into_iter().enumerate() {
         let sockets = Arc::clone(&sockets);
         let work = move || sockets.fail(&format!("device {index} is lost: {}", server.run()));
         spawn(format!("device {index}"), work)?;
@@ -128,28 +126,26 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 }
 
 /// The devices as they are after power on.
-fn devices(args: &Args) -> Result<Arc<[control::Device]>, String> {
+fn devices(args: &Args, fabric: &Arc<Fabric>) -> Result<Arc<[control::Device]>, String> {
     let trace = match &args.trace {
         Some(path) => Trace::create(path)
             .map_err(|error| format!("cannot write the trace {}: {error}", path.display()))?,
         None => Trace::none(),
     };
-    let start = Instant::now();
     let device = |(index, spec): (usize, &args::DeviceSpec)| {
         let config = spec.config(index);
-        control::Device {
-            profile: config.profile,
+        let profile = config.profile;
+        let function = Function::new(fabric, config, spec.missing_bar, trace.tracer(index))
+            .map_err(|error| format!("no memory for {}: {error}", spec.socket.display()))?;
+        Ok(control::Device {
+            profile,
             socket: spec.socket.clone(),
-            function: Arc::new(Function::new(
-                config,
-                spec.missing_bar,
-                start,
-                trace.tracer(index),
-            )),
+            function: Arc::new(function),
+            fabric: Arc::clone(fabric),
             trace: trace.clone(),
-        }
+        })
     };
-    Ok(args.devices.iter().enumerate().map(device).collect())
+    args.devices.iter().enumerate().map(device).collect()
 }
 
 /// The sockets that the program has made.

@@ -91,6 +91,25 @@ impl Bars {
         self.doorbell(uar, 2 * u64::from(self.max_qp) + place_of(cq))
     }
 
+    /// What a doorbell is for, by its offset, and the user access region that it is in.
+    pub(crate) fn find(&self, offset: u64) -> Option<(u16, Doorbell)> {
+        let size = self.uar_size();
+        let uar = offset.checked_div(size)?;
+        let within = offset % size;
+        let (place, rest) = (within / DOORBELL_SIZE, within % DOORBELL_SIZE);
+        if uar >= self.max_uar.into() || rest != 0 {
+            return None;
+        }
+        let queues = 2 * u64::from(self.max_qp);
+        let doorbell = match place.checked_sub(queues) {
+            None if place % 2 == 0 => Doorbell::Sq(number_at(place / 2)),
+            None => Doorbell::Rq(number_at(place / 2)),
+            Some(place) if place < self.max_cq.into() => Doorbell::Cq(number_at(place)),
+            Some(_) => return None,
+        };
+        Some((number_at(uar), doorbell))
+    }
+
     /// Send ring of a queue pair.
     pub(crate) fn llq(&self, qp: u16) -> u32 {
         offset(place_of(qp) * self.llq_stride())
@@ -102,6 +121,23 @@ fn places(wanted: u32, size: u64) -> u32 {
     let most = MAX_SIZE.checked_div(size).unwrap_or(u64::MAX);
     // CAST: It is at most `wanted`.
     most.min(wanted.into()) as u32
+}
+
+/// What a doorbell is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doorbell {
+    /// The send queue of a queue pair.
+    Sq(u16),
+    /// The receive queue of a queue pair.
+    Rq(u16),
+    /// A completion queue.
+    Cq(u16),
+}
+
+/// The number of the object at a place; numbers start at 1.
+fn number_at(place: u64) -> u16 {
+    // CAST: places are less than 2^16 - 1, see `Bars::new`.
+    (place + 1) as u16
 }
 
 /// The place of the object with a number; numbers start at 1.

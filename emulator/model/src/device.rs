@@ -11,6 +11,7 @@ use efa_hw::{
     admin::{AqEntry, AqHeader, Opcode},
     aenq::AenqGroup,
     features::GetFeature,
+    io::CompStatus,
     regs::{
         AqCaps, DevCtl, DevSts, EqDb, EventRingCaps, IntrMask, MmioRegRead, ReadlessResponse,
         Register, ResetReason, Version,
@@ -20,10 +21,11 @@ use efa_hw::{
 };
 
 use crate::{
-    Config, Host, Overrides, ProtocolError, Queue, QueueError, Rule, RuleId, State, TraceEvent,
+    Arrival, Config, DmaError, Host, Landing, Overrides, Payload, ProtocolError, QpId, Queue,
+    QueueError, Refusal, Request, Rule, RuleId, Segment, State, TraceEvent, TransportEvent,
     admin_queue::{AdminQueue, Pending},
     aenq::Aenq,
-    bars::Bars,
+    bars::{Bars, Doorbell},
     faults::{Faults, Occasion},
     firmware::{Failure, Firmware},
     registers::Registers,
@@ -108,6 +110,8 @@ impl Device {
                 statistics: Statistics::default(),
                 aenq_groups: 0,
                 host_info: None,
+                requests: VecDeque::new(),
+                complaints: Vec::new(),
             },
             config,
             registers: Registers::default(),
@@ -165,18 +169,133 @@ impl Device {
     }
 
     /// Writes a doorbell, given by its offset in the doorbell BAR.
-    pub fn write_doorbell(
+    pub fn write_doorbell(&mut self, host: &mut dyn Host, offset: u64, value: u32) {
+        let rung = match self.firmware.bars.find(offset) {
+            None => Err(ProtocolError::NoDoorbell { offset }),
+            Some((uar, doorbell)) => {
+                self.doorbells += 1;
+                match doorbell {
+                    Doorbell::Sq(qp) => self.firmware.ring_send_queue(host, uar, qp, value),
+                    Doorbell::Rq(qp) => self.firmware.ring_receive_queue(host, uar, qp, value),
+                    Doorbell::Cq(cq) => self.firmware.resources.ring_cq(host, uar, cq, value),
+                }
+            }
+        };
+        if let Err(error) = rung {
+            self.protocol_error(host, error);
+        }
+        self.complain(host);
+    }
+
+    /// Takes the next work request, for the transport to carry out.
+    pub fn next_request(&mut self) -> Option<Request> {
+        self.firmware.requests.pop_front()
+    }
+
+    /// Whether a queue pair still is what it was when it was looked at.
+    pub fn is_current(&self, qp: QpId) -> bool {
+        self.firmware.resources.qps.current(qp).is_some()
+    }
+
+    /// Ends a work request. If its queue pair is not what it was, it has been ended before.
+    pub fn finish(&mut self, host: &mut dyn Host, request: &Request, status: CompStatus) {
+        self.firmware.finish(host, request.qp, request.id, status);
+        self.complain(host);
+    }
+
+    /// Finds the part of a request's data that starts at `offset`, to send it.
+    ///
+    /// # Errors
+    ///
+    /// How the request ends if the data can't be had.
+    pub fn gather<'a>(
+        &self,
+        request: &'a Request,
+        offset: u32,
+        length: u32,
+        segments: &mut Vec<Segment>,
+    ) -> Result<Payload<'a>, CompStatus> {
+        self.firmware.gather(request, offset, length, segments)
+    }
+
+    /// Finds the part of a request's buffers that starts at `offset`, to read the peer's memory into it.
+    ///
+    /// # Errors
+    ///
+    /// How the request ends if they can't be had.
+    pub fn scatter(
+        &mut self,
+        request: &Request,
+        offset: u32,
+        length: u32,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), CompStatus> {
+        self.firmware.statistics.count_packet(length);
+        self.firmware.scatter(request, offset, length, segments)
+    }
+
+    /// Finds memory, given by remote key and address, that a peer wants to read.
+    ///
+    /// # Errors
+    ///
+    /// How the peer's request ends if it can't be had.
+    pub fn gather_for_peer(
+        &mut self,
+        qp: QpId,
+        memory: (u32, u64),
+        length: u32,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), CompStatus> {
+        self.firmware.statistics.count_read_response(length);
+        self.firmware.gather_for_peer(qp, memory, length, segments)
+    }
+
+    /// Finds where something from a peer goes.
+    ///
+    /// # Errors
+    ///
+    /// It is not taken. What there is to tell the program has been told.
+    pub fn land(
         &mut self,
         host: &mut dyn Host,
-        _now: Duration,
-        offset: u64,
-        _value: u32,
-    ) {
-        if offset % 4 != 0 || offset >= self.doorbell_bar_size() {
-            self.protocol_error(host, ProtocolError::NoDoorbell { offset });
-            return;
-        }
-        self.doorbells += 1;
+        arrival: &Arrival,
+        segments: &mut Vec<Segment>,
+    ) -> Result<Landing, Refusal> {
+        let landing = self.firmware.land(host, arrival, segments);
+        self.complain(host);
+        landing
+    }
+
+    /// Takes note that a payload is where it belongs, or that it could not be written there.
+    ///
+    /// # Errors
+    ///
+    /// It is not taken, because of the latter.
+    pub fn landed(
+        &mut self,
+        host: &mut dyn Host,
+        arrival: &Arrival,
+        landing: &Landing,
+        written: Result<(), DmaError>,
+    ) -> Result<(), Refusal> {
+        let landed = self.firmware.landed(host, arrival, landing, written);
+        self.complain(host);
+        landed
+    }
+
+    /// Counts what the transport did for the device.
+    pub fn count(&mut self, event: TransportEvent) {
+        self.firmware.statistics.count_transport(event);
+    }
+
+    /// Address of the device.
+    pub fn address(&self) -> [u8; 16] {
+        self.firmware.attributes.address
+    }
+
+    /// Most bytes of payload in one packet.
+    pub fn mtu(&self) -> u32 {
+        self.firmware.attributes.mtu
     }
 
     /// Does what is due, and returns when something will be due next.
@@ -184,6 +303,7 @@ impl Device {
     /// To be called when that time has come, and after each other call that takes the time, which
     /// may have made something due earlier.
     pub fn run(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
+        self.complain(host);
         self.complete(host, now);
         let keep_alive = self.keep_alive(host, now);
         self.admin.next_due().into_iter().chain(keep_alive).min()
@@ -311,6 +431,13 @@ impl Device {
         let place = self.firmware.resources.place(queue)?;
         let address = place.part(queue, offset, data.len())?;
         Ok(host.dma_write(address, data)?)
+    }
+
+    /// Reports what the data path met.
+    fn complain(&mut self, host: &mut dyn Host) {
+        for error in std::mem::take(&mut self.firmware.complaints) {
+            self.protocol_error(host, error);
+        }
     }
 
     fn protocol_error(&mut self, host: &mut dyn Host, error: ProtocolError) {

@@ -2,6 +2,8 @@
 
 //! Execution of admin commands.
 
+use std::collections::VecDeque;
+
 use efa_hw::{
     admin::{AcqEntry, AqEntry, AqHeader, Command, Opcode, Response, Status, stamp},
     features::{GetFeature, SetFeature},
@@ -10,8 +12,8 @@ use efa_hw::{
 };
 
 use crate::{
-    DmaError, Host, attributes::Attributes, bars::Bars, resources::Resources,
-    statistics::Statistics,
+    DmaError, Host, ProtocolError, attributes::Attributes, bars::Bars, requester::Request,
+    resources::Resources, statistics::Statistics,
 };
 
 /// Why a command failed.
@@ -66,12 +68,17 @@ pub(crate) struct Firmware {
     /// Groups of asynchronous events that the driver wants.
     pub(crate) aenq_groups: u32,
     pub(crate) host_info: Option<HostInfo>,
+    /// Work requests that the transport has not taken.
+    pub(crate) requests: VecDeque<Request>,
+    /// What the data path met that a correct driver never does, and nobody was told of.
+    pub(crate) complaints: Vec<ProtocolError>,
 }
 
 impl Firmware {
     /// Forgets all that the driver made.
     pub(crate) fn reset(&mut self) {
-        self.resources = Resources::default();
+        self.resources.reset();
+        self.requests.clear();
         self.aenq_groups = 0;
         self.host_info = None;
     }

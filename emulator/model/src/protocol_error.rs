@@ -102,6 +102,24 @@ pub enum ProtocolError {
         /// Offset in the doorbell BAR.
         offset: u64,
     },
+    /// A doorbell of a queue that does not exist in this user access region.
+    #[error("doorbell in user access region {uar} for a queue that it has not")]
+    ForeignDoorbell {
+        /// The user access region.
+        uar: u16,
+    },
+    /// The doorbell of a queue pair that can have no work requests.
+    #[error("doorbell of queue pair {qp}, which is reset")]
+    QueueState {
+        /// The queue pair.
+        qp: u16,
+    },
+    /// More work requests than the ring has room for.
+    #[error("doorbell of queue pair {qp} for more work requests than there is room for")]
+    QueueOverrun {
+        /// The queue pair.
+        qp: u16,
+    },
     /// Memory that the device was told to use is not mapped.
     #[error(transparent)]
     Dma(#[from] DmaError),

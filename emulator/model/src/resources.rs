@@ -12,16 +12,22 @@
 //! - destroying what something else uses is `RESOURCE_BUSY`,
 //! - host memory that can't be read is an `UNKNOWN_ERROR`.
 
-mod ah;
-mod cq;
+pub(crate) mod ah;
+pub(crate) mod cq;
 mod eq;
-mod mr;
+pub(crate) mod mr;
 mod pd;
-mod qp;
+pub(crate) mod qp;
+pub(crate) mod receive_queue;
+pub(crate) mod send_queue;
 mod table;
 mod uar;
 
-use crate::{Host, Queue, QueueError, queue::Place, state::ResourceCounts};
+use efa_hw::io::Cdesc;
+
+use crate::{
+    DmaError, Host, ProtocolError, Queue, QueueError, queue::Place, state::ResourceCounts,
+};
 
 /// All objects of a device.
 #[derive(Debug, Default)]
@@ -29,13 +35,60 @@ pub(crate) struct Resources {
     pds: pd::Pds,
     uars: uar::Uars,
     eqs: eq::Eqs,
-    ahs: ah::Ahs,
-    mrs: mr::Mrs,
-    cqs: cq::Cqs,
-    qps: qp::Qps,
+    pub(crate) ahs: ah::Ahs,
+    pub(crate) mrs: mr::Mrs,
+    pub(crate) cqs: cq::Cqs,
+    pub(crate) qps: qp::Qps,
 }
 
 impl Resources {
+    /// Removes all. Numbers of what others may still refer to are not used again.
+    pub(crate) fn reset(&mut self) {
+        *self = Self {
+            qps: std::mem::take(&mut self.qps).emptied(),
+            ..Self::default()
+        };
+    }
+
+    /// Posts a completion to a completion queue and sub-queue that a queue pair refers to, and the event that is wanted.
+    pub(crate) fn complete(
+        &mut self,
+        host: &mut dyn Host,
+        cq: (u16, u16),
+        completion: Cdesc,
+    ) -> Result<(), DmaError> {
+        match self.cqs.post(host, cq, completion)? {
+            Some(eqn) => self.notify(host, eqn, cq.0),
+            None => Ok(()),
+        }
+    }
+
+    /// A write to the doorbell of a completion queue.
+    pub(crate) fn ring_cq(
+        &mut self,
+        host: &mut dyn Host,
+        uar: u16,
+        index: u16,
+        value: u32,
+    ) -> Result<(), ProtocolError> {
+        let eqn = self.cqs.ring(uar, index, value);
+        match eqn.map_err(|_| ProtocolError::ForeignDoorbell { uar })? {
+            Some(eqn) => Ok(self.notify(host, eqn, index)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Posts an event about a completion queue.
+    fn notify(&mut self, host: &mut dyn Host, eqn: u16, cqn: u16) -> Result<(), DmaError> {
+        match self.eqs.post(host, eqn, cqn) {
+            Ok(Some(vector)) => host.interrupt(vector),
+            Err(QueueError::Dma(error)) => return Err(error),
+            // An event queue that completion queues use can't be destroyed.
+            Ok(None) | Err(_) => {}
+        }
+        Ok(())
+    }
+
     pub(crate) fn counts(&self) -> ResourceCounts {
         ResourceCounts {
             pd: self.pds.len(),

@@ -285,10 +285,10 @@ fn fuzz_one(data: &[u8]) {
                 driver.write_at(offset, value);
             }
             2 => {
-                let (now, offset) = (driver.now, input.likely(&addresses));
+                let (offset, value) = (input.likely(&addresses), input.u32());
                 driver
                     .device
-                    .write_doorbell(&mut driver.world, now, offset, 0);
+                    .write_doorbell(&mut driver.world, offset, value);
             }
             3 => {
                 let time = Duration::from_millis(u64::from(input.u32()) % 100_000);

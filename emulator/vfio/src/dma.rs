@@ -9,6 +9,7 @@ use std::{
     sync::atomic::{Ordering, fence},
 };
 
+use efa_fabric::CopyError;
 use efa_model::DmaError;
 use vfio_user::DmaMapFlags;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice, mmap::MmapRegionBuilder};
@@ -99,6 +100,10 @@ impl DmaTable {
     ///
     /// A byte of it is not mapped for reading; then none was read.
     pub(crate) fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        if let Some(slice) = self.slice(address, buffer.len(), DmaMapFlags::READ) {
+            slice.copy_to(buffer);
+            return Ok(());
+        }
         let mut rest = buffer;
         for slice in self.slices(address, rest.len(), DmaMapFlags::READ)? {
             let (now, later) = rest.split_at_mut(slice.len());
@@ -118,6 +123,15 @@ impl DmaTable {
     ///
     /// A byte of it is not mapped for writing; then none was written.
     pub(crate) fn write(&self, address: u64, data: &[u8]) -> Result<(), DmaError> {
+        if let Some(slice) = self.slice(address, data.len(), DmaMapFlags::WRITE) {
+            let first = data.len().min(size_of::<u64>());
+            if let Ok(rest) = slice.offset(first) {
+                rest.copy_from(&data[first..]);
+            }
+            fence(Ordering::Release);
+            slice.copy_from(&data[..first]);
+            return Ok(());
+        }
         let error = DmaError {
             address,
             length: data.len(),
@@ -138,6 +152,40 @@ impl DmaTable {
         fence(Ordering::Release);
         copy_to(&first_slices, first);
         Ok(())
+    }
+
+    /// Copies memory of this guest to memory of another one, or of the same.
+    ///
+    /// # Errors
+    ///
+    /// A byte of it is not mapped for that; then none was written.
+    pub(crate) fn copy(
+        &self,
+        from: u64,
+        to: &Self,
+        at: u64,
+        length: usize,
+    ) -> Result<(), CopyError> {
+        let source = self.slice(from, length, DmaMapFlags::READ);
+        let target = to.slice(at, length, DmaMapFlags::WRITE);
+        if let (Some(source), Some(target)) = (source, target) {
+            source.copy_to_volatile_slice(target);
+            return Ok(());
+        }
+        let mut bytes = vec![0; length];
+        self.read(from, &mut bytes).map_err(CopyError::Source)?;
+        to.write(at, &bytes).map_err(CopyError::Target)
+    }
+
+    /// The memory behind a range, if it is in one mapping.
+    fn slice(&self, address: u64, len: usize, access: DmaMapFlags) -> Option<VolatileSlice<'_>> {
+        let (start, map) = self.below(address)?;
+        let memory = map.memory.as_ref()?;
+        if !map.flags.contains(access) {
+            return None;
+        }
+        let offset = usize::try_from(address - start).ok()?;
+        memory.get_slice(offset, len).ok()
     }
 
     /// The mapping with the highest first address that is not above `address`.

@@ -1,42 +1,58 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! One device and its link to the guest, shared by the threads that work on it.
+//! Devices and their links to guests, with the network between them, shared by the threads that work on them.
 
 use std::{
-    fmt,
-    sync::{Condvar, Mutex, MutexGuard},
+    fmt, io,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use efa_fabric::{Cluster, CopyError, Guest, PathCounters, PortId, Settings};
 use efa_model::{Config, Device, DmaError, Host, TraceEvent};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     bar::{Bar, Bars},
     config_space::MAX_MSIX_VECTORS,
     dma::DmaTable,
+    llq::Llq,
     msix::Vectors,
 };
+
+/// Packets that whoever gives a device something to do moves at once, so that a short message needs no other thread.
+const PROMPT: usize = 16;
+
+/// Packets that are moved before others may work on the devices.
+const BATCH: usize = 32;
 
 /// Is told of what the device does, with the time since the program started.
 pub type Tracer = Box<dyn FnMut(Duration, &TraceEvent) + Send>;
 
-/// A device and its link to the guest.
+/// All devices of the program.
 ///
-/// The VMM's messages, timers and the control socket come from different threads; each works on the device alone.
-pub struct Function {
-    pub(crate) device_id: u16,
-    pub(crate) bars: Bars,
-    pub(crate) msix_vectors: u16,
+/// The VMMs' messages, timers and the control socket come from different threads; each works on the devices alone, for no
+/// longer than it takes to move some packets.
+pub struct Fabric {
     state: Mutex<State>,
     due_changed: Condvar,
     start: Instant,
 }
 
 struct State {
-    device: Device,
-    link: Link,
-    // When the device wants to run next.
+    cluster: Cluster<Link>,
+    // When there will be something to do.
     due: Option<Duration>,
+}
+
+/// One device and its link to the guest.
+pub struct Function {
+    pub(crate) device_id: u16,
+    pub(crate) bars: Bars,
+    pub(crate) msix_vectors: u16,
+    pub(crate) llq: Arc<Llq>,
+    fabric: Arc<Fabric>,
+    port: PortId,
 }
 
 /// The device's way to the guest.
@@ -44,15 +60,90 @@ pub(crate) struct Link {
     pub(crate) dma: DmaTable,
     pub(crate) vectors: Vectors,
     pub(crate) bus_master: bool,
+    llq: Arc<Llq>,
     tracer: Tracer,
-    now: Duration,
+    start: Instant,
+}
+
+impl Fabric {
+    /// A network without devices. All times are times since `start`.
+    pub fn new(settings: Settings, seed: u64, start: Instant) -> Self {
+        Self {
+            state: Mutex::new(State {
+                cluster: Cluster::new(settings, seed),
+                due: None,
+            }),
+            due_changed: Condvar::new(),
+            start,
+        }
+    }
+
+    /// What the network is like.
+    pub fn settings(&self) -> Settings {
+        self.state.lock().cluster.settings().clone()
+    }
+
+    /// Changes what the network is like.
+    pub fn set(&self, settings: Settings) {
+        self.state.lock().cluster.set(settings);
+    }
+
+    /// What each path did.
+    pub fn paths(&self) -> Vec<PathCounters> {
+        self.state.lock().cluster.paths().to_vec()
+    }
+
+    /// Lets the devices and the network do what is due, whenever it is due. Never returns; it needs a thread of its own.
+    pub fn run_timer(&self) -> ! {
+        let mut state = self.state.lock();
+        loop {
+            match state
+                .due
+                .map(|due| due.saturating_sub(self.start.elapsed()))
+            {
+                None => self.due_changed.wait(&mut state),
+                Some(Duration::ZERO) => {
+                    state.due = state.cluster.run(self.start.elapsed(), BATCH);
+                    // Whoever waits for the devices gets them now.
+                    MutexGuard::bump(&mut state);
+                }
+                Some(wait) => {
+                    self.due_changed.wait_for(&mut state, wait);
+                }
+            }
+        }
+    }
+
+    /// Works on a device, then lets all do what is due.
+    fn with<R>(&self, port: PortId, work: impl FnOnce(&mut Device, &mut Link, Duration) -> R) -> R {
+        let mut state = self.state.lock();
+        let now = self.start.elapsed();
+        let result = state
+            .cluster
+            .with(port, now, |device, link| work(device, link, now));
+        let due = state.cluster.run(now, PROMPT);
+        if due != state.due {
+            state.due = due;
+            self.due_changed.notify_one();
+        }
+        result
+    }
 }
 
 impl Function {
-    /// A device after power on, without a guest. Its time is the time since `start`.
+    /// Attaches a device after power on, without a guest, to a network.
     ///
     /// It may lack a BAR, for tests of what a driver does then.
-    pub fn new(config: Config, missing: Option<Bar>, start: Instant, tracer: Tracer) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the device's own memory.
+    pub fn new(
+        fabric: &Arc<Fabric>,
+        config: Config,
+        missing: Option<Bar>,
+        tracer: Tracer,
+    ) -> io::Result<Self> {
         let device_id = config.profile.pci_device();
         let msix_vectors = config.vectors.clamp(1, MAX_MSIX_VECTORS);
         let device = Device::new(config);
@@ -61,99 +152,59 @@ impl Function {
             doorbells: device.doorbell_bar_size(),
             missing,
         };
+        let llq = Arc::new(Llq::new(bars.size(Bar::Llq))?);
         let link = Link {
             dma: DmaTable::default(),
             vectors: Vectors::new(msix_vectors),
             bus_master: false,
+            llq: Arc::clone(&llq),
             tracer,
-            now: start.elapsed(),
+            start: fabric.start,
         };
-        Self {
+        let port = fabric.state.lock().cluster.attach(device, link);
+        Ok(Self {
             device_id,
             bars,
             msix_vectors,
-            state: Mutex::new(State {
-                device,
-                link,
-                due: None,
-            }),
-            due_changed: Condvar::new(),
-            start,
-        }
+            llq,
+            fabric: Arc::clone(fabric),
+            port,
+        })
     }
 
     /// Works on the device alone, then lets it do what is due.
-    ///
-    /// # Panics
-    ///
-    /// Another thread panicked while it worked on the device.
     pub fn with<R>(&self, work: impl FnOnce(&mut Device, &mut dyn Host, Duration) -> R) -> R {
-        let mut state = self.lock();
-        let State { device, link, .. } = &mut *state;
-        let now = self.start.elapsed();
-        link.now = now;
-        let result = work(device, link, now);
-        self.run(&mut state);
-        result
+        self.fabric
+            .with(self.port, |device, link, now| work(device, link, now))
     }
 
     /// Works on the link to the guest.
     pub(crate) fn with_link<R>(&self, work: impl FnOnce(&mut Link) -> R) -> R {
-        work(&mut self.lock().link)
+        self.fabric.state.lock().cluster.with_guest(self.port, work)
     }
 
     /// The reset of a PCI function: it stays connected to the guest.
     pub(crate) fn reset(&self) {
-        let mut state = self.lock();
-        state.link.bus_master = false;
-        state.device.reset();
-        self.run(&mut state);
+        self.fabric.with(self.port, |device, link, _| {
+            link.bus_master = false;
+            device.reset();
+        });
     }
 
     /// Forgets the guest, and what the device knew of it.
     pub(crate) fn disconnect(&self) {
-        let mut state = self.lock();
-        state.link.bus_master = false;
-        state.link.dma.clear();
-        state.link.vectors.clear();
-        state.device.reset();
-        self.run(&mut state);
+        self.fabric.with(self.port, |device, link, _| {
+            link.bus_master = false;
+            link.dma.clear();
+            link.vectors.clear();
+            device.reset();
+        });
     }
+}
 
-    /// Lets the device do what is due, whenever it is due. Never returns; it needs a thread of its own.
-    ///
-    /// # Panics
-    ///
-    /// Another thread panicked while it worked on the device.
-    pub fn run_timer(&self) -> ! {
-        let mut state = self.lock();
-        loop {
-            state = match state
-                .due
-                .map(|due| due.saturating_sub(self.start.elapsed()))
-            {
-                None => self.due_changed.wait(state).unwrap(),
-                Some(Duration::ZERO) => {
-                    self.run(&mut state);
-                    state
-                }
-                Some(wait) => self.due_changed.wait_timeout(state, wait).unwrap().0,
-            };
-        }
-    }
-
-    fn run(&self, state: &mut State) {
-        let now = self.start.elapsed();
-        state.link.now = now;
-        let due = state.device.run(&mut state.link, now);
-        if due != state.due {
-            state.due = due;
-            self.due_changed.notify_one();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+impl fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fabric").finish_non_exhaustive()
     }
 }
 
@@ -164,6 +215,15 @@ impl fmt::Debug for Function {
             .field("bars", &self.bars)
             .field("msix_vectors", &self.msix_vectors)
             .finish_non_exhaustive()
+    }
+}
+
+impl Guest for Link {
+    fn copy(&self, from: u64, to: &Self, at: u64, length: usize) -> Result<(), CopyError> {
+        self.check_bus_master(from, length)
+            .map_err(CopyError::Source)?;
+        to.check_bus_master(at, length).map_err(CopyError::Target)?;
+        self.dma.copy(from, &to.dma, at, length)
     }
 }
 
@@ -179,6 +239,15 @@ impl Host for Link {
         self.dma.write(address, data)
     }
 
+    fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]) {
+        match self.llq.slice(offset, buffer.len()) {
+            Some(slice) => {
+                slice.copy_to(buffer);
+            }
+            None => buffer.fill(0),
+        }
+    }
+
     fn interrupt(&mut self, vector: u16) {
         // A message signalled interrupt is a write to memory.
         if self.bus_master {
@@ -187,7 +256,7 @@ impl Host for Link {
     }
 
     fn trace(&mut self, event: &TraceEvent) {
-        (self.tracer)(self.now, event);
+        (self.tracer)(self.start.elapsed(), event);
     }
 }
 

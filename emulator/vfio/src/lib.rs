@@ -3,9 +3,9 @@
 //! An emulated Elastic Fabric Adapter as a PCI function that a virtual machine monitor attaches over vfio-user.
 //!
 //! The device itself is [`efa_model::Device`]; this crate is what is around it: PCI configuration space, memory
-//! regions, DMA to the guest's memory, MSI-X interrupts, time and threads. Each function has two threads: one runs
-//! [`Server::run`], which does what the monitor asks for at once, and one runs [`Function::run_timer`], which does
-//! what the device wants to do later.
+//! regions, DMA to the guest's memory, MSI-X interrupts, time and threads. Each function has a thread that runs
+//! [`Server::run`], which does what the monitor asks for at once, and all together have one that runs
+//! [`Fabric::run_timer`], which does what the devices and the network between them want to do later.
 
 #![forbid(unsafe_code)]
 
@@ -13,12 +13,13 @@ mod bar;
 mod config_space;
 mod dma;
 mod function;
+mod llq;
 mod msix;
 mod server;
 mod socket;
 
 pub use bar::Bar;
 pub use config_space::MAX_MSIX_VECTORS;
-pub use function::{Function, Tracer};
+pub use function::{Fabric, Function, Tracer};
 pub use server::Server;
 pub use socket::listen;

@@ -5,14 +5,10 @@
 use std::{
     fs::File,
     io,
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::net::UnixListener,
-    },
+    os::{fd::OwnedFd, unix::net::UnixListener},
     sync::Arc,
 };
 
-use rustix::fs::{MemfdFlags, memfd_create};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_NORESIZE, VFIO_PCI_CONFIG_REGION_INDEX,
     VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_MMAP,
@@ -20,12 +16,12 @@ use vfio_bindings::bindings::vfio::{
     vfio_region_sparse_mmap_area,
 };
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, ServerBackend, ServerRegion, SparseArea};
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 use crate::{
     bar::{Bar, Bars},
     config_space::{self, ConfigSpace},
     function::Function,
+    llq::Llq,
 };
 
 /// Serves one function to one VMM at a time.
@@ -36,26 +32,20 @@ pub struct Server {
 
 impl Server {
     /// A server of `function` that takes connections from `listener`.
-    ///
-    /// # Errors
-    ///
-    /// There is no memory for the function's own memory.
-    pub fn new(listener: UnixListener, function: Arc<Function>) -> io::Result<Self> {
-        let llq = Llq::new(function.bars.size(Bar::Llq))?;
-        let regions = regions(function.bars, &llq);
+    pub fn new(listener: UnixListener, function: Arc<Function>) -> Self {
+        let regions = regions(function.bars, &function.llq);
         let irqs = irqs(function.msix_vectors);
         let transport =
             vfio_user::Server::from_owned_fd(OwnedFd::from(listener), true, irqs, regions);
         let config_space =
             ConfigSpace::new(function.device_id, function.bars, function.msix_vectors);
-        Ok(Self {
+        Self {
             transport,
             backend: Backend {
                 function,
                 config_space,
-                llq,
             },
-        })
+        }
     }
 
     /// Serves one VMM after the other. When one disconnects, the function is as after power on for the next.
@@ -71,29 +61,6 @@ impl Server {
                 Err(error) => tracing::warn!(%error, "the connection to the VMM has ended"),
             }
         }
-    }
-}
-
-/// The device's memory, shared with the VMM.
-struct Llq {
-    file: File,
-    memory: MmapRegion,
-}
-
-impl Llq {
-    fn new(size: u64) -> io::Result<Self> {
-        let file = File::from(memfd_create("efa-llq", MemfdFlags::CLOEXEC)?);
-        file.set_len(size)?;
-        let size = usize::try_from(size).map_err(io::Error::other)?;
-        let memory = MmapRegion::from_file(FileOffset::new(file.try_clone()?, 0), size)
-            .map_err(io::Error::other)?;
-        Ok(Self { file, memory })
-    }
-
-    fn slice(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
-        self.memory
-            .get_slice(usize::try_from(offset).ok()?, len)
-            .ok()
     }
 }
 
@@ -114,7 +81,7 @@ fn regions(bars: Bars, llq: &Llq) -> Vec<ServerRegion> {
             let mut mmap_fd = None;
             if bar == Some(Bar::Llq) {
                 flags |= VFIO_REGION_INFO_FLAG_MMAP;
-                mmap_fd = Some(llq.file.as_raw_fd());
+                mmap_fd = Some(llq.fd());
                 // The library sends the file only with a list of areas that may be mapped, so name all of it.
                 let area = vfio_region_sparse_mmap_area { offset: 0, size };
                 sparse_areas.push(SparseArea { area });
@@ -155,7 +122,6 @@ fn irqs(msix_vectors: u16) -> Vec<IrqInfo> {
 struct Backend {
     function: Arc<Function>,
     config_space: ConfigSpace,
-    llq: Llq,
 }
 
 impl Backend {
@@ -180,7 +146,7 @@ impl Backend {
 
     fn write_bar(&mut self, bar: Bar, offset: u64, data: &[u8]) {
         if bar == Bar::Llq {
-            if let Some(slice) = self.llq.slice(offset, data.len()) {
+            if let Some(slice) = self.function.llq.slice(offset, data.len()) {
                 slice.copy_from(data);
             }
             return;
@@ -205,7 +171,7 @@ impl Backend {
                     .rfold(0, |high, byte| (high << 8) | u32::from(*byte));
                 match bar {
                     Bar::Registers => device.write_register(host, now, offset, value),
-                    _ => device.write_doorbell(host, now, offset, value),
+                    _ => device.write_doorbell(host, offset, value),
                 }
             }
         });
@@ -220,7 +186,7 @@ impl ServerBackend for Backend {
         if region == VFIO_PCI_CONFIG_REGION_INDEX {
             self.config_space.read(offset, data);
         } else if self.function.bars.at(region) == Some(Bar::Llq) {
-            if let Some(slice) = self.llq.slice(offset, data.len()) {
+            if let Some(slice) = self.function.llq.slice(offset, data.len()) {
                 slice.copy_to(data);
             }
         }

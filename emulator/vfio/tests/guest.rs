@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use efa_fabric::Settings;
 use efa_hw::{
     admin::{
         AcqEntry, AcqHeader, AqEntry, Command, Response, Status,
@@ -25,7 +26,7 @@ use efa_hw::{
     },
 };
 use efa_model::{Config, Profile, State};
-use efa_vfio::{Bar, Function, Server, listen};
+use efa_vfio::{Bar, Fabric, Function, Server, listen};
 use proptest::{collection::vec, prelude::*, sample::select};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -73,12 +74,12 @@ impl Machine {
         let tracer = Box::new(move |_, event: &_| {
             let _ = sender.send(format!("{event}"));
         });
-        let function = Arc::new(Function::new(config, missing, Instant::now(), tracer));
+        let fabric = Arc::new(Fabric::new(Settings::default(), 1, Instant::now()));
+        let function = Arc::new(Function::new(&fabric, config, missing, tracer).unwrap());
         let listener = listen(&folder.path().join("socket")).unwrap();
-        let mut server = Server::new(listener, Arc::clone(&function)).unwrap();
+        let mut server = Server::new(listener, Arc::clone(&function));
         thread::spawn(move || panic!("the server has ended: {}", server.run()));
-        let timer = Arc::clone(&function);
-        thread::spawn(move || timer.run_timer());
+        thread::spawn(move || fabric.run_timer());
         Self {
             folder,
             function,

@@ -40,6 +40,17 @@ impl Ahs {
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
+
+    /// Address of the peer that a queue pair of `pd` knows by this handle.
+    pub(crate) fn peer(&self, pd: u16, ah: u16) -> Option<[u8; 16]> {
+        let ah = self.table.get(ah).ok()?;
+        (ah.peer.0 == pd).then_some(ah.peer.1)
+    }
+
+    /// Handle by which `pd` knows a peer.
+    pub(crate) fn find(&self, pd: u16, address: [u8; 16]) -> Option<u16> {
+        self.by_peer.get(&(pd, address)).copied()
+    }
 }
 
 impl Execute for CreateAh {

@@ -2,14 +2,17 @@
 
 //! Completion queues. Queue pairs use them.
 
-use efa_hw::admin::{
-    NoData, Status,
-    cq::{CreateCq, CreateCqResponse, CreateCqResponseFlags, DestroyCq},
+use efa_hw::{
+    admin::{
+        NoData, Status,
+        cq::{CreateCq, CreateCqResponse, CreateCqResponseFlags, DestroyCq},
+    },
+    io::{Cdesc, CqDb},
 };
 
 use super::table::{Table, Users};
 use crate::{
-    Host, Queue, QueueError,
+    DmaError, Host, Queue, QueueError,
     firmware::{Execute, Failure, Firmware},
     queue::Place,
 };
@@ -21,7 +24,61 @@ pub(crate) struct Cq {
     /// Event queue that gets its events, if it has any.
     eqn: Option<u16>,
     place: Place,
+    /// Bytes in an entry.
+    entry_size: usize,
+    /// Entries in a sub-queue, a power of two.
+    depth: u32,
+    /// Completions ever posted to each sub-queue; their entries and phases follow from it.
+    posted: Vec<u32>,
+    /// Whether entries tell the addresses of peers without an address handle.
+    pub(super) tells_address: bool,
+    /// Whether the next completion is to raise an event.
+    armed: bool,
     users: Users,
+}
+
+impl Cq {
+    /// Posts a completion. Returns the event queue to tell, if it is to be told.
+    ///
+    /// Where the program takes completions only later than they come, the oldest are overwritten: its queue is too small.
+    fn post(
+        &mut self,
+        host: &mut dyn Host,
+        sub_cq: u16,
+        mut completion: Cdesc,
+    ) -> Result<Option<u16>, DmaError> {
+        let Some(count) = self.posted.get_mut(usize::from(sub_cq)) else {
+            return Ok(None);
+        };
+        let posted = *count;
+        // The depth is a power of two, so that neither entry nor phase jump when this wraps.
+        *count = posted.wrapping_add(1);
+        completion.flags.phase = posted / self.depth % 2 == 0;
+        let index = u64::from(sub_cq) * u64::from(self.depth) + u64::from(posted % self.depth);
+        // The program waits for the phase, which is in the bytes that a host sees first.
+        host.dma_write(
+            self.place.base + index * self.entry_size as u64,
+            &completion.encode()[..self.entry_size],
+        )?;
+        Ok(std::mem::take(&mut self.armed)
+            .then_some(self.eqn)
+            .flatten())
+    }
+
+    /// What a program tells by the doorbell. Returns the event queue to tell, if it is to be told at once.
+    fn ring(&mut self, value: u32) -> Option<u16> {
+        let doorbell = CqDb::from_raw(value);
+        if !doorbell.arm {
+            return None;
+        }
+        let posted = self
+            .posted
+            .iter()
+            .fold(0_u32, |sum, posted| sum.wrapping_add(*posted));
+        // CAST: the doorbell counts modulo 2^16.
+        self.armed = posted as u16 == doorbell.consumer_index;
+        (!self.armed).then_some(self.eqn).flatten()
+    }
 }
 
 /// All completion queues.
@@ -50,6 +107,44 @@ impl Cqs {
         let queue = Queue::Cq(index);
         let cq = self.0.get(index).map_err(|_| QueueError::Missing(queue))?;
         cq.eqn.ok_or(QueueError::NoEvents(queue))
+    }
+
+    /// The sub-queues of a completion queue that the queue pair with this number uses to send and to receive.
+    pub(super) fn sub_cqs(&self, send: u16, recv: u16, qp_num: u16) -> (u16, u16) {
+        let pick = |index, turn: u32| {
+            let count = self.0.get(index).map_or(1, |cq| cq.posted.len().max(1));
+            // CAST: it is less than the number of sub-queues, which has 16 bits.
+            ((u32::from(qp_num) * 2 + turn) as usize % count) as u16
+        };
+        (pick(send, 0), pick(recv, 1))
+    }
+
+    /// Whether a completion queue tells the addresses of peers without an address handle.
+    pub(crate) fn tells_address(&self, index: u16) -> bool {
+        self.0.get(index).is_ok_and(|cq| cq.tells_address)
+    }
+
+    /// Posts a completion to a queue that a queue pair refers to. Returns the event queue to tell, if it is to be told.
+    pub(super) fn post(
+        &mut self,
+        host: &mut dyn Host,
+        (index, sub_cq): (u16, u16),
+        completion: Cdesc,
+    ) -> Result<Option<u16>, DmaError> {
+        match self.0.get_mut(index) {
+            Ok(cq) => cq.post(host, sub_cq, completion),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// What a program tells by the doorbell of a queue in its user access region. Returns the event queue to tell, if it is
+    /// to be told at once.
+    pub(super) fn ring(&mut self, uar: u16, index: u16, value: u32) -> Result<Option<u16>, Status> {
+        let cq = self.0.get_mut(index)?;
+        if cq.uar != uar {
+            return Err(Status::IllegalParameter);
+        }
+        Ok(cq.ring(value))
     }
 
     pub(crate) fn add_user(&mut self, index: u16) {
@@ -104,6 +199,12 @@ impl Execute for CreateCq {
                     base: self.base_address,
                     size,
                 },
+                // CAST: 16 or 32.
+                entry_size: entry_size as usize,
+                depth: self.sub_cq_depth.into(),
+                posted: vec![0; self.num_sub_cqs.into()],
+                tells_address: self.caps_2.set_src_addr,
+                armed: false,
                 users: Users::default(),
             },
         )?;

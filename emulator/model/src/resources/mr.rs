@@ -4,8 +4,13 @@
 
 use efa_hw::admin::{
     NoData, Status,
-    mr::{AllocMr, AllocMrResponse, DeregMr, InterconnectValidity, PageList, RegMr, RegMrResponse},
+    mr::{
+        AllocMr, AllocMrResponse, DeregMr, InterconnectValidity, PageList, RegMr, RegMrPermissions,
+        RegMrResponse,
+    },
 };
+
+use efa_hw::io::KEY_MASK;
 
 use super::table::Table;
 use crate::{
@@ -23,13 +28,110 @@ const REMOTE_KEY: u32 = 1 << 23;
 const SMALLEST_PAGE: u64 = 4096;
 
 /// A memory region.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Mr {
     pd: u16,
+    /// Address of its first byte, as work requests have it.
+    iova: u64,
+    /// Length in bytes; 0 for one that has no memory yet.
+    length: u64,
+    permissions: RegMrPermissions,
+    /// Its addresses are bus addresses.
+    physical: bool,
+    /// Size of each page, as a power of two.
+    page_shift: u8,
     /// Bus addresses of its pages, as far as they are known.
     pages: Vec<u64>,
     /// Room that it has for pages.
     capacity: u64,
+}
+
+impl Mr {
+    fn allows(&self, access: Access) -> bool {
+        match access {
+            Access::LocalRead => true,
+            Access::LocalWrite => self.permissions.local_write_enable,
+            Access::RemoteRead => self.permissions.remote_read_enable,
+            Access::RemoteWrite => self.permissions.remote_write_enable,
+        }
+    }
+
+    /// Adds to `segments` where `length` bytes at `address` are. The caller has checked that they are in the region.
+    fn translate(&self, address: u64, length: u32, segments: &mut Vec<Segment>) -> Option<()> {
+        if self.physical {
+            add(segments, address, length);
+            return Some(());
+        }
+        let size = 1 << self.page_shift;
+        let start = self.iova & !(size - 1);
+        let (mut offset, mut rest) = (address - start, length);
+        while rest > 0 {
+            let page = self
+                .pages
+                .get(usize::try_from(offset >> self.page_shift).ok()?)?;
+            let within = offset & (size - 1);
+            // CAST: at most `rest`.
+            let part = (size - within).min(rest.into()) as u32;
+            add(segments, page + within, part);
+            offset += u64::from(part);
+            rest -= part;
+        }
+        Some(())
+    }
+}
+
+/// Adds contiguous memory, to the last segment if it follows that.
+fn add(segments: &mut Vec<Segment>, address: u64, length: u32) {
+    if let Some(last) = segments.last_mut() {
+        let joined = last.length.checked_add(length);
+        if let Some(joined) =
+            joined.filter(|_| last.address.checked_add(last.length.into()) == Some(address))
+        {
+            last.length = joined;
+            return;
+        }
+    }
+    segments.push(Segment { address, length });
+}
+
+/// How memory is to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Sent from by the queue pair.
+    LocalRead,
+    /// Received into by the queue pair.
+    LocalWrite,
+    /// Read by the peer.
+    RemoteRead,
+    /// Written by the peer.
+    RemoteWrite,
+}
+
+impl Access {
+    fn is_remote(self) -> bool {
+        matches!(self, Self::RemoteRead | Self::RemoteWrite)
+    }
+}
+
+/// Contiguous memory of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Bus address.
+    pub address: u64,
+    /// Length in bytes.
+    pub length: u32,
+}
+
+/// There is no region of this protection domain that allows the access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Denied;
+
+/// Memory as a work request refers to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Keyed {
+    pub(crate) key: u32,
+    pub(crate) address: u64,
+    pub(crate) length: u32,
 }
 
 /// All memory regions. The local key of one is its number.
@@ -62,6 +164,32 @@ impl Mrs {
         } else {
             Err(Status::ResourceAllocationFailure)
         }
+    }
+
+    /// Adds to `segments` where memory is that a queue pair of `pd` wants to use.
+    pub(crate) fn translate(
+        &self,
+        pd: u16,
+        memory: Keyed,
+        access: Access,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), Denied> {
+        // No memory is used, so no key is looked at.
+        if memory.length == 0 {
+            return Ok(());
+        }
+        if (memory.key & REMOTE_KEY != 0) != access.is_remote() {
+            return Err(Denied);
+        }
+        let number = u16::try_from(memory.key & KEY_MASK & !REMOTE_KEY).map_err(|_| Denied)?;
+        let mr = self.table.get(number).map_err(|_| Denied)?;
+        let end = memory.address.checked_add(memory.length.into());
+        let inside = memory.address >= mr.iova && end.is_some_and(|end| end - mr.iova <= mr.length);
+        if mr.pd != pd || !mr.allows(access) || !inside {
+            return Err(Denied);
+        }
+        mr.translate(memory.address, memory.length, segments)
+            .ok_or(Denied)
     }
 
     fn insert(&mut self, attributes: &Attributes, mr: Mr) -> Result<u32, Status> {
@@ -129,6 +257,11 @@ impl Execute for RegMr {
         };
         let mr = Mr {
             pd: self.pd,
+            iova: self.iova,
+            length: self.mr_length,
+            permissions,
+            physical: self.flags.mem_addr_phy_mode_en,
+            page_shift: self.flags.phys_page_size_shift,
             capacity: pages.len() as u64,
             pages,
         };
@@ -165,8 +298,8 @@ impl Execute for AllocMr {
         resources.mrs.check_room(attributes, capacity)?;
         let mr = Mr {
             pd: self.pd,
-            pages: Vec::new(),
             capacity,
+            ..Mr::default()
         };
         let l_key = resources.mrs.insert(attributes, mr)?;
         resources.pds.add_user(self.pd);

@@ -2,14 +2,18 @@
 
 //! Queue pairs and their state machine.
 
-use efa_hw::admin::{
-    NoData, Status,
-    qp::{
-        CreateQp, CreateQpResponse, DestroyQp, ModifyQp, QpState, QpType, QueryQp, QueryQpResponse,
+use efa_hw::{
+    admin::{
+        NoData, Status,
+        qp::{
+            CreateQp, CreateQpResponse, DestroyQp, ModifyQp, QpState, QpType, QueryQp,
+            QueryQpResponse,
+        },
     },
+    io::RxDesc,
 };
 
-use super::table::Table;
+use super::{receive_queue::ReceiveQueue, send_queue::SendQueue, table::Table};
 use crate::{
     Host,
     attributes::Attributes,
@@ -18,7 +22,7 @@ use crate::{
 };
 
 /// Bytes in a descriptor of a receive queue.
-const RX_DESCRIPTOR_SIZE: u64 = 16;
+const RX_DESCRIPTOR_SIZE: u64 = RxDesc::SIZE as u64;
 
 /// Most retries that can be set; this many mean that it never gives up.
 const MAX_RNR_RETRY: u8 = 7;
@@ -29,30 +33,93 @@ const MAX_PSN: u32 = (1 << 24) - 1;
 /// A queue pair.
 #[derive(Debug)]
 pub(crate) struct Qp {
-    pd: u16,
-    uar: u16,
-    send_cq: u16,
-    recv_cq: u16,
-    qp_type: QpType,
-    state: QpState,
-    qkey: u32,
+    pub(crate) pd: u16,
+    pub(crate) uar: u16,
+    pub(crate) qp_type: QpType,
+    pub(crate) state: QpState,
+    pub(crate) qkey: u32,
     sq_psn: u32,
-    rnr_retry: u8,
-    receive_queue: Place,
+    pub(crate) rnr_retry: u8,
+    pub(crate) unsolicited_write_recv: bool,
+    /// Completion queue of the send queue, and its sub-queue.
+    pub(crate) send_cq: (u16, u16),
+    /// Completion queue of the receive queue, and its sub-queue.
+    pub(crate) recv_cq: (u16, u16),
+    pub(crate) send_queue: SendQueue,
+    pub(crate) receive_queue: ReceiveQueue,
+    /// Distinguishes it from those that had its number before, and from what it was before a reset.
+    pub(crate) incarnation: u32,
+}
+
+/// A queue pair that exists, and has not been reset or in error since it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QpId {
+    /// Its number.
+    pub number: u16,
+    pub(crate) incarnation: u32,
 }
 
 /// All queue pairs. Handle and number of one are the same.
 #[derive(Debug, Default)]
-pub(crate) struct Qps(Table<Qp>);
+pub(crate) struct Qps {
+    table: Table<Qp>,
+    incarnations: u32,
+}
 
 impl Qps {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.table.len()
     }
 
     /// Where the receive queue of a queue pair is.
     pub(crate) fn receive_queue(&self, number: u16) -> Option<Place> {
-        self.0.get(number).ok().map(|qp| qp.receive_queue)
+        self.table.get(number).ok().map(|qp| qp.receive_queue.place)
+    }
+
+    pub(crate) fn get(&self, number: u16) -> Option<&Qp> {
+        self.table.get(number).ok()
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u16) -> Option<&mut Qp> {
+        self.table.get_mut(number).ok()
+    }
+
+    /// The queue pair, unless it was reset, in error or destroyed since.
+    pub(crate) fn current(&self, id: QpId) -> Option<&Qp> {
+        self.get(id.number)
+            .filter(|qp| qp.incarnation == id.incarnation)
+    }
+
+    /// The queue pair, unless it was reset, in error or destroyed since.
+    pub(crate) fn current_mut(&mut self, id: QpId) -> Option<&mut Qp> {
+        self.get_mut(id.number)
+            .filter(|qp| qp.incarnation == id.incarnation)
+    }
+
+    /// What a queue pair is known by now.
+    pub(crate) fn id(&self, number: u16) -> Option<QpId> {
+        let incarnation = self.get(number)?.incarnation;
+        Some(QpId {
+            number,
+            incarnation,
+        })
+    }
+
+    /// The same without any queue pair.
+    pub(crate) fn emptied(self) -> Self {
+        Self {
+            table: Table::default(),
+            incarnations: self.incarnations,
+        }
+    }
+
+    /// Ends all that others do for a queue pair.
+    pub(crate) fn renew(&mut self, number: u16) {
+        self.incarnations = self.incarnations.wrapping_add(1);
+        let incarnation = self.incarnations;
+        if let Some(qp) = self.get_mut(number) {
+            qp.incarnation = incarnation;
+        }
     }
 
     fn number(handle: u32) -> Result<u16, Status> {
@@ -149,24 +216,35 @@ impl Execute for CreateQp {
         let send_cq = resources.cqs.check(self.send_cq_idx)?;
         let recv_cq = resources.cqs.check(self.recv_cq_idx)?;
         let limit = attributes.max_qp.min(firmware.bars.max_qp);
-        let qp_num = resources.qps.0.insert(
+        let qp_num = resources.qps.table.insert(
             limit,
             Qp {
                 pd: self.pd,
                 uar: self.uar,
-                send_cq,
-                recv_cq,
                 qp_type,
                 state: QpState::Reset,
                 qkey: 0,
                 sq_psn: 0,
                 rnr_retry: 0,
-                receive_queue: Place {
+                unsolicited_write_recv: self.flags.unsolicited_write_recv,
+                send_cq: (send_cq, 0),
+                recv_cq: (recv_cq, 0),
+                send_queue: SendQueue::default(),
+                receive_queue: ReceiveQueue::new(Place {
                     base: self.rq_base_addr,
                     size: self.recv_queue_ring_size.into(),
-                },
+                }),
+                incarnation: 0,
             },
         )?;
+        let llq = firmware.bars.llq(qp_num);
+        let (send_sub_cq_idx, recv_sub_cq_idx) = resources.cqs.sub_cqs(send_cq, recv_cq, qp_num);
+        if let Some(qp) = resources.qps.get_mut(qp_num) {
+            qp.send_cq.1 = send_sub_cq_idx;
+            qp.recv_cq.1 = recv_sub_cq_idx;
+            qp.send_queue = SendQueue::new(llq, self.send_queue_ring_size, self.send_queue_depth);
+        }
+        resources.qps.renew(qp_num);
         resources.pds.add_user(self.pd);
         resources.uars.add_user(self.uar);
         resources.cqs.add_user(send_cq);
@@ -174,19 +252,19 @@ impl Execute for CreateQp {
         Ok(CreateQpResponse {
             qp_handle: qp_num.into(),
             qp_num,
-            send_sub_cq_idx: 0,
-            recv_sub_cq_idx: 0,
+            send_sub_cq_idx,
+            recv_sub_cq_idx,
             sq_db_offset: firmware.bars.sq_doorbell(self.uar, qp_num),
             rq_db_offset: firmware.bars.rq_doorbell(self.uar, qp_num),
-            llq_descriptors_offset: firmware.bars.llq(qp_num),
+            llq_descriptors_offset: llq,
         })
     }
 }
 
 impl Execute for ModifyQp {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
+    fn execute(self, firmware: &mut Firmware, host: &mut dyn Host) -> Result<NoData, Failure> {
         let number = Qps::number(self.qp_handle)?;
-        let qp = firmware.resources.qps.0.get_mut(number)?;
+        let qp = firmware.resources.qps.table.get_mut(number)?;
         let mask = self.modify_mask;
         let state = |state: u32| QpState::try_from(state).map_err(|_| Status::IllegalParameter);
 
@@ -213,10 +291,12 @@ impl Execute for ModifyQp {
             return Err(Status::IllegalParameter.into());
         }
 
+        let from = std::mem::replace(&mut qp.state, to);
         if to == QpState::Reset {
             (qp.qkey, qp.sq_psn, qp.rnr_retry) = (0, 0, 0);
+            qp.send_queue.reset();
+            qp.receive_queue.reset();
         }
-        qp.state = to;
         if mask.qkey {
             qp.qkey = self.qkey;
         }
@@ -225,6 +305,13 @@ impl Execute for ModifyQp {
         }
         if mask.rnr_retry {
             qp.rnr_retry = self.rnr_retry;
+        }
+        match to {
+            QpState::Reset => firmware.resources.qps.renew(number),
+            QpState::Err => firmware.flush(host, number),
+            // What was posted while it could not send.
+            QpState::Rts if from != to => firmware.fetch_sends(host, number),
+            _ => {}
         }
         Ok(NoData {})
     }
@@ -236,13 +323,16 @@ impl Execute for QueryQp {
         firmware: &mut Firmware,
         _host: &mut dyn Host,
     ) -> Result<QueryQpResponse, Failure> {
-        let qp = firmware.resources.qps.0.get(Qps::number(self.qp_handle)?)?;
+        let qp = firmware
+            .resources
+            .qps
+            .table
+            .get(Qps::number(self.qp_handle)?)?;
         Ok(QueryQpResponse {
             qp_state: qp.state.into(),
             qkey: qp.qkey,
             sq_psn: qp.sq_psn,
-            // Nothing is ever outstanding.
-            sq_draining: false,
+            sq_draining: qp.state == QpState::Sqd && qp.send_queue.is_busy(),
             rnr_retry: qp.rnr_retry,
         })
     }
@@ -251,11 +341,11 @@ impl Execute for QueryQp {
 impl Execute for DestroyQp {
     fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
         let resources = &mut firmware.resources;
-        let qp = resources.qps.0.remove(Qps::number(self.qp_handle)?)?;
+        let qp = resources.qps.table.remove(Qps::number(self.qp_handle)?)?;
         resources.pds.remove_user(qp.pd);
         resources.uars.remove_user(qp.uar);
-        resources.cqs.remove_user(qp.send_cq);
-        resources.cqs.remove_user(qp.recv_cq);
+        resources.cqs.remove_user(qp.send_cq.0);
+        resources.cqs.remove_user(qp.recv_cq.0);
         Ok(NoData {})
     }
 }

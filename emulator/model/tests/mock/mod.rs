@@ -24,6 +24,8 @@ use efa_model::{Config, Device, DmaError, Host, Profile, TraceEvent};
 pub(crate) struct World {
     pages: BTreeMap<u64, Box<[u8; 4096]>>,
     next_page: u64,
+    /// The memory BAR, as far as it was written.
+    pub(crate) device_memory: Vec<u8>,
     pub(crate) interrupts: Vec<u16>,
     pub(crate) trace: Vec<String>,
     /// Bytes that the device read and wrote.
@@ -103,6 +105,14 @@ impl Host for World {
         self.access(address, data.len(), |range, part| {
             part.copy_from_slice(&data[range])
         })
+    }
+
+    fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]) {
+        let start = usize::try_from(offset).unwrap();
+        buffer.fill(0);
+        if let Some(bytes) = self.device_memory.get(start..start + buffer.len()) {
+            buffer.copy_from_slice(bytes);
+        }
     }
 
     fn interrupt(&mut self, vector: u16) {

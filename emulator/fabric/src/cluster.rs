@@ -1,0 +1,916 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Devices with the network between them.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    time::Duration,
+};
+
+use efa_hw::{
+    admin::qp::QpType,
+    io::{CompStatus, OpType},
+};
+use efa_model::{
+    Arrival, Content as ArrivalContent, Device, DmaError, Host, Payload, QpId, Refusal, Request,
+    Segment, TransportEvent,
+};
+
+use crate::{
+    Network, PathCounters, Settings,
+    packet::{Ack, Body, Data, Datagram, Packet, Verdict},
+    receiver::Receiver,
+    sender::{Content, Limits, Message, Progress, Sender},
+};
+
+/// Packets that a connection sends before others have their turn.
+const TURN: usize = 4;
+
+/// How often connections are looked at that may not be needed any more.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// How long a connection is kept that nothing was sent over.
+const SENDER_IDLE: Duration = Duration::from_secs(5);
+
+/// How long it is remembered what has arrived over a connection; much longer than anything is sent again.
+const RECEIVER_IDLE: Duration = Duration::from_secs(60);
+
+/// How long a read waits for the next part of what it reads.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A port of the network, to which a device is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(pub usize);
+
+/// The host of a device, in whose memory payload is.
+pub trait Guest: Host {
+    /// Copies `length` bytes at `from` to another guest's memory at `at`.
+    ///
+    /// # Errors
+    ///
+    /// Not all of it is mapped for the devices.
+    fn copy(&self, from: u64, to: &Self, at: u64, length: usize) -> Result<(), CopyError>;
+}
+
+/// Memory is not mapped for a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyError {
+    /// That of the sender.
+    Source(DmaError),
+    /// That of the receiver.
+    Target(DmaError),
+}
+
+/// Devices, their hosts and the network between them.
+pub struct Cluster<G> {
+    ports: Vec<Port<G>>,
+    network: Network<Packet>,
+    senders: HashMap<u64, Sender>,
+    /// Connections by queue pair and the address of the peer.
+    by_flow: HashMap<(PortId, QpId, [u8; 16]), u64>,
+    /// What has arrived, by connection.
+    receivers: HashMap<u64, Receiver>,
+    /// Reads that wait for what they read, by queue pair and request.
+    reads: HashMap<(PortId, QpId, u64), Read>,
+    /// Connections that may send, in the order of their turns.
+    active: VecDeque<u64>,
+    next_connection: u64,
+    /// When a connection has to send something again.
+    timer: Option<Duration>,
+    /// When to look for connections that are not needed.
+    sweep: Option<Duration>,
+    /// Where the payload of the packet at hand comes from and goes to; kept for their memory.
+    source: Vec<Segment>,
+    target: Vec<Segment>,
+}
+
+/// A device and its host.
+struct Port<G> {
+    device: Device,
+    guest: G,
+    /// When the device wants to run.
+    due: Option<Duration>,
+}
+
+/// A read that waits.
+struct Read {
+    request: Request,
+    received: u32,
+    progress: Duration,
+}
+
+/// What became of a payload.
+enum Moved {
+    Done,
+    /// The receiver's memory is not mapped.
+    Lost(DmaError),
+    /// The sender has no such data.
+    Missing(CompStatus),
+}
+
+impl<G: Guest> Cluster<G> {
+    /// A network without devices. The same seed gives the same losses and delays.
+    pub fn new(settings: Settings, seed: u64) -> Self {
+        Self {
+            ports: Vec::new(),
+            network: Network::new(settings, seed),
+            senders: HashMap::new(),
+            by_flow: HashMap::new(),
+            receivers: HashMap::new(),
+            reads: HashMap::new(),
+            active: VecDeque::new(),
+            next_connection: 0,
+            timer: None,
+            sweep: None,
+            source: Vec::new(),
+            target: Vec::new(),
+        }
+    }
+
+    /// Attaches a device.
+    pub fn attach(&mut self, device: Device, guest: G) -> PortId {
+        self.ports.push(Port {
+            device,
+            guest,
+            due: None,
+        });
+        PortId(self.network.add_port())
+    }
+
+    /// What the network is like.
+    pub fn settings(&self) -> &Settings {
+        self.network.settings()
+    }
+
+    /// Changes what the network is like, for packets to come.
+    pub fn set(&mut self, settings: Settings) {
+        self.network.set(settings);
+    }
+
+    /// What each path did.
+    pub fn paths(&self) -> &[PathCounters] {
+        self.network.counters()
+    }
+
+    /// Works on a device, then lets it do what is due. What it wants to send is sent by [`run`](Self::run).
+    pub fn with<R>(
+        &mut self,
+        port: PortId,
+        now: Duration,
+        work: impl FnOnce(&mut Device, &mut G) -> R,
+    ) -> R {
+        let Port { device, guest, due } = &mut self.ports[port.0];
+        let result = work(device, guest);
+        *due = device.run(guest, now);
+        self.take_requests(port, now);
+        result
+    }
+
+    /// Works on the host of a device.
+    pub fn with_guest<R>(&mut self, port: PortId, work: impl FnOnce(&mut G) -> R) -> R {
+        work(&mut self.ports[port.0].guest)
+    }
+
+    /// Does what is due, about as much as it takes to move `budget` packets, and returns when there will be something to do
+    /// next, which may be now.
+    pub fn run(&mut self, now: Duration, budget: usize) -> Option<Duration> {
+        for index in 0..self.ports.len() {
+            if self.ports[index].due.is_some_and(|due| due <= now) {
+                self.with(PortId(index), now, |_, _| ());
+            }
+        }
+        if self.timer.is_some_and(|timer| timer <= now) {
+            self.expire(now);
+        }
+        if self.sweep.is_some_and(|sweep| sweep <= now) {
+            self.sweep(now);
+        }
+        for _ in 0..budget {
+            if let Some(packet) = self.network.receive(now) {
+                self.deliver(now, packet);
+            } else if let Some(connection) = self.active.pop_front() {
+                self.transmit(now, connection);
+            } else {
+                let devices = self.ports.iter().filter_map(|port| port.due);
+                let own = [self.timer, self.sweep, self.network.next_due()];
+                return devices.chain(own.into_iter().flatten()).min();
+            }
+        }
+        Some(now)
+    }
+
+    /// Takes the work requests that a device has fetched.
+    fn take_requests(&mut self, port: PortId, now: Duration) {
+        while let Some(request) = self.ports[port.0].device.next_request() {
+            match request.transport {
+                QpType::Ud => self.send_datagram(now, port, &request),
+                QpType::Srd => self.start(now, port, request),
+            }
+        }
+    }
+
+    fn finish(&mut self, port: PortId, request: &Request, status: CompStatus) {
+        let Port { device, guest, .. } = &mut self.ports[port.0];
+        device.finish(guest, request, status);
+    }
+
+    fn find(&self, address: [u8; 16]) -> Option<PortId> {
+        let found = |port: &Port<G>| port.device.address() == address;
+        self.ports.iter().position(found).map(PortId)
+    }
+
+    /// Starts a work request of SRD.
+    fn start(&mut self, now: Duration, from: PortId, request: Request) {
+        let Some(connection) = self.connection(now, from, request.qp, request.peer) else {
+            self.finish(from, &request, CompStatus::LocalUnreachRemote);
+            return;
+        };
+        let mut length = request.length;
+        if request.operation == OpType::RdmaRead {
+            length = 0;
+            let read = Read {
+                request: request.clone(),
+                received: 0,
+                progress: now,
+            };
+            self.reads.insert((from, request.qp, request.id), read);
+        }
+        self.push(connection, Content::Request(request), length);
+    }
+
+    /// The connection of a queue pair to a peer.
+    fn connection(&mut self, now: Duration, from: PortId, qp: QpId, peer: [u8; 16]) -> Option<u64> {
+        let flow = (from, qp, peer);
+        if let Some(connection) = self.by_flow.get(&flow) {
+            return Some(*connection);
+        }
+        let to = self.find(peer)?;
+        let connection = self.next_connection;
+        self.next_connection += 1;
+        // CAST: a number below that of the paths.
+        let paths = u32::from(self.settings().paths);
+        let first_path = self.network.below(paths) as u16;
+        let mut sender = Sender::new(from, to, qp, first_path);
+        sender.last_used = now;
+        self.senders.insert(connection, sender);
+        self.by_flow.insert(flow, connection);
+        self.sweep.get_or_insert(now + SWEEP);
+        Some(connection)
+    }
+
+    fn push(&mut self, connection: u64, content: Content, length: u32) {
+        if let Some(sender) = self.senders.get_mut(&connection) {
+            sender.push(content, length);
+            self.activate(connection);
+        }
+    }
+
+    /// Gives a connection a turn to send, if it has something to send.
+    fn activate(&mut self, connection: u64) {
+        if let Some(sender) = self.senders.get_mut(&connection) {
+            if !sender.active && sender.has_work() {
+                sender.active = true;
+                self.active.push_back(connection);
+            }
+        }
+    }
+
+    /// Lets a connection send for one turn.
+    fn transmit(&mut self, now: Duration, connection: u64) {
+        let settings = self.network.settings();
+        let limits = Limits {
+            paths: settings.paths,
+            multipath: settings.multipath,
+            has_rate: settings.has_rate(),
+        };
+        let Some(sender) = self.senders.get_mut(&connection) else {
+            return;
+        };
+        sender.active = false;
+        let (from, to, qp) = (sender.from, sender.to, sender.qp);
+        if !self.ports[from.0].device.is_current(qp) {
+            self.close(connection);
+            return;
+        }
+        let mtu = self.ports[from.0].device.mtu();
+        for turn in 1..=TURN {
+            let Some(sender) = self.senders.get_mut(&connection) else {
+                return;
+            };
+            let Some(mut packet) = sender.next(now, mtu, limits) else {
+                break;
+            };
+            packet.data.connection = connection;
+            let due = sender.next_due_of(packet.data.psn);
+            self.timer = [self.timer, due].into_iter().flatten().min();
+            let length = packet.data.length;
+            let device = &mut self.ports[from.0].device;
+            device.count(TransportEvent::Sent(length));
+            if packet.again {
+                device.count(TransportEvent::SentAgain(length));
+            }
+            let message = packet.data.message;
+            let packet = Packet {
+                from,
+                to,
+                path: packet.path,
+                body: Body::Data(packet.data),
+            };
+            let sent = self
+                .network
+                .send(now, from.0, to.0, packet.path, length, packet);
+            if sent.is_err() {
+                self.fail(now, connection, message, CompStatus::LocalUnreachRemote);
+            }
+            if turn == TURN {
+                self.activate(connection);
+            }
+        }
+    }
+
+    /// Does what a packet that has arrived asks for.
+    fn deliver(&mut self, now: Duration, packet: Packet) {
+        let Packet {
+            from,
+            to,
+            path,
+            body,
+        } = packet;
+        match body {
+            Body::Data(data) => {
+                if let Some(verdict) = self.take(now, from, to, &data) {
+                    let ack = Ack {
+                        connection: data.connection,
+                        psn: data.psn,
+                        verdict,
+                    };
+                    let packet = Packet {
+                        from: to,
+                        to: from,
+                        path,
+                        body: Body::Ack(ack),
+                    };
+                    // One that can't be sent is one that is lost.
+                    let _ = self.network.send(now, to.0, from.0, path, 0, packet);
+                }
+            }
+            Body::Ack(ack) => self.acknowledge(now, to, ack),
+            Body::Datagram(datagram) => self.take_datagram(to, &datagram),
+        }
+    }
+
+    /// Takes a part of a message; returns what the sender is told, if anything.
+    fn take(&mut self, now: Duration, from: PortId, to: PortId, data: &Data) -> Option<Verdict> {
+        let receiver = self.receivers.entry(data.connection).or_default();
+        receiver.last_used = now;
+        if receiver.has(data.psn) {
+            return Some(Verdict::Taken);
+        }
+        // What its sender does not know any more is nothing.
+        let sender = self.senders.get(&data.connection)?;
+        let current = self.ports[from.0].device.is_current(sender.qp);
+        let message = sender.message(data.message).filter(|_| current)?;
+        match &message.content {
+            Content::Request(_) => self.take_request(now, from, to, data),
+            Content::Response {
+                qp,
+                request,
+                memory,
+            } => {
+                let (read, memory) = ((to, *qp, *request), *memory);
+                self.take_response(now, from, data, read, memory)
+            }
+            Content::Failure {
+                qp,
+                request,
+                status,
+            } => {
+                let (read, status) = ((to, *qp, *request), *status);
+                if let Some(read) = self.reads.remove(&read) {
+                    self.finish(to, &read.request, status);
+                }
+                self.taken(data)
+            }
+        }
+    }
+
+    /// Takes note that a packet is not to be taken again.
+    fn taken(&mut self, data: &Data) -> Option<Verdict> {
+        self.receivers.get_mut(&data.connection)?.add(data.psn);
+        Some(Verdict::Taken)
+    }
+
+    /// Takes a part of a work request of a peer.
+    fn take_request(
+        &mut self,
+        now: Duration,
+        from: PortId,
+        to: PortId,
+        data: &Data,
+    ) -> Option<Verdict> {
+        let Content::Request(request) = &self
+            .senders
+            .get(&data.connection)?
+            .message(data.message)?
+            .content
+        else {
+            return None;
+        };
+        let receiver = self.receivers.get_mut(&data.connection)?;
+        let content = match request.operation {
+            OpType::Send => ArrivalContent::Send {
+                length: data.length,
+                immediate: request.immediate,
+            },
+            OpType::RdmaWrite => {
+                let complete = receiver.with(data.message, data.length) >= request.length;
+                let (key, address) = request.remote;
+                ArrivalContent::Write {
+                    memory: (key, address.wrapping_add(data.offset.into())),
+                    length: data.length,
+                    end: request
+                        .immediate
+                        .filter(|_| complete)
+                        .map(|immediate| (immediate, request.length)),
+                }
+            }
+            OpType::RdmaRead => ArrivalContent::Read {
+                memory: request.remote,
+                length: request.length,
+            },
+        };
+        let arrival = Arrival {
+            peer: self.ports[from.0].device.address(),
+            peer_qp: request.qp.number,
+            qp: request.peer_qp,
+            transport: request.transport,
+            qkey: request.qkey,
+            content,
+        };
+        self.target.clear();
+        let Port { device, guest, .. } = &mut self.ports[to.0];
+        let landing = device.land(guest, &arrival, &mut self.target);
+        let result = landing.and_then(|landing| {
+            self.source.clear();
+            let payload = self.ports[from.0].device.gather(
+                request,
+                data.offset,
+                data.length,
+                &mut self.source,
+            );
+            let moved = match payload {
+                Ok(_) if data.length == 0 => Moved::Done,
+                Ok(Payload::Inline(bytes)) => {
+                    scatter(&mut self.ports[to.0].guest, &self.target, bytes)
+                }
+                Ok(Payload::Memory) => transfer(
+                    &self.ports[from.0].guest,
+                    &self.source,
+                    &self.ports[to.0].guest,
+                    &self.target,
+                ),
+                Err(status) => Moved::Missing(status),
+            };
+            let written = match moved {
+                Moved::Done => Ok(()),
+                Moved::Lost(error) => Err(error),
+                Moved::Missing(status) => return Ok(Err(status)),
+            };
+            let Port { device, guest, .. } = &mut self.ports[to.0];
+            flip(&mut self.network, guest, &self.target);
+            device.landed(guest, &arrival, &landing, written)?;
+            Ok(Ok(landing.qp()))
+        });
+        match result {
+            Ok(Ok(qp)) => {
+                if request.operation == OpType::RdmaRead {
+                    let (length, peer) = (request.length, (request.qp, request.id));
+                    let memory = request.remote;
+                    self.respond(now, to, qp, from, peer, memory, length);
+                } else if request.immediate.is_some() {
+                    receiver_of(&mut self.receivers, data)?.add_part(
+                        data.message,
+                        data.length,
+                        request.length,
+                    );
+                }
+                self.taken(data)
+            }
+            // The sender finds that out itself.
+            Ok(Err(status)) => {
+                self.fail(now, data.connection, data.message, status);
+                None
+            }
+            Err(Refusal::Drop) => None,
+            Err(Refusal::NotReady) => Some(Verdict::NotReady),
+            Err(Refusal::Status(status)) => {
+                let receiver = receiver_of(&mut self.receivers, data)?;
+                receiver.add(data.psn);
+                receiver.forget(data.message);
+                Some(Verdict::Failed(status))
+            }
+        }
+    }
+
+    /// Starts to send what a peer reads.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "each is another part of one message"
+    )]
+    fn respond(
+        &mut self,
+        now: Duration,
+        from: PortId,
+        own: QpId,
+        to: PortId,
+        (qp, request): (QpId, u64),
+        memory: (u32, u64),
+        length: u32,
+    ) {
+        let peer = self.ports[to.0].device.address();
+        if length == 0 {
+            return;
+        }
+        if let Some(connection) = self.connection(now, from, own, peer) {
+            let content = Content::Response {
+                qp,
+                request,
+                memory,
+            };
+            self.push(connection, content, length);
+        }
+    }
+
+    /// Takes a part of what a read reads.
+    fn take_response(
+        &mut self,
+        now: Duration,
+        from: PortId,
+        data: &Data,
+        key: (PortId, QpId, u64),
+        (rkey, address): (u32, u64),
+    ) -> Option<Verdict> {
+        let to = key.0;
+        // A read that is not there any more has ended.
+        let Some(read) = self.reads.get_mut(&key) else {
+            return self.taken(data);
+        };
+        self.target.clear();
+        self.source.clear();
+        let device = &mut self.ports[to.0].device;
+        let found = device.scatter(&read.request, data.offset, data.length, &mut self.target);
+        let memory = (rkey, address.wrapping_add(data.offset.into()));
+        let own = self.senders.get(&data.connection)?.qp;
+        let device = &mut self.ports[from.0].device;
+        let gathered = device.gather_for_peer(own, memory, data.length, &mut self.source);
+        let moved = match (found, gathered) {
+            (Ok(()), Ok(())) => transfer(
+                &self.ports[from.0].guest,
+                &self.source,
+                &self.ports[to.0].guest,
+                &self.target,
+            ),
+            (Err(status), _) => {
+                if let Some(read) = self.reads.remove(&key) {
+                    self.finish(to, &read.request, status);
+                }
+                return self.taken(data);
+            }
+            (Ok(()), Err(status)) => Moved::Missing(status),
+        };
+        match moved {
+            Moved::Done => {
+                flip(&mut self.network, &mut self.ports[to.0].guest, &self.target);
+                read.progress = now;
+                read.received += data.length;
+                if read.received >= read.request.length {
+                    if let Some(read) = self.reads.remove(&key) {
+                        self.finish(to, &read.request, CompStatus::Ok);
+                    }
+                }
+                self.taken(data)
+            }
+            Moved::Lost(_) => {
+                if let Some(read) = self.reads.remove(&key) {
+                    self.finish(to, &read.request, CompStatus::LocalInvalidLkey);
+                }
+                self.taken(data)
+            }
+            Moved::Missing(status) => {
+                self.fail(now, data.connection, data.message, status);
+                None
+            }
+        }
+    }
+
+    /// Does what the answer to a packet asks for.
+    fn acknowledge(&mut self, now: Duration, port: PortId, ack: Ack) {
+        let sender = self.senders.get_mut(&ack.connection);
+        let Some(sender) = sender.filter(|sender| sender.from == port) else {
+            return;
+        };
+        match ack.verdict {
+            Verdict::Taken => {
+                if let Progress::Sent(message) = sender.taken(now, ack.psn) {
+                    self.sent(port, *message);
+                }
+            }
+            Verdict::NotReady => match sender.not_ready(now, ack.psn) {
+                Progress::NotReady(message) => {
+                    self.fail(now, ack.connection, message, CompStatus::RemoteRnr);
+                }
+                _ => {
+                    let due = sender.next_due_of(ack.psn);
+                    self.timer = [self.timer, due].into_iter().flatten().min();
+                }
+            },
+            Verdict::Failed(status) => {
+                if let Some(message) = sender.message_of(ack.psn) {
+                    self.fail(now, ack.connection, message, status);
+                }
+            }
+        }
+        self.activate(ack.connection);
+    }
+
+    /// All of a message is acknowledged.
+    fn sent(&mut self, port: PortId, message: Message) {
+        let Content::Request(request) = message.content else {
+            return;
+        };
+        // A read ends when all was read.
+        if request.operation == OpType::RdmaRead {
+            if request.length > 0 {
+                return;
+            }
+            self.reads.remove(&(port, request.qp, request.id));
+        }
+        self.finish(port, &request, CompStatus::Ok);
+    }
+
+    /// Gives a message up.
+    fn fail(&mut self, now: Duration, connection: u64, message: u64, status: CompStatus) {
+        let Some(sender) = self.senders.get_mut(&connection) else {
+            return;
+        };
+        let port = sender.from;
+        let Some(message) = sender.remove(message) else {
+            return;
+        };
+        sender.last_used = now;
+        match message.content {
+            Content::Request(request) => {
+                self.reads.remove(&(port, request.qp, request.id));
+                self.finish(port, &request, status);
+            }
+            Content::Response { qp, request, .. } => {
+                let content = Content::Failure {
+                    qp,
+                    request,
+                    status,
+                };
+                self.push(connection, content, 0);
+            }
+            Content::Failure { .. } => {}
+        }
+    }
+
+    /// Finds what is to be sent again.
+    fn expire(&mut self, now: Duration) {
+        let connections: Vec<_> = self
+            .senders
+            .iter()
+            .filter(|(_, sender)| sender.next_due().is_some_and(|due| due <= now))
+            .map(|(connection, _)| *connection)
+            .collect();
+        for connection in connections {
+            let Some(sender) = self.senders.get_mut(&connection) else {
+                continue;
+            };
+            let expired = sender.expire(now);
+            let device = &mut self.ports[sender.from.0].device;
+            for _ in 0..expired.timeouts {
+                device.count(TransportEvent::TimedOut);
+            }
+            for _ in 0..expired.impaired {
+                device.count(TransportEvent::Impaired);
+            }
+            if let Some(message) = expired.given_up {
+                device.count(TransportEvent::Unresponsive);
+                self.fail(now, connection, message, CompStatus::LocalUnrespRemote);
+            }
+            self.activate(connection);
+        }
+        self.timer = self.senders.values().filter_map(Sender::next_due).min();
+    }
+
+    /// Forgets what is not needed any more.
+    fn sweep(&mut self, now: Duration) {
+        let ports = &self.ports;
+        let idle = |sender: &Sender| {
+            !ports[sender.from.0].device.is_current(sender.qp)
+                || sender.is_idle() && now.saturating_sub(sender.last_used) > SENDER_IDLE
+        };
+        let closed: Vec<_> = self
+            .senders
+            .iter()
+            .filter(|(_, sender)| idle(sender))
+            .map(|(connection, _)| *connection)
+            .collect();
+        for connection in closed {
+            self.close(connection);
+        }
+        self.receivers
+            .retain(|_, receiver| now.saturating_sub(receiver.last_used) <= RECEIVER_IDLE);
+        let late: Vec<_> = self
+            .reads
+            .iter()
+            .filter(|(_, read)| now.saturating_sub(read.progress) > READ_TIMEOUT)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in late {
+            if let Some(read) = self.reads.remove(&key) {
+                self.finish(key.0, &read.request, CompStatus::LocalUnrespRemote);
+            }
+        }
+        let any = !self.senders.is_empty() || !self.receivers.is_empty() || !self.reads.is_empty();
+        self.sweep = any.then_some(now + SWEEP);
+    }
+
+    /// Forgets a connection, with all that was to be sent over it.
+    fn close(&mut self, connection: u64) {
+        self.senders.remove(&connection);
+        self.by_flow.retain(|_, other| *other != connection);
+    }
+
+    /// Sends an unreliable datagram.
+    fn send_datagram(&mut self, now: Duration, from: PortId, request: &Request) {
+        let Port { device, guest, .. } = &mut self.ports[from.0];
+        self.source.clear();
+        let payload = match device.gather(request, 0, request.length, &mut self.source) {
+            Ok(Payload::Inline(bytes)) => Ok(bytes.to_vec()),
+            Ok(Payload::Memory) => read(guest, &self.source),
+            Err(status) => Err(status),
+        };
+        let payload = match payload {
+            Ok(payload) => payload,
+            Err(status) => {
+                self.finish(from, request, status);
+                return;
+            }
+        };
+        device.count(TransportEvent::Sent(request.length));
+        let datagram = Box::new(Datagram {
+            peer: device.address(),
+            peer_qp: request.qp.number,
+            qp: request.peer_qp,
+            qkey: request.qkey,
+            immediate: request.immediate,
+            payload,
+        });
+        // One to nobody is one that is lost.
+        if let Some(to) = self.find(request.peer) {
+            let path = request.qp.number;
+            let packet = Packet {
+                from,
+                to,
+                path,
+                body: Body::Datagram(datagram),
+            };
+            let _ = self
+                .network
+                .send(now, from.0, to.0, path, request.length, packet);
+        }
+        self.finish(from, request, CompStatus::Ok);
+    }
+
+    /// Takes an unreliable datagram, or drops it.
+    fn take_datagram(&mut self, to: PortId, datagram: &Datagram) {
+        let arrival = Arrival {
+            peer: datagram.peer,
+            peer_qp: datagram.peer_qp,
+            qp: datagram.qp,
+            transport: QpType::Ud,
+            qkey: datagram.qkey,
+            content: ArrivalContent::Send {
+                // CAST: it is no longer than a request.
+                length: datagram.payload.len() as u32,
+                immediate: datagram.immediate,
+            },
+        };
+        self.target.clear();
+        let Port { device, guest, .. } = &mut self.ports[to.0];
+        let Ok(landing) = device.land(guest, &arrival, &mut self.target) else {
+            return;
+        };
+        let written = match scatter(guest, &self.target, &datagram.payload) {
+            Moved::Lost(error) => Err(error),
+            Moved::Done | Moved::Missing(_) => Ok(()),
+        };
+        flip(&mut self.network, guest, &self.target);
+        // Nobody is told.
+        let _ = device.landed(guest, &arrival, &landing, written);
+    }
+}
+
+impl<G> fmt::Debug for Cluster<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("ports", &self.ports.len())
+            .field("senders", &self.senders)
+            .field("receivers", &self.receivers.len())
+            .field("reads", &self.reads.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn receiver_of<'a>(
+    receivers: &'a mut HashMap<u64, Receiver>,
+    data: &Data,
+) -> Option<&'a mut Receiver> {
+    receivers.get_mut(&data.connection)
+}
+
+/// Copies from segments of one guest's memory to segments of another's.
+fn transfer<G: Guest>(source: &G, from: &[Segment], target: &G, to: &[Segment]) -> Moved {
+    let (mut from, mut to) = (from.iter().copied(), to.iter().copied());
+    let (mut read, mut write) = (from.next(), to.next());
+    while let (Some(source_part), Some(target_part)) = (&mut read, &mut write) {
+        let length = source_part.length.min(target_part.length);
+        // CAST: 32 bits fit.
+        let copied = source.copy(
+            source_part.address,
+            target,
+            target_part.address,
+            length as usize,
+        );
+        match copied {
+            Ok(()) => {}
+            Err(CopyError::Source(_)) => return Moved::Missing(CompStatus::LocalInvalidLkey),
+            Err(CopyError::Target(error)) => return Moved::Lost(error),
+        }
+        if advance(source_part, length) {
+            read = from.next();
+        }
+        if advance(target_part, length) {
+            write = to.next();
+        }
+    }
+    Moved::Done
+}
+
+/// Leaves out the start of a segment; returns whether nothing is left.
+fn advance(segment: &mut Segment, length: u32) -> bool {
+    segment.address = segment.address.wrapping_add(length.into());
+    segment.length -= length;
+    segment.length == 0
+}
+
+/// Writes bytes to segments of a guest's memory.
+fn scatter(guest: &mut dyn Host, segments: &[Segment], mut bytes: &[u8]) -> Moved {
+    for segment in segments {
+        let (now, later) = bytes.split_at(bytes.len().min(segment.length as usize));
+        if let Err(error) = guest.dma_write(segment.address, now) {
+            return Moved::Lost(error);
+        }
+        bytes = later;
+    }
+    Moved::Done
+}
+
+/// Reads segments of a guest's memory.
+fn read(guest: &mut dyn Host, segments: &[Segment]) -> Result<Vec<u8>, CompStatus> {
+    let mut bytes = Vec::new();
+    for segment in segments {
+        let start = bytes.len();
+        bytes.resize(start + segment.length as usize, 0);
+        guest
+            .dma_read(segment.address, &mut bytes[start..])
+            .map_err(|_| CompStatus::LocalInvalidLkey)?;
+    }
+    Ok(bytes)
+}
+
+/// Makes a bit wrong, if the network is one that does.
+fn flip<P>(network: &mut Network<P>, guest: &mut dyn Host, segments: &[Segment]) {
+    let part = network.settings().flip;
+    let length = segments.iter().map(|segment| segment.length).sum::<u32>();
+    if length == 0 || !network.happens(part) {
+        return;
+    }
+    let mut offset = network.below(length);
+    for segment in segments {
+        if offset < segment.length {
+            let address = segment.address + u64::from(offset);
+            let mut byte = [0];
+            if guest.dma_read(address, &mut byte).is_ok() {
+                byte[0] ^= 1 << network.below(8);
+                // It was just written.
+                let _ = guest.dma_write(address, &byte);
+            }
+            return;
+        }
+        offset -= segment.length;
+    }
+}

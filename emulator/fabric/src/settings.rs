@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What the network is like.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What the network is like. By default nothing is lost, late or limited.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// How many paths there are between any two devices.
+    pub paths: u16,
+    /// Whether a connection uses all paths, or always the same one, which its addresses choose.
+    pub multipath: bool,
+    /// How long a packet takes at least, in µs.
+    pub delay_us: f64,
+    /// How much longer it may take at random, in µs. So packets overtake each other.
+    pub jitter_us: f64,
+    /// The part of packets that is lost.
+    pub loss: f64,
+    /// The part of packets with payload in which a bit is wrong on arrival, which nothing notices.
+    pub flip: f64,
+    /// Rate of the link of each device, in Gbit/s; 0 means that it is not limited.
+    pub link_gbps: f64,
+    /// Rate of each path, in Gbit/s; 0 means that it is not limited.
+    pub path_gbps: f64,
+    /// What may wait for a link before packets are lost, in KiB.
+    pub buffer_kib: u32,
+    /// What is different on some paths, by their numbers.
+    pub path: Vec<PathSettings>,
+}
+
+/// What is different on one path.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PathSettings {
+    /// Whether it takes packets and loses them all.
+    pub down: bool,
+    /// How long a packet takes at least, in µs.
+    pub delay_us: Option<f64>,
+    /// The part of packets that is lost.
+    pub loss: Option<f64>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            paths: 4,
+            multipath: true,
+            delay_us: 0.0,
+            jitter_us: 0.0,
+            loss: 0.0,
+            flip: 0.0,
+            link_gbps: 0.0,
+            path_gbps: 0.0,
+            buffer_kib: 4096,
+            path: Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// Most paths.
+    pub const MAX_PATHS: u16 = 256;
+
+    /// The longest delay in µs.
+    pub const MAX_DELAY_US: f64 = 10e6;
+
+    /// Checks that all values make sense.
+    ///
+    /// # Errors
+    ///
+    /// One sentence about the first that does not.
+    pub fn check(&self) -> Result<(), String> {
+        let paths = 1..=Self::MAX_PATHS;
+        if !paths.contains(&self.paths) {
+            return Err(format!(
+                "paths is {}, but there can be 1 to {}",
+                self.paths,
+                Self::MAX_PATHS
+            ));
+        }
+        let parts = [("loss", Some(self.loss)), ("flip", Some(self.flip))];
+        let delays = [
+            ("delay_us", Some(self.delay_us)),
+            ("jitter_us", Some(self.jitter_us)),
+        ];
+        let path_parts = self.path.iter().map(|path| ("loss of a path", path.loss));
+        let path_delays = self
+            .path
+            .iter()
+            .map(|path| ("delay_us of a path", path.delay_us));
+        for (name, value) in parts.into_iter().chain(path_parts) {
+            if value.is_some_and(|value| !(0.0..=1.0).contains(&value)) {
+                return Err(format!("{name} must be between 0 and 1"));
+            }
+        }
+        for (name, value) in delays.into_iter().chain(path_delays) {
+            if value.is_some_and(|value| !(0.0..=Self::MAX_DELAY_US).contains(&value)) {
+                return Err(format!(
+                    "{name} must be between 0 and {}",
+                    Self::MAX_DELAY_US
+                ));
+            }
+        }
+        for (name, rate) in [("link_gbps", self.link_gbps), ("path_gbps", self.path_gbps)] {
+            if !(rate == 0.0 || (1e-6..=1e6).contains(&rate)) {
+                return Err(format!("{name} must be 0 or between 0.000001 and 1000000"));
+            }
+        }
+        if self.path.len() > usize::from(self.paths) {
+            return Err(format!(
+                "there are settings for {} paths, but only {} paths",
+                self.path.len(),
+                self.paths
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether anything limits what can be sent at a time.
+    pub(crate) fn has_rate(&self) -> bool {
+        self.link_gbps > 0.0 || self.path_gbps > 0.0
+    }
+
+    pub(crate) fn is_down(&self, path: u16) -> bool {
+        self.path
+            .get(usize::from(path))
+            .is_some_and(|path| path.down)
+    }
+
+    pub(crate) fn loss_of(&self, path: u16) -> f64 {
+        let own = self.path.get(usize::from(path)).and_then(|path| path.loss);
+        own.unwrap_or(self.loss)
+    }
+
+    pub(crate) fn delay_of(&self, path: u16) -> Duration {
+        let own = self
+            .path
+            .get(usize::from(path))
+            .and_then(|path| path.delay_us);
+        micros(own.unwrap_or(self.delay_us))
+    }
+}
+
+pub(crate) fn micros(us: f64) -> Duration {
+    Duration::from_secs_f64(us / 1e6)
+}

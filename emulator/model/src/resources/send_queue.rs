@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Send queues: a ring of work requests in the device's memory.
+
+use std::collections::BTreeMap;
+
+use efa_hw::{
+    admin::qp::QpType,
+    io::{CompStatus, OpType, RemoteMemAddr, TxBufDesc, TxMetaDesc},
+    wire::At,
+};
+
+use super::mr::Keyed;
+use crate::{Host, attributes::Attributes};
+
+/// Bytes of the largest send work request.
+const MAX_WQE_SIZE: usize = 128;
+
+/// Most buffers that the largest send work request has room for.
+const MAX_BUFFERS: usize = 2;
+
+/// A send queue.
+#[derive(Debug, Default)]
+pub(crate) struct SendQueue {
+    /// Offset of the ring in the memory BAR.
+    ring: u32,
+    /// Bytes in a work request: 64 or 128.
+    wqe_size: u32,
+    /// Work requests in the ring, a power of two.
+    depth: u32,
+    /// How many the program has rung the doorbell for, modulo 2^16.
+    produced: u16,
+    /// How many were fetched, modulo 2^16.
+    fetched: u16,
+    /// Those that were fetched and have not ended, by their numbers. They need not end in this order.
+    outstanding: BTreeMap<u64, Outstanding>,
+    /// Number of the next.
+    next: u64,
+}
+
+/// A work request that was fetched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outstanding {
+    pub(crate) req_id: u16,
+    pub(crate) operation: OpType,
+    pub(crate) length: u32,
+    /// Whether the program wants to know of its success.
+    pub(crate) signaled: bool,
+}
+
+/// A work request as it was in the ring.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) meta: TxMetaDesc,
+    body: [u8; MAX_WQE_SIZE - TxMetaDesc::SIZE],
+    /// Bytes of the body.
+    size: usize,
+}
+
+/// What a work request asks for, apart from whom.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) operation: OpType,
+    pub(crate) immediate: Option<u32>,
+    /// Memory of the peer, for RDMA.
+    pub(crate) remote: Keyed,
+    pub(crate) length: u32,
+    pub(crate) data: Data,
+}
+
+/// What a work request sends, or where it reads to.
+#[derive(Clone, Debug)]
+pub(crate) enum Data {
+    /// Memory of the host.
+    Buffers([Keyed; MAX_BUFFERS]),
+    /// The work request itself.
+    Inline(Box<[u8]>),
+}
+
+/// More work requests than there is room for.
+#[derive(Debug)]
+pub(crate) struct Overrun;
+
+impl SendQueue {
+    pub(crate) fn new(ring: u32, size: u32, depth: u32) -> Self {
+        Self {
+            ring,
+            wqe_size: size.checked_div(depth).unwrap_or(0),
+            depth,
+            ..Self::default()
+        }
+    }
+
+    /// Forgets all work requests.
+    pub(crate) fn reset(&mut self) {
+        *self = Self {
+            next: self.next,
+            ..Self::new(self.ring, self.wqe_size * self.depth, self.depth)
+        };
+    }
+
+    /// Takes note of how many work requests the program has written.
+    pub(crate) fn ring(&mut self, produced: u16) -> Result<(), Overrun> {
+        let news = usize::from(produced.wrapping_sub(self.fetched));
+        if news + self.outstanding.len() > self.depth as usize {
+            return Err(Overrun);
+        }
+        self.produced = produced;
+        Ok(())
+    }
+
+    /// Fetches the next work request, if there is one.
+    pub(crate) fn fetch(&mut self, host: &mut dyn Host) -> Option<Fetched> {
+        if self.fetched == self.produced {
+            return None;
+        }
+        let index = u32::from(self.fetched) & (self.depth - 1);
+        self.fetched = self.fetched.wrapping_add(1);
+        let mut wqe = [0; MAX_WQE_SIZE];
+        // CAST: at most `MAX_WQE_SIZE`.
+        let size = (self.wqe_size as usize).min(MAX_WQE_SIZE);
+        host.read_device_memory(
+            u64::from(self.ring) + u64::from(index * self.wqe_size),
+            &mut wqe[..size],
+        );
+        Some(Fetched {
+            meta: TxMetaDesc::decode(&At::<0>::load(&wqe)),
+            body: At::<{ TxMetaDesc::SIZE }>::load(&wqe),
+            size: size - TxMetaDesc::SIZE,
+        })
+    }
+
+    /// Adds a work request that was fetched and returns its number, which no other ever has.
+    pub(crate) fn add(&mut self, request: Outstanding) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.outstanding.insert(number, request);
+        number
+    }
+
+    /// Removes a work request that has ended.
+    pub(crate) fn remove(&mut self, number: u64) -> Option<Outstanding> {
+        self.outstanding.remove(&number)
+    }
+
+    /// Removes all work requests that were fetched, the oldest first.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Outstanding> + use<> {
+        std::mem::take(&mut self.outstanding).into_values()
+    }
+
+    /// Whether work requests have not ended.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.outstanding.is_empty()
+    }
+}
+
+impl Fetched {
+    /// What the interface promises of every work request.
+    pub(crate) fn is_well_formed(&self) -> bool {
+        let (ctrl1, ctrl2) = (self.meta.ctrl1, self.meta.ctrl2);
+        ctrl1.meta_desc && !ctrl1.meta_extension && ctrl2.first && ctrl2.last
+    }
+
+    /// The operation, or the nearest there is to it.
+    pub(crate) fn operation(&self) -> OpType {
+        OpType::try_from(self.meta.ctrl1.op_type).unwrap_or(OpType::Send)
+    }
+
+    /// Finds out what the work request asks for, if a queue pair of this device can do it.
+    pub(crate) fn work(
+        &self,
+        qp_type: QpType,
+        attributes: &Attributes,
+    ) -> Result<Work, CompStatus> {
+        let operation = OpType::try_from(self.meta.ctrl1.op_type)
+            .map_err(|_| CompStatus::LocalUnsupportedOp)?;
+        let has_imm = self.meta.ctrl1.has_imm;
+        let (possible, most, buffers) = match operation {
+            OpType::Send => (true, attributes.mtu, attributes.max_wr_send_sges),
+            OpType::RdmaRead => (
+                attributes.rdma_read && !has_imm && !self.meta.ctrl1.inline_msg,
+                attributes.max_rdma_size,
+                attributes.max_wr_rdma_sges,
+            ),
+            OpType::RdmaWrite => (
+                attributes.rdma_write,
+                attributes.max_rdma_size,
+                attributes.max_wr_rdma_sges,
+            ),
+        };
+        let rdma = operation != OpType::Send;
+        if !possible || rdma && qp_type != QpType::Srd {
+            return Err(CompStatus::LocalUnsupportedOp);
+        }
+        let mut body = &self.body[..self.size];
+        let mut remote = None;
+        if rdma {
+            let memory = RemoteMemAddr::decode(&At::<0>::load(&self.body));
+            remote = Some(Keyed {
+                key: memory.rkey,
+                address: memory.buf_addr,
+                length: memory.length,
+            });
+            body = &body[RemoteMemAddr::SIZE..];
+        }
+        let data = self.data(body, usize::from(buffers))?;
+        let length = data.length().filter(|length| *length <= most);
+        let length = length.ok_or(CompStatus::LocalBadLength)?;
+        if remote.is_some_and(|remote| remote.length != length) {
+            return Err(CompStatus::LocalBadLength);
+        }
+        Ok(Work {
+            operation,
+            immediate: has_imm.then_some(self.meta.immediate_data),
+            remote: remote.unwrap_or_default(),
+            length,
+            data,
+        })
+    }
+
+    /// The data in a part of the work request.
+    fn data(&self, body: &[u8], most: usize) -> Result<Data, CompStatus> {
+        let count = usize::from(self.meta.length);
+        if self.meta.ctrl1.inline_msg {
+            // One of 64 bytes has no room for inline data beside the peer's memory.
+            let room = match (body.len(), self.size) {
+                (32, 32) => 32,
+                (_, 96) => 80,
+                _ => 0,
+            };
+            let data = body.get(..count).filter(|data| data.len() <= room);
+            return Ok(Data::Inline(data.ok_or(CompStatus::LocalBadLength)?.into()));
+        }
+        if count > most.min(MAX_BUFFERS) {
+            return Err(CompStatus::LocalBadLength);
+        }
+        let mut buffers = [Keyed::default(); MAX_BUFFERS];
+        for (buffer, bytes) in buffers[..count]
+            .iter_mut()
+            .zip(body.chunks_exact(TxBufDesc::SIZE))
+        {
+            let mut desc = [0; TxBufDesc::SIZE];
+            desc.copy_from_slice(bytes);
+            let desc = TxBufDesc::decode(&desc);
+            *buffer = Keyed {
+                key: desc.lkey,
+                address: desc.buf_addr,
+                length: desc.length,
+            };
+        }
+        Ok(Data::Buffers(buffers))
+    }
+}
+
+impl Data {
+    /// Length in bytes, if there is such a number.
+    fn length(&self) -> Option<u32> {
+        match self {
+            Self::Buffers(buffers) => buffers
+                .iter()
+                .try_fold(0_u32, |sum, buffer| sum.checked_add(buffer.length)),
+            Self::Inline(data) => u32::try_from(data.len()).ok(),
+        }
+    }
+
+    /// The part of the buffers that starts at `offset` and has `length` bytes.
+    pub(crate) fn part(&self, offset: u32, length: u32) -> impl Iterator<Item = Keyed> + '_ {
+        let buffers: &[Keyed] = match self {
+            Self::Buffers(buffers) => buffers,
+            Self::Inline(_) => &[],
+        };
+        part(buffers.iter().copied(), offset, length)
+    }
+}
+
+/// The part of buffers that starts at `offset` and has `length` bytes, or less if they end before.
+pub(crate) fn part(
+    buffers: impl Iterator<Item = Keyed>,
+    offset: u32,
+    length: u32,
+) -> impl Iterator<Item = Keyed> {
+    let (mut skip, mut rest) = (offset, length);
+    buffers.filter_map(move |buffer| {
+        let skipped = skip.min(buffer.length);
+        skip -= skipped;
+        let length = rest.min(buffer.length - skipped);
+        rest -= length;
+        (length > 0).then(|| Keyed {
+            key: buffer.key,
+            address: buffer.address.wrapping_add(skipped.into()),
+            length,
+        })
+    })
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The device's memory, shared with the VMM: its low-latency queues.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsRawFd, RawFd},
+};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+
+/// Memory of the device.
+#[derive(Debug)]
+pub(crate) struct Llq {
+    file: File,
+    memory: MmapRegion,
+}
+
+impl Llq {
+    /// # Errors
+    ///
+    /// There is no memory.
+    pub(crate) fn new(size: u64) -> io::Result<Self> {
+        let file = File::from(memfd_create("efa-llq", MemfdFlags::CLOEXEC)?);
+        file.set_len(size)?;
+        let size = usize::try_from(size).map_err(io::Error::other)?;
+        let memory = MmapRegion::from_file(FileOffset::new(file.try_clone()?, 0), size)
+            .map_err(io::Error::other)?;
+        Ok(Self { file, memory })
+    }
+
+    /// A part of it, if it is not beyond the end.
+    pub(crate) fn slice(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
+        self.memory
+            .get_slice(usize::try_from(offset).ok()?, len)
+            .ok()
+    }
+
+    /// The file by which it is shared.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
