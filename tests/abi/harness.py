@@ -18,8 +18,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-# Last: its programs have names of modules of Python.
-sys.path.append(str(FOLDER.parent / "kselftest"))
+sys.path.insert(0, str(FOLDER.parent / "kselftest"))
 
 import objects  # noqa: E402
 import selftest  # noqa: E402
