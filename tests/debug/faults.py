@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Fails each allocation, and each copy from or to the process, of each verb and of a probe, one after the other.
+"""Fails each allocation, and each copy from or to the process, of each verb, of a probe and of loading, one after the other.
 
 A kernel with fault injection counts them down in /proc/self/fail-nth. What a test case is about is done again and again,
 the first time with the first of them failing, then with the second, until all have failed once. Whatever comes of it, a
@@ -8,6 +8,7 @@ result or an errno, the device and the driver have afterwards what they had befo
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -52,8 +53,17 @@ DEBUGFS = Path("/sys/kernel/debug")
 ERRORS = ("ENOMEM", "EFAULT")
 # What destroying an object again is answered with if the process could not be told of the first time.
 ALREADY_GONE = "ENOENT"
+# x86's numbers of what insmod and rmmod do: Python has no functions for it.
+FINIT_MODULE, DELETE_MODULE = 313, 176
 # What the core makes of a mapping that there is no memory for, the kernel of a BAR, and both drivers of interrupt vectors.
 MMAP_ERRORS, PROBE_ERRORS = ("EAGAIN",), ("EBUSY", "ENOSPC")
+
+
+def code(prefix):
+    """Where the kernel's functions begin and end whose names start so."""
+    symbols = sorted((int(line.split()[0], 16), line.split()[2]) for line in Path("/proc/kallsyms").read_text().splitlines())
+    found = [index for index, (_, name) in enumerate(symbols) if name.startswith(prefix)]
+    return symbols[found[0]][0], symbols[found[-1] + 1][0]
 
 
 class FaultInjection:
@@ -82,12 +92,26 @@ class FaultInjection:
     @staticmethod
     def spare_dma_debugging():
         """Lets nothing fail in DMA-API debugging, which then turns itself off."""
-        symbols = sorted((int(line.split()[0], 16), line.split()[2]) for line in Path("/proc/kallsyms").read_text().splitlines())
-        found = [index for index, (_, name) in enumerate(symbols) if name.startswith("debug_dma_")]
-        for name, index in (("reject-start", found[0]), ("reject-end", found[-1] + 1)):
-            (DEBUGFS / "failslab" / name).write_text(hex(symbols[index][0]))
+        start, end = code("debug_dma_")
+        (DEBUGFS / "failslab" / "reject-start").write_text(hex(start))
+        (DEBUGFS / "failslab" / "reject-end").write_text(hex(end))
         # Deep enough for the way from there to an allocation, and no deeper: each one takes a walk.
         (DEBUGFS / "failslab" / "stacktrace-depth").write_text("10")
+
+    @contextlib.contextmanager
+    def only_in(self, function):
+        """Lets only fail what a function of the kernel needs, be it at the bottom of a stack."""
+        start, end = code(function)
+        wanted = {"require-start": hex(start), "require-end": hex(end), "stacktrace-depth": "32"}
+        files = [(DEBUGFS / fault / name, value) for fault in FAULTS for name, value in wanted.items()]
+        before = [(file, file.read_text()) for file, _ in files]
+        for file, value in files:
+            file.write_text(value)
+        try:
+            yield
+        finally:
+            for file, value in before:
+                file.write_text(value)
 
     @contextlib.contextmanager
     def nth(self, number):
@@ -181,6 +205,8 @@ def dma_mappings():
     return total - free
 
 
+MODULE = Path("/sys/module/efa")
+libc = ctypes.CDLL(None, use_errno=True)
 suite = Suite()
 main = selftest.any_function()
 if not main.is_bound:
@@ -410,6 +436,64 @@ def probe():
 @suite.case("remove")
 def remove():
     sweep(lambda _: unbind(), prepare=bind)
+
+
+def system_call(*arguments):
+    """Makes a system call that Python has no function for."""
+    if libc.syscall(*arguments) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def load():
+    """As insmod does."""
+    fd = os.open(os.environ["EFA_KO"], os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        faults.call(system_call, FINIT_MODULE, fd, b"", 0)
+    finally:
+        os.close(fd)
+    equal(selftest.SYSFS_DRIVER.exists(), True, "loaded with a driver")
+
+
+def unload():
+    """As rmmod does."""
+    system_call(DELETE_MODULE, b"efa", os.O_NONBLOCK)
+    equal([path for path in (MODULE, selftest.SYSFS_DRIVER) if path.exists()], [], "after rmmod")
+
+
+@contextlib.contextmanager
+def unloaded():
+    """Without the module, and no device is for the driver until the end, so that loading is that and no probe."""
+    overrides = [function.sysfs / "driver_override" for function in selftest.FUNCTIONS]
+    unload()
+    try:
+        for file in overrides:
+            file.write_text("nobody")
+        yield
+    finally:
+        for file in overrides:
+            file.write_text("\n")
+        if MODULE.exists():
+            unload()
+        load()
+
+
+@suite.case("module: load")
+def load_module():
+    def loaded_or_not():
+        """What is not loaded leaves nothing; and without a fault it can be loaded, whatever has happened before."""
+        try:
+            load()
+        except OSError:
+            equal([path for path in (MODULE, selftest.SYSFS_DRIVER) if path.exists()], [], "after a failed insmod")
+            equal(result_of(load), "ok", "insmod afterwards")
+            unload()
+            raise
+
+    # What comes before is the kernel's own: it reads the file, gets memory for the module and links it.
+    with unloaded(), faults.only_in("do_init_module"):
+        sweep(loaded_or_not, lambda _: unload())
+    equal(main.is_bound, True, "bound by insmod without faults")
 
 
 if not selftest.emulator:

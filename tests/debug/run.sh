@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# Runs on the debug kernel all selftests and then the programs that need such a kernel; each prints KTAP.
+# Runs on the debug kernel all selftests and then the programs that need such a kernel, or those that are named; each
+# prints KTAP. abi.sh is not among them, as it needs other devices.
 
 cd "$(dirname "$0")/../kselftest" || exit
 
@@ -17,4 +18,4 @@ for runtime in /sys/kernel/debug/sched/*_server/cpu*/runtime; do
 done
 
 (($#)) && programs=("$@")
-kselftest_override_timeout=${kselftest_override_timeout:-900} exec ./run.sh "${programs[@]}"
+kselftest_override_timeout=${kselftest_override_timeout:-1800} exec ./run.sh "${programs[@]}"

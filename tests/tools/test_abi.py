@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+import types
 import unittest
 from unittest import mock
 
 import support
 from efa_tools import abi
 from efa_tools.failure import Failure
+from efa_tools.tally import Tally
 
 HEAD = "# Where the drivers differ\n\n| case | c | rust | reason |\n|---|---|---|---|\n"
 
@@ -79,6 +81,30 @@ class Diff(support.TemporaryCache):
         tally, line = abi.diff("cloud-amd64")
         self.assertEqual((tally.passed, tally.failures), (2, ["abi-diff: b"]))
         self.assertEqual(line, "3 cases, 1 allowed differences, 1 others")
+
+    def debug(self, output, found):
+        """The tally with these cases and this tally of the debug kernel, and the same cases with the C driver."""
+        run = types.SimpleNamespace(shared=self.folder)
+        (self.folder / "out").mkdir()
+        if output:
+            (self.folder / "out" / "abi").write_text(output)
+        self.patch(mock.patch("efa_tools.suite.in_debug_guest", lambda *arguments, **options: (found, run)))
+        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour: {"a": "ok", "b": "ok"}))
+        self.patch(mock.patch("efa_tools.abi.table", lambda text: {}))
+        return abi.diff_on_debug_kernel("cloud-amd64")
+
+    def test_on_the_debug_kernel_its_own_results_count_too(self):
+        tally, line = self.debug(output(a="ok", b="EINVAL"), Tally(3, 1, 0, ["leaks"]))
+        self.assertEqual((tally.passed, tally.failures), (4, ["leaks", "abi-diff on the debug kernel: b"]))
+        self.assertEqual(line, "2 cases, 0 allowed differences, 1 others")
+
+    def test_on_the_debug_kernel_cases_that_were_cut_short_are_noticed(self):
+        with self.assertRaisesRegex(Failure, "did not run to their end"):
+            self.debug("a | ok\n", Tally(3))
+
+    def test_on_the_debug_kernel_no_results_are_noticed(self):
+        with self.assertRaisesRegex(Failure, "did not run to their end"):
+            self.debug("", Tally(3))
 
 
 class Program(unittest.TestCase):

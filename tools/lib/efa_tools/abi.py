@@ -4,7 +4,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from . import cache, guest, steps
+from . import cache, guest, steps, suite
 from .failure import Failure
 from .tally import Tally
 
@@ -93,11 +93,17 @@ def run(driver, flavour):
     return results(output, driver)
 
 
-def diff(flavour, at_once=1):
-    """The differential test, with so many guests at once: its tally has one result for each case, and its text is one line."""
+def run_on_debug_kernel():
+    """Runs the cases with the Rust driver on the debug kernel; returns the results, and the tally of what that has found."""
+    specs = devices((FOLDER / "devices").read_text())
+    tally, done = suite.in_debug_guest("ABI cases rust debug", "abi.sh", "kernel.py", devices=specs)
+    file = done.shared / "out" / "abi"
+    return results(file.read_text(errors="replace") if file.exists() else "", "rust"), tally
+
+
+def judge(name, found):
+    """The tally of the results of both drivers, one for each case, and that as a line."""
     allowed = table((FOLDER / "differences.md").read_text())
-    with ThreadPoolExecutor(at_once) as pool:
-        found = dict(zip(DRIVERS, pool.map(lambda driver: run(driver, flavour), DRIVERS)))
     problems = dict(compare(found, allowed))
     for case in list(problems)[:SHOWN]:
         steps.note(f"{case}: {problems[case]}")
@@ -106,5 +112,20 @@ def diff(flavour, at_once=1):
     cases = {*found["c"], *found["rust"]}
     tally = Tally(passed=len(cases - problems.keys()))
     for case in problems:
-        tally.fail(f"abi-diff: {case}")
+        tally.fail(f"{name}: {case}")
     return tally, f"{len(cases)} cases, {len(allowed)} allowed differences, {len(problems)} others"
+
+
+def diff(flavour, at_once=1):
+    """The differential test, with so many guests at once: its tally has one result for each case, and its text is one line."""
+    with ThreadPoolExecutor(at_once) as pool:
+        found = dict(zip(DRIVERS, pool.map(lambda driver: run(driver, flavour), DRIVERS)))
+    return judge("abi-diff", found)
+
+
+def diff_on_debug_kernel(flavour):
+    """The same of the Rust driver on the debug kernel and the C driver on a kernel of Debian's."""
+    rust, tally = run_on_debug_kernel()
+    judged, line = judge("abi-diff on the debug kernel", {"c": run("c", flavour), "rust": rust})
+    tally += judged
+    return tally, line

@@ -40,16 +40,29 @@ def power_off(driver, flavour):
 
 
 def abi_diff(flavour):
+    return abi_job(f"abi-diff {flavour}", abi.diff, flavour)
+
+
+def abi_diff_debug(flavour):
+    return abi_job(f"abi-diff debug {flavour}", abi.diff_on_debug_kernel, flavour)
+
+
+def abi_job(name, diff, flavour):
     def job():
-        tally, line = abi.diff(flavour)
-        steps.note(f"abi-diff {flavour}: {line}")
+        tally, line = diff(flavour)
+        steps.note(f"{name}: {line}")
         return tally
 
-    return f"abi-diff {flavour}", job
+    return name, job
 
 
 def debug(driver):
     return f"debug kernel {driver}", lambda: suite.debug(driver)
+
+
+def check_debug(driver):
+    """All that there is for the debug kernel. The C driver is what the ABI of the other is compared with."""
+    return [debug(driver)] + [abi_diff_debug(toolroot.FLAVOURS[0])] * (driver == "rust")
 
 
 def everything():

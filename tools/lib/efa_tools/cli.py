@@ -146,7 +146,7 @@ def check_command():
         case "stress":
             jobs = [("stress", lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
         case "check-debug":
-            jobs = [check.debug(arguments.driver)]
+            jobs = check.check_debug(arguments.driver)
         case "power-off":
             jobs = [check.power_off(arguments.driver, arguments.flavour)]
         case "rdma-core":

@@ -207,12 +207,18 @@ def power_off_problems(trace):
 
 
 def debug(driver):
-    """All that runs in a guest with the debug kernel."""
+    """The selftests and what needs the debug kernel, in a guest with that."""
+    tally, _ = in_debug_guest(f"debug kernel {driver}", driver=driver)
+    return tally
+
+
+def in_debug_guest(name, *programs, driver="rust", **options):
+    """Runs programs of tests/debug, or all of its list, in a guest with the debug kernel; returns as in_guest() does."""
+    command = " ".join(["/efa-rs/tests/debug/run.sh", *(f"../debug/{program}" for program in programs)])
     known = console.known_reports((DEBUG / "known-reports").read_text())
     # KASAN's shadow is an eighth of the memory, and what is freed stays allocated for a while.
-    options = {"timeout": 2400, "memory": "2G", "known_reports": known}
-    tally, _ = in_guest(f"debug kernel {driver}", "/efa-rs/tests/debug/run.sh", driver, toolroot.DEBUG, **options)
-    return tally
+    options |= {"timeout": 3000, "memory": "2G", "known_reports": known}
+    return in_guest(name, command, driver, toolroot.DEBUG, **options)
 
 
 def in_guest(name, command, driver, flavour, devices=None, **options):

@@ -1,0 +1,14 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+#
+# Runs the cases of tests/abi. Their results go to the host, which compares them with those of Linux's own C driver.
+
+name="1 the cases run to their end"
+echo "KTAP version 1"
+echo "1..1"
+if ../abi/run.py >/run/efa-rs/out/abi; then
+	echo "ok $name"
+else
+	echo "not ok $name"
+	exit 1
+fi
