@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 import json
+import types
 import unittest
 import xml.etree.ElementTree as xml
+from unittest import mock
 
 import support
-from efa_tools import bench, counts, plot
+from efa_tools import bench, counts, plot, size
+from efa_tools.failure import Failure
 
 KALLSYMS = """\
 ffffffff81000000 T first
@@ -80,6 +83,60 @@ class Summary(unittest.TestCase):
 
     def test_columns_are_aligned(self):
         self.assertEqual(bench.columns([("a", "1"), ("long", "100")]), ["a       1", "long  100"])
+
+
+LISTING = """\
+  [Nr] Name              Type            Address          Off    Size   ES Flg Lk Inf Al
+  [ 0]                   NULL            0000000000000000 000000 000000 00      0   0  0
+  [ 3] __jump_table      PROGBITS        0000000000000000 0000a0 0004a0 00  WA  0   0  8
+  [ 5] __patchable_function_entries PROGBITS        0000000000000000 000540 0002c8 00 WAL  7   0  8
+  [ 7] .text             PROGBITS        0000000000000000 000808 000010 00  AX  0   0 16
+  [ 8] .rela.text        RELA            0000000000000000 041e68 01a340 18   I 54   7  8
+  [13] .bss              NOBITS          0000000000000000 009218 000120 00  WA  0   0  1
+  [26] .rodata           PROGBITS        0000000000000000 00b960 000020 00   A  0   0 32
+  [27] .comment          PROGBITS        0000000000000000 00b960 000020 00  MS  0   0  1
+"""
+LINES = """\
+/run/efa-rs/build/module/com/reset.rs:1
+/run/efa-rs/build/module/com.rs:1
+/run/efa-rs/build/module/driver.rs:7 (discriminator 2)
+/usr/lib/rustlib/src/rust/library/core/src/fmt/mod.rs:5
+/tmp/kit/source/rust/kernel/alloc/kvec.rs:5
+/usr/src/linux-headers-common/include/linux/slab.h:5
+/run/efa-rs/build/efa/efa_verbs.c:3
+efa_com_cmd.c:?
+"""
+
+
+class Size(support.TemporaryCache):
+    def parts(self, lines):
+        outputs = {"readelf": LISTING, "addr2line": lines}
+        self.patch(mock.patch("efa_tools.build.in_toolroot", lambda command, binds: command))
+        run = lambda command, **_: types.SimpleNamespace(stdout=outputs[command[0]])  # noqa: E731
+        self.patch(mock.patch("subprocess.run", run))
+        return size.parts(self.folder / "efa.ko")
+
+    def test_each_byte_of_code_counts_where_it_was_written_and_the_rest_by_section(self):
+        parts = self.parts(LINES + "??:0\n" * 8)
+        self.assertEqual(
+            {name: count for name, count in parts.items() if count},
+            {
+                "code: com (C: efa_com*.c)": 3,
+                "code: driver (C: efa_main.c)": 1,
+                "code: core: formatting": 1,
+                "code: kernel crate: memory, Arc": 1,
+                "code: the kernel's headers": 1,
+                "code: verbs (C: efa_verbs.c)": 1,
+                "code: other": 8,
+                "constants and texts": 0x20,
+                "calls and jumps that the kernel patches": 0x4A0 + 0x2C8,
+                "text and data": 0x10 + 0x20 + 0x4A0 + 0x2C8,
+            },
+        )
+
+    def test_an_address_without_an_answer_is_noticed(self):
+        with self.assertRaisesRegex(Failure, "addr2line knows 8 of the 16 bytes of .text"):
+            self.parts(LINES)
 
 
 class Picture(unittest.TestCase):

@@ -5,7 +5,7 @@ import json
 import math
 import subprocess
 
-from . import build, cache, counts, guest, plot, steps, toolroot
+from . import build, cache, counts, guest, plot, size, steps, toolroot
 from .failure import Failure
 
 DRIVERS = ("rust", "c")
@@ -37,13 +37,6 @@ def measure(run):
     return counts.Results(run.folder / "counts", run.shared / "out")
 
 
-def module_size(path):
-    """Bytes of text and data of a module."""
-    command = build.in_toolroot(["size", "/run/efa-rs/build/efa.ko"], [(path.parent, build.BUILD, "ro")])
-    text, data, *_ = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[1].split()
-    return int(text) + int(data)
-
-
 def is_growth(name):
     return "@" in name
 
@@ -52,8 +45,8 @@ def geomean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def collect(results, sizes):
-    """All figures, by what they are of and then by driver."""
+def collect(results, parts):
+    """All figures, by what they are of and then by driver; `parts` are those of the module by driver."""
     names = [name for name in results["c"].instructions if name in results["rust"].instructions]
 
     def cost(driver, name):
@@ -72,7 +65,8 @@ def collect(results, sizes):
         "growth": growth,
         "bytes_per_object": memory,
         "probe": {driver: results[driver].commands.get(PROBE) for driver in DRIVERS},
-        "text_and_data": sizes,
+        "text_and_data": {driver: parts[driver][size.TOTAL] for driver in DRIVERS},
+        "text_and_data_by_part": {part: {driver: parts[driver][part] for driver in DRIVERS} for part in parts["c"]},
     }
 
 
@@ -116,6 +110,11 @@ def tables(figures):
     rows += [(name, str(probe["c"][key]), str(probe["rust"][key])) for key, name in shown.items()]
     yield from columns(rows)
     yield ""
+    rows = [("bytes of efa.ko", "C", "Rust", "Rust - C")]
+    for part, of in figures["text_and_data_by_part"].items():
+        rows.append((part, f"{of['c']:,}", f"{of['rust']:,}", f"{of['rust'] - of['c']:+,}"))
+    yield from columns(rows)
+    yield ""
 
 
 def summary(figures):
@@ -146,8 +145,8 @@ def run(flavour, folder):
     """The whole bench: prints tables and summary, writes bench.json and bench.svg to FOLDER."""
     runs = {driver: prepare(driver, flavour, ("verbs", "growth")) for driver in DRIVERS}
     results = {driver: measure(run) for driver, run in runs.items()}
-    sizes = {driver: module_size(run.shared / "efa.ko") for driver, run in runs.items()}
-    figures = {"kernel": toolroot.kernel(flavour), **collect(results, sizes)}
+    parts = {driver: size.parts(run.shared / "efa.ko") for driver, run in runs.items()}
+    figures = {"kernel": toolroot.kernel(flavour), **collect(results, parts)}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(figures, indent=1) + "\n")
     (folder / "bench.svg").write_text(picture(figures))

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What a module's bytes of text and data are: code by where its source is, the rest by what it is for."""
+
+import re
+import subprocess
+from collections import Counter
+
+from . import build
+from .failure import Failure
+
+# Parts, in the order in which they are shown: code by the source line that the debug information has for each byte, so that
+# what is inlined counts where it was written. The first expression that matches the file's path decides.
+SOURCES = {
+    "code: com (C: efa_com*.c)": r"/module/com[/.]|\befa_com\w*\.c$",
+    "code: hw": r"/module/hw/",
+    "code: verbs (C: efa_verbs.c)": r"/module/verbs[/.]|\befa_verbs\.c$",
+    "code: rdma": r"/module/rdma[/.]",
+    "code: sys": r"/module/sys[/.]",
+    "code: ffi": r"/module/ffi[/.]",
+    "code: driver (C: efa_main.c)": r"/module/\w+\.rs$|\befa_main\.c$",
+    "code: core: results and options": r"/library/core/src/(result|option|ops/try_trait)\.rs$",
+    "code: core: pointers, moves, drops": r"/library/core/src/(ptr|mem|slice|intrinsics)/",
+    "code: core: formatting": r"/library/core/src/fmt/",
+    "code: core: the rest": r"/library/core/",
+    "code: kernel crate: memory, Arc": r"/rust/kernel/(alloc/|alloc\.rs|sync/(arc|aref|refcount)\.rs)",
+    "code: kernel crate: the rest": r"/rust/(kernel|pin-init|macros)/",
+    "code: the kernel's headers": r"/include/",
+}
+OTHER_CODE = "code: other"
+
+SECTIONS = {
+    "constants and texts": r"\.rodata",
+    "data": r"\.data|\.(init|exit)\.data|\.bss",
+    "debug messages that can be turned on": r"__dyndbg",
+    "unwind tables": r"\.orc_",
+    "calls and jumps that the kernel patches": (
+        r"__jump_table|__patchable_function_entries|__mcount_loc|\.(static_call_sites|retpoline_sites|return_sites|call_sites)"
+        r"|\.ibt_endbr_seal|\.smp_locks|\.altinstr|\.parainstructions"
+    ),
+}
+OTHER_SECTIONS = "module header, notes and the like"
+TOTAL = "text and data"
+
+SECTION = re.compile(r"^ *\[ *\d+\] (\S+) +(\S+) +[0-9a-f]+ [0-9a-f]+ ([0-9a-f]+) [0-9a-f]+ +([A-Za-z]*)", re.MULTILINE)
+
+
+def first_match(patterns, text, otherwise):
+    """The name of the first expression that is found in a text."""
+    return next((name for name, pattern in patterns.items() if re.search(pattern, text)), otherwise)
+
+
+def sections(listing):
+    """Yields name, bytes and flags of what `size` counts as text or data, from what readelf says."""
+    for name, kind, size, flags in SECTION.findall(listing):
+        if "A" in flags and kind != "NOBITS":
+            yield name, int(size, 16), flags
+
+
+def parts(path):
+    """Bytes of a module's text and data by part; in the end all of them."""
+
+    def run(*command, text=None):
+        command = build.in_toolroot([*command, f"{build.BUILD}/{path.name}"], [(path.parent, build.BUILD, "ro")])
+        return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+    counts = Counter()
+    for name, size, flags in sections(run("readelf", "--sections", "--wide")):
+        if "X" in flags:
+            addresses = "\n".join(map(hex, range(size)))
+            lines = run("addr2line", f"--section={name}", "-e", text=addresses).splitlines()
+            if len(lines) != size:
+                raise Failure(
+                    f"addr2line knows {len(lines)} of the {size} bytes of {name} in {path}: is it another release of binutils?"
+                )
+            counts.update(first_match(SOURCES, line.rpartition(":")[0], OTHER_CODE) for line in lines)
+        else:
+            counts[first_match(SECTIONS, name, OTHER_SECTIONS)] += size
+    order = [*SOURCES, OTHER_CODE, *SECTIONS, OTHER_SECTIONS]
+    return {part: counts[part] for part in order} | {TOTAL: counts.total()}
