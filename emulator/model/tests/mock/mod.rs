@@ -4,7 +4,7 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::{collections::BTreeMap, ops::Range, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, ops::Range, time::Duration};
 
 use efa_hw::{
     admin::{AcqEntry, AcqHeader, AqEntry, Command, Response, Status, stamp},
@@ -22,7 +22,7 @@ use efa_model::{Config, Device, DmaError, Host, Profile, TraceEvent};
 /// The outside world of a device.
 #[derive(Default)]
 pub(crate) struct World {
-    pages: BTreeMap<u64, Box<[u8; 4096]>>,
+    pages: BTreeMap<u64, Box<[Cell<u8>; 4096]>>,
     next_page: u64,
     /// The memory BAR, as far as it was written.
     pub(crate) device_memory: Vec<u8>,
@@ -38,8 +38,10 @@ impl World {
         // Addresses that need both halves.
         let address = 0x12_3456_0000 + self.next_page * 4096;
         for page in 0..pages {
-            self.pages
-                .insert(address + page * 4096, Box::new([0; 4096]));
+            self.pages.insert(
+                address + page * 4096,
+                Box::new([const { Cell::new(0) }; 4096]),
+            );
         }
         // A hole after each mapping shows accesses beyond its end.
         self.next_page += pages + 1;
@@ -55,20 +57,26 @@ impl World {
         &mut self,
         address: u64,
         length: usize,
-        mut f: impl FnMut(Range<usize>, &mut [u8]),
+        mut f: impl FnMut(Range<usize>, &[Cell<u8>]),
     ) -> Result<(), DmaError> {
         let error = DmaError { address, length };
         self.dma_bytes += length;
         let mut done = 0;
         while done < length {
             let start = address.checked_add(done as u64).ok_or(error)?;
-            let page = self.pages.get_mut(&(start & !4095)).ok_or(error)?;
+            let page = self.pages.get(&(start & !4095)).ok_or(error)?;
             let offset = (start & 4095) as usize;
             let part = (4096 - offset).min(length - done);
-            f(done..done + part, &mut page[offset..offset + part]);
+            f(done..done + part, &page[offset..offset + part]);
             done += part;
         }
         Ok(())
+    }
+
+    /// One byte of memory, if it is mapped.
+    pub(crate) fn byte(&self, address: u64) -> Option<&Cell<u8>> {
+        let page = self.pages.get(&(address & !4095))?;
+        page.get((address & 4095) as usize)
     }
 
     pub(crate) fn read<const N: usize>(&mut self, address: u64) -> [u8; N] {
@@ -97,13 +105,17 @@ impl World {
 impl Host for World {
     fn dma_read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
         self.access(address, buffer.len(), |range, part| {
-            buffer[range].copy_from_slice(part)
+            for (byte, cell) in buffer[range].iter_mut().zip(part) {
+                *byte = cell.get();
+            }
         })
     }
 
     fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
         self.access(address, data.len(), |range, part| {
-            part.copy_from_slice(&data[range])
+            for (byte, cell) in data[range].iter().zip(part) {
+                cell.set(*byte);
+            }
         })
     }
 

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What arrives is what was sent, where it belongs, and the program is told.
+
+mod net;
+
+use efa_fabric::Settings;
+use efa_hw::admin::cq::CqCaps1;
+use efa_hw::{
+    admin::{
+        eq::{CreateEq, CreateEqCaps},
+        qp::{CreateQpFlags, QpType},
+    },
+    features::EqEvents,
+    io::{Cdesc, CqDb, OpType, QueueType, UNKNOWN_AH},
+    regs::{EqDb, Register},
+    stats::{BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats},
+};
+use efa_model::Profile;
+use net::{DEPTH, Net, PAGE, Qp, Send, pattern};
+
+fn assert_ok(completion: &Cdesc, queue: QueueType, operation: OpType) {
+    assert_eq!(completion.status, 0, "{completion:?}");
+    assert_eq!(completion.flags.q_type, u8::from(queue));
+    assert_eq!(completion.flags.op_type, u8::from(operation));
+}
+
+#[test]
+fn messages_of_all_lengths() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let (from, to) = (net.region(&a, 3, 100), net.region(&b, 3, 1000));
+    for length in [0, 1, 7, 8, 9, 64, 4095, 4096, 4097, 8928] {
+        let bytes = pattern(length as usize, length.into());
+        net.fill(&from, 0, &bytes);
+        let received = net.receive(&mut b, &[(to.iova, 9000, to.lkey)]);
+        let mut send = Send::message(&b, &from, length);
+        send.immediate = (length % 2 == 0).then_some(length);
+        let sent = net.post(&mut a, &send);
+
+        let completion = net.wait(&mut a);
+        assert_ok(&completion, QueueType::Send, OpType::Send);
+        assert_eq!((completion.req_id, completion.qp_num), (sent, a.number));
+        assert_eq!((completion.length, completion.ah), (0, 0));
+
+        let completion = net.wait(&mut b);
+        assert_ok(&completion, QueueType::Receive, OpType::Send);
+        assert_eq!((completion.req_id, completion.qp_num), (received, b.number));
+        assert_eq!(u32::from(completion.length), length);
+        assert_eq!((completion.ah, completion.src_qp_num), (b.ah, a.number));
+        assert_eq!(completion.flags.has_imm, send.immediate.is_some());
+        assert_eq!(completion.imm, send.immediate.unwrap_or(0));
+        assert_eq!(net.content(&to, 0, length as usize), bytes);
+    }
+    assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+#[test]
+fn several_buffers_on_both_sides() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let (from, to) = (net.region(&a, 2, 10), net.region(&b, 3, 20));
+    let bytes = pattern(6000, 1);
+    net.fill(&from, 0, &bytes);
+    let buffers = [
+        (to.iova + 5000, 100, to.lkey),
+        (to.iova, 4990, to.lkey),
+        (to.iova + 6000, 2000, to.lkey),
+    ];
+    net.receive(&mut b, &buffers);
+    let send = Send {
+        // The second part of the memory first.
+        buffers: vec![
+            (from.iova + 3000, 3000, from.lkey),
+            (from.iova, 3000, from.lkey),
+        ],
+        peer_qp: b.number,
+        ..Send::default()
+    };
+    net.post(&mut a, &send);
+    assert_eq!(net.wait(&mut b).length, 6000);
+    let mut expected = bytes[3000..].to_vec();
+    expected.extend(&bytes[..3000]);
+    assert_eq!(net.content(&to, 5000, 100), expected[..100]);
+    assert_eq!(net.content(&to, 0, 4990), expected[100..5090]);
+    assert_eq!(net.content(&to, 6000, 910), expected[5090..]);
+    // What is behind is left alone.
+    assert_eq!(net.content(&to, 6910, 100), [0; 100]);
+}
+
+#[test]
+fn inline_data() {
+    for (wqe_size, most) in [(64, 32), (128, 80)] {
+        let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+        let flags = CreateQpFlags::default();
+        let mut a = net.qp_with(0, QpType::Srd, flags, CqCaps1::default(), wqe_size);
+        let mut b = net.qp(1, QpType::Srd);
+        net.introduce(&mut a, &mut b);
+        let to = net.region(&b, 1, 0);
+        for length in [1, most] {
+            let bytes = pattern(length, 5);
+            net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+            let send = Send {
+                inline: Some(bytes.clone()),
+                peer_qp: b.number,
+                ..Send::default()
+            };
+            net.post(&mut a, &send);
+            assert_eq!(net.wait(&mut a).status, 0);
+            assert_eq!(usize::from(net.wait(&mut b).length), length);
+            assert_eq!(net.content(&to, 0, length), bytes);
+        }
+    }
+}
+
+#[test]
+fn an_inline_write() {
+    let (mut net, mut a, b) = Net::pair(Settings::default());
+    let to = net.region(&b, 1, 0);
+    let bytes = pattern(80, 6);
+    let send = Send {
+        operation: OpType::RdmaWrite.into(),
+        remote: Some((to.iova, 80, to.rkey)),
+        inline: Some(bytes.clone()),
+        peer_qp: b.number,
+        ..Send::default()
+    };
+    net.post(&mut a, &send);
+    assert_ok(&net.wait(&mut a), QueueType::Send, OpType::RdmaWrite);
+    assert_eq!(net.content(&to, 0, 81)[..80], bytes);
+    assert_eq!(net.content(&to, 80, 1), [0]);
+}
+
+#[test]
+fn writes_and_reads_of_all_lengths() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let (from, to, back) = (
+        net.region(&a, 300, 123),
+        net.region(&b, 300, 4000),
+        net.region(&a, 300, 9),
+    );
+    for length in [0, 1, 4096, 8928, 8929, 1_000_000] {
+        let bytes = pattern(length as usize, length.into());
+        net.fill(&from, 0, &bytes);
+        net.post(&mut a, &Send::write(&b, &from, &to, length));
+        assert_ok(&net.wait(&mut a), QueueType::Send, OpType::RdmaWrite);
+        assert_eq!(net.content(&to, 0, length as usize), bytes);
+        net.post(&mut a, &Send::read(&b, &back, &to, length));
+        assert_ok(&net.wait(&mut a), QueueType::Send, OpType::RdmaRead);
+        assert_eq!(net.content(&back, 0, length as usize), bytes);
+    }
+    // The peer's program is told nothing.
+    assert_eq!(net.poll(&mut b), None);
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+#[test]
+fn a_write_with_immediate_data() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let (from, to) = (net.region(&a, 30, 0), net.region(&b, 30, 0));
+    let bytes = pattern(100_000, 3);
+    net.fill(&from, 0, &bytes);
+    let received = net.receive(&mut b, &[(to.iova, 1, to.lkey)]);
+    let mut write = Send::write(&b, &from, &to, 100_000);
+    write.immediate = Some(0xdead_beef);
+    net.post(&mut a, &write);
+    assert_ok(&net.wait(&mut a), QueueType::Send, OpType::RdmaWrite);
+    let completion = net.wait(&mut b);
+    assert_ok(&completion, QueueType::Receive, OpType::RdmaWrite);
+    assert_eq!((completion.req_id, completion.imm), (received, 0xdead_beef));
+    assert!(completion.flags.has_imm && !completion.flags.unsolicited);
+    let high = u16::from_le_bytes([completion.extension[0], completion.extension[1]]);
+    assert_eq!(
+        u32::from(completion.length) | u32::from(high) << 16,
+        100_000
+    );
+    assert_eq!(net.content(&to, 0, 100_000), bytes);
+}
+
+#[test]
+fn an_unsolicited_write_with_immediate_data() {
+    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+    let flags = CreateQpFlags {
+        unsolicited_write_recv: true,
+        ..CreateQpFlags::default()
+    };
+    let mut a = net.qp(0, QpType::Srd);
+    let mut b = net.qp_with(1, QpType::Srd, flags, CqCaps1::default(), 64);
+    net.introduce(&mut a, &mut b);
+    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    let mut write = Send::write(&b, &from, &to, 100);
+    write.immediate = Some(7);
+    net.post(&mut a, &write);
+    assert_eq!(net.wait(&mut a).status, 0);
+    let completion = net.wait(&mut b);
+    assert_eq!((completion.imm, completion.length), (7, 100));
+    assert!(completion.flags.unsolicited);
+}
+
+#[test]
+fn datagrams_leave_room_for_a_header() {
+    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+    let (mut a, mut b) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
+    net.introduce(&mut a, &mut b);
+    let (from, to) = (net.region(&a, 2, 0), net.region(&b, 3, 0));
+    let bytes = pattern(5000, 8);
+    net.fill(&from, 0, &bytes);
+    net.receive(&mut b, &[(to.iova, 5040, to.lkey)]);
+    net.post(&mut a, &Send::message(&b, &from, 5000));
+    assert_eq!(net.wait(&mut a).status, 0);
+    let completion = net.wait(&mut b);
+    assert_eq!((completion.status, completion.length), (0, 5040));
+    assert_eq!((completion.ah, completion.src_qp_num), (b.ah, a.number));
+    assert_eq!(net.content(&to, 0, 40), [0; 40]);
+    assert_eq!(net.content(&to, 40, 5000), bytes);
+}
+
+#[test]
+fn datagrams_that_nobody_takes_are_dropped() {
+    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+    let (mut a, mut b) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
+    net.introduce(&mut a, &mut b);
+    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    // No receive work request, then the wrong Q_Key, then the wrong queue pair.
+    let mut send = Send::message(&b, &from, 10);
+    net.post(&mut a, &send);
+    net.run();
+    net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+    send.qkey = Some(net::QKEY + 1);
+    net.post(&mut a, &send);
+    send.qkey = None;
+    send.peer_qp = 200;
+    net.post(&mut a, &send);
+    for _ in 0..3 {
+        assert_eq!(net.wait(&mut a).status, 0);
+    }
+    assert_eq!(net.poll(&mut b), None);
+    let stats: BasicStats = net.driver(b.port, |driver| driver.statistics().unwrap());
+    assert_eq!((stats.rx_drops, stats.qkey_viol, stats.rx_pkts), (3, 1, 0));
+}
+
+#[test]
+fn peers_without_a_handle_are_told_by_address() {
+    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+    let (mut a, mut b) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
+    a.ah = net.handle(&a, b.port);
+    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+    net.post(&mut a, &Send::message(&b, &from, 10));
+    let completion = net.wait(&mut b);
+    assert_eq!(completion.ah, UNKNOWN_AH);
+    assert_eq!(completion.extension, net.address(a.port));
+}
+
+#[test]
+fn a_device_sends_to_itself() {
+    let mut net = Net::new(&[Profile::Efa2], Settings::default());
+    let flags = CreateQpFlags::default();
+    let mut a = net.qp_with(0, QpType::Srd, flags, CqCaps1::default(), 64);
+    let mut b = net.qp_with(0, QpType::Srd, flags, CqCaps1::default(), 64);
+    net.introduce(&mut a, &mut b);
+    let (from, to) = (net.region(&a, 20, 0), net.region(&b, 20, 0));
+    let bytes = pattern(80_000, 2);
+    net.fill(&from, 0, &bytes);
+    net.post(&mut a, &Send::write(&b, &from, &to, 80_000));
+    assert_eq!(net.wait(&mut a).status, 0);
+    assert_eq!(net.content(&to, 0, 80_000), bytes);
+}
+
+#[test]
+fn queues_wrap() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    for round in 0..10 * DEPTH {
+        let bytes = pattern(16, round.into());
+        net.fill(&from, 0, &bytes);
+        net.receive(
+            &mut b,
+            &[(to.iova, 10, to.lkey), (to.iova + 10, 10, to.lkey)],
+        );
+        net.post(&mut a, &Send::message(&b, &from, 16));
+        assert_eq!(net.wait(&mut a).req_id, round);
+        assert_eq!(net.wait(&mut b).status, 0);
+        assert_eq!(net.content(&to, 0, 16), bytes);
+    }
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+/// A queue pair whose completions raise events.
+fn with_events(net: &mut Net, port: usize) -> Qp {
+    let id = efa_fabric::PortId(port);
+    net.driver(id, |driver| {
+        let base_address = driver.world.map(1);
+        let create = CreateEq {
+            depth: 64,
+            msix_vector: 1,
+            caps: CreateEqCaps {
+                entry_size_words: 4,
+            },
+            base_address,
+            events: EqEvents { completion: true },
+        };
+        let eqn = driver.execute(&create).unwrap().eqn;
+        assert_eq!(eqn, 1);
+        driver.write(Register::EqDb, EqDb { eqn, arm: true }.into_raw());
+        driver.world.take_interrupts();
+    });
+    let caps_1 = CqCaps1 {
+        interrupt_mode_enabled: true,
+        ..CqCaps1::default()
+    };
+    net.qp_with(port, QpType::Srd, CreateQpFlags::default(), caps_1, 64)
+}
+
+#[test]
+fn an_armed_queue_raises_one_event() {
+    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+    let mut a = net.qp(0, QpType::Srd);
+    let mut b = with_events(&mut net, 1);
+    net.introduce(&mut a, &mut b);
+    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    let interrupts = |net: &mut Net| {
+        net.driver(efa_fabric::PortId(1), |driver| {
+            let eq = EqDb { eqn: 1, arm: true };
+            let raised = driver.world.take_interrupts();
+            driver.write(Register::EqDb, eq.into_raw());
+            raised.iter().filter(|vector| **vector == 1).count()
+                + driver.world.take_interrupts().len()
+        })
+    };
+    let exchange = |net: &mut Net, a: &mut Qp, b: &mut Qp| {
+        net.receive(b, &[(to.iova, 100, to.lkey)]);
+        net.post(a, &Send::message(b, &from, 10));
+        assert_eq!(net.wait(a).status, 0);
+    };
+    let doorbell = net.driver(b.port, |driver| {
+        // Behind the doorbells of all queue pairs, of which there can be 256.
+        let _ = driver;
+        u64::from(b.uar - 1) * uar_size() + (512 + u64::from(b.cq_idx) - 1) * 8
+    });
+    let arm = |net: &mut Net, consumed: u16| {
+        let value = CqDb {
+            consumer_index: consumed,
+            cmd_sn: 0,
+            arm: true,
+        };
+        net.doorbell(efa_fabric::PortId(1), doorbell, value.into_raw());
+    };
+    // Not armed: nothing.
+    exchange(&mut net, &mut a, &mut b);
+    assert_eq!(interrupts(&mut net), 0);
+    // Armed with something that was not taken: at once.
+    arm(&mut net, 0);
+    assert_eq!(interrupts(&mut net), 1);
+    // Armed: with the next one, and no more.
+    net.wait(&mut b);
+    arm(&mut net, 1);
+    assert_eq!(interrupts(&mut net), 0);
+    exchange(&mut net, &mut a, &mut b);
+    exchange(&mut net, &mut a, &mut b);
+    assert_eq!(interrupts(&mut net), 1);
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+/// Bytes of the doorbells in a user access region of the profiles: those of 256 queue pairs and as many completion queues.
+fn uar_size() -> u64 {
+    let driver = net::mock::Driver::new(Profile::Efa3);
+    let attributes: efa_hw::features::QueueAttr1 = { driver }.feature().unwrap();
+    let doorbells = 2 * u64::from(attributes.max_qp) + u64::from(attributes.max_cq);
+    (doorbells * 8).next_multiple_of(PAGE)
+}
+
+#[test]
+fn statistics_count() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let (from, to) = (net.region(&a, 10, 0), net.region(&b, 10, 0));
+    net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+    net.post(&mut a, &Send::message(&b, &from, 60));
+    net.post(&mut a, &Send::write(&b, &from, &to, 20_000));
+    net.post(&mut a, &Send::read(&b, &from, &to, 30_000));
+    for _ in 0..3 {
+        assert_eq!(net.wait(&mut a).status, 0);
+    }
+    let sent: (BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats) =
+        net.driver(a.port, |driver| {
+            (
+                driver.statistics().unwrap(),
+                driver.statistics().unwrap(),
+                driver.statistics().unwrap(),
+                driver.statistics().unwrap(),
+            )
+        });
+    assert_eq!((sent.0.tx_bytes, sent.0.rx_bytes), (20_060, 30_000));
+    // One message, three packets of the write, one request to read.
+    assert_eq!((sent.0.tx_pkts, sent.0.rx_pkts), (5, 4));
+    assert_eq!((sent.1.send_wrs, sent.1.send_bytes), (1, 60));
+    assert_eq!((sent.2.read_wrs, sent.2.read_bytes), (1, 30_000));
+    assert_eq!((sent.3.write_wrs, sent.3.write_bytes), (1, 20_000));
+    let got: (BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats) =
+        net.driver(b.port, |driver| {
+            (
+                driver.statistics().unwrap(),
+                driver.statistics().unwrap(),
+                driver.statistics().unwrap(),
+                driver.statistics().unwrap(),
+            )
+        });
+    assert_eq!((got.0.tx_bytes, got.0.rx_bytes), (30_000, 20_060));
+    assert_eq!((got.1.recv_wrs, got.1.recv_bytes), (1, 60));
+    assert_eq!(got.2.read_resp_bytes, 30_000);
+    assert_eq!(got.3.write_recv_bytes, 20_000);
+}

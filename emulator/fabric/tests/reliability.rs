@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Whatever the network does, each message arrives once and whole.
+
+mod net;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use efa_fabric::{PathSettings, Settings};
+use efa_hw::{io::CompStatus, stats::NetworkStats};
+use net::{DEPTH, Net, Qp, Send, pattern};
+use proptest::prelude::*;
+
+/// Networks that do what networks do.
+fn networks() -> [(&'static str, Settings); 5] {
+    let slow = Settings {
+        delay_us: 20.0,
+        ..Settings::default()
+    };
+    let down = PathSettings {
+        down: true,
+        ..PathSettings::default()
+    };
+    [
+        ("a good one", slow.clone()),
+        (
+            "one that loses",
+            Settings {
+                loss: 0.1,
+                ..slow.clone()
+            },
+        ),
+        (
+            "one that reorders",
+            Settings {
+                jitter_us: 200.0,
+                ..slow.clone()
+            },
+        ),
+        (
+            "one with a path that is down",
+            Settings {
+                path: vec![down],
+                ..slow.clone()
+            },
+        ),
+        (
+            "one with slow links and short buffers",
+            Settings {
+                link_gbps: 1.0,
+                path_gbps: 0.5,
+                buffer_kib: 40,
+                loss: 0.01,
+                jitter_us: 50.0,
+                ..slow
+            },
+        ),
+    ]
+}
+
+#[test]
+fn each_message_arrives_once() {
+    for (name, settings) in networks() {
+        let (mut net, mut a, mut b) = Net::pair(settings.clone());
+        let arrived = exchange_in_rounds(&mut net, &mut a, &mut b, 1000);
+        let distinct: BTreeSet<_> = arrived.iter().collect();
+        assert_eq!((arrived.len(), distinct.len()), (1000, 1000), "{name}");
+        let in_order = arrived.is_sorted();
+        assert_eq!(in_order, name == "a good one", "{name}");
+        let stats: NetworkStats = net.driver(a.port, |driver| driver.statistics().unwrap());
+        let lossy = settings.loss > 0.0 || !settings.path.is_empty();
+        assert_eq!(stats.retrans_pkts > 0, lossy, "{name}: {stats:?}");
+        assert_eq!(net.protocol_errors(), 0, "{name}");
+    }
+}
+
+/// Messages in rounds of a quarter of the queue, so that a slot of the sender's memory is used again only when it is free.
+fn exchange_in_rounds(net: &mut Net, a: &mut Qp, b: &mut Qp, count: u32) -> Vec<u32> {
+    let (from, to) = (net.region(a, 1, 0), net.region(b, 1, 0));
+    let round = u32::from(DEPTH) / 4;
+    let mut arrived = Vec::new();
+    for first in (0..count).step_by(round as usize) {
+        let numbers = first..(first + round).min(count);
+        for number in numbers.clone() {
+            let slot = u64::from(number % round) * 32;
+            net.receive(b, &[(to.iova + slot, 32, to.lkey)]);
+            net.fill(&from, slot, &pattern(32, number.into()));
+            let mut send = Send::message(b, &from, 32);
+            send.buffers[0].0 += slot;
+            send.immediate = Some(number);
+            net.post(a, &send);
+        }
+        for _ in numbers.clone() {
+            assert_eq!(net.status(a), CompStatus::Ok);
+        }
+        for _ in numbers {
+            let completion = net.wait(b);
+            let slot = u64::from(u32::from(completion.req_id & 0x7fff) % round) * 32;
+            assert_eq!(
+                net.content(&to, slot, 32),
+                pattern(32, completion.imm.into())
+            );
+            arrived.push(completion.imm);
+        }
+    }
+    assert_eq!((net.poll(a), net.poll(b)), (None, None));
+    arrived
+}
+
+#[test]
+fn large_writes_and_reads_arrive_whole() {
+    const LENGTH: u32 = 1 << 20;
+    for (name, settings) in networks() {
+        let (mut net, mut a, mut b) = Net::pair(settings);
+        let (from, to) = (net.region(&a, 256, 0), net.region(&b, 256, 0));
+        let back = net.region(&a, 256, 0);
+        let bytes = pattern(LENGTH as usize, 77);
+        net.fill(&from, 0, &bytes);
+        net.receive(&mut b, &[(to.iova, 1, to.lkey)]);
+        let mut write = Send::write(&b, &from, &to, LENGTH);
+        write.immediate = Some(1);
+        net.post(&mut a, &write);
+        assert_eq!(net.status(&mut a), CompStatus::Ok, "{name}");
+        assert_eq!(net.status(&mut b), CompStatus::Ok, "{name}");
+        assert!(net.content(&to, 0, LENGTH as usize) == bytes, "{name}");
+        net.post(&mut a, &Send::read(&b, &back, &to, LENGTH));
+        assert_eq!(net.status(&mut a), CompStatus::Ok, "{name}");
+        assert!(net.content(&back, 0, LENGTH as usize) == bytes, "{name}");
+        assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None), "{name}");
+    }
+}
+
+#[test]
+fn a_bit_that_the_network_flips_is_wrong() {
+    let settings = Settings {
+        flip: 1.0,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(settings);
+    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    let bytes = pattern(1000, 4);
+    net.fill(&from, 0, &bytes);
+    net.post(&mut a, &Send::write(&b, &from, &to, 1000));
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    let wrong: u32 = net
+        .content(&to, 0, 1000)
+        .iter()
+        .zip(&bytes)
+        .map(|(got, sent)| (got ^ sent).count_ones())
+        .sum();
+    assert_eq!(wrong, 1);
+}
+
+#[test]
+fn a_path_that_comes_back_is_used_again() {
+    let down = |down| Settings {
+        delay_us: 20.0,
+        paths: 2,
+        path: vec![PathSettings {
+            down,
+            ..PathSettings::default()
+        }],
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(down(true));
+    let (from, to) = (net.region(&a, 256, 0), net.region(&b, 256, 0));
+    let write = Send::write(&b, &from, &to, 1 << 20);
+    net.post(&mut a, &write);
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    let lost = net.cluster.paths()[0].lost;
+    assert!(lost > 0);
+    // It is avoided: the next transfer meets it less often.
+    net.post(&mut a, &write);
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    let lost_again = net.cluster.paths()[0].lost - lost;
+    assert!(lost_again < lost, "{lost_again} of {lost}");
+    net.cluster.set(down(false));
+    net.run_for(Duration::from_secs(1));
+    let before = net.cluster.paths()[0].packets;
+    net.post(&mut a, &write);
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    assert!(net.cluster.paths()[0].packets - before > 40);
+}
+
+#[test]
+fn without_multipath_a_connection_has_one_path() {
+    let settings = Settings {
+        multipath: false,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(settings);
+    let (from, to) = (net.region(&a, 256, 0), net.region(&b, 256, 0));
+    net.post(&mut a, &Send::write(&b, &from, &to, 1 << 20));
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    let used = net
+        .cluster
+        .paths()
+        .iter()
+        .filter(|path| path.packets > 0)
+        .count();
+    assert_eq!(used, 1);
+}
+
+#[test]
+fn nothing_is_due_when_nothing_moves() {
+    let (mut net, mut a, b) = Net::pair(Settings::default());
+    let (from, to) = (net.region(&a, 256, 0), net.region(&b, 256, 0));
+    net.post(&mut a, &Send::write(&b, &from, &to, 1 << 20));
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    // What is remembered of the connection is forgotten in the end.
+    net.run_for(Duration::from_secs(100));
+    assert_eq!(net.run(), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_network_carries_all(
+        loss in 0.0..0.3,
+        jitter_us in 0.0..500.0,
+        delay_us in 0.0..100.0,
+        paths in 1_u16..8,
+        multipath: bool,
+        link_gbps in prop_oneof![Just(0.0), 0.5..100.0],
+        length in 0_u32..200_000,
+    ) {
+        let settings = Settings {
+            loss, jitter_us, delay_us, paths, multipath, link_gbps,
+            ..Settings::default()
+        };
+        let (mut net, mut a, mut b) = Net::pair(settings);
+        let (from, to) = (net.region(&a, 50, 0), net.region(&b, 50, 0));
+        let bytes = pattern(length as usize, length.into());
+        net.fill(&from, 0, &bytes);
+        net.receive(&mut b, &[(to.iova, 1, to.lkey)]);
+        let mut write = Send::write(&b, &from, &to, length);
+        write.immediate = Some(length);
+        net.post(&mut a, &write);
+        prop_assert_eq!(net.status(&mut a), CompStatus::Ok);
+        prop_assert_eq!(net.wait(&mut b).imm, length);
+        prop_assert!(net.content(&to, 0, length as usize) == bytes);
+        prop_assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
+    }
+}

@@ -1,0 +1,591 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! How work requests end that can't be carried out, one by one of all statuses that there are; and that no byte moves then.
+
+mod net;
+
+use std::time::Duration;
+
+use efa_fabric::{PathSettings, Settings};
+use efa_hw::{
+    admin::{
+        Status,
+        ah::DestroyAh,
+        cq::CqCaps1,
+        mr::{DeregMr, RegMrPermissions},
+        qp::{CreateQpFlags, QpState, QpType},
+    },
+    io::{CompStatus, OpType},
+};
+use efa_model::Profile;
+use net::{DEPTH, Net, Qp, Region, Send, pattern};
+
+/// Two queue pairs with a region each; that of the second is full of a pattern.
+fn set() -> (Net, Qp, Qp, Region, Region) {
+    let (mut net, a, b) = Net::pair(Settings::default());
+    let (from, to) = (net.region(&a, 4, 0), net.region(&b, 4, 0));
+    net.fill(&to, 0, &pattern(4 * 4096, 9));
+    net.fill(&from, 0, &pattern(4 * 4096, 10));
+    (net, a, b, from, to)
+}
+
+fn assert_untouched(net: &mut Net, from: &Region, to: &Region) {
+    assert_eq!(net.content(to, 0, 4 * 4096), pattern(4 * 4096, 9));
+    assert_eq!(net.content(from, 0, 4 * 4096), pattern(4 * 4096, 10));
+}
+
+/// Posts something that has to end with a status, and leave all memory alone and the queue pair usable.
+fn refused(what: &str, expected: CompStatus, change: impl FnOnce(&mut Net, &Qp, &Qp, &mut Send)) {
+    let (mut net, mut a, mut b, from, to) = set();
+    let mut send = Send::write(&b, &from, &to, 100);
+    change(&mut net, &a, &b, &mut send);
+    net.post(&mut a, &send);
+    assert_eq!(net.status(&mut a), expected, "{what}");
+    assert_eq!(net.poll(&mut b), None, "{what}");
+    assert_untouched(&mut net, &from, &to);
+    let again = net.region(&b, 1, 0);
+    a.ah = net.handle(&a, b.port);
+    net.handle(&b, a.port);
+    net.post(&mut a, &Send::write(&b, &from, &again, 100));
+    assert_eq!(net.status(&mut a), CompStatus::Ok, "after {what}");
+    assert_eq!(net.protocol_errors(), 0, "{what}");
+}
+
+#[test]
+fn unsupported_op() {
+    let expected = CompStatus::LocalUnsupportedOp;
+    refused("an unknown operation", expected, |_, _, _, send| {
+        send.operation = 3
+    });
+    refused("a read with immediate data", expected, |_, _, _, send| {
+        send.operation = OpType::RdmaRead.into();
+        send.immediate = Some(1);
+    });
+    refused("an inline read", expected, |_, _, _, send| {
+        send.operation = OpType::RdmaRead.into();
+        send.inline = Some(vec![1; 16]);
+    });
+    // RDMA on a device or a queue pair that can't do it.
+    for (profile, qp_type) in [(Profile::Efa0, QpType::Srd), (Profile::Efa3, QpType::Ud)] {
+        for operation in [OpType::RdmaRead, OpType::RdmaWrite] {
+            let mut net = Net::new(&[profile], Settings::default());
+            let flags = CreateQpFlags::default();
+            let mut a = net.qp_with(0, qp_type, flags, CqCaps1::default(), 64);
+            a.ah = net.handle(&a, a.port);
+            let none = RegMrPermissions {
+                local_write_enable: true,
+                ..RegMrPermissions::default()
+            };
+            let region = net.region_with(&a, 1, 0, none);
+            let mut send = Send::write(&a, &region, &region, 8);
+            send.operation = operation.into();
+            net.post(&mut a, &send);
+            assert_eq!(net.status(&mut a), expected);
+        }
+    }
+}
+
+#[test]
+fn invalid_ah() {
+    let expected = CompStatus::LocalInvalidAh;
+    for ah in [0, 77, u16::MAX] {
+        refused("a handle that is not", expected, |_, _, _, send| {
+            send.ah = Some(ah)
+        });
+    }
+    refused(
+        "a handle that was destroyed",
+        expected,
+        |net, a, _, send| {
+            let (ah, pd) = (a.ah, a.pd);
+            send.ah = Some(ah);
+            net.driver(a.port, |driver| driver.execute(&DestroyAh { ah, pd }))
+                .unwrap();
+        },
+    );
+    refused("a handle of another domain", expected, |net, a, _, send| {
+        let other = net.qp(a.port.0, QpType::Srd);
+        send.ah = Some(net.handle(&other, a.port));
+    });
+}
+
+#[test]
+fn invalid_lkey() {
+    let expected = CompStatus::LocalInvalidLkey;
+    for (what, address, length, key) in [
+        ("no key", 0, 100, 0xff_ffff),
+        ("key zero", 0, 100, 0),
+        ("a key that is not", 0, 100, 999),
+        ("the byte before", u64::MAX, 100, 1),
+        ("the byte behind", 4 * 4096 - 99, 100, 1),
+        ("far behind", 1 << 40, 100, 1),
+        (
+            "wrapping addresses",
+            u64::MAX - 0x7f00_0000_0000 - 50,
+            100,
+            1,
+        ),
+    ] {
+        refused(what, expected, |_, _, _, send| {
+            let iova = send.buffers[0].0;
+            send.buffers = vec![(iova.wrapping_add(address), length, key)];
+        });
+    }
+    refused("a remote key", expected, |_, _, _, send| {
+        send.buffers[0].2 |= 1 << 23;
+    });
+    refused("a key of another domain", expected, |net, a, _, send| {
+        let other = net.qp(a.port.0, QpType::Srd);
+        send.buffers[0].2 = net.region(&other, 1, 0).lkey;
+    });
+    refused(
+        "a key that was deregistered",
+        expected,
+        |net, a, _, send| {
+            let region = net.region(a, 1, 0);
+            let l_key = region.lkey;
+            net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }))
+                .unwrap();
+            send.buffers[0].2 = l_key;
+        },
+    );
+    refused(
+        "memory to read that one may not read into",
+        expected,
+        |net, a, _, send| {
+            let region = net.region_with(a, 1, 0, RegMrPermissions::default());
+            send.operation = OpType::RdmaRead.into();
+            send.buffers[0].2 = region.lkey;
+        },
+    );
+}
+
+#[test]
+fn bad_length() {
+    let expected = CompStatus::LocalBadLength;
+    refused(
+        "a message longer than a packet",
+        expected,
+        |_, _, _, send| {
+            send.operation = OpType::Send.into();
+            send.remote = None;
+            send.buffers[0].1 = 8929;
+        },
+    );
+    refused(
+        "more than one operation may move",
+        expected,
+        |_, _, _, send| {
+            send.buffers[0].1 = u32::MAX;
+            if let Some(remote) = &mut send.remote {
+                remote.1 = u32::MAX;
+            }
+        },
+    );
+    refused("unequal lengths", expected, |_, _, _, send| {
+        send.buffers[0].1 = 99
+    });
+    refused("two buffers of a write", expected, |_, _, _, send| {
+        send.buffers.push(send.buffers[0]);
+    });
+    refused("lengths whose sum overflows", expected, |_, _, _, send| {
+        send.operation = OpType::Send.into();
+        send.remote = None;
+        send.buffers = vec![(send.buffers[0].0, u32::MAX, 1); 2];
+    });
+    refused(
+        "more inline data than there is room for",
+        expected,
+        |_, _, _, send| {
+            send.inline = Some(vec![1; 81]);
+            send.buffers.clear();
+        },
+    );
+}
+
+#[test]
+fn bad_address() {
+    let expected = CompStatus::RemoteBadAddress;
+    for operation in [OpType::RdmaWrite, OpType::RdmaRead] {
+        for (what, offset, key) in [
+            ("a key that is not", 0, Some(999 | 1 << 23)),
+            ("a local key", 0, Some(1)),
+            ("the byte before", u64::MAX, None),
+            ("the byte behind", 4 * 4096 - 99, None),
+            ("wrapping addresses", u64::MAX - 0x7f00_0000_0000 - 50, None),
+        ] {
+            refused(what, expected, |_, _, _, send| {
+                send.operation = operation.into();
+                if let Some((address, _, rkey)) = &mut send.remote {
+                    *address = address.wrapping_add(offset);
+                    *rkey = key.unwrap_or(*rkey);
+                }
+            });
+        }
+        refused("a key of another domain", expected, |net, _, b, send| {
+            let other = net.qp(b.port.0, QpType::Srd);
+            let region = net.region(&other, 1, 0);
+            send.operation = operation.into();
+            send.remote = Some((region.iova, 100, region.rkey));
+        });
+        refused(
+            "memory that peers may not use",
+            expected,
+            |net, _, b, send| {
+                // Each may do what is not asked for.
+                let permissions = RegMrPermissions {
+                    local_write_enable: true,
+                    remote_write_enable: operation == OpType::RdmaRead,
+                    remote_read_enable: operation == OpType::RdmaWrite,
+                };
+                let region = net.region_with(b, 1, 0, permissions);
+                send.operation = operation.into();
+                send.remote = Some((region.iova, 100, region.rkey));
+            },
+        );
+    }
+}
+
+#[test]
+fn bad_dest_qpn() {
+    let expected = CompStatus::RemoteBadDestQpn;
+    for number in [0, 99, u16::MAX] {
+        refused("a queue pair that is not", expected, |_, _, _, send| {
+            send.peer_qp = number;
+        });
+    }
+    refused("a queue pair of datagrams", expected, |net, _, b, send| {
+        send.peer_qp = net.qp(b.port.0, QpType::Ud).number;
+    });
+    refused("a queue pair in error", expected, |net, _, b, send| {
+        let mut other = net.qp(b.port.0, QpType::Srd);
+        net.modify(&mut other, QpState::Err);
+        send.peer_qp = other.number;
+    });
+}
+
+#[test]
+fn unknown_peer() {
+    refused(
+        "a peer without a handle",
+        CompStatus::RemoteUnknownPeer,
+        |net, _, b, _| {
+            let (ah, pd) = (b.ah, b.pd);
+            net.driver(b.port, |driver| driver.execute(&DestroyAh { ah, pd }))
+                .unwrap();
+        },
+    );
+}
+
+#[test]
+fn feature_mismatch() {
+    let mut net = Net::new(
+        &[Profile::Efa3, Profile::Efa1, Profile::Efa0],
+        Settings::default(),
+    );
+    let flags = CreateQpFlags::default();
+    let mut a = net.qp(0, QpType::Srd);
+    let from = net.region(&a, 1, 0);
+    for (port, operation) in [(1, OpType::RdmaWrite), (2, OpType::RdmaRead)] {
+        let b = net.qp_with(port, QpType::Srd, flags, CqCaps1::default(), 64);
+        let mut send = Send::write(&b, &from, &from, 8);
+        send.operation = operation.into();
+        send.ah = Some(net.handle(&a, b.port));
+        net.post(&mut a, &send);
+        assert_eq!(net.status(&mut a), CompStatus::RemoteFeatureMismatch);
+    }
+}
+
+#[test]
+fn receive_buffers_that_are_too_short() {
+    let (mut net, mut a, mut b, from, to) = set();
+    net.receive(
+        &mut b,
+        &[(to.iova, 50, to.lkey), (to.iova + 50, 49, to.lkey)],
+    );
+    net.post(&mut a, &Send::message(&b, &from, 100));
+    assert_eq!(net.status(&mut a), CompStatus::RemoteBadLength);
+    assert_eq!(net.status(&mut b), CompStatus::LocalBadLength);
+    assert_untouched(&mut net, &from, &to);
+}
+
+#[test]
+fn receive_buffers_that_are_not_the_programs() {
+    for key in [0, 999, 1 << 23 | 1] {
+        let (mut net, mut a, mut b, from, to) = set();
+        net.receive(&mut b, &[(to.iova, 100, key)]);
+        net.post(&mut a, &Send::message(&b, &from, 100));
+        assert_eq!(net.status(&mut a), CompStatus::RemoteBadStatus);
+        assert_eq!(net.status(&mut b), CompStatus::LocalInvalidLkey);
+        assert_untouched(&mut net, &from, &to);
+    }
+}
+
+#[test]
+fn receivers_that_are_not_ready() {
+    let (mut net, mut a, mut b, from, to) = set();
+    for retries in [0, 1, 6] {
+        net.set_rnr_retry(&a, retries);
+        let start = net.now;
+        net.post(&mut a, &Send::message(&b, &from, 100));
+        assert_eq!(net.status(&mut a), CompStatus::RemoteRnr);
+        assert!(net.now - start >= Duration::from_micros(500) * retries.into());
+    }
+    // For ever, until it is.
+    net.set_rnr_retry(&a, 7);
+    net.post(&mut a, &Send::message(&b, &from, 100));
+    net.run_for(Duration::from_secs(20));
+    assert_eq!(net.poll(&mut a), None);
+    assert_untouched(&mut net, &from, &to);
+    net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    assert_eq!(net.wait(&mut b).length, 100);
+    assert_eq!(net.content(&to, 0, 100), pattern(4 * 4096, 10)[..100]);
+    // A write with immediate data needs one too.
+    net.set_rnr_retry(&a, 0);
+    let mut write = Send::write(&b, &from, &to, 100);
+    write.immediate = Some(1);
+    net.post(&mut a, &write);
+    assert_eq!(net.status(&mut a), CompStatus::RemoteRnr);
+}
+
+#[test]
+fn peers_that_do_not_respond() {
+    let down = PathSettings {
+        loss: Some(1.0),
+        ..PathSettings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(Settings {
+        path: vec![down; 4],
+        ..Settings::default()
+    });
+    let from = net.region(&a, 1, 0);
+    for send in [
+        Send::message(&b, &from, 100),
+        Send::read(&b, &from, &from, 100),
+    ] {
+        net.post(&mut a, &send);
+        assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
+    }
+}
+
+#[test]
+fn peers_to_which_there_is_no_way() {
+    let down = PathSettings {
+        down: true,
+        ..PathSettings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(Settings {
+        path: vec![down; 4],
+        ..Settings::default()
+    });
+    let from = net.region(&a, 1, 0);
+    net.post(&mut a, &Send::message(&b, &from, 100));
+    assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
+    // Nobody has this address.
+    net.cluster.set(Settings::default());
+    let mut send = Send::message(&b, &from, 100);
+    let pd = a.pd;
+    let create = efa_hw::admin::ah::CreateAh {
+        dest_addr: [7; 16],
+        pd,
+    };
+    send.ah = Some(
+        net.driver(a.port, |driver| driver.execute(&create))
+            .unwrap()
+            .ah,
+    );
+    net.post(&mut a, &send);
+    assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
+}
+
+#[test]
+fn peers_that_give_up() {
+    // What is read is deregistered, or its queue pair destroyed, before all of it was sent.
+    let settings = Settings {
+        delay_us: 100.0,
+        ..Settings::default()
+    };
+    for destroy in [false, true] {
+        let (mut net, mut a, b) = Net::pair(settings.clone());
+        let (to, from) = (net.region(&a, 600, 0), net.region(&b, 600, 0));
+        net.post(&mut a, &Send::read(&b, &to, &from, 600 * 4096));
+        net.run_for(Duration::from_micros(250));
+        assert_eq!(net.poll(&mut a), None);
+        let l_key = from.lkey;
+        if destroy {
+            net.destroy(&b);
+            // It vanishes without a word, as if its host had.
+            assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
+        } else {
+            net.driver(b.port, |driver| driver.execute(&DeregMr { l_key }))
+                .unwrap();
+            assert_eq!(net.status(&mut a), CompStatus::RemoteBadAddress);
+        }
+    }
+    // What is in its receive queue is no work request.
+    let (mut net, mut a, mut b, from, to) = set();
+    net.receive(&mut b, &[(to.iova, 8, to.lkey)]);
+    let doorbell = net.driver(b.port, |driver| driver.device.state().doorbells);
+    assert_eq!(doorbell, 1);
+    net.spoil_receive(&b);
+    net.post(&mut a, &Send::message(&b, &from, 8));
+    assert_eq!(net.status(&mut a), CompStatus::RemoteAbort);
+    assert_eq!(net.status(&mut b), CompStatus::LocalQpInternalError);
+    assert_untouched(&mut net, &from, &to);
+}
+
+#[test]
+fn garbage_in_the_send_queue() {
+    let (mut net, mut a, mut b, from, to) = set();
+    let good = Send::write(&b, &from, &to, 100);
+    net.put_raw(&mut a, &[0xff; 128]);
+    net.put(&mut a, &good);
+    net.ring_send(&a);
+    assert_eq!(net.status(&mut a), CompStatus::LocalQpInternalError);
+    assert_eq!(net.status(&mut a), CompStatus::Flushed);
+    assert_untouched(&mut net, &from, &to);
+    assert_eq!(net.poll(&mut b), None);
+}
+
+#[test]
+fn more_work_requests_than_there_is_room_for() {
+    let (mut net, mut a, mut b, from, to) = set();
+    net.receive(&mut b, &[(to.iova, 8, to.lkey)]);
+    for _ in 0..=DEPTH {
+        net.put(&mut a, &Send::message(&b, &from, 8));
+    }
+    net.ring_send(&a);
+    net.run();
+    assert_eq!((net.poll(&mut a), net.protocol_errors()), (None, 1));
+    // The receive queue of the peer has one work request, and is said to have more than it can.
+    let (_, _) = (to, from);
+    net.overrun_receive(&b);
+    assert_eq!(net.status(&mut b), CompStatus::Flushed);
+    assert_eq!(net.protocol_errors(), 2);
+}
+
+#[test]
+fn queue_pairs_in_error_flush() {
+    let (mut net, mut a, mut b, from, to) = set();
+    net.receive(&mut b, &[(to.iova, 8, to.lkey), (to.iova, 8, to.lkey)]);
+    net.receive(&mut b, &[(to.iova, 8, to.lkey)]);
+    net.set_rnr_retry(&a, 7);
+    let mut c = net.qp(1, QpType::Srd);
+    net.introduce(&mut a, &mut c);
+    for _ in 0..3 {
+        net.post(&mut a, &Send::message(&c, &from, 8));
+    }
+    net.run();
+    assert_eq!(net.poll(&mut a), None);
+    net.modify(&mut a, QpState::Err);
+    net.modify(&mut b, QpState::Err);
+    for expected in 0..3 {
+        let completion = net.wait(&mut a);
+        assert_eq!(completion.status, u8::from(CompStatus::Flushed));
+        assert_eq!(completion.req_id, expected);
+    }
+    for _ in 0..2 {
+        assert_eq!(net.status(&mut b), CompStatus::Flushed);
+    }
+    // And what comes later.
+    net.post(&mut a, &Send::message(&c, &from, 8));
+    assert_eq!(net.status(&mut a), CompStatus::Flushed);
+    net.receive(&mut b, &[(to.iova, 8, to.lkey)]);
+    assert_eq!(net.status(&mut b), CompStatus::Flushed);
+    // The receiver is ready now, but nothing comes.
+    net.receive(&mut c, &[(to.iova, 8, to.lkey)]);
+    net.run_for(Duration::from_secs(1));
+    assert_eq!((net.poll(&mut a), net.poll(&mut c)), (None, None));
+    assert_untouched(&mut net, &from, &to);
+}
+
+#[test]
+fn nothing_completes_after_a_queue_pair_is_destroyed() {
+    let (mut net, mut a, b, from, to) = set();
+    net.set_rnr_retry(&a, 7);
+    net.post(&mut a, &Send::message(&b, &from, 8));
+    net.run();
+    net.destroy(&a);
+    net.run_for(Duration::from_secs(1));
+    assert_eq!(net.poll(&mut a), None);
+    assert_untouched(&mut net, &from, &to);
+}
+
+#[test]
+fn a_reset_queue_pair_starts_anew() {
+    let (mut net, mut a, mut b, from, to) = set();
+    net.set_rnr_retry(&a, 7);
+    net.post(&mut a, &Send::message(&b, &from, 8));
+    net.run();
+    for state in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts] {
+        net.modify(&mut a, state);
+    }
+    net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+    net.run_for(Duration::from_secs(1));
+    // What was posted before is gone.
+    assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
+    assert_eq!(net.post(&mut a, &Send::message(&b, &from, 50)), 0);
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    assert_eq!(net.wait(&mut b).length, 50);
+}
+
+#[test]
+fn a_drained_send_queue_holds_what_is_posted() {
+    let (mut net, mut a, mut b, from, to) = set();
+    net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+    net.modify(&mut a, QpState::Sqd);
+    net.post(&mut a, &Send::message(&b, &from, 50));
+    net.run_for(Duration::from_secs(1));
+    assert_eq!(net.poll(&mut a), None);
+    net.modify(&mut a, QpState::Rts);
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+}
+
+#[test]
+fn regions_of_running_transfers_can_be_deregistered() {
+    // Neither side's memory is used after the device said that it is not.
+    for remote in [false, true] {
+        let settings = Settings {
+            delay_us: 50.0,
+            ..Settings::default()
+        };
+        let (mut net, mut a, b) = Net::pair(settings);
+        let (from, to) = (net.region(&a, 600, 0), net.region(&b, 600, 0));
+        net.fill(&from, 0, &vec![0xaa; 600 * 4096]);
+        net.post(&mut a, &Send::write(&b, &from, &to, 600 * 4096));
+        net.run_for(Duration::from_micros(120));
+        let (port, l_key) = if remote {
+            (b.port, to.lkey)
+        } else {
+            (a.port, from.lkey)
+        };
+        assert_eq!(
+            net.driver(port, |driver| driver.execute(&DeregMr { l_key }))
+                .map(|_| ()),
+            Ok::<(), Status>(())
+        );
+        let before = net.content(&to, 0, 600 * 4096);
+        assert_eq!(
+            net.status(&mut a),
+            if remote {
+                CompStatus::RemoteBadAddress
+            } else {
+                CompStatus::LocalInvalidLkey
+            }
+        );
+        assert_eq!(net.content(&to, 0, 600 * 4096), before);
+    }
+}
+
+#[test]
+fn memory_that_is_not_mapped_any_more() {
+    let (mut net, mut a, b, from, to) = set();
+    net.unmap(&to);
+    net.post(&mut a, &Send::write(&b, &from, &to, 100));
+    assert_eq!(net.status(&mut a), CompStatus::RemoteBadAddress);
+    let other = net.region(&b, 1, 0);
+    net.unmap(&from);
+    net.post(&mut a, &Send::write(&b, &from, &other, 100));
+    assert_eq!(net.status(&mut a), CompStatus::LocalInvalidLkey);
+}
