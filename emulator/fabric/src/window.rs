@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 /// Packets that a new connection may have in flight.
-const INITIAL: f64 = 8.0;
+const INITIAL: f64 = 4.0;
 
 /// Most packets that a connection may have in flight.
 pub(crate) const MOST: f64 = 256.0;

@@ -100,9 +100,13 @@ pub(crate) struct Send {
 
 impl Net {
     pub(crate) fn new(profiles: &[Profile], settings: Settings) -> Self {
+        Self::with_seed(profiles, settings, 1)
+    }
+
+    pub(crate) fn with_seed(profiles: &[Profile], settings: Settings, seed: u64) -> Self {
         settings.check().unwrap();
         let mut net = Self {
-            cluster: Cluster::new(settings, 1),
+            cluster: Cluster::new(settings, seed),
             now: Duration::from_secs(1),
             drivers: Vec::new(),
         };
@@ -149,6 +153,17 @@ impl Net {
             CreateQpFlags::default(),
             CqCaps1::default(),
             128,
+        )
+    }
+
+    /// The same on any device: with work requests of 64 bytes.
+    pub(crate) fn narrow_qp(&mut self, port: usize, qp_type: QpType) -> Qp {
+        self.qp_with(
+            port,
+            qp_type,
+            CreateQpFlags::default(),
+            CqCaps1::default(),
+            64,
         )
     }
 
