@@ -25,12 +25,13 @@ for option; do
 done
 
 # rustc .. bindgen: what the kernel's Rust support and modules are built with; clang-19 .. e2fsprogs: what the debug kernel
-# and its disk are made with; udev .. python3-pyverbs: what a guest has.
+# and its disk are made with; udev .. python3-pyverbs: what a guest has; perftest .. python3-mpi4py: what tests/interop runs.
 # busybox-static has a poweroff, which Debian has only as part of an init system.
 packages='ca-certificates make gcc gcc-14 libc6-dev flex bison bc kmod cpio rsync python3-minimal python3 perl
 	xz-utils zstd pahole libelf-dev libssl-dev libdw-dev
 	rustc rust-src rustfmt rust-clippy cargo bindgen clang-19 lld-19 llvm-19 e2fsprogs
-	udev iproute2 pciutils procps busybox-static rdma-core ibverbs-utils libibverbs-dev python3-pyverbs'
+	udev iproute2 pciutils procps busybox-static rdma-core ibverbs-utils libibverbs-dev python3-pyverbs
+	perftest libfabric-bin openmpi-bin netpipe-openmpi python3-mpi4py'
 
 # From backports: the newest 7.2 kernel. linux-binary and linux-modules are what linux-image installs, without the
 # generator of an initrd that no guest here uses.
@@ -52,7 +53,8 @@ done
 apt-get install --yes -t trixie-backports qemu-system-x86 virtiofsd "$@"
 '
 
-# Documentation and translations are left out; rdma-core ships its tests as documentation.
+# Documentation and translations are left out; rdma-core ships its tests as documentation. So are the parts of Open MPI's
+# dependencies that are for GPUs, which are most of their size, and what would fail to load without them.
 exec mmdebstrap --mode=root --variant=apt --format=directory \
 	--aptopt='APT::Install-Recommends "false"' \
 	--dpkgopt=force-unsafe-io \
@@ -61,6 +63,13 @@ exec mmdebstrap --mode=root --variant=apt --format=directory \
 	--dpkgopt='path-include=/usr/share/doc/rdma-core/tests/*' \
 	--dpkgopt='path-exclude=/usr/share/man/*' \
 	--dpkgopt='path-exclude=/usr/share/locale/*' \
+	--dpkgopt='path-exclude=/usr/lib/*/libLLVM-17.so*' \
+	--dpkgopt='path-exclude=/usr/lib/*/libamd_comgr.so*' \
+	--dpkgopt='path-exclude=/usr/lib/*/libamdhip64.so*' \
+	--dpkgopt='path-exclude=/usr/lib/*/ucx/*_rocm.so*' \
+	--dpkgopt='path-exclude=/usr/lib/*/hwloc/hwloc_gl.so' \
+	--dpkgopt='path-exclude=/usr/lib/*/hwloc/hwloc_levelzero.so' \
+	--dpkgopt='path-exclude=/usr/lib/*/hwloc/hwloc_opencl.so' \
 	"$@" \
 	--setup-hook='sed -n "s/ trixie / trixie-backports /p" "$1/etc/apt/sources.list" >"$1/etc/apt/sources.list.d/backports.list"' \
 	--include="$(echo $packages | tr ' ' ',')" \
