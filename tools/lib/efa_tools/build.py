@@ -116,7 +116,8 @@ def has_nightly():
     """Whether the host has a nightly Rust toolchain."""
     try:
         return subprocess.run(["cargo", "+nightly", "--version"], capture_output=True).returncode == 0
-    except FileNotFoundError:
+    except OSError:
+        # There is no cargo, or it is another user's.
         return False
 
 
