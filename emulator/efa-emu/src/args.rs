@@ -44,6 +44,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SETTINGS", default_value = "", value_parser = fabric)]
     pub(crate) fabric: Settings,
 
+    /// Lets other emulators join their networks with this one's, at this TCP address. Who can connect can send anything to
+    /// any guest, so it should be one that only they reach.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<String>,
+
+    /// Joins the network with that of an emulator that listens at this TCP address, as soon as it does.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) join: Vec<String>,
+
     /// Seed of the network's losses and delays.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -78,6 +87,20 @@ pub(crate) enum Command {
         /// Control commands as JSON.
         #[arg(required = true)]
         commands: Vec<String>,
+    },
+    /// Shows what moves over the devices and paths of a running emulator.
+    Watch {
+        /// The control socket.
+        socket: PathBuf,
+        /// Prints all counters as JSON lines instead of a table of rates.
+        #[arg(long)]
+        json: bool,
+        /// Seconds from one time to the next.
+        #[arg(long, default_value_t = 1.0, value_parser = interval)]
+        interval: f64,
+        /// Ends after so many times.
+        #[arg(long)]
+        times: Option<u64>,
     },
 }
 
@@ -136,6 +159,13 @@ impl FromStr for DeviceSpec {
         device.socket = socket.ok_or("a device needs socket=PATH")?;
         Ok(device)
     }
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok();
+    seconds
+        .filter(|seconds| (0.01..=3600.0).contains(seconds))
+        .ok_or_else(|| format!("interval is `{text}`, but it must be 0.01 to 3600 seconds"))
 }
 
 /// Parses settings of the network. A comma inside of brackets separates nothing.
@@ -265,6 +295,27 @@ mod tests {
         ] {
             let error = spec.parse::<DeviceSpec>().unwrap_err();
             assert!(error.contains(part), "{spec}: {error}");
+        }
+    }
+
+    #[test]
+    fn settings_of_the_network() {
+        let settings = fabric("loss=0.5,path=[{\"down\":true},{\"loss\":0.1}],paths=2").unwrap();
+        assert_eq!((settings.loss, settings.paths), (0.5, 2));
+        assert!(settings.path[0].down);
+        assert_eq!(settings.path[1].loss, Some(0.1));
+        assert_eq!(fabric("").unwrap(), Settings::default());
+        for (text, part) in [
+            ("loss", "`loss` is not of the form NAME=VALUE"),
+            ("loss=2", "loss must be between 0 and 1"),
+            ("lose=1", "unknown field `lose`"),
+            ("paths=0", "paths is 0, but there can be 1 to 256"),
+            ("paths=1,path=[{},{}]", "settings for 2 paths, but only 1"),
+            ("delay_us=-1", "delay_us must be between 0 and"),
+            ("link_gbps=1e9", "link_gbps must be 0 or between"),
+        ] {
+            let error = fabric(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
         }
     }
 

@@ -94,6 +94,7 @@ enum Request {
         eq: Option<u16>,
         cq: u16,
     },
+    Counters {},
     Fabric {
         #[serde(default)]
         set: Option<Map<String, Value>>,
@@ -212,12 +213,23 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
                 .map_err(|error| error.to_string())?;
             Ok(json!({}))
         }
+        Request::Counters {} => {
+            let counters: Vec<_> = devices
+                .iter()
+                .map(|device| device.function.with(|device, _, _| device.counters()))
+                .collect();
+            Ok(json!({ "devices": counters, "paths": device_at(0)?.fabric.paths() }))
+        }
         Request::Fabric { set } => {
             let fabric = &device_at(0)?.fabric;
             if let Some(set) = set {
                 fabric.set(changed(&fabric.settings(), set)?);
             }
-            Ok(json!({ "settings": fabric.settings(), "paths": fabric.paths() }))
+            Ok(json!({
+                "settings": fabric.settings(),
+                "paths": fabric.paths(),
+                "remote_devices": fabric.remote_devices(),
+            }))
         }
         Request::Notify { device, eq, cq } => {
             function(device)?

@@ -7,18 +7,21 @@
 mod args;
 mod control;
 mod lines;
+mod peers;
 mod trace;
+mod watch;
 
 use std::{
     fs,
     io::{self, IsTerminal},
+    net::TcpListener,
     os::unix::net::UnixListener,
     panic,
     path::{Path, PathBuf},
     process::{self, ExitCode},
     sync::Arc,
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use clap::Parser;
@@ -38,6 +41,14 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.command {
         Some(Command::Ctl { socket, commands }) => ctl(socket, commands),
+        Some(Command::Watch {
+            socket,
+            json,
+            interval,
+            times,
+        }) => watch::watch(socket, Duration::from_secs_f64(*interval), *times, *json)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| format!("cannot watch {}: {error}", socket.display())),
         None if args.list_profiles => list_profiles(),
         None => emulate(&args),
     };
@@ -79,7 +90,12 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let mut signals = Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot handle signals: {error}"))?;
     let start = Instant::now();
-    let fabric = Arc::new(Fabric::new(args.fabric.clone(), args.seed, start));
+    let fabric = Arc::new(Fabric::new(
+        args.fabric.clone(),
+        args.seed,
+        fastrand::u64(..),
+        start,
+    ));
     let devices = devices(args, &fabric)?;
     if let Some(scenario) = &args.scenario {
         control::play(scenario, &devices)?;
@@ -103,6 +119,22 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 
     let sockets = Arc::new(sockets);
     exit_on_panic(Arc::clone(&sockets));
+    if let Some(address) = &args.listen {
+        let listener = TcpListener::bind(address)
+            .map_err(|error| format!("cannot listen at {address}: {error}"))?;
+        let (sockets, fabric) = (Arc::clone(&sockets), Arc::clone(&fabric));
+        let work = move || {
+            let error = peers::listen(&listener, &fabric);
+            sockets.fail(&format!("other emulators can't join any more: {error}"))
+        };
+        spawn("listener".into(), work)?;
+    }
+    for address in args.join.clone() {
+        let fabric = Arc::clone(&fabric);
+        spawn(format!("link to {address}"), move || {
+            peers::join(&address, &fabric)
+        })?;
+    }
     spawn("fabric".into(), move || fabric.run_timer())?;
     for (index, mut server) in servers.into_iter().enumerate() {
         let sockets = Arc::clone(&sockets);

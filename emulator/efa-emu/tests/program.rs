@@ -538,6 +538,109 @@ fn the_trace_can_be_asked_for() {
 }
 
 #[test]
+fn the_network_is_set_and_told() {
+    let emulator = Emulator::start(&["--fabric", "loss=0.25,paths=2"]);
+    let mut control = emulator.control();
+    let told = control.ok(&json!({ "command": "fabric" }));
+    assert_eq!(told["settings"]["loss"], json!(0.25));
+    assert_eq!(told["paths"].as_array().unwrap().len(), 2);
+    let told = control.ok(&json!({ "command": "fabric", "set": { "jitter_us": 5, "paths": 3 } }));
+    assert_eq!(told["settings"]["loss"], json!(0.25));
+    assert_eq!(told["settings"]["jitter_us"], json!(5.0));
+    assert_eq!(told["paths"].as_array().unwrap().len(), 3);
+    for (set, part) in [
+        (json!({ "loss": 1.5 }), "loss must be between 0 and 1"),
+        (json!({ "lost": 1 }), "unknown field `lost`"),
+    ] {
+        let request = json!({ "command": "fabric", "set": set }).to_string();
+        let error = control.error(request.as_bytes());
+        assert!(error.contains(part), "{error}");
+    }
+    let output = run(program().args(["--device", "socket=a", "--fabric", "paths=0"]));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("paths is 0"), "{error}");
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn counters_can_be_watched() {
+    let emulator = Emulator::start(&[]);
+    let watch = |options: &[&str]| {
+        let output = run(program()
+            .arg("watch")
+            .arg(emulator.socket("control"))
+            .args(["--interval", "0.01"])
+            .args(options));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let table = watch(&["--times", "1"]);
+    assert!(table.starts_with("device "), "{table}");
+    // Two devices and four paths, with their heads and a line between.
+    assert_eq!(table.lines().count(), 3 + 1 + 5);
+    let stream = watch(&["--times", "2", "--json"]);
+    let records: Vec<Value> = stream
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(records.len(), 2);
+    assert_eq!(records[1]["devices"][1]["tx_bytes"], json!(0));
+    assert_eq!(records[1]["paths"][3]["lost"], json!(0));
+    let output = run(program().args(["watch", "/nowhere"]));
+    assert!(failure(&output).contains("cannot watch /nowhere"));
+}
+
+/// A TCP address of this host that nobody listens at.
+fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+#[test]
+fn emulators_join_and_leave() {
+    let address = free_address();
+    let first = Emulator::start(&["--listen", &address]);
+    let remote_devices = |emulator: &Emulator, expected: u64| {
+        let start = Instant::now();
+        loop {
+            let told = emulator.control().ok(&json!({ "command": "fabric" }));
+            if told["remote_devices"] == json!(expected) {
+                return;
+            }
+            assert!(start.elapsed() < TIMEOUT, "{told} instead of {expected}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let third = format!("number=7,socket={}", folder.path().join("3").display());
+    let device = ["--device", &third];
+    // Its first two devices have the numbers of the first emulator's.
+    let mut second = Emulator::start(&["--join", &address, device[0], device[1], "-v"]);
+    thread::sleep(Duration::from_millis(100));
+    remote_devices(&first, 0);
+    second.signal(Signal::TERM);
+    assert!(second.end().1.contains("give each a number of its own"));
+
+    let mut other = program();
+    let control = folder.path().join("control");
+    let child = other
+        .args(["--join", &address, device[0], device[1], "--control"])
+        .arg(&control)
+        .spawn()
+        .unwrap();
+    let mut other = Emulator {
+        child: Some(child),
+        folder,
+    };
+    other.wait_until_it_serves();
+    remote_devices(&first, 1);
+    remote_devices(&other, 2);
+    other.signal(Signal::TERM);
+    other.end();
+    remote_devices(&first, 0);
+}
+
+#[test]
 fn a_file_in_place_of_a_socket_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");

@@ -18,8 +18,11 @@ use efa_model::{
 };
 
 use crate::{
-    Network, PathCounters, Settings,
-    packet::{Ack, Body, Data, Datagram, Packet, Verdict},
+    Frame, Network, PathCounters, Settings,
+    packet::{
+        Ack, Address, Body, ConnectionId, Data, Datagram, FrameBody, Header, Packet, Reader,
+        Subject, Verdict,
+    },
     receiver::Receiver,
     sender::{Content, Limits, Message, Progress, Sender},
 };
@@ -62,19 +65,30 @@ pub enum CopyError {
     Target(DmaError),
 }
 
+/// Another program with devices of the same network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkId(pub usize);
+
 /// Devices, their hosts and the network between them.
 pub struct Cluster<G> {
     ports: Vec<Port<G>>,
+    /// Devices of other programs. Their ports come after those of all devices of this one.
+    remotes: Vec<Remote>,
+    /// Packets for other programs.
+    frames: Vec<(LinkId, Frame)>,
+    links: usize,
     network: Network<Packet>,
     senders: HashMap<u64, Sender>,
     /// Connections by queue pair and the address of the peer.
-    by_flow: HashMap<(PortId, QpId, [u8; 16]), u64>,
+    by_flow: HashMap<(PortId, QpId, Address), u64>,
     /// What has arrived, by connection.
-    receivers: HashMap<u64, Receiver>,
-    /// Reads that wait for what they read, by queue pair and request.
-    reads: HashMap<(PortId, QpId, u64), Read>,
+    receivers: HashMap<ConnectionId, Receiver>,
+    /// Reads that wait for what they read.
+    reads: HashMap<(PortId, Reader), Read>,
     /// Connections that may send, in the order of their turns.
     active: VecDeque<u64>,
+    /// Distinguishes this program's connections from those of others.
+    program: u64,
     next_connection: u64,
     /// When a connection has to send something again.
     timer: Option<Duration>,
@@ -91,6 +105,30 @@ struct Port<G> {
     guest: G,
     /// When the device wants to run.
     due: Option<Duration>,
+}
+
+/// A device of another program.
+struct Remote {
+    address: Address,
+    link: LinkId,
+}
+
+/// Where the payload of a packet is.
+enum Source<'a> {
+    /// Where the sender's program has it.
+    Sender(PortId),
+    /// In the packet.
+    Packet(&'a [u8]),
+}
+
+/// What becomes of a part of a message.
+enum Outcome {
+    /// The sender is told this.
+    Tell(Verdict),
+    /// Nobody is told.
+    Silence,
+    /// The sender finds that its message ends like this.
+    Sender(CompStatus),
 }
 
 /// A read that waits.
@@ -110,10 +148,15 @@ enum Moved {
 }
 
 impl<G: Guest> Cluster<G> {
-    /// A network without devices. The same seed gives the same losses and delays.
-    pub fn new(settings: Settings, seed: u64) -> Self {
+    /// A network without devices. The same seed gives the same losses and delays. `program` distinguishes this program
+    /// from others with devices of the same network.
+    pub fn new(settings: Settings, seed: u64, program: u64) -> Self {
         Self {
             ports: Vec::new(),
+            remotes: Vec::new(),
+            frames: Vec::new(),
+            links: 0,
+            program,
             network: Network::new(settings, seed),
             senders: HashMap::new(),
             by_flow: HashMap::new(),
@@ -128,14 +171,101 @@ impl<G: Guest> Cluster<G> {
         }
     }
 
-    /// Attaches a device.
+    /// Attaches a device. All are to be attached before another program joins.
+    ///
+    /// # Panics
+    ///
+    /// Another program has joined.
     pub fn attach(&mut self, device: Device, guest: G) -> PortId {
+        assert_eq!(self.links, 0, "devices come before other programs");
         self.ports.push(Port {
             device,
             guest,
             due: None,
         });
         PortId(self.network.add_port())
+    }
+
+    /// The addresses of all devices of this program.
+    pub fn addresses(&self) -> Vec<Address> {
+        let addresses = self.ports.iter().map(|port| port.device.address());
+        addresses.collect()
+    }
+
+    /// Takes note of another program with these devices.
+    pub fn join(&mut self, addresses: Vec<Address>) -> LinkId {
+        let link = LinkId(self.links);
+        self.links += 1;
+        for address in addresses {
+            self.remotes.push(Remote { address, link });
+            self.network.add_port();
+        }
+        link
+    }
+
+    /// Takes note that another program is gone. What is sent to its devices is lost.
+    pub fn leave(&mut self, link: LinkId) {
+        for remote in &mut self.remotes {
+            if remote.link == link {
+                // No device has this address.
+                remote.address = [0; 16];
+            }
+        }
+    }
+
+    /// How many devices of other programs there are.
+    pub fn remote_devices(&self) -> usize {
+        let known = |remote: &&Remote| remote.address != [0; 16];
+        self.remotes.iter().filter(known).count()
+    }
+
+    /// Takes the packets for other programs.
+    pub fn take_frames(&mut self) -> Vec<(LinkId, Frame)> {
+        std::mem::take(&mut self.frames)
+    }
+
+    /// Takes a packet from another program.
+    pub fn accept(&mut self, now: Duration, link: LinkId, frame: Frame) {
+        let from = self.find(frame.from);
+        let ours = self.find(frame.to).filter(|to| to.0 < self.ports.len());
+        let (Some(from), Some(to)) = (from, ours) else {
+            return;
+        };
+        // Nobody speaks for the devices of others.
+        if self.remote(from).is_none_or(|remote| remote.link != link) {
+            return;
+        }
+        match frame.body {
+            FrameBody::Data {
+                data,
+                header,
+                payload,
+            } => {
+                let genuine = header.peer == frame.from && payload.len() == data.length as usize;
+                if genuine {
+                    let source = Source::Packet(&payload);
+                    let outcome = self.take(now, to, &data, &header, source);
+                    self.answer(now, from, to, frame.path, &data, outcome);
+                }
+            }
+            FrameBody::Ack(ack) => self.acknowledge(now, to, ack),
+            FrameBody::Datagram(datagram) => {
+                if datagram.peer == frame.from {
+                    self.take_datagram(to, &datagram);
+                }
+            }
+        }
+    }
+
+    fn remote(&self, port: PortId) -> Option<&Remote> {
+        self.remotes.get(port.0.checked_sub(self.ports.len())?)
+    }
+
+    fn address(&self, port: PortId) -> Address {
+        match self.remote(port) {
+            Some(remote) => remote.address,
+            None => self.ports[port.0].device.address(),
+        }
     }
 
     /// What the network is like.
@@ -215,9 +345,12 @@ impl<G: Guest> Cluster<G> {
         device.finish(guest, request, status);
     }
 
-    fn find(&self, address: [u8; 16]) -> Option<PortId> {
-        let found = |port: &Port<G>| port.device.address() == address;
-        self.ports.iter().position(found).map(PortId)
+    fn find(&self, address: Address) -> Option<PortId> {
+        let own = self.ports.iter().map(|port| port.device.address());
+        let others = self.remotes.iter().map(|remote| remote.address);
+        own.chain(others)
+            .position(|other| other == address)
+            .map(PortId)
     }
 
     /// Starts a work request of SRD.
@@ -234,7 +367,7 @@ impl<G: Guest> Cluster<G> {
                 received: 0,
                 progress: now,
             };
-            self.reads.insert((from, request.qp, request.id), read);
+            self.reads.insert((from, reader(&request)), read);
         }
         self.push(connection, Content::Request(request), length);
     }
@@ -251,7 +384,12 @@ impl<G: Guest> Cluster<G> {
         // CAST: a number below that of the paths.
         let paths = u32::from(self.settings().paths);
         let first_path = self.network.below(paths) as u16;
-        let mut sender = Sender::new(from, to, qp, first_path);
+        let id = ConnectionId {
+            program: self.program,
+            number: connection,
+        };
+        let own = (from, self.address(from));
+        let mut sender = Sender::new(id, own, to, qp, first_path);
         sender.last_used = now;
         self.senders.insert(connection, sender);
         self.by_flow.insert(flow, connection);
@@ -298,10 +436,9 @@ impl<G: Guest> Cluster<G> {
             let Some(sender) = self.senders.get_mut(&connection) else {
                 return;
             };
-            let Some(mut packet) = sender.next(now, mtu, limits) else {
+            let Some(packet) = sender.next(now, mtu, limits) else {
                 break;
             };
-            packet.data.connection = connection;
             let due = sender.next_due_of(packet.data.psn);
             self.timer = [self.timer, due].into_iter().flatten().min();
             let length = packet.data.length;
@@ -337,132 +474,116 @@ impl<G: Guest> Cluster<G> {
             path,
             body,
         } = packet;
+        if let Some(remote) = self.remote(to) {
+            let (link, to) = (remote.link, remote.address);
+            self.forward(now, link, from, to, path, body);
+            return;
+        }
         match body {
             Body::Data(data) => {
-                if let Some(verdict) = self.take(now, from, to, &data) {
-                    let ack = Ack {
-                        connection: data.connection,
-                        psn: data.psn,
-                        verdict,
-                    };
-                    let packet = Packet {
-                        from: to,
-                        to: from,
-                        path,
-                        body: Body::Ack(ack),
-                    };
-                    // One that can't be sent is one that is lost.
-                    let _ = self.network.send(now, to.0, from.0, path, 0, packet);
-                }
+                // What its sender does not know any more is nothing.
+                let Some(header) = self.header(&data) else {
+                    return;
+                };
+                let outcome = self.take(now, to, &data, &header, Source::Sender(from));
+                self.answer(now, from, to, path, &data, outcome);
             }
             Body::Ack(ack) => self.acknowledge(now, to, ack),
             Body::Datagram(datagram) => self.take_datagram(to, &datagram),
         }
     }
 
-    /// Takes a part of a message; returns what the sender is told, if anything.
-    fn take(&mut self, now: Duration, from: PortId, to: PortId, data: &Data) -> Option<Verdict> {
-        let receiver = self.receivers.entry(data.connection).or_default();
-        receiver.last_used = now;
-        if receiver.has(data.psn) {
-            return Some(Verdict::Taken);
-        }
-        // What its sender does not know any more is nothing.
-        let sender = self.senders.get(&data.connection)?;
-        let current = self.ports[from.0].device.is_current(sender.qp);
-        let message = sender.message(data.message).filter(|_| current)?;
-        match &message.content {
-            Content::Request(_) => self.take_request(now, from, to, data),
-            Content::Response {
-                qp,
-                request,
-                memory,
-            } => {
-                let (read, memory) = ((to, *qp, *request), *memory);
-                self.take_response(now, from, data, read, memory)
-            }
-            Content::Failure {
-                qp,
-                request,
-                status,
-            } => {
-                let (read, status) = ((to, *qp, *request), *status);
-                if let Some(read) = self.reads.remove(&read) {
-                    self.finish(to, &read.request, status);
-                }
-                self.taken(data)
-            }
-        }
-    }
-
-    /// Takes note that a packet is not to be taken again.
-    fn taken(&mut self, data: &Data) -> Option<Verdict> {
-        self.receivers.get_mut(&data.connection)?.add(data.psn);
-        Some(Verdict::Taken)
-    }
-
-    /// Takes a part of a work request of a peer.
-    fn take_request(
+    /// Hands a packet to another program, with its payload.
+    fn forward(
         &mut self,
         now: Duration,
+        link: LinkId,
         from: PortId,
-        to: PortId,
-        data: &Data,
-    ) -> Option<Verdict> {
-        let Content::Request(request) = &self
-            .senders
-            .get(&data.connection)?
-            .message(data.message)?
-            .content
-        else {
-            return None;
-        };
-        let receiver = self.receivers.get_mut(&data.connection)?;
-        let content = match request.operation {
-            OpType::Send => ArrivalContent::Send {
-                length: data.length,
-                immediate: request.immediate,
-            },
-            OpType::RdmaWrite => {
-                let complete = receiver.with(data.message, data.length) >= request.length;
-                let (key, address) = request.remote;
-                ArrivalContent::Write {
-                    memory: (key, address.wrapping_add(data.offset.into())),
-                    length: data.length,
-                    end: request
-                        .immediate
-                        .filter(|_| complete)
-                        .map(|immediate| (immediate, request.length)),
+        to: Address,
+        path: u16,
+        body: Body,
+    ) {
+        let body = match body {
+            Body::Data(data) => {
+                let Some(header) = self.header(&data) else {
+                    return;
+                };
+                match self.payload(from, &data) {
+                    Ok(payload) => FrameBody::Data {
+                        data,
+                        header,
+                        payload,
+                    },
+                    Err(status) => {
+                        self.fail(now, data.connection.number, data.message, status);
+                        return;
+                    }
                 }
             }
-            OpType::RdmaRead => ArrivalContent::Read {
-                memory: request.remote,
-                length: request.length,
-            },
+            Body::Ack(ack) => FrameBody::Ack(ack),
+            Body::Datagram(datagram) => FrameBody::Datagram(datagram),
         };
-        let arrival = Arrival {
-            peer: self.ports[from.0].device.address(),
-            peer_qp: request.qp.number,
-            qp: request.peer_qp,
-            transport: request.transport,
-            qkey: request.qkey,
-            content,
+        let from = self.address(from);
+        let frame = Frame {
+            from,
+            to,
+            path,
+            body,
         };
-        self.target.clear();
-        let Port { device, guest, .. } = &mut self.ports[to.0];
-        let landing = device.land(guest, &arrival, &mut self.target);
-        let result = landing.and_then(|landing| {
-            self.source.clear();
-            let payload = self.ports[from.0].device.gather(
-                request,
-                data.offset,
-                data.length,
-                &mut self.source,
-            );
-            let moved = match payload {
-                Ok(_) if data.length == 0 => Moved::Done,
+        self.frames.push((link, frame));
+    }
+
+    /// What a part of a message says of it, if its sender still knows it.
+    fn header(&self, data: &Data) -> Option<Header> {
+        let sender = self.senders.get(&data.connection.number)?;
+        let device = &self.ports[sender.from.0].device;
+        let message = sender.message(data.message)?;
+        device.is_current(sender.qp).then(|| sender.header(message))
+    }
+
+    /// Finds the payload of a part of a message in the memory of its sender, or in its request.
+    fn locate(&mut self, from: PortId, data: &Data) -> Result<Payload<'_>, CompStatus> {
+        self.source.clear();
+        let sender = self.senders.get(&data.connection.number);
+        let found = sender.and_then(|sender| Some((sender.qp, sender.message(data.message)?)));
+        let (qp, message) = found.ok_or(CompStatus::Flushed)?;
+        let device = &mut self.ports[from.0].device;
+        match &message.content {
+            Content::Request(request) if request.operation == OpType::RdmaRead => {
+                Ok(Payload::Memory)
+            }
+            Content::Request(request) => {
+                device.gather(request, data.offset, data.length, &mut self.source)
+            }
+            Content::Response { memory, .. } => {
+                let (rkey, address) = *memory;
+                let memory = (rkey, address.wrapping_add(data.offset.into()));
+                device.gather_for_peer(qp, memory, data.length, &mut self.source)?;
+                Ok(Payload::Memory)
+            }
+            Content::Failure { .. } => Ok(Payload::Memory),
+        }
+    }
+
+    /// Reads the payload of a part of a message.
+    fn payload(&mut self, from: PortId, data: &Data) -> Result<Vec<u8>, CompStatus> {
+        if let Payload::Inline(bytes) = self.locate(from, data)? {
+            return Ok(bytes.to_vec());
+        }
+        read(&mut self.ports[from.0].guest, &self.source)
+    }
+
+    /// Puts the payload of a part of a message where `self.target` says.
+    fn place(&mut self, to: PortId, data: &Data, source: &Source<'_>) -> Moved {
+        if data.length == 0 {
+            return Moved::Done;
+        }
+        let moved = match source {
+            Source::Packet(bytes) => scatter(&mut self.ports[to.0].guest, &self.target, bytes),
+            Source::Sender(from) => match self.locate(*from, data) {
                 Ok(Payload::Inline(bytes)) => {
-                    scatter(&mut self.ports[to.0].guest, &self.target, bytes)
+                    let bytes = bytes.to_vec();
+                    scatter(&mut self.ports[to.0].guest, &self.target, &bytes)
                 }
                 Ok(Payload::Memory) => transfer(
                     &self.ports[from.0].guest,
@@ -471,46 +592,173 @@ impl<G: Guest> Cluster<G> {
                     &self.target,
                 ),
                 Err(status) => Moved::Missing(status),
-            };
-            let written = match moved {
-                Moved::Done => Ok(()),
-                Moved::Lost(error) => Err(error),
-                Moved::Missing(status) => return Ok(Err(status)),
-            };
-            let Port { device, guest, .. } = &mut self.ports[to.0];
+            },
+        };
+        if matches!(moved, Moved::Done) {
+            let guest = &mut self.ports[to.0].guest;
             flip(&mut self.network, guest, &self.target);
-            device.landed(guest, &arrival, &landing, written)?;
-            Ok(Ok(landing.qp()))
-        });
-        match result {
-            Ok(Ok(qp)) => {
-                if request.operation == OpType::RdmaRead {
-                    let (length, peer) = (request.length, (request.qp, request.id));
-                    let memory = request.remote;
-                    self.respond(now, to, qp, from, peer, memory, length);
-                } else if request.immediate.is_some() {
-                    receiver_of(&mut self.receivers, data)?.add_part(
-                        data.message,
-                        data.length,
-                        request.length,
-                    );
+        }
+        moved
+    }
+
+    /// Tells the sender of a part of a message what became of it.
+    fn answer(
+        &mut self,
+        now: Duration,
+        from: PortId,
+        to: PortId,
+        path: u16,
+        data: &Data,
+        outcome: Outcome,
+    ) {
+        let verdict = match outcome {
+            Outcome::Tell(verdict) => verdict,
+            Outcome::Silence => return,
+            Outcome::Sender(status) => {
+                self.fail(now, data.connection.number, data.message, status);
+                return;
+            }
+        };
+        let ack = Ack {
+            connection: data.connection,
+            psn: data.psn,
+            verdict,
+        };
+        let packet = Packet {
+            from: to,
+            to: from,
+            path,
+            body: Body::Ack(ack),
+        };
+        // One that can't be sent is one that is lost.
+        let _ = self.network.send(now, to.0, from.0, path, 0, packet);
+    }
+
+    /// Takes a part of a message.
+    fn take(
+        &mut self,
+        now: Duration,
+        to: PortId,
+        data: &Data,
+        header: &Header,
+        source: Source<'_>,
+    ) -> Outcome {
+        self.sweep.get_or_insert(now + SWEEP);
+        let receiver = self.receivers.entry(data.connection).or_default();
+        receiver.last_used = now;
+        if receiver.has(data.psn) {
+            return Outcome::Tell(Verdict::Taken);
+        }
+        let complete = receiver.with(data.message, data.length);
+        match header.subject {
+            Subject::Send { qp, immediate } => {
+                let content = ArrivalContent::Send {
+                    length: data.length,
+                    immediate,
+                };
+                let landed = self.land(to, data, header, qp, content, &source);
+                self.conclude(data, landed.map(|_| ()))
+            }
+            Subject::Write {
+                qp,
+                memory: (key, address),
+                length,
+                immediate,
+            } => {
+                let content = ArrivalContent::Write {
+                    memory: (key, address.wrapping_add(data.offset.into())),
+                    length: data.length,
+                    end: immediate
+                        .filter(|_| complete >= length)
+                        .map(|immediate| (immediate, length)),
+                };
+                let landed = self.land(to, data, header, qp, content, &source);
+                if landed.is_ok() && immediate.is_some() {
+                    if let Some(receiver) = self.receivers.get_mut(&data.connection) {
+                        receiver.add_part(data.message, data.length, length);
+                    }
                 }
-                self.taken(data)
+                self.conclude(data, landed.map(|_| ()))
             }
-            // The sender finds that out itself.
-            Ok(Err(status)) => {
-                self.fail(now, data.connection, data.message, status);
-                None
+            Subject::Read {
+                qp,
+                memory,
+                length,
+                reader,
+            } => {
+                let content = ArrivalContent::Read { memory, length };
+                let landed = self.land(to, data, header, qp, content, &source);
+                if let Ok(own) = &landed {
+                    self.respond(now, to, *own, header.peer, reader, memory, length);
+                }
+                self.conclude(data, landed.map(|_| ()))
             }
-            Err(Refusal::Drop) => None,
-            Err(Refusal::NotReady) => Some(Verdict::NotReady),
-            Err(Refusal::Status(status)) => {
-                let receiver = receiver_of(&mut self.receivers, data)?;
-                receiver.add(data.psn);
-                receiver.forget(data.message);
-                Some(Verdict::Failed(status))
+            Subject::Response { reader } => self.take_response(now, to, data, reader, &source),
+            Subject::Failure { reader, status } => {
+                let status = CompStatus::try_from(status).unwrap_or(CompStatus::RemoteAbort);
+                self.end_read(to, reader, status);
+                self.conclude(data, Ok(()))
             }
         }
+    }
+
+    /// Takes note of how a part of a message ended that is not to be taken again.
+    fn conclude(&mut self, data: &Data, landed: Result<(), Outcome>) -> Outcome {
+        let outcome = match landed {
+            Ok(()) => Outcome::Tell(Verdict::Taken),
+            Err(outcome) => outcome,
+        };
+        if let Some(receiver) = self.receivers.get_mut(&data.connection) {
+            match outcome {
+                Outcome::Tell(Verdict::Taken) => receiver.add(data.psn),
+                Outcome::Tell(Verdict::Failed(_)) => {
+                    receiver.add(data.psn);
+                    receiver.forget(data.message);
+                }
+                _ => {}
+            }
+        }
+        outcome
+    }
+
+    /// Puts a part of a request where the receiver's program wants it; returns its queue pair.
+    fn land(
+        &mut self,
+        to: PortId,
+        data: &Data,
+        header: &Header,
+        qp: u16,
+        content: ArrivalContent,
+        source: &Source<'_>,
+    ) -> Result<QpId, Outcome> {
+        let arrival = Arrival {
+            peer: header.peer,
+            peer_qp: header.peer_qp,
+            qp,
+            transport: QpType::Srd,
+            qkey: 0,
+            content,
+        };
+        let refused = |refusal| match refusal {
+            Refusal::Drop => Outcome::Silence,
+            Refusal::NotReady => Outcome::Tell(Verdict::NotReady),
+            Refusal::Status(status) => Outcome::Tell(Verdict::failed(status)),
+        };
+        self.target.clear();
+        let Port { device, guest, .. } = &mut self.ports[to.0];
+        let landing = device
+            .land(guest, &arrival, &mut self.target)
+            .map_err(refused)?;
+        let written = match self.place(to, data, source) {
+            Moved::Done => Ok(()),
+            Moved::Lost(error) => Err(error),
+            Moved::Missing(status) => return Err(Outcome::Sender(status)),
+        };
+        let Port { device, guest, .. } = &mut self.ports[to.0];
+        device
+            .landed(guest, &arrival, &landing, written)
+            .map_err(refused)?;
+        Ok(landing.qp())
     }
 
     /// Starts to send what a peer reads.
@@ -523,22 +771,16 @@ impl<G: Guest> Cluster<G> {
         now: Duration,
         from: PortId,
         own: QpId,
-        to: PortId,
-        (qp, request): (QpId, u64),
+        peer: Address,
+        reader: Reader,
         memory: (u32, u64),
         length: u32,
     ) {
-        let peer = self.ports[to.0].device.address();
         if length == 0 {
             return;
         }
         if let Some(connection) = self.connection(now, from, own, peer) {
-            let content = Content::Response {
-                qp,
-                request,
-                memory,
-            };
-            self.push(connection, content, length);
+            self.push(connection, Content::Response { reader, memory }, length);
         }
     }
 
@@ -546,68 +788,54 @@ impl<G: Guest> Cluster<G> {
     fn take_response(
         &mut self,
         now: Duration,
-        from: PortId,
+        to: PortId,
         data: &Data,
-        key: (PortId, QpId, u64),
-        (rkey, address): (u32, u64),
-    ) -> Option<Verdict> {
-        let to = key.0;
+        reader: Reader,
+        source: &Source<'_>,
+    ) -> Outcome {
         // A read that is not there any more has ended.
-        let Some(read) = self.reads.get_mut(&key) else {
-            return self.taken(data);
+        let Some(read) = self.reads.get(&(to, reader)) else {
+            return self.conclude(data, Ok(()));
         };
         self.target.clear();
-        self.source.clear();
         let device = &mut self.ports[to.0].device;
         let found = device.scatter(&read.request, data.offset, data.length, &mut self.target);
-        let memory = (rkey, address.wrapping_add(data.offset.into()));
-        let own = self.senders.get(&data.connection)?.qp;
-        let device = &mut self.ports[from.0].device;
-        let gathered = device.gather_for_peer(own, memory, data.length, &mut self.source);
-        let moved = match (found, gathered) {
-            (Ok(()), Ok(())) => transfer(
-                &self.ports[from.0].guest,
-                &self.source,
-                &self.ports[to.0].guest,
-                &self.target,
-            ),
-            (Err(status), _) => {
-                if let Some(read) = self.reads.remove(&key) {
-                    self.finish(to, &read.request, status);
-                }
-                return self.taken(data);
+        let moved = match found {
+            Ok(()) => self.place(to, data, source),
+            Err(status) => {
+                self.end_read(to, reader, status);
+                return self.conclude(data, Ok(()));
             }
-            (Ok(()), Err(status)) => Moved::Missing(status),
         };
         match moved {
-            Moved::Done => {
-                flip(&mut self.network, &mut self.ports[to.0].guest, &self.target);
-                read.progress = now;
-                read.received += data.length;
-                if read.received >= read.request.length {
-                    if let Some(read) = self.reads.remove(&key) {
-                        self.finish(to, &read.request, CompStatus::Ok);
-                    }
-                }
-                self.taken(data)
+            Moved::Done => {}
+            Moved::Lost(_) => self.end_read(to, reader, CompStatus::LocalInvalidLkey),
+            Moved::Missing(status) => return Outcome::Sender(status),
+        }
+        if let Some(read) = self.reads.get_mut(&(to, reader)) {
+            read.progress = now;
+            read.received = read.received.saturating_add(data.length);
+            if read.received >= read.request.length {
+                self.end_read(to, reader, CompStatus::Ok);
             }
-            Moved::Lost(_) => {
-                if let Some(read) = self.reads.remove(&key) {
-                    self.finish(to, &read.request, CompStatus::LocalInvalidLkey);
-                }
-                self.taken(data)
-            }
-            Moved::Missing(status) => {
-                self.fail(now, data.connection, data.message, status);
-                None
-            }
+        }
+        self.conclude(data, Ok(()))
+    }
+
+    /// Ends a read, if it has not ended.
+    fn end_read(&mut self, port: PortId, reader: Reader, status: CompStatus) {
+        if let Some(read) = self.reads.remove(&(port, reader)) {
+            self.finish(port, &read.request, status);
         }
     }
 
     /// Does what the answer to a packet asks for.
     fn acknowledge(&mut self, now: Duration, port: PortId, ack: Ack) {
-        let sender = self.senders.get_mut(&ack.connection);
-        let Some(sender) = sender.filter(|sender| sender.from == port) else {
+        let connection = ack.connection.number;
+        let sender = self.senders.get_mut(&connection);
+        let Some(sender) =
+            sender.filter(|sender| sender.from == port && ack.connection.program == self.program)
+        else {
             return;
         };
         match ack.verdict {
@@ -618,7 +846,7 @@ impl<G: Guest> Cluster<G> {
             }
             Verdict::NotReady => match sender.not_ready(now, ack.psn) {
                 Progress::NotReady(message) => {
-                    self.fail(now, ack.connection, message, CompStatus::RemoteRnr);
+                    self.fail(now, connection, message, CompStatus::RemoteRnr);
                 }
                 _ => {
                     let due = sender.next_due_of(ack.psn);
@@ -627,11 +855,12 @@ impl<G: Guest> Cluster<G> {
             },
             Verdict::Failed(status) => {
                 if let Some(message) = sender.message_of(ack.psn) {
-                    self.fail(now, ack.connection, message, status);
+                    let status = CompStatus::try_from(status).unwrap_or(CompStatus::RemoteAbort);
+                    self.fail(now, connection, message, status);
                 }
             }
         }
-        self.activate(ack.connection);
+        self.activate(connection);
     }
 
     /// All of a message is acknowledged.
@@ -644,7 +873,7 @@ impl<G: Guest> Cluster<G> {
             if request.length > 0 {
                 return;
             }
-            self.reads.remove(&(port, request.qp, request.id));
+            self.reads.remove(&(port, reader(&request)));
         }
         self.finish(port, &request, CompStatus::Ok);
     }
@@ -661,16 +890,11 @@ impl<G: Guest> Cluster<G> {
         sender.last_used = now;
         match message.content {
             Content::Request(request) => {
-                self.reads.remove(&(port, request.qp, request.id));
+                self.reads.remove(&(port, reader(&request)));
                 self.finish(port, &request, status);
             }
-            Content::Response { qp, request, .. } => {
-                let content = Content::Failure {
-                    qp,
-                    request,
-                    status,
-                };
-                self.push(connection, content, 0);
+            Content::Response { reader, .. } => {
+                self.push(connection, Content::Failure { reader, status }, 0);
             }
             Content::Failure { .. } => {}
         }
@@ -729,10 +953,8 @@ impl<G: Guest> Cluster<G> {
             .filter(|(_, read)| now.saturating_sub(read.progress) > READ_TIMEOUT)
             .map(|(key, _)| *key)
             .collect();
-        for key in late {
-            if let Some(read) = self.reads.remove(&key) {
-                self.finish(key.0, &read.request, CompStatus::LocalUnrespRemote);
-            }
+        for (port, reader) in late {
+            self.end_read(port, reader, CompStatus::LocalUnrespRemote);
         }
         let any = !self.senders.is_empty() || !self.receivers.is_empty() || !self.reads.is_empty();
         self.sweep = any.then_some(now + SWEEP);
@@ -825,11 +1047,12 @@ impl<G> fmt::Debug for Cluster<G> {
     }
 }
 
-fn receiver_of<'a>(
-    receivers: &'a mut HashMap<u64, Receiver>,
-    data: &Data,
-) -> Option<&'a mut Receiver> {
-    receivers.get_mut(&data.connection)
+/// Who reads by a request.
+fn reader(request: &Request) -> Reader {
+    Reader {
+        qp: request.qp,
+        request: request.id,
+    }
 }
 
 /// Copies from segments of one guest's memory to segments of another's.

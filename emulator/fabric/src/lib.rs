@@ -20,6 +20,7 @@ mod sender;
 mod settings;
 mod window;
 
-pub use cluster::{Cluster, CopyError, Guest, PortId};
+pub use cluster::{Cluster, CopyError, Guest, LinkId, PortId};
 pub use network::{Network, NoPath, PathCounters};
+pub use packet::Frame;
 pub use settings::{PathSettings, Settings};

@@ -3,8 +3,13 @@
 //! What crosses the network.
 
 use efa_hw::io::CompStatus;
+use efa_model::QpId;
+use serde::{Deserialize, Serialize};
 
 use crate::cluster::PortId;
+
+/// Address of a device.
+pub(crate) type Address = [u8; 16];
 
 /// A packet.
 #[derive(Debug)]
@@ -26,11 +31,18 @@ pub(crate) enum Body {
     Datagram(Box<Datagram>),
 }
 
+/// A connection: the program that its sender is of, and a number that no other of it ever has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct ConnectionId {
+    pub(crate) program: u64,
+    pub(crate) number: u64,
+}
+
 /// A part of a message.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Data {
-    /// The connection, a number that no other ever has.
-    pub(crate) connection: u64,
+    /// The connection.
+    pub(crate) connection: ConnectionId,
     /// Number of the packet in the connection. It keeps it if it is sent again.
     pub(crate) psn: u64,
     /// Number of the message in the connection.
@@ -41,32 +53,103 @@ pub(crate) struct Data {
     pub(crate) length: u32,
 }
 
+/// What a part of a message says of the message.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Header {
+    /// Address of the sender.
+    pub(crate) peer: Address,
+    /// Queue pair of the sender.
+    pub(crate) peer_qp: u16,
+    pub(crate) subject: Subject,
+}
+
+/// What a message is about.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Subject {
+    /// Something for the receive queue of a queue pair.
+    Send { qp: u16, immediate: Option<u32> },
+    /// Something to write to memory, given by remote key and address.
+    Write {
+        qp: u16,
+        memory: (u32, u64),
+        length: u32,
+        immediate: Option<u32>,
+    },
+    /// Memory to read, given by remote key and address.
+    Read {
+        qp: u16,
+        memory: (u32, u64),
+        length: u32,
+        reader: Reader,
+    },
+    /// Memory that was read.
+    Response { reader: Reader },
+    /// Why memory can't be read, a [`CompStatus`].
+    Failure { reader: Reader, status: u8 },
+}
+
+/// Who reads memory: a queue pair, and its work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Reader {
+    pub(crate) qp: QpId,
+    pub(crate) request: u64,
+}
+
 /// The answer to a part of a message.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Ack {
-    pub(crate) connection: u64,
+    pub(crate) connection: ConnectionId,
     pub(crate) psn: u64,
     pub(crate) verdict: Verdict,
 }
 
 /// What became of a part of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Verdict {
     /// It is where it belongs.
     Taken,
     /// The receiver has no receive work request.
     NotReady,
-    /// The message ends like this.
-    Failed(CompStatus),
+    /// The message ends like this, a [`CompStatus`].
+    Failed(u8),
+}
+
+impl Verdict {
+    pub(crate) fn failed(status: CompStatus) -> Self {
+        Self::Failed(status.into())
+    }
 }
 
 /// An unreliable datagram.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Datagram {
-    pub(crate) peer: [u8; 16],
+    pub(crate) peer: Address,
     pub(crate) peer_qp: u16,
     pub(crate) qp: u16,
     pub(crate) qkey: u32,
     pub(crate) immediate: Option<u32>,
+    #[serde(with = "serde_bytes")]
     pub(crate) payload: Vec<u8>,
+}
+
+/// A packet for a device of another program, with all that the receiver has to know.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Frame {
+    pub(crate) from: Address,
+    pub(crate) to: Address,
+    pub(crate) path: u16,
+    pub(crate) body: FrameBody,
+}
+
+/// What a packet for another program is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum FrameBody {
+    Data {
+        data: Data,
+        header: Header,
+        #[serde(with = "serde_bytes")]
+        payload: Vec<u8>,
+    },
+    Ack(Ack),
+    Datagram(Box<Datagram>),
 }

@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-use efa_hw::io::CompStatus;
+use efa_hw::io::{CompStatus, OpType};
 use efa_model::{QpId, Request};
 
 use crate::{
     cluster::PortId,
-    packet::Data,
+    packet::{ConnectionId, Data, Header, Reader, Subject},
     window::{MOST, Window},
 };
 
@@ -40,6 +40,9 @@ pub(crate) struct Sender {
     pub(crate) from: PortId,
     pub(crate) to: PortId,
     pub(crate) qp: QpId,
+    id: ConnectionId,
+    /// Address of its device.
+    address: [u8; 16],
     messages: BTreeMap<u64, Message>,
     next_message: u64,
     /// Messages of which not all was sent.
@@ -78,19 +81,13 @@ pub(crate) enum Content {
     Request(Request),
     /// What a peer reads.
     Response {
-        /// The peer's queue pair.
-        qp: QpId,
-        /// Number of its request.
-        request: u64,
+        reader: Reader,
         /// Remote key and address.
         memory: (u32, u64),
     },
     /// Why it can't read it.
     Failure {
-        /// The peer's queue pair.
-        qp: QpId,
-        /// Number of its request.
-        request: u64,
+        reader: Reader,
         /// How its request ends.
         status: CompStatus,
     },
@@ -144,11 +141,19 @@ pub(crate) struct Expired {
 }
 
 impl Sender {
-    pub(crate) fn new(from: PortId, to: PortId, qp: QpId, first_path: u16) -> Self {
+    pub(crate) fn new(
+        id: ConnectionId,
+        (from, address): (PortId, [u8; 16]),
+        to: PortId,
+        qp: QpId,
+        first_path: u16,
+    ) -> Self {
         Self {
             from,
             to,
             qp,
+            id,
+            address,
             messages: BTreeMap::new(),
             next_message: 0,
             unsent: VecDeque::new(),
@@ -185,6 +190,44 @@ impl Sender {
         self.messages.get(&number)
     }
 
+    /// What each part of a message says of it.
+    pub(crate) fn header(&self, message: &Message) -> Header {
+        let subject = match &message.content {
+            Content::Request(request) => {
+                let (qp, immediate) = (request.peer_qp, request.immediate);
+                let (memory, length) = (request.remote, request.length);
+                match request.operation {
+                    OpType::Send => Subject::Send { qp, immediate },
+                    OpType::RdmaWrite => Subject::Write {
+                        qp,
+                        memory,
+                        length,
+                        immediate,
+                    },
+                    OpType::RdmaRead => Subject::Read {
+                        qp,
+                        memory,
+                        length,
+                        reader: Reader {
+                            qp: request.qp,
+                            request: request.id,
+                        },
+                    },
+                }
+            }
+            Content::Response { reader, .. } => Subject::Response { reader: *reader },
+            Content::Failure { reader, status } => Subject::Failure {
+                reader: *reader,
+                status: (*status).into(),
+            },
+        };
+        Header {
+            peer: self.address,
+            peer_qp: self.qp.number,
+            subject,
+        }
+    }
+
     /// Whether there is nothing to do.
     pub(crate) fn is_idle(&self) -> bool {
         self.messages.is_empty()
@@ -204,7 +247,7 @@ impl Sender {
             packet.due = now + (timeout * 2_u32.pow(packet.retries.min(6))).min(MAX_TIMEOUT);
             return Some(Outgoing {
                 again: true,
-                ..outgoing(psn, packet)
+                ..outgoing(self.id, psn, packet)
             });
         }
         // CAST: a small number.
@@ -241,7 +284,7 @@ impl Sender {
             retries: 0,
             queued: false,
         };
-        let outgoing = outgoing(psn, &packet);
+        let outgoing = outgoing(self.id, psn, &packet);
         self.in_flight.insert(psn, packet);
         self.last_used = now;
         Some(outgoing)
@@ -390,10 +433,10 @@ pub(crate) struct Limits {
     pub(crate) has_rate: bool,
 }
 
-fn outgoing(psn: u64, packet: &InFlight) -> Outgoing {
+fn outgoing(connection: ConnectionId, psn: u64, packet: &InFlight) -> Outgoing {
     Outgoing {
         data: Data {
-            connection: 0,
+            connection,
             psn,
             message: packet.message,
             offset: packet.offset,

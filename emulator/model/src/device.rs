@@ -21,8 +21,8 @@ use efa_hw::{
 };
 
 use crate::{
-    Arrival, Config, DmaError, Host, Landing, Overrides, Payload, ProtocolError, QpId, Queue,
-    QueueError, Refusal, Request, Rule, RuleId, Segment, State, TraceEvent, TransportEvent,
+    Arrival, Config, Counters, DmaError, Host, Landing, Overrides, Payload, ProtocolError, QpId,
+    Queue, QueueError, Refusal, Request, Rule, RuleId, Segment, State, TraceEvent, TransportEvent,
     admin_queue::{AdminQueue, Pending},
     aenq::Aenq,
     bars::{Bars, Doorbell},
@@ -333,6 +333,11 @@ impl Device {
             faults: self.faults.len(),
             faults_hit: self.faults.hits(),
         }
+    }
+
+    /// All counters of the statistics.
+    pub fn counters(&self) -> Counters {
+        self.firmware.statistics.counters()
     }
 
     /// Adds a rule for a fault.

@@ -48,5 +48,5 @@ pub use requester::{Payload, Request};
 pub use resources::{mr::Segment, qp::QpId};
 pub use responder::{Arrival, Content, Landing, Refusal};
 pub use state::{AdminState, HostInfoState, ResourceCounts, State};
-pub use statistics::TransportEvent;
+pub use statistics::{Counters, TransportEvent};
 pub use trace::TraceEvent;

@@ -11,6 +11,8 @@ use efa_hw::{
     },
 };
 
+use serde::Serialize;
+
 use crate::{
     Arrival, Content, Host,
     firmware::{Execute, Failure, Firmware},
@@ -24,6 +26,57 @@ pub(crate) struct Statistics {
     rdma_read: RdmaReadStats,
     rdma_write: RdmaWriteStats,
     network: NetworkStats,
+}
+
+/// All counters of a device, as its statistics have them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Bytes of payload sent.
+    pub tx_bytes: u64,
+    /// Packets sent.
+    pub tx_pkts: u64,
+    /// Bytes of payload received.
+    pub rx_bytes: u64,
+    /// Packets received.
+    pub rx_pkts: u64,
+    /// Packets received and dropped.
+    pub rx_drops: u64,
+    /// Packets received with the wrong Q_Key.
+    pub qkey_viol: u64,
+    /// Messages sent.
+    pub send_wrs: u64,
+    /// Bytes of them.
+    pub send_bytes: u64,
+    /// Messages received.
+    pub recv_wrs: u64,
+    /// Bytes of them.
+    pub recv_bytes: u64,
+    /// RDMA reads.
+    pub read_wrs: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// RDMA reads that failed.
+    pub read_wr_err: u64,
+    /// Bytes that peers have read.
+    pub read_resp_bytes: u64,
+    /// RDMA writes.
+    pub write_wrs: u64,
+    /// Bytes of them.
+    pub write_bytes: u64,
+    /// RDMA writes that failed.
+    pub write_wr_err: u64,
+    /// Bytes that peers have written.
+    pub write_recv_bytes: u64,
+    /// Packets sent again.
+    pub retrans_pkts: u64,
+    /// Bytes of them.
+    pub retrans_bytes: u64,
+    /// Packets that were not acknowledged in time.
+    pub retrans_timeout_events: u64,
+    /// Peers that did not respond.
+    pub unresponsive_remote_events: u64,
+    /// Paths that were given up.
+    pub impaired_remote_conn_events: u64,
 }
 
 /// What the transport did for a device, for its statistics.
@@ -61,6 +114,35 @@ impl Statistics {
                 add(&mut self.rdma_write.write_bytes, length);
                 add(&mut self.rdma_write.write_wr_err, 1 - one);
             }
+        }
+    }
+
+    /// All counters.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters {
+            tx_bytes: self.basic.tx_bytes,
+            tx_pkts: self.basic.tx_pkts,
+            rx_bytes: self.basic.rx_bytes,
+            rx_pkts: self.basic.rx_pkts,
+            rx_drops: self.basic.rx_drops,
+            qkey_viol: self.basic.qkey_viol,
+            send_wrs: self.messages.send_wrs,
+            send_bytes: self.messages.send_bytes,
+            recv_wrs: self.messages.recv_wrs,
+            recv_bytes: self.messages.recv_bytes,
+            read_wrs: self.rdma_read.read_wrs,
+            read_bytes: self.rdma_read.read_bytes,
+            read_wr_err: self.rdma_read.read_wr_err,
+            read_resp_bytes: self.rdma_read.read_resp_bytes,
+            write_wrs: self.rdma_write.write_wrs,
+            write_bytes: self.rdma_write.write_bytes,
+            write_wr_err: self.rdma_write.write_wr_err,
+            write_recv_bytes: self.rdma_write.write_recv_bytes,
+            retrans_pkts: self.network.retrans_pkts,
+            retrans_bytes: self.network.retrans_bytes,
+            retrans_timeout_events: self.network.retrans_timeout_events,
+            unresponsive_remote_events: self.network.unresponsive_remote_events,
+            impaired_remote_conn_events: self.network.impaired_remote_conn_events,
         }
     }
 

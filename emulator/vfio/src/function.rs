@@ -4,11 +4,11 @@
 
 use std::{
     fmt, io,
-    sync::Arc,
+    sync::{Arc, mpsc::Sender},
     time::{Duration, Instant},
 };
 
-use efa_fabric::{Cluster, CopyError, Guest, PathCounters, PortId, Settings};
+use efa_fabric::{Cluster, CopyError, Frame, Guest, LinkId, PathCounters, PortId, Settings};
 use efa_model::{Config, Device, DmaError, Host, TraceEvent};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -41,6 +41,8 @@ pub struct Fabric {
 
 struct State {
     cluster: Cluster<Link>,
+    // Where packets for other programs go.
+    links: Vec<Option<Sender<Frame>>>,
     // When there will be something to do.
     due: Option<Duration>,
 }
@@ -66,11 +68,13 @@ pub(crate) struct Link {
 }
 
 impl Fabric {
-    /// A network without devices. All times are times since `start`.
-    pub fn new(settings: Settings, seed: u64, start: Instant) -> Self {
+    /// A network without devices. `program` distinguishes this program from others of the same network. All times are
+    /// times since `start`.
+    pub fn new(settings: Settings, seed: u64, program: u64, start: Instant) -> Self {
         Self {
             state: Mutex::new(State {
-                cluster: Cluster::new(settings, seed),
+                cluster: Cluster::new(settings, seed, program),
+                links: Vec::new(),
                 due: None,
             }),
             due_changed: Condvar::new(),
@@ -93,6 +97,38 @@ impl Fabric {
         self.state.lock().cluster.paths().to_vec()
     }
 
+    /// The addresses of all devices of this program.
+    pub fn addresses(&self) -> Vec<[u8; 16]> {
+        self.state.lock().cluster.addresses()
+    }
+
+    /// How many devices of other programs there are.
+    pub fn remote_devices(&self) -> usize {
+        self.state.lock().cluster.remote_devices()
+    }
+
+    /// Takes note of another program with these devices, which gets its packets by `sender`.
+    pub fn join(&self, addresses: Vec<[u8; 16]>, sender: Sender<Frame>) -> LinkId {
+        let mut state = self.state.lock();
+        state.links.push(Some(sender));
+        state.cluster.join(addresses)
+    }
+
+    /// Takes note that another program is gone.
+    pub fn leave(&self, link: LinkId) {
+        let mut state = self.state.lock();
+        state.links[link.0] = None;
+        state.cluster.leave(link);
+    }
+
+    /// Takes a packet from another program.
+    pub fn accept(&self, link: LinkId, frame: Frame) {
+        let mut state = self.state.lock();
+        let now = self.start.elapsed();
+        state.cluster.accept(now, link, frame);
+        self.run(&mut state, now, PROMPT);
+    }
+
     /// Lets the devices and the network do what is due, whenever it is due. Never returns; it needs a thread of its own.
     pub fn run_timer(&self) -> ! {
         let mut state = self.state.lock();
@@ -103,7 +139,9 @@ impl Fabric {
             {
                 None => self.due_changed.wait(&mut state),
                 Some(Duration::ZERO) => {
-                    state.due = state.cluster.run(self.start.elapsed(), BATCH);
+                    let now = self.start.elapsed();
+                    state.due = state.cluster.run(now, BATCH);
+                    state.forward();
                     // Whoever waits for the devices gets them now.
                     MutexGuard::bump(&mut state);
                 }
@@ -121,12 +159,30 @@ impl Fabric {
         let result = state
             .cluster
             .with(port, now, |device, link| work(device, link, now));
-        let due = state.cluster.run(now, PROMPT);
+        self.run(&mut state, now, PROMPT);
+        result
+    }
+
+    /// Lets all do what is due, but no more than `budget`; the thread of the network does the rest.
+    fn run(&self, state: &mut State, now: Duration, budget: usize) {
+        let due = state.cluster.run(now, budget);
+        state.forward();
         if due != state.due {
             state.due = due;
             self.due_changed.notify_one();
         }
-        result
+    }
+}
+
+impl State {
+    /// Hands packets for other programs on.
+    fn forward(&mut self) {
+        for (link, frame) in self.cluster.take_frames() {
+            if let Some(Some(sender)) = self.links.get(link.0) {
+                // One for a program that is gone is lost.
+                let _ = sender.send(frame);
+            }
+        }
     }
 }
 

@@ -74,7 +74,7 @@ impl Machine {
         let tracer = Box::new(move |_, event: &_| {
             let _ = sender.send(format!("{event}"));
         });
-        let fabric = Arc::new(Fabric::new(Settings::default(), 1, Instant::now()));
+        let fabric = Arc::new(Fabric::new(Settings::default(), 1, 0, Instant::now()));
         let function = Arc::new(Function::new(&fabric, config, missing, tracer).unwrap());
         let listener = listen(&folder.path().join("socket")).unwrap();
         let mut server = Server::new(listener, Arc::clone(&function));

@@ -104,14 +104,25 @@ impl Net {
     }
 
     pub(crate) fn with_seed(profiles: &[Profile], settings: Settings, seed: u64) -> Self {
+        Self::of_program(profiles, settings, seed, 0)
+    }
+
+    /// The devices of a program, of which no two have the same numbers.
+    pub(crate) fn of_program(
+        profiles: &[Profile],
+        settings: Settings,
+        seed: u64,
+        program: u64,
+    ) -> Self {
         settings.check().unwrap();
         let mut net = Self {
-            cluster: Cluster::new(settings, seed),
+            cluster: Cluster::new(settings, seed, program),
             now: Duration::from_secs(1),
             drivers: Vec::new(),
         };
         for (number, profile) in profiles.iter().enumerate() {
-            let mut driver = Driver::with(Config::new(*profile, number as u32));
+            let mut driver =
+                Driver::with(Config::new(*profile, program as u32 * 100 + number as u32));
             let nobody = Device::new(Config::default());
             let device = std::mem::replace(&mut driver.device, nobody);
             let world = std::mem::take(&mut driver.world);
@@ -266,6 +277,11 @@ impl Net {
     /// Makes the handle by which a queue pair knows a device.
     pub(crate) fn handle(&mut self, qp: &Qp, port: PortId) -> u16 {
         let dest_addr = self.address(port);
+        self.handle_of(qp, dest_addr)
+    }
+
+    /// Makes the handle by which a queue pair knows an address.
+    pub(crate) fn handle_of(&mut self, qp: &Qp, dest_addr: [u8; 16]) -> u16 {
         let command = CreateAh {
             dest_addr,
             pd: qp.pd,

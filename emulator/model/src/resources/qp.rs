@@ -12,6 +12,7 @@ use efa_hw::{
     },
     io::RxDesc,
 };
+use serde::{Deserialize, Serialize};
 
 use super::{receive_queue::ReceiveQueue, send_queue::SendQueue, table::Table};
 use crate::{
@@ -52,7 +53,7 @@ pub(crate) struct Qp {
 }
 
 /// A queue pair that exists, and has not been reset or in error since it was looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct QpId {
     /// Its number.
     pub number: u16,
