@@ -616,10 +616,15 @@ fn emulators_join_and_leave() {
     let device = ["--device", &third];
     // Its first two devices have the numbers of the first emulator's.
     let mut second = Emulator::start(&["--join", &address, device[0], device[1], "-v"]);
-    thread::sleep(Duration::from_millis(100));
+    let log = second.child.as_mut().unwrap().stderr.take().unwrap();
+    let refused = BufReader::new(log)
+        .lines()
+        .map_while(Result::ok)
+        .find(|line| line.contains("give each a number of its own"));
+    assert!(refused.is_some());
     remote_devices(&first, 0);
     second.signal(Signal::TERM);
-    assert!(second.end().1.contains("give each a number of its own"));
+    second.end();
 
     let mut other = program();
     let control = folder.path().join("control");
