@@ -7,7 +7,7 @@ import struct
 
 import objects
 from harness import Cases, as_another_user, attempt
-from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Scattered, dmabuf, heap
+from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Scattered, dmabuf, heap, scattered_dmabuf
 from objects import IoctlMemoryRegion, object_handle
 from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, pointer_in, pointer_out
 
@@ -382,9 +382,9 @@ PARTS = ((0, 0), (0, 1), (8, 16), (1, 4095), (1, PAGE), (PAGE, PAGE), (0, 2 * PA
 for start, length in PARTS:
     cases.add(f"{length} bytes at {start}", lambda s, start=start, length=length: dma(s, one, start, length))
 for count in (2, 4, 5, 64, 513):
-    cases.add(f"{count} scattered pages", lambda s, count=count: dma(s, lambda: dmabuf([0] * count), 0, count * PAGE))
-cases.add("a part of it", lambda s: dma(s, lambda: dmabuf([0] * 8), 2 * PAGE, 3 * PAGE))
-cases.add("a part of it, unaligned", lambda s: dma(s, lambda: dmabuf([0] * 8), 2 * PAGE + 8, 3 * PAGE))
+    cases.add(f"{count} scattered pages", lambda s, count=count: dma(s, lambda: scattered_dmabuf(count), 0, count * PAGE))
+cases.add("a part of it", lambda s: dma(s, lambda: scattered_dmabuf(8), 2 * PAGE, 3 * PAGE))
+cases.add("a part of it, unaligned", lambda s: dma(s, lambda: scattered_dmabuf(8), 2 * PAGE + 8, 3 * PAGE))
 for value in (0, 8, PAGE, 1 << 60):
     cases.add(f"iova {value:#x}", lambda s, value=value: dma(s, one, iova=value))
 cases.add("of the system's heap", lambda s: dma(s, lambda: heap(PAGE)))

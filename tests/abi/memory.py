@@ -105,6 +105,15 @@ def dmabuf(pages, size=1):
         os.close(file)
 
 
+# DMA-API debugging counts to 7 mappings of the same page at a time, and warns of more.
+MAPPINGS = 7
+
+
+def scattered_dmabuf(count):
+    """A DMA buffer of pages most of which are certainly no neighbours."""
+    return dmabuf([page // MAPPINGS for page in range(count)], count)
+
+
 def heap(length):
     """A DMA buffer of the system's heap."""
     request = bytearray(struct.pack("<QIIQ", length, 0, os.O_RDWR | os.O_CLOEXEC, 0))
