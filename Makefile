@@ -21,6 +21,7 @@ help:
 	@echo 'make lint        format, warnings and the laws of the project'
 	@echo 'make test-host   the tests that need no guest'
 	@echo 'make test-asan   the same with AddressSanitizer, if there is a nightly toolchain'
+	@echo 'make fuzz        attacks on the emulated device that a fuzzer makes up, for SECONDS=600'
 	@echo 'make test-tools  the tests of the tools'
 	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
 	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR='
@@ -58,6 +59,10 @@ emulator clean distclean:
 .PHONY: lint test-host test-asan test-tools
 lint test-host test-asan test-tools:
 	@tools/check $@
+
+.PHONY: fuzz
+fuzz:
+	@tools/check fuzz $(SECONDS:%=--seconds %)
 
 .PHONY: kselftest stress rdma-core
 kselftest stress rdma-core:

@@ -102,14 +102,36 @@ def c_module(release):
     return cache.make(folder, "Linux's C driver", 0.2, build) / "efa" / "efa.ko"
 
 
-def cargo(log, what, *arguments, after=()):
+def cargo(log, what, *arguments, after=(), manifest="Cargo.toml", environment=None):
     """Runs the toolroot's cargo on the workspace emulator/; AFTER is what follows cargo's own arguments."""
     home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
     configuration = [(file, f"{CARGO}/config.toml", "ro") for file in (home / "config.toml", home / "config") if file.is_file()]
     binds = [(cache.clone_folder("emulator"), BUILD, "rw"), (cache.folder("cargo"), CARGO, "rw"), *configuration[:1]]
-    environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target"}
-    command = ["cargo", *arguments, "--locked", "--manifest-path", "/efa-rs/emulator/Cargo.toml", *after]
+    environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", **(environment or {})}
+    command = ["cargo", *arguments, "--locked", "--manifest-path", f"/efa-rs/emulator/{manifest}", *after]
     steps.run(in_toolroot(command, binds, environment), log, what)
+
+
+# What tells libFuzzer which code an input reaches. No option of rustc's that only a nightly has.
+COVERAGE = (
+    "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
+    " -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing -Ccodegen-units=1"
+)
+
+
+def fuzz(log, target, seconds):
+    """Builds a fuzz target and runs it for so long; what it has found is kept for the next time."""
+    triple = "x86_64-unknown-linux-gnu"
+    arguments = ("build", "--release", "--bin", target, "--target", triple)
+    environment = {"RUSTFLAGS": COVERAGE, "CXX": "clang++-19", "CARGO_TARGET_DIR": f"{BUILD}/fuzz"}
+    cargo(log, "Building the fuzz target", *arguments, manifest="fuzz/Cargo.toml", environment=environment)
+    folder = cache.clone_folder("emulator")
+    (folder / "corpus" / target).mkdir(parents=True, exist_ok=True)
+    command = [
+        *(f"{BUILD}/fuzz/{triple}/release/{target}", f"-max_total_time={seconds}", "-max_len=4096", "-timeout=60"),
+        *("-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={BUILD}/{target}-", f"{BUILD}/corpus/{target}"),
+    ]
+    steps.run(in_toolroot(command, [(folder, BUILD, "rw")]), log, f"Fuzzing {target}, whose findings are in {folder},")
 
 
 def has_nightly():

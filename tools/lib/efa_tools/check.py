@@ -83,6 +83,7 @@ def everything():
         module("c", stock),
         ("tests of the tools", suite.test_tools),
         ("host tests with AddressSanitizer", suite.test_asan),
+        ("fuzzing", lambda: suite.fuzz(30)),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),

@@ -113,6 +113,8 @@ def check_command():
     suites.add_parser("test-host", help="the tests that need no guest")
     suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")
     suites.add_parser("test-tools", help="the tests of the tools")
+    fuzz = suites.add_parser("fuzz", help="attacks on the emulated device that a fuzzer makes up")
+    fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="how long (default: 600)")
     for name, text in (
         ("kselftest", "the kernel selftests in a guest"),
         ("stress", "the long ones of the kernel selftests"),
@@ -141,6 +143,8 @@ def check_command():
             jobs = [("host tests with AddressSanitizer", suite.test_asan)]
         case "test-tools":
             jobs = [("tests of the tools", suite.test_tools)]
+        case "fuzz":
+            jobs = [("fuzzing", lambda: suite.fuzz(arguments.seconds))]
         case "kselftest":
             jobs = [job(arguments.driver, arguments.flavour) for job in (check.kselftest, check.bounce)]
         case "stress":

@@ -110,6 +110,16 @@ def test_asan():
     return cargo_tally(name, lambda log: build.nightly(log, "-Zsanitizer=address", *arguments))
 
 
+def fuzz(seconds):
+    """Attacks on the emulated device that look for code that none has reached."""
+
+    def action():
+        with build.emulator_lock(), steps.step(f"fuzzing for {seconds} s") as log:
+            build.fuzz(log, "data_path", seconds)
+
+    return attempt(f"{seconds} s of fuzzing find nothing", action)
+
+
 def test_tools():
     """The tests of the tools."""
     command = [sys.executable, "-m", "unittest", "discover", "--start-directory", str(cache.CLONE / "tests" / "tools"), "--verbose"]

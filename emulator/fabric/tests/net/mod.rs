@@ -12,7 +12,7 @@ use std::time::Duration;
 use efa_fabric::{Cluster, CopyError, Guest, PortId, Settings};
 use efa_hw::{
     admin::{
-        CtrlBuffInfo,
+        CtrlBuffInfo, Status,
         ah::CreateAh,
         cq::{CqCaps1, CqCaps2, CreateCq},
         mr::{PageList, RegMr, RegMrFlags, RegMrPermissions},
@@ -494,6 +494,22 @@ impl Net {
         req_id
     }
 
+    /// Posts a descriptor that need not be the whole of a receive work request.
+    pub(crate) fn put_receive(&mut self, qp: &mut Qp, desc: &RxDesc) {
+        let at = qp.rq + u64::from(qp.posted % DEPTH) * 16;
+        qp.posted = qp.posted.wrapping_add(1);
+        self.cluster
+            .with_guest(qp.port, |world| world.write(at, &desc.encode()));
+        self.ring_receive(qp);
+    }
+
+    /// Moves a queue pair to another state if the device lets it.
+    pub(crate) fn try_modify(&mut self, qp: &mut Qp, state: QpState) {
+        self.driver(qp.port, |driver| {
+            let _ = try_modify(driver, qp, state);
+        });
+    }
+
     /// Makes what is oldest in a receive queue the middle of a work request.
     pub(crate) fn spoil_receive(&mut self, qp: &Qp) {
         let at = qp.rq;
@@ -562,6 +578,10 @@ impl Net {
 }
 
 fn modify(driver: &mut Driver, qp: &mut Qp, state: QpState) {
+    try_modify(driver, qp, state).unwrap();
+}
+
+fn try_modify(driver: &mut Driver, qp: &mut Qp, state: QpState) -> Result<(), Status> {
     let command = ModifyQp {
         modify_mask: ModifyQpMask {
             qp_state: true,
@@ -573,9 +593,17 @@ fn modify(driver: &mut Driver, qp: &mut Qp, state: QpState) {
         qkey: QKEY,
         ..ModifyQp::default()
     };
-    driver.execute(&command).unwrap();
+    driver.execute(&command)?;
     if state == QpState::Reset {
         (qp.sent, qp.posted) = (0, 0);
+    }
+    Ok(())
+}
+
+impl Qp {
+    /// Its doorbells: of the send queue and of the receive queue.
+    pub(crate) fn doorbells(&self) -> [u64; 2] {
+        [self.sq_doorbell, self.rq_doorbell]
     }
 }
 

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A program that may write anything to its queues and doorbells, and change its objects meanwhile.
+
+use std::time::Duration;
+
+use efa_fabric::{PathSettings, Settings};
+use efa_hw::{
+    admin::{
+        ah::DestroyAh,
+        mr::{DeregMr, RegMrPermissions},
+        qp::{QpState, QpType},
+    },
+    io::{RxDesc, RxLkeyCtrl},
+};
+use efa_model::Profile;
+
+use crate::net::{DEPTH, Net, PAGE, Qp, Region, Send, pattern};
+
+/// Bytes of an attacker, as values of the sizes that are wanted; zeroes behind their end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        *first
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes([(); 4].map(|()| self.byte()))
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from(self.u32()) << 32 | u64::from(self.u32())
+    }
+
+    /// The good value, most of the time; else one that is near, or any.
+    fn near(&mut self, good: u64) -> u64 {
+        match self.byte() {
+            0..=191 => good,
+            192..=223 => good.wrapping_add(u64::from(self.byte()) * 64),
+            224..=239 => good.wrapping_sub(u64::from(self.byte()) + 1),
+            _ => self.u64(),
+        }
+    }
+}
+
+/// What an attacker has, and the memory that nothing may touch.
+struct Attack {
+    net: Net,
+    qps: Vec<Qp>,
+    regions: Vec<Region>,
+    /// Memory that is mapped for each device, but in no region that peers or queue pairs may write.
+    precious: Vec<(Region, Vec<u8>)>,
+}
+
+impl Attack {
+    fn new(settings: Settings) -> Self {
+        let mut net = Net::new(&[Profile::Efa3; 2], settings);
+        let (mut a, mut b) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
+        let (mut c, mut d) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
+        net.introduce(&mut a, &mut b);
+        net.introduce(&mut c, &mut d);
+        let qps = vec![a, b, c, d];
+        let regions = qps.iter().map(|qp| net.region(qp, 5, 100)).collect();
+        let read_only = RegMrPermissions {
+            remote_read_enable: true,
+            ..RegMrPermissions::default()
+        };
+        let mut precious = Vec::new();
+        for (index, qp) in qps.iter().enumerate() {
+            let region = net.region_with(qp, 2, 0, read_only);
+            let bytes = pattern(2 * PAGE as usize, index as u64 + 1);
+            net.fill(&region, 0, &bytes);
+            precious.push((region, bytes));
+        }
+        Self {
+            net,
+            qps,
+            regions,
+            precious,
+        }
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) {
+        let choice = input.byte();
+        let index = usize::from(input.byte()) % self.qps.len();
+        // Its peer, most of the time.
+        let other = input.near(index as u64 ^ 1) as usize % self.qps.len();
+        let peer = self.qps[other].clone();
+        let (own, theirs) = (self.regions[index].clone(), self.regions[other].clone());
+        let victim = self.precious[other].0.clone();
+        let qp = &mut self.qps[index];
+        match choice % 12 {
+            0..=3 => {
+                let target = if input.byte() < 32 { &victim } else { &theirs };
+                let length = input.u32() % 20_000;
+                let length = input.near(length.into()) as u32;
+                let send = Send {
+                    operation: input.near((choice % 3).into()) as u8,
+                    immediate: (choice & 64 != 0).then_some(7),
+                    buffers: vec![
+                        (
+                            input.near(own.iova),
+                            input.near(length.into()) as u32,
+                            input.near(own.lkey.into()) as u32,
+                        );
+                        input.near(1) as usize % 4
+                    ],
+                    inline: (input.byte() < 16).then(|| vec![0x55; usize::from(input.byte())]),
+                    remote: (choice % 3 != 0).then(|| {
+                        (
+                            input.near(target.iova),
+                            input.near(length.into()) as u32,
+                            input.near(target.rkey.into()) as u32,
+                        )
+                    }),
+                    ah: Some(input.near(qp.ah.into()) as u16),
+                    peer_qp: input.near(peer.number.into()) as u16,
+                    qkey: None,
+                };
+                self.net.post(qp, &send);
+            }
+            4 => {
+                let bytes: Vec<_> = (0..128).map(|_| input.byte()).collect();
+                self.net.put_raw(qp, &bytes);
+                self.net.ring_send(qp);
+            }
+            5 | 6 => {
+                let desc = RxDesc {
+                    buf_addr: input.near(own.iova),
+                    req_id: 1,
+                    length: input.near(8928) as u16,
+                    lkey_ctrl: RxLkeyCtrl {
+                        lkey: input.near(own.lkey.into()) as u32,
+                        first: input.near(1) & 1 != 0,
+                        last: input.near(1) & 1 != 0,
+                    },
+                };
+                self.net.put_receive(qp, &desc);
+            }
+            7 => {
+                let (offset, value) = (input.u64() % (1 << 24), input.u32());
+                let doorbell = if input.byte() < 128 {
+                    qp.doorbells()[usize::from(choice >> 7)]
+                } else {
+                    offset
+                };
+                let port = qp.port;
+                self.net.doorbell(port, doorbell, value);
+            }
+            8 => {
+                let states = [QpState::Err, QpState::Sqd, QpState::Rts, QpState::Reset];
+                let state = states[usize::from(input.byte()) % 4];
+                self.net.try_modify(qp, state);
+            }
+            9 => {
+                for state in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts] {
+                    self.net.try_modify(qp, state);
+                }
+            }
+            10 => {
+                let (port, l_key) = (qp.port, own.lkey);
+                let (ah, pd) = (qp.ah, qp.pd);
+                let gone = input.byte() % 4;
+                self.net.driver(port, |driver| {
+                    // Either may be gone already.
+                    let _ = match gone {
+                        0 => driver.execute(&DeregMr { l_key }).map(|_| ()),
+                        1 => driver.execute(&DestroyAh { ah, pd }).map(|_| ()),
+                        _ => Ok(()),
+                    };
+                });
+                if gone == 2 {
+                    let qp = qp.clone();
+                    self.regions[index] = self.net.region(&qp, 5, 100);
+                }
+            }
+            _ => {
+                let time = Duration::from_micros(u64::from(input.u32()) % 20_000);
+                self.net.run_for(time);
+            }
+        }
+    }
+
+    /// Nothing that the attacker may not write has changed.
+    fn check(&mut self) {
+        for index in 0..self.precious.len() {
+            let (region, bytes) = self.precious[index].clone();
+            assert!(
+                self.net.content(&region, 0, bytes.len()) == bytes,
+                "memory of {region:?} has changed"
+            );
+        }
+    }
+}
+
+/// Plays an attack.
+pub(crate) fn play(data: &[u8]) {
+    let mut input = Input(data);
+    let mut settings = Settings::default();
+    if input.byte() & 1 != 0 {
+        settings.loss = 0.2;
+        settings.delay_us = 10.0;
+        settings.jitter_us = 30.0;
+        settings.path = vec![PathSettings {
+            down: true,
+            ..PathSettings::default()
+        }];
+    }
+    let mut attack = Attack::new(settings);
+    let mut steps = 0;
+    while !input.0.is_empty() && steps < 4 * usize::from(DEPTH) {
+        attack.step(&mut input);
+        attack.net.run();
+        steps += 1;
+    }
+    attack.net.run_for(Duration::from_secs(30));
+    attack.check();
+    // And both devices still work.
+    let (mut a, mut b) = (attack.net.qp(0, QpType::Srd), attack.net.qp(1, QpType::Srd));
+    attack.net.cluster.set(Settings::default());
+    attack.net.introduce(&mut a, &mut b);
+    let (from, to) = (attack.net.region(&a, 4, 0), attack.net.region(&b, 4, 0));
+    let bytes = pattern(10_000, 3);
+    attack.net.fill(&from, 0, &bytes);
+    attack
+        .net
+        .post(&mut a, &Send::write(&b, &from, &to, 10_000));
+    assert_eq!(attack.net.wait(&mut a).status, 0);
+    assert!(attack.net.content(&to, 0, 10_000) == bytes);
+}
