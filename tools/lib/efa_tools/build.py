@@ -128,7 +128,7 @@ def fuzz(log, target, seconds):
     folder = cache.clone_folder("emulator")
     (folder / "corpus" / target).mkdir(parents=True, exist_ok=True)
     command = [
-        *(f"{BUILD}/fuzz/{triple}/release/{target}", f"-max_total_time={seconds}", "-max_len=4096", "-timeout=60"),
+        *(f"{BUILD}/fuzz/{triple}/release/{target}", f"-max_total_time={seconds}", "-max_len=4096", "-len_control=0", "-timeout=60"),
         *("-rss_limit_mb=2048", "-print_final_stats=1", f"-artifact_prefix={BUILD}/{target}-", f"{BUILD}/corpus/{target}"),
     ]
     steps.run(in_toolroot(command, [(folder, BUILD, "rw")]), log, f"Fuzzing {target}, whose findings are in {folder},")
