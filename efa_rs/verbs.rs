@@ -232,8 +232,8 @@ impl rdma::Provider for Efa {
         mr::register(self, pd, request, udata).inspect_err(|_| self.errors.reg_mr_err.increment())
     }
 
-    fn dereg_mr(&self, mr: &mr::Mr) -> Result {
-        mr::deregister(mr)
+    fn dereg_mr(&self, mr: &mr::Mr, lkey: u32) -> Result {
+        mr::deregister(self, mr, lkey)
     }
 
     fn mmap_failed(&self) {

@@ -15,7 +15,8 @@ use super::{
     context::Context,
     details::{
         Described,
-        Details, //
+        Details,
+        QUEUE_DETAILS, //
     },
     device::provider,
     object::Object,
@@ -39,7 +40,7 @@ pub(super) struct CqData<T> {
 }
 
 /// A completion queue with its provider's data.
-pub(super) type Cq<T> = Object<Described<ffi::ib_cq>, CqData<<T as Provider>::Cq>>;
+pub(super) type Cq<T> = Object<Described<ffi::ib_cq, QUEUE_DETAILS>, CqData<<T as Provider>::Cq>>;
 
 /// Who is told of the completions of a queue. May outlive the queue, and then nobody is.
 #[pin_data]
@@ -126,7 +127,7 @@ pub(crate) struct NewCq<T> {
     /// Number of entries.
     pub(crate) entries: u32,
     /// What to tell of it.
-    pub(crate) details: Details,
+    pub(crate) details: Details<QUEUE_DETAILS>,
 }
 
 impl<T: Provider> Ops<T> {

@@ -15,7 +15,8 @@ use kernel::{
 use super::{
     details::{
         Described,
-        Details, //
+        Details,
+        MR_DETAILS, //
     },
     device::{
         dma_device,
@@ -33,7 +34,7 @@ use super::{
 use crate::ffi;
 
 /// A memory region with its provider's data.
-type Mr<T> = Object<Described<ffi::efa_mr_object>, <T as Provider>::Mr>;
+type Mr<T> = Object<Described<ffi::efa_mr_object, MR_DETAILS>, <T as Provider>::Mr>;
 
 /// What a memory region may be used for, besides sending from it.
 #[derive(Clone, Copy)]
@@ -142,7 +143,7 @@ pub(crate) struct NewMr<T> {
     /// Key by which peers refer to it.
     pub(crate) rkey: u32,
     /// What to tell of it.
-    pub(crate) details: Details,
+    pub(crate) details: Details<MR_DETAILS>,
     /// The interconnects that it is reached by, for the driver's own method.
     pub(crate) interconnects: Interconnects,
 }
@@ -204,7 +205,7 @@ impl<T: Provider> Ops<T> {
             // SAFETY: See the documentation of `ops`. The object was made by `register`; if its
             // destruction succeeds, the core does not use it after this call.
             unsafe {
-                provider::<T>((*mr).device).dereg_mr(Mr::<T>::data(object))?;
+                provider::<T>((*mr).device).dereg_mr(Mr::<T>::data(object), (*mr).lkey)?;
                 drop(Mr::<T>::take(object));
                 drop(KBox::from_raw(mr.cast::<Mr<T>>()));
             }

@@ -154,8 +154,8 @@ pub(crate) trait Provider: Send + Sync + Sized + 'static {
         udata: &Udata<'_>,
     ) -> Result<NewMr<Self::Mr>>;
 
-    /// Destroys a memory region, which lives on if this fails.
-    fn dereg_mr(&self, mr: &Self::Mr) -> Result;
+    /// Destroys a memory region by its key, which lives on if this fails.
+    fn dereg_mr(&self, mr: &Self::Mr, lkey: u32) -> Result;
 
     /// Told that a process could not map something.
     fn mmap_failed(&self);

@@ -12,7 +12,8 @@ use super::{
     cq::Cq,
     details::{
         Described,
-        Details, //
+        Details,
+        QUEUE_DETAILS, //
     },
     device::provider,
     object::Object,
@@ -29,7 +30,7 @@ use crate::{
 };
 
 /// A queue pair with its provider's data.
-pub(super) type Qp<T> = Object<Described<ffi::ib_qp>, <T as Provider>::Qp>;
+pub(super) type Qp<T> = Object<Described<ffi::ib_qp, QUEUE_DETAILS>, <T as Provider>::Qp>;
 
 /// Transport of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -115,7 +116,7 @@ pub(crate) struct NewQp<T> {
     /// Its number.
     pub(crate) qp_num: u32,
     /// What to tell of it.
-    pub(crate) details: Details,
+    pub(crate) details: Details<QUEUE_DETAILS>,
 }
 
 /// State of a queue pair.

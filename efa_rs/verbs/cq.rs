@@ -259,14 +259,14 @@ pub(super) fn create(
             _doorbell_entry: doorbell_entry,
         },
         entries: request.entries,
-        details: Details::new(
-            &[c"cq_idx", c"entry_size", c"ring_size", c"db_offset"],
-            [
+        details: Details {
+            names: &[c"cq_idx", c"entry_size", c"ring_size", c"db_offset"],
+            values: [
                 created.cq_idx.into(),
                 command.cq_entry_size.into(),
                 size as u64,
                 created.db_offset.into(),
             ],
-        ),
+        },
     })
 }

@@ -12,10 +12,7 @@ use super::{
     Efa, //
 };
 use crate::{
-    com::{
-        AdminQueue,
-        Pages, //
-    },
+    com::Pages,
     hw::admin::mr::{
         RegMr,
         RegMrFlags,
@@ -35,11 +32,7 @@ use crate::{
 };
 
 /// A memory region.
-pub(crate) struct Mr {
-    admin: Arc<AdminQueue>,
-    l_key: u32,
-    umem: Arc<Umem>,
-}
+pub(crate) struct Mr(Arc<Umem>);
 
 /// Creates a memory region.
 ///
@@ -105,16 +98,12 @@ pub(super) fn register(
         Ok(registered) => Ok(NewMr {
             lkey: registered.l_key,
             rkey: registered.r_key,
-            details: Details::new(
-                &[c"page_size", c"pages"],
-                [page_size, umem.page_count(page_size) as u64],
-            ),
-            interconnects: interconnects(&registered),
-            data: Mr {
-                admin: efa.admin.clone(),
-                l_key: registered.l_key,
-                umem,
+            details: Details {
+                names: &[c"page_size", c"pages"],
+                values: [page_size, umem.page_count(page_size) as u64],
             },
+            interconnects: interconnects(&registered),
+            data: Mr(umem),
         }),
         Err(error) => {
             if error.device_may_use_memory() {
@@ -149,12 +138,12 @@ fn interconnects(registered: &RegMrResponse) -> Interconnects {
 /// # Errors
 ///
 /// Those of the admin command if the device refuses; the region lives on.
-pub(super) fn deregister(mr: &Mr) -> Result {
-    match mr.admin.deregister_mr(mr.l_key) {
+pub(super) fn deregister(efa: &Efa, mr: &Mr, lkey: u32) -> Result {
+    match efa.admin.deregister_mr(lkey) {
         Err(error) if error.is_unanswered() => {
-            mr.admin
+            efa.admin
                 .quarantine()
-                .keep(mr.admin.dev(), "a memory region", mr.umem.clone());
+                .keep(efa.admin.dev(), "a memory region", mr.0.clone());
             Ok(())
         }
         result => Ok(result?),

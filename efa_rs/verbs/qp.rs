@@ -232,20 +232,20 @@ pub(super) fn create(
             cap: request.cap,
         },
         qp_num: created.qp_num.into(),
-        details: Details::new(
-            &[
+        details: Details {
+            names: &[
                 c"qp_handle",
                 c"sq_ring_size",
                 c"rq_ring_size",
                 c"llq_offset",
             ],
-            [
+            values: [
                 created.qp_handle.into(),
                 command.sq_ring_size.into(),
                 command.rq_ring_size.into(),
                 created.llq_descriptors_offset.into(),
             ],
-        ),
+        },
     })
 }
 
