@@ -27,7 +27,7 @@ help:
 	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
 	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR='
-	@echo 'make check-debug all of these on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
+	@echo 'make check-debug the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
 	@echo 'make bench       what the Rust driver costs compared with the C driver           FLAVOUR='
 	@echo 'make clean       removes what was built of this clone'
 	@echo 'make distclean   removes the whole cache'

@@ -66,13 +66,15 @@ def check_debug(driver):
 
 
 def everything():
-    """In an order in which what is built early is what others wait for."""
+    """In an order in which what others wait for is built early, and what takes longest is not what all wait for in the end."""
     cloud, stock = toolroot.FLAVOURS
     laws, rustfmt, clippy_emulator, clippy_module = lint()
     combinations = [(driver, flavour) for flavour in (cloud, stock) for driver in ("rust", "c")]
     return [
         module("rust", cloud),
         ("emulator", lambda: suite.attempt("emulator", build.emulator)),
+        # Its kernel takes as long as all the rest up to the guests.
+        module("rust", toolroot.DEBUG),
         module("rust", stock),
         ("host tests", suite.test_host),
         laws,
@@ -84,6 +86,7 @@ def everything():
         ("tests of the tools", suite.test_tools),
         ("host tests with AddressSanitizer", suite.test_asan),
         ("fuzzing", lambda: suite.fuzz(30)),
+        *check_debug("rust"),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
