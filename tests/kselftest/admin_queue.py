@@ -12,7 +12,8 @@ from uverbs import opened
 # So many processes have to keep so many commands in flight.
 PROCESSES = 64
 IN_FLIGHT = 16
-DELAY_MS = 50
+# So slow that the others send theirs meanwhile, on a slow kernel, too, and much less than a command may take.
+DELAY_MS = 100
 
 # Entries of the driver's ring of events.
 AENQ_DEPTH = 16
