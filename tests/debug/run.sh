@@ -18,4 +18,5 @@ for runtime in /sys/kernel/debug/sched/*_server/cpu*/runtime; do
 done
 
 (($#)) && programs=("$@")
+export EFA_SLOW_KERNEL=4
 kselftest_override_timeout=${kselftest_override_timeout:-1800} exec ./run.sh "${programs[@]}"
