@@ -98,6 +98,18 @@ class Guest(unittest.TestCase):
         result = vm("--guests", "2", talk)
         self.assertEqual((result.returncode, result.stdout), (0, "guest0: hello\n"), result.stderr)
 
+    def test_the_end_of_the_leader_is_the_end_of_all(self):
+        # The others end when they see it end, as they are connected with it.
+        follow = "python3 -c 'import socket; c = socket.create_server((\"\", 4000)).accept()[0]; print(c.recv(9))'"
+        lead = "until exec 3<>/dev/tcp/guest1/4000; do sleep 0.1; done; echo done; exit 6"
+        result = vm("--guests", "2", "--leader", f"if [ $EFA_GUEST = 1 ]; then {follow}; else bash -c '{lead}' 2>/dev/null; fi")
+        self.assertEqual((result.returncode, sorted(result.stdout.splitlines())), (6, ["done", "guest1: b''"]), result.stderr)
+
+    def test_a_leader_that_is_left_alone_fails_the_run(self):
+        result = vm("--guests", "2", "--leader", "if [ $EFA_GUEST = 1 ]; then echo no room; exit 3; fi; sleep 1000")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, r"(?s)no room\nGuest 1 ended while guest 0 still ran")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -50,6 +50,7 @@ def vm():
     )
     add_combination(parser, ("rust", "c", "none"))
     parser.add_argument("--guests", type=positive, default=1, metavar="N", help="how many guests (default: 1)")
+    parser.add_argument("--leader", action="store_true", help="the end of the command in guest 0 is the end of all guests")
     parser.add_argument(
         "--device",
         dest="devices",

@@ -24,6 +24,10 @@ BOOT_LIMIT = 120
 # The same for the debug kernel, which takes five times as long.
 DEBUG_BOOT_LIMIT = 600
 BOOT_ATTEMPTS = 3
+# Seconds that the other guests have to end once the one that leads them has.
+FOLLOW_LIMIT = 20
+# Seconds that guest 0 may go on when another guest has ended: both may be about to end, on a busy host.
+AGREE_LIMIT = 10
 
 
 class BootStalled(Failure):
@@ -39,6 +43,8 @@ class Options:
     flavour: str = "cloud-amd64"
     devices: list[str] = field(default_factory=list)
     guests: int = 1
+    # The end of guest 0's command is the end of all: the others serve it, see tests/interop/guests.py.
+    leader: bool = False
     timeout: float = 600
     memory: str = "1G"
     cpus: int = 2
@@ -70,6 +76,7 @@ class Run:
         (self.shared / "out").mkdir(parents=True)
         self.processes = {}
         self.copiers = []
+        self.first_end = None
         if modules := build.modules(self.release):
             shutil.copytree(modules, self.shared / "modules", ignore=shutil.ignore_patterns("build", "efa.ko"))
         # Copies: another run may rebuild these meanwhile.
@@ -183,7 +190,8 @@ class Run:
 
     def copy_output(self, guest, stream):
         """Passes on what the command prints, and keeps it."""
-        prefix = f"guest{guest}: ".encode() if self.options.guests > 1 else b""
+        # The leader speaks for all.
+        prefix = f"guest{guest}: ".encode() if guest or self.options.guests > 1 and not self.options.leader else b""
         with open(self.folder / f"guest{guest}.output.log", "wb", buffering=0) as log:
             for line in stream:
                 log.write(line)
@@ -208,7 +216,29 @@ class Run:
             emulator = self.processes.get("efa-emu")
             if emulator and emulator.poll() is not None:
                 raise Failure(f"{steps.tail(self.folder / 'efa-emu.log')}\nefa-emu ended during the run: see above.")
+            if self.options.leader and (late := self.left_alone(guests)):
+                raise Failure(late)
             time.sleep(0.05)
+
+    def left_alone(self, guests):
+        """What is wrong if a guest outlives the one that it works with, if that is so."""
+        ended, running = [], []
+        for guest, process in enumerate(guests):
+            (running if process.poll() is None else ended).append(guest)
+        if not ended or not running:
+            return None
+        self.first_end = self.first_end or time.monotonic()
+        since = time.monotonic() - self.first_end
+        if 0 not in running:
+            if since < FOLLOW_LIMIT:
+                return None
+            log = self.folder / f"guest{running[0]}.console.log"
+            return f"Guest {running[0]} did not end within {FOLLOW_LIMIT} s after guest 0: its console is in {log}."
+        if since < AGREE_LIMIT:
+            return None
+        self.check_console(ended[0])
+        log = self.folder / f"guest{ended[0]}.output.log"
+        return f"{steps.tail(log)}\nGuest {ended[0]} ended while guest 0 still ran: see above, all that it printed is in {log}."
 
     def booted(self):
         """Whether the kernels have come as far as to the first process."""
@@ -219,11 +249,7 @@ class Run:
         status = 0
         for guest in range(self.options.guests):
             log = self.folder / f"guest{guest}.console.log"
-            text, dropped = console.without(log.read_text(errors="replace"), self.options.known_reports)
-            found = console.trouble(text)
-            if found:
-                shown = "\n".join(f"    {line}" for line in found)
-                raise Failure(f"{shown}\nThe kernel of guest {guest} reported trouble: see above, all of it is in {log}.")
+            dropped = self.check_console(guest)
             try:
                 status = status or int((self.shared / f"guest{guest}" / "status").read_text())
                 expected = console.WARNING_TAINT if dropped else 0
@@ -239,6 +265,15 @@ class Run:
         if log.exists() and "panicked at" in log.read_text(errors="replace"):
             raise Failure(f"{steps.tail(log)}\nefa-emu panicked: see above.")
         return status
+
+    def check_console(self, guest):
+        """Fails if a guest's kernel reported trouble; returns how many reports were known ones."""
+        log = self.folder / f"guest{guest}.console.log"
+        text, dropped = console.without(log.read_text(errors="replace"), self.options.known_reports)
+        if found := console.trouble(text):
+            shown = "\n".join(f"    {line}" for line in found)
+            raise Failure(f"{shown}\nThe kernel of guest {guest} reported trouble: see above, all of it is in {log}.")
+        return dropped
 
     def stop(self):
         """Ends what still runs: the emulator by SIGTERM, so that it completes its trace, the rest at once."""
