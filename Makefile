@@ -27,6 +27,8 @@ help:
 	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
 	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR='
+	@echo 'make interop     data between guests: contents, perftest, libfabric, Open MPI    DRIVER= FLAVOUR='
+	@echo 'make soak        a million messages between four guests          DRIVER= FLAVOUR='
 	@echo 'make check-debug the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
 	@echo 'make bench       what the Rust driver costs compared with the C driver           FLAVOUR='
 	@echo 'make clean       removes what was built of this clone'
@@ -64,8 +66,8 @@ lint test-host test-asan test-tools:
 fuzz:
 	@tools/check fuzz $(SECONDS:%=--seconds %)
 
-.PHONY: kselftest stress rdma-core
-kselftest stress rdma-core:
+.PHONY: kselftest stress rdma-core interop soak
+kselftest stress rdma-core interop soak:
 	@tools/check $@ $(combination)
 
 .PHONY: check-debug

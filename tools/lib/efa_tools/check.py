@@ -35,6 +35,10 @@ def rdma_core(drivers, flavour):
     return f"rdma-core {' '.join(drivers)} {flavour}", lambda: suite.rdma_core(drivers, flavour)
 
 
+def interop(driver, flavour, short):
+    return f"interop {driver} {flavour}{' short' * short}", lambda: suite.interop(driver, flavour, short)
+
+
 def power_off(driver, flavour):
     return f"power-off {driver} {flavour}", lambda: suite.power_off(driver, flavour)
 

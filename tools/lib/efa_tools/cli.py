@@ -120,9 +120,14 @@ def check_command():
         ("kselftest", "the kernel selftests in a guest"),
         ("stress", "the long ones of the kernel selftests"),
         ("rdma-core", "rdma-core's own tests in a guest"),
+        ("interop", "data between guests: contents, perftest, libfabric and Open MPI"),
+        ("soak", "a million messages between four guests"),
         ("power-off", "what a power-off of a guest does to its devices"),
     ):
-        add_combination(suites.add_parser(name, help=text), ("rust", "c"))
+        command = suites.add_parser(name, help=text)
+        add_combination(command, ("rust", "c"))
+        if name == "interop":
+            command.add_argument("--short", action="store_true", help="only what is part of all")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
     command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     debug = suites.add_parser("check-debug", help="the kernel selftests and more on a kernel that finds bugs")
@@ -150,10 +155,14 @@ def check_command():
             jobs = [job(arguments.driver, arguments.flavour) for job in (check.kselftest, check.bounce)]
         case "stress":
             jobs = [("stress", lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
+        case "soak":
+            jobs = [("soak", lambda: suite.soak(arguments.driver, arguments.flavour))]
         case "check-debug":
             jobs = check.check_debug(arguments.driver)
         case "power-off":
             jobs = [check.power_off(arguments.driver, arguments.flavour)]
+        case "interop":
+            jobs = [check.interop(arguments.driver, arguments.flavour, arguments.short)]
         case "rdma-core":
             jobs = [check.rdma_core((arguments.driver,), arguments.flavour)]
     steps.note(f"the cache is {cache.folder()}")

@@ -174,6 +174,34 @@ def rdma_core(drivers, flavour):
     return total
 
 
+# What it takes to move data in every way.
+INTEROP_DEVICES = ["profile=efa3"]
+
+
+def between_guests(name, guests, arguments, driver, flavour, timeout, environment=""):
+    """Runs tests/interop/run.py on several guests; returns its tally."""
+    command = f"{environment} /efa-rs/tests/interop/run.py {' '.join(arguments)}"
+    tally, _ = in_guest(name, command, driver, flavour, INTEROP_DEVICES, guests=guests, leader=True, timeout=timeout)
+    return tally
+
+
+def interop(driver, flavour, short=False):
+    """Data between guests: contents, and software that others wrote, of which libfabric and MPI with our driver only."""
+    name = f"interop {driver} {flavour}{' short' * short}"
+    length = ["short"] * short
+    parts = {2: [], 4: ["soak"] if short else []} if driver == "rust" else {2: ["contents", "perftest"], 4: ["soak"]}
+    total = Tally()
+    for guests, chosen in parts.items():
+        timeout = 900 if short else 3600
+        total += between_guests(f"{name} {guests} guests", guests, length + chosen, driver, flavour, timeout)
+    return total
+
+
+def soak(driver, flavour):
+    """A million messages between four guests."""
+    return between_guests(f"soak {driver} {flavour}", 4, ["soak"], driver, flavour, 7200, "EFA_MESSAGES=1000000")
+
+
 def unlike(one, other):
     """The tests that did not end alike, or not for the same reason."""
     return [

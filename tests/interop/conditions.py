@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What the network between the emulated devices is like while a test runs."""
+
+import contextlib
+from dataclasses import dataclass, field
+
+from selftest import emulator
+
+
+@dataclass
+class Condition:
+    # What follows the names of tests.
+    suffix: str
+    # Settings of the emulator's network that differ from those it was started with.
+    settings: dict = field(default_factory=dict)
+    # Datagrams are lost, of which nothing but a test's own program can know.
+    lossy: bool = False
+
+
+GOOD = Condition("")
+BAD = (
+    Condition(", 1 % loss", {"loss": 0.01}, lossy=True),
+    # Packets of one message take up to that much longer than others, and overtake each other on four paths.
+    Condition(", reordering", {"jitter_us": 200}),
+    Condition(", one of four paths down", {"paths": 4, "path": [{"down": True}]}, lossy=True),
+)
+LOSS_AND_REORDERING = Condition("", {"loss": 0.01, "jitter_us": 200}, lossy=True)
+WRONG_BITS = Condition("", {"flip": 1})
+
+
+@contextlib.contextmanager
+def applied(condition):
+    """The network is so meanwhile."""
+    if not condition.settings:
+        yield
+        return
+    before = emulator.send({"command": "fabric"})["settings"]
+    emulator.send({"command": "fabric", "set": condition.settings})
+    try:
+        yield
+    finally:
+        emulator.send({"command": "fabric", "set": before})

@@ -1,0 +1,605 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Moves random data between two guests in every way that EFA has, and looks at every byte of both sides' memory.
+
+One side is the server, which does what the other asks for over TCP: contents.py serve, and contents.py test GUEST; or
+contents.py soak GUEST..., for many messages between all of them.
+"""
+
+import ctypes
+import hashlib
+import json
+import mmap
+import os
+import random
+import socket
+import sys
+import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
+
+import pyverbs.enums as e  # noqa: E402
+import pyverbs.providers.efa.efa_enums as efa_e  # noqa: E402
+from pyverbs.addr import AH, GID, AHAttr, GlobalRoute  # noqa: E402
+from pyverbs.cq import CQ, CompChannel  # noqa: E402
+from pyverbs.mr import MR  # noqa: E402
+from pyverbs.pd import PD  # noqa: E402
+from pyverbs.providers.efa.efadv import EfaContext, EfaQPInitAttr, SRDQPEx  # noqa: E402
+from pyverbs.qp import QPAttr, QPCap, QPEx, QPInitAttrEx  # noqa: E402
+from pyverbs.wr import SGE, RecvWR  # noqa: E402
+from selftest import Failed, Suite, equal  # noqa: E402
+
+PORT = 7100
+QKEY = 0x1EFA
+QKEY_UD = 0x2EFA
+IMMEDIATE = 0x12345678
+# The space in front of what a UD queue pair receives.
+GRH = 40
+KIB, MIB = 1 << 10, 1 << 20
+# Of each side's memory: the largest transfer, and what must not change around it.
+MEMORY = 8 * MIB + 64 * KIB
+QUEUE = 256
+# Seconds until a completion must be there, with losses and on a busy host.
+LIMIT = 30
+RNR_RETRY_FOREVER = 7
+CQ_ENTRIES = 4096
+# Many small messages: how many between two guests, and between all of them; their slots in memory, as many to receive into as
+# there are receives, then those to send from; and after how many posted ones completions are looked at.
+MESSAGES, SOAK_MESSAGES = 2000, int(os.environ.get("EFA_MESSAGES", "50000"))
+SLOT, WINDOW, BATCH = 16 * KIB, 64, 16
+LENGTHS = (0, 1, 17, 60, 500, 1500, 4096, 8000)
+
+OPERATIONS = (
+    e.IBV_QP_EX_WITH_SEND
+    | e.IBV_QP_EX_WITH_SEND_WITH_IMM
+    | e.IBV_QP_EX_WITH_RDMA_WRITE
+    | e.IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | e.IBV_QP_EX_WITH_RDMA_READ
+)
+OPERATIONS_UD = e.IBV_QP_EX_WITH_SEND | e.IBV_QP_EX_WITH_SEND_WITH_IMM
+ACCESS = e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+
+
+def device_name():
+    """The first RDMA device."""
+    return sorted(os.listdir("/sys/class/infiniband"))[0]
+
+
+def noise(seed, length):
+    """Data that is the same on both sides."""
+    return random.Random(seed).randbytes(length)
+
+
+def digest(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+NOISE = noise(0, MIB)
+
+
+def message(sender, number):
+    """One of many small messages: who sends it and its number, from which its length and the rest follow."""
+    start = (number * 7919 + sender * 104729) % (MIB - LENGTHS[-1])
+    return bytes([sender]) + number.to_bytes(4) + NOISE[start : start + LENGTHS[(number + number // 11) % len(LENGTHS)]]
+
+
+class Side:
+    """A guest's objects and memory. The server's methods are called by the other side: arguments and results are JSON."""
+
+    def __init__(self):
+        self.context = EfaContext(name=device_name())
+        self.device = self.context.query_efa_device()
+        self.mtu = self.context.query_port(1).max_msg_sz
+        self.pd = PD(self.context)
+        self.memory = mmap.mmap(-1, MEMORY)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        self.mr = MR(self.pd, MEMORY, ACCESS, address=self.address)
+        self.qps, self.handles = [], {}
+
+    def open(self, ud=False, count=1, unsolicited=False, events=False, inline=0):
+        """Makes queue pairs, in place of those there are; returns how to reach them and the memory."""
+        self.close()
+        self.channel = CompChannel(self.context) if events else None
+        # One for sends and one for receives, so that waiting for one leaves the other alone.
+        self.send_cq = CQ(self.context, CQ_ENTRIES, None, self.channel)
+        self.recv_cq = CQ(self.context, CQ_ENTRIES, None, self.channel)
+        self.ud = ud
+        for _ in range(count):
+            self.qps.append(self.make_qp(ud, unsolicited, inline))
+        gid = str(self.context.query_gid(1, 0).gid)
+        return {"gid": gid, "qpns": [qp.qp_num for qp in self.qps], "rkey": self.mr.rkey, "address": self.address}
+
+    def make_qp(self, ud, unsolicited, inline):
+        attributes = QPInitAttrEx(
+            cap=QPCap(max_send_wr=QUEUE, max_recv_wr=QUEUE, max_send_sge=2, max_recv_sge=2, max_inline_data=inline),
+            qp_type=e.IBV_QPT_UD if ud else e.IBV_QPT_DRIVER,
+            scq=self.send_cq,
+            rcq=self.recv_cq,
+            pd=self.pd,
+            send_ops_flags=OPERATIONS_UD if ud else OPERATIONS,
+            comp_mask=e.IBV_QP_INIT_ATTR_PD | e.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        )
+        if ud:
+            qp = QPEx(self.context, attributes)
+        else:
+            efa_attributes = EfaQPInitAttr()
+            efa_attributes.driver_qp_type = efa_e.EFADV_QP_DRIVER_TYPE_SRD
+            if unsolicited:
+                efa_attributes.flags = efa_e.EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV
+            qp = SRDQPEx(self.context, attributes, efa_attributes)
+        attributes = QPAttr(qp_state=e.IBV_QPS_INIT, port_num=1)
+        attributes.qkey = QKEY_UD if ud else QKEY
+        attributes.pkey_index = 0
+        attributes.rnr_retry = RNR_RETRY_FOREVER
+        qp.modify(attributes, e.IBV_QP_STATE | e.IBV_QP_PKEY_INDEX | e.IBV_QP_PORT | e.IBV_QP_QKEY)
+        attributes.qp_state = e.IBV_QPS_RTR
+        qp.modify(attributes, e.IBV_QP_STATE)
+        attributes.qp_state = e.IBV_QPS_RTS
+        qp.modify(attributes, e.IBV_QP_STATE | e.IBV_QP_SQ_PSN | (0 if ud else e.IBV_QP_RNR_RETRY))
+        return qp
+
+    def close(self):
+        """Destroys the queue pairs."""
+        for thing in (*self.qps, *self.handles.values()):
+            thing.close()
+        if self.qps:
+            self.send_cq.close()
+            self.recv_cq.close()
+            if self.channel:
+                self.channel.close()
+        self.qps, self.handles = [], {}
+
+    def fill(self, seed):
+        """Fills the memory."""
+        self.memory[:] = noise(seed, MEMORY)
+
+    def sum(self):
+        """What tells whether the memory is as it should be."""
+        return digest(self.memory)
+
+    def sges(self, places):
+        return [SGE(self.address + offset, length, self.mr.lkey) for offset, length in places]
+
+    def receive(self, places, number=1, qp=0):
+        """Posts a receive for places, which are pairs of offset and length."""
+        sges = self.sges(places)
+        self.qps[qp].post_recv(RecvWR(wr_id=number, num_sge=len(sges), sg=sges))
+
+    def send(self, peer, operation, places, number=1, qp=0, inline=False, target=0, immediate=None):
+        """Posts a send work request of one of the peer's queue pairs; TARGET is an offset in the peer's memory."""
+        endpoint = self.qps[qp]
+        endpoint.wr_start()
+        endpoint.wr_id = number
+        endpoint.wr_flags = e.IBV_SEND_SIGNALED
+        where = (peer["rkey"], peer["address"] + target)
+        if operation == "send":
+            endpoint.wr_send() if immediate is None else endpoint.wr_send_imm(immediate)
+        elif operation == "write":
+            endpoint.wr_rdma_write(*where) if immediate is None else endpoint.wr_rdma_write_imm(*where, immediate)
+        else:
+            endpoint.wr_rdma_read(*where)
+        endpoint.wr_set_ud_addr(self.handle(peer["gid"]), peer["qpns"][qp], QKEY_UD if self.ud else QKEY)
+        if inline:
+            (offset, length), = places
+            endpoint.wr_set_inline_data(self.address + offset, length)
+        else:
+            endpoint.wr_set_sge_list(self.sges(places))
+        endpoint.wr_complete()
+
+    def know(self, gid):
+        """Makes the address handle of a peer, without which a device takes no RDMA from it."""
+        self.handle(gid)
+
+    def handle(self, gid):
+        """The address handle of a GID."""
+        if gid not in self.handles:
+            route = GlobalRoute(dgid=GID(gid), sgid_index=0)
+            self.handles[gid] = AH(self.pd, attr=AHAttr(port_num=1, is_global=1, gr=route))
+        return self.handles[gid]
+
+    def poll(self, queue, seconds=LIMIT, count=1):
+        """Waits for completions; fails if they do not come in time or are bad ones."""
+        found, deadline = [], time.monotonic() + seconds
+        while len(found) < count:
+            polled, completions = queue.poll(count - len(found))
+            found += completions if polled else []
+            if not polled and time.monotonic() > deadline:
+                raise Failed(f"{len(found)} of {count} completions within {seconds} s")
+            if not polled:
+                # The other guest and the emulator may need this CPU.
+                time.sleep(0)
+        bad = [completion.status for completion in found if completion.status != e.IBV_WC_SUCCESS]
+        if bad:
+            raise Failed(f"{len(bad)} of {count} completions are bad: status {bad[0]}")
+        return found
+
+    def received(self, count=1):
+        """Waits for received messages; returns number, length, immediate data or nothing, and sender of each."""
+        return [
+            [wc.wr_id, wc.byte_len, self.immediate(wc), wc.opcode, wc.src_qp]
+            for wc in self.poll(self.recv_cq, count=count)
+        ]
+
+    @staticmethod
+    def immediate(wc):
+        return socket.ntohl(wc.imm_data) if wc.wc_flags & e.IBV_WC_WITH_IMM else None
+
+    def sent(self, count=1):
+        """Waits for completions of sends; returns their numbers."""
+        return [wc.wr_id for wc in self.poll(self.send_cq, count=count)]
+
+    def arm(self):
+        """Asks for an event of the next received message."""
+        self.recv_cq.req_notify()
+
+    def await_event(self):
+        """Waits for that."""
+        queue = self.channel.get_cq_event(self.recv_cq)
+        equal(queue is None or queue is self.recv_cq, True, "the queue of the event")
+        self.recv_cq.ack_events(1)
+
+    def peek(self, offset, length):
+        """Some bytes of the memory."""
+        return self.memory[offset : offset + length].hex()
+
+    def ready_for_messages(self):
+        """Posts receives for many small messages, one for each slot."""
+        for slot in range(QUEUE):
+            self.receive([(slot * SLOT, SLOT)], slot)
+
+    def exchange(self, peers, me, count):
+        """Sends COUNT messages to the peers in turn, and takes as many; returns what was wrong with those that came.
+
+        PEERS are what open() returned, by the numbers of all who take part, of whom ME is one. All do this at once.
+        """
+        others = [(int(number), peer) for number, peer in peers.items() if int(number) != me]
+        # Of each sender, which messages are due, as it sends to others in turn, and which came.
+        due, seen = {}, {}
+        for number, _ in others:
+            turn = [int(other) for other in peers if int(other) != number].index(me)
+            due[number], seen[number] = range(turn, count, len(others)), bytearray(count)
+        awaited = sum(map(len, due.values()))
+        free, sent, completed, taken = list(range(QUEUE, QUEUE + WINDOW)), 0, 0, 0
+        found = {"bad completions": 0, "wrong contents": 0, "twice": 0, "missing": 0}
+        deadline = time.monotonic() + LIMIT
+        while completed < count or taken < awaited:
+            for _ in range(min(len(free), count - sent, BATCH)):
+                slot, data = free.pop(), message(me, sent)
+                self.memory[slot * SLOT : slot * SLOT + len(data)] = data
+                self.send(others[sent % len(others)][1], "send", [(slot * SLOT, len(data))], slot)
+                sent += 1
+            polled, completions = self.send_cq.poll(WINDOW)
+            for wc in completions if polled else ():
+                found["bad completions"] += wc.status != e.IBV_WC_SUCCESS
+                free.append(wc.wr_id)
+                completed += 1
+            received, completions = self.recv_cq.poll(WINDOW)
+            for wc in completions if received else ():
+                taken += 1
+                self.take(wc, seen, found)
+            if polled or received:
+                deadline = time.monotonic() + LIMIT
+            elif time.monotonic() > deadline:
+                break
+            else:
+                time.sleep(0)
+        for number in seen:
+            mine = sum(seen[number][one] for one in due[number])
+            found["missing"] += len(due[number]) - mine
+            # Those of others.
+            found["wrong contents"] += sum(seen[number]) - mine
+        return found
+
+    def late(self):
+        """How many messages still come once all have come."""
+        time.sleep(0.5)
+        return max(self.recv_cq.poll(QUEUE)[0], 0)
+
+    def take(self, wc, seen, found):
+        """Looks at a message that has come, and makes room for another one."""
+        start = wc.wr_id * SLOT
+        data = self.memory[start : start + wc.byte_len]
+        sender, number = data[0] if data else -1, int.from_bytes(data[1:5])
+        if wc.status != e.IBV_WC_SUCCESS:
+            found["bad completions"] += 1
+        elif sender not in seen or number >= len(seen[sender]) or data != message(sender, number):
+            found["wrong contents"] += 1
+        elif seen[sender][number]:
+            found["twice"] += 1
+        else:
+            seen[sender][number] = 1
+        # What is there must not be what comes next.
+        self.memory[start : start + 5] = bytes(5)
+        self.receive([(start, SLOT)], wc.wr_id)
+
+
+class Server:
+    """The other guest's side: its methods are called there."""
+
+    def __init__(self, host):
+        self.connection = socket.create_connection((host, PORT), 10)
+        self.connection.settimeout(None)
+        self.stream = self.connection.makefile("rb")
+
+    def start(self, method, **arguments):
+        """Calls a method and does not wait."""
+        self.connection.sendall(json.dumps([method, arguments]).encode() + b"\n")
+
+    def result(self):
+        """Waits for the result of a call."""
+        reply = json.loads(self.stream.readline() or '{"failed": "it has ended"}')
+        if "failed" in reply:
+            raise Failed(f"the server: {reply['failed']}")
+        return reply["result"]
+
+    def __getattr__(self, method):
+        def call(**arguments):
+            self.start(method, **arguments)
+            return self.result()
+
+        return call
+
+
+def serve():
+    """Serves one client until it goes."""
+    side = Side()
+    with socket.create_server(("", PORT)) as listener:
+        connection, _ = listener.accept()
+    with connection, connection.makefile("rb") as requests:
+        for line in requests:
+            method, arguments = json.loads(line)
+            try:
+                reply = {"result": getattr(side, method)(**arguments)}
+            except Exception as error:
+                reply = {"failed": f"{type(error).__name__}: {error}"}
+            connection.sendall(json.dumps(reply).encode() + b"\n")
+
+
+class Test:
+    """Both sides, with their memory full of known noise."""
+
+    def __init__(self, host):
+        self.ours, self.server = Side(), Server(host)
+        self.seed = 0
+
+    def open(self, **options):
+        self.peer = self.server.open(**options)
+        self.server.know(gid=self.ours.open(**options)["gid"])
+
+    def fill(self):
+        """Gives both memories new contents; what they then have is in `mine` and `theirs`."""
+        self.seed += 2
+        self.ours.fill(self.seed)
+        self.server.fill(seed=self.seed + 1)
+        self.mine, self.theirs = bytearray(noise(self.seed, MEMORY)), bytearray(noise(self.seed + 1, MEMORY))
+
+    def look(self, what):
+        """Fails unless every byte on both sides is what it should be."""
+        equal(self.server.sum(), digest(self.theirs), f"{what}: the peer's memory")
+        equal(self.ours.sum(), digest(self.mine), f"{what}: our memory")
+
+    def taken(self, places):
+        return b"".join(self.mine[offset : offset + length] for offset, length in places)
+
+    def put(self, memory, places, data):
+        for offset, length in places:
+            memory[offset : offset + min(length, len(data))] = data[:length]
+            data = data[length:]
+
+    def message(self, source, target, immediate=None, inline=False):
+        """Sends from places of ours to places of the peer's."""
+        data = self.taken(source)
+        self.server.receive(places=target, number=7)
+        self.ours.send(self.peer, "send", source, 9, inline=inline, immediate=immediate)
+        equal(self.ours.sent(), [9], "numbers of what was sent")
+        header = GRH if self.ours.ud else 0
+        (number, length, got, opcode, sender), = self.server.received()
+        equal((number, length, got), (7, header + len(data), immediate), "number, length and immediate data")
+        equal((opcode, sender), (e.IBV_WC_RECV, self.ours.qps[0].qp_num), "opcode and sender")
+        (first, room), *rest = target
+        # What a device puts into the space of the header is its own affair.
+        self.theirs[first : first + header] = self.server_bytes(first, header)
+        self.put(self.theirs, [(first + header, room - header), *rest], data)
+
+    def server_bytes(self, offset, length):
+        return bytes.fromhex(self.server.peek(offset=offset, length=length)) if length else b""
+
+
+suite = Suite()
+test = None
+
+
+def sizes(*limits):
+    """Sizes around those at which something changes."""
+    return sorted({max(size + more, 0) for size in limits for more in (-1, 0, 1)})
+
+
+@suite.case("SRD send: every length arrives as it is", needs_emulator=False)
+def srd_send():
+    test.open()
+    test.fill()
+    for number, size in enumerate([*sizes(0, 32, 64, 80, 4096, 8192), test.ours.mtu]):
+        test.message([(64 * KIB * number + number, size)], [(96 * KIB * number + 3, size + number)])
+    test.look("after all lengths")
+
+
+@suite.case("SRD send: inline", needs_emulator=False)
+def srd_inline():
+    # More than 32 bytes make libefa use work requests of 128 bytes.
+    for most in sorted({min(32, test.ours.device.inline_buf_size), test.ours.device.inline_buf_size}):
+        test.open(inline=most)
+        test.fill()
+        for number, size in enumerate((0, 1, most - 1, most)):
+            test.message([(1000 * number + 5, size)], [(3000 * number + 1, 2000)], inline=True)
+        test.look(f"after at most {most} bytes inline")
+
+
+@suite.case("SRD send: two pieces into two, with immediate data", needs_emulator=False)
+def srd_pieces():
+    test.open()
+    test.fill()
+    for number, (first, second) in enumerate(((1, 8000), (4000, 4000), (8000, 1), (4096, 0), (0, 64))):
+        base = 128 * KIB * number
+        source = [(base + 17, first), (base + 40000, second)]
+        for shift, room in enumerate((1, 4096, 5000)):
+            target = [(base + 20000 * shift + 9, room), (base + 20000 * shift + 9000, 9000)]
+            test.message(source, target, immediate=IMMEDIATE + number)
+    test.look("after all pieces")
+
+
+def remote(operation, **options):
+    """Moves data of every length by writes or reads."""
+    for number, size in enumerate([*sizes(1, 64, 4096, 8928), 64 * KIB + 1, MIB + 5, 8 * MIB]):
+        if size >= MIB:
+            test.fill()
+        here, there = 24 * KIB * number % (MEMORY - size) // 2 + 3, 40 * KIB * number % (MEMORY - size) // 3 + 1
+        test.ours.send(test.peer, operation, [(here, size)], 5, target=there, **options)
+        yield size
+        equal(test.ours.sent(), [5], "numbers of what was sent")
+        if operation == "write":
+            test.theirs[there : there + size] = test.mine[here : here + size]
+        else:
+            test.mine[here : here + size] = test.theirs[there : there + size]
+        if size >= 64 * KIB:
+            test.look(f"after {size} bytes")
+
+
+@suite.case("RDMA write: every length arrives as it is", needs_emulator=False)
+def rdma_write():
+    test.open()
+    test.fill()
+    for _ in remote("write"):
+        pass
+
+
+@suite.case("RDMA read: every length arrives as it is", needs_emulator=False)
+def rdma_read():
+    test.open()
+    test.fill()
+    for _ in remote("read"):
+        pass
+
+
+def write_with_immediate(unsolicited):
+    test.open(unsolicited=unsolicited)
+    test.fill()
+    if not unsolicited:
+        for number in range(20):
+            test.server.receive(places=[(number, 1)], number=number + 1)
+    for number, size in enumerate(remote("write", immediate=IMMEDIATE)):
+        (identity, length, got, opcode, sender), = test.server.received()
+        equal((length, got), (size, IMMEDIATE), "length and immediate data")
+        equal((opcode, sender), (e.IBV_WC_RECV_RDMA_WITH_IMM, test.ours.qps[0].qp_num), "opcode and sender")
+        equal(identity, 0 if unsolicited else number + 1, "number of the receive")
+
+
+@suite.case("RDMA write with immediate data takes a receive", needs_emulator=False)
+def rdma_write_immediate():
+    write_with_immediate(False)
+
+
+@suite.case("RDMA write with immediate data takes no receive of who wants that", needs_emulator=False)
+def rdma_write_unsolicited():
+    write_with_immediate(True)
+
+
+@suite.case("four queue pairs write and read at once", needs_emulator=False)
+def many_transfers():
+    test.open(count=4)
+    test.fill()
+    size, half = 48 * KIB, MEMORY // 2
+    order = list(range(half // size - 1))
+    random.Random(1).shuffle(order)
+    for number, slot in enumerate(order):
+        # The first half of both memories is for writes, the second one for reads.
+        write = number % 2 == 0
+        here, there = (slot * size + 11, order[-slot - 1] * size + 5)
+        here, there = (here, there) if write else (here + half, there + half)
+        test.ours.send(test.peer, "write" if write else "read", [(here, size - 16)], number, qp=number % 4, target=there)
+        to, source, at, start = (test.theirs, test.mine, there, here) if write else (test.mine, test.theirs, here, there)
+        to[at : at + size - 16] = source[start : start + size - 16]
+    equal(sorted(test.ours.sent(len(order))), list(range(len(order))), "numbers of what was sent")
+    test.look("after all transfers")
+
+
+def exchange(ours, servers, count):
+    """COUNT messages from every guest to the others, all at once; returns what was wrong, added up."""
+    sides = {0: ours} | dict(enumerate(servers, 1))
+    peers = {number: side.open() for number, side in sides.items()}
+    for side in sides.values():
+        side.ready_for_messages()
+    for number, server in enumerate(servers, 1):
+        server.start("exchange", peers=peers, me=number, count=count)
+    found = [ours.exchange(peers, 0, count), *(server.result() for server in servers)]
+    total = {what: sum(one[what] for one in found) for what in found[0]}
+    total["twice"] += sum(side.late() for side in sides.values())
+    return total
+
+
+@suite.case("many SRD messages in both directions: each arrives once and as it is", needs_emulator=False)
+def many_messages():
+    found = exchange(test.ours, [test.server], MESSAGES // 2)
+    equal({what: count for what, count in found.items() if count}, {}, "messages")
+
+
+@suite.case("a completion event for what is received", needs_emulator=False)
+def events():
+    test.open(events=True)
+    test.fill()
+    for number in range(20):
+        test.server.receive(places=[(number * 8192, 8192)], number=number)
+        test.server.arm()
+        test.server.start("await_event")
+        test.ours.send(test.peer, "send", [(number * 9000, 8000)], number)
+        equal(test.ours.sent(), [number], "numbers of what was sent")
+        test.server.result()
+        equal(test.server.received()[0][:2], [number, 8000], "number and length")
+        test.theirs[number * 8192 : number * 8192 + 8000] = test.mine[number * 9000 : number * 9000 + 8000]
+    test.look("after all events")
+
+
+@suite.case("UD send: every length arrives as it is, behind 40 bytes", needs_emulator=False)
+def ud_send():
+    test.open(ud=True)
+    test.fill()
+    for number, size in enumerate([*sizes(0, 64, 4096, 8192)]):
+        for immediate in (None, IMMEDIATE):
+            place = 64 * KIB * number + (20000 if immediate else 1)
+            test.message([(place, size)], [(place + 2, GRH + size + number)], immediate=immediate)
+    test.look("after all lengths")
+
+
+def main(host):
+    global test
+    test = Test(host)
+    if os.environ.get("EFA_LOSS"):
+        # UD has no retransmission: what is lost is lost.
+        suite.cases = [case for case in suite.cases if not case[0].startswith("UD")]
+    suite.run()
+
+
+def soak(hosts):
+    """Messages between all guests."""
+    soaking = Suite()
+    count = SOAK_MESSAGES // (len(hosts) + 1)
+
+    def run():
+        found = exchange(Side(), [Server(host) for host in hosts], count)
+        equal({what: number for what, number in found.items() if number}, {}, "messages")
+
+    name = f"{count * (len(hosts) + 1):,} messages between {len(hosts) + 1} guests: each arrives once and as it is"
+    soaking.add(name, run, needs_emulator=False)
+    soaking.run()
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["serve"]:
+            serve()
+        case ["test", host]:
+            main(host)
+        case ["soak", *hosts] if hosts:
+            soak(hosts)
+        case _:
+            sys.exit("usage: contents.py serve, contents.py test GUEST, or contents.py soak GUEST...")

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Programs that run on several guests: guest 0 leads and has the others start what it needs there.
+
+Every guest serves a port; each connection to it is one process, which ends when the connection does.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from selftest import Failed
+
+GUEST = int(os.environ.get("EFA_GUEST", "0"))
+GUESTS = int(os.environ.get("EFA_GUESTS", "1"))
+PORT = 7000
+# Seconds until all guests serve, of which one may have to wait for its devices longer than another.
+MEET_LIMIT = 120
+# Seconds until a server listens, which is a process's start and the setup of its queues on a busy host.
+START_LIMIT = 60
+# Seconds that a server may take to end after its client.
+END_LIMIT = 30
+
+# Columns and values of /proc/net/tcp.
+LOCAL_ADDRESS, STATE, LISTEN = 1, 3, "0A"
+
+
+class ProgramFailed(Failed):
+    """A program has failed; its text is about all that took part, `output` is all that the first one printed."""
+
+    def __init__(self, text, output):
+        super().__init__(text)
+        self.output = output
+
+
+def name(guest):
+    """The host name of a guest, which all of them know."""
+    return f"guest{guest}"
+
+
+def listens(port):
+    """Whether a program of this guest listens at a TCP port."""
+    for file in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError), open(file) as table:
+            for line in table:
+                columns = line.split()
+                if columns[STATE] == LISTEN and columns[LOCAL_ADDRESS].endswith(f":{port:04X}"):
+                    return True
+    return False
+
+
+class Served:
+    """A process that another guest, or a program of this one, has asked for."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.lock = threading.Lock()
+
+    def send(self, **message):
+        with self.lock, contextlib.suppress(OSError):
+            self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def run(self, request, requests):
+        """Runs what is requested and tells how it goes. Its standard error is part of its output."""
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        # The emulator's control port can be opened once, which the leader has done.
+        environment = {**os.environ, "EFA_CONTROL_PORT": "", **request["environment"]}
+        try:
+            process = subprocess.Popen(request["command"], env=environment, cwd="/tmp", process_group=0, **streams)
+        except OSError as error:
+            self.send(output=f"{error}\n", status=127)
+            return
+        threading.Thread(target=self.end_with_connection, args=(process, requests), daemon=True).start()
+        if request["listens_at"]:
+            threading.Thread(target=self.await_server, args=(process, request["listens_at"]), daemon=True).start()
+        with process.stdout as stream:
+            while output := os.read(stream.fileno(), 65536):
+                self.send(output=output.decode(errors="replace"))
+        self.send(status=process.wait())
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def await_server(self, process, port):
+        while process.poll() is None:
+            if listens(port):
+                self.send(ready=True)
+                return
+            time.sleep(0.05)
+
+    @staticmethod
+    def end_with_connection(process, requests):
+        with contextlib.suppress(OSError):
+            requests.read()
+        # Also what it has started, which may outlive it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def serve(connection, led):
+    """Serves a connection; LED is set when that of the leader ends."""
+    with connection, connection.makefile("rb") as requests:
+        request = json.loads(requests.readline() or "{}")
+        if "command" in request:
+            Served(connection).run(request, requests)
+        elif "lead" in request:
+            with contextlib.suppress(OSError):
+                requests.read()
+            led.set()
+
+
+def start_serving():
+    """Serves processes in the background; returns what is set at the end of the leader."""
+    server, led = socket.create_server(("", PORT), backlog=64), threading.Event()
+
+    def accept():
+        while True:
+            connection, _ = server.accept()
+            threading.Thread(target=serve, args=(connection, led), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    return led
+
+
+def meet():
+    """Waits for the other guests to serve, and makes them end with this program, the leader."""
+    connections = []
+    deadline = time.monotonic() + MEET_LIMIT
+    for guest in range(1, GUESTS):
+        while True:
+            try:
+                connections.append(socket.create_connection((name(guest), PORT), 5))
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise Failed(f"{name(guest)} does not answer: {error}")
+                time.sleep(0.1)
+        connections[-1].sendall(b'{"lead": true}\n')
+    return connections
+
+
+class Process:
+    """A program on a guest."""
+
+    def __init__(self, guest, command, listens_at=None, environment=None):
+        self.guest, self.command = guest, [str(word) for word in command]
+        self.output, self.status = "", None
+        self.ready, self.ended = threading.Event(), threading.Event()
+        self.connection = socket.create_connection((name(guest), PORT), START_LIMIT)
+        self.connection.settimeout(None)
+        request = {"command": self.command, "listens_at": listens_at, "environment": environment or {}}
+        self.connection.sendall(json.dumps(request).encode() + b"\n")
+        threading.Thread(target=self.follow, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+    def follow(self):
+        """Takes in what the guest tells of the process."""
+        with contextlib.suppress(OSError, ValueError), self.connection.makefile("rb") as messages:
+            for line in messages:
+                message = json.loads(line)
+                # perftest prints zero bytes.
+                self.output += message.get("output", "").replace("\0", "")
+                self.status = message.get("status", self.status)
+                if "ready" in message:
+                    self.ready.set()
+        self.ended.set()
+        self.ready.set()
+
+    def await_ready(self):
+        """Waits until it listens; fails if it ends before."""
+        if not self.ready.wait(START_LIMIT) or self.ended.is_set():
+            raise Failed(f"the server did not start\n{self.account()}")
+
+    def account(self):
+        """What there is to know of it if something fails."""
+        end = "still runs" if not self.ended.is_set() else "was lost" if self.status is None else f"exit status {self.status}"
+        lines = self.output.splitlines()[-40:]
+        return "\n".join([f"{name(self.guest)}: {' '.join(self.command)}: {end}", *(f"  | {line}" for line in lines)])
+
+
+def check(*processes, limit):
+    """Waits for processes and fails, with what all of them printed, unless all end well: the first within LIMIT seconds."""
+    deadline, client_ended, wrong = time.monotonic() + limit, False, None
+    while not wrong and not all(process.ended.is_set() for process in processes):
+        if any(process.ended.is_set() and process.status for process in processes):
+            # The others may know why.
+            time.sleep(1)
+            break
+        if processes[0].ended.is_set() and not client_ended:
+            deadline, client_ended = time.monotonic() + END_LIMIT, True
+        if time.monotonic() > deadline:
+            wrong = "the server did not end after its client" if client_ended else f"no end within {limit} s"
+        time.sleep(0.02)
+    if wrong or any(process.status != 0 for process in processes):
+        text = "\n".join([wrong or "a program failed", *(process.account() for process in processes)])
+        raise ProgramFailed(text, processes[0].output)
+
+
+def run(command, limit, guest=0, environment=None):
+    """Runs a program on one guest; returns what it prints, and fails if it fails."""
+    with Process(guest, command, environment=environment) as process:
+        check(process, limit=limit)
+        return process.output
+
+
+def pair(server, client, port, limit, environment=None):
+    """Runs a server on guest 1 and then its client on guest 0; returns what the client prints, and fails if either fails."""
+    with Process(1, server, port, environment) as serving:
+        serving.await_ready()
+        with Process(0, client, environment=environment) as running:
+            check(running, serving, limit=limit)
+            return running.output

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""libfabric's own programs over its efa provider. fi_pingpong checks contents with -c."""
+
+import itertools
+import re
+
+import guests
+from selftest import Failed
+
+PORTS = itertools.count(47600)
+# Whatever arrives is to come through the device.
+ENVIRONMENT = {"FI_EFA_ENABLE_SHM_TRANSFER": "0"}
+# How many messages were sent and came back; if these are equal, there is a sign for it.
+ROW = re.compile(r"^\d+[kmg]?\s+(\d+)\s+(=?)(\d+)\s", re.MULTILINE)
+
+# Name, options, sizes, and settings of the provider; in the short form of the suite those marked.
+EFA, DIRECT, DGRAM = ("-e", "rdm", "-f", "efa"), ("-e", "rdm", "-f", "efa-direct"), ("-e", "dgram")
+KINDS = (
+    ("rdm efa", EFA, "all", {"FI_EFA_USE_DEVICE_RDMA": "1"}, False),
+    ("rdm efa, 1 MiB", EFA, "1048576", {"FI_EFA_USE_DEVICE_RDMA": "1"}, True),
+    ("rdm efa without RDMA", EFA, "all", {"FI_EFA_USE_DEVICE_RDMA": "0"}, False),
+    ("rdm efa-direct", DIRECT, "4096", {}, True),
+    ("dgram", DGRAM, "4096", {}, True),
+)
+# Index of the column usec/xfer.
+TIME = 6
+
+
+def info():
+    """What the provider makes of the device: both fabrics of reliable endpoints, and datagrams."""
+    output = guests.run(["fi_info", "-p", "efa"], 60, environment=ENVIRONMENT)
+    found = set(re.findall(r"fabric: (\S+)\s+domain: \S+\s+version: \S+\s+type: (\S+)", output))
+    wanted = {("efa", "FI_EP_RDM"), ("efa-direct", "FI_EP_RDM"), ("efa", "FI_EP_DGRAM")}
+    if found != wanted:
+        raise Failed(f"fi_info shows {sorted(found)}, not {sorted(wanted)}:\n{output}")
+
+
+def pingpong(options, size, settings, iterations="20"):
+    """Runs fi_pingpong between two guests; returns what the client prints."""
+    port = next(PORTS)
+    command = ["fi_pingpong", "-p", "efa", "-c", "-I", iterations, "-S", size, *options]
+    environment = {**ENVIRONMENT, **settings}
+    output = guests.pair([*command, "-B", port], [*command, "-P", port, guests.name(1)], port, 120, environment)
+    rows = ROW.findall(output)
+    if not rows or any(row != (iterations, "=", iterations) for row in rows):
+        raise Failed(f"fi_pingpong printed\n{output}")
+    return output
+
+
+def microseconds(output):
+    """The time that a message takes on its way, in the last row that fi_pingpong has printed."""
+    return float(output.strip().splitlines()[-1].split()[TIME])
+
+
+def tests(short, reliable_only):
+    """The cases, as names and functions. Datagrams have no retransmission, and fi_pingpong does not repeat them."""
+    yield "fi_info", info
+    for name, options, size, settings, in_short in KINDS:
+        if (in_short or not short) and not (reliable_only and name == "dgram"):
+            yield f"fi_pingpong {name}", lambda options=options, size=size, settings=settings: pingpong(options, size, settings)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Open MPI over libfabric's efa provider, a process on each guest."""
+
+import re
+from pathlib import Path
+
+import guests
+from selftest import Failed
+
+FOLDER = Path(__file__).resolve().parent
+NETPIPE_OUTPUT = "/tmp/netpipe.out"
+# Up to 64 KiB it measures at least so many.
+NETPIPE_SIZES = 28
+
+# Nothing but libfabric's efa provider, so that what arrives has come through the device. Its start as root is on purpose.
+OPTIONS = {
+    "pml": "cm",
+    "mtl": "ofi",
+    "mtl_ofi_provider_include": "efa",
+    "btl": "self",
+    "osc": "^ucx",
+}
+ENVIRONMENT = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "FI_PROVIDER": "efa",
+    "FI_EFA_USE_DEVICE_RDMA": "1",
+    "FI_EFA_FORK_SAFE": "1",
+}
+
+
+def mpirun(count, *command, limit=180):
+    """Runs an MPI program on as many guests; returns what it prints."""
+    hosts = ",".join(f"{guests.name(guest)}:1" for guest in range(count))
+    options = [word for name, value in OPTIONS.items() for word in ("--mca", name, value)]
+    exports = [word for name in ENVIRONMENT if name.startswith("FI_") for word in ("-x", name)]
+    return guests.run(
+        ["mpirun", "--prtemca", "plm_ssh_agent", FOLDER / "agent", "--host", hosts, "-n", count, *options, *exports, *command],
+        limit,
+        environment=ENVIRONMENT,
+    )
+
+
+def contents(count):
+    """Our own program, whose results become subtests."""
+    return mpirun(count, "python3", FOLDER / "mpi_contents.py")
+
+
+def netpipe():
+    """NetPIPE with its own check of contents, which prints a line for each size, and then with its times."""
+    for options in (("-i",), ()):
+        output = mpirun(2, "NPopenmpi", "-l", "1", "-u", "65536", "-n", "5", "-p", "0", *options, "-o", NETPIPE_OUTPUT)
+        lines = re.findall(r"^\s*\d+:\s+\d+ bytes.*-->.*$", output, re.MULTILINE)
+        if len(lines) < NETPIPE_SIZES or options and not all(line.endswith("Integrity check passed") for line in lines):
+            raise Failed(f"NPopenmpi {' '.join(options)} printed\n{output}")
+
+
+def bench(count, *arguments):
+    """A benchmark of mpi4py: each size it was told to measure has a line."""
+    output = mpirun(count, "python3", "-m", "mpi4py.bench", *arguments)
+    if "pingpong" in arguments and len(re.findall(r"^\s*\d+\s+\d+\.\d+ \|", output, re.MULTILINE)) < 10:
+        raise Failed(f"mpi4py.bench pingpong printed\n{output}")
+    if "helloworld" in arguments:
+        hosts = {guests.name(guest) for guest in range(count)}
+        seen = set(re.findall(r"on (guest\d+)", output))
+        if seen != hosts:
+            raise Failed(f"processes ran on {sorted(seen)}, not on {sorted(hosts)}\n{output}")
+    if "ringtest" in arguments and "time for" not in output:
+        raise Failed(f"mpi4py.bench ringtest printed\n{output}")
+
+
+PINGPONG = ("pingpong", "--array", "none", "-m", "1", "-n", "65536", "-l", "20", "-s", "2", "--loop-large", "5")
+
+
+def tests(short):
+    """The cases, as names and functions; those that return text have subtests in it."""
+    if guests.GUESTS == 2:
+        yield "Open MPI: contents with 2 guests", lambda: contents(2)
+        if not short:
+            yield "NetPIPE", netpipe
+            yield "mpi4py.bench pingpong", lambda: bench(2, *PINGPONG)
+    else:
+        yield "mpi4py.bench helloworld on all guests", lambda: bench(guests.GUESTS, "helloworld")
+        yield "mpi4py.bench ringtest", lambda: bench(guests.GUESTS, "ringtest", "-n", "1000", "-l", "20")
+        yield f"Open MPI: contents with {guests.GUESTS} guests", lambda: contents(guests.GUESTS)

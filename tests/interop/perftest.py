@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""perftest between two guests. It moves data and counts completions; that contents are right, contents.py tests."""
+
+import itertools
+import re
+
+import guests
+from selftest import Failed
+
+# Each run has a port of its own: the one before may not be free yet.
+PORTS = itertools.count(18600)
+ROW = re.compile(r"^[ \t]*(\d+)((?:[ \t]+\d+(?:\.\d+)?){3,})[ \t]*$", re.MULTILINE)
+
+# Indices of a row's values, after the size.
+ITERATIONS, AVERAGE = 0, 2
+# The typical latency, or the rate of messages, which is not rounded to 0 as that of few bytes is.
+TYPICAL = RESULT = 3
+
+SRD = ("-c", "SRD", "-x", "0")
+UD = ("-c", "UD", "-x", "0")
+ALL_SIZES = 23
+# Every send of at most the MTU, which is 8928.
+SEND_SIZES = 13
+
+
+def rows(output):
+    """The values of each message size, as a table of perftest has them."""
+    _, _, table = output.partition("#bytes")
+    return {int(size): [float(value) for value in values.split()] for size, values in ROW.findall(table)}
+
+
+def run(device, program, *options, limit=120):
+    """Runs a program of perftest between two guests; returns what its client prints."""
+    port = next(PORTS)
+    command = [program, "-d", device, "-F", "-p", port, *options]
+    return guests.pair(command, [*command, guests.name(1)], port, limit)
+
+
+def measure(device, program, *options):
+    """Runs a program of perftest between two guests; returns its rows."""
+    output = run(device, program, *options)
+    found = rows(output)
+    if not found:
+        raise Failed(f"{program} printed no result:\n{output}")
+    return found
+
+
+def powers(count):
+    return [2**power for power in range(1, count + 1)]
+
+
+# Name, program, options, and which sizes have to be in the result. In the short form of the suite those marked.
+MATRIX = (
+    ("ib_send_lat SRD, all sizes", "ib_send_lat", (*SRD, "-a", "-n", "100"), powers(SEND_SIZES), False),
+    ("ib_send_lat SRD, 64 B", "ib_send_lat", (*SRD, "-s", "64", "-n", "500"), [64], True),
+    ("ib_send_lat SRD with events", "ib_send_lat", (*SRD, "-s", "64", "-n", "200", "-e"), [64], True),
+    ("ib_send_bw SRD, all sizes", "ib_send_bw", (*SRD, "-a", "-n", "500"), powers(SEND_SIZES), False),
+    ("ib_send_bw SRD, 4 QPs, both directions", "ib_send_bw", (*SRD, "-s", "8192", "-n", "1000", "-q", "4", "-b"), [8192], True),
+    ("ib_send_bw SRD with events", "ib_send_bw", (*SRD, "-s", "4096", "-n", "500", "-e"), [4096], False),
+    ("ib_read_lat SRD, all sizes", "ib_read_lat", (*SRD, "-a", "-n", "50"), powers(ALL_SIZES), False),
+    ("ib_read_bw SRD, 1 MiB", "ib_read_bw", (*SRD, "-s", "1048576", "-n", "200"), [1 << 20], True),
+    ("ib_read_bw SRD, all sizes, 4 QPs", "ib_read_bw", (*SRD, "-a", "-n", "50", "-q", "4"), powers(ALL_SIZES), False),
+    ("ib_read_bw SRD, both directions", "ib_read_bw", (*SRD, "-s", "65536", "-n", "500", "-b"), [65536], False),
+    ("ib_read_bw SRD with events", "ib_read_bw", (*SRD, "-s", "65536", "-n", "200", "-e"), [65536], False),
+    # libefa takes no inline data for an RDMA write in a work request of 64 bytes, and perftest asks for it.
+    ("ib_write_lat SRD, all sizes", "ib_write_lat", (*SRD, "-I", "0", "-a", "-n", "50"), powers(ALL_SIZES), False),
+    ("ib_write_bw SRD, 1 MiB", "ib_write_bw", (*SRD, "-s", "1048576", "-n", "200"), [1 << 20], True),
+    ("ib_write_bw SRD, all sizes, 4 QPs", "ib_write_bw", (*SRD, "-a", "-n", "50", "-q", "4"), powers(ALL_SIZES), False),
+    ("ib_write_bw SRD, both directions", "ib_write_bw", (*SRD, "-s", "65536", "-n", "500", "-b"), [65536], False),
+    ("ib_write_bw SRD with events", "ib_write_bw", (*SRD, "-s", "65536", "-n", "200", "-e"), [65536], False),
+    ("ib_write_bw SRD with immediate", "ib_write_bw", (*SRD, "-s", "65536", "-n", "500", "--write_with_imm"), [65536], True),
+    (
+        *("ib_write_bw SRD with immediate, unsolicited", "ib_write_bw"),
+        *((*SRD, "-s", "65536", "-n", "500", "--write_with_imm", "--unsolicited_write"), [65536], False),
+    ),
+    ("ib_send_lat UD, 64 B", "ib_send_lat", (*UD, "-s", "64", "-n", "500"), [64], True),
+    ("ib_send_lat UD with events", "ib_send_lat", (*UD, "-s", "64", "-n", "200", "-e"), [64], False),
+    # libefa takes no work request without completion, of which perftest knows for SRD only.
+    ("ib_send_bw UD, 4 KiB", "ib_send_bw", (*UD, "-Q", "1", "-s", "4096", "-n", "1000"), [4096], True),
+    (
+        *("ib_send_bw UD, 4 QPs, both directions", "ib_send_bw"),
+        *((*UD, "-Q", "1", "-s", "2048", "-n", "500", "-q", "4", "-b"), [2048], False),
+    ),
+)
+
+
+def test(device, program, options, sizes):
+    """One case of the matrix: each size has a result, and each value of it is one."""
+    found = measure(device, program, *options)
+    if sorted(found) != sizes:
+        raise Failed(f"there are results for {sorted(found)} bytes, not for {sizes}")
+    for size, values in found.items():
+        if not values[ITERATIONS] or not values[RESULT]:
+            raise Failed(f"the result for {size} bytes is {values}")
+
+
+def tests(device, short, reliable_only):
+    """The cases, as names and functions. UD has no results to compare where packets are lost: perftest waits for them."""
+    for name, program, options, sizes, in_short in MATRIX:
+        if (in_short or not short) and not (reliable_only and "UD" in options):
+            yield name, lambda program=program, options=options, sizes=sizes: test(device, program, options, sizes)

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Software that others wrote, between guests: all of them run this program, and guest 0 runs the tests. Prints KTAP.
+
+usage: run.py [short] [PART...]: the parts are contents, perftest, libfabric and mpi, or with more than two guests soak and mpi;
+without any, all of them
+"""
+
+import contextlib
+import os
+import re
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
+
+import conditions  # noqa: E402
+import guests  # noqa: E402
+import libfabric  # noqa: E402
+import mpi  # noqa: E402
+import perftest  # noqa: E402
+from selftest import Suite, emulator, equal  # noqa: E402
+
+FOLDER = Path(__file__).resolve().parent
+CONTENTS_PORT = 7100
+# Seconds, of which a million messages take some.
+SOAK_LIMIT = 3000
+# What two guests do, and what more of them do.
+PARTS, MORE_PARTS = ("contents", "perftest", "libfabric", "mpi"), ("soak", "mpi")
+
+
+def contents(lossy):
+    """Our own program, whose results become subtests."""
+    program = FOLDER / "contents.py"
+    environment = {"EFA_LOSS": "1"} if lossy else {}
+    return guests.pair([program, "serve"], [program, "test", guests.name(1)], CONTENTS_PORT, 400, environment)
+
+
+def wrong_bits():
+    """Each case of ours that looks at contents fails if one bit of each packet is wrong."""
+    with conditions.applied(conditions.WRONG_BITS):
+        try:
+            output = contents(False)
+        except guests.ProgramFailed as failure:
+            output = failure.output
+    good = re.findall(r"^ok \d+ (.*)", output, re.MULTILINE)
+    equal((good, "not ok 1 " in output), ([], True), "cases that passed, and whether the first one failed")
+
+
+def soak():
+    """Many messages between all guests, on a network that is bad in every way."""
+    program, others = FOLDER / "contents.py", range(1, guests.GUESTS)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(conditions.applied(conditions.LOSS_AND_REORDERING))
+        servers = [stack.enter_context(guests.Process(guest, [program, "serve"], CONTENTS_PORT)) for guest in others]
+        for server in servers:
+            server.await_ready()
+        client = stack.enter_context(guests.Process(0, [program, "soak", *map(guests.name, others)]))
+        guests.check(client, *servers, limit=SOAK_LIMIT)
+        return client.output
+
+
+def with_subtests(test):
+    """A test whose program may print KTAP: its lines, also if it fails, are those of subtests."""
+
+    def show(output):
+        print("".join(f"  {line}\n" for line in output.splitlines()), end="", flush=True)
+
+    def run():
+        try:
+            show(test() or "")
+        except guests.ProgramFailed as failure:
+            show(failure.output)
+            raise
+
+    return run
+
+
+def device():
+    """The name of the first RDMA device, which is alike on all guests."""
+    return sorted(os.listdir("/sys/class/infiniband"))[0]
+
+
+def tests(parts, short, condition):
+    """The tests of a kind of network, as names and functions."""
+    lossy = condition.lossy
+    if guests.GUESTS == 2:
+        if "contents" in parts:
+            yield "contents", with_subtests(lambda: contents(lossy))
+        if "perftest" in parts:
+            yield from perftest.tests(device(), short, lossy)
+        if "libfabric" in parts:
+            yield from libfabric.tests(short, lossy)
+    elif "soak" in parts and condition is conditions.GOOD:
+        yield "many messages, 1 % loss and reordering", with_subtests(soak)
+    if "mpi" in parts:
+        yield from ((name, with_subtests(test)) for name, test in mpi.tests(short))
+
+
+def left_behind():
+    """No device has anything left, or saw what a correct driver never does."""
+    for number in range(len(emulator.send({"command": "devices"}))):
+        state = emulator.send({"command": "state", "device": number})
+        left = {kind: count for kind, count in state["resources"].items() if count and kind != "eq"}
+        equal((left, state["protocol_errors"]), ({}, 0), f"what device {number} has, and protocol errors")
+
+
+def main(parts, short):
+    suite = Suite()
+    for condition in (conditions.GOOD, *conditions.BAD):
+        # The short form has one program that knows what it sends for what goes wrong.
+        chosen = parts if condition is conditions.GOOD or not short else ["contents"]
+        for name, test in tests(chosen, short, condition):
+
+            def run(condition=condition, test=test):
+                with conditions.applied(condition):
+                    test()
+
+            suite.add(name + condition.suffix, run, needs_emulator=condition is not conditions.GOOD or "soak" in parts)
+    if "contents" in parts:
+        suite.add("wrong bits are noticed", wrong_bits)
+    suite.add("nothing is left behind", left_behind)
+    suite.run()
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    short = "short" in arguments
+    possible = PARTS if guests.GUESTS == 2 else MORE_PARTS
+    parts = [argument for argument in arguments if argument != "short"] or possible
+    if not set(parts) <= set(possible):
+        sys.exit(__doc__)
+    led = guests.start_serving()
+    if guests.GUEST:
+        led.wait()
+    else:
+        others = guests.meet()
+        main(parts, short)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What tests/interop does without guests: processes on several of them, here all on this host, and results of programs."""
+
+import os
+import socket
+import sys
+import time
+import unittest
+from unittest import mock
+
+from support import CLONE
+
+sys.path += [str(CLONE / "tests" / "interop"), str(CLONE / "tests" / "kselftest")]
+
+import guests  # noqa: E402
+import libfabric  # noqa: E402
+import perftest  # noqa: E402
+from selftest import Failed  # noqa: E402
+
+PERFTEST = """\
+ Dual-port       : OFF          Device         : rxe0
+ #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]
+ 2          500              0.00               0.01                 0.003512
+ 1048576    20               26.11              25.90                0.000026
+---------------------------------------------------------------------------------------
+"""
+LATENCY = """\
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]
+ 64      1000          812.20         4100.41      990.07              1021.33         80.11            1500.09
+"""
+PINGPONG = """\
+bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
+64      20      =20      2.5k        0.64s      0.00   16099.83       0.00
+1k      20      19       40k         0.64s      0.00   16099.84       0.00
+"""
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+class Rows(unittest.TestCase):
+    def test_bandwidths(self):
+        found = perftest.rows(PERFTEST)
+        self.assertEqual(sorted(found), [2, 1 << 20])
+        self.assertEqual((found[1 << 20][perftest.AVERAGE], found[2][perftest.RESULT]), (25.9, 0.003512))
+
+    def test_latencies(self):
+        self.assertEqual(perftest.rows(LATENCY)[64][perftest.TYPICAL], 990.07)
+
+    def test_no_table(self):
+        self.assertEqual(perftest.rows("Couldn't connect to guest1:18515\n 12 1 1.0 1.0\n"), {})
+
+    def test_messages_that_are_missing_show(self):
+        self.assertEqual(libfabric.ROW.findall(PINGPONG), [("20", "=", "20"), ("20", "", "19")])
+        self.assertEqual(libfabric.microseconds(PINGPONG), 16099.84)
+
+
+class Together(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        patches = mock.patch.multiple(guests, PORT=free_port(), name=lambda guest: "127.0.0.1", END_LIMIT=0.5, START_LIMIT=20)
+        patches.start()
+        cls.addClassCleanup(patches.stop)
+        cls.led = guests.start_serving()
+
+    def python(self, script):
+        return [sys.executable, "-c", script]
+
+    def server(self, port, then=""):
+        return self.python(f"import socket; c, _ = socket.create_server(('127.0.0.1', {port})).accept(); {then or 'c.recv(9)'}")
+
+    def client(self, port, then=""):
+        return self.python(f"import socket; c = socket.create_connection(('127.0.0.1', {port})); print('hello'); {then}")
+
+    def fails(self, expected, *arguments, **options):
+        with self.assertRaises(Failed) as caught:
+            guests.pair(*arguments, **options)
+        self.assertRegex(str(caught.exception), expected)
+        return caught.exception
+
+    def test_a_client_waits_for_its_server(self):
+        port = free_port()
+        self.assertEqual(guests.pair(self.server(port), self.client(port), port, 20), "hello\n")
+
+    def test_the_output_of_both_is_shown_if_the_client_fails(self):
+        port = free_port()
+        failure = self.fails(
+            r"(?s)a program failed.*exit status 3\n  \| hello\n.*create_server.*\n  \| taken",
+            *(self.server(port, "print('taken', flush=True); c.recv(9)"), self.client(port, "exit(3)"), port, 20),
+        )
+        self.assertEqual(failure.output, "hello\n")
+
+    def test_a_server_that_fails_ends_the_client(self):
+        port = free_port()
+        start = time.monotonic()
+        self.fails("exit status 4", self.server(port, "exit(4)"), self.client(port, "c.recv(9); import time; time.sleep(60)"), port, 50)
+        self.assertLess(time.monotonic() - start, 20)
+
+    def test_a_server_that_does_not_start(self):
+        self.fails("(?s)the server did not start.*exit status 5", self.python("exit(5)"), ["true"], 1, 20)
+
+    def test_a_program_that_is_missing(self):
+        with self.assertRaisesRegex(Failed, "(?s)exit status 127.*No such file"):
+            guests.run(["no-such-program"], 20)
+
+    def test_the_time_limit(self):
+        port = free_port()
+        self.fails("no end within 1 s", self.server(port), self.client(port, "import time; time.sleep(60)"), port, 1)
+
+    def test_a_server_that_stays(self):
+        port = free_port()
+        self.fails("did not end after its client", self.server(port, "import time; time.sleep(60)"), self.client(port), port, 20)
+
+    def test_processes_end_with_who_wants_them(self):
+        with guests.Process(1, ["sh", "-c", "echo $$; sleep 60 & echo $!; wait"]) as process:
+            while process.output.count("\n") < 2:
+                time.sleep(0.01)
+            pids = [int(line) for line in process.output.split()]
+        deadline = time.monotonic() + 10
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        # What has ended may wait for its parent.
+        states = [open(f"/proc/{pid}/stat").read().split()[2] for pid in pids if os.path.exists(f"/proc/{pid}")]
+        self.assertLessEqual(set(states), {"Z"})
+
+    def test_the_environment(self):
+        self.assertEqual(guests.run(["sh", "-c", "echo $COLOUR"], 20, environment={"COLOUR": "blue"}), "blue\n")
+
+    def test_the_end_of_the_leader_is_the_end_of_all(self):
+        with mock.patch.object(guests, "GUESTS", 2):
+            (connection,) = guests.meet()
+        self.assertFalse(self.led.wait(0.2))
+        connection.close()
+        self.assertTrue(self.led.wait(10))
+
+
+if __name__ == "__main__":
+    unittest.main()
