@@ -31,6 +31,7 @@ help:
 	@echo 'make soak        a million messages between four guests          DRIVER= FLAVOUR='
 	@echo 'make check-debug the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
 	@echo 'make bench       what the Rust driver costs compared with the C driver           FLAVOUR='
+	@echo 'make bench-data  how fast data moves between guests, and over rdma_rxe           DRIVER='
 	@echo 'make clean       removes what was built of this clone'
 	@echo 'make distclean   removes the whole cache'
 	@echo
@@ -77,6 +78,10 @@ check-debug:
 .PHONY: bench
 bench:
 	@tools/bench --flavour $(FLAVOUR)
+
+.PHONY: bench-data
+bench-data:
+	@tools/bench-data --driver $(DRIVER)
 
 .PHONY: abi-diff
 abi-diff:

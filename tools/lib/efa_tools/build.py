@@ -166,17 +166,28 @@ def emulator():
     return cache.clone_folder("emulator") / "target" / "release" / "efa-emu"
 
 
-def bench_plugin():
-    """Builds the plugin of QEMU that counts instructions for the bench."""
-    folder = cache.folder("bench-plugin") / cache.key(toolroot.key(), cache.CLONE / "tests" / "bench" / "count.rs")
+def bench_program(name, output, *options):
+    """Builds a file of tests/bench for the host; returns what was built."""
+    source = cache.CLONE / "tests" / "bench" / name
+    folder = cache.folder("bench-program") / cache.key(toolroot.key(), source)
 
     def compile_it(path):
         path.mkdir()
-        with steps.step("plugin of the bench") as log:
+        with steps.step(f"{name} of the bench") as log:
             command = [
                 *("rustc", "--edition", "2021", "-O", "-C", "panic=abort", "-C", "strip=symbols", "-D", "warnings"),
-                *("--crate-type", "cdylib", "-o", f"{BUILD}/count.so", "/efa-rs/tests/bench/count.rs"),
+                *(*options, "-o", f"{BUILD}/{output}", f"/efa-rs/tests/bench/{name}"),
             ]
-            steps.run(in_toolroot(command, [(path, BUILD, "rw")]), log, "Building the plugin of the bench")
+            steps.run(in_toolroot(command, [(path, BUILD, "rw")]), log, f"Building {name} of the bench")
 
-    return cache.make(folder, "the plugin of the bench", 0.1, compile_it) / "count.so"
+    return cache.make(folder, f"{name} of the bench", 0.1, compile_it) / output
+
+
+def bench_plugin():
+    """Builds the plugin of QEMU that counts instructions for the bench."""
+    return bench_program("count.rs", "count.so", "--crate-type", "cdylib")
+
+
+def memcpy():
+    """Builds the program that measures copies between shared mappings."""
+    return bench_program("memcpy.rs", "memcpy")

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import abi, bench, build, cache, check, guest, namespace, steps, suite, toolroot
+from . import abi, bench, build, cache, check, data_bench, guest, namespace, steps, suite, toolroot
 from .failure import Failure
 
 
@@ -186,3 +186,18 @@ def bench_command():
     if arguments.profile:
         return bench.profile(arguments.flavour, arguments.profile, arguments.lines)
     return bench.run(arguments.flavour, arguments.output)
+
+
+@guarded
+def bench_data_command():
+    parser = argparse.ArgumentParser(
+        prog="bench-data",
+        description="Measures how fast data moves between two guests over emulated EFAs, over rdma_rxe in the same guests, and how"
+        " fast a memcpy is. Writes bench-data.json and bench-data.svg, too.",
+    )
+    parser.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
+    folder = cache.CLONE / "Documentation"
+    parser.add_argument("--output", type=Path, default=folder, metavar="FOLDER", help="where to write (default: Documentation)")
+    arguments = parser.parse_args()
+    steps.note(f"the cache is {cache.folder()}")
+    return data_bench.run(arguments.driver, arguments.output)

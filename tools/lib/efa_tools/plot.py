@@ -34,47 +34,55 @@ def bars(values, top):
     return found, top + height + 40
 
 
-def curves(series, top, height=240):
-    """A line for each kind of object and driver over how many objects there are, both axes logarithmic."""
+def curves(title, series, top, level_name, height=240):
+    """A line for each of SERIES, values by level of a (name, dashed); both axes are logarithmic."""
     values = [value for points in series.values() for value in points.values()]
     levels = sorted({level for points in series.values() for level in points})
     low, high = math.log10(min(values)) - 0.05, math.log10(max(values)) + 0.05
     right = LABEL + WIDTH
 
     def x(level):
-        return LABEL + WIDTH * math.log10(level) / math.log10(levels[-1])
+        return LABEL + WIDTH * math.log10(level / levels[0]) / math.log10(levels[-1] / levels[0])
 
     def y(value):
         return top + 12 + height * (high - math.log10(value)) / (high - low)
 
-    found = [text(LABEL, top, "Instructions to make one more object; dashed: the C driver", style='font-weight="bold"')]
+    found = [text(LABEL, top, title, style='font-weight="bold"')]
     for level in levels:
         found.append(line(x(level), top + 12, x(level), top + 12 + height, 'stroke="#ddd"'))
-        found.append(text(x(level), top + 28 + height, f"{level:,} objects", "middle"))
-    for value in (number * 10**power for power in range(3, 8) for number in (1, 2, 5)):
+        found.append(text(x(level), top + 28 + height, level_name(level), "middle"))
+    steps = (1, 2, 5) if high - low < 3 else (1,)
+    for value in (number * 10.0**power for power in range(math.floor(low), math.ceil(high)) for number in steps):
         if low <= math.log10(value) <= high:
-            found += [line(LABEL, y(value), right, y(value), 'stroke="#ddd"'), text(LABEL - 6, y(value) + 4, f"{value:,}", "end")]
-    kinds = sorted({kind for kind, _ in series})
-    for (kind, driver), points in series.items():
-        colour = COLOURS[kinds.index(kind) % len(COLOURS)]
-        dash = ' stroke-dasharray="5 4"' if driver == "c" else ""
+            found += [line(LABEL, y(value), right, y(value), 'stroke="#ddd"'), text(LABEL - 6, y(value) + 4, f"{value:,g}", "end")]
+    names = list(dict.fromkeys(name for name, _ in series))
+    for (name, dashed), points in series.items():
+        colour = COLOURS[names.index(name) % len(COLOURS)]
+        dash = ' stroke-dasharray="5 4"' if dashed else ""
         path = " ".join(f"{x(level):.1f},{y(value):.1f}" for level, value in sorted(points.items()))
         found.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>')
-    for number, kind in enumerate(kinds):
+    for number, name in enumerate(names):
         place = top + 24 + number * ROW
         style = f'stroke="{COLOURS[number % len(COLOURS)]}" stroke-width="2"'
         found.append(line(right + 14, place - 4, right + 34, place - 4, style))
-        found.append(text(right + 40, place, kind))
+        found.append(text(right + 40, place, name))
     return found, top + height + 44
 
 
-def draw(ratios, series):
-    """The whole picture: RATIOS by verb; SERIES are instructions by (kind, driver) and number of objects."""
-    elements, bottom = bars(ratios, 24)
-    if series:
-        more, bottom = curves(series, bottom + 10)
-        elements += more
+def document(elements, bottom):
+    """The file of a picture."""
     width = LABEL + WIDTH + 130
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom}" font-family="sans-serif" font-size="12">'
     licence = "<!-- SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause -->"
     return "\n".join([head, licence, '<rect width="100%" height="100%" fill="white"/>', *elements, "</svg>", ""])
+
+
+def draw(ratios, series):
+    """The picture of the verbs' cost: RATIOS by verb; SERIES are instructions by (kind, driver) and number of objects."""
+    elements, bottom = bars(ratios, 24)
+    if series:
+        lines = {(kind, driver == "c"): points for (kind, driver), points in sorted(series.items())}
+        title = "Instructions to make one more object; dashed: the C driver"
+        more, bottom = curves(title, lines, bottom + 10, lambda level: f"{level:,} objects")
+        elements += more
+    return document(elements, bottom)

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Measures with perftest what one transport does between two guests, of which guest 0 leads.
+
+Arguments: efa or rxe, and the file for the results: by name of the measurement and size, MiB/s or microseconds.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path += [str(TESTS / "interop"), str(TESTS / "kselftest")]
+
+import guests  # noqa: E402
+import perftest  # noqa: E402
+
+SIZES = (2, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)
+SEND_SIZES = (2, 8, 64, 512, 4 << 10, 8 << 10)
+LATENCY_SIZES = (2, 64, 4 << 10)
+# About so long each measurement is to take, in seconds, and the fewest and most messages of one.
+TIME, FEWEST, MOST = 1, 20, 20000
+# How many messages the first measurement of a kind takes: those of the next ones follow from its rate.
+FIRST = 300
+# Results that the bench ends with are the median of several measurements.
+REPEATS = 3
+
+# Libefa takes no inline data for an RDMA write in a work request of 64 bytes, and perftest asks for it.
+TRANSPORTS = {"efa": ("-c", "SRD", "-x", "0"), "rxe": ("-c", "RC")}
+NO_INLINE = ("-I", "0")
+
+BANDWIDTHS = {"write": ("ib_write_bw", SIZES), "read": ("ib_read_bw", SIZES), "send": ("ib_send_bw", SEND_SIZES)}
+LATENCIES = {
+    "send latency": ("ib_send_lat", LATENCY_SIZES),
+    "write latency": ("ib_write_lat", LATENCY_SIZES),
+    "read latency": ("ib_read_lat", LATENCY_SIZES),
+}
+# The sizes of each whose result the bench ends with.
+HEADLINES = {"write": (1 << 20, 8 << 20), "send latency": (64,)}
+
+
+def set_up_rxe():
+    """Makes an RDMA device of the network card."""
+    (card,) = (name for name in os.listdir("/sys/class/net") if name != "lo")
+    subprocess.run(["modprobe", "rdma_rxe"], check=True)
+    subprocess.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", card], check=True)
+
+
+def count(seconds_each):
+    """How many messages to measure if each takes about so long."""
+    return min(MOST, max(FEWEST, int(TIME / seconds_each)))
+
+
+def repeated(name, size, measure):
+    """The median of as many measurements as it takes."""
+    values = sorted(measure() for _ in range(REPEATS if size in HEADLINES.get(name, ()) else 1))
+    print(f"{name}, {size} bytes: {values}", flush=True)
+    return values[len(values) // 2]
+
+
+def bandwidth(device, name, options):
+    """MiB/s by size."""
+    program, sizes = BANDWIDTHS[name]
+    results, messages = {}, FIRST
+    for size, following in itertools.pairwise((*sizes, sizes[-1])):
+
+        def measure(size=size, messages=messages):
+            rows = perftest.measure(device, program, *options, "-s", size, "-n", messages)
+            return rows[size][perftest.RESULT] * 1e6 * size / (1 << 20)
+
+        results[size] = repeated(name, size, measure)
+        seconds = size / (1 << 20) / results[size]
+        # Somewhere between as fast by the message and as fast by the byte.
+        messages = count(max(seconds, seconds * following / size / 2))
+    return results
+
+
+def latency(device, name, options):
+    """The typical one in microseconds, by size."""
+    program, sizes = LATENCIES[name]
+    results, messages = {}, FIRST
+    if program == "ib_write_lat":
+        options = (*options, *NO_INLINE)
+    for size in sizes:
+
+        def measure(size=size, messages=messages):
+            return perftest.measure(device, program, *options, "-s", size, "-n", messages)[size][perftest.TYPICAL]
+
+        results[size] = repeated(name, size, measure)
+        # There and back.
+        messages = count(2 * results[size] / 1e6)
+    return results
+
+
+def main(transport, file):
+    (device,) = os.listdir("/sys/class/infiniband")
+    options = TRANSPORTS[transport]
+    results = {}
+    for names, function in ((BANDWIDTHS, bandwidth), (LATENCIES, latency)):
+        for name in names:
+            results[name] = function(device, name, options)
+    Path(file).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in TRANSPORTS:
+        sys.exit(__doc__)
+    if sys.argv[1] == "rxe":
+        set_up_rxe()
+    led = guests.start_serving()
+    if guests.GUEST:
+        led.wait()
+    else:
+        others = guests.meet()
+        main(*sys.argv[1:])
