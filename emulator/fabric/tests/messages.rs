@@ -170,7 +170,7 @@ fn a_write_with_immediate_data() {
     assert!(completion.flags.has_imm && !completion.flags.unsolicited);
     let high = u16::from_le_bytes([completion.extension[0], completion.extension[1]]);
     assert_eq!(
-        u32::from(completion.length) | u32::from(high) << 16,
+        u32::from(completion.length) | (u32::from(high) << 16),
         100_000
     );
     assert_eq!(net.content(&to, 0, 100_000), bytes);

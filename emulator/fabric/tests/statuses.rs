@@ -208,7 +208,7 @@ fn bad_address() {
     let expected = CompStatus::RemoteBadAddress;
     for operation in [OpType::RdmaWrite, OpType::RdmaRead] {
         for (what, offset, key) in [
-            ("a key that is not", 0, Some(999 | 1 << 23)),
+            ("a key that is not", 0, Some(999 | (1 << 23))),
             ("a local key", 0, Some(1)),
             ("the byte before", u64::MAX, None),
             ("the byte behind", 4 * 4096 - 99, None),
@@ -311,7 +311,7 @@ fn receive_buffers_that_are_too_short() {
 
 #[test]
 fn receive_buffers_that_are_not_the_programs() {
-    for key in [0, 999, 1 << 23 | 1] {
+    for key in [0, 999, (1 << 23) | 1] {
         let (mut net, mut a, mut b, from, to) = set();
         net.receive(&mut b, &[(to.iova, 100, key)]);
         net.post(&mut a, &Send::message(&b, &from, 100));

@@ -34,7 +34,7 @@ impl Input<'_> {
     }
 
     fn u64(&mut self) -> u64 {
-        u64::from(self.u32()) << 32 | u64::from(self.u32())
+        (u64::from(self.u32()) << 32) | u64::from(self.u32())
     }
 
     /// The good value, most of the time; else one that is near, or any.
