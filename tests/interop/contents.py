@@ -6,6 +6,7 @@ One side is the server, which does what the other asks for over TCP: contents.py
 contents.py soak GUEST..., for many messages between all of them.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -184,7 +185,7 @@ class Side:
             (offset, length), = places
             endpoint.wr_set_inline_data(self.address + offset, length)
         else:
-            endpoint.wr_set_sge_list(self.sges(places))
+            endpoint.wr_set_sge_list(len(places), self.sges(places))
         endpoint.wr_complete()
 
     def know(self, gid):
@@ -346,7 +347,8 @@ def serve():
     side = Side()
     with socket.create_server(("", PORT)) as listener:
         connection, _ = listener.accept()
-    with connection, connection.makefile("rb") as requests:
+    # However the client ends, this is the end.
+    with contextlib.suppress(ConnectionError), connection, connection.makefile("rb") as requests:
         for line in requests:
             method, arguments = json.loads(line)
             try:
