@@ -77,8 +77,6 @@ def everything():
     return [
         module("rust", cloud),
         ("emulator", lambda: suite.attempt("emulator", build.emulator)),
-        # Its kernel takes as long as all the rest up to the guests.
-        module("rust", toolroot.DEBUG),
         module("rust", stock),
         ("host tests", suite.test_host),
         laws,
@@ -90,7 +88,6 @@ def everything():
         ("tests of the tools", suite.test_tools),
         ("host tests with AddressSanitizer", suite.test_asan),
         ("fuzzing", lambda: suite.fuzz(30)),
-        *check_debug("rust"),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
