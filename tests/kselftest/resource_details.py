@@ -148,7 +148,8 @@ def destroyed():
     with objects() as (context, pd, cq):
         # Those of a type of the driver's own only show up where all details are asked for.
         qp = QueuePair(context, pd, cq.handle, cq.handle, qp_type=QPT_UD)
-        region = MemoryRegion(context, pd, Memory(PAGE).address, PAGE)
+        memory = Memory(PAGE)
+        region = MemoryRegion(context, pd, memory.address, PAGE)
         during = summary()
         equal({kind: during[kind] - before[kind] for kind in before}, {"pd": 1, "cq": 1, "qp": 1, "mr": 1, "ctx": 1}, "new objects")
         qp.destroy()
