@@ -101,7 +101,7 @@ LINES = """\
 /run/efa-rs/build/module/com.rs:1
 /run/efa-rs/build/module/driver.rs:7 (discriminator 2)
 /usr/lib/rustlib/src/rust/library/core/src/fmt/mod.rs:5
-/tmp/kit/source/rust/kernel/alloc/kvec.rs:5
+/kit/source/rust/kernel/alloc/kvec.rs:5
 /usr/src/linux-headers-common/include/linux/slab.h:5
 /run/efa-rs/build/efa/efa_verbs.c:3
 efa_com_cmd.c:?

@@ -193,7 +193,7 @@ impl<P> Network<P> {
             self.counters[usize::from(path)].lost += 1;
             return Ok(());
         }
-        let (gbps, buffer) = (self.settings.link_gbps, self.settings.buffer_kib);
+        let gbps = self.settings.link_gbps;
         // What does not fit into the buffer of a sender waits in its memory, so nothing is lost here.
         let sent = self.up[from].take(now, bytes, gbps, u32::MAX);
         let limited = self.settings.has_rate();
@@ -203,7 +203,6 @@ impl<P> Network<P> {
             self.arrived.push_back(packet);
             return Ok(());
         }
-        debug_assert!(buffer > 0 || !limited);
         self.sequence += 1;
         self.moving.push(Reverse(Moving {
             at: sent.unwrap_or(now) + delay + jitter,
@@ -228,11 +227,12 @@ impl<P> Network<P> {
     /// Takes the next packet that has arrived.
     pub fn receive(&mut self, now: Duration) -> Option<P> {
         while self.arrived.is_empty() {
-            let due = self.moving.peek().is_some_and(|next| next.0.at <= now);
-            let Some(Reverse(moving)) = self.moving.pop_if_due(due) else {
+            if self.moving.peek().is_none_or(|next| next.0.at > now) {
                 break;
-            };
-            self.advance(moving);
+            }
+            if let Some(Reverse(moving)) = self.moving.pop() {
+                self.advance(moving);
+            }
         }
         self.arrived.pop_front()
     }
@@ -279,16 +279,5 @@ impl<P> Network<P> {
                 }
             }
         }
-    }
-}
-
-/// Takes the first of a heap on a condition.
-trait PopIfDue<T> {
-    fn pop_if_due(&mut self, due: bool) -> Option<T>;
-}
-
-impl<T: Ord> PopIfDue<T> for BinaryHeap<T> {
-    fn pop_if_due(&mut self, due: bool) -> Option<T> {
-        if due { self.pop() } else { None }
     }
 }
