@@ -161,6 +161,17 @@ fn invalid_lkey() {
 }
 
 #[test]
+fn a_region_ends_where_it_ends() {
+    // Behind it the page goes on.
+    let (mut net, mut a, b, _, to) = set();
+    let region = net.region_cut(&a, 1, 0, 96, RegMrPermissions::default());
+    for (length, expected) in [(4000, CompStatus::Ok), (4001, CompStatus::LocalInvalidLkey)] {
+        net.post(&mut a, &Send::write(&b, &region, &to, length));
+        assert_eq!(net.status(&mut a), expected);
+    }
+}
+
+#[test]
 fn bad_length() {
     let expected = CompStatus::LocalBadLength;
     refused(

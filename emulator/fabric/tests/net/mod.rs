@@ -314,12 +314,24 @@ impl Net {
         offset: u64,
         permissions: RegMrPermissions,
     ) -> Region {
+        self.region_cut(qp, pages, offset, 0, permissions)
+    }
+
+    /// The same, but it ends so many bytes before its last page does.
+    pub(crate) fn region_cut(
+        &mut self,
+        qp: &Qp,
+        pages: u64,
+        offset: u64,
+        cut: u64,
+        permissions: RegMrPermissions,
+    ) -> Region {
         let iova = 0x7f00_0000_0000 + offset;
         self.driver(qp.port, |driver| {
             let pages: Vec<_> = (0..pages).map(|_| driver.world.map(1)).collect();
             let mut command = RegMr {
                 pd: qp.pd,
-                mr_length: pages.len() as u64 * PAGE - offset,
+                mr_length: pages.len() as u64 * PAGE - offset - cut,
                 flags: RegMrFlags {
                     phys_page_size_shift: 12,
                     mem_addr_phy_mode_en: false,
