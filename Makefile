@@ -13,7 +13,8 @@ devices = $(DEVICES:%=--device %)
 .PHONY: help
 help:
 	@echo 'make demo        boots a stock Debian kernel with an emulated EFA, which the Rust driver drives'
-	@echo 'make check       runs all tests and checks; the last line says how many passed'
+	@echo 'make check       runs the tests and checks; the last line says how many passed'
+	@echo 'make check-all   the same and check-debug, which is what CI runs'
 	@echo
 	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES='
 	@echo 'make module      builds efa.ko, and says where it is             DRIVER= FLAVOUR= or KVER='
@@ -43,9 +44,9 @@ help:
 demo:
 	@tools/vm $(combination) $(devices) ibv_devinfo -v
 
-.PHONY: check
-check:
-	@tools/check
+.PHONY: check check-all
+check check-all:
+	@tools/check $@
 
 .PHONY: vm
 vm:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make check: all tests and checks, two at a time, added up in one line."""
+"""make check and make check-all: all tests and checks, two at a time, added up in one line."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -69,14 +69,19 @@ def check_debug(driver):
     return [debug(driver)] + [abi_diff_debug(toolroot.FLAVOURS[0])] * (driver == "rust")
 
 
-def everything():
-    """In an order in which what others wait for is built early, and what takes longest is not what all wait for in the end."""
+def everything(debug=False):
+    """In an order in which what others wait for is built early, and what takes longest is not what all wait for in the end.
+
+    DEBUG: also all that there is for the debug kernel.
+    """
     cloud, stock = toolroot.FLAVOURS
     laws, rustfmt, clippy_emulator, clippy_module = lint()
     combinations = [(driver, flavour) for flavour in (cloud, stock) for driver in ("rust", "c")]
     return [
         module("rust", cloud),
         ("emulator", lambda: suite.attempt("emulator", build.emulator)),
+        # Its kernel takes as long as all the rest up to the guests.
+        *([module("rust", toolroot.DEBUG)] if debug else []),
         module("rust", stock),
         ("host tests", suite.test_host),
         laws,
@@ -88,6 +93,7 @@ def everything():
         ("tests of the tools", suite.test_tools),
         ("host tests with AddressSanitizer", suite.test_asan),
         ("fuzzing", lambda: suite.fuzz(30)),
+        *(check_debug("rust") if debug else []),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),

@@ -109,7 +109,8 @@ def check_command():
         prog="check", description="Runs tests and checks; the last line says how many passed, failed and were skipped."
     )
     suites = parser.add_subparsers(dest="suite", metavar="SUITE")
-    suites.add_parser("all", help="everything (the default)")
+    suites.add_parser("check", help="everything but the longest (the default)")
+    suites.add_parser("check-all", help="check and check-debug")
     suites.add_parser("lint", help="format, warnings and laws")
     suites.add_parser("test-host", help="the tests that need no guest")
     suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")
@@ -127,7 +128,7 @@ def check_command():
         command = suites.add_parser(name, help=text)
         add_combination(command, ("rust", "c"))
         if name == "interop":
-            command.add_argument("--short", action="store_true", help="only what is part of all")
+            command.add_argument("--short", action="store_true", help="only what is part of check")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
     command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     debug = suites.add_parser("check-debug", help="the kernel selftests and more on a kernel that finds bugs")
@@ -139,8 +140,10 @@ def check_command():
             tally, line = abi.diff(arguments.flavour, at_once=2)
             print(line, flush=True)
             return 1 if tally.failed else 0
-        case None | "all":
+        case None | "check":
             jobs = check.everything()
+        case "check-all":
+            jobs = check.everything(debug=True)
         case "lint":
             jobs = check.lint()
         case "test-host":
