@@ -19,6 +19,7 @@ use efa_model::{
 
 use crate::{
     Frame, Network, PathCounters, Settings,
+    network::Load,
     packet::{
         Ack, Address, Body, ConnectionId, Data, Datagram, FrameBody, Header, Packet, Reader,
         Subject, Verdict,
@@ -29,6 +30,9 @@ use crate::{
 
 /// Packets that a connection sends before others have their turn.
 const TURN: usize = 4;
+
+/// Packets of a message that are moved as one where each would arrive at once and as it was sent.
+const TOGETHER: u32 = 128;
 
 /// How often connections are looked at that may not be needed any more.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -304,7 +308,7 @@ impl<G: Guest> Cluster<G> {
 
     /// Does what is due, about as much as it takes to move `budget` packets, and returns when there will be something to do
     /// next, which may be now.
-    pub fn run(&mut self, now: Duration, budget: usize) -> Option<Duration> {
+    pub fn run(&mut self, now: Duration, budget: u32) -> Option<Duration> {
         for index in 0..self.ports.len() {
             if self.ports[index].due.is_some_and(|due| due <= now) {
                 self.with(PortId(index), now, |_, _| ());
@@ -316,10 +320,13 @@ impl<G: Guest> Cluster<G> {
         if self.sweep.is_some_and(|sweep| sweep <= now) {
             self.sweep(now);
         }
-        for _ in 0..budget {
+        let mut left = budget;
+        while left > 0 {
             if let Some(packet) = self.network.receive(now) {
+                left = left.saturating_sub(self.packets(&packet));
                 self.deliver(now, packet);
             } else if let Some(connection) = self.active.pop_front() {
+                left -= 1;
                 self.transmit(now, connection);
             } else {
                 let devices = self.ports.iter().filter_map(|port| port.due);
@@ -328,6 +335,14 @@ impl<G: Guest> Cluster<G> {
             }
         }
         Some(now)
+    }
+
+    /// How many packets there are in what is moved as one.
+    fn packets(&self, packet: &Packet) -> u32 {
+        match (&packet.body, self.ports.get(packet.from.0)) {
+            (Body::Data(data), Some(port)) => port.device.packets(data.length),
+            _ => 1,
+        }
     }
 
     /// Takes the work requests that a device has fetched.
@@ -422,6 +437,7 @@ impl<G: Guest> Cluster<G> {
             multipath: settings.multipath,
             has_rate: settings.has_rate(),
         };
+        let ideal = settings.is_ideal();
         let Some(sender) = self.senders.get_mut(&connection) else {
             return;
         };
@@ -432,20 +448,26 @@ impl<G: Guest> Cluster<G> {
             return;
         }
         let mtu = self.ports[from.0].device.mtu();
+        let together = if ideal && self.remote(to).is_none() {
+            TOGETHER
+        } else {
+            1
+        };
         for turn in 1..=TURN {
             let Some(sender) = self.senders.get_mut(&connection) else {
                 return;
             };
-            let Some(packet) = sender.next(now, mtu, limits) else {
+            let Some(packet) = sender.next(now, mtu * together, limits) else {
                 break;
             };
             let due = sender.next_due_of(packet.data.psn);
             self.timer = [self.timer, due].into_iter().flatten().min();
-            let length = packet.data.length;
+            let bytes = packet.data.length;
             let device = &mut self.ports[from.0].device;
-            device.count(TransportEvent::Sent(length));
+            let packets = device.packets(bytes);
+            device.count(TransportEvent::Sent(bytes));
             if packet.again {
-                device.count(TransportEvent::SentAgain(length));
+                device.count(TransportEvent::SentAgain(bytes));
             }
             let message = packet.data.message;
             let packet = Packet {
@@ -454,9 +476,14 @@ impl<G: Guest> Cluster<G> {
                 path: packet.path,
                 body: Body::Data(packet.data),
             };
-            let sent = self
-                .network
-                .send(now, from.0, to.0, packet.path, length, packet);
+            let sent = self.network.send(
+                now,
+                from.0,
+                to.0,
+                packet.path,
+                Load { packets, bytes },
+                packet,
+            );
             if sent.is_err() {
                 self.fail(now, connection, message, CompStatus::LocalUnreachRemote);
             }
@@ -631,7 +658,11 @@ impl<G: Guest> Cluster<G> {
             body: Body::Ack(ack),
         };
         // One that can't be sent is one that is lost.
-        let _ = self.network.send(now, to.0, from.0, path, 0, packet);
+        let load = Load {
+            packets: 1,
+            bytes: 0,
+        };
+        let _ = self.network.send(now, to.0, from.0, path, load, packet);
     }
 
     /// Takes a part of a message.
@@ -992,6 +1023,10 @@ impl<G: Guest> Cluster<G> {
             payload,
         });
         // One to nobody is one that is lost.
+        let load = Load {
+            packets: 1,
+            bytes: request.length,
+        };
         if let Some(to) = self.find(request.peer) {
             let path = request.qp.number;
             let packet = Packet {
@@ -1000,9 +1035,7 @@ impl<G: Guest> Cluster<G> {
                 path,
                 body: Body::Datagram(datagram),
             };
-            let _ = self
-                .network
-                .send(now, from.0, to.0, path, request.length, packet);
+            let _ = self.network.send(now, from.0, to.0, path, load, packet);
         }
         self.finish(from, request, CompStatus::Ok);
     }

@@ -21,6 +21,6 @@ mod settings;
 mod window;
 
 pub use cluster::{Cluster, CopyError, Guest, LinkId, PortId};
-pub use network::{Network, NoPath, PathCounters};
+pub use network::{Load, Network, NoPath, PathCounters};
 pub use packet::Frame;
 pub use settings::{PathSettings, Settings};

@@ -30,6 +30,15 @@ pub struct PathCounters {
     pub lost: u64,
 }
 
+/// What goes over a path at a time: a packet, or several of one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Packets.
+    pub packets: u32,
+    /// Their payload in bytes.
+    pub bytes: u32,
+}
+
 /// All paths are down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoPath;
@@ -167,7 +176,7 @@ impl<P> Network<P> {
         self.random.u32(..end.max(1))
     }
 
-    /// Sends a packet with so many bytes of payload.
+    /// Sends something from one port to another.
     ///
     /// # Errors
     ///
@@ -178,19 +187,20 @@ impl<P> Network<P> {
         from: usize,
         to: usize,
         path: u16,
-        bytes: u32,
+        load: Load,
         packet: P,
     ) -> Result<(), NoPath> {
+        let Load { packets, bytes } = load;
         let path = path % self.settings.paths.max(1);
         if (0..self.settings.paths).all(|path| self.settings.is_down(path)) {
             return Err(NoPath);
         }
         let counters = &mut self.counters[usize::from(path)];
-        counters.packets += 1;
+        counters.packets += u64::from(packets);
         counters.bytes += u64::from(bytes);
         let loss = self.settings.loss_of(path);
         if self.settings.is_down(path) || self.happens(loss) {
-            self.counters[usize::from(path)].lost += 1;
+            self.counters[usize::from(path)].lost += u64::from(packets);
             return Ok(());
         }
         let gbps = self.settings.link_gbps;

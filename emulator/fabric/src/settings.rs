@@ -125,6 +125,15 @@ impl Settings {
         self.link_gbps > 0.0 || self.path_gbps > 0.0
     }
 
+    /// Whether every packet arrives at once and as it was sent.
+    pub(crate) fn is_ideal(&self) -> bool {
+        let as_sent = |path: &PathSettings| {
+            !path.down && path.delay_us.unwrap_or(0.0) == 0.0 && path.loss.unwrap_or(0.0) == 0.0
+        };
+        let parts = [self.delay_us, self.jitter_us, self.loss, self.flip];
+        !self.has_rate() && parts == [0.0; 4] && self.path.iter().all(as_sent)
+    }
+
     pub(crate) fn is_down(&self, path: u16) -> bool {
         self.path
             .get(usize::from(path))

@@ -4,7 +4,7 @@
 
 mod net;
 
-use efa_fabric::Settings;
+use efa_fabric::{PathSettings, Settings};
 use efa_hw::admin::cq::CqCaps1;
 use efa_hw::{
     admin::{
@@ -408,4 +408,85 @@ fn statistics_count() {
     assert_eq!((got.1.recv_wrs, got.1.recv_bytes), (1, 60));
     assert_eq!(got.2.read_resp_bytes, 30_000);
     assert_eq!(got.3.write_recv_bytes, 20_000);
+}
+
+#[test]
+fn packets_go_together_where_none_can_be_late_or_lost() {
+    const PACKETS: u32 = 200;
+    let path = |path| Settings {
+        path: vec![path],
+        ..Settings::default()
+    };
+    let normal = Settings::default;
+    let kinds = [
+        (normal(), 2),
+        (path(PathSettings::default()), 2),
+        (
+            Settings {
+                delay_us: 1.0,
+                ..normal()
+            },
+            PACKETS,
+        ),
+        (
+            Settings {
+                jitter_us: 1.0,
+                ..normal()
+            },
+            PACKETS,
+        ),
+        (
+            Settings {
+                loss: 1e-9,
+                ..normal()
+            },
+            PACKETS,
+        ),
+        (
+            Settings {
+                flip: 1e-9,
+                ..normal()
+            },
+            PACKETS,
+        ),
+        (
+            Settings {
+                link_gbps: 1e3,
+                ..normal()
+            },
+            PACKETS,
+        ),
+        (
+            path(PathSettings {
+                delay_us: Some(1.0),
+                ..PathSettings::default()
+            }),
+            PACKETS,
+        ),
+        (
+            path(PathSettings {
+                loss: Some(1e-9),
+                ..PathSettings::default()
+            }),
+            PACKETS,
+        ),
+    ];
+    for (settings, acknowledgements) in kinds {
+        let (mut net, mut a, b) = Net::pair(settings.clone());
+        let (from, to) = (net.region(&a, 500, 0), net.region(&b, 500, 0));
+        let length = PACKETS * net.cluster.with(a.port, net.now, |device, _| device.mtu());
+        net.post(&mut a, &Send::write(&b, &from, &to, length));
+        assert_eq!(net.wait(&mut a).status, 0);
+        let carried: u64 = net.cluster.paths().iter().map(|path| path.packets).sum();
+        assert_eq!(
+            carried,
+            u64::from(PACKETS + acknowledgements),
+            "{settings:?}"
+        );
+        for (port, sent) in [(a.port, true), (b.port, false)] {
+            let stats: BasicStats = net.driver(port, |driver| driver.statistics().unwrap());
+            let packets = if sent { stats.tx_pkts } else { stats.rx_pkts };
+            assert_eq!(packets, PACKETS.into(), "{settings:?}");
+        }
+    }
 }

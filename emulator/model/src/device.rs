@@ -33,7 +33,7 @@ use crate::{
     resources::Resources,
     ring::{EventRing, SubmissionRing},
     state::HostInfoState,
-    statistics::Statistics,
+    statistics::{Statistics, packets},
 };
 
 /// How many resets are remembered.
@@ -230,7 +230,8 @@ impl Device {
         length: u32,
         segments: &mut Vec<Segment>,
     ) -> Result<(), CompStatus> {
-        self.firmware.statistics.count_packet(length);
+        let mtu = self.mtu();
+        self.firmware.statistics.count_packets(length, mtu);
         self.firmware.scatter(request, offset, length, segments)
     }
 
@@ -285,7 +286,8 @@ impl Device {
 
     /// Counts what the transport did for the device.
     pub fn count(&mut self, event: TransportEvent) {
-        self.firmware.statistics.count_transport(event);
+        let mtu = self.mtu();
+        self.firmware.statistics.count_transport(event, mtu);
     }
 
     /// Address of the device.
@@ -296,6 +298,11 @@ impl Device {
     /// Most bytes of payload in one packet.
     pub fn mtu(&self) -> u32 {
         self.firmware.attributes.mtu
+    }
+
+    /// How many packets so many bytes of payload take.
+    pub fn packets(&self, length: u32) -> u32 {
+        packets(length, self.mtu())
     }
 
     /// Does what is due, and returns when something will be due next.

@@ -233,7 +233,8 @@ impl Firmware {
                 _ => CompStatus::RemoteBadAddress,
             }));
         }
-        self.statistics.count_arrival(arrival);
+        let mtu = self.attributes.mtu;
+        self.statistics.count_arrival(arrival, mtu);
         let (operation, length, immediate, unsolicited) = match arrival.content {
             Content::Send { length, immediate } => {
                 let header = match arrival.transport {

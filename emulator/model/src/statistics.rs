@@ -82,9 +82,9 @@ pub struct Counters {
 /// What the transport did for a device, for its statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportEvent {
-    /// A packet was sent, with so many bytes of payload.
+    /// So many bytes of payload were sent, in as few packets as it takes.
     Sent(u32),
-    /// A packet was sent again.
+    /// So many bytes were sent again.
     SentAgain(u32),
     /// A packet was not acknowledged in time.
     TimedOut,
@@ -152,8 +152,8 @@ impl Statistics {
         add(&mut self.messages.recv_bytes, length.into());
     }
 
-    /// Counts a packet with payload from a peer.
-    pub(crate) fn count_arrival(&mut self, arrival: &Arrival) {
+    /// Counts packets with payload from a peer.
+    pub(crate) fn count_arrival(&mut self, arrival: &Arrival, mtu: u32) {
         let length = match arrival.content {
             Content::Send { length, .. } => length,
             Content::Write { length, .. } => {
@@ -162,12 +162,12 @@ impl Statistics {
             }
             Content::Read { .. } => 0,
         };
-        self.count_packet(length);
+        self.count_packets(length, mtu);
     }
 
-    /// Counts a packet from a peer.
-    pub(crate) fn count_packet(&mut self, length: u32) {
-        add(&mut self.basic.rx_pkts, 1);
+    /// Counts packets from a peer.
+    pub(crate) fn count_packets(&mut self, length: u32, mtu: u32) {
+        add(&mut self.basic.rx_pkts, packets(length, mtu).into());
         add(&mut self.basic.rx_bytes, length.into());
     }
 
@@ -183,14 +183,14 @@ impl Statistics {
     }
 
     /// Counts what the transport did.
-    pub(crate) fn count_transport(&mut self, event: TransportEvent) {
+    pub(crate) fn count_transport(&mut self, event: TransportEvent, mtu: u32) {
         match event {
             TransportEvent::Sent(length) => {
-                add(&mut self.basic.tx_pkts, 1);
+                add(&mut self.basic.tx_pkts, packets(length, mtu).into());
                 add(&mut self.basic.tx_bytes, length.into());
             }
             TransportEvent::SentAgain(length) => {
-                add(&mut self.network.retrans_pkts, 1);
+                add(&mut self.network.retrans_pkts, packets(length, mtu).into());
                 add(&mut self.network.retrans_bytes, length.into());
             }
             TransportEvent::TimedOut => add(&mut self.network.retrans_timeout_events, 1),
@@ -198,6 +198,11 @@ impl Statistics {
             TransportEvent::Impaired => add(&mut self.network.impaired_remote_conn_events, 1),
         }
     }
+}
+
+/// How many packets so many bytes of payload take.
+pub(crate) fn packets(length: u32, mtu: u32) -> u32 {
+    length.div_ceil(mtu.max(1)).max(1)
 }
 
 fn add(counter: &mut u64, count: u64) {

@@ -21,10 +21,10 @@ use crate::{
 };
 
 /// Packets that whoever gives a device something to do moves at once, so that a short message needs no other thread.
-const PROMPT: usize = 16;
+const PROMPT: u32 = 16;
 
 /// Packets that are moved before others may work on the devices.
-const BATCH: usize = 32;
+const BATCH: u32 = 32;
 
 /// Is told of what the device does, with the time since the program started.
 pub type Tracer = Box<dyn FnMut(Duration, &TraceEvent) + Send>;
@@ -164,7 +164,7 @@ impl Fabric {
     }
 
     /// Lets all do what is due, but no more than `budget`; the thread of the network does the rest.
-    fn run(&self, state: &mut State, now: Duration, budget: usize) {
+    fn run(&self, state: &mut State, now: Duration, budget: u32) {
         let due = state.cluster.run(now, budget);
         state.forward();
         if due != state.due {

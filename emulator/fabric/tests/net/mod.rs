@@ -37,7 +37,7 @@ pub(crate) const DEPTH: u16 = 64;
 pub(crate) const QKEY: u32 = 0x1234_5678;
 
 /// Work done on more packets than any test has.
-const MUCH: usize = 1 << 20;
+const MUCH: u32 = 1 << 20;
 
 impl Guest for World {
     fn copy(&self, from: u64, to: &Self, at: u64, length: usize) -> Result<(), CopyError> {
