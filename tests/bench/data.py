@@ -21,10 +21,13 @@ import perftest  # noqa: E402
 SIZES = (2, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)
 SEND_SIZES = (2, 8, 64, 512, 4 << 10, 8 << 10)
 LATENCY_SIZES = (2, 64, 4 << 10)
-# About so long each measurement is to take, in seconds, and the fewest and most messages of one.
-TIME, FEWEST, MOST = 1, 20, 20000
+# Work requests that are posted at a time where bandwidth is measured: the CPU of a guest is emulated, and one doorbell of it takes
+# longer than to copy much data.
+LIST = 32
+# About so long each measurement is to take, in seconds, and the fewest and most messages of one, which are whole lists.
+TIME, FEWEST, MOST = 1, LIST, 625 * LIST
 # How many messages the first measurement of a kind takes: those of the next ones follow from its rate.
-FIRST = 300
+FIRST = 10 * LIST
 # Results that the bench ends with are the median of several measurements.
 REPEATS = 3
 
@@ -51,7 +54,7 @@ def set_up_rxe():
 
 def count(seconds_each):
     """How many messages to measure if each takes about so long."""
-    return min(MOST, max(FEWEST, int(TIME / seconds_each)))
+    return min(MOST, max(FEWEST, int(TIME / seconds_each) // LIST * LIST))
 
 
 def repeated(name, size, measure):
@@ -68,7 +71,7 @@ def bandwidth(device, name, options):
     for size, following in itertools.pairwise((*sizes, sizes[-1])):
 
         def measure(size=size, messages=messages):
-            rows = perftest.measure(device, program, *options, "-s", size, "-n", messages)
+            rows = perftest.measure(device, program, *options, "-l", LIST, "-s", size, "-n", messages)
             return rows[size][perftest.RESULT] * 1e6 * size / (1 << 20)
 
         results[size] = repeated(name, size, measure)

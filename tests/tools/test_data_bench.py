@@ -13,7 +13,16 @@ def transport(factor):
     return bandwidths | {name: {2: 990.0 / factor, 64: 1000.0 / factor} for name in data_bench.LATENCIES}
 
 
-FIGURES = {"efa": transport(40), "rxe": transport(1), "memcpy": {64: 9000.0, MIB: 8000.0, 8 * MIB: 4000.0}}
+def incast(flows, multipath):
+    return {"flows": flows, "multipath": multipath, "median": 1.0 if multipath else 1.5, "max": 1.25 if multipath else 4.0}
+
+
+FIGURES = {
+    "efa": transport(40),
+    "rxe": transport(1),
+    "memcpy": {64: 9000.0, MIB: 8000.0, 8 * MIB: 4000.0},
+    "incast": [incast(flows, multipath) for flows in (2, 48) for multipath in (True, False)],
+}
 
 
 class DataBench(unittest.TestCase):
@@ -21,7 +30,12 @@ class DataBench(unittest.TestCase):
         figures = {**FIGURES, "efa": {**FIGURES["efa"], "write": {64: 1.0, MIB: 2000.0, 8 * MIB: 2400.0}}}
         self.assertEqual(
             data_bench.summary(figures),
-            ["rdma write / memcpy: 0.25", "rdma write / rxe: 20.0", "send latency / rxe: 0.03"],
+            [
+                "rdma write / memcpy: 0.25",
+                "rdma write / rxe: 20.0",
+                "send latency / rxe: 0.03",
+                "48-flow incast max FCT / ideal: 1.250",
+            ],
         )
 
     def test_each_size_has_a_row_and_what_was_not_measured_is_empty(self):
@@ -32,6 +46,8 @@ class DataBench(unittest.TestCase):
         self.assertRegex(lines[3], r"^8 MiB +4,000\.00 +3,200\.00 .* 80\.00 +$")
         self.assertRegex(lines[5], r"^us, typical +efa send latency")
         self.assertRegex(lines[6], r"^2 B +24\.75 ")
+        self.assertRegex(lines[9], r"^flows: time / ideal +median, multipath +max, multipath +median, one path +max, one path$")
+        self.assertRegex(lines[11], r"^48 +1\.000 +1\.250 +1\.500 +4\.000$")
 
     def test_names_of_sizes(self):
         self.assertEqual([data_bench.size_name(size) for size in (2, 4096, 8 * MIB)], ["2 B", "4 KiB", "8 MiB"])
@@ -40,8 +56,8 @@ class DataBench(unittest.TestCase):
         root = xml.fromstring(data_bench.picture(FIGURES).encode())
         name = "{http://www.w3.org/2000/svg}"
         lines = root.findall(f"{name}polyline")
-        self.assertEqual(len(lines), 1 + 6 + 6)
-        self.assertEqual(sum("stroke-dasharray" in line.attrib for line in lines), 6)
+        self.assertEqual(len(lines), 1 + 6 + 6 + 4)
+        self.assertEqual(sum("stroke-dasharray" in line.attrib for line in lines), 6 + 2)
 
 
 if __name__ == "__main__":

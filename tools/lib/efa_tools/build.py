@@ -166,6 +166,13 @@ def emulator():
     return cache.clone_folder("emulator") / "target" / "release" / "efa-emu"
 
 
+def incast():
+    """Builds the model of many flows into one receiver; returns its program."""
+    with emulator_lock(), steps.step("incast of the bench") as log:
+        cargo(log, "Building the model of an incast", "build", "--release", "--package", "efa-fabric", "--example", "incast")
+    return cache.clone_folder("emulator") / "target" / "release" / "examples" / "incast"
+
+
 def bench_program(name, output, *options):
     """Builds a file of tests/bench for the host; returns what was built."""
     source = cache.CLONE / "tests" / "bench" / name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""How fast the emulated devices move data, compared with rdma_rxe in the same guests and with a plain memcpy."""
+"""How fast the emulated devices move data, compared with rdma_rxe in the same guests and with a plain memcpy; and how fairly."""
 
 import json
 import subprocess
@@ -13,6 +13,8 @@ DEVICE = "profile=efa3"
 TIMEOUT = 1800
 KIB, MIB = 1 << 10, 1 << 20
 MESSAGE, LARGE = 64, MIB
+# The most flows into one receiver.
+FLOWS = 48
 BANDWIDTHS, LATENCIES = ("write", "read", "send"), ("send latency", "write latency", "read latency")
 
 
@@ -35,9 +37,21 @@ def memcpy(sizes):
     """MiB/s of a copy between two shared mappings, by size."""
     program = build.memcpy()
     with steps.step("data bench memcpy"):
-        command = build.in_toolroot([f"{build.BUILD}/memcpy", *map(str, sizes)], [(program.parent, build.BUILD, "ro")])
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = run_in_toolroot(program, *map(str, sizes))
     return {int(size): float(rate) for size, rate in (line.split() for line in output.splitlines())}
+
+
+def run_in_toolroot(program, *arguments):
+    """Runs a program that was built in the toolroot; returns what it prints."""
+    command = build.in_toolroot([f"{build.BUILD}/{program.name}", *arguments], [(program.parent, build.BUILD, "ro")])
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def incast():
+    """How long flows take that all go to one receiver, compared with the ideal: median and maximum, with and without multipath."""
+    program = build.incast()
+    with steps.step("data bench incast"):
+        return json.loads(run_in_toolroot(program))
 
 
 def size_name(size):
@@ -59,6 +73,21 @@ def tables(figures):
             rows.append((size_name(size), *(f"{values[size]:,.2f}" if size in values else "" for _, values in columns)))
         yield from bench.columns(rows)
         yield ""
+    times = completion_times(figures["incast"])
+    rows = [("flows: time / ideal", *(f"{name}, {'one path' if single else 'multipath'}" for name, single in times))]
+    for flows in sorted({flows for values in times.values() for flows in values}):
+        rows.append((str(flows), *(f"{values[flows]:.3f}" for values in times.values())))
+    yield from bench.columns(rows)
+    yield ""
+
+
+def completion_times(incast):
+    """Completion times of flows divided by the ideal, by number of flows of each (name, whether each flow has just one path)."""
+    return {
+        (name, single): {row["flows"]: row[name] for row in incast if row["multipath"] != single}
+        for single in (False, True)
+        for name in ("median", "max")
+    }
 
 
 def least(one, other):
@@ -73,6 +102,7 @@ def summary(figures):
         f"rdma write / memcpy: {least(efa['write'], figures['memcpy']):.2f}",
         f"rdma write / rxe: {least(efa['write'], rxe['write']):.1f}",
         f"send latency / rxe: {efa['send latency'][MESSAGE] / rxe['send latency'][MESSAGE]:.2f}",
+        f"{FLOWS}-flow incast max FCT / ideal: {completion_times(figures['incast'])['max', False][FLOWS]:.3f}",
     ]
 
 
@@ -85,13 +115,15 @@ def picture(figures):
         latencies |= {(name, transport == "rxe"): figures[transport][name] for name in LATENCIES}
     elements, bottom = plot.curves("MiB/s by message size; dashed: rdma_rxe", bandwidths, 24, size_name)
     more, bottom = plot.curves("Typical latency in microseconds; dashed: rdma_rxe", latencies, bottom + 10, size_name)
-    return plot.document([*elements, *more], bottom)
+    title, times = "Completion time / ideal of flows into one receiver; dashed: one path each", completion_times(figures["incast"])
+    last, bottom = plot.curves(title, times, bottom + 10, str)
+    return plot.document([*elements, *more, *last], bottom)
 
 
 def run(driver, folder):
     """The whole bench: prints tables and summary, writes bench-data.json and bench-data.svg to FOLDER."""
     figures = {"kernel": toolroot.kernel(FLAVOUR), "efa": measure("efa", driver), "rxe": measure("rxe", driver)}
-    figures["memcpy"] = memcpy(figures["efa"]["write"])
+    figures |= {"memcpy": memcpy(figures["efa"]["write"]), "incast": incast()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench-data.json").write_text(json.dumps(figures, indent=1) + "\n")
     (folder / "bench-data.svg").write_text(picture(figures))
