@@ -15,7 +15,7 @@ use efa_hw::{
         mr::{DeregMr, RegMrPermissions},
         qp::{CreateQpFlags, QpState, QpType},
     },
-    io::{CompStatus, OpType},
+    io::{CompStatus, OpType, RxDesc, RxLkeyCtrl},
 };
 use efa_model::Profile;
 use net::{DEPTH, Net, Qp, Region, Send, pattern};
@@ -444,6 +444,40 @@ fn peers_that_give_up() {
     assert_eq!(net.status(&mut a), CompStatus::RemoteAbort);
     assert_eq!(net.status(&mut b), CompStatus::LocalQpInternalError);
     assert_untouched(&mut net, &from, &to);
+}
+
+#[test]
+fn garbage_in_the_receive_queue() {
+    // Descriptors by whether each says that it is the first, and the last, of a work request.
+    for descriptors in [
+        &[(false, true)][..],
+        &[(true, false), (true, true)],
+        &[(true, false), (false, false)],
+    ] {
+        let (mut net, mut a, mut b, from, to) = set();
+        for (first, last) in descriptors {
+            let desc = RxDesc {
+                buf_addr: to.iova,
+                req_id: 7,
+                length: 8,
+                lkey_ctrl: RxLkeyCtrl {
+                    lkey: to.lkey,
+                    first: *first,
+                    last: *last,
+                },
+            };
+            net.put_receive(&mut b, &desc);
+        }
+        net.post(&mut a, &Send::message(&b, &from, 8));
+        assert_eq!(net.status(&mut a), CompStatus::RemoteAbort);
+        let completion = net.wait(&mut b);
+        assert_eq!(
+            (completion.req_id, completion.status),
+            (7, CompStatus::LocalQpInternalError.into()),
+            "{descriptors:?}"
+        );
+        assert_untouched(&mut net, &from, &to);
+    }
 }
 
 #[test]
