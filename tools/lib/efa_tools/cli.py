@@ -60,6 +60,7 @@ def vm():
         help="an emulated device of each guest, such as profile=efa2",
     )
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="what the emulator does at its start")
+    parser.add_argument("--share", type=Path, metavar="FOLDER", help="of the host, which guests see at /share, read-only")
     parser.add_argument("--timeout", type=float, metavar="S", help="end after that many seconds (default: 600; a shell: never)")
     parser.add_argument("--memory", default="1G", help="of each guest (default: 1G)")
     parser.add_argument("--cpus", type=positive, default=2, metavar="N", help="of each guest (default: 2)")
@@ -74,6 +75,8 @@ def vm():
     for file in (options.emulator, options.module, options.scenario):
         if file and not file.is_file():
             raise Failure(f"There is no file {file}.")
+    if options.share and not options.share.is_dir():
+        raise Failure(f"There is no folder {options.share}.")
     return guest.execute(guest.prepare(options))
 
 

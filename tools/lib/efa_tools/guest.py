@@ -18,6 +18,7 @@ from . import build, cache, console, namespace, qemu, steps, toolroot
 from .failure import Failure
 
 RUN = qemu.RUN
+SHARE = "/run/efa-rs/share"
 KEPT_RUNS = 20
 # Seconds from a guest's start to its first process, which takes 3 s on an idle host.
 BOOT_LIMIT = 120
@@ -51,6 +52,8 @@ class Options:
     emulator: Path | None = None
     module: Path | None = None
     scenario: Path | None = None
+    # A folder of the host that guests see at /share.
+    share: Path | None = None
     quiet: bool = False
     known_reports: list[tuple[str, str]] = field(default_factory=list)
     # More parameters of the kernel.
@@ -107,15 +110,19 @@ class Run:
             time.sleep(0.02)
 
     def serve_shares(self, guest):
-        """The toolroot, the clone and the run's results, each by a virtiofsd of its own for this guest."""
+        """The toolroot, the clone, the run's results and --share, each by a virtiofsd of its own for this guest."""
         shares = {"root": ("/", "always"), "efa-rs": ("/efa-rs", "auto"), "run": (f"{RUN}/shared", "auto")}
+        binds = []
+        if self.options.share:
+            shares["share"] = (SHARE, "auto")
+            binds = [(self.options.share.resolve(), SHARE, "ro")]
         for tag, (directory, policy) in shares.items():
             name = f"virtiofsd-{tag}-{guest}"
             command = [
                 *("/usr/libexec/virtiofsd", "--shared-dir", directory, "--socket-path", f"{RUN}/{tag}{guest}"),
                 *("--sandbox", "none", "--no-announce-submounts", "--cache", policy),
             ]
-            self.start(name, command if tag == "run" else [*command, "--readonly"])
+            self.start(name, command if tag == "run" else [*command, "--readonly"], binds)
         for tag in shares:
             self.await_sockets(f"virtiofsd-{tag}-{guest}", [f"{tag}{guest}"])
 
@@ -147,6 +154,7 @@ class Run:
             "EFA_KO": "/run/efa-rs/efa.ko" if options.module else "",
             "EFA_GUEST": guest,
             "EFA_GUESTS": options.guests,
+            "EFA_SHARE": "/share" if options.share else "",
             "TERM": os.environ.get("TERM", "dumb") if options.command is None else "dumb",
         }
         append = " ".join([options.append, *(f"{name}={value}" for name, value in environment.items())])
@@ -168,7 +176,7 @@ class Run:
             *("-device", "virtconsole,chardev=terminal"),
             *qemu.network(guest, options.guests),
         ]
-        for tag in ("root", "efa-rs", "run"):
+        for tag in ("root", "efa-rs", "run", *(["share"] if options.share else [])):
             command += qemu.share(tag, f"{RUN}/{tag}{guest}")
         for number in range(len(options.devices)):
             command += qemu.efa(f"{RUN}/efa{guest}.{number}", synchronous=bool(options.plugin))
