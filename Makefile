@@ -12,7 +12,7 @@ devices = $(DEVICES:%=--device %)
 
 .PHONY: help
 help:
-	@echo 'make demo        boots a stock Debian kernel with an emulated EFA, which the Rust driver drives'
+	@echo 'make demo        boots two stock Debian kernels with an emulated EFA each, and moves data between them'
 	@echo 'make check       runs the tests and checks; the last line says how many passed'
 	@echo 'make check-all   the same and check-debug, which is what CI runs'
 	@echo
@@ -42,7 +42,7 @@ help:
 
 .PHONY: demo
 demo:
-	@tools/vm $(combination) $(devices) ibv_devinfo -v
+	@tools/vm $(combination) --guests 2 --leader $(devices) /efa-rs/tests/interop/demo.py
 
 .PHONY: check check-all
 check check-all:
