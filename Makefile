@@ -14,7 +14,7 @@ devices = $(DEVICES:%=--device %)
 help:
 	@echo 'make demo        boots two stock Debian kernels with an emulated EFA each, and moves data between them'
 	@echo 'make check       runs the tests and checks; the last line says how many passed'
-	@echo 'make check-all   the same and check-debug, which is what CI runs'
+	@echo 'make check-all   the same, check-debug and more with the C driver, which is what CI runs'
 	@echo
 	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES='
 	@echo 'make module      builds efa.ko, and says where it is             DRIVER= FLAVOUR= or KVER='

@@ -69,10 +69,10 @@ def check_debug(driver):
     return [debug(driver)] + [abi_diff_debug(toolroot.FLAVOURS[0])] * (driver == "rust")
 
 
-def everything(debug=False):
+def everything(longer=False):
     """In an order in which what others wait for is built early, and what takes longest is not what all wait for in the end.
 
-    DEBUG: also all that there is for the debug kernel.
+    LONGER: also all that there is for the debug kernel, and data between guests with the C driver.
     """
     cloud, stock = toolroot.FLAVOURS
     laws, rustfmt, clippy_emulator, clippy_module = lint()
@@ -81,7 +81,7 @@ def everything(debug=False):
         module("rust", cloud),
         ("emulator", lambda: suite.attempt("emulator", build.emulator)),
         # Its kernel takes as long as all the rest up to the guests.
-        *([module("rust", toolroot.DEBUG)] if debug else []),
+        *([module("rust", toolroot.DEBUG)] if longer else []),
         module("rust", stock),
         ("host tests", suite.test_host),
         laws,
@@ -93,8 +93,9 @@ def everything(debug=False):
         ("tests of the tools", suite.test_tools),
         ("host tests with AddressSanitizer", suite.test_asan),
         ("fuzzing", lambda: suite.fuzz(30)),
-        *(check_debug("rust") if debug else []),
+        *(check_debug("rust") if longer else []),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
+        *(interop(driver, cloud, short=True) for driver in ("rust", "c") if longer or driver == "rust"),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
         abi_diff(cloud),

@@ -113,7 +113,7 @@ def check_command():
     )
     suites = parser.add_subparsers(dest="suite", metavar="SUITE")
     suites.add_parser("check", help="everything but the longest (the default)")
-    suites.add_parser("check-all", help="check and check-debug")
+    suites.add_parser("check-all", help="check, check-debug and interop --short with the C driver")
     suites.add_parser("lint", help="format, warnings and laws")
     suites.add_parser("test-host", help="the tests that need no guest")
     suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")
@@ -146,7 +146,7 @@ def check_command():
         case None | "check":
             jobs = check.everything()
         case "check-all":
-            jobs = check.everything(debug=True)
+            jobs = check.everything(longer=True)
         case "lint":
             jobs = check.lint()
         case "test-host":
