@@ -22,7 +22,7 @@ help:
 	@echo 'make lint        format, warnings and the laws of the project'
 	@echo 'make test-host   the tests that need no guest'
 	@echo 'make test-asan   the same with AddressSanitizer, if there is a nightly toolchain'
-	@echo 'make fuzz        attacks on the emulated device that a fuzzer makes up, for SECONDS=600'
+	@echo 'make fuzz        attacks on each half of the emulated device that a fuzzer makes up, for SECONDS=600'
 	@echo 'make test-tools  the tests of the tools'
 	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
 	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR='

@@ -92,7 +92,7 @@ def everything(longer=False):
         module("c", stock),
         ("tests of the tools", suite.test_tools),
         ("host tests with AddressSanitizer", suite.test_asan),
-        ("fuzzing", lambda: suite.fuzz(30)),
+        ("fuzzing", lambda: suite.fuzz(20)),
         *(check_debug("rust") if longer else []),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         *(interop(driver, cloud, short=True) for driver in ("rust", "c") if longer or driver == "rust"),

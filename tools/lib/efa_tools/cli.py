@@ -119,7 +119,7 @@ def check_command():
     suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")
     suites.add_parser("test-tools", help="the tests of the tools")
     fuzz = suites.add_parser("fuzz", help="attacks on the emulated device that a fuzzer makes up")
-    fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="how long (default: 600)")
+    fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="how long each of them (default: 600)")
     for name, text in (
         ("kselftest", "the kernel selftests in a guest"),
         ("stress", "the long ones of the kernel selftests"),

@@ -110,14 +110,21 @@ def test_asan():
     return cargo_tally(name, lambda log: build.nightly(log, "-Zsanitizer=address", *arguments))
 
 
+FUZZ_TARGETS = ("control_path", "data_path")
+
+
 def fuzz(seconds):
-    """Attacks on the emulated device that look for code that none has reached."""
+    """Attacks on the emulated device that look for code that none has reached: so long on each of its halves."""
+    total = Tally()
+    for target in FUZZ_TARGETS:
+        name = f"fuzzing {target} for {seconds} s"
 
-    def action():
-        with build.emulator_lock(), steps.step(f"fuzzing for {seconds} s") as log:
-            build.fuzz(log, "data_path", seconds)
+        def action(target=target, name=name):
+            with build.emulator_lock(), steps.step(name) as log:
+                build.fuzz(log, target, seconds)
 
-    return attempt(f"{seconds} s of fuzzing find nothing", action)
+        total += attempt(f"{name} finds nothing", action)
+    return total
 
 
 def test_tools():
