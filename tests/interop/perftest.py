@@ -67,7 +67,6 @@ MATRIX = (
     ("ib_write_bw SRD, 1 MiB", "ib_write_bw", (*SRD, "-s", "1048576", "-n", "200"), [1 << 20], True),
     ("ib_write_bw SRD, all sizes, 4 QPs", "ib_write_bw", (*SRD, "-a", "-n", "50", "-q", "4"), powers(ALL_SIZES), False),
     ("ib_write_bw SRD, both directions", "ib_write_bw", (*SRD, "-s", "65536", "-n", "500", "-b"), [65536], False),
-    ("ib_write_bw SRD with events", "ib_write_bw", (*SRD, "-s", "65536", "-n", "200", "-e"), [65536], False),
     ("ib_write_bw SRD with immediate", "ib_write_bw", (*SRD, "-s", "65536", "-n", "500", "--write_with_imm"), [65536], True),
     (
         *("ib_write_bw SRD with immediate, unsolicited", "ib_write_bw"),

@@ -791,7 +791,7 @@ fn modification_of_attributes() {
 
     set.driver.execute(&to(qp_handle, QpState::Reset)).unwrap();
     let query = set.driver.execute(&QueryQp { qp_handle }).unwrap();
-    assert_eq!((query.qkey, query.sq_psn, query.rnr_retry), (0, 0, 0));
+    assert_eq!((query.qkey, query.sq_psn, query.rnr_retry), (0, 0, 7));
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn commands() {
     );
     check!(
         QueryQp { qp_handle: 1 },
-        "QUERY_QP(qp=1) = SUCCESS INIT, qkey=0x1234, sq_psn=0x0, rnr_retry=0"
+        "QUERY_QP(qp=1) = SUCCESS INIT, qkey=0x1234, sq_psn=0x0, rnr_retry=7"
     );
     check!(
         CreateAh {

@@ -28,6 +28,14 @@ const RX_DESCRIPTOR_SIZE: u64 = RxDesc::SIZE as u64;
 /// Most retries that can be set; this many mean that it never gives up.
 const MAX_RNR_RETRY: u8 = 7;
 
+/// Retries of a queue pair for which none were set: SRD never gives up. Source: libfabric, prov/efa/src/efa_base_ep.h.
+fn default_rnr_retry(qp_type: QpType) -> u8 {
+    match qp_type {
+        QpType::Srd => MAX_RNR_RETRY,
+        QpType::Ud => 0,
+    }
+}
+
 /// Bits of a packet sequence number.
 const MAX_PSN: u32 = (1 << 24) - 1;
 
@@ -226,7 +234,7 @@ impl Execute for CreateQp {
                 state: QpState::Reset,
                 qkey: 0,
                 sq_psn: 0,
-                rnr_retry: 0,
+                rnr_retry: default_rnr_retry(qp_type),
                 unsolicited_write_recv: self.flags.unsolicited_write_recv,
                 send_cq: (send_cq, 0),
                 recv_cq: (recv_cq, 0),
@@ -294,7 +302,8 @@ impl Execute for ModifyQp {
 
         let from = std::mem::replace(&mut qp.state, to);
         if to == QpState::Reset {
-            (qp.qkey, qp.sq_psn, qp.rnr_retry) = (0, 0, 0);
+            (qp.qkey, qp.sq_psn) = (0, 0);
+            qp.rnr_retry = default_rnr_retry(qp.qp_type);
             qp.send_queue.reset();
             qp.receive_queue.reset();
         }
