@@ -43,8 +43,7 @@ use crate::{
         irq,
         mmio::Region, //
     },
-    verbs::Efa,
-    THIS_MODULE, //
+    verbs::Efa, //
 };
 
 /// The name that resources are reserved under.
@@ -77,27 +76,13 @@ impl InPlaceModule for EfaModule {
     }
 }
 
-kernel::pci_device_table!(
+sys::pci::device_table!(
     PCI_TABLE,
-    MODULE_PCI_TABLE,
-    <EfaDriver as pci::Driver>::IdInfo,
     [
-        (
-            pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[0] as u32),
-            ()
-        ),
-        (
-            pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[1] as u32),
-            ()
-        ),
-        (
-            pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[2] as u32),
-            ()
-        ),
-        (
-            pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[3] as u32),
-            ()
-        ),
+        pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[0] as u32),
+        pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[1] as u32),
+        pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[2] as u32),
+        pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[3] as u32),
     ]
 );
 
@@ -119,20 +104,14 @@ struct Driver {
     _enabled: sys::pci::Enabled,
 }
 
-impl pci::Driver for EfaDriver {
-    type IdInfo = ();
+impl sys::pci::Driver for EfaDriver {
     type Data<'bound> = Driver;
-    const ID_TABLE: pci::IdTable<Self::IdInfo> = &PCI_TABLE;
+    const ID_TABLE: pci::IdTable<()> = &PCI_TABLE;
 
-    fn probe<'bound>(
-        pdev: &'bound pci::Device<Core<'_>>,
-        _info: &'bound Self::IdInfo,
-    ) -> impl PinInit<Driver, Error> + 'bound {
+    fn probe<'bound>(pdev: &'bound pci::Device<Core<'_>>) -> impl PinInit<Driver, Error> + 'bound {
         Driver::start(pdev)
     }
-}
 
-impl sys::pci::ShutdownDriver for EfaDriver {
     fn shutdown<'bound>(_dev: &'bound pci::Device<Core<'_>>, this: Pin<&'bound Driver>) {
         this.controller.shutdown();
     }
@@ -201,7 +180,10 @@ impl Driver {
         )?;
         let registration = efa
             .node_info()
-            .and_then(|info| rdma::Registration::new(dev, &THIS_MODULE, c"efa_%d", info, efa))
+            .and_then(|info| {
+                let module = sys::this_module::<EfaModule>();
+                rdma::Registration::new(dev, module, c"efa_%d", info, efa)
+            })
             .inspect_err(|error| {
                 sys::log::failed(dev, "The RDMA device could not be registered", error);
             })?;

@@ -12,8 +12,11 @@ pub(crate) mod irq;
 pub(crate) mod irq_lock;
 pub(crate) mod log;
 pub(crate) mod mmio;
+mod module;
 pub(crate) mod pci;
 pub(crate) mod ratelimit;
 pub(crate) mod semaphore;
 pub(crate) mod system;
 pub(crate) mod time;
+
+pub(crate) use module::this_module;

@@ -19,18 +19,21 @@ use kernel::{
     prelude::*, //
 };
 
-use crate::hw::admin::{
-    control::{
-        CHUNK_ENTRIES,
-        CHUNK_NEXT_OFFSET,
-        CHUNK_SIZE,
-        CHUNK_USED_SIZE, //
+use crate::{
+    hw::admin::{
+        control::{
+            CHUNK_ENTRIES,
+            CHUNK_NEXT_OFFSET,
+            CHUNK_SIZE,
+            CHUNK_USED_SIZE, //
+        },
+        mr::{
+            PageList,
+            INLINE_PAGES, //
+        },
+        CtrlBuffInfo,
     },
-    mr::{
-        PageList,
-        INLINE_PAGES, //
-    },
-    CtrlBuffInfo,
+    sys::dma, //
 };
 
 /// Bytes of the longest list in one piece, and of a segment of a longer one: what is allocated at
@@ -92,7 +95,7 @@ impl Pages {
             Some(only) if count <= SEGMENT_ENTRIES => PageList::Direct(CtrlBuffInfo {
                 // CAST: At most `SEGMENT_SIZE`.
                 length: (count * size_of::<u64>()) as u32,
-                address: only.dma_handle(),
+                address: dma::address(only),
             }),
             _ => PageList::Indirect(chain(dev, &mut memory, count)?),
         };
@@ -127,7 +130,7 @@ fn chain(
         for (page, word) in (first..first + entries).zip(words.iter_mut()) {
             let segment = memory.get(page / pages_of_segment).ok_or(EINVAL)?;
             // CAST: An offset within a segment.
-            *word = segment.dma_handle() + (page % pages_of_segment * CHUNK_SIZE) as u64;
+            *word = dma::address(segment) + (page % pages_of_segment * CHUNK_SIZE) as u64;
         }
 
         // The reference ends with the chunk: a word and a half.
@@ -154,7 +157,7 @@ fn chain(
         next = CtrlBuffInfo {
             // CAST: At most `CHUNK_SIZE`.
             length: used as u32,
-            address: words.dma_handle(),
+            address: dma::address(&words),
         };
         memory.push(words, GFP_KERNEL)?;
     }

@@ -7,10 +7,7 @@ use kernel::{
         Bound,
         Device, //
     },
-    io::{
-        poll::read_poll_timeout,
-        Io, //
-    },
+    io::poll::read_poll_timeout,
     new_mutex,
     prelude::*,
     sync::{

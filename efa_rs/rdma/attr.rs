@@ -4,12 +4,15 @@
 
 use core::mem::MaybeUninit;
 
-use crate::ffi;
+use crate::ffi::{
+    self,
+    Count, //
+};
 
 /// Attributes of a device; those that are not here are zero.
 ///
-/// The names are those of `struct ib_device_attr`. Counts that do not fit an `int` are cut to the
-/// largest one.
+/// The names are those of `struct ib_device_attr`. Counts that the kernel's type does not
+/// fit are cut to the largest one.
 #[derive(Default)]
 pub(crate) struct DeviceAttr {
     /// Largest memory region in bytes.
@@ -55,26 +58,21 @@ impl DeviceAttr {
             vendor_id: self.vendor_id,
             vendor_part_id: self.vendor_part_id,
             hw_ver: self.hw_ver,
-            max_qp: int(self.max_qp),
-            max_qp_wr: int(self.max_qp_wr),
-            max_send_sge: int(self.max_send_sge),
-            max_recv_sge: int(self.max_recv_sge),
-            max_sge_rd: int(self.max_sge_rd),
-            max_cq: int(self.max_cq),
-            max_cqe: int(self.max_cqe),
-            max_mr: int(self.max_mr),
-            max_pd: int(self.max_pd),
-            max_ah: int(self.max_ah),
+            max_qp: Count::saturating_from(self.max_qp),
+            max_qp_wr: Count::saturating_from(self.max_qp_wr),
+            max_send_sge: Count::saturating_from(self.max_send_sge),
+            max_recv_sge: Count::saturating_from(self.max_recv_sge),
+            max_sge_rd: Count::saturating_from(self.max_sge_rd),
+            max_cq: Count::saturating_from(self.max_cq),
+            max_cqe: Count::saturating_from(self.max_cqe),
+            max_mr: Count::saturating_from(self.max_mr),
+            max_pd: Count::saturating_from(self.max_pd),
+            max_ah: Count::saturating_from(self.max_ah),
             max_pkeys: self.max_pkeys,
             // SAFETY: All zeroes are a valid `ib_device_attr`: it has integers only.
             ..unsafe { MaybeUninit::zeroed().assume_init() }
         };
     }
-}
-
-/// Returns `count` as an `int`, or the largest one.
-fn int(count: u32) -> kernel::ffi::c_int {
-    count.try_into().unwrap_or(kernel::ffi::c_int::MAX)
 }
 
 /// Logical state of a port.
@@ -176,7 +174,7 @@ impl PortAttr {
 /// Returns the largest MTU of the InfiniBand specification that is not over `bytes`.
 fn mtu(bytes: u32) -> ffi::ib_mtu {
     // SAFETY: The function has no precondition.
-    unsafe { ffi::efa_ib_mtu_int_to_enum(int(bytes)) }
+    unsafe { ffi::efa_ib_mtu_int_to_enum(Count::saturating_from(bytes)) }
 }
 
 /// What is below the transport.

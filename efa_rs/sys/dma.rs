@@ -23,13 +23,26 @@ use kernel::{
     },
     page::PAGE_SIZE,
     pci,
-    prelude::*, //
+    prelude::*,
+    ptr::KnownSize, //
 };
 
 use crate::ffi;
 
 /// Bytes that are read or written at once.
 const WORD: usize = size_of::<u64>();
+
+/// Returns the address of coherent memory as the device sees it.
+pub(crate) fn address<T: KnownSize + ?Sized>(memory: &Coherent<T>) -> DmaAddress {
+    #[cfg(linux_7_2)]
+    {
+        memory.dma_handle()
+    }
+    #[cfg(not(linux_7_2))]
+    {
+        memory.dma_address()
+    }
+}
 
 /// A power of two of `N`-byte entries in coherent memory, all zero at first.
 ///
@@ -72,7 +85,7 @@ impl<const N: usize> Entries<N> {
 
     /// Returns the address of the first entry as the device sees it.
     pub(crate) fn dma_address(&self) -> DmaAddress {
-        self.entries.dma_handle()
+        address(&self.entries)
     }
 
     /// Returns a pointer to the words of the entry at `index`, which wraps.
@@ -155,7 +168,7 @@ impl UserBuffer {
 
     /// Returns the address of the first byte as the device sees it.
     pub(crate) fn dma_address(&self) -> DmaAddress {
-        self.pages.dma_handle()
+        address(&self.pages)
     }
 
     /// Returns the number of the first page.

@@ -7,12 +7,11 @@
 //! owner can be shared with interrupt handlers, which must be `'static`. To be replaced by
 //! `pci::Bar` once [`kernel::irq::Registration`] accepts handlers that borrow from the device.
 
-use core::ops::Deref;
-
 use kernel::{
     bindings,
     error::to_result,
     io::{
+        Io,
         Mmio,
         MmioRaw, //
     },
@@ -85,11 +84,13 @@ impl Region {
             return Err(ENOMEM);
         }
 
+        #[cfg(linux_7_2)]
+        let io = MmioRaw::new(address as usize, size)?;
+        #[cfg(not(linux_7_2))]
+        let io = MmioRaw::new_region(address as usize, size)?;
+
         // INVARIANT: `address` is the mapping of `size` bytes that was just made.
-        Ok(Mapping {
-            io: MmioRaw::new(address as usize, size)?,
-            region: self,
-        })
+        Ok(Mapping { io, region: self })
     }
 }
 
@@ -100,23 +101,37 @@ impl Drop for Region {
     }
 }
 
+/// The address of `SIZE` or more bytes of registers.
+#[cfg(linux_7_2)]
+type Raw<const SIZE: usize> = MmioRaw<SIZE>;
+/// The address of `SIZE` or more bytes of registers.
+#[cfg(not(linux_7_2))]
+type Raw<const SIZE: usize> = MmioRaw<kernel::io::Region<SIZE>>;
+
 /// A mapped [`Region`] of at least `SIZE` bytes.
 ///
 /// # Invariants
 ///
 /// `io` is the mapping of `region`, undone only by the drop of this value.
 pub(crate) struct Mapping<const SIZE: usize> {
-    io: MmioRaw<SIZE>,
+    io: Raw<SIZE>,
     // Dropped after the mapping is undone.
     region: Region,
 }
 
-impl<const SIZE: usize> Deref for Mapping<SIZE> {
-    type Target = Mmio<SIZE>;
-
-    fn deref(&self) -> &Mmio<SIZE> {
+impl<const SIZE: usize> Mapping<SIZE> {
+    /// Writes 32 bits at `offset`, which is checked when the call is compiled.
+    // For which it has to be inlined.
+    #[inline(always)]
+    pub(crate) fn write32(&self, value: u32, offset: usize) {
         // SAFETY: By the type invariant, `self.io` is a valid mapping.
-        unsafe { Mmio::from_raw(&self.io) }
+        #[cfg(linux_7_2)]
+        let io = unsafe { Mmio::from_raw(&self.io) };
+        // SAFETY: As above.
+        #[cfg(not(linux_7_2))]
+        let io = unsafe { Mmio::from_raw(self.io) };
+
+        io.write32(value, offset);
     }
 }
 

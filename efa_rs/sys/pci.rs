@@ -93,25 +93,77 @@ impl Drop for Enabled {
     }
 }
 
+/// What the kernel found out about the device that is probed: nothing that this driver asks for.
+#[cfg(linux_7_2)]
+type Info<'bound> = &'bound ();
+/// What the kernel found out about the device that is probed: nothing that this driver asks for.
+#[cfg(not(linux_7_2))]
+type Info<'bound> = Option<&'bound ()>;
+
+/// Makes a table of the devices that a driver is for.
+#[cfg(linux_7_2)]
+macro_rules! device_table {
+    ($name:ident, [$($id:expr),* $(,)?]) => {
+        ::kernel::pci_device_table!($name, MODULE_PCI_TABLE, (), [$(($id, ())),*]);
+    };
+}
+
+/// Makes a table of the devices that a driver is for.
+#[cfg(not(linux_7_2))]
+macro_rules! device_table {
+    ($name:ident, [$($id:expr),* $(,)?]) => {
+        ::kernel::pci_device_table!($name, (), [$(($id, ())),*]);
+    };
+}
+
+pub(crate) use device_table;
+
 /// A [`pci::Driver`] that wants to know when the system goes down.
-pub(crate) trait ShutdownDriver: pci::Driver {
+pub(crate) trait Driver: 'static {
+    /// What `probe` makes.
+    type Data<'bound>: Send + 'bound;
+
+    /// The devices that the driver is for.
+    const ID_TABLE: pci::IdTable<()>;
+
+    /// Called for each of these devices.
+    fn probe<'bound>(
+        pdev: &'bound pci::Device<Core<'_>>,
+    ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound;
+
     /// Called when the system halts, reboots or starts another kernel. The device must be quiet
     /// when this returns; nothing is unbound.
     fn shutdown<'bound>(dev: &'bound pci::Device<Core<'_>>, this: Pin<&'bound Self::Data<'bound>>);
 }
 
+/// A [`Driver`] as one that [`pci::Adapter`] knows.
+struct Known<T: Driver>(PhantomData<T>);
+
+impl<T: Driver> pci::Driver for Known<T> {
+    type IdInfo = ();
+    type Data<'bound> = T::Data<'bound>;
+    const ID_TABLE: pci::IdTable<()> = T::ID_TABLE;
+
+    fn probe<'bound>(
+        pdev: &'bound pci::Device<Core<'_>>,
+        _info: Info<'bound>,
+    ) -> impl PinInit<T::Data<'bound>, Error> + 'bound {
+        T::probe(pdev)
+    }
+}
+
 /// [`pci::Adapter`] with a `shutdown` callback.
-pub(crate) struct Adapter<T: ShutdownDriver>(PhantomData<T>);
+pub(crate) struct Adapter<T: Driver>(PhantomData<T>);
 
 // SAFETY: The types and the offset are those of `pci::Adapter`, which does the work.
-unsafe impl<T: ShutdownDriver> driver::DriverLayout for Adapter<T> {
+unsafe impl<T: Driver> driver::DriverLayout for Adapter<T> {
     type DriverType = bindings::pci_driver;
     type DriverData<'bound> = T::Data<'bound>;
     const DEVICE_DRIVER_OFFSET: usize = offset_of!(bindings::pci_driver, driver);
 }
 
 // SAFETY: Registering and unregistering are those of `pci::Adapter`.
-unsafe impl<T: ShutdownDriver + 'static> driver::RegistrationOps for Adapter<T> {
+unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
     unsafe fn register(
         pdrv: &Opaque<bindings::pci_driver>,
         name: &'static CStr,
@@ -121,16 +173,16 @@ unsafe impl<T: ShutdownDriver + 'static> driver::RegistrationOps for Adapter<T> 
         unsafe { (*pdrv.get()).shutdown = Some(Self::shutdown_callback) };
 
         // SAFETY: The caller upholds the same requirements.
-        unsafe { <pci::Adapter<T> as driver::RegistrationOps>::register(pdrv, name, module) }
+        unsafe { <pci::Adapter<Known<T>> as driver::RegistrationOps>::register(pdrv, name, module) }
     }
 
     unsafe fn unregister(pdrv: &Opaque<bindings::pci_driver>) {
         // SAFETY: The caller upholds the same requirements.
-        unsafe { <pci::Adapter<T> as driver::RegistrationOps>::unregister(pdrv) }
+        unsafe { <pci::Adapter<Known<T>> as driver::RegistrationOps>::unregister(pdrv) }
     }
 }
 
-impl<T: ShutdownDriver> Adapter<T> {
+impl<T: Driver> Adapter<T> {
     extern "C" fn shutdown_callback(pdev: *mut bindings::pci_dev) {
         // SAFETY: The PCI core calls this with a valid device that is bound to this driver, and
         // holds the device's lock, so that it stays bound.
