@@ -7,6 +7,8 @@ import subprocess
 from . import cache
 
 UNSAFE_ALLOWED = re.compile(r"efa_rs/(rdma|sys|ffi)(/|\.rs$)")
+RELEASE_ALLOWED = re.compile(r"efa_rs/(sys|ffi)(/|\.rs$)")
+RELEASE = re.compile(r"\blinux_\d+_\d+\b")
 UNSAFE = re.compile(r"\bunsafe\b")
 C_LINES = 300
 # Where packages come from is the host's choice.
@@ -36,6 +38,17 @@ def unsafe_in_its_folders():
     ]
 
 
+def releases_in_their_folders():
+    """What depends on the kernel's release is in efa_rs/sys and efa_rs/ffi only."""
+    return [
+        f"{place}: {line.strip()}"
+        for name in files("efa_rs/*.rs")
+        if not RELEASE_ALLOWED.match(name)
+        for place, line in lines(name)
+        if RELEASE.search(line)
+    ]
+
+
 def little_c():
     """efa_rs has less than 300 lines of C."""
     counts = {name: len(lines(name)) for name in files("efa_rs/*.c", "efa_rs/*.h")}
@@ -49,4 +62,4 @@ def no_mirror():
     return [f"{place}: {line.strip()}" for name in files() for place, line in lines(name) if MIRROR.search(line)]
 
 
-ALL = (unsafe_in_its_folders, little_c, no_mirror)
+ALL = (unsafe_in_its_folders, releases_in_their_folders, little_c, no_mirror)
