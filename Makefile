@@ -19,6 +19,9 @@ help:
 	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES='
 	@echo 'make module      builds efa.ko, and says where it is             DRIVER= FLAVOUR= or KVER='
 	@echo 'make emulator    builds efa-emu, and says where it is'
+	@echo 'make dist        the source tarball, which two times has the same bytes'
+	@echo 'make deb         the Debian package efa-rs-dkms'
+	@echo 'make rpm         the same as an RPM'
 	@echo 'make lint        format, warnings and the laws of the project'
 	@echo 'make test-host   the tests that need no guest'
 	@echo 'make test-asan   the same with AddressSanitizer, if there is a nightly toolchain'
@@ -56,8 +59,8 @@ vm:
 module:
 	@tools/build module $(combination) $(if $(KVER),--kernel $(KVER))
 
-.PHONY: emulator clean distclean
-emulator clean distclean:
+.PHONY: emulator dist deb rpm clean distclean
+emulator dist deb rpm clean distclean:
 	@tools/build $@
 
 .PHONY: lint test-host test-asan test-tools

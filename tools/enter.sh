@@ -4,9 +4,16 @@
 # Runs a command with DIR as its root. Must itself run in a mount and PID namespace of its own (`unshare --mount --pid
 # --fork`), so that no mount outlives it or is seen by anybody else.
 #
-# usage: enter.sh DIR [SOURCE:TARGET[:ro]]... -- COMMAND [ARGUMENT...]
+# With --overlay, the root is an overlay that is mounted at DIR with these options; if they have an upperdir, it can be written.
+#
+# usage: enter.sh [--overlay OPTIONS] DIR [SOURCE:TARGET[:ro]]... -- COMMAND [ARGUMENT...]
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
+overlay=''
+if [ "$1" = --overlay ]; then
+	overlay=$2
+	shift 2
+fi
 root=$1; shift
 
 # Read-only, keeping the mount's other flags: in a user namespace they are locked, and leaving one out is refused.
@@ -15,8 +22,12 @@ read_only() {
 	mount -o "remount,bind,ro,$(echo "$flags" | sed 's/^rw,*//')" "$1"
 }
 
-mount --rbind "$root" "$root"
-read_only "$root"
+if [ -n "$overlay" ]; then
+	mount -t overlay -o "$overlay" overlay "$root"
+else
+	mount --rbind "$root" "$root"
+	read_only "$root"
+fi
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"

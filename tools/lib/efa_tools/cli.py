@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import abi, bench, build, cache, check, data_bench, guest, namespace, steps, suite, toolroot
+from . import abi, bench, build, cache, check, data_bench, guest, namespace, package, steps, suite, toolroot
 from .failure import Failure
 
 
@@ -89,6 +89,9 @@ def build_command():
     command = commands.add_parser("module", help="efa.ko")
     add_combination(command, ("rust", "c"))
     command.add_argument("--kernel", metavar="RELEASE", help="a kernel of the toolroot, in place of --flavour")
+    commands.add_parser("dist", help="the source tarball")
+    commands.add_parser("deb", help="the Debian package efa-rs-dkms")
+    commands.add_parser("rpm", help="the RPM efa-rs-dkms")
     commands.add_parser("clean", help="removes what was built of this clone")
     commands.add_parser("distclean", help="removes the whole cache, that of other clones included")
     arguments = parser.parse_args()
@@ -99,6 +102,8 @@ def build_command():
             print(build.emulator())
         case "module":
             print(build.module(arguments.driver, arguments.kernel or toolroot.kernel(arguments.flavour)))
+        case "dist" | "deb" | "rpm" as what:
+            print(getattr(package, what)())
         case "clean":
             namespace.remove(cache.clone_folder())
         case "distclean":

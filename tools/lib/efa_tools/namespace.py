@@ -10,6 +10,7 @@ import os
 import pwd
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from .failure import Failure
@@ -70,8 +71,29 @@ def require(program, package):
         raise Failure(f"The program {program} is missing: install the package {package}.")
 
 
+@dataclass
+class Overlay:
+    """A root of several layers, the uppermost first, which is mounted at MOUNT; what is written goes to UPPER, if there is one."""
+
+    lowers: list[Path]
+    mount: Path
+    upper: Path | None = None
+    work: Path | None = None
+
+    def options(self):
+        """The options of its mount."""
+        options = "lowerdir=" + ":".join(map(str, self.lowers))
+        if self.upper:
+            options += f",upperdir={self.upper},workdir={self.work}"
+        # Only root of the first user namespace has the attributes that an overlay uses by itself.
+        return options if os.geteuid() == 0 else f"{options},userxattr"
+
+
 def enter(root, command, binds=(), environment=None):
-    """The command line that runs COMMAND with ROOT as its root; BINDS are (source, target, "ro" or "rw")."""
+    """The command line that runs COMMAND with ROOT, a folder or an Overlay, as its root.
+
+    BINDS are (source, target, "ro" or "rw"). A folder is read-only.
+    """
     passed = {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
     variables = {
         **passed,
@@ -84,7 +106,7 @@ def enter(root, command, binds=(), environment=None):
     binds = [*binds, *certificates()]
     return [
         *unshare(),
-        *("sh", str(TOOLS / "enter.sh"), str(root)),
+        *("sh", str(TOOLS / "enter.sh"), *(("--overlay", root.options(), str(root.mount)) if isinstance(root, Overlay) else (str(root),))),
         *(f"{source}:{target}:{mode}" for source, target, mode in binds),
         *("--", "env", "-i"),
         *(f"{name}={value}" for name, value in variables.items()),

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+import io
+import os
+import subprocess
+import tarfile
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import support
+from efa_tools import package
+
+VERSION = """#define EFA_VERSION_MAJOR 1
+#define EFA_VERSION_MINOR 20
+#define EFA_VERSION_SUBMINOR 3
+#define EFA_VERSION EFA_STRING(EFA_VERSION_MAJOR)
+"""
+CHANGELOG = f"""# Changelog
+
+Text.
+
+## {package.version()} (2026-02-03)
+
+- One
+  change.
+- Another.
+
+## 0.0.1 (2026-01-31)
+
+- The first.
+"""
+
+
+class Version(unittest.TestCase):
+    def test_is_that_of_the_module(self):
+        self.assertEqual(package.version(VERSION), "1.20.3")
+
+    def test_dkms_takes_it_from_there(self):
+        script = f'. {support.CLONE}/dkms.conf && echo "$PACKAGE_VERSION"'
+        output = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout
+        self.assertEqual(output.strip(), package.version())
+
+    def test_the_changelog_begins_with_it(self):
+        self.assertEqual(package.releases()[0][0], package.version())
+        with self.assertRaisesRegex(package.Failure, "CHANGELOG.md does not begin with version"):
+            package.releases(CHANGELOG.replace(package.version(), "99.0.0"))
+
+
+class Changelog(unittest.TestCase):
+    def setUp(self):
+        patcher = mock.patch.object(package, "releases", lambda: releases)
+        releases = package.releases(CHANGELOG)
+        patcher.start()
+        self.addCleanup(patcher.stop)
+
+    def test_of_debian(self):
+        lines = package.debian_changelog("Me <me@there>").splitlines()
+        self.assertEqual(lines[0], f"efa-rs ({package.version()}) unstable; urgency=medium")
+        self.assertEqual(lines[2:4], ["  * One change.", "  * Another."])
+        self.assertEqual(lines[5], " -- Me <me@there>  Tue, 03 Feb 2026 00:00:00 +0000")
+        self.assertIn("efa-rs (0.0.1) unstable; urgency=medium", lines)
+
+    def test_of_the_rpm(self):
+        text = package.rpm_spec()
+        self.assertIn(f"\nVersion:        {package.version()}\n", text)
+        self.assertIn(f"- {package.version()}-1\n- One change.\n- Another.\n\n* Sat Jan 31 2026", text)
+        self.assertNotIn("@", text.split("%changelog")[0])
+
+
+class Tarball(unittest.TestCase):
+    def test_has_nothing_of_who_packs_it(self):
+        buffer = io.BytesIO()
+        with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=buffer, mode="w") as tar:
+            script = Path(folder, "script")
+            script.write_text("x")
+            script.chmod(0o700)
+            os.utime(script, (1, 1))
+            package.add(tar, "root/script", script, 1234)
+            package.add(tar, "root/text", "generated", 1234)
+        entries = tarfile.open(fileobj=io.BytesIO(buffer.getvalue())).getmembers()
+        found = [(entry.name, entry.mode, entry.mtime, entry.uid, entry.uname) for entry in entries]
+        self.assertEqual(found, [("root/script", 0o755, 1234, 0, ""), ("root/text", 0o644, 1234, 0, "")])
+
+
+if __name__ == "__main__":
+    unittest.main()

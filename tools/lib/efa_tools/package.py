@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The source tarball and the packages that are built of it: the same files give the same bytes."""
+
+import datetime
+import io
+import lzma
+import os
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+
+from . import cache, laws, layer, steps
+from .failure import Failure
+
+NAME = "efa-rs"
+BUILD = "/run/efa-rs/build"
+MAINTAINER = re.compile(r"^Maintainer: (.*)$", re.MULTILINE)
+# CHANGELOG.md: a version's heading, and what follows up to the next.
+RELEASE = re.compile(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def version(text=None):
+    """The version, from the one place that says it."""
+    text = text or (cache.CLONE / "efa_rs/ffi/version.h").read_text()
+    return ".".join(re.findall(r"^#define EFA_VERSION_(?:MAJOR|MINOR|SUBMINOR) (\d+)$", text, re.MULTILINE))
+
+
+def releases(text=None):
+    """What CHANGELOG.md says of each version: (version, date, list of changes), newest first."""
+    text = text or (cache.CLONE / "CHANGELOG.md").read_text()
+    found = []
+    for number, day, body in RELEASE.findall(text):
+        changes = [" ".join(change.split()) for change in re.split(r"^- ", body, flags=re.MULTILINE)[1:]]
+        found.append((number, datetime.date.fromisoformat(day), changes))
+    if not found or found[0][0] != version():
+        raise Failure(f"CHANGELOG.md does not begin with version {version()}, which efa_rs/ffi/version.h has: add what is new in it.")
+    return found
+
+
+def wrapped(change, first, rest, width=78):
+    """A change as lines of a changelog."""
+    lines, line = [], first
+    for word in change.split():
+        if len(line) + len(word) + 1 > width and line.strip() not in ("", "*", "-"):
+            lines.append(line.rstrip())
+            line = rest
+        line += word + " "
+    return [*lines, line.rstrip()]
+
+
+def debian_changelog(maintainer):
+    """debian/changelog, from CHANGELOG.md."""
+    entries = []
+    for number, day, changes in releases():
+        lines = [f"{NAME} ({number}) unstable; urgency=medium", ""]
+        for change in changes:
+            lines += wrapped(change, "  * ", "    ")
+        lines += ["", f" -- {maintainer}  {day:%a, %d %b %Y} 00:00:00 +0000", ""]
+        entries.append("\n".join(lines))
+    return "\n".join(entries)
+
+
+def rpm_spec():
+    """The spec file, with version and changelog."""
+    text = (cache.CLONE / "rpm" / f"{NAME}-dkms.spec").read_text()
+    maintainer = MAINTAINER.search((cache.CLONE / "debian/control").read_text())[1]
+    lines = []
+    for number, day, changes in releases():
+        lines.append(f"* {day:%a %b %d %Y} {maintainer} - {number}-1")
+        for change in changes:
+            lines += wrapped(change, "- ", "  ")
+        lines.append("")
+    return text.replace("@VERSION@", version()).replace("@CHANGELOG@", "\n".join(lines).rstrip())
+
+
+def generated():
+    """The files of the tarball that are not in the clone."""
+    maintainer = MAINTAINER.search((cache.CLONE / "debian/control").read_text())[1]
+    return {"debian/changelog": debian_changelog(maintainer), f"{NAME}-dkms.spec": rpm_spec()}
+
+
+def git(*arguments):
+    return subprocess.run(["git", "-C", str(cache.CLONE), *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def dist():
+    """Makes the source tarball of the clone's files; returns it."""
+    root = f"{NAME}-{version()}"
+    output = cache.clone_folder("package") / f"{root}.tar.xz"
+    # The time of the last commit, whenever and by whom it is packed.
+    when = int(git("log", "-1", "--format=%ct"))
+    if git("status", "--porcelain"):
+        steps.note("the clone has changes that are not committed: the tarball has them, too")
+    contents = {name: (cache.CLONE / name) for name in laws.files() if not name.startswith("rpm/")}
+    contents |= generated()
+    with steps.step("source tarball"):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for name, content in sorted(contents.items()):
+                add(tar, f"{root}/{name}", content, when)
+        temporary = output.with_suffix(f".{os.getpid()}")
+        temporary.write_bytes(lzma.compress(buffer.getvalue(), preset=6))
+        temporary.rename(output)
+    return output
+
+
+def add(tar, name, content, when):
+    """Adds a file, a link or a text, with nothing of who packs it."""
+    entry = tarfile.TarInfo(name)
+    entry.mtime = when
+    entry.mode = 0o644
+    if isinstance(content, Path) and content.is_symlink():
+        entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(content)
+        tar.addfile(entry)
+        return
+    if isinstance(content, Path):
+        entry.mode = 0o755 if os.access(content, os.X_OK) else 0o644
+        content = content.read_bytes()
+    else:
+        content = content.encode()
+    entry.size = len(content)
+    tar.addfile(entry, io.BytesIO(content))
+
+
+def deb():
+    """Builds the Debian package of the tarball, and checks it; returns it."""
+    package = f"{NAME}-dkms_{version()}_all.deb"
+    script = f"""
+        cd {BUILD}/deb/source
+        SOURCE_DATE_EPOCH=$(date +%s --reference=Kbuild) dpkg-buildpackage --build=binary --no-sign --no-check-builddeps
+        cd ..
+        lintian --fail-on error,warning --display-info --tag-display-limit 0 --allow-root *.changes
+        cp {package} {BUILD}/
+    """
+    return built("deb", "Debian package", script, package)
+
+
+def rpm():
+    """Builds the RPM of the tarball, and checks it; returns it."""
+    package = f"{NAME}-dkms-{version()}-1.noarch.rpm"
+    script = f"""
+        cd {BUILD}/rpm
+        export SOURCE_DATE_EPOCH=$(date +%s --reference=source/Kbuild)
+        cp {BUILD}/{NAME}-{version()}.tar.xz .
+        rpmbuild -bb --define "_topdir $PWD" --define "_sourcedir $PWD" --define "_rpmdir $PWD" --define "_dbpath $PWD/db" --define "_tmppath /tmp" \
+            --define "_build_name_fmt %{{NAME}}-%{{VERSION}}-%{{RELEASE}}.%{{ARCH}}.rpm" --define "_unitdir /usr/lib/systemd/system" \
+            --define "use_source_date_epoch_as_buildtime 1" --define "build_mtime_policy clamp_to_source_date_epoch" \
+            --define "_buildhost localhost" source/{NAME}-dkms.spec
+        rpmlint --strict --config source/.rpmlint.toml {package} source/{NAME}-dkms.spec
+        cp {package} {BUILD}/
+    """
+    return built("rpm", "RPM", script, package)
+
+
+def built(kind, what, script, package):
+    """Unpacks the tarball and runs SCRIPT in the root with packaging tools; returns the package."""
+    tarball = dist()
+    folder = cache.clone_folder("package")
+    prepare = f"""
+        set -eu
+        rm -rf {BUILD}/{kind} && mkdir -p {BUILD}/{kind}/source
+        tar -x -f {BUILD}/{tarball.name} -C {BUILD}/{kind}/source --strip-components=1 --no-same-owner
+    """
+    with cache.lock(f"package-{cache.key(str(cache.CLONE))}"), steps.step(what) as log:
+        steps.run(layer.enter(["sh", "-c", prepare + script], [(folder, BUILD, "rw")]), log, f"Building the {what}")
+    return folder / package
