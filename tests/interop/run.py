@@ -88,7 +88,7 @@ def tests(parts, short, condition):
         if "contents" in parts:
             yield "contents", with_subtests(lambda: contents(lossy))
         if "perftest" in parts:
-            yield from perftest.tests(device(), short, lossy)
+            yield from perftest.tests(device(), short, condition)
         if "libfabric" in parts:
             yield from libfabric.tests(short, lossy)
     elif "soak" in parts and condition is conditions.GOOD:

@@ -12,6 +12,7 @@ from support import CLONE
 
 sys.path += [str(CLONE / "tests" / "interop"), str(CLONE / "tests" / "kselftest")]
 
+import conditions  # noqa: E402
 import guests  # noqa: E402
 import libfabric  # noqa: E402
 import perftest  # noqa: E402
@@ -27,6 +28,7 @@ PERFTEST = """\
 LATENCY = """\
  #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]
  64      1000          812.20         4100.41      990.07              1021.33         80.11            1500.09
+ 128     1000          21.30          173829.04    206.75              1865.90         -nan             75850.58
 """
 PINGPONG = """\
 bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
@@ -47,7 +49,18 @@ class Rows(unittest.TestCase):
         self.assertEqual((found[1 << 20][perftest.AVERAGE], found[2][perftest.RESULT]), (25.9, 0.003512))
 
     def test_latencies(self):
-        self.assertEqual(perftest.rows(LATENCY)[64][perftest.TYPICAL], 990.07)
+        found = perftest.rows(LATENCY)
+        self.assertEqual((found[64][perftest.TYPICAL], found[128][perftest.TYPICAL]), (990.07, 206.75))
+
+    def test_what_a_network_prevents(self):
+        names = {
+            condition.suffix: {name for name, _ in perftest.tests("efa_0", False, condition)}
+            for condition in (conditions.GOOD, *conditions.BAD)
+        }
+        good, loss = names[""], names[", 1 % loss"]
+        self.assertEqual(good - names[", reordering"], {"ib_send_lat SRD with events"})
+        self.assertEqual(good - loss, {"ib_send_lat SRD with events", *(name for name in good if " UD" in name)})
+        self.assertEqual(names[", one of four paths down"], loss)
 
     def test_no_table(self):
         self.assertEqual(perftest.rows("Couldn't connect to guest1:18515\n 12 1 1.0 1.0\n"), {})
