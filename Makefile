@@ -34,6 +34,7 @@ help:
 	@echo 'make interop     data between guests: contents, perftest, libfabric, Open MPI    DRIVER= FLAVOUR='
 	@echo 'make soak        a million messages between four guests          DRIVER= FLAVOUR='
 	@echo 'make check-debug the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
+	@echo 'make check-install  the package on machines with systemd: install, kernel upgrades, removal, failures'
 	@echo 'make bench       what the Rust driver costs compared with the C driver           FLAVOUR='
 	@echo 'make bench-data  how fast data moves between guests, and over rdma_rxe           DRIVER='
 	@echo 'make clean       removes what was built of this clone'
@@ -78,6 +79,10 @@ kselftest stress rdma-core interop soak:
 .PHONY: check-debug
 check-debug:
 	@tools/check check-debug --driver $(DRIVER)
+
+.PHONY: check-install
+check-install:
+	@tools/check $@ $(SCENARIOS)
 
 .PHONY: bench
 bench:

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import package
+from efa_tools import machine, package
 
 VERSION = """#define EFA_VERSION_MAJOR 1
 #define EFA_VERSION_MINOR 20
@@ -81,6 +81,14 @@ class Tarball(unittest.TestCase):
         entries = tarfile.open(fileobj=io.BytesIO(buffer.getvalue())).getmembers()
         found = [(entry.name, entry.mode, entry.mtime, entry.uid, entry.uname) for entry in entries]
         self.assertEqual(found, [("root/script", 0o755, 1234, 0, ""), ("root/text", 0o644, 1234, 0, "")])
+
+
+class Wanted(unittest.TestCase):
+    def test_packages_of_the_control_file(self):
+        names = machine.wanted()
+        for name in ("dkms", "rustc", "gcc-14", "ibverbs-utils", "ibverbs-providers"):
+            self.assertIn(name, names)
+        self.assertFalse([name for name in names if not name[0].isalpha() or name.startswith("linux")], names)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import abi, bench, build, cache, check, data_bench, guest, namespace, package, steps, suite, toolroot
+from . import abi, bench, build, cache, check, data_bench, guest, install, namespace, package, steps, suite, toolroot
 from .failure import Failure
 
 
@@ -139,6 +139,10 @@ def check_command():
             command.add_argument("--short", action="store_true", help="only what is part of check")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
     command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    text = "the package on machines with systemd: install, kernel upgrades, removal, failures"
+    command = suites.add_parser("check-install", help=text)
+    names = ", ".join(install.SCENARIOS)
+    command.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"one of {names} (default: all)")
     debug = suites.add_parser("check-debug", help="the kernel selftests and more on a kernel that finds bugs")
     debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
     arguments = parser.parse_args()
@@ -170,6 +174,8 @@ def check_command():
             jobs = [("soak", lambda: suite.soak(arguments.driver, arguments.flavour))]
         case "check-debug":
             jobs = check.check_debug(arguments.driver)
+        case "check-install":
+            jobs = [("install", lambda: install.run(arguments.scenarios))]
         case "power-off":
             jobs = [check.power_off(arguments.driver, arguments.flavour)]
         case "interop":

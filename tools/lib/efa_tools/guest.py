@@ -117,14 +117,17 @@ class Run:
             shares["share"] = (SHARE, "auto")
             binds = [(self.options.share.resolve(), SHARE, "ro")]
         for tag, (directory, policy) in shares.items():
-            name = f"virtiofsd-{tag}-{guest}"
-            command = [
-                *("/usr/libexec/virtiofsd", "--shared-dir", directory, "--socket-path", f"{RUN}/{tag}{guest}"),
-                *("--sandbox", "none", "--no-announce-submounts", "--cache", policy),
-            ]
-            self.start(name, command if tag == "run" else [*command, "--readonly"], binds)
+            self.serve_share(guest, tag, directory, policy, readonly=tag != "run", binds=binds)
         for tag in shares:
             self.await_sockets(f"virtiofsd-{tag}-{guest}", [f"{tag}{guest}"])
+
+    def serve_share(self, guest, tag, directory, policy, readonly, prefix=(), binds=()):
+        """Starts a virtiofsd; PREFIX is a command that runs it."""
+        command = [
+            *("/usr/libexec/virtiofsd", "--shared-dir", directory, "--socket-path", f"{RUN}/{tag}{guest}"),
+            *("--sandbox", "none", "--no-announce-submounts", "--cache", policy),
+        ]
+        self.start(f"virtiofsd-{tag}-{guest}", [*prefix, *command, *["--readonly"] * readonly], binds)
 
     def serve_devices(self):
         """One emulator with the devices of all guests."""
@@ -141,10 +144,18 @@ class Run:
         self.start("efa-emu", command)
         self.await_sockets("efa-emu", sockets)
 
+    def image(self):
+        """The kernel's file as seen by QEMU, and what has to be mounted for that."""
+        return build.image(self.release)
+
+    def init(self):
+        """The kernel's parameters that say what its first process is."""
+        return 'init=/bin/sh -- -c "mount -t virtiofs efa-rs /efa-rs && exec /efa-rs/tools/guest/init"'
+
     def boot(self, guest):
         """Starts a guest; its console goes to a file, and its command's terminal to our standard output."""
         options = self.options
-        image, binds = build.image(self.release)
+        image, binds = self.image()
         results = self.shared / f"guest{guest}"
         results.mkdir()
         (results / "command").write_text(options.command or "exec bash -l")
@@ -168,7 +179,7 @@ class Run:
             # It is so slow that it takes the TSC for unstable, and would wait a minute for chance to gather by itself.
             append += " tsc=reliable"
             features = ",+rdrand"
-        append += ' init=/bin/sh -- -c "mount -t virtiofs efa-rs /efa-rs && exec /efa-rs/tools/guest/init"'
+        append += f" {self.init()}"
         command = [
             *qemu.machine(image, self.accelerator, options.memory, options.cpus, append, features),
             *("-serial", f"file:{RUN}/guest{guest}.console.log"),

@@ -104,9 +104,10 @@ def enter(root, command, binds=(), environment=None):
         **(environment or {}),
     }
     binds = [*binds, *certificates()]
+    place = ("--overlay", root.options(), str(root.mount)) if isinstance(root, Overlay) else (str(root),)
     return [
         *unshare(),
-        *("sh", str(TOOLS / "enter.sh"), *(("--overlay", root.options(), str(root.mount)) if isinstance(root, Overlay) else (str(root),))),
+        *("sh", str(TOOLS / "enter.sh"), *place),
         *(f"{source}:{target}:{mode}" for source, target, mode in binds),
         *("--", "env", "-i"),
         *(f"{name}={value}" for name, value in variables.items()),

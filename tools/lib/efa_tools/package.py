@@ -34,7 +34,9 @@ def releases(text=None):
         changes = [" ".join(change.split()) for change in re.split(r"^- ", body, flags=re.MULTILINE)[1:]]
         found.append((number, datetime.date.fromisoformat(day), changes))
     if not found or found[0][0] != version():
-        raise Failure(f"CHANGELOG.md does not begin with version {version()}, which efa_rs/ffi/version.h has: add what is new in it.")
+        raise Failure(
+            f"CHANGELOG.md does not begin with version {version()}, which efa_rs/ffi/version.h has: add what is new in it."
+        )
     return found
 
 
@@ -143,8 +145,9 @@ def rpm():
         cd {BUILD}/rpm
         export SOURCE_DATE_EPOCH=$(date +%s --reference=source/Kbuild)
         cp {BUILD}/{NAME}-{version()}.tar.xz .
-        rpmbuild -bb --define "_topdir $PWD" --define "_sourcedir $PWD" --define "_rpmdir $PWD" --define "_dbpath $PWD/db" --define "_tmppath /tmp" \
-            --define "_build_name_fmt %{{NAME}}-%{{VERSION}}-%{{RELEASE}}.%{{ARCH}}.rpm" --define "_unitdir /usr/lib/systemd/system" \
+        rpmbuild -bb --define "_topdir $PWD" --define "_sourcedir $PWD" --define "_rpmdir $PWD" --define "_dbpath $PWD/db" \
+            --define "_build_name_fmt %{{NAME}}-%{{VERSION}}-%{{RELEASE}}.%{{ARCH}}.rpm" \
+            --define "_tmppath /tmp" --define "_unitdir /usr/lib/systemd/system" \
             --define "use_source_date_epoch_as_buildtime 1" --define "build_mtime_policy clamp_to_source_date_epoch" \
             --define "_buildhost localhost" source/{NAME}-dkms.spec
         rpmlint --strict --config source/.rpmlint.toml {package} source/{NAME}-dkms.spec

@@ -1,0 +1,75 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+#
+# What a machine is like that the driver was installed on, or removed from. Runs in a guest that tools/machine/session
+# has come up in, and prints KTAP.
+#
+# usage: driver.sh present|loaded|absent|c
+number=0
+
+ok() { # ok NAME COMMAND...
+	name=$1
+	shift
+	number=$((number + 1))
+	if output=$("$@" 2>&1); then
+		echo "ok $number $name"
+	else
+		echo "$output" | sed 's/^/# /'
+		echo "not ok $number $name"
+	fi
+}
+
+is() { # is WANTED COMMAND...
+	wanted=$1
+	shift
+	got=$("$@" 2>&1)
+	echo "got '$got', wanted '$wanted'"
+	[ "$got" = "$wanted" ]
+}
+
+fails() {
+	! "$@"
+}
+
+has_active_port() {
+	ibv_devinfo | tee /dev/stderr | grep -q PORT_ACTIVE
+}
+
+reports() {
+	cd /tmp && efa-report --output /tmp/report.tar.gz && tar -x -z -f report.tar.gz &&
+		grep -q "^version: " report/driver.txt && grep -q PORT_ACTIVE report/verbs.txt && grep -q "^efa-rs" report/packages.txt &&
+		grep -q "efa" report/kernel-log.txt
+}
+
+loaded_early() {
+	order=$(journalctl --boot --output cat _PID=1 | grep -n -E '^(Finished efa-rs.service|Reached target sysinit.target)')
+	echo "$order"
+	echo "$order" | head -n 1 | grep -q efa-rs
+}
+
+release=$(uname -r)
+echo "# kernel $release"
+echo "KTAP version 1"
+case $1 in
+present | loaded)
+	echo "1..$([ "$1" = present ] && echo 8 || echo 7)"
+	ok "nothing failed when the machine came up" is running echo "$EFA_BOOT"
+	ok "the driver is loaded" test -d /sys/module/efa
+	ok "the module is DKMS's" is "/lib/modules/$release/updates/dkms/efa.ko.xz" modinfo -F filename efa
+	ok "the device is bound" test -n "$(ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null)"
+	ok "the service that loads the driver is active" is active systemctl is-active efa-rs.service
+	ok "ibv_devinfo shows an active port" has_active_port
+	ok "efa-report collects what a report needs" reports
+	[ "$1" = loaded ] || ok "the driver was loaded before any service" loaded_early ;;
+absent)
+	echo "1..4"
+	ok "nothing failed when the machine came up" is running echo "$EFA_BOOT"
+	ok "there is no driver" fails test -d /sys/module/efa
+	ok "modprobe finds none" fails modprobe --dry-run efa
+	ok "the service was not started" is inactive systemctl is-active efa-rs.service ;;
+c)
+	echo "1..3"
+	ok "nothing failed when the machine came up" is running echo "$EFA_BOOT"
+	ok "the kernel's own driver is loaded" test -d /sys/module/efa
+	ok "the module is the kernel's" is "/lib/modules/$release/kernel/drivers/infiniband/hw/efa/efa.ko.xz" modinfo -F filename efa ;;
+esac

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""make check-install: what becomes of machines on which the driver's package is installed, upgraded and removed.
+
+Each scenario is a function that returns its tally. What others begin with is what an earlier one has left.
+"""
+
+import re
+import shutil
+
+from . import build, cache, ktap, namespace, package, steps, toolroot
+from .failure import Failure
+from .machine import Machine
+from .suite import check
+from .tally import Tally
+
+PACKAGE = "/run/efa-rs/package/efa-rs-dkms_*_all.deb"
+INSTALL = f"apt-get install --yes {PACKAGE}"
+NEW_KERNEL = "apt-get install --yes linux-image-cloud-amd64/trixie-backports linux-headers-cloud-amd64/trixie-backports"
+OLD_KERNEL = "apt-get install --yes linux-image-cloud-amd64 linux-headers-cloud-amd64"
+DRIVER = "/efa-rs/tests/install/driver.sh"
+KITS = "/var/cache/efa-rs/kits"
+# Whatever is named after the driver; a guest's virtiofsd would run out of open files.
+TRACES = (
+    "find / -xdev ! -path '/var/log/*' ! -path /efa-rs"
+    " '(' -name '*efa-rs*' -o -name 'efa.ko*' -o -name 'efa-report*' ')'"
+)
+# What a user sees of a DKMS build that failed.
+SENTENCE = re.compile(r"^efa-rs: .*$", re.MULTILINE)
+
+
+class Scenario:
+    """A machine and what was found out about it."""
+
+    def __init__(self, name, *lowers):
+        self.name = name
+        self.tally = Tally()
+        self.machine = Machine(name, lowers)
+
+    def check(self, what, problems):
+        self.tally += check(f"{self.name}: {what}", problems)
+
+    def does(self, what, script):
+        """The script runs without being booted, and succeeds; returns what it printed."""
+        with steps.step(f"{self.name}: {what}"):
+            status, text = self.machine.offline(script)
+        self.check(what, [] if status == 0 else [f"exit status {status}", *text.splitlines()[-25:]])
+        return text
+
+    def fails(self, what, script, sentence):
+        """The script fails, and a sentence that matches says why and what to do."""
+        with steps.step(f"{self.name}: {what}"):
+            status, text = self.machine.offline(script)
+        said = SENTENCE.findall(text)
+        good = status != 0 and any(re.search(sentence, line) for line in said)
+        self.check(what, [] if good else [f"exit status {status}, said {said}", *text.splitlines()[-25:]])
+        return text
+
+    def boots(self, what, command, **options):
+        """It boots, and the KTAP of the command, or its end, is good."""
+        name = f"{self.name}: {what}"
+        trouble, status, text = None, 0, ""
+        with steps.step(name):
+            try:
+                status, text, _ = self.machine.boot(command, **options)
+            except Failure as failure:
+                trouble = failure
+        if "KTAP version" in text:
+            found = ktap.parse(text)
+        else:
+            found = Tally()
+            if status or trouble:
+                found.fail(name)
+            else:
+                found.passed += 1
+        if trouble:
+            steps.note(f"{name}: {trouble}")
+            found.fail(f"{name}: the guest was not well")
+        if found.failed:
+            steps.note(f"{name}: {found}\n" + "\n".join(f"    {line}" for line in text.splitlines()[-40:]))
+        found.failures = [f"{name}: {failure}" for failure in found.failures]
+        self.tally += found
+        return text
+
+    def has_built(self, text, series):
+        """DKMS says that it has installed a module for a kernel of a series."""
+        done = re.search(rf"Installing /lib/modules/{re.escape(series)}\..*/efa\.ko", text)
+        self.check(f"DKMS has built for {series}", [] if done else text.splitlines()[-40:])
+
+    def kernel_is(self, series):
+        self.machine.choose_kernel()
+        release = self.machine.release
+        self.check(f"a {series} kernel is what boots", [] if release.startswith(f"{series}.") else [release])
+
+    def end(self):
+        steps.note(f"{self.name}: {self.tally}")
+        return self.tally
+
+
+def layers(scenario):
+    """What a scenario has made of its machine, for another to begin with."""
+    return [scenario.machine.folder / "upper", *scenario.machine.lowers[:-1]]
+
+
+def fresh():
+    """One apt command on a machine that has nothing but a 7.2 kernel and its headers; then nobody types anything."""
+    it = Scenario("install")
+    text = it.does("one command installs all that is needed", INSTALL)
+    it.has_built(text, "7.2")
+    it.boots("the driver is there after a reboot", f"{DRIVER} present")
+    return it
+
+
+def depends(installed):
+    """A machine that has all that the package depends on, and the Rust kits of its kernels, but not the package."""
+    it = Scenario("dependencies", *layers(installed))
+    it.machine.must(
+        f"apt-mark manual $(apt-mark showauto) >/dev/null; cp -a {KITS} /var/cache/kits; apt-get purge --yes efa-rs-dkms;"
+        f" mkdir -p {KITS.rsplit('/', 1)[0]} && mv /var/cache/kits {KITS}"
+    )
+    return it
+
+
+def in_guest(base):
+    """The same in a running machine, where the driver is there at once, and after a reboot."""
+    it = Scenario("install in a guest", *layers(base))
+    text = it.boots("it installs and is there at once", f"{INSTALL} && {DRIVER} loaded", timeout=3600)
+    it.check("DKMS says nothing of an error", re.findall(r".*Error!.*", text))
+    it.boots("the driver is there after a reboot", f"{DRIVER} present")
+    it.boots("it can be removed while it is in use", "apt-get purge --yes efa-rs-dkms")
+    it.boots("there is none after a reboot", f"{DRIVER} absent")
+    it.check("no file is left", it.machine.must(TRACES).splitlines())
+    return it
+
+
+def upgrade(installed):
+    """A 7.3 kernel comes, and goes again."""
+    it = Scenario("upgrade", *layers(installed))
+    text = it.does("a 7.3 kernel is installed", NEW_KERNEL)
+    it.has_built(text, "7.3")
+    it.kernel_is("7.3")
+    it.boots("the driver is there with 7.3", f"{DRIVER} present")
+    it.boots("the selftests pass with 7.3", "/efa-rs/tests/kselftest/run.sh", devices=kselftest_devices())
+    packages = " ".join(f"'linux-{part}-7.3*'" for part in ("image", "headers", "binary", "modules"))
+    it.does("the 7.3 kernel is removed", f"apt-get purge --yes {packages}")
+    it.kernel_is("7.2")
+    it.boots("the driver is there with 7.2 again", f"{DRIVER} present")
+    return it
+
+
+def kselftest_devices():
+    lines = (cache.CLONE / "tests/kselftest/devices").read_text().splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def broken_toolchain(base):
+    """There is no rustc, though dpkg thinks so."""
+    it = Scenario("broken toolchain", *layers(base))
+    it.machine.must("mv /usr/bin/rustc /usr/bin/rustc.away")
+    it.fails("it says which package is broken", INSTALL, "Rust compiler is missing: install the package rustc")
+    it.boots("the machine boots", f"{DRIVER} absent")
+    it.does("one command repairs it", "rm /usr/bin/rustc.away; apt-get install --yes --reinstall rustc")
+    it.boots("the driver is there", f"{DRIVER} present")
+    return it
+
+
+def full_disk(base):
+    """There is no room for the kit."""
+    it = Scenario("full disk", *layers(base))
+    it.machine.must(f"rm -rf {KITS}/*")
+    script = f"mount -t tmpfs -o size=60m tmpfs /var/cache/efa-rs && {INSTALL}"
+    sentence = r"There is no room to build for kernel .* it needs \d+ MB in /var/cache"
+    it.fails("it says how much it needs, and where", script, sentence)
+    it.boots("the machine boots", f"{DRIVER} absent")
+    it.does("one command repairs it", "dpkg --configure -a")
+    it.boots("the driver is there", f"{DRIVER} present")
+    return it
+
+
+def interrupted(base):
+    """The power goes in the middle of a build."""
+    it = Scenario("interrupted build", *layers(base))
+    it.machine.must(f"rm -rf {KITS}/*")
+    kill = "while ! ls -d /var/cache/efa-rs/work.*/rust-kit.*/object/rust >/dev/null 2>&1; do sleep 0.2; done; kill -KILL -1"
+    status, text = it.machine.offline(f"({kill}) & {INSTALL}")
+    it.check("the build was killed", [] if status and "Building module" in text else text.splitlines()[-25:])
+    it.boots("the machine boots", f"{DRIVER} absent")
+    it.does("one command repairs it", "dpkg --configure -a")
+    it.check("nothing is left of the killed build", it.machine.must("ls -d /var/cache/efa-rs/work.* 2>/dev/null || :").splitlines())
+    it.boots("the driver is there", f"{DRIVER} present")
+    return it
+
+
+def without_rust(installed):
+    """Debian 13's own kernel has no Rust."""
+    it = Scenario("kernel without Rust", *layers(installed))
+    text = it.does("the kernel is installed", OLD_KERNEL)
+    said = [line for line in SENTENCE.findall(text) if re.search(r"kernel 6\.12\..* gets no driver, as", line)]
+    it.check("it says why there is no driver for it", [] if said else text.splitlines()[-40:])
+    it.boots("the 7.2 kernel still has the driver", f"{DRIVER} present")
+    release = it.machine.must("ls /lib/modules | grep ^6.12").split()[-1]
+    it.machine.must(f"ln -sf boot/vmlinuz-{release} /vmlinuz")
+    it.boots("the machine boots with the other kernel", f"{DRIVER} absent")
+    return it
+
+
+def coexistence(base):
+    """A kernel that has a C driver: ours goes first, and gives way when it is removed."""
+    it = Scenario("C driver", *layers(base))
+    module = build.c_module(toolroot.kernel("cloud-amd64"))
+    shutil.copy(module, it.machine.folder / "c.ko")
+    it.machine.must(
+        "cd /lib/modules/7.2.*/ && mkdir -p kernel/drivers/infiniband/hw/efa &&"
+        " xz --check=crc32 --stdout /run/efa-rs/machine/c.ko >kernel/drivers/infiniband/hw/efa/efa.ko.xz && depmod ${PWD##*/}"
+    )
+    it.boots("the C driver is loaded", f"{DRIVER} c")
+    it.does("the package is installed", INSTALL)
+    it.boots("ours is loaded", f"{DRIVER} present")
+    it.does("the package is removed", "apt-get purge --yes efa-rs-dkms")
+    it.boots("the C driver is loaded again", f"{DRIVER} c")
+    return it
+
+
+def rpm(base):
+    """The RPM's scriptlets, run by rpm and DKMS on Debian: there is no RPM distribution to be had here."""
+    it = Scenario("RPM", *layers(base))
+    package.rpm()
+    it.machine.must("apt-get install --yes rpm")
+    text = it.does("the RPM is installed", "rpm --install --nodeps /run/efa-rs/package/efa-rs-dkms-*.noarch.rpm")
+    it.has_built(text, "7.2")
+    it.boots("the driver is there", f"{DRIVER} present")
+    it.does("the RPM is removed", "rpm --erase efa-rs-dkms")
+    it.boots("there is none after a reboot", f"{DRIVER} absent")
+    it.check("no file is left", it.machine.must(TRACES).splitlines())
+    return it
+
+
+# Whether they begin with a machine that the package is installed on.
+SCENARIOS = {
+    "in-guest": (in_guest, False),
+    "upgrade": (upgrade, True),
+    "broken-toolchain": (broken_toolchain, False),
+    "full-disk": (full_disk, False),
+    "interrupted": (interrupted, False),
+    "without-rust": (without_rust, True),
+    "coexistence": (coexistence, False),
+    "rpm": (rpm, False),
+}
+
+
+def run(names=()):
+    """Runs the scenarios, all or those that are named; returns the tally."""
+    if unknown := [name for name in names if name not in SCENARIOS]:
+        raise Failure(f"There is no scenario {unknown[0]}: choose one of {', '.join(SCENARIOS)}.")
+    package.deb()
+    total = Tally()
+    first = fresh()
+    total += first.end()
+    if first.tally.failed:
+        return total
+    base = depends(first)
+    for name, (function, after_install) in SCENARIOS.items():
+        if names and name not in names:
+            continue
+        it = function(first if after_install else base)
+        total += it.end()
+        if not it.tally.failed:
+            it.machine.remove()
+    if not total.failed:
+        for it in (base, first):
+            namespace.remove(it.machine.folder)
+    return total

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Machines: Debian systems with systemd that keep what is done to them from boot to boot, for the tests of packages.
+
+A machine's root is an overlay of what was changed over a root from the cache, so that a new machine costs nothing.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from . import build, cache, guest, layer, namespace, qemu, steps, toolroot
+from .failure import Failure
+
+RECIPE = namespace.TOOLS / "machine"
+LAYERS = "/run/efa-rs/layer"
+MACHINE = "/run/efa-rs/machine"
+# What apt installs with the driver's package.
+DEPENDS = re.compile(r"^(?:Depends|Recommends):((?:\n .*)+)", re.MULTILINE)
+
+
+def wanted():
+    """The packages that the driver's package asks for: of alternatives the first; neither kernels nor their sources."""
+    text = (cache.CLONE / "debian" / "control").read_text()
+    fields = ",".join(DEPENDS.findall(text))
+    names = {re.split(r"[|(]", field)[0].strip() for field in fields.split(",")}
+    return sorted({"dkms", *(name for name in names if re.match(r"[a-z]", name) and not name.startswith("linux-"))})
+
+
+def stock():
+    """The root of a machine on which nothing was installed."""
+    packages = " ".join(wanted())
+    files = [RECIPE / "root.sh", RECIPE / "efa-test.service"]
+
+    def make(path):
+        path.mkdir()
+        with steps.step("machine") as log:
+            command = ["sh", "/efa-rs/tools/machine/root.sh", f"{LAYERS}/root", packages]
+            steps.run(layer.enter(command, [(path, LAYERS, "rw")]), log, "Making the machine's root")
+
+    key = cache.key(toolroot.key(), packages, *files)
+    return cache.make(cache.folder("machine") / key, "the machine's root", 4, make) / "root"
+
+
+class Boot(guest.Run):
+    """One boot of a machine."""
+
+    def __init__(self, machine, options):
+        self.machine = machine
+        super().__init__(options, qemu.accelerator())
+        self.release = machine.release
+
+    def start_over(self):
+        super().start_over()
+        shutil.copy(self.machine.image, self.folder / "vmlinuz")
+
+    def serve_share(self, guest, tag, directory, policy, readonly, prefix=(), binds=()):
+        """The machine's own root, which can be written, in place of the toolroot."""
+        if tag == "root":
+            overlay = self.machine.overlay_inside()
+            prefix = ("sh", "-c", f'mount -t overlay -o "{overlay.options()}" overlay {overlay.mount} && exec "$@"', "sh")
+            directory, readonly, binds = str(overlay.mount), False, self.machine.binds()
+        super().serve_share(guest, tag, directory, policy, readonly, prefix, binds)
+
+    def image(self):
+        return f"{guest.RUN}/vmlinuz", []
+
+    def init(self):
+        return "rw efa-test"
+
+
+class Machine:
+    """A machine: a name for messages, and its root."""
+
+    def __init__(self, name, lowers=()):
+        self.name = name
+        self.lowers = [*lowers, stock()]
+        self.folder = guest.new_folder()
+        for part in ("upper", "work", "mount"):
+            (self.folder / part).mkdir()
+        self.image = self.folder / "vmlinuz"
+        self.release = None
+        self.count = 0
+
+    def overlay(self):
+        return namespace.Overlay(self.lowers, self.folder / "mount", self.folder / "upper", self.folder / "work")
+
+    def overlay_inside(self):
+        """The same as seen in the toolroot with binds()."""
+        lowers = [Path(f"{LAYERS}{number}") for number in range(len(self.lowers))]
+        return namespace.Overlay(lowers, Path("/mnt"), Path(MACHINE) / "upper", Path(MACHINE) / "work")
+
+    def binds(self):
+        """What serves the root from the toolroot."""
+        lowers = [(lower, f"{LAYERS}{number}", "ro") for number, lower in enumerate(self.lowers)]
+        return [*lowers, (self.folder, MACHINE, "rw")]
+
+    def offline(self, script):
+        """Runs a script in the machine's root without booting it; returns the exit status and what it printed."""
+        # Runs that look old are removed.
+        os.utime(self.folder)
+        binds = [(self.folder, MACHINE, "rw"), (cache.CLONE, "/efa-rs", "ro"), (package_folder(), "/run/efa-rs/package", "ro")]
+        command = namespace.enter(self.overlay(), ["sh", "-c", script], binds, {"DEBIAN_FRONTEND": "noninteractive"})
+        self.count += 1
+        log = self.folder / f"offline{self.count}.log"
+        with open(log, "w") as output:
+            status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT).returncode
+        return status, log.read_text(errors="replace")
+
+    def must(self, script):
+        """The same for a script that cannot fail; returns what it printed."""
+        status, text = self.offline(script)
+        if status:
+            log = self.folder / f"offline{self.count}.log"
+            what = f"{self.name}: '{script}' ended with status {status}"
+            raise Failure(f"{steps.tail(log)}\n{what}: see above, all of it is in {log}.")
+        return text
+
+    def choose_kernel(self):
+        """Takes the kernel that a boot loader would: the one that /vmlinuz is a link to."""
+        # A guest's own mounts are not there, and neither is /run.
+        self.must(f"cp -L /vmlinuz {MACHINE}/vmlinuz && readlink -f /vmlinuz >{MACHINE}/release")
+        self.release = (self.folder / "release").read_text().strip().split("vmlinuz-")[1]
+
+    def boot(self, command, devices=("profile=efa2",), timeout=1800, memory="2G"):
+        """Boots it and runs a command; returns the exit status, what it printed, and the run."""
+        os.utime(self.folder)
+        self.choose_kernel()
+        options = guest.Options(command, "none", devices=list(devices), timeout=timeout, memory=memory, quiet=True)
+        if options.devices:
+            options.emulator = build.emulator()
+        run = Boot(self, options)
+        (run.shared / "package").mkdir()
+        for file in package_folder().glob("*.deb"):
+            shutil.copy(file, run.shared / "package")
+        status = guest.execute(run)
+        return status, (run.folder / "guest0.output.log").read_text(errors="replace"), run
+
+    def remove(self):
+        namespace.remove(self.folder)
+
+
+def package_folder():
+    return cache.clone_folder("package")
