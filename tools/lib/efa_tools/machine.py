@@ -117,16 +117,18 @@ class Machine:
             raise Failure(f"{steps.tail(log)}\n{what}: see above, all of it is in {log}.")
         return text
 
-    def choose_kernel(self):
-        """Takes the kernel that a boot loader would: the one that /vmlinuz is a link to."""
+    def choose_kernel(self, release=None):
+        """Takes a kernel: of a release, or, as GRUB does, the newest."""
         # A guest's own mounts are not there, and neither is /run.
-        self.must(f"cp -L /vmlinuz {MACHINE}/vmlinuz && readlink -f /vmlinuz >{MACHINE}/release")
-        self.release = (self.folder / "release").read_text().strip().split("vmlinuz-")[1]
+        newest = "ls /boot/vmlinuz-* | sort -V | tail -n 1"
+        choice = f"/boot/vmlinuz-{release}" if release else f"$({newest})"
+        text = self.must(f"file={choice}; cp $file {MACHINE}/vmlinuz && echo $file")
+        self.release = text.strip().split("vmlinuz-")[1]
 
-    def boot(self, command, devices=("profile=efa2",), timeout=1800, memory="2G"):
+    def boot(self, command, devices=("profile=efa2",), timeout=1800, memory="2G", release=None):
         """Boots it and runs a command; returns the exit status, what it printed, and the run."""
         os.utime(self.folder)
-        self.choose_kernel()
+        self.choose_kernel(release)
         options = guest.Options(command, "none", devices=list(devices), timeout=timeout, memory=memory, quiet=True)
         if options.devices:
             options.emulator = build.emulator()
