@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# The recipe of the toolroot: a Debian 13 root with the toolchain Debian built its 7.2 kernels with, those kernels, and
-# what runs in a guest. Its cache key is the hash of this file, so an edit here makes a new toolroot.
+# The recipe of the toolroot: a Debian 13 root with the toolchain Debian built its 7.2 and 7.3 kernels with, those kernels,
+# and what runs in a guest. Its cache key is the hash of this file, so an edit here makes a new toolroot.
 #
 # Runs as root of its own mount namespace (and, for an ordinary user, of its own user namespace).
 #
@@ -33,24 +33,30 @@ packages='ca-certificates make gcc gcc-14 libc6-dev flex bison bc kmod cpio rsyn
 	udev iproute2 pciutils procps busybox-static rdma-core ibverbs-utils libibverbs-dev python3-pyverbs
 	perftest libfabric-bin openmpi-bin netpipe-openmpi python3-mpi4py'
 
-# From backports: the newest 7.2 kernel. linux-binary and linux-modules are what linux-image installs, without the
-# generator of an initrd that no guest here uses.
+# From backports: of each series the newest kernel. linux-binary and linux-modules are what linux-image installs, without
+# the generator of an initrd that no guest here uses.
 kernels='
 set -eu
-newest=$(apt-cache pkgnames linux-binary-7.2. | grep -E "[+]deb13-cloud-amd64$" | sort -V | tail -n 1)
-version=${newest#linux-binary-}
-version=${version%-cloud-amd64}
-if [ -z "$version" ]; then
-	echo "No 7.2 kernel was found in trixie-backports: is the mirror complete?" >&2
-	exit 1
-fi
-set -- linux-source-7.2
-for flavour in cloud-amd64 amd64; do
-	for part in binary modules headers; do
-		set -- "$@" "linux-$part-$version-$flavour"
+add() { # add SERIES FLAVOUR...: what is to be installed of a series
+	series=$1; shift
+	newest=$(apt-cache pkgnames "linux-binary-$series." | grep -E "[+]deb13-cloud-amd64$" | sort -V | tail -n 1)
+	version=${newest#linux-binary-}
+	version=${version%-cloud-amd64}
+	if [ -z "$version" ]; then
+		echo "No $series kernel was found in trixie-backports: is the mirror complete?" >&2
+		exit 1
+	fi
+	packages="$packages linux-source-$series"
+	for flavour; do
+		for part in binary modules headers; do
+			packages="$packages linux-$part-$version-$flavour"
+		done
 	done
-done
-apt-get install --yes -t trixie-backports qemu-system-x86 virtiofsd "$@"
+}
+packages=
+add 7.2 cloud-amd64 amd64
+add 7.3 cloud-amd64
+apt-get install --yes -t trixie-backports qemu-system-x86 virtiofsd $packages
 '
 
 # Documentation and translations are left out; rdma-core ships its tests as documentation. So are the parts of Open MPI's

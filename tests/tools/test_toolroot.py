@@ -10,7 +10,8 @@ RECIPE = """
 mkdir -p "$1/root" "$1/tmp"
 cd "$1/root"
 for file in usr/bin/rustc usr/bin/qemu-system-x86_64 usr/libexec/virtiofsd usr/src/linux-source-7.2.tar.xz \\
-	usr/lib/modules/7.2.99+deb13-cloud-amd64/vmlinuz usr/lib/modules/7.2.99+deb13-amd64/vmlinuz; do
+	usr/lib/modules/7.2.99+deb13-cloud-amd64/vmlinuz usr/lib/modules/7.2.99+deb13-amd64/vmlinuz \\
+	usr/lib/modules/7.3.9+deb13-cloud-amd64/vmlinuz; do
 	mkdir -p "$(dirname "$file")" && touch "$file"
 done
 """
@@ -50,6 +51,10 @@ class Toolroot(support.TemporaryCache):
         self.assertEqual(toolroot.kernel("amd64"), "7.2.99+deb13-amd64")
         self.assertEqual(toolroot.flavour_of("7.2.99+deb13-cloud-amd64"), "cloud-amd64")
         self.assertEqual(toolroot.flavour_of(toolroot.kernel("debug")), "debug")
+        self.assertEqual(toolroot.kernel("debug"), "7.2.99-debug")
+        self.assertEqual(toolroot.kernel(toolroot.NEXT), "7.3.9+deb13-cloud-amd64")
+        self.assertEqual(sorted(toolroot.kernels()), sorted(toolroot.all_flavours()))
+        self.assertEqual(toolroot.source("7.3.9+deb13-cloud-amd64"), "/usr/src/linux-source-7.3.tar.xz")
 
     def test_a_wrong_kernel(self):
         self.recipe(RECIPE)
@@ -57,7 +62,8 @@ class Toolroot(support.TemporaryCache):
             toolroot.flavour_of("6.1.0-1-amd64")
         self.assertEqual(
             str(caught.exception),
-            "There is no kernel 6.1.0-1-amd64 in the toolroot: choose one of 7.2.99+deb13-amd64, 7.2.99+deb13-cloud-amd64, 7.2.99-debug.",
+            "There is no kernel 6.1.0-1-amd64 in the toolroot: choose one of 7.2.99+deb13-amd64, 7.2.99+deb13-cloud-amd64, 7.2.99-debug,"
+            " 7.3.9+deb13-cloud-amd64.",
         )
 
     def test_the_settings_of_apt_that_matter(self):

@@ -3,6 +3,7 @@
 
 import re
 import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -29,6 +30,9 @@ class Arguments(unittest.TestCase):
     def test_missing_file(self):
         self.refuses("There is no file /nowhere/efa-emu.", "--emulator", "/nowhere/efa-emu", "true")
 
+    def test_missing_folder(self):
+        self.refuses("There is no folder /nowhere.", "--share", "/nowhere", "true")
+
     def test_shell_without_terminal(self):
         self.refuses("A shell needs a terminal")
 
@@ -48,6 +52,13 @@ class Guest(unittest.TestCase):
         self.assertTrue((self.run_folder(result) / "shared/out/here").exists())
         self.assertFalse((CLONE / "x").exists())
         self.assertRegex((self.run_folder(result) / "guest0.console.log").read_text(), r"Linux version 7\.2\.")
+
+    def test_a_folder_of_the_host(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "here").write_text("hello\n")
+            result = vm("--share", folder, "cat /share/here; touch /share/there || exit 7")
+            self.assertEqual((result.returncode, result.stdout.splitlines()[0]), (7, "hello"))
+            self.assertFalse((Path(folder) / "there").exists())
 
     def test_kernel_parameters(self):
         result = vm("--append", "swiotlb=force efa_test", "cat /proc/cmdline; echo $EFA_DRIVER")

@@ -89,7 +89,7 @@ def c_module(release):
         return debug_kernel.c_module(KITS)
     folder = cache.folder("c-module") / f"{toolroot.key()}-{release}"
     script = f"""
-        tar -x -f /usr/src/linux-source-7.2.tar.xz -C {BUILD} --strip-components=4 \
+        tar -x -f {toolroot.source(release)} -C {BUILD} --strip-components=4 \
             --wildcards 'linux-*/drivers/infiniband/hw/efa/*' &&
         make -j{os.cpu_count()} -C /usr/src/linux-headers-{release} M={BUILD}/efa CONFIG_INFINIBAND_EFA=m modules
     """

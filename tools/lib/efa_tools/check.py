@@ -14,8 +14,12 @@ def lint():
         ("laws", suite.project_laws),
         ("rustfmt", suite.rustfmt),
         ("clippy of the emulator", suite.clippy_emulator),
-        ("clippy of the module", suite.clippy_module),
+        *(clippy_module(flavour) for flavour in (toolroot.FLAVOURS[0], toolroot.NEXT)),
     ]
+
+
+def clippy_module(flavour):
+    return f"clippy of the module {flavour}", lambda: suite.clippy_module(flavour)
 
 
 def module(driver, flavour):
@@ -72,21 +76,22 @@ def check_debug(driver):
 def everything(longer=False):
     """In an order in which what others wait for is built early, and what takes longest is not what all wait for in the end.
 
-    LONGER: also all that there is for the debug kernel, and data between guests with the C driver.
+    LONGER: also all that there is for the debug kernel, the next series of kernels, and data between guests with the C driver.
     """
     cloud, stock = toolroot.FLAVOURS
-    laws, rustfmt, clippy_emulator, clippy_module = lint()
+    following = toolroot.NEXT
+    laws, rustfmt, clippy_emulator, clippy_cloud, clippy_following = lint()
     combinations = [(driver, flavour) for flavour in (cloud, stock) for driver in ("rust", "c")]
     return [
         module("rust", cloud),
         ("emulator", lambda: suite.attempt("emulator", build.emulator)),
         # Its kernel takes as long as all the rest up to the guests.
-        *([module("rust", toolroot.DEBUG)] if longer else []),
+        *([module("rust", toolroot.DEBUG), module("rust", following), clippy_following] if longer else []),
         module("rust", stock),
         ("host tests", suite.test_host),
         laws,
         rustfmt,
-        clippy_module,
+        clippy_cloud,
         clippy_emulator,
         module("c", cloud),
         module("c", stock),
@@ -95,7 +100,9 @@ def everything(longer=False):
         ("fuzzing", lambda: suite.fuzz(20)),
         *(check_debug("rust") if longer else []),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
-        *(interop(driver, cloud, short=True) for driver in ("rust", "c") if longer or driver == "rust"),
+        *([kselftest("rust", following)] if longer else []),
+        interop("rust", cloud, short=True),
+        *([interop("c", cloud, short=True), interop("rust", following, short=True)] if longer else []),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
         abi_diff(cloud),

@@ -37,8 +37,7 @@ def positive(text):
 
 def add_combination(parser, drivers):
     parser.add_argument("--driver", choices=drivers, default="rust", help="the efa module to load (default: rust)")
-    flavours = (*toolroot.FLAVOURS, toolroot.DEBUG)
-    parser.add_argument("--flavour", choices=flavours, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    parser.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
 
 
 @guarded
@@ -118,7 +117,7 @@ def check_command():
     )
     suites = parser.add_subparsers(dest="suite", metavar="SUITE")
     suites.add_parser("check", help="everything but the longest (the default)")
-    suites.add_parser("check-all", help="check, check-debug and interop --short with the C driver")
+    suites.add_parser("check-all", help="check, check-debug, and more with the C driver and with the next series of kernels")
     suites.add_parser("lint", help="format, warnings and laws")
     suites.add_parser("test-host", help="the tests that need no guest")
     suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")

@@ -49,10 +49,10 @@ def rustfmt():
     return attempt("rustfmt", action)
 
 
-def clippy_module(flavour="cloud-amd64"):
+def clippy_module(flavour):
     """The module has no warning of the compiler or of clippy with the kernel's lints."""
     options = ("CLIPPY=1", "W=e", "CLIPPY_CONF_DIR=/efa-rs")
-    return attempt("clippy of the module", lambda: build.rust_module(toolroot.kernel(flavour), *options, variant="-clippy"))
+    return attempt(f"clippy of the module {flavour}", lambda: build.rust_module(toolroot.kernel(flavour), *options, variant="-clippy"))
 
 
 def clippy_emulator():
@@ -266,11 +266,16 @@ def in_debug_guest(name, *programs, driver="rust", **options):
     return in_guest(name, command, driver, toolroot.DEBUG, **options)
 
 
+def kselftest_devices():
+    """The devices that the selftests ask for."""
+    lines = (KSELFTEST / "devices").read_text().splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
 def in_guest(name, command, driver, flavour, devices=None, **options):
     """Runs a command that prints KTAP in a guest; returns its tally, and the run. The devices are those of the selftests."""
     if devices is None:
-        wanted = (KSELFTEST / "devices").read_text().splitlines()
-        devices = [line.strip() for line in wanted if line.strip() and not line.startswith("#")]
+        devices = kselftest_devices()
     options = guest.Options(command, driver, flavour, devices, quiet=True, **options)
     run, trouble, status = guest.prepare(options), None, 0
     with steps.step(name):

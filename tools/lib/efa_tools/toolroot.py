@@ -9,7 +9,10 @@ from . import cache, namespace, steps
 from .failure import Failure
 
 RECIPE = namespace.TOOLS / "toolroot.sh"
+# The series of kernels whose flavours have their own names, and the one of the next series.
+SERIES = "7.2"
 FLAVOURS = ("cloud-amd64", "amd64")
+NEXT = "cloud-amd64-7.3"
 # The kernel that debug_kernel makes of the same source.
 DEBUG = "debug"
 
@@ -36,7 +39,7 @@ def root():
 
 def complete(path):
     """Whether a cached toolroot still has what it is there for."""
-    programs = ("usr/bin/rustc", "usr/bin/qemu-system-x86_64", "usr/libexec/virtiofsd", "usr/src/linux-source-7.2.tar.xz")
+    programs = ("usr/bin/rustc", "usr/bin/qemu-system-x86_64", "usr/libexec/virtiofsd", source(SERIES).lstrip("/"))
     return all((path / "root" / program).exists() for program in programs)
 
 
@@ -60,7 +63,7 @@ def kernel(flavour):
     """The release of the toolroot's kernel of that flavour, such as 7.2.12+deb13-cloud-amd64."""
     releases = kernels()
     if flavour not in releases:
-        raise Failure(f"There is no kernel flavour {flavour}: choose one of {', '.join([*FLAVOURS, DEBUG])}.")
+        raise Failure(f"There is no kernel flavour {flavour}: choose one of {', '.join(all_flavours())}.")
     return releases[flavour]
 
 
@@ -69,9 +72,28 @@ def kernels():
     releases = {}
     for image in sorted((root() / "usr/lib/modules").glob("*/vmlinuz")):
         release = image.parent.name
-        releases[release.split("-", 1)[1]] = release
-        releases[DEBUG] = f"{release.split('+')[0]}-{DEBUG}"
+        flavour = release.split("-", 1)[1]
+        if series(release) == SERIES:
+            releases[flavour] = release
+            releases[DEBUG] = f"{release.split('+')[0]}-{DEBUG}"
+        else:
+            releases[f"{flavour}-{series(release)}"] = release
     return releases
+
+
+def series(release):
+    """The series of a kernel release, such as 7.2."""
+    return ".".join(release.split(".")[:2])
+
+
+def source(release):
+    """The file in the toolroot with the source of a kernel release, or of a series."""
+    return f"/usr/src/linux-source-{series(release)}.tar.xz"
+
+
+def all_flavours():
+    """The names of all kernels."""
+    return [*FLAVOURS, NEXT, DEBUG]
 
 
 def flavour_of(release):
