@@ -13,6 +13,11 @@ PORTS = itertools.count(18600)
 # A standard deviation can be -nan, if one time is much longer than the others.
 ROW = re.compile(r"^[ \t]*(\d+)((?:[ \t]+(?:\d+(?:\.\d+)?|-?nan|inf)){3,})[ \t]*$", re.MULTILINE)
 
+# What it prints, maybe right behind a row, where the frequency of its clock, which it samples before each row, did not come
+# out: a CPU that is emulated may stand still between the two clocks that are read. The row has zeros or infinities then.
+NO_CLOCK = re.compile(r"Correlation coefficient r\^2: .*")
+CLOCK_TRIES = 5
+
 # Indices of a row's values, after the size.
 ITERATIONS, AVERAGE = 0, 2
 # The typical latency, or the rate of messages, which is not rounded to 0 as that of few bytes is.
@@ -27,7 +32,7 @@ SEND_SIZES = 13
 
 def rows(output):
     """The values of each message size, as a table of perftest has them."""
-    _, _, table = output.partition("#bytes")
+    _, _, table = NO_CLOCK.sub("", output).partition("#bytes")
     return {int(size): [float(value) for value in values.split()] for size, values in ROW.findall(table)}
 
 
@@ -39,8 +44,13 @@ def run(device, program, *options, limit=120):
 
 
 def measure(device, program, *options):
-    """Runs a program of perftest between two guests; returns its rows."""
-    output = run(device, program, *options)
+    """Runs a program of perftest between two guests, again if its client had no clock; returns its rows."""
+    for _ in range(CLOCK_TRIES):
+        output = run(device, program, *options)
+        if not NO_CLOCK.search(output):
+            break
+    else:
+        raise Failed(f"{program} had no clock in {CLOCK_TRIES} runs:\n{output}")
     found = rows(output)
     if not found:
         raise Failed(f"{program} printed no result:\n{output}")
@@ -86,14 +96,14 @@ MATRIX = (
 
 
 def test(device, program, options, sizes):
-    """One case of the matrix: each size has a result, and each value of it is one."""
+    """One case of the matrix: each size has a row, and a result in it but where there was no clock."""
     output = run(device, program, *options)
     found = rows(output)
-    if sorted(found) != sizes:
+    if sorted(found) != sizes or any(values[ITERATIONS] <= 0 for values in found.values()):
         raise Failed(f"there are results for {sorted(found)} bytes, not for {sizes}:\n{output}")
-    for size, values in found.items():
-        if not (values[ITERATIONS] > 0 and 0 < values[RESULT] < math.inf):
-            raise Failed(f"the result for {size} bytes is {values}")
+    wrong = {size: values for size, values in found.items() if not 0 < values[RESULT] < math.inf}
+    if len(wrong) > len(NO_CLOCK.findall(output)):
+        raise Failed(f"there are no results for {sorted(wrong)} bytes, and it had a clock:\n{output}")
 
 
 def is_possible(program, options, condition):

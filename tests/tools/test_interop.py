@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """What tests/interop does without guests: processes on several of them, here all on this host, and results of programs."""
 
+import contextlib
 import os
 import socket
 import sys
@@ -25,6 +26,7 @@ PERFTEST = """\
  1048576    20               26.11              25.90                0.000026
 ---------------------------------------------------------------------------------------
 """
+WITHOUT_CLOCK = PERFTEST.replace("0.003512", "0.003512Correlation coefficient r^2: 0.31 < 0.9").replace("0.000026", "0.000000")
 LATENCY = """\
  #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]
  64      1000          812.20         4100.41      990.07              1021.33         80.11            1500.09
@@ -64,6 +66,27 @@ class Rows(unittest.TestCase):
 
     def test_no_table(self):
         self.assertEqual(perftest.rows("Couldn't connect to guest1:18515\n 12 1 1.0 1.0\n"), {})
+
+    def test_runs_without_a_clock_are_repeated(self):
+        with mock.patch.object(guests, "pair", side_effect=[WITHOUT_CLOCK, WITHOUT_CLOCK, PERFTEST]) as pair:
+            self.assertEqual(perftest.measure("efa_0", "ib_write_bw"), perftest.rows(PERFTEST))
+        self.assertEqual(len({call.args[2] for call in pair.call_args_list}), 3, "each run has a port of its own")
+        with mock.patch.object(guests, "pair", return_value=WITHOUT_CLOCK), self.assertRaisesRegex(Failed, "had no clock in 5"):
+            perftest.measure("efa_0", "ib_write_bw")
+
+    def test_only_rows_without_a_clock_may_have_no_result(self):
+        sizes = [2, 1 << 20]
+        silent = WITHOUT_CLOCK.replace("Correlation coefficient r^2: 0.31 < 0.9", "")
+        for output, error in (
+            (PERFTEST, None),
+            (WITHOUT_CLOCK, None),
+            (silent, "no results for .1048576. bytes"),
+            (WITHOUT_CLOCK.replace("0.003512", "0.000000"), "no results for .2, 1048576. bytes"),
+            (PERFTEST.replace(" 2  ", " 4  "), "results for .4, 1048576. bytes"),
+        ):
+            expected = self.assertRaisesRegex(Failed, error) if error else contextlib.nullcontext()
+            with mock.patch.object(guests, "pair", return_value=output), expected:
+                perftest.test("efa_0", "ib_write_bw", (), sizes)
 
     def test_messages_that_are_missing_show(self):
         self.assertEqual(libfabric.ROW.findall(PINGPONG), [("20", "=", "20"), ("20", "", "19")])
