@@ -3,7 +3,6 @@
 //! The guest's memory as the function's DMA sees it.
 
 use std::{
-    collections::BTreeMap,
     fs::File,
     io,
     sync::atomic::{Ordering, fence},
@@ -17,16 +16,24 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice, mmap::Mma
 /// The ranges of bus addresses that the VMM has mapped.
 #[derive(Debug, Default)]
 pub(crate) struct DmaTable {
-    // By first address; they do not overlap.
-    maps: BTreeMap<u64, Mapping>,
+    // In the order of their addresses; they do not overlap. They are few, and looked up for each page of payload.
+    maps: Vec<Mapping>,
 }
 
 #[derive(Debug)]
 struct Mapping {
+    start: u64,
     size: u64,
     flags: DmaMapFlags,
     // None for what the VMM cannot share, such as a ROM or another device's registers.
     memory: Option<MmapRegion>,
+}
+
+impl Mapping {
+    /// The address of its last byte.
+    fn last(&self) -> u64 {
+        self.start + (self.size - 1)
+    }
 }
 
 impl DmaTable {
@@ -47,23 +54,20 @@ impl DmaTable {
             .checked_sub(1)
             .and_then(|size| address.checked_add(size))
             .ok_or_else(|| invalid("a DMA range is empty or wraps"))?;
-        if self
-            .below(last)
-            .is_some_and(|(start, map)| start + (map.size - 1) >= address)
-        {
+        if self.below(last).is_some_and(|map| map.last() >= address) {
             return Err(invalid("a DMA range overlaps another one"));
         }
         let memory = file
             .map(|file| share(file, offset, size, flags))
             .transpose()?;
-        self.maps.insert(
-            address,
-            Mapping {
-                size,
-                flags,
-                memory,
-            },
-        );
+        let position = self.maps.partition_point(|map| map.start < address);
+        let map = Mapping {
+            start: address,
+            size,
+            flags,
+            memory,
+        };
+        self.maps.insert(position, map);
         Ok(())
     }
 
@@ -79,13 +83,13 @@ impl DmaTable {
             .ok_or_else(|| invalid("a DMA range to unmap is empty or wraps"))?;
         let cut = |at: u64| {
             self.below(at)
-                .is_some_and(|(start, map)| start < at && start + (map.size - 1) >= at)
+                .is_some_and(|map| map.start < at && map.last() >= at)
         };
         if cut(address) || last.checked_add(1).is_some_and(cut) {
             return Err(invalid("a DMA range to unmap is a part of a mapping"));
         }
         self.maps
-            .retain(|start, _| !(address..=last).contains(start));
+            .retain(|map| !(address..=last).contains(&map.start));
         Ok(())
     }
 
@@ -179,21 +183,19 @@ impl DmaTable {
 
     /// The memory behind a range, if it is in one mapping.
     fn slice(&self, address: u64, len: usize, access: DmaMapFlags) -> Option<VolatileSlice<'_>> {
-        let (start, map) = self.below(address)?;
+        let map = self.below(address)?;
         let memory = map.memory.as_ref()?;
         if !map.flags.contains(access) {
             return None;
         }
-        let offset = usize::try_from(address - start).ok()?;
+        let offset = usize::try_from(address - map.start).ok()?;
         memory.get_slice(offset, len).ok()
     }
 
     /// The mapping with the highest first address that is not above `address`.
-    fn below(&self, address: u64) -> Option<(u64, &Mapping)> {
-        self.maps
-            .range(..=address)
-            .next_back()
-            .map(|(start, map)| (*start, map))
+    fn below(&self, address: u64) -> Option<&Mapping> {
+        let above = self.maps.partition_point(|map| map.start <= address);
+        self.maps.get(above.checked_sub(1)?)
     }
 
     /// The pieces of memory behind a range, which may span mappings.
@@ -212,8 +214,8 @@ impl DmaTable {
         let mut left = len;
         while left > 0 {
             let address = next.ok_or(error)?;
-            let (start, map) = self.below(address).ok_or(error)?;
-            let offset = address - start;
+            let map = self.below(address).ok_or(error)?;
+            let offset = address - map.start;
             let available = map
                 .size
                 .checked_sub(offset)
@@ -408,6 +410,7 @@ mod tests {
             (0, 15 * PAGE, 2 * PAGE),
             (0, 16 * PAGE, PAGE),
             (0, 15 * PAGE, 3 * PAGE),
+            (0, 17 * PAGE - 1, PAGE),
             (PAGE, 0, 2 * PAGE),
             (u64::MAX - PAGE + 1, 0, PAGE),
         ] {
@@ -429,6 +432,7 @@ mod tests {
         for (address, size) in [
             (0x10_0000, PAGE),
             (0x10_0000 + PAGE, 2 * PAGE),
+            (0x10_0000 + 2 * PAGE - 1, 1),
             (0, 0),
             (u64::MAX, 2),
         ] {
