@@ -21,18 +21,18 @@ import perftest  # noqa: E402
 SIZES = (2, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)
 SEND_SIZES = (2, 8, 64, 512, 4 << 10, 8 << 10)
 LATENCY_SIZES = (2, 64, 4 << 10)
-# Work requests that are posted at a time where bandwidth is measured: the CPU of a guest is emulated, and one doorbell of it takes
-# longer than to copy much data.
-LIST = 32
-# About so long each measurement is to take, in seconds, and the fewest and most messages of one, which are whole lists.
-TIME, FEWEST, MOST = 1, LIST, 625 * LIST
+# About so long each measurement is to take, in seconds, and the most messages of one; the fewest are a list.
+TIME, MOST = 1, 19968
 # How many messages the first measurement of a kind takes: those of the next ones follow from its rate.
-FIRST = 10 * LIST
+FIRST = 320
 # Results that the bench ends with are the median of several measurements.
-REPEATS = 3
+REPEATS = 5
 
+# perftest's options, and how many work requests it posts at a time where bandwidth is measured: the CPU of a guest is emulated,
+# and one doorbell of it takes longer than to copy much data. For rxe that is little of what a message takes, which is long.
+TRANSPORTS = {"efa": (("-c", "SRD", "-x", "0"), 64), "rxe": (("-c", "RC"), 32)}
+DEPTH = 256
 # Libefa takes no inline data for an RDMA write in a work request of 64 bytes, and perftest asks for it.
-TRANSPORTS = {"efa": ("-c", "SRD", "-x", "0"), "rxe": ("-c", "RC")}
 NO_INLINE = ("-I", "0")
 
 BANDWIDTHS = {"write": ("ib_write_bw", SIZES), "read": ("ib_read_bw", SIZES), "send": ("ib_send_bw", SEND_SIZES)}
@@ -52,9 +52,9 @@ def set_up_rxe():
     subprocess.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", card], check=True)
 
 
-def count(seconds_each):
-    """How many messages to measure if each takes about so long."""
-    return min(MOST, max(FEWEST, int(TIME / seconds_each) // LIST * LIST))
+def count(seconds_each, fewest=32):
+    """How many messages to measure if each takes about so long: a multiple of the fewest."""
+    return min(MOST, max(fewest, int(TIME / seconds_each) // fewest * fewest))
 
 
 def repeated(name, size, measure):
@@ -64,24 +64,26 @@ def repeated(name, size, measure):
     return values[len(values) // 2]
 
 
-def bandwidth(device, name, options):
-    """MiB/s by size."""
+def bandwidth(device, name, options, together):
+    """MiB/s by size, of so many work requests posted together."""
     program, sizes = BANDWIDTHS[name]
     results, messages = {}, FIRST
     for size, following in itertools.pairwise((*sizes, sizes[-1])):
 
         def measure(size=size, messages=messages):
-            rows = perftest.measure(device, program, *options, "-l", LIST, "-s", size, "-n", messages)
-            return rows[size][perftest.RESULT] * 1e6 * size / (1 << 20)
+            lists = ("-l", together, "-t", DEPTH)
+            rows = perftest.measure(device, program, *options, *lists, "-s", size, "-n", messages)
+            # perftest rounds both down: the rate to few digits for few messages, MiB/s for few bytes.
+            return max(rows[size][perftest.RESULT] * 1e6 * size / (1 << 20), rows[size][perftest.AVERAGE])
 
         results[size] = repeated(name, size, measure)
         seconds = size / (1 << 20) / results[size]
         # Somewhere between as fast by the message and as fast by the byte.
-        messages = count(max(seconds, seconds * following / size / 2))
+        messages = count(max(seconds, seconds * following / size / 2), together)
     return results
 
 
-def latency(device, name, options):
+def latency(device, name, options, _):
     """The typical one in microseconds, by size."""
     program, sizes = LATENCIES[name]
     results, messages = {}, FIRST
@@ -100,11 +102,10 @@ def latency(device, name, options):
 
 def main(transport, file):
     (device,) = os.listdir("/sys/class/infiniband")
-    options = TRANSPORTS[transport]
     results = {}
     for names, function in ((BANDWIDTHS, bandwidth), (LATENCIES, latency)):
         for name in names:
-            results[name] = function(device, name, options)
+            results[name] = function(device, name, *TRANSPORTS[transport])
     Path(file).write_text(json.dumps(results))
 
 

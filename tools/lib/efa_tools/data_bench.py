@@ -122,8 +122,9 @@ def picture(figures):
 
 def run(driver, folder):
     """The whole bench: prints tables and summary, writes bench-data.json and bench-data.svg to FOLDER."""
-    figures = {"kernel": toolroot.kernel(FLAVOUR), "efa": measure("efa", driver), "rxe": measure("rxe", driver)}
-    figures |= {"memcpy": memcpy(figures["efa"]["write"]), "incast": incast()}
+    figures = {"kernel": toolroot.kernel(FLAVOUR), "efa": measure("efa", driver)}
+    # At once after what it is compared with: how fast a host's memory is changes with what its neighbours do.
+    figures |= {"memcpy": memcpy(figures["efa"]["write"]), "rxe": measure("rxe", driver), "incast": incast()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench-data.json").write_text(json.dumps(figures, indent=1) + "\n")
     (folder / "bench-data.svg").write_text(picture(figures))
