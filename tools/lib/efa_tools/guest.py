@@ -223,7 +223,7 @@ class Run:
         guests = [self.processes[f"qemu-{guest}"] for guest in range(self.options.guests)]
         start = time.monotonic()
         deadline = start + self.options.timeout
-        limit = DEBUG_BOOT_LIMIT if self.options.flavour == toolroot.DEBUG else BOOT_LIMIT
+        limit = self.boot_limit()
         while any(process.poll() is None for process in guests):
             if time.monotonic() > deadline:
                 raise Failure(
@@ -238,6 +238,10 @@ class Run:
             if self.options.leader and (late := self.left_alone(guests)):
                 raise Failure(late)
             time.sleep(0.05)
+
+    def boot_limit(self):
+        """Seconds that it has until its first process."""
+        return DEBUG_BOOT_LIMIT if self.options.flavour == toolroot.DEBUG else BOOT_LIMIT
 
     def left_alone(self, guests):
         """What is wrong if a guest outlives the one that it works with, if that is so."""

@@ -7,10 +7,10 @@ Each scenario is a function that returns its tally. What others begin with is wh
 import re
 import shutil
 
-from . import build, cache, ktap, namespace, package, steps, toolroot
+from . import build, ktap, namespace, package, steps, toolroot
 from .failure import Failure
 from .machine import Machine
-from .suite import check
+from .suite import check, kselftest_devices
 from .tally import Tally
 
 PACKAGE = "/run/efa-rs/package/efa-rs-dkms_*_all.deb"
@@ -18,6 +18,21 @@ INSTALL = f"apt-get install --yes {PACKAGE}"
 NEW_KERNEL = "apt-get install --yes linux-image-cloud-amd64/trixie-backports linux-headers-cloud-amd64/trixie-backports"
 OLD_KERNEL = "apt-get install --yes linux-image-cloud-amd64 linux-headers-cloud-amd64"
 DRIVER = "/efa-rs/tests/install/driver.sh"
+# The package again, with a version that dpkg and DKMS take for newer.
+NEWER = "/var/tmp/newer.deb"
+NEWER_SUBMINOR = 99
+MAKE_NEWER = f"""
+    set -eu
+    dpkg-deb --raw-extract {PACKAGE} /tmp/package
+    cd /tmp/package
+    old=$(sed -n 's/^Version: //p' DEBIAN/control)
+    new=${{old%.*}}.{NEWER_SUBMINOR}
+    sed -i "s/$old/$new/g" DEBIAN/control DEBIAN/postinst DEBIAN/prerm
+    mv usr/src/efa-rs-$old usr/src/efa-rs-$new
+    sed -i 's/^#define EFA_VERSION_SUBMINOR .*/#define EFA_VERSION_SUBMINOR {NEWER_SUBMINOR}/' usr/src/efa-rs-$new/efa_rs/ffi/version.h
+    dpkg-deb --build . {NEWER}
+    rm -r /tmp/package
+"""
 KITS = "/var/cache/efa-rs/kits"
 # Whatever is named after the driver; a guest's virtiofsd would run out of open files.
 TRACES = (
@@ -81,10 +96,23 @@ class Scenario:
         self.tally += found
         return text
 
+    def is_repaired(self, command):
+        """After a build that failed, the machine boots without driver, and a command is all that it takes to have it."""
+        self.boots("the machine boots", f"{DRIVER} absent")
+        self.does("one command repairs it", command)
+        self.boots("the driver is there", f"{DRIVER} present")
+
     def has_built(self, text, series):
         """DKMS says that it has installed a module for a kernel of a series."""
         done = re.search(rf"Installing /lib/modules/{re.escape(series)}\..*/efa\.ko", text)
         self.check(f"DKMS has built for {series}", [] if done else text.splitlines()[-40:])
+
+    def is_only(self, version):
+        """DKMS has this version of the driver and no other, and so have the kernels."""
+        script = "dkms status; for kernel in /lib/modules/*; do modinfo --set-version ${kernel##*/} --field version efa; done"
+        lines = self.machine.must(script).splitlines()
+        good = [line for line in lines if line == version or re.match(rf"efa-rs/{re.escape(version)}, .*: installed", line)]
+        self.check(f"{version} is the only one", [] if len(good) >= 2 and good == lines else [f"{script}:", *lines])
 
     def kernel_is(self, series):
         self.machine.choose_kernel()
@@ -147,9 +175,18 @@ def upgrade(installed):
     return it
 
 
-def kselftest_devices():
-    lines = (cache.CLONE / "tests/kselftest/devices").read_text().splitlines()
-    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+def new_version(installed):
+    """A newer version of the package comes, and goes again."""
+    it = Scenario("new version", *layers(installed))
+    it.machine.must(MAKE_NEWER)
+    old = package.version()
+    new = f"{old.rpartition('.')[0]}.{NEWER_SUBMINOR}"
+    for version, command in ((new, f"apt-get install --yes {NEWER}"), (old, f"apt-get install --yes --allow-downgrades {PACKAGE}")):
+        text = it.does(f"{version} is installed", command)
+        it.has_built(text, "7.2")
+        it.is_only(version)
+        it.boots(f"the driver is there with {version}", f"{DRIVER} present")
+    return it
 
 
 def broken_toolchain(base):
@@ -157,9 +194,7 @@ def broken_toolchain(base):
     it = Scenario("broken toolchain", *layers(base))
     it.machine.must("mv /usr/bin/rustc /usr/bin/rustc.away")
     it.fails("it says which package is broken", INSTALL, "Rust compiler is missing: install the package rustc")
-    it.boots("the machine boots", f"{DRIVER} absent")
-    it.does("one command repairs it", "rm /usr/bin/rustc.away; apt-get install --yes --reinstall rustc")
-    it.boots("the driver is there", f"{DRIVER} present")
+    it.is_repaired("rm /usr/bin/rustc.away; apt-get install --yes --reinstall rustc")
     return it
 
 
@@ -170,9 +205,7 @@ def full_disk(base):
     script = f"mount -t tmpfs -o size=60m tmpfs /var/cache/efa-rs && {INSTALL}"
     sentence = r"There is no room to build for kernel .* it needs \d+ MB in /var/cache"
     it.fails("it says how much it needs, and where", script, sentence)
-    it.boots("the machine boots", f"{DRIVER} absent")
-    it.does("one command repairs it", "dpkg --configure -a")
-    it.boots("the driver is there", f"{DRIVER} present")
+    it.is_repaired("dpkg --configure -a")
     return it
 
 
@@ -183,10 +216,8 @@ def interrupted(base):
     kill = "while ! ls -d /var/cache/efa-rs/work.*/rust-kit.*/object/rust >/dev/null 2>&1; do sleep 0.2; done; kill -KILL -1"
     status, text = it.machine.offline(f"({kill}) & {INSTALL}")
     it.check("the build was killed", [] if status and "Building module" in text else text.splitlines()[-25:])
-    it.boots("the machine boots", f"{DRIVER} absent")
-    it.does("one command repairs it", "dpkg --configure -a")
+    it.is_repaired("dpkg --configure -a")
     it.check("nothing is left of the killed build", it.machine.must("ls -d /var/cache/efa-rs/work.* 2>/dev/null || :").splitlines())
-    it.boots("the driver is there", f"{DRIVER} present")
     return it
 
 
@@ -237,6 +268,7 @@ def rpm(base):
 SCENARIOS = {
     "in-guest": (in_guest, False),
     "upgrade": (upgrade, True),
+    "new-version": (new_version, True),
     "broken-toolchain": (broken_toolchain, False),
     "full-disk": (full_disk, False),
     "interrupted": (interrupted, False),
