@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import tarfile
+import textwrap
 from pathlib import Path
 
 from . import cache, laws, layer, steps
@@ -40,25 +41,24 @@ def releases(text=None):
     return found
 
 
-def wrapped(change, first, rest, width=78):
+def wrapped(change, first, rest):
     """A change as lines of a changelog."""
-    lines, line = [], first
-    for word in change.split():
-        if len(line) + len(word) + 1 > width and line.strip() not in ("", "*", "-"):
-            lines.append(line.rstrip())
-            line = rest
-        line += word + " "
-    return [*lines, line.rstrip()]
+    return textwrap.wrap(change, 78, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
 
 
-def debian_changelog(maintainer):
+def maintainer():
+    """Who both packages say maintains them."""
+    return MAINTAINER.search((cache.CLONE / "debian/control").read_text())[1]
+
+
+def debian_changelog(who):
     """debian/changelog, from CHANGELOG.md."""
     entries = []
     for number, day, changes in releases():
         lines = [f"{NAME} ({number}) unstable; urgency=medium", ""]
         for change in changes:
             lines += wrapped(change, "  * ", "    ")
-        lines += ["", f" -- {maintainer}  {day:%a, %d %b %Y} 00:00:00 +0000", ""]
+        lines += ["", f" -- {who}  {day:%a, %d %b %Y} 00:00:00 +0000", ""]
         entries.append("\n".join(lines))
     return "\n".join(entries)
 
@@ -66,10 +66,9 @@ def debian_changelog(maintainer):
 def rpm_spec():
     """The spec file, with version and changelog."""
     text = (cache.CLONE / "rpm" / f"{NAME}-dkms.spec").read_text()
-    maintainer = MAINTAINER.search((cache.CLONE / "debian/control").read_text())[1]
     lines = []
     for number, day, changes in releases():
-        lines.append(f"* {day:%a %b %d %Y} {maintainer} - {number}-1")
+        lines.append(f"* {day:%a %b %d %Y} {maintainer()} - {number}-1")
         for change in changes:
             lines += wrapped(change, "- ", "  ")
         lines.append("")
@@ -78,8 +77,7 @@ def rpm_spec():
 
 def generated():
     """The files of the tarball that are not in the clone."""
-    maintainer = MAINTAINER.search((cache.CLONE / "debian/control").read_text())[1]
-    return {"debian/changelog": debian_changelog(maintainer), f"{NAME}-dkms.spec": rpm_spec()}
+    return {"debian/changelog": debian_changelog(maintainer()), f"{NAME}-dkms.spec": rpm_spec()}
 
 
 def git(*arguments):
