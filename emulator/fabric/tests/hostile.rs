@@ -3,6 +3,8 @@
 //! Whatever a program does to its queues: nothing panics, no byte moves that may not, and the devices work on.
 
 mod attack;
+#[path = "../../model/tests/input/mod.rs"]
+mod input;
 mod net;
 
 use proptest::{collection::vec, prelude::*};

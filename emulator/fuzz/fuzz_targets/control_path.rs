@@ -6,6 +6,8 @@
 
 #[path = "../../model/tests/attack/mod.rs"]
 mod attack;
+#[path = "../../model/tests/input/mod.rs"]
+mod input;
 #[path = "../../model/tests/mock/mod.rs"]
 mod mock;
 

@@ -6,6 +6,8 @@
 
 #[path = "../../fabric/tests/attack/mod.rs"]
 mod attack;
+#[path = "../../model/tests/input/mod.rs"]
+mod input;
 #[path = "../../fabric/tests/net/mod.rs"]
 mod net;
 

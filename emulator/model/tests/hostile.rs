@@ -3,9 +3,10 @@
 //! A guest that does whatever it likes: nothing panics, and work and memory stay bounded.
 
 mod attack;
+mod input;
 mod mock;
 
-use attack::{Input, command, populate};
+use attack::{command, populate};
 use efa_hw::{
     admin::{
         AcqEntry, AqEntry, Command, Opcode, Status,
@@ -21,6 +22,7 @@ use efa_hw::{
     regs::Register,
 };
 use efa_model::Profile;
+use input::Input;
 use mock::Driver;
 use proptest::{collection::vec, prelude::*};
 

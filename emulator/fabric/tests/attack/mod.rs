@@ -15,28 +15,12 @@ use efa_hw::{
 };
 use efa_model::Profile;
 
-use crate::net::{DEPTH, Net, PAGE, Qp, Region, Send, pattern};
-
-/// Bytes of an attacker, as values of the sizes that are wanted; zeroes behind their end.
-struct Input<'a>(&'a [u8]);
+use crate::{
+    input::Input,
+    net::{DEPTH, Net, PAGE, Qp, Region, Send, pattern},
+};
 
 impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else {
-            return 0;
-        };
-        self.0 = rest;
-        *first
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes([(); 4].map(|()| self.byte()))
-    }
-
-    fn u64(&mut self) -> u64 {
-        (u64::from(self.u32()) << 32) | u64::from(self.u32())
-    }
-
     /// The good value, most of the time; else one that is near, or any.
     fn near(&mut self, good: u64) -> u64 {
         match self.byte() {

@@ -21,7 +21,10 @@ use efa_hw::{
 };
 use efa_model::{Config, Overrides, Profile};
 
-use crate::mock::{self, Driver};
+use crate::{
+    input::Input,
+    mock::{self, Driver},
+};
 
 /// Pages that a memory region may have here.
 const MAX_MR_PAGES: u32 = 2000;
@@ -30,26 +33,7 @@ const MAX_MR_PAGES: u32 = 2000;
 /// list of pages.
 const MAX_DMA: usize = mock::DEPTH as usize * (2 * 64 + 3 * 4096 + MAX_MR_PAGES as usize * 8);
 
-/// Bytes of an attacker, as values of the sizes that are wanted.
-pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
-
 impl Input<'_> {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else {
-            return 0;
-        };
-        self.0 = rest;
-        *first
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes([(); 4].map(|()| self.byte()))
-    }
-
     /// A value that often means something: a small number, a number of an object, or an address.
     fn likely(&mut self, world: &[u64]) -> u64 {
         let byte = self.byte();
@@ -60,12 +44,10 @@ impl Input<'_> {
             3 => 1 << (byte >> 3),
             4 | 5 => world[pick % world.len()],
             6 => self.u32().into(),
-            _ => (u64::from(self.u32()) << 32) | u64::from(self.u32()),
+            _ => self.u64(),
         }
     }
-}
 
-impl Input<'_> {
     /// The good value, most of the time.
     fn near(&mut self, good: u64, world: &[u64]) -> u64 {
         if self.byte() < 16 {
