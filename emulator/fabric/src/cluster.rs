@@ -457,7 +457,7 @@ impl<G: Guest> Cluster<G> {
             let Some(sender) = self.senders.get_mut(&connection) else {
                 return;
             };
-            let Some(packet) = sender.next(now, mtu * together, limits) else {
+            let Some(packet) = sender.next(now, mtu.saturating_mul(together), limits) else {
                 break;
             };
             let due = sender.next_due_of(packet.data.psn);

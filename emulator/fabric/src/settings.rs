@@ -157,3 +157,24 @@ impl Settings {
 pub(crate) fn micros(us: f64) -> Duration {
     Duration::from_secs_f64(us / 1e6)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_is_down_is_not_ideal() {
+        let with = |down| {
+            let path = PathSettings {
+                down,
+                ..PathSettings::default()
+            };
+            Settings {
+                path: vec![PathSettings::default(), path],
+                ..Settings::default()
+            }
+        };
+        assert!(with(false).is_ideal());
+        assert!(!with(true).is_ideal());
+    }
+}
