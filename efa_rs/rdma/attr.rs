@@ -11,8 +11,8 @@ use crate::ffi::{
 
 /// Attributes of a device; those that are not here are zero.
 ///
-/// The names are those of `struct ib_device_attr`. Counts that the kernel's type does not
-/// fit are cut to the largest one.
+/// The names are those of `struct ib_device_attr`. Counts that do not fit the kernel's type are
+/// cut to its largest value.
 #[derive(Default)]
 pub(crate) struct DeviceAttr {
     /// Largest memory region in bytes.

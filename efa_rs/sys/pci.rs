@@ -118,7 +118,7 @@ macro_rules! device_table {
 
 pub(crate) use device_table;
 
-/// A [`pci::Driver`] that wants to know when the system goes down.
+/// A driver of PCI devices. Unlike a [`pci::Driver`], it is told when the system goes down.
 pub(crate) trait Driver: 'static {
     /// What `probe` makes.
     type Data<'bound>: Send + 'bound;
