@@ -10,6 +10,9 @@ LINE = re.compile(r"^(?P<indent>(?:# |  )*)(?P<text>.*?)\s*$")
 RESULT = re.compile(r"^(?P<bad>not )?ok (?P<number>\d+)\s*(?:- )?(?P<name>[^#]*)(?:#\s*(?P<directive>\w+))?")
 PLAN = re.compile(r"^1\.\.(\d+)(?:\s*#\s*(?P<directive>SKIP))?")
 
+# Lines of diagnostics that failures() has of each test: some of kmemleak's reports, with their backtraces.
+DIAGNOSTICS = 80
+
 
 class Block:
     """The tests of one level, from its start to the result of the test they belong to."""
@@ -53,6 +56,23 @@ def parse(text):
     if blocks[0].plan is None:
         total.fail("the output has no plan: the tests did not run")
     return total
+
+
+def failures(text):
+    """The lines of the results that are bad, each after the diagnostics that the test printed just before it."""
+    found, said = [], []
+    for line in text.splitlines():
+        content = LINE.match(line)["text"]
+        result = RESULT.match(content)
+        if result and result["bad"] and (result["directive"] or "").upper() != "SKIP":
+            left_out = len(said) - DIAGNOSTICS
+            found += said[:DIAGNOSTICS] + [f"({left_out} more lines)"] * (left_out > 0) + [line]
+        # With the depth's "# " or without: a line that says something and is no result.
+        if re.match(r" *#", line) and not result:
+            said.append(line)
+        else:
+            said = []
+    return found
 
 
 def count(tally, result, children):

@@ -292,7 +292,6 @@ def in_guest(name, command, driver, flavour, devices=None, **options):
     if status and not tally.failed:
         tally.fail(f"{name}: exit status {status} in spite of its results")
     if tally.failed:
-        bad = [line for line in output.splitlines() if re.match(r"^[# ]*not ok", line) and "# SKIP" not in line]
-        steps.note(f"{name}: the output is in {log}\n" + "\n".join(f"    {line}" for line in bad))
+        steps.note(f"{name}: the output is in {log}\n" + "\n".join(f"    {line}" for line in ktap.failures(output)))
     steps.note(f"{name}: {tally}")
     return tally, run
