@@ -83,7 +83,7 @@ def bandwidth(device, name, options, together):
     return results
 
 
-def latency(device, name, options, _):
+def latency(device, name, options):
     """The typical one in microseconds, by size."""
     program, sizes = LATENCIES[name]
     results, messages = {}, FIRST
@@ -102,10 +102,9 @@ def latency(device, name, options, _):
 
 def main(transport, file):
     (device,) = os.listdir("/sys/class/infiniband")
-    results = {}
-    for names, function in ((BANDWIDTHS, bandwidth), (LATENCIES, latency)):
-        for name in names:
-            results[name] = function(device, name, *TRANSPORTS[transport])
+    options, together = TRANSPORTS[transport]
+    results = {name: bandwidth(device, name, options, together) for name in BANDWIDTHS}
+    results |= {name: latency(device, name, options) for name in LATENCIES}
     Path(file).write_text(json.dumps(results))
 
 

@@ -29,7 +29,7 @@ def main():
     show("fi_pingpong -p efa -e rdm -f efa -c -I 200 -S 64 guest1", pingpong)
 
     options = (*perftest.SRD, "-s", MESSAGE, "-n", 500)
-    write = perftest.run(device, "ib_write_bw", *options)
+    write = perftest.run_with_clock(device, "ib_write_bw", *options)
     show(f"ib_write_bw -d {device} -F {' '.join(map(str, options))} guest1", write)
 
     latency = perftest.measure(device, "ib_send_lat", *perftest.SRD, "-s", "64", "-n", 500)[64][perftest.TYPICAL]
