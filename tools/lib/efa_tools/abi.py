@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """make abi-diff: the same cases with the C and with the Rust driver, and whether they differ only where they may."""
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -80,8 +81,9 @@ def devices(text):
     return [line.split(maxsplit=1)[1] for line in text.splitlines() if line and not line.startswith("#")]
 
 
+@functools.cache
 def run(driver, flavour):
-    """Runs the cases with a driver; returns the results."""
+    """Runs the cases with a driver; returns the results. Those of the C driver are compared with two others."""
     specs = devices((FOLDER / "devices").read_text())
     prepared = guest.prepare(guest.Options("/efa-rs/tests/abi/run.py", driver, flavour, specs, timeout=TIMEOUT, quiet=True))
     with steps.step(f"ABI cases {driver} {flavour}"):
