@@ -94,7 +94,7 @@ struct Driver {
     /// Verbs are called until this is dropped.
     _registration: rdma::Registration<Efa>,
     /// Completion queues refer to these.
-    _event_queues: KVec<EventQueue<rdma::CqEvents>>,
+    event_queues: KVec<EventQueue<rdma::CqEvents>>,
     /// Queue pairs have their doorbells here, unless it is one of the regions below.
     _doorbell_region: Option<Region>,
     /// Queue pairs have their send queues here.
@@ -113,6 +113,9 @@ impl sys::pci::Driver for EfaDriver {
     }
 
     fn shutdown<'bound>(_dev: &'bound pci::Device<Core<'_>>, this: Pin<&'bound Driver>) {
+        for queue in &this.event_queues {
+            queue.silence();
+        }
         this.controller.shutdown();
     }
 }
@@ -200,7 +203,7 @@ impl Driver {
 
         Ok(Self {
             _registration: registration,
-            _event_queues: event_queues,
+            event_queues,
             _doorbell_region: doorbell_region,
             _memory_region: memory_region,
             controller,

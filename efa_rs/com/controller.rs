@@ -45,11 +45,12 @@ const MANAGEMENT_VECTOR: u8 = 0;
 
 /// The device's queues for management and their interrupt.
 ///
-/// Fields are dropped in their order: the reset comes first, as after it the device uses neither
-/// memory nor interrupts.
+/// Fields are dropped in their order. The interrupt goes first: its handler rings a doorbell, and
+/// during a reset the device takes none. The reset comes next, as after it the device does not use
+/// memory.
 pub(crate) struct Controller {
+    irq: irq::Registration<ManagementHandler>,
     reset: ResetOnDrop,
-    _irq: irq::Registration<ManagementHandler>,
     admin: Arc<AdminQueue>,
     aenq: Arc<Aenq>,
     registers: Arc<Registers>,
@@ -109,8 +110,8 @@ impl Controller {
         admin.use_interrupts();
 
         Ok(Self {
+            irq,
             reset,
-            _irq: irq,
             admin,
             aenq,
             registers,
@@ -179,9 +180,11 @@ impl Controller {
         self.reset.set_reason(ResetReason::Normal);
     }
 
-    /// Stops the device for good: it uses no memory after this, and every command fails.
+    /// Stops the device for good: it uses no memory after this, and every command fails. Event
+    /// queues are to be silenced before.
     pub(crate) fn shutdown(&self) {
         self.admin.close();
+        self.irq.disable();
         self.reset.stop_device(ResetReason::Shutdown);
         self.admin.abandon_commands();
     }

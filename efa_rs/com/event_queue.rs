@@ -64,7 +64,7 @@ pub(super) fn usable_depth(max: u32) -> u32 {
 /// An event queue, with its interrupt.
 pub(crate) struct EventQueue<H: CompletionHandler> {
     // The handler goes first: the ring that it reads is dropped after it.
-    _irq: irq::Registration<Handler<H>>,
+    irq: irq::Registration<Handler<H>>,
     device_queue: DeviceQueue,
     subscribers: Arc<Subscribers<H>>,
 }
@@ -84,6 +84,11 @@ impl<H: CompletionHandler> EventQueue<H> {
             eqn: self.device_queue.eqn,
             subscribers: self.subscribers.clone(),
         }
+    }
+
+    /// Handles no event any more: completions go unnoticed, and the doorbell is not rung.
+    pub(crate) fn silence(&self) {
+        self.irq.disable();
     }
 
     /// Creates an event queue of `depth` entries that interrupts by `vector`.
@@ -126,7 +131,7 @@ impl<H: CompletionHandler> EventQueue<H> {
         })?;
 
         Ok(Self {
-            _irq: irq,
+            irq,
             device_queue,
             subscribers,
         })

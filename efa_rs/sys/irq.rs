@@ -156,6 +156,12 @@ impl<H: Handler> Registration<H> {
         })
     }
 
+    /// Has the handler not called any more, and waits until it does not run.
+    pub(crate) fn disable(&self) {
+        // SAFETY: `new` has requested this interrupt.
+        unsafe { bindings::disable_irq(self.shared.irq) }
+    }
+
     /// Called by the interrupt core.
     extern "C" fn callback(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
         // SAFETY: The cookie is the `Shared<H>` of `new`, alive until `free_irq` has returned.

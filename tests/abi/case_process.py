@@ -18,8 +18,8 @@ from memory import libc
 cases = Cases("process")
 PROCESSES, ROUNDS = 6, 30
 
-# Of handles to the same peer the device has just one.
-PEERS = (struct.pack(">QQ", 0xFE80 << 48, number) for number in itertools.count(1))
+# Of handles to the same peer the device has just one. Several threads take from it at a time, which a generator refuses.
+PEERS = map(lambda number: struct.pack(">QQ", 0xFE80 << 48, number), itertools.count(1))
 
 
 def fork(work):

@@ -552,6 +552,9 @@ impl Device {
         match (control.dev_reset, control.aq_restart, self.reset) {
             (true, false, _) => {
                 let fault = self.faults.hit(Occasion::Reset).unwrap_or_default();
+                if fault.with_event {
+                    self.post_event(host, now, AenqGroup::KeepAlive.into(), 0);
+                }
                 self.forget();
                 self.reset = Reset::Started(if fault.never_starts { None } else { Some(done) });
                 self.never_ends = fault.never_ends;

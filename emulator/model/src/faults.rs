@@ -77,6 +77,8 @@ pub struct Then {
     pub never_starts: bool,
     /// The device says for ever that the reset is in progress.
     pub never_ends: bool,
+    /// A keep-alive event comes with its interrupt at the very last moment before the reset.
+    pub with_event: bool,
 }
 
 impl Then {
@@ -96,6 +98,7 @@ impl Then {
         self.wrong_req_id |= other.wrong_req_id;
         self.never_starts |= other.never_starts;
         self.never_ends |= other.never_ends;
+        self.with_event |= other.with_event;
     }
 
     /// Names what does not fit a condition.
@@ -120,6 +123,7 @@ impl Then {
             (self.wrong_req_id, register, "wrong_req_id"),
             (self.never_starts, reset, "never_starts"),
             (self.never_ends, reset, "never_ends"),
+            (self.with_event, reset, "with_event"),
         ]
         .into_iter()
         .find_map(|(given, fits, name)| (given && !fits).then_some(name))

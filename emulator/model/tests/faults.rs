@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use efa_hw::{
     admin::{AcqHeader, Command, Status, pd::AllocPd, uar::AllocUar},
+    aenq::AenqGroup,
     checksum,
     features::{DeviceAttr, HwHints},
     regs::{Register, ResetReason},
@@ -242,6 +243,22 @@ fn reset_that_never_ends() {
         assert!(driver.execute(&AllocPd {}).is_ok());
         assert_eq!(driver.device.state().protocol_errors, 0);
     }
+}
+
+#[test]
+fn event_at_the_last_moment() {
+    let mut driver = with(r#"{"when":{"reset":true},"then":{"with_event":true},"times":1}"#);
+    driver.enable_events(AenqGroup::KeepAlive.mask()).unwrap();
+    driver.world.take_interrupts();
+    driver.start_reset(ResetReason::Normal);
+    assert_eq!(driver.world.take_interrupts(), [0]);
+    assert_eq!(
+        driver.event().map(|event| event.group),
+        Some(AenqGroup::KeepAlive.into())
+    );
+    // What must not be done with it, as the device is in its reset.
+    driver.acknowledge_events();
+    assert_eq!(driver.device.state().protocol_errors, 1);
 }
 
 #[test]
