@@ -12,7 +12,7 @@ import threading
 import time
 
 import objects
-from harness import Cases, Worker, attempt
+from harness import Cases, Worker, attempt, ends, fork
 from memory import libc
 
 cases = Cases("process")
@@ -20,28 +20,6 @@ PROCESSES, ROUNDS = 6, 30
 
 # Of handles to the same peer the device has just one. Several threads take from it at a time, which a generator refuses.
 PEERS = map(lambda number: struct.pack(">QQ", 0xFE80 << 48, number), itertools.count(1))
-
-
-def fork(work):
-    """Runs something in a process of its own."""
-    process = os.fork()
-    if process == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException as error:
-            os.write(1, f"# {type(error).__name__}: {error}\n".encode())
-            os._exit(1)
-    return process
-
-
-def ends(processes):
-    """How processes ended, and how many of them so."""
-    counts = collections.Counter()
-    for process in processes:
-        status = os.waitpid(process, 0)[1]
-        counts[signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit-{os.WEXITSTATUS(status)}"] += 1
-    return ", ".join(f"{count} {end}" for end, count in sorted(counts.items()))
 
 
 def no_commands(s):
