@@ -7,7 +7,7 @@ import struct
 
 import objects
 from harness import Cases, as_another_user, attempt
-from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Scattered, dmabuf, heap, scattered_dmabuf
+from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Irregular, Scattered, dmabuf, heap, scattered_dmabuf
 from objects import IoctlMemoryRegion, object_handle
 from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, pointer_in, pointer_out
 
@@ -45,8 +45,10 @@ for offset in (1, 7, 8, 64, 4095):
             f"{length} bytes at {offset}",
             lambda s, offset=offset, length=length: s.mr(s.area(Scattered, 8).address + offset, length),
         )
-for count in (512, 513, 2048, 8191, 8192, 8193, 16384):
+for count in (512, 513, 2048):
     cases.add(f"{count} scattered pages", lambda s, count=count: s.mr(s.area(Scattered, count).address, count * PAGE))
+for count in (8191, 8192, 8193, 16384):
+    cases.add(f"{count} pages", lambda s, count=count: s.mr(s.area(Irregular, count).address, count * PAGE))
 for name, start, length in (
     ("the end of the address space", 0xFFFF_FFFF_FFFF_F000, PAGE),
     ("past the end of the address space", 0xFFFF_FFFF_FFFF_F000, 2 * PAGE),

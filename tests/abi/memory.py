@@ -61,6 +61,18 @@ class Scattered(Area):
         os.close(fd)
 
 
+class Irregular(Area):
+    """Ordinary pages, but that the first two are the same one: no larger size of pages fits. Quickly made, however many."""
+
+    def __init__(self, count):
+        super().__init__(count * PAGE)
+        fd = os.memfd_create("irregular")
+        os.ftruncate(fd, PAGE)
+        for page in range(2):
+            map_memory(PAGE, READ | WRITE, mmap.MAP_SHARED, fd, address=self.address + page * PAGE)
+        os.close(fd)
+
+
 class Contiguous(Area):
     """Huge pages, each of which is in one piece. They are all the same one, so that no two of them are."""
 

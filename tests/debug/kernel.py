@@ -22,6 +22,7 @@ MIN_AGE = 5
 SCANS = 2
 
 suite = Suite()
+text_address = Path("/sys/module/efa/sections/.text").read_text().strip()
 
 
 def known_leaks():
@@ -44,18 +45,6 @@ def leaks():
         reports[-1].append(line)
     known = known_leaks()
     return [report for report in reports if not any(function in line for line in report for function in known)]
-
-
-def no_leak():
-    found = leaks()
-    for report in found:
-        print("# " + "\n# ".join(report))
-    equal(len(found), 0, "leaks")
-
-
-@suite.case("kmemleak finds no leak while the module is loaded")
-def leaks_while_loaded():
-    no_leak()
 
 
 @suite.case("lockdep is at work")
@@ -83,9 +72,15 @@ def no_mapping():
     equal((DMA_API / "dump").read_text(), "", "mappings")
 
 
-@suite.case("kmemleak finds no leak once the module is removed")
-def leaks_once_removed():
-    no_leak()
+@suite.case("kmemleak finds no leak")
+def no_leak():
+    """Only now, as scans take long: what had leaked while the module was loaded is still a leak."""
+    found = leaks()
+    for report in found:
+        print("# " + "\n# ".join(report))
+    if found:
+        print(f"# efa was at {text_address}: backtraces have no names of its functions any more")
+    equal(len(found), 0, "leaks")
 
 
 @suite.case("the module can be loaded again")
