@@ -96,9 +96,10 @@ def everything(longer=False):
         module("c", cloud),
         module("c", stock),
         ("tests of the tools", suite.test_tools),
+        # The first takes longer than the second and the two below it together, which keep other guests from an emulator.
+        *(check_debug("rust") if longer else []),
         ("host tests with AddressSanitizer", suite.test_asan),
         ("fuzzing", lambda: suite.fuzz(20)),
-        *(check_debug("rust") if longer else []),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         *([kselftest("rust", following)] if longer else []),
         interop("rust", cloud, short=True),
