@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import cache, namespace
+from efa_tools import cache, guest, namespace
 from efa_tools.failure import Failure
 
 MAKE = """
@@ -20,6 +21,12 @@ def build(path):
     {action}
     (path / "whole").touch()
 cache.make(cache.folder("thing") / "key", "the thing", 0.001, build)
+"""
+
+RUN = """
+from efa_tools import guest
+print(guest.new_folder(), flush=True)
+input()
 """
 
 
@@ -50,6 +57,28 @@ class Cache(support.TemporaryCache):
         self.assertEqual([run.returncode for run in runs], [0, 0])
         self.assertEqual(self.builds(), 1)
         self.assertIn("waiting for another run", said)
+
+    def test_the_folder_of_a_run_stays_until_it_ends(self):
+        def run():
+            process = self.python(RUN, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            return process, Path(process.stdout.readline().strip())
+
+        def end(process):
+            process.communicate("\n")
+            self.assertEqual(process.returncode, 0)
+
+        first, folder = run()
+        os.utime(folder, (0, 0))
+        for number in range(guest.KEPT_RUNS):
+            cache.folder("runs", str(number))
+        for process in (first, run()[0]):
+            self.assertTrue(folder.exists())
+            end(process)
+        last, newest = run()
+        self.assertFalse(folder.exists())
+        self.assertTrue(newest.exists())
+        self.assertEqual(len(list(cache.folder("runs").iterdir())), guest.KEPT_RUNS + 1)
+        end(last)
 
     def test_no_space(self):
         usage = collections.namedtuple("usage", "total used free")(1e9, 1e9 - 5e8, 5e8)

@@ -55,6 +55,27 @@ def lock(name):
         yield
 
 
+def use(path):
+    """Keeps a folder from discard() for as long as this process lives."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+
+def discard(path):
+    """Removes a folder, unless a process uses it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        namespace.remove(path)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
 def require_space(gigabytes, what):
     """Fails unless there is room for what is about to be made."""
     free = shutil.disk_usage(folder()).free / 1e9

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import build, cache, console, namespace, qemu, steps, toolroot
+from . import build, cache, console, qemu, steps, toolroot
 from .failure import Failure
 
 RUN = qemu.RUN
@@ -316,13 +316,22 @@ class Run:
             copier.join()
 
 
+def last_change(path):
+    """When a folder was changed: first of all, if another process has just removed it."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0
+
+
 def new_folder():
-    """A new run folder; of the older ones only the newest are kept."""
+    """A new run folder, which stays as long as this process lives; of those of others that have ended the newest are kept."""
     runs = cache.folder("runs")
-    for old in sorted(runs.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT_RUNS]:
-        if time.time() - old.stat().st_mtime > 3600:
-            namespace.remove(old)
-    return Path(tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-"), dir=runs))
+    for old in sorted(runs.iterdir(), key=last_change)[:-KEPT_RUNS]:
+        cache.discard(old)
+    folder = Path(tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-"), dir=runs))
+    cache.use(folder)
+    return folder
 
 
 def prepare(options):
