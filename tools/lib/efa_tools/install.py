@@ -292,7 +292,12 @@ def run(names=()):
     for name, (function, after_install) in SCENARIOS.items():
         if names and name not in names:
             continue
-        it = function(first if after_install else base)
+        try:
+            it = function(first if after_install else base)
+        except Failure as failure:
+            steps.note(f"{name}: {failure}")
+            total.fail(f"{name} could not run to its end")
+            continue
         total += it.end()
         if not it.tally.failed:
             it.machine.remove()
