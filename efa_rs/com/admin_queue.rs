@@ -199,8 +199,7 @@ fn phase(count: u16) -> bool {
 }
 
 impl AdminQueue {
-    /// Makes the rings known to the device. Completions are polled for until
-    /// [`Self::use_interrupts`].
+    /// Makes rings that the device does not know of before [`Self::start`].
     ///
     /// # Errors
     ///
@@ -210,36 +209,9 @@ impl AdminQueue {
         registers: &Arc<Registers>,
         version: Version,
         caps: Caps,
-        msix_vector: u8,
     ) -> Result<Arc<Self>> {
         let submissions = Entries::zeroed(dev, u32::from(DEPTH))?;
         let completions = Entries::zeroed(dev, u32::from(DEPTH))?;
-
-        let masked = IntrMask { masked: true };
-        registers.write(Register::IntrMask, masked.into_raw());
-
-        registers.write_address(
-            Register::AqBaseLo,
-            Register::AqBaseHi,
-            submissions.dma_address(),
-        );
-        let submission_caps = AqCaps {
-            depth: DEPTH,
-            entry_size: size_of::<AqEntry>() as u16,
-        };
-        registers.write(Register::AqCaps, submission_caps.into_raw());
-
-        registers.write_address(
-            Register::AcqBaseLo,
-            Register::AcqBaseHi,
-            completions.dma_address(),
-        );
-        let completion_caps = EventRingCaps {
-            depth: DEPTH,
-            entry_size: size_of::<AcqEntry>() as u8,
-            msix_vector,
-        };
-        registers.write(Register::AcqCaps, completion_caps.into_raw());
 
         let completion_timeout_ms = match u32::from(caps.admin_cmd_timeout) {
             0 => COMPLETION_TIMEOUT_MS,
@@ -280,6 +252,38 @@ impl AdminQueue {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Gives the rings to the device, which has them until its next reset. Completions are polled
+    /// for until [`Self::use_interrupts`].
+    pub(super) fn start(&self, msix_vector: u8) {
+        let masked = IntrMask { masked: true };
+        self.registers.write(Register::IntrMask, masked.into_raw());
+
+        self.registers.write_address(
+            Register::AqBaseLo,
+            Register::AqBaseHi,
+            self.submissions.dma_address(),
+        );
+        let submission_caps = AqCaps {
+            depth: DEPTH,
+            entry_size: size_of::<AqEntry>() as u16,
+        };
+        self.registers
+            .write(Register::AqCaps, submission_caps.into_raw());
+
+        self.registers.write_address(
+            Register::AcqBaseLo,
+            Register::AcqBaseHi,
+            self.completions.dma_address(),
+        );
+        let completion_caps = EventRingCaps {
+            depth: DEPTH,
+            entry_size: size_of::<AcqEntry>() as u8,
+            msix_vector,
+        };
+        self.registers
+            .write(Register::AcqCaps, completion_caps.into_raw());
     }
 
     /// Has the device raise interrupts for completions, and waiters sleep until then.

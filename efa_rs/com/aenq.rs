@@ -70,31 +70,13 @@ pub(super) struct Aenq {
 }
 
 impl Aenq {
-    /// Makes the ring known to the device, which reports nothing until groups are enabled.
+    /// Makes a ring that the device does not know of before [`Self::start`].
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(
-        dev: &Device<Bound>,
-        registers: &Arc<Registers>,
-        msix_vector: u8,
-    ) -> Result<Arc<Self>> {
+    pub(super) fn new(dev: &Device<Bound>, registers: &Arc<Registers>) -> Result<Arc<Self>> {
         let entries = Entries::zeroed(dev, u32::from(DEPTH))?;
-
-        registers.write_address(
-            Register::AenqBaseLo,
-            Register::AenqBaseHi,
-            entries.dma_address(),
-        );
-        let caps = EventRingCaps {
-            depth: DEPTH,
-            entry_size: AenqEntry::SIZE as u8,
-            msix_vector,
-        };
-        registers.write(Register::AenqCaps, caps.into_raw());
-        // Nothing is consumed yet: the whole ring is the device's.
-        registers.write(Register::AenqConsDb, 0);
 
         Arc::pin_init(
             pin_init!(Self {
@@ -107,6 +89,24 @@ impl Aenq {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// Gives the ring to the device, which has it until its next reset, and reports nothing until
+    /// groups are enabled.
+    pub(super) fn start(&self, msix_vector: u8) {
+        self.registers.write_address(
+            Register::AenqBaseLo,
+            Register::AenqBaseHi,
+            self.entries.dma_address(),
+        );
+        let caps = EventRingCaps {
+            depth: DEPTH,
+            entry_size: AenqEntry::SIZE as u8,
+            msix_vector,
+        };
+        self.registers.write(Register::AenqCaps, caps.into_raw());
+        // Nothing is consumed yet: the whole ring is the device's.
+        self.registers.write(Register::AenqConsDb, 0);
     }
 
     /// Returns how many keep-alive events there were.

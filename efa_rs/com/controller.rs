@@ -86,9 +86,13 @@ impl Controller {
         }
         let caps = Caps::from_raw(registers.read(Register::Caps)?);
 
+        let admin = AdminQueue::new(dev, &registers, version, caps)?;
+        let aenq = Aenq::new(dev, &registers)?;
+
+        // Dropped before the rings that the device has from here on.
         let reset = ResetOnDrop::new(pdev, registers.clone(), ResetReason::InitError);
-        let admin = AdminQueue::new(dev, &registers, version, caps, MANAGEMENT_VECTOR)?;
-        let aenq = Aenq::new(dev, &registers, MANAGEMENT_VECTOR)?;
+        admin.start(MANAGEMENT_VECTOR);
+        aenq.start(MANAGEMENT_VECTOR);
 
         let irq = irq::Registration::new(
             &vectors,
