@@ -57,6 +57,7 @@ def lock(name):
 
 def use(path):
     """Keeps a folder from discard() for as long as this process lives."""
+    # Never closed: the lock goes with the process, however that ends.
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
