@@ -13,6 +13,7 @@ use kernel::{
     driver,
     pci,
     prelude::*,
+    sync::Arc,
     InPlaceModule, //
 };
 
@@ -102,6 +103,8 @@ struct Driver {
     /// The device is reset when this is dropped.
     controller: Controller,
     _enabled: sys::pci::Enabled,
+    /// A device that could not be reset may write a late answer here until it is disabled.
+    _registers: Arc<Registers>,
 }
 
 impl sys::pci::Driver for EfaDriver {
@@ -147,6 +150,8 @@ impl Driver {
             EFAULT
         })?;
         let registers = Registers::new(dev, mapping)?;
+        // From here on dropped before the registers, see `Driver`.
+        let enabled = enabled;
 
         let version = prepare(pdev, &registers).map_err(|error| {
             if error == etime() {
@@ -163,7 +168,7 @@ impl Driver {
             ENOSPC
         })?;
 
-        let mut controller = Controller::start(pdev, registers, vectors, version)?;
+        let mut controller = Controller::start(pdev, registers.clone(), vectors, version)?;
         let attributes = controller.negotiate()?;
         let doorbell_region = request_doorbells(pdev, attributes.device.db_bar)?;
         let event_queues = controller.create_event_queues(pdev, &attributes)?;
@@ -208,6 +213,7 @@ impl Driver {
             _memory_region: memory_region,
             controller,
             _enabled: enabled,
+            _registers: registers,
         })
     }
 }

@@ -8,6 +8,7 @@ driver is left, and the log says why; after either, a healthy device can be boun
 
 import selftest
 from selftest import DRIVER, STATUSES, Failed, Skipped, Suite, equal, function_with
+from tracing import releases
 
 FEATURES = {
     "DEVICE_ATTR": 1,
@@ -247,6 +248,14 @@ suite.add(
     "NORMAL INIT_ERR",
 )
 suite.add("a probe and a remove reset once each", lambda: resets([]), "NORMAL NORMAL")
+
+
+@suite.case("a device that may answer late has memory for it until it is no bus master", "bus master, memory")
+def late_answer():
+    with releases(main) as order:
+        equal(probe(main, [({"register": "DEV_STS"}, {"silence": True})]), DEFERRED, "bind")
+    return ", ".join(order)
+
 
 @suite.case("an event comes with the reset of a remove", "left alone")
 def event_with_reset():
