@@ -7,16 +7,18 @@ Each scenario is a function that returns its tally. What others begin with is wh
 import re
 import shutil
 
-from . import build, ktap, namespace, package, steps, toolroot
+from . import build, cache, ktap, namespace, package, steps, toolroot
 from .failure import Failure
 from .machine import Machine
 from .suite import check, kselftest_devices
 from .tally import Tally
 
-PACKAGE = "/run/efa-rs/package/efa-rs-dkms_*_all.deb"
+PACKAGES = "/run/efa-rs/package"
+PACKAGE = f"{PACKAGES}/efa-rs-dkms_*_all.deb"
 INSTALL = f"apt-get install --yes {PACKAGE}"
 NEW_KERNEL = "apt-get install --yes linux-image-cloud-amd64/trixie-backports linux-headers-cloud-amd64/trixie-backports"
-OLD_KERNEL = "apt-get install --yes linux-image-cloud-amd64 linux-headers-cloud-amd64"
+OLD_IMAGE = "apt-get install --yes linux-image-cloud-amd64"
+OLD_KERNEL = f"{OLD_IMAGE} linux-headers-cloud-amd64"
 DRIVER = "/efa-rs/tests/install/driver.sh"
 # The package again, with a version that dpkg and DKMS take for newer.
 NEWER = "/var/tmp/newer.deb"
@@ -39,6 +41,8 @@ TRACES = (
     "find / -xdev ! -path '/var/log/*' ! -path /efa-rs"
     " '(' -name '*efa-rs*' -o -name 'efa.ko*' -o -name 'efa-report*' ')'"
 )
+# What README tells the user of an instance to type.
+README_COMMANDS = re.compile(r"^## On EC2.*?```console\n(.*?)```", re.DOTALL | re.MULTILINE)
 # What a user sees of a DKMS build that failed.
 SENTENCE = re.compile(r"^efa-rs: .*$", re.MULTILINE)
 
@@ -160,6 +164,29 @@ def in_guest(base):
     return it
 
 
+def kernel_packages(series):
+    """The packages of all kernels of a series, as patterns for apt."""
+    return " ".join(f"'linux-{part}-{series}*'" for part in ("image", "headers", "binary", "modules"))
+
+
+def cloud_image(_base):
+    """What README says of EC2, by the letter, on a machine with Debian 13's own kernel and no headers, as cloud images are."""
+    it = Scenario("cloud image")
+    it.machine.must(f"{OLD_IMAGE} && apt-get purge --yes --autoremove {kernel_packages('7.2')}")
+    it.kernel_is("6.12")
+    block = README_COMMANDS.search((cache.CLONE / "README.md").read_text())
+    commands = [line.removeprefix("# ") for line in block[1].splitlines()]
+    (install,) = (command for command in commands if command.startswith("apt install "))
+    # The first is left out, as the machine has no network: it has apt's lists, and the packages.
+    good = commands == ["apt update", install, "reboot", "ibv_devinfo"]
+    it.check("README has one command that installs", [] if good else commands)
+    text = it.does("that installs a kernel and the driver", f"cd {PACKAGES} && yes | {install}")
+    it.has_built(text, "7.3")
+    it.kernel_is("7.3")
+    it.boots("the driver is there after a reboot", f"{DRIVER} present")
+    return it
+
+
 def upgrade(installed):
     """A 7.3 kernel comes, and goes again."""
     it = Scenario("upgrade", *layers(installed))
@@ -168,8 +195,7 @@ def upgrade(installed):
     it.kernel_is("7.3")
     it.boots("the driver is there with 7.3", f"{DRIVER} present")
     it.boots("the selftests pass with 7.3", "/efa-rs/tests/kselftest/run.sh", devices=kselftest_devices())
-    packages = " ".join(f"'linux-{part}-7.3*'" for part in ("image", "headers", "binary", "modules"))
-    it.does("the 7.3 kernel is removed", f"apt-get purge --yes {packages}")
+    it.does("the 7.3 kernel is removed", f"apt-get purge --yes {kernel_packages('7.3')}")
     it.kernel_is("7.2")
     it.boots("the driver is there with 7.2 again", f"{DRIVER} present")
     return it
@@ -267,6 +293,7 @@ def rpm(base):
 # Whether they begin with a machine that the package is installed on.
 SCENARIOS = {
     "in-guest": (in_guest, False),
+    "cloud-image": (cloud_image, False),
     "upgrade": (upgrade, True),
     "new-version": (new_version, True),
     "broken-toolchain": (broken_toolchain, False),
