@@ -36,12 +36,12 @@ def releases(function):
     found = []
     # Writes to a PCI function's configuration have no event of their own.
     dynamic_event(f"p:{PROBE} pci_write_config_word where=$arg2:s32 value=$arg3:u16")
-    INSTANCE.mkdir()
-    events = INSTANCE / "events"
-    (events / PROBE / "filter").write_text(f"where == {PCI_COMMAND}")
-    for event in (PROBE, "dma/dma_free"):
-        (events / event / "enable").write_text("1")
     try:
+        INSTANCE.mkdir()
+        events = INSTANCE / "events"
+        (events / PROBE / "filter").write_text(f"where == {PCI_COMMAND}")
+        for event in (PROBE, "dma/dma_free"):
+            (events / event / "enable").write_text("1")
         yield found
         for match in EVENT.finditer((INSTANCE / "trace").read_text()):
             if match["device"] == function.address:
@@ -49,5 +49,7 @@ def releases(function):
             elif match["command"] and not int(match["command"]) & PCI_COMMAND_MASTER:
                 found.append("bus master")
     finally:
-        INSTANCE.rmdir()
+        # The event can't be removed while the instance has it turned on.
+        if INSTANCE.exists():
+            INSTANCE.rmdir()
         dynamic_event(f"-:{PROBE}")

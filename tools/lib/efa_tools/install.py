@@ -176,8 +176,8 @@ def cloud_image(_base):
     it.kernel_is("6.12")
     block = README_COMMANDS.search((cache.CLONE / "README.md").read_text())
     commands = [line.removeprefix("# ") for line in block[1].splitlines()]
-    (install,) = (command for command in commands if command.startswith("apt install "))
-    # The first is left out, as the machine has no network: it has apt's lists, and the packages.
+    install = next((command for command in commands if command.startswith("apt install ")), "false")
+    # The first is not run, as the machine has no network: it has apt's lists, and the packages.
     good = commands == ["apt update", install, "reboot", "ibv_devinfo"]
     it.check("README has one command that installs", [] if good else commands)
     text = it.does("that installs a kernel and the driver", f"cd {PACKAGES} && yes | {install}")
