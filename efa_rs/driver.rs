@@ -11,6 +11,7 @@ use kernel::{
         Device, //
     },
     driver,
+    module::this_module,
     pci,
     prelude::*,
     sync::Arc,
@@ -77,15 +78,21 @@ impl InPlaceModule for EfaModule {
     }
 }
 
-sys::pci::device_table!(
+kernel::pci_device_table!(
     PCI_TABLE,
+    (),
     [
-        pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[0] as u32),
-        pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[1] as u32),
-        pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[2] as u32),
-        pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[3] as u32),
+        (device_id(hw::pci::DEVICES[0]), ()),
+        (device_id(hw::pci::DEVICES[1]), ()),
+        (device_id(hw::pci::DEVICES[2]), ()),
+        (device_id(hw::pci::DEVICES[3]), ()),
     ]
 );
+
+/// Returns what matches Amazon's device `id`.
+const fn device_id(id: u16) -> pci::DeviceId {
+    pci::DeviceId::from_id(pci::Vendor::AMAZON, id as u32)
+}
 
 /// The driver of EFA devices.
 struct EfaDriver;
@@ -189,7 +196,7 @@ impl Driver {
         let registration = efa
             .node_info()
             .and_then(|info| {
-                let module = sys::this_module::<EfaModule>();
+                let module = this_module::<EfaModule>();
                 rdma::Registration::new(dev, module, c"efa_%d", info, efa)
             })
             .inspect_err(|error| {

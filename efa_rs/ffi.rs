@@ -27,21 +27,3 @@ mod bindings {
 }
 
 pub(crate) use bindings::*;
-
-/// A count in `struct ib_device_attr`: an `int` up to Linux 7.2, and a `u32` from 7.3 on.
-pub(crate) trait Count {
-    /// Returns `count`, or the largest number there is.
-    fn saturating_from(count: u32) -> Self;
-}
-
-impl Count for i32 {
-    fn saturating_from(count: u32) -> Self {
-        count.try_into().unwrap_or(i32::MAX)
-    }
-}
-
-impl Count for u32 {
-    fn saturating_from(count: u32) -> Self {
-        count
-    }
-}

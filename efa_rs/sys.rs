@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the kernel crate lacks, or spells differently from release to release.
+//! What the kernel crate lacks.
 //!
 //! Each file names the upstream API that would replace it. Nothing here knows of EFA or of RDMA.
 
@@ -12,11 +12,8 @@ pub(crate) mod irq;
 pub(crate) mod irq_lock;
 pub(crate) mod log;
 pub(crate) mod mmio;
-mod module;
 pub(crate) mod pci;
 pub(crate) mod ratelimit;
 pub(crate) mod semaphore;
 pub(crate) mod system;
 pub(crate) mod time;
-
-pub(crate) use module::this_module;

@@ -32,8 +32,7 @@ use crate::{
             INLINE_PAGES, //
         },
         CtrlBuffInfo,
-    },
-    sys::dma, //
+    }, //
 };
 
 /// Bytes of the longest list in one piece, and of a segment of a longer one: what is allocated at
@@ -95,7 +94,7 @@ impl Pages {
             Some(only) if count <= SEGMENT_ENTRIES => PageList::Direct(CtrlBuffInfo {
                 // CAST: At most `SEGMENT_SIZE`.
                 length: (count * size_of::<u64>()) as u32,
-                address: dma::address(only),
+                address: only.dma_address(),
             }),
             _ => PageList::Indirect(chain(dev, &mut memory, count)?),
         };
@@ -130,7 +129,7 @@ fn chain(
         for (page, word) in (first..first + entries).zip(words.iter_mut()) {
             let segment = memory.get(page / pages_of_segment).ok_or(EINVAL)?;
             // CAST: An offset within a segment.
-            *word = dma::address(segment) + (page % pages_of_segment * CHUNK_SIZE) as u64;
+            *word = segment.dma_address() + (page % pages_of_segment * CHUNK_SIZE) as u64;
         }
 
         // The reference ends with the chunk: a word and a half.
@@ -157,7 +156,7 @@ fn chain(
         next = CtrlBuffInfo {
             // CAST: At most `CHUNK_SIZE`.
             length: used as u32,
-            address: dma::address(&words),
+            address: words.dma_address(),
         };
         memory.push(words, GFP_KERNEL)?;
     }

@@ -4,15 +4,11 @@
 
 use core::mem::MaybeUninit;
 
-use crate::ffi::{
-    self,
-    Count, //
-};
+use crate::ffi;
 
 /// Attributes of a device; those that are not here are zero.
 ///
-/// The names are those of `struct ib_device_attr`. Counts that do not fit the kernel's type are
-/// cut to its largest value.
+/// The names are those of `struct ib_device_attr`.
 #[derive(Default)]
 pub(crate) struct DeviceAttr {
     /// Largest memory region in bytes.
@@ -58,16 +54,16 @@ impl DeviceAttr {
             vendor_id: self.vendor_id,
             vendor_part_id: self.vendor_part_id,
             hw_ver: self.hw_ver,
-            max_qp: Count::saturating_from(self.max_qp),
-            max_qp_wr: Count::saturating_from(self.max_qp_wr),
-            max_send_sge: Count::saturating_from(self.max_send_sge),
-            max_recv_sge: Count::saturating_from(self.max_recv_sge),
-            max_sge_rd: Count::saturating_from(self.max_sge_rd),
-            max_cq: Count::saturating_from(self.max_cq),
-            max_cqe: Count::saturating_from(self.max_cqe),
-            max_mr: Count::saturating_from(self.max_mr),
-            max_pd: Count::saturating_from(self.max_pd),
-            max_ah: Count::saturating_from(self.max_ah),
+            max_qp: self.max_qp,
+            max_qp_wr: self.max_qp_wr,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_sge_rd: self.max_sge_rd,
+            max_cq: self.max_cq,
+            max_cqe: self.max_cqe,
+            max_mr: self.max_mr,
+            max_pd: self.max_pd,
+            max_ah: self.max_ah,
             max_pkeys: self.max_pkeys,
             // SAFETY: All zeroes are a valid `ib_device_attr`: it has integers only.
             ..unsafe { MaybeUninit::zeroed().assume_init() }
@@ -174,7 +170,7 @@ impl PortAttr {
 /// Returns the largest MTU of the InfiniBand specification that is not over `bytes`.
 fn mtu(bytes: u32) -> ffi::ib_mtu {
     // SAFETY: The function has no precondition.
-    unsafe { ffi::efa_ib_mtu_int_to_enum(Count::saturating_from(bytes)) }
+    unsafe { ffi::efa_ib_mtu_int_to_enum(bytes.try_into().unwrap_or(i32::MAX)) }
 }
 
 /// What is below the transport.

@@ -23,26 +23,13 @@ use kernel::{
     },
     page::PAGE_SIZE,
     pci,
-    prelude::*,
-    ptr::KnownSize, //
+    prelude::*, //
 };
 
 use crate::ffi;
 
 /// Bytes that are read or written at once.
 const WORD: usize = size_of::<u64>();
-
-/// Returns the address of coherent memory as the device sees it.
-pub(crate) fn address<T: KnownSize + ?Sized>(memory: &Coherent<T>) -> DmaAddress {
-    #[cfg(linux_7_2)]
-    {
-        memory.dma_handle()
-    }
-    #[cfg(not(linux_7_2))]
-    {
-        memory.dma_address()
-    }
-}
 
 /// A power of two of `N`-byte entries in coherent memory, all zero at first.
 ///
@@ -85,7 +72,7 @@ impl<const N: usize> Entries<N> {
 
     /// Returns the address of the first entry as the device sees it.
     pub(crate) fn dma_address(&self) -> DmaAddress {
-        address(&self.entries)
+        self.entries.dma_address()
     }
 
     /// Returns a pointer to the words of the entry at `index`, which wraps.
@@ -168,7 +155,7 @@ impl UserBuffer {
 
     /// Returns the address of the first byte as the device sees it.
     pub(crate) fn dma_address(&self) -> DmaAddress {
-        address(&self.pages)
+        self.pages.dma_address()
     }
 
     /// Returns the number of the first page.

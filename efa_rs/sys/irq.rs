@@ -28,10 +28,6 @@ use super::pci::as_raw;
 use crate::ffi;
 
 /// What a handler returns to the interrupt core.
-#[cfg(linux_7_2)]
-const IRQ_HANDLED: bindings::irqreturn_t = bindings::irqreturn_IRQ_HANDLED;
-/// What a handler returns to the interrupt core.
-#[cfg(not(linux_7_2))]
 const IRQ_HANDLED: bindings::irqreturn_t = bindings::irqreturn::IRQ_HANDLED;
 
 /// The MSI-X vectors of a PCI function; freed when dropped.

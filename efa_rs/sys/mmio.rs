@@ -11,6 +11,7 @@ use kernel::{
     bindings,
     error::to_result,
     io::{
+        self,
         Io,
         Mmio,
         MmioRaw, //
@@ -84,9 +85,6 @@ impl Region {
             return Err(ENOMEM);
         }
 
-        #[cfg(linux_7_2)]
-        let io = MmioRaw::new(address as usize, size)?;
-        #[cfg(not(linux_7_2))]
         let io = MmioRaw::new_region(address as usize, size)?;
 
         // INVARIANT: `address` is the mapping of `size` bytes that was just made.
@@ -101,20 +99,13 @@ impl Drop for Region {
     }
 }
 
-/// The address of `SIZE` or more bytes of registers.
-#[cfg(linux_7_2)]
-type Raw<const SIZE: usize> = MmioRaw<SIZE>;
-/// The address of `SIZE` or more bytes of registers.
-#[cfg(not(linux_7_2))]
-type Raw<const SIZE: usize> = MmioRaw<kernel::io::Region<SIZE>>;
-
 /// A mapped [`Region`] of at least `SIZE` bytes.
 ///
 /// # Invariants
 ///
 /// `io` is the mapping of `region`, undone only by the drop of this value.
 pub(crate) struct Mapping<const SIZE: usize> {
-    io: Raw<SIZE>,
+    io: MmioRaw<io::Region<SIZE>>,
     // Dropped after the mapping is undone.
     region: Region,
 }
@@ -125,10 +116,6 @@ impl<const SIZE: usize> Mapping<SIZE> {
     #[inline(always)]
     pub(crate) fn write32(&self, value: u32, offset: usize) {
         // SAFETY: By the type invariant, `self.io` is a valid mapping.
-        #[cfg(linux_7_2)]
-        let io = unsafe { Mmio::from_raw(&self.io) };
-        // SAFETY: As above.
-        #[cfg(not(linux_7_2))]
         let io = unsafe { Mmio::from_raw(self.io) };
 
         io.write32(value, offset);

@@ -93,31 +93,6 @@ impl Drop for Enabled {
     }
 }
 
-/// What the kernel found out about the device that is probed: nothing that this driver asks for.
-#[cfg(linux_7_2)]
-type Info<'bound> = &'bound ();
-/// What the kernel found out about the device that is probed: nothing that this driver asks for.
-#[cfg(not(linux_7_2))]
-type Info<'bound> = Option<&'bound ()>;
-
-/// Makes a table of the devices that a driver is for.
-#[cfg(linux_7_2)]
-macro_rules! device_table {
-    ($name:ident, [$($id:expr),* $(,)?]) => {
-        ::kernel::pci_device_table!($name, MODULE_PCI_TABLE, (), [$(($id, ())),*]);
-    };
-}
-
-/// Makes a table of the devices that a driver is for.
-#[cfg(not(linux_7_2))]
-macro_rules! device_table {
-    ($name:ident, [$($id:expr),* $(,)?]) => {
-        ::kernel::pci_device_table!($name, (), [$(($id, ())),*]);
-    };
-}
-
-pub(crate) use device_table;
-
 /// A driver of PCI devices. Unlike a [`pci::Driver`], it is told when the system goes down.
 pub(crate) trait Driver: 'static {
     /// What `probe` makes.
@@ -146,7 +121,7 @@ impl<T: Driver> pci::Driver for Known<T> {
 
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
-        _info: Info<'bound>,
+        _info: Option<&'bound ()>,
     ) -> impl PinInit<T::Data<'bound>, Error> + 'bound {
         T::probe(pdev)
     }
