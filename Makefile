@@ -14,7 +14,7 @@ devices = $(DEVICES:%=--device %)
 help:
 	@echo 'make demo        boots two stock Debian kernels with an emulated EFA each, and moves data between them'
 	@echo 'make check       runs the tests and checks; the last line says how many passed'
-	@echo 'make check-all   the same, check-debug, and more with Linux 7.3 and the C driver, which is what CI runs'
+	@echo 'make check-all   the same, check-debug, and more with the C driver, which is what CI runs'
 	@echo
 	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES='
 	@echo 'make module      builds efa.ko, and says where it is             DRIVER= FLAVOUR= or KVER='
@@ -41,7 +41,7 @@ help:
 	@echo 'make distclean   removes the whole cache'
 	@echo
 	@echo 'DRIVER   rust (default), c (Linux'\''s own driver, for comparison) or, in make vm, none'
-	@echo 'FLAVOUR  cloud-amd64 (default, what EC2 images run), amd64, or cloud-amd64-7.3 (the same of the next series of kernels)'
+	@echo 'FLAVOUR  cloud-amd64 (default, what EC2 images run) or amd64; tools/series says of which Linux'
 	@echo 'DEVICES  a list of emulated devices (default: profile=efa2)'
 
 .PHONY: demo

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# The recipe of the toolroot: a Debian 13 root with the toolchain Debian built its 7.2 and 7.3 kernels with, those kernels,
-# and what runs in a guest. Its cache key is the hash of this file, so an edit here makes a new toolroot.
+# The recipe of the toolroot: a Debian 13 root with the toolchain Debian built its kernels with, those kernels, and what runs
+# in a guest. Its cache key is the hash of this file, series and choose-kernel, so an edit of one makes a new toolroot.
 #
 # Runs as root of its own mount namespace (and, for an ordinary user, of its own user namespace).
 #
@@ -34,29 +34,19 @@ packages='ca-certificates make gcc gcc-14 libc6-dev flex bison bc kmod cpio rsyn
 	perftest libfabric-bin openmpi-bin netpipe-openmpi python3-mpi4py'
 
 # From backports: of each series the newest kernel. linux-binary and linux-modules are what linux-image installs, without
-# the generator of an initrd that no guest here uses.
+# the generator of an initrd that no guest here uses. The one that Secure Boot has no signature for is of the same upload as
+# source, modules and headers; the signed one comes some days later.
+tools=$(dirname "$(readlink -f "$0")")
+export tools
 kernels='
 set -eu
-add() { # add SERIES FLAVOUR...: what is to be installed of a series
-	series=$1; shift
-	newest=$(apt-cache pkgnames "linux-binary-$series." | grep -E "[+]deb13-cloud-amd64$" | sort -V | tail -n 1)
-	version=${newest#linux-binary-}
-	version=${version%-cloud-amd64}
-	if [ -z "$version" ]; then
-		echo "No $series kernel was found in trixie-backports: is the mirror complete?" >&2
-		exit 1
-	fi
-	packages="$packages linux-source-$series"
-	for flavour; do
-		for part in binary modules headers; do
-			packages="$packages linux-$part-$version-$flavour"
-		done
-	done
-}
 packages=
-add 7.2 cloud-amd64 amd64
-add 7.3 cloud-amd64
-apt-get install --yes -t trixie-backports qemu-system-x86 virtiofsd $packages
+while read -r series flavours; do
+	case $series in
+	[0-9]*) packages="$packages $(chroot "$1" sh -s "$series" "binary-unsigned modules headers" $flavours <"$tools/choose-kernel")" ;;
+	esac
+done <"$tools/series"
+chroot "$1" apt-get install --yes -t trixie-backports qemu-system-x86 virtiofsd $packages
 '
 
 # Documentation and translations are left out; rdma-core ships its tests as documentation. So are the parts of Open MPI's
@@ -79,6 +69,6 @@ exec mmdebstrap --mode=root --variant=apt --format=directory \
 	"$@" \
 	--setup-hook='sed -n "s/ trixie / trixie-backports /p" "$1/etc/apt/sources.list" >"$1/etc/apt/sources.list.d/backports.list"' \
 	--include="$(echo $packages | tr ' ' ',')" \
-	--customize-hook="chroot \"\$1\" sh -c '$kernels'" \
+	--customize-hook="$kernels" \
 	--customize-hook='mkdir -p "$1/efa-rs" && rm -f "$1/etc/resolv.conf" && touch "$1/etc/resolv.conf"' \
 	trixie "$work/root"

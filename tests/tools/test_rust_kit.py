@@ -9,7 +9,7 @@ from pathlib import Path
 
 import support
 
-KERNEL = "7.2.12+deb13-amd64"
+KERNEL = "7.3.12+deb13-amd64"
 CONFIG = """CONFIG_CC_VERSION_TEXT="test-gcc-14 (Debian 14.2.0-19) 14.2.0"
 CONFIG_RUST=y
 CONFIG_RUSTC_VERSION_TEXT="rustc 1.85.1 (4eb161250 2025-03-15) (built from a source tarball)"
@@ -50,7 +50,7 @@ class RustKit(unittest.TestCase):
         self.write("headers/Module.symvers", "0x00000000\t_RNvCs_6kernel4init\tvmlinux\tEXPORT_SYMBOL_GPL\t\n")
         self.write("headers/include/config/kernel.release", KERNEL + "\n")
         self.write("headers/scripts/mod/modpost", "")
-        self.write("source/Makefile", "VERSION = 7\nPATCHLEVEL = 2\nSUBLEVEL = 12\nEXTRAVERSION =\n")
+        self.write("source/Makefile", "VERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 12\nEXTRAVERSION =\n")
         self.write("source/rust/Makefile", "")
         self.write("source/rust/bindgen_parameters", "")
         self.write("sysroot/lib/rustlib/src/rust/library/core/src/lib.rs", "")
@@ -129,7 +129,7 @@ class RustKit(unittest.TestCase):
 
     def test_headers_of_another_kernel(self):
         self.refuses(
-            f"has the headers of kernel .*{KERNEL[-5:]}, not of 7.2.13", "--kernel", "7.2.13", "--headers", self.headers
+            f"has the headers of kernel .*{KERNEL[-5:]}, not of 7.3.13", "--kernel", "7.3.13", "--headers", self.headers
         )
 
     def test_kernel_without_rust(self):
@@ -157,15 +157,15 @@ class RustKit(unittest.TestCase):
         self.refuses("install the package rust-src")
 
     def test_missing_source(self):
-        self.refuses("source of kernel .* is missing .*: install the package linux-source-7.2", source="nowhere.tar.xz")
+        self.refuses("source of kernel .* is missing .*: install the package linux-source-7.3", source="nowhere.tar.xz")
 
     def test_damaged_source(self):
-        self.write("linux-source-7.2.tar", "not a tar file")
-        self.refuses("could not be unpacked", source="linux-source-7.2.tar")
+        self.write("linux-source-7.3.tar", "not a tar file")
+        self.refuses("could not be unpacked", source="linux-source-7.3.tar")
 
     def test_source_of_another_release(self):
-        self.write("source/Makefile", "VERSION = 7\nPATCHLEVEL = 2\nSUBLEVEL = 1\n")
-        self.refuses("the source is of 7.2.1: install the version of linux-source-7.2 that belongs to")
+        self.write("source/Makefile", "VERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 1\n")
+        self.refuses("the source is of 7.3.1: install the version of linux-source-7.3 that belongs to")
 
     def test_configuration_that_would_change(self):
         self.write("make-hook", 'for a; do case $a in O=*) echo "CONFIG_NEW=y" >>"${a#O=}/.config" ;; esac; done\n')

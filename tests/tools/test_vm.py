@@ -39,7 +39,7 @@ class Arguments(unittest.TestCase):
     def test_wrong_kernel(self):
         result = tool("build", "module", "--kernel", "6.1.0-1-amd64")
         self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stderr, "There is no kernel 6.1.0-1-amd64 in the toolroot: choose one of 7.2")
+        self.assertRegex(result.stderr, "There is no kernel 6.1.0-1-amd64 in the toolroot: choose one of 7.3")
 
 
 class Guest(unittest.TestCase):

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# The recipe of the debug kernel: Linux 7.2 from Debian's source package, built by clang with the configuration beside this
-# file. Runs in the toolroot. The cache key is a hash of this file and of the configuration.
+# The recipe of the debug kernel: Linux from Debian's source package, built by clang with the configuration beside this file.
+# Runs in the toolroot. The cache key is a hash of this file, of the configuration and of what is built with.
 #
 # usage: build.sh DIR RELEASE JOBS
 #
@@ -10,10 +10,11 @@
 set -eu
 folder=$1 release=$2 jobs=$3
 config=$(dirname "$(readlink -f "$0")")/config
+source=linux-source-$(echo "$release" | cut -d . -f 1-2)
 
 mkdir "$folder/$release"
 cd "$folder/$release"
-tar -x -f /usr/src/linux-source-7.2.tar.xz --strip-components=1 --wildcards \
+tar -x -f "/usr/src/$source.tar.xz" --strip-components=1 --wildcards \
 	--exclude='linux-*/Documentation/*.*' --exclude='linux-*/arch/[a-wyz]*/*.[chS]' --exclude='linux-*/arch/*/boot/dts/*' \
 	--exclude='linux-*/drivers/gpu/drm/*/*.[ch]' --exclude='linux-*/sound/*.[ch]' --exclude='linux-*/tools/testing/*' \
 	--exclude='linux-*/tools/perf/*'
@@ -30,7 +31,7 @@ if [ -n "$missing" ]; then
 fi
 built=$(build -s kernelrelease)
 if [ "$built" != "$release" ]; then
-	echo "The source is of kernel $built, and the toolroot's kernels say $release: is linux-source-7.2 of another version?"
+	echo "The source is of kernel $built, and the toolroot's kernels say $release: is $source of another version?"
 	exit 1
 fi
 build -j"$jobs" bzImage modules

@@ -679,12 +679,12 @@ fn host_info() {
         },
         ..Default::default()
     };
-    info.os_dist[..3].copy_from_slice(b"7.2");
+    info.os_dist[..3].copy_from_slice(b"7.3");
     info.kernel_version_text[..2].copy_from_slice(b"#1");
     assert_eq!(
         info.encode(),
         sparse(&[
-            (0, b"7.2"),
+            (0, b"7.3"),
             (132, b"#1"),
             (164, &[0x0c, 0x02, 0x07, 0x00, b'r', 3, 2, 1]),
             (172, &[0xff, 0xab, 0, 2, 0b11]),

@@ -242,7 +242,7 @@ fn host_information() {
         },
         ..Default::default()
     };
-    info.os_dist[..6].copy_from_slice(b"7.2.12");
+    info.os_dist[..6].copy_from_slice(b"7.3.12");
     info.kernel_version_text = [0xff; 32];
     let address = driver.world.map(1);
     driver.world.write(address, &info.encode());
@@ -279,7 +279,7 @@ fn host_information() {
 
     assert!(driver.execute(&good).is_ok());
     let state = driver.device.state().host_info.unwrap();
-    assert_eq!(state.os_dist, "7.2.12");
+    assert_eq!(state.os_dist, "7.3.12");
     assert_eq!(state.driver_version, "1.2.3r");
     assert_eq!(state.bdf, "1f:05.1");
     assert_eq!(state.spec_version, "2.0");

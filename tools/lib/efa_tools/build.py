@@ -43,7 +43,7 @@ def image(release):
     """A kernel: its file in the toolroot, and what has to be mounted there for that."""
     if toolroot.flavour_of(release) == toolroot.DEBUG:
         return f"{KITS}/{release}/vmlinuz", [(kit(release), KITS, "ro")]
-    return f"/usr/lib/modules/{release}/vmlinuz", []
+    return f"/usr/lib/modules/{release}/{toolroot.IMAGE}", []
 
 
 def modules(release):

@@ -14,7 +14,7 @@ def lint():
         ("laws", suite.project_laws),
         ("rustfmt", suite.rustfmt),
         ("clippy of the emulator", suite.clippy_emulator),
-        *(clippy_module(flavour) for flavour in (toolroot.FLAVOURS[0], toolroot.NEXT)),
+        *(clippy_module(flavour) for flavour in (toolroot.FLAVOURS[0], *toolroot.NEXT)),
     ]
 
 
@@ -76,17 +76,20 @@ def check_debug(driver):
 def everything(longer=False):
     """In an order in which what others wait for is built early, and what takes longest is not what all wait for in the end.
 
-    LONGER: also all that there is for the debug kernel, the next series of kernels, and data between guests with the C driver.
+    LONGER: also all that there is for the debug kernel, data between guests with the C driver, and the next series of kernels,
+    if tools/series names one.
     """
     cloud, stock = toolroot.FLAVOURS
-    following = toolroot.NEXT
-    laws, rustfmt, clippy_emulator, clippy_cloud, clippy_following = lint()
+    following = toolroot.NEXT if longer else ()
+    laws, rustfmt, clippy_emulator, clippy_cloud, *clippy_following = lint()
     combinations = [(driver, flavour) for flavour in (cloud, stock) for driver in ("rust", "c")]
     return [
         module("rust", cloud),
         ("emulator", lambda: suite.attempt("emulator", build.emulator)),
         # Its kernel takes as long as all the rest up to the guests.
-        *([module("rust", toolroot.DEBUG), module("rust", following), clippy_following] if longer else []),
+        *([module("rust", toolroot.DEBUG)] if longer else []),
+        *(module("rust", flavour) for flavour in following),
+        *(clippy_following if longer else []),
         module("rust", stock),
         ("host tests", suite.test_host),
         laws,
@@ -101,9 +104,10 @@ def everything(longer=False):
         ("host tests with AddressSanitizer", suite.test_asan),
         ("fuzzing", lambda: suite.fuzz(20)),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
-        *([kselftest("rust", following)] if longer else []),
+        *(kselftest("rust", flavour) for flavour in following),
         interop("rust", cloud, short=True),
-        *([interop("c", cloud, short=True), interop("rust", following, short=True)] if longer else []),
+        *([interop("c", cloud, short=True)] if longer else []),
+        *(interop("rust", flavour, short=True) for flavour in following),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
         abi_diff(cloud),

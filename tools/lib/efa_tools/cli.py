@@ -117,7 +117,7 @@ def check_command():
     )
     suites = parser.add_subparsers(dest="suite", metavar="SUITE")
     suites.add_parser("check", help="everything but the longest (the default)")
-    suites.add_parser("check-all", help="check, check-debug, and more with the C driver and with the next series of kernels")
+    suites.add_parser("check-all", help="check, check-debug, and more with the C driver and with a next series of kernels")
     suites.add_parser("lint", help="format, warnings and laws")
     suites.add_parser("test-host", help="the tests that need no guest")
     suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")

@@ -6,10 +6,13 @@ import os
 from . import cache, namespace, steps, toolroot
 
 RECIPE = namespace.TOOLS / "debug-kernel"
+# What it is built with and from. It takes an hour, so that no other change of the toolroot is a reason to build it again.
+INPUTS = (f"linux-source-{toolroot.SERIES}", "clang-19", "lld-19", "llvm-19", "rustc", "rust-src", "bindgen", "pahole")
 
 
 def key():
-    return cache.key(toolroot.key(), *(RECIPE / name for name in ("build.sh", "config")))
+    versions = toolroot.versions(*INPUTS)
+    return cache.key(toolroot.kernel(toolroot.DEBUG), *versions, *(RECIPE / name for name in ("build.sh", "config")))
 
 
 def folder(mount):

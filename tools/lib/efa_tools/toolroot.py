@@ -4,18 +4,30 @@
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 from . import cache, namespace, steps
 from .failure import Failure
 
 RECIPE = namespace.TOOLS / "toolroot.sh"
-# The series of kernels whose flavours have their own names, and the one of the next series.
-SERIES = "7.2"
-FLAVOURS = ("cloud-amd64", "amd64")
-NEXT = "cloud-amd64-7.3"
+CHOOSE_KERNEL = namespace.TOOLS / "choose-kernel"
+SERIES_FILE = namespace.TOOLS / "series"
+
+
+def read_series(text):
+    """Of the file of series: the floor, the names of its flavours, and those of the next series, if there is one."""
+    (floor, *flavours), *others = [line.split() for line in text.splitlines() if line[:1].isdigit()]
+    return floor, tuple(flavours), tuple(f"{flavour}-{number}" for number, *names in others for flavour in names)
+
+
+SERIES, FLAVOURS, NEXT = read_series(SERIES_FILE.read_text())
 # The kernel that debug_kernel makes of the same source.
 DEBUG = "debug"
 
+# The file of a kernel, beside its modules.
+IMAGE = "vmlinuz.unsigned"
+# What choose-kernel says.
+CHOSEN = re.compile(r"^choose-kernel: (.*)$", re.MULTILINE)
 # The host's apt settings that say how to reach a mirror and how old its index may be.
 APT_SETTINGS = re.compile(
     r"Acquire::((http|https|ftp)::|Check-Valid-Until |Check-Date |(Max|Min)-ValidTime |Retries |ForceIPv[46] )"
@@ -23,7 +35,7 @@ APT_SETTINGS = re.compile(
 
 
 def key():
-    return cache.key(RECIPE)
+    return cache.key(RECIPE, SERIES_FILE, CHOOSE_KERNEL)
 
 
 def root():
@@ -49,6 +61,8 @@ def build(path):
     with steps.step("toolroot") as log:
         command = [*namespace.unshare(), "sh", str(RECIPE), str(path), *apt_settings()]
         steps.run(command, log, "Making the toolroot")
+    for line in CHOSEN.findall(Path(log.name).read_text(errors="replace")):
+        steps.note(line)
     shutil.rmtree(path / "tmp", ignore_errors=True)
 
 
@@ -60,7 +74,7 @@ def apt_settings():
 
 
 def kernel(flavour):
-    """The release of the toolroot's kernel of that flavour, such as 7.2.12+deb13-cloud-amd64."""
+    """The release of the toolroot's kernel of that flavour, such as 7.3.4+deb13-cloud-amd64."""
     releases = kernels()
     if flavour not in releases:
         raise Failure(f"There is no kernel flavour {flavour}: choose one of {', '.join(all_flavours())}.")
@@ -70,7 +84,7 @@ def kernel(flavour):
 def kernels():
     """The releases by flavour."""
     releases = {}
-    for image in sorted((root() / "usr/lib/modules").glob("*/vmlinuz")):
+    for image in sorted((root() / "usr/lib/modules").glob(f"*/{IMAGE}")):
         release = image.parent.name
         flavour = release.split("-", 1)[1]
         if series(release) == SERIES:
@@ -82,7 +96,7 @@ def kernels():
 
 
 def series(release):
-    """The series of a kernel release, such as 7.2."""
+    """The series of a kernel release, such as 7.3."""
     return ".".join(release.split(".")[:2])
 
 
@@ -93,7 +107,14 @@ def source(release):
 
 def all_flavours():
     """The names of all kernels."""
-    return [*FLAVOURS, NEXT, DEBUG]
+    return [*FLAVOURS, *NEXT, DEBUG]
+
+
+def versions(*packages):
+    """The versions of packages that are installed in the toolroot."""
+    fields = re.findall(r"^(Package|Version): (.*)$", (root() / "var/lib/dpkg/status").read_text(), re.MULTILINE)
+    names, numbers = ([value for field, value in fields if field == name] for name in ("Package", "Version"))
+    return [f"{name} {number}" for name, number in zip(names, numbers, strict=True) if name in packages]
 
 
 def flavour_of(release):
