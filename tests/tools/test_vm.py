@@ -6,7 +6,10 @@ import subprocess
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
+import support
+from efa_tools import guest
 from support import CLONE, tool
 
 
@@ -51,7 +54,7 @@ class Guest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout.splitlines()[:2]), (7, ["none cloud-amd64 []", "/efa-rs/tools"]))
         self.assertTrue((self.run_folder(result) / "shared/out/here").exists())
         self.assertFalse((CLONE / "x").exists())
-        self.assertRegex((self.run_folder(result) / "guest0.console.log").read_text(), r"Linux version 7\.2\.")
+        self.assertRegex((self.run_folder(result) / "guest0.console.log").read_text(), r"Linux version 7\.3\.")
 
     def test_a_folder_of_the_host(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -120,6 +123,32 @@ class Guest(unittest.TestCase):
         result = vm("--guests", "2", "--leader", "if [ $EFA_GUEST = 1 ]; then echo no room; exit 3; fi; sleep 1000")
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, r"(?s)no room\nGuest 1 ended while guest 0 still ran")
+
+
+class Boot(support.TemporaryCache):
+    """A run whose guest ends with a console of ours."""
+
+    def check(self, text, booted=False, status=1):
+        run = guest.Run.__new__(guest.Run)
+        run.folder, run.shared = self.folder, self.folder / "shared"
+        (run.shared / "guest0").mkdir(parents=True)
+        (run.folder / "guest0.console.log").write_text(text)
+        if booted:
+            (run.shared / "guest0" / "booted").touch()
+        run.check_boot([mock.Mock(poll=lambda: status)])
+
+    def test_a_breakpoint_before_the_first_process_is_tcgs(self):
+        with self.assertRaisesRegex(guest.BootStalled, "Guest 0 ran an instruction that its kernel was patching"):
+            self.check("[    3.881867] Oops: int3: 0000 [#1] SMP NOPTI\n")
+
+    def test_other_trouble_is_not(self):
+        self.check("[    3.881867] Oops: 0000 [#1] SMP NOPTI\n")
+
+    def test_nor_is_a_breakpoint_later(self):
+        self.check("[   13.881867] Oops: int3: 0000 [#1] SMP NOPTI\n", booted=True)
+
+    def test_a_guest_that_runs_is_left_alone(self):
+        self.check("[    3.881867] Oops: int3: 0000 [#1] SMP NOPTI\n", status=None)
 
 
 if __name__ == "__main__":

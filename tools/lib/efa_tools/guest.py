@@ -32,7 +32,11 @@ AGREE_LIMIT = 10
 
 
 class BootStalled(Failure):
-    """A kernel did not get to its first process: under TCG, on a busy host, its timer calibration can go wrong."""
+    """A kernel did not get to its first process.
+
+    Under TCG, on a busy host, its timer calibration can go wrong; or it runs an instruction as it was a moment before: a
+    breakpoint that stood there while the kernel patched it, of which nobody knows any more.
+    """
 
 
 @dataclass
@@ -230,6 +234,7 @@ class Run:
                     f"The guests did not end within {self.options.timeout:.0f} s (--timeout):"
                     f" their consoles are in {self.folder}/guest*.console.log."
                 )
+            self.check_boot(guests)
             if time.monotonic() > start + limit and not self.booted():
                 raise BootStalled(f"No guest booted within {limit} s: their consoles are in {self.folder}/guest*.console.log.")
             emulator = self.processes.get("efa-emu")
@@ -238,6 +243,15 @@ class Run:
             if self.options.leader and (late := self.left_alone(guests)):
                 raise Failure(late)
             time.sleep(0.05)
+        self.check_boot(guests)
+
+    def check_boot(self, guests):
+        """Fails if a kernel has met a breakpoint of its own before its first process."""
+        for guest, process in enumerate(guests):
+            log = self.folder / f"guest{guest}.console.log"
+            booted = (self.shared / f"guest{guest}" / "booted").exists()
+            if process.poll() is not None and not booted and "Oops: int3" in log.read_text(errors="replace"):
+                raise BootStalled(f"Guest {guest} ran an instruction that its kernel was patching: its console is in {log}.")
 
     def boot_limit(self):
         """Seconds that it has until its first process."""
