@@ -102,6 +102,8 @@ bits! {
         0:0 with_completion_channel => bool,
         /// Completions of messages from unknown peers hold the peer's GID.
         1:1 with_sgid => bool,
+        /// Completions of sends hold request ids of 64 bits.
+        2:2 with_sq_comp_64_bit_req_id => bool,
     }
 }
 

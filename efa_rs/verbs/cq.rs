@@ -125,8 +125,8 @@ impl Drop for DeviceCq {
 ///
 /// - `EOPNOTSUPP` if flags are given, none of which is supported, or if a completion channel is asked
 ///   for of a device without event queues.
-/// - [`EINVAL`] if a size or number is not one that the device has, or if memory that userspace
-///   provides is not contiguous.
+/// - [`EINVAL`] if a size or number is not one that the device has, if request ids of 64 bits are
+///   asked for, or if memory that userspace provides is not contiguous.
 /// - [`ENOMEM`] if there is no memory.
 /// - Those of the admin command and of [`Udata`].
 pub(super) fn create(
@@ -153,6 +153,10 @@ pub(super) fn create(
         _ => return Err(EINVAL),
     }
     if command.num_sub_cqs != queues.sub_cqs_per_cq {
+        return Err(EINVAL);
+    }
+    // None of the devices that this driver knows has these, and none is said to have them.
+    if command.flags.with_sq_comp_64_bit_req_id {
         return Err(EINVAL);
     }
     let target = if command.flags.with_completion_channel {

@@ -5,7 +5,7 @@ import struct
 
 import objects
 from harness import Cases, attempt
-from objects import CQ_WITH_COMPLETION_CHANNEL, CQ_WITH_SGID, CompletionChannel
+from objects import CQ_WITH_COMPLETION_CHANNEL, CQ_WITH_SGID, CQ_WITH_SQ_COMP_64_BIT_REQ_ID, CompletionChannel
 from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, object_handle, pointer_in, pointer_out
 
 cases = Cases("cq")
@@ -84,7 +84,8 @@ add("a channel that is another file", channel=0)
 for device in ("efa3", "efa0", "efa2", "no-eq"):
     for flags in (0, CQ_WITH_COMPLETION_CHANNEL, CQ_WITH_SGID, CQ_WITH_SGID | CQ_WITH_COMPLETION_CHANNEL):
         add(f"{device}: flags {flags}", device, flags=flags)
-for bit in range(2, 8):
+add("request ids of 64 bits", flags=CQ_WITH_SQ_COMP_64_BIT_REQ_ID)
+for bit in range(3, 8):
     add(f"unknown flag {1 << bit:#x}", flags=1 << bit)
 add("all flags", flags=0xFF)
 for size in (0, 4, 8, 15, 16, 17, 31, 32, 33, 64, 0x8000_0020, 0xFFFF_FFFF):
