@@ -182,11 +182,11 @@ impl State {
     /// Frees `slot`, whose command [is over](Self::is_over), and returns how that ended.
     fn take(&mut self, slot: u16) -> Result<AcqEntry, CommandError> {
         let Some(slot) = self.slots.get_mut(usize::from(slot)) else {
-            return Err(CommandError::closed());
+            return Err(CommandError::Closed);
         };
         let progress = replace(&mut slot.progress, Progress::Free);
         if progress != Progress::Completed {
-            return Err(CommandError::closed());
+            return Err(CommandError::Closed);
         }
         Ok(slot.completion)
     }
@@ -380,8 +380,8 @@ impl AdminQueue {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::closed`] if the queue accepts no commands.
-    /// - [`CommandError::timeout`] if no slot becomes free.
+    /// - [`CommandError::Closed`] if the queue accepts no commands.
+    /// - [`CommandError::NoSlot`] if no slot becomes free.
     pub(super) fn submit(
         &self,
         mut entry: AqEntry,
@@ -391,7 +391,7 @@ impl AdminQueue {
         if self.free_slots.acquire_timeout(SLOT_TIMEOUT).is_err() {
             self.counters.cmds_err.increment();
             self.complain(fmt!("{} found no place in the admin queue", opcode.name()));
-            return Err(CommandError::timeout());
+            return Err(CommandError::NoSlot);
         }
 
         let mut state = self.state.lock();
@@ -406,7 +406,7 @@ impl AdminQueue {
             self.free_slots.release();
             self.counters.cmds_err.increment();
             self.complain(fmt!("{} failed: the admin queue is closed", opcode.name()));
-            return Err(CommandError::closed());
+            return Err(CommandError::Closed);
         };
         let id = (number | produced << DEPTH_SHIFT) & COMMAND_ID_MASK;
         admin::stamp(&mut entry, id, phase(produced));
@@ -515,7 +515,7 @@ impl AdminQueue {
             (state.take(slot), "its interrupt is missing")
         } else {
             state.running = false;
-            (Err(CommandError::timeout()), "the admin queue is closed")
+            (Err(CommandError::Timeout), "the admin queue is closed")
         };
         drop(state);
         dev_err!(
@@ -567,11 +567,12 @@ impl Pending<'_> {
     ///
     /// # Errors
     ///
-    /// - [`CommandError::status`] if the device refused the command.
-    /// - [`CommandError::timeout`] if it does not answer.
+    /// - [`CommandError::Status`] if the device refused the command.
+    /// - [`CommandError::Timeout`] if it does not answer.
+    /// - [`CommandError::Closed`] if it was reset under the command.
     pub(super) fn wait(mut self) -> Result<AcqEntry, CommandError> {
         let Some(slot) = self.slot.take() else {
-            return Err(CommandError::closed());
+            return Err(CommandError::Closed);
         };
         let result = self.queue.finish(slot, self.opcode).and_then(|entry| {
             let status = AcqHeader::of(&entry).status;
@@ -585,7 +586,7 @@ impl Pending<'_> {
                 Status::try_from(status).map_or("something unknown", Status::name),
                 Hex(status.into())
             ));
-            Err(CommandError::status(status))
+            Err(CommandError::Status(status))
         });
         if result.is_err() {
             self.queue.counters.cmds_err.increment();

@@ -12,51 +12,46 @@ use crate::{
     },
 };
 
-/// Why an admin command failed: the errno that Linux's C driver gives for it.
+/// Why an admin command failed.
 ///
-/// # Invariants
-///
-/// It is `ETIME` if and only if the device did not complete the command, and [`ENODEV`] if and only
-/// if the queue was closed; all others stand for a status with which the device completed it.
+/// Outside of `com` each becomes the errno that Linux's C driver gives for it.
 #[derive(Clone, Copy)]
-pub(crate) struct CommandError(Error);
+pub(crate) enum CommandError {
+    /// The device completed the command with this status, one of [`Status`] unless it is faulty.
+    Status(u8),
+    /// The device did not complete the command in time.
+    Timeout,
+    /// No slot became free in time: the device was never given the command.
+    NoSlot,
+    /// The queue was closed: the device was not given the command, or was reset under it.
+    Closed,
+}
 
 impl CommandError {
-    /// Returns the error of a command that the device completed with `status`, one of [`Status`]
-    /// unless the device is faulty.
-    pub(super) fn status(status: u8) -> Self {
-        // INVARIANT: None is `ETIME` or `ENODEV`.
-        Self(match Status::try_from(status) {
-            Ok(Status::ResourceAllocationFailure) => ENOMEM,
-            Ok(Status::UnsupportedOpcode) => eopnotsupp(),
-            _ => EINVAL,
-        })
+    /// Returns whether the device can be asked nothing more before it is reset.
+    pub(crate) fn is_final(self) -> bool {
+        matches!(self, Self::Timeout | Self::Closed)
     }
 
-    /// Returns the error of a command that the device did not complete in time.
-    pub(super) fn timeout() -> Self {
-        Self(etime())
-    }
-
-    /// Returns the error of a command that a closed queue did not take or gave up.
-    pub(super) fn closed() -> Self {
-        Self(ENODEV)
-    }
-
-    /// Returns whether it is unknown what the device has done.
-    pub(crate) fn is_unanswered(self) -> bool {
-        self.0 == ENODEV || self.device_may_use_memory()
-    }
-
-    /// Returns whether the device may still use memory that the command referred to.
+    /// Returns whether the device may use memory that the command was to tell it of.
     pub(crate) fn device_may_use_memory(self) -> bool {
-        self.0 == etime()
+        matches!(self, Self::Timeout)
     }
 }
 
 impl From<CommandError> for Error {
-    #[inline]
+    // One copy: commands fail in many places, and rarely.
+    #[cold]
+    #[inline(never)]
     fn from(error: CommandError) -> Self {
-        error.0
+        match error {
+            CommandError::Status(status) => match Status::try_from(status) {
+                Ok(Status::ResourceAllocationFailure) => ENOMEM,
+                Ok(Status::UnsupportedOpcode) => eopnotsupp(),
+                _ => EINVAL,
+            },
+            CommandError::Timeout | CommandError::NoSlot => etime(),
+            CommandError::Closed => ENODEV,
+        }
     }
 }

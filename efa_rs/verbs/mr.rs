@@ -137,10 +137,10 @@ fn interconnects(registered: &RegMrResponse) -> Interconnects {
 ///
 /// # Errors
 ///
-/// Those of the admin command if the device refuses; the region lives on.
+/// Those of the admin command if the device refuses or was not told; the region lives on.
 pub(super) fn deregister(efa: &Efa, mr: &Mr, lkey: u32) -> Result {
     match efa.admin.deregister_mr(lkey) {
-        Err(error) if error.is_unanswered() => {
+        Err(error) if error.is_final() => {
             efa.admin
                 .quarantine()
                 .keep(efa.admin.dev(), "a memory region", mr.0.clone());

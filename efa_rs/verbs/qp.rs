@@ -110,11 +110,11 @@ struct DeviceQp {
 impl DeviceQp {
     /// Destroys the queue pair.
     ///
-    /// If the device refuses, nothing has changed. If it does not answer, nothing more can be asked
-    /// of it, and the ring is kept from being used for something else.
+    /// If the device refuses, or was not told, nothing has changed. If it does not answer, nothing
+    /// more can be asked of it, and the ring is kept from being used for something else.
     fn destroy(&self) -> Result {
         match self.admin.destroy_qp(self.handle) {
-            Err(error) if error.is_unanswered() => {
+            Err(error) if error.is_final() => {
                 self.keep_ring();
                 Ok(())
             }
