@@ -23,12 +23,7 @@ use kernel::{
         },
         Arc, //
     },
-    time::{
-        delay::fsleep,
-        Delta,
-        Instant,
-        Monotonic, //
-    },
+    time::Delta, //
 };
 
 use super::{
@@ -89,10 +84,6 @@ const COMPLETION_TIMEOUT_MS: u32 = 30_000;
 /// The unit of [`Caps::admin_cmd_timeout`], in milliseconds.
 const COMPLETION_TIMEOUT_UNIT_MS: u32 = 100;
 
-/// How often to look for completions before there are interrupts, in milliseconds, where the
-/// device gives no hint. Linux's C driver waits 100; commands take microseconds.
-const POLL_INTERVAL_MS: u32 = 1;
-
 /// How long to wait for a free slot. Twice [`COMPLETION_TIMEOUT_MS`], so that all that waited
 /// before have either been served or have run into their own timeouts.
 const SLOT_TIMEOUT: Delta = Delta::from_millis(2 * COMPLETION_TIMEOUT_MS as i64);
@@ -125,10 +116,7 @@ pub(crate) struct AdminQueue {
     has_users: Atomic<bool>,
     #[pin]
     messages: RateLimit,
-    /// Whether waiters look for completions themselves.
-    polling: Atomic<bool>,
     completion_timeout_ms: Atomic<u32>,
-    poll_interval_ms: Atomic<u32>,
     counters: Counters,
     #[pin]
     free_slots: Semaphore,
@@ -228,9 +216,7 @@ impl AdminQueue {
                     >= (CHECKSUM_VERSION.major, CHECKSUM_VERSION.minor),
                 has_users: Atomic::new(false),
                 messages <- RateLimit::new(),
-                polling: Atomic::new(true),
                 completion_timeout_ms: Atomic::new(completion_timeout_ms),
-                poll_interval_ms: Atomic::new(POLL_INTERVAL_MS),
                 counters: Counters::default(),
                 free_slots <- Semaphore::new(DEPTH),
                 state <- new_irq_lock!(
@@ -254,8 +240,8 @@ impl AdminQueue {
         )
     }
 
-    /// Gives the rings to the device, which has them until its next reset. Completions are polled
-    /// for until [`Self::use_interrupts`].
+    /// Gives the rings to the device, which has them until its next reset. Its interrupts are masked
+    /// until [`Self::unmask_interrupts`].
     pub(super) fn start(&self, msix_vector: u8) {
         let masked = IntrMask { masked: true };
         self.registers.write(Register::IntrMask, masked.into_raw());
@@ -286,22 +272,17 @@ impl AdminQueue {
             .write(Register::AcqCaps, completion_caps.into_raw());
     }
 
-    /// Has the device raise interrupts for completions, and waiters sleep until then.
-    pub(super) fn use_interrupts(&self) {
+    /// Has the device raise interrupts for completions. Commands need them.
+    pub(super) fn unmask_interrupts(&self) {
         self.registers
             .write(Register::IntrMask, IntrMask::default().into_raw());
-        self.polling.store(false, Relaxed);
     }
 
-    /// Takes over what the device advises; 0 stands for no advice.
-    pub(super) fn set_hints(&self, completion_timeout_ms: u16, poll_interval_ms: u16) {
-        if completion_timeout_ms != 0 {
+    /// Sets how long a command may take, in milliseconds; 0 leaves it as it is.
+    pub(super) fn set_completion_timeout(&self, millis: u16) {
+        if millis != 0 {
             self.completion_timeout_ms
-                .store(u32::from(completion_timeout_ms), Relaxed);
-        }
-        if poll_interval_ms != 0 {
-            self.poll_interval_ms
-                .store(u32::from(poll_interval_ms), Relaxed);
+                .store(u32::from(millis), Relaxed);
         }
     }
 
@@ -429,7 +410,7 @@ impl AdminQueue {
         })
     }
 
-    /// Handles what the device has completed. Called with an interrupt or instead of one.
+    /// Handles what the device has completed.
     pub(super) fn handle_completions(&self) {
         self.consume(&mut self.state.lock());
     }
@@ -497,9 +478,7 @@ impl AdminQueue {
         let timeout_ms = self.completion_timeout_ms.load(Relaxed);
         let timeout = Delta::from_millis(i64::from(timeout_ms));
 
-        if self.polling.load(Relaxed) {
-            self.poll(slot, timeout);
-        } else if let Some(completed) = self.completed.get(usize::from(slot)) {
+        if let Some(completed) = self.completed.get(usize::from(slot)) {
             completed.wait_timeout(timeout);
         }
 
@@ -526,26 +505,6 @@ impl AdminQueue {
             what_now
         );
         result
-    }
-
-    /// Looks for the completion of the command in `slot` until there is one or time is up.
-    fn poll(&self, slot: u16, timeout: Delta) {
-        let interval = Delta::from_millis(i64::from(self.poll_interval_ms.load(Relaxed)));
-        let start = Instant::<Monotonic>::now();
-
-        loop {
-            {
-                let mut state = self.state.lock();
-                self.consume(&mut state);
-                if state.is_over(slot) {
-                    return;
-                }
-            }
-            if start.elapsed() > timeout {
-                return;
-            }
-            fsleep(interval);
-        }
     }
 }
 

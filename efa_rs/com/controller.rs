@@ -111,7 +111,7 @@ impl Controller {
                 error,
             );
         })?;
-        admin.use_interrupts();
+        admin.unmask_interrupts();
 
         Ok(Self {
             irq,
@@ -134,7 +134,7 @@ impl Controller {
         let hints = attributes.read_hints(&self.admin)?;
         self.registers.set_read_timeout(hints.mmio_read_timeout);
         self.admin
-            .set_hints(hints.admin_completion_timeout, hints.poll_interval);
+            .set_completion_timeout(hints.admin_completion_timeout);
 
         attributes.enable_events(&self.admin)?;
         Ok(attributes)
