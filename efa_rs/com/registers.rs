@@ -44,6 +44,11 @@ pub(crate) const REGISTERS_SIZE: usize = 0x6c;
 /// value that Linux's C driver uses.
 const READ_TIMEOUT_US: u32 = 50_000;
 
+/// The least and the most that a hint can have a read take, in microseconds. The former is what this
+/// driver allows anyway; with the latter a dead device holds its own removal up for a second or two.
+const MIN_READ_TIMEOUT_US: u32 = READ_TIMEOUT_US;
+const MAX_READ_TIMEOUT_US: u32 = 1_000_000;
+
 /// How long to sleep between looks at the answer.
 const READ_POLL_INTERVAL: Delta = Delta::from_micros(10);
 
@@ -98,11 +103,14 @@ impl Registers {
         self.write(Register::MmioRespLo, low(address));
     }
 
-    /// Sets how long a read may take, in milliseconds; 0 leaves it as it is.
+    /// Sets how long a read may take, in milliseconds, within bounds; 0 leaves it as it is.
     pub(super) fn set_read_timeout(&self, millis: u16) {
         if millis != 0 {
-            self.read_timeout_us
-                .store(u32::from(millis) * 1000, Relaxed);
+            let micros = u32::from(millis) * 1000;
+            self.read_timeout_us.store(
+                micros.clamp(MIN_READ_TIMEOUT_US, MAX_READ_TIMEOUT_US),
+                Relaxed,
+            );
         }
     }
 
