@@ -23,7 +23,11 @@ use kernel::{
         },
         Arc, //
     },
-    time::Delta, //
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    },
 };
 
 use super::{
@@ -84,9 +88,17 @@ const COMPLETION_TIMEOUT_MS: u32 = 30_000;
 /// The unit of [`Caps::admin_cmd_timeout`], in milliseconds.
 const COMPLETION_TIMEOUT_UNIT_MS: u32 = 100;
 
-/// How long to wait for a free slot. Twice [`COMPLETION_TIMEOUT_MS`], so that all that waited
-/// before have either been served or have run into their own timeouts.
-const SLOT_TIMEOUT: Delta = Delta::from_millis(2 * COMPLETION_TIMEOUT_MS as i64);
+/// The least that a hint can have a command take, in milliseconds: what CAPS can say. Below, a busy
+/// host would take a healthy device for a dead one.
+const MIN_COMPLETION_TIMEOUT_MS: u32 = COMPLETION_TIMEOUT_UNIT_MS;
+
+/// The most that a hint can have a command take, in milliseconds. With [`SLOT_TIMEOUTS`] no task waits
+/// for longer than 90 s, so that the kernel does not report it as hung, which it does after 120 s.
+const MAX_COMPLETION_TIMEOUT_MS: u32 = 30_000;
+
+/// How long to wait for a free slot, in times of what a command may take. Twice, so that who waits
+/// behind the commands of a dead device learns that it is dead: one timeout closes the queue.
+const SLOT_TIMEOUTS: i64 = 2;
 
 /// From this version on, completions have checksums.
 const CHECKSUM_VERSION: Version = Version { major: 0, minor: 2 };
@@ -278,11 +290,12 @@ impl AdminQueue {
             .write(Register::IntrMask, IntrMask::default().into_raw());
     }
 
-    /// Sets how long a command may take, in milliseconds; 0 leaves it as it is.
+    /// Sets how long a command may take, in milliseconds, within bounds; 0 leaves it as it is.
     pub(super) fn set_completion_timeout(&self, millis: u16) {
         if millis != 0 {
-            self.completion_timeout_ms
-                .store(u32::from(millis), Relaxed);
+            let millis =
+                u32::from(millis).clamp(MIN_COMPLETION_TIMEOUT_MS, MAX_COMPLETION_TIMEOUT_MS);
+            self.completion_timeout_ms.store(millis, Relaxed);
         }
     }
 
@@ -313,6 +326,11 @@ impl AdminQueue {
                 completed.complete();
             }
         }
+    }
+
+    /// Returns how long a command may take from its submission on.
+    fn completion_timeout(&self) -> Delta {
+        Delta::from_millis(self.completion_timeout_ms.load(Relaxed).into())
     }
 
     /// Returns what the queue has counted.
@@ -369,7 +387,8 @@ impl AdminQueue {
         opcode: Opcode,
         subject: &'static str,
     ) -> Result<Pending<'_>, CommandError> {
-        if self.free_slots.acquire_timeout(SLOT_TIMEOUT).is_err() {
+        let timeout = self.completion_timeout() * SLOT_TIMEOUTS;
+        if self.free_slots.acquire_timeout(timeout).is_err() {
             self.counters.cmds_err.increment();
             self.complain(fmt!("{} found no place in the admin queue", opcode.name()));
             return Err(CommandError::NoSlot);
@@ -406,6 +425,7 @@ impl AdminQueue {
             queue: self,
             opcode,
             subject,
+            submitted: Instant::now(),
             slot: Some(number),
         })
     }
@@ -465,21 +485,32 @@ impl AdminQueue {
         ));
     }
 
-    /// Waits for the command in `slot`, and frees the slot if the device is done with it.
+    /// Waits for the command in `slot`, which has all its time from `submitted` on, and frees the
+    /// slot if the device is done with it.
     #[inline(never)]
-    fn finish(&self, slot: u16, opcode: Opcode) -> Result<AcqEntry, CommandError> {
-        let result = self.await_completion(slot, opcode);
+    fn finish(
+        &self,
+        slot: u16,
+        opcode: Opcode,
+        submitted: Instant<Monotonic>,
+    ) -> Result<AcqEntry, CommandError> {
+        let result = self.await_completion(slot, opcode, submitted);
         self.free_slots.release();
         result
     }
 
     /// Does all of [`Self::finish`] but let the next one in.
-    fn await_completion(&self, slot: u16, opcode: Opcode) -> Result<AcqEntry, CommandError> {
-        let timeout_ms = self.completion_timeout_ms.load(Relaxed);
-        let timeout = Delta::from_millis(i64::from(timeout_ms));
+    fn await_completion(
+        &self,
+        slot: u16,
+        opcode: Opcode,
+        submitted: Instant<Monotonic>,
+    ) -> Result<AcqEntry, CommandError> {
+        let timeout = self.completion_timeout();
 
         if let Some(completed) = self.completed.get(usize::from(slot)) {
-            completed.wait_timeout(timeout);
+            // Of several commands that are submitted together none is waited for longer than one is.
+            completed.wait_timeout(timeout - submitted.elapsed());
         }
 
         let mut state = self.state.lock();
@@ -501,7 +532,7 @@ impl AdminQueue {
             &self.dev,
             "{} was not completed within {} ms; {}\n",
             opcode.name(),
-            timeout_ms,
+            timeout.as_millis(),
             what_now
         );
         result
@@ -510,13 +541,16 @@ impl AdminQueue {
 
 /// A command in flight.
 ///
-/// One that is dropped is waited for all the same, as its slot is in use until then.
+/// One that is dropped is waited for all the same, as its slot is in use until then; but no longer
+/// than it may take from its submission on.
 #[must_use = "the command's result is known only after a wait"]
 pub(super) struct Pending<'a> {
     queue: &'a AdminQueue,
     opcode: Opcode,
     /// What messages say of the command besides the opcode.
     subject: &'static str,
+    /// When the device was given the command.
+    submitted: Instant<Monotonic>,
     /// `None` once the command was waited for.
     slot: Option<u16>,
 }
@@ -533,7 +567,8 @@ impl Pending<'_> {
         let Some(slot) = self.slot.take() else {
             return Err(CommandError::Closed);
         };
-        let result = self.queue.finish(slot, self.opcode).and_then(|entry| {
+        let result = self.queue.finish(slot, self.opcode, self.submitted);
+        let result = result.and_then(|entry| {
             let status = AcqHeader::of(&entry).status;
             if status == u8::from(Status::Success) {
                 return Ok(entry);
@@ -559,7 +594,7 @@ impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
             // The command's own result matters to nobody.
-            let _ = self.queue.finish(slot, self.opcode);
+            let _ = self.queue.finish(slot, self.opcode, self.submitted);
         }
     }
 }

@@ -222,8 +222,8 @@ impl AdminQueue {
 
     /// Reads sets of counters and passes each to `take`.
     ///
-    /// The commands go out together, so that it takes one round trip. If any fails, so does the
-    /// whole.
+    /// The commands go out together, so that it takes one round trip, or one timeout. If any fails, so
+    /// does the whole.
     pub(crate) fn get_stats(
         &self,
         sets: &[StatsType],

@@ -23,6 +23,8 @@ ANY = {"opcode": "ANY"}
 
 # How long a command may take, in units of 100 ms.
 ADMIN_TIMEOUT = 4
+# The longest that a device can announce, as some time passes besides.
+LONG_ADMIN_TIMEOUT = 15
 
 suite = Suite()
 main = selftest.any_function()
@@ -227,6 +229,19 @@ def silent_device():
     main.rebind()
     with opened(main) as context:
         context.alloc_pd()
+
+
+@suite.case("counters of the port take no more than one timeout of a silent device", "ETIME")
+def silent_counters():
+    main.set(admin_timeout=LONG_ADMIN_TIMEOUT)
+    main.rebind()
+    main.inject({"opcode": "GET_STATS"}, {"silence": True})
+    start = time.monotonic()
+    result = main.counter("tx_bytes", port=True)
+    took = time.monotonic() - start
+    if took > 2 * LONG_ADMIN_TIMEOUT / 10:
+        raise Failed(f"it took {took:.1f} s")
+    return result
 
 
 # Events.

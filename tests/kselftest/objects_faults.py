@@ -4,7 +4,11 @@
 
 import contextlib
 import errno
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
 
 import objects
 import selftest
@@ -21,6 +25,11 @@ main = selftest.any_function()
 ADMIN_TIMEOUT = 5
 # Seconds that one verb may take in which a command is not answered: the time limit, and what a busy host adds.
 BOUND = ADMIN_TIMEOUT / 10 + 2
+
+# Commands that the driver has in flight at most.
+SLOTS = 32
+# How long a command may take while a hundred threads begin to wait for theirs.
+LONG_TIMEOUT_MS = 3000 * int(os.environ.get("EFA_SLOW_KERNEL", "1"))
 
 FAULTS = {
     "is refused": {"status": "UNKNOWN_ERROR"},
@@ -280,6 +289,40 @@ def in_turn(status):
 
 for name in ("UNKNOWN_ERROR", "RESOURCE_ALLOCATION_FAILURE"):
     suite.add(f"each command of a process that makes one of each fails with {name}", lambda name=name: in_turn(name))
+
+
+def waiters():
+    """How many threads of this process wait for a slot."""
+    stacks = [task.read_text() for task in Path("/proc/self/task").glob("*/stack")]
+    return sum("AdminQueue" in stack and "submit" in stack for stack in stacks)
+
+
+@suite.case("a queue pair and a region live on whose destruction finds no slot", "ETIME ETIME, then ok ok")
+def no_slot():
+    if selftest.DRIVER == "c":
+        raise Skipped("the C driver waits for a slot for as long as it takes")
+    behave()
+    main.set(admin_completion_timeout_ms=LONG_TIMEOUT_MS)
+    main.rebind()
+    everything, ready = Set(), Event()
+    # All slots are taken for longer than anybody waits for one, and no command takes longer than it may.
+    main.inject({"opcode": "ANY"}, {"delay_ms": LONG_TIMEOUT_MS * 9 // 10})
+    try:
+        with ThreadPoolExecutor(3 * SLOTS + 2) as pool:
+            others = [pool.submit(lambda: ready.wait() and result_of(everything.alloc_pd)) for _ in range(3 * SLOTS)]
+            ready.set()
+            selftest.wait_until(lambda: waiters() == 2 * SLOTS, "all slots are taken, and two threads wait for each")
+            late = [pool.submit(result_of, verb) for verb in (everything.destroy_qp, everything.dereg_mr)]
+            results = " ".join(verb.result() for verb in late)
+            behave()
+        equal({other.result() for other in others}, {"ok"}, "the others")
+        equal([held().get(kind) for kind in ("qp", "mr")], [1, 1], f"queue pairs and regions of the device after {results}")
+        results += ", then " + " ".join(result_of(verb) for verb in (everything.destroy_qp, everything.dereg_mr))
+    finally:
+        behave()
+        everything.close()
+    equal(held(), {}, "what the device has")
+    return results
 
 
 @suite.case("a device without event queues has no completion channels", "EOPNOTSUPP; nothing")

@@ -7,6 +7,8 @@ rules of the interface, if it did. After a failure nothing of the driver is left
 healthy device can be bound.
 """
 
+import time
+
 import selftest
 from selftest import DRIVER, STATUSES, Failed, Skipped, Suite, equal, function_with
 from tracing import releases
@@ -42,6 +44,9 @@ REMEMBERED_RESETS = 1024
 suite = Suite()
 log = selftest.KernelLog()
 main = selftest.any_function()
+
+# The most that a hint can have a command, and a read of a register, take, in seconds; and what a slow machine adds to it.
+LONGEST_COMMAND, LONGEST_READ, SLACK = 30, 1, 5
 
 # Nobody is to wait longer than needed for a device that does not answer: all in units of 100 ms.
 QUICK = {"reset_timeout": 2, "admin_timeout": 2}
@@ -103,6 +108,13 @@ def add_ok_with(name, rules, settings, check):
         main.healthy = True
 
     suite.add(name, run)
+
+
+def in_time(start, bound):
+    """Fails if something that began at `start` took longer than its bound."""
+    took = time.monotonic() - start
+    if took > bound + SLACK:
+        raise Failed(f"it took {took:.1f} s, which is more than {bound} s")
 
 
 def before():
@@ -205,6 +217,33 @@ add(
     [({"opcode": "SET_FEATURE"}, {"delay_ms": 100})],
     settings={"admin_completion_timeout_ms": 1000},
 )
+add(
+    "a hint of less time than a command may need is not taken",
+    "ok",
+    [({"opcode": "SET_FEATURE"}, {"delay_ms": 50})],
+    settings={"admin_completion_timeout_ms": 1},
+)
+
+
+@suite.case(f"the largest hint for the time of a command makes nobody wait for more than {LONGEST_COMMAND} s", "ETIME")
+def longest_command():
+    start = time.monotonic()
+    result = probe(main, [({"opcode": "SET_FEATURE"}, {"silence": True})], {**QUICK, "admin_completion_timeout_ms": 0xFFFF})
+    in_time(start, LONGEST_COMMAND)
+    return result
+
+
+@suite.case(f"the largest hint for the time of a register read makes nobody wait for more than {LONGEST_READ} s", "ok")
+def longest_read():
+    if DRIVER == "c":
+        raise Skipped("the C driver spins for 65 s with a lock held, which the kernel reports")
+    main.set(**QUICK, mmio_read_timeout_ms=0xFFFF)
+    equal(main.bind(), "ok", "bind")
+    main.inject({"register": "DEV_STS"}, {"silence": True})
+    start = time.monotonic()
+    result = main.unbind()
+    in_time(start, LONGEST_READ)
+    return result
 
 
 # Event queues.
