@@ -124,10 +124,11 @@ pub(crate) struct AdminQueue {
     submissions: Entries<64>,
     completions: Entries<64>,
     has_checksums: bool,
-    /// Whether programs can provoke messages, so that their rate has to be limited.
-    has_users: Atomic<bool>,
     #[pin]
     messages: RateLimit,
+    /// Of messages that are not to be lost for the noise of others: the device does not answer.
+    #[pin]
+    silence: RateLimit,
     completion_timeout_ms: Atomic<u32>,
     counters: Counters,
     #[pin]
@@ -226,8 +227,8 @@ impl AdminQueue {
                 completions,
                 has_checksums: (version.major, version.minor)
                     >= (CHECKSUM_VERSION.major, CHECKSUM_VERSION.minor),
-                has_users: Atomic::new(false),
                 messages <- RateLimit::new(),
+                silence <- RateLimit::new(),
                 completion_timeout_ms: Atomic::new(completion_timeout_ms),
                 counters: Counters::default(),
                 free_slots <- Semaphore::new(DEPTH),
@@ -299,14 +300,15 @@ impl AdminQueue {
         }
     }
 
-    /// Limits the rate of messages from now on, as programs can provoke them.
-    pub(super) fn limit_messages(&self) {
-        self.has_users.store(true, Relaxed);
+    /// Logs an error, unless there were too many: the device and programs can provoke them.
+    fn complain(&self, message: fmt::Arguments<'_>) {
+        self.log(&self.messages, message);
     }
 
-    /// Logs an error, unless there were too many.
-    pub(super) fn complain(&self, message: fmt::Arguments<'_>) {
-        if !self.has_users.load(Relaxed) || self.messages.allows() {
+    #[cold]
+    #[inline(never)]
+    fn log(&self, limit: &RateLimit, message: fmt::Arguments<'_>) {
+        if limit.allows() {
             dev_err!(&self.dev, "{}\n", message);
         }
     }
@@ -528,12 +530,14 @@ impl AdminQueue {
             (Err(CommandError::Timeout), "the admin queue is closed")
         };
         drop(state);
-        dev_err!(
-            &self.dev,
-            "{} was not completed within {} ms; {}\n",
-            opcode.name(),
-            timeout.as_millis(),
-            what_now
+        self.log(
+            &self.silence,
+            fmt!(
+                "{} was not completed within {} ms; {}",
+                opcode.name(),
+                timeout.as_millis(),
+                what_now
+            ),
         );
         result
     }

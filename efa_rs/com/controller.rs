@@ -180,7 +180,6 @@ impl Controller {
     /// Says that the driver has started: programs can use the device, and the next reset is an
     /// ordinary one.
     pub(crate) fn started(&mut self) {
-        self.admin.limit_messages();
         self.reset.set_reason(ResetReason::Normal);
     }
 

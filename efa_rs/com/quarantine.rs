@@ -12,11 +12,15 @@ use kernel::{
     sync::Mutex, //
 };
 
+use crate::sys::ratelimit::RateLimit;
+
 /// Memory that is kept until the device has been reset.
 #[pin_data]
 pub(crate) struct Quarantine {
     #[pin]
     blocks: Mutex<KVec<KBox<dyn Send>>>,
+    #[pin]
+    messages: RateLimit,
 }
 
 impl Quarantine {
@@ -24,6 +28,7 @@ impl Quarantine {
     pub(super) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             blocks <- new_mutex!(KVec::new()),
+            messages <- RateLimit::new(),
         })
     }
 
@@ -46,11 +51,13 @@ impl Quarantine {
     // One copy for all types of blocks.
     #[inline(never)]
     fn add(&self, dev: &Device, what: &str, block: Option<KBox<dyn Send>>) {
-        dev_warn!(
-            dev,
-            "The device may still use memory of {}; it is kept until the device is reset\n",
-            what
-        );
+        if self.messages.allows() {
+            dev_warn!(
+                dev,
+                "The device may still use memory of {}; it is kept until the device is reset\n",
+                what
+            );
+        }
 
         let mut blocks = self.blocks.lock();
         match blocks.reserve(1, GFP_KERNEL) {

@@ -7,6 +7,7 @@ use kernel::{
         Bound,
         Device, //
     },
+    fmt,
     io::poll::read_poll_timeout,
     new_mutex,
     prelude::*,
@@ -33,7 +34,8 @@ use crate::{
         dma::Entries,
         errno::etime,
         log::Hex,
-        mmio::Mapping, //
+        mmio::Mapping,
+        ratelimit::RateLimit, //
     },
 };
 
@@ -62,6 +64,8 @@ pub(crate) struct Registers {
     mapping: Mapping<REGISTERS_SIZE>,
     read_timeout_us: Atomic<u32>,
     #[pin]
+    messages: RateLimit,
+    #[pin]
     reader: Mutex<Reader>,
 }
 
@@ -84,6 +88,7 @@ impl Registers {
                 dev: dev.into(),
                 mapping,
                 read_timeout_us: Atomic::new(READ_TIMEOUT_US),
+                messages <- RateLimit::new(),
                 reader <- new_mutex!(Reader {
                     response,
                     request_id: 0,
@@ -160,12 +165,11 @@ impl Registers {
             Delta::from_micros(i64::from(timeout_us)),
         )
         .map_err(|_| {
-            dev_err!(
-                &self.dev,
-                "Register {} was not answered within {} us\n",
+            self.complain(fmt!(
+                "Register {} was not answered within {} us",
                 register.name(),
                 timeout_us
-            );
+            ));
             etime()
         })?;
 
@@ -173,15 +177,23 @@ impl Registers {
         dma_rmb();
         let response = ReadlessResponse::decode(&reader.response.read(0));
         if response.reg_off != u16::from(register) {
-            dev_err!(
-                &self.dev,
-                "Register {} was asked for, and the device answered for {}\n",
+            self.complain(fmt!(
+                "Register {} was asked for, and the device answered for {}",
                 register.name(),
                 Hex(response.reg_off.into())
-            );
+            ));
             return Err(EIO);
         }
         Ok(response.reg_val)
+    }
+
+    /// Logs an error, unless there were too many.
+    #[cold]
+    #[inline(never)]
+    fn complain(&self, message: fmt::Arguments<'_>) {
+        if self.messages.allows() {
+            dev_err!(&self.dev, "{}\n", message);
+        }
     }
 }
 

@@ -26,6 +26,9 @@ ADMIN_TIMEOUT = 5
 # Seconds that one verb may take in which a command is not answered: the time limit, and what a busy host adds.
 BOUND = ADMIN_TIMEOUT / 10 + 2
 
+# So many that one message for each would fill the log; and how many messages of a kind there may be in 5 s.
+MANY, MESSAGES = 100, 10
+
 # Commands that the driver has in flight at most.
 SLOTS = 32
 # How long a command may take while a hundred threads begin to wait for theirs.
@@ -289,6 +292,23 @@ def in_turn(status):
 
 for name in ("UNKNOWN_ERROR", "RESOURCE_ALLOCATION_FAILURE"):
     suite.add(f"each command of a process that makes one of each fails with {name}", lambda name=name: in_turn(name))
+
+
+@suite.case("many objects of a device that has died do not fill the log", "ok")
+def noise_of_the_dead():
+    prepare()
+    log = selftest.KernelLog()
+    list(log.records())
+    with opened(main) as context:
+        for _ in range(MANY):
+            objects.CompletionQueue(context)
+        main.inject({"opcode": "ANY"}, {"silence": True})
+    # That destroys them all. Messages are of no more than four kinds, such as: no answer, or memory that is kept.
+    lines = [text for _, text in log.records() if main.address in text]
+    if not 0 < len(lines) <= 4 * MESSAGES:
+        raise selftest.Failed(f"the log has {len(lines)} lines")
+    prepare()
+    return "ok"
 
 
 def waiters():

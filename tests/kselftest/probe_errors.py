@@ -48,6 +48,9 @@ main = selftest.any_function()
 # The most that a hint can have a command, and a read of a register, take, in seconds; and what a slow machine adds to it.
 LONGEST_COMMAND, LONGEST_READ, SLACK = 30, 1, 5
 
+# How many messages of a kind about a device there may be in 5 s.
+MESSAGES = 10
+
 # Nobody is to wait longer than needed for a device that does not answer: all in units of 100 ms.
 QUICK = {"reset_timeout": 2, "admin_timeout": 2}
 
@@ -115,6 +118,12 @@ def in_time(start, bound):
     took = time.monotonic() - start
     if took > bound + SLACK:
         raise Failed(f"it took {took:.1f} s, which is more than {bound} s")
+
+
+def few(lines, most):
+    """Fails if the log has more than that."""
+    if len(lines) > most:
+        raise Failed(f"the log has {len(lines)} lines, such as: {lines[0]}")
 
 
 def before():
@@ -243,6 +252,13 @@ def longest_read():
     start = time.monotonic()
     result = main.unbind()
     in_time(start, LONGEST_READ)
+    return result
+
+
+@suite.case("a device that errs with each completion of a probe does not fill the log", "ok")
+def noise_of_a_probe():
+    result = probe(main, [(ANY, {"duplicate": True})])
+    few(log.driver_errors(main), MESSAGES)
     return result
 
 
