@@ -67,6 +67,20 @@ class Guest(unittest.TestCase):
         result = vm("--append", "swiotlb=force efa_test", "cat /proc/cmdline; echo $EFA_DRIVER")
         self.assertRegex(result.stdout, r"(?s) swiotlb=force efa_test .*\nnone\n")
 
+    def test_slots_can_be_switched(self):
+        monitor = "/efa-rs/tools/guest/monitor.py '{\"execute\":\"query-status\"}' '{\"execute\":\"query-name\"}'"
+        seen = "echo $(lspci -d 1d0f: | cut -d ' ' -f 1)"
+        switch = "echo {} >/sys/bus/pci/slots/1/power; " + seen
+        devices = ("--device", "profile=efa2", "--device", "profile=efa3")
+        result = vm("--hotplug", *devices, "; ".join([monitor, seen, switch.format(0), switch.format(1)]))
+        answers = ['{"status": "running", "running": true}', "{}"]
+        self.assertEqual(result.stdout.splitlines(), [*answers, "01:00.0 02:00.0", "02:00.0", "01:00.0 02:00.0"], result.stderr)
+
+    def test_the_monitor_needs_its_port(self):
+        result = vm("/efa-rs/tools/guest/monitor.py '{\"execute\":\"query-status\"}'")
+        text = "There is no port /dev/virtio-ports/qemu.monitor: this is no guest of tools/vm --hotplug.\n"
+        self.assertEqual((result.returncode, result.stdout), (1, text))
+
     def test_a_warning_fails_the_run(self):
         result = vm("echo '<4>WARNING: something is wrong' >/dev/kmsg; echo done")
         self.assertEqual((result.returncode, result.stdout), (1, "done\n"))

@@ -58,6 +58,9 @@ def vm():
         metavar="SPEC",
         help="an emulated device of each guest, such as profile=efa2",
     )
+    parser.add_argument(
+        "--hotplug", action="store_true", help="each device is in a slot of its own, and guests have QEMU's monitor"
+    )
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="what the emulator does at its start")
     parser.add_argument("--share", type=Path, metavar="FOLDER", help="of the host, which guests see at /share, read-only")
     parser.add_argument("--timeout", type=float, metavar="S", help="end after that many seconds (default: 600; a shell: never)")

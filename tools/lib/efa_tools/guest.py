@@ -62,6 +62,8 @@ class Options:
     known_reports: list[tuple[str, str]] = field(default_factory=list)
     # More parameters of the kernel.
     append: str = ""
+    # Each device is in a slot of its own, and the guest has QEMU's monitor, see tools/guest/monitor.py.
+    hotplug: bool = False
     # Counts instructions, which needs TCG, one CPU and a device that does nothing at a time of its own.
     plugin: Path | None = None
 
@@ -193,8 +195,11 @@ class Run:
         ]
         for tag in ("root", "efa-rs", "run", *(["share"] if options.share else [])):
             command += qemu.share(tag, f"{RUN}/{tag}{guest}")
-        for number in range(len(options.devices)):
-            command += qemu.efa(f"{RUN}/efa{guest}.{number}", synchronous=bool(options.plugin))
+        devices = [qemu.efa(f"{RUN}/efa{guest}.{number}", bool(options.plugin)) for number in range(len(options.devices))]
+        if options.hotplug:
+            command += qemu.hotplug(devices, f"{RUN}/monitor{guest}")
+        else:
+            command += [option for device in devices for option in qemu.device(device)]
         if options.devices:
             command += qemu.control(f"{RUN}/control")
         if options.plugin:

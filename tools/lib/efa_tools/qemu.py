@@ -42,7 +42,33 @@ def efa(socket, synchronous=False):
     device = {"driver": "vfio-user-pci", "rombar": 0, "socket": {"type": "unix", "path": socket}}
     if synchronous:
         device["x-no-posted-writes"] = True
-    return ["-device", json.dumps(device)]
+    return device
+
+
+def hotplug(devices, monitor):
+    """The options for devices in slots of their own, which Linux's pciehp manages, and for QEMU's monitor as a port of the guest.
+
+    QEMU listens at MONITOR and connects to itself.
+    """
+    # Without a power controller: when a guest switches a slot off, QEMU deletes what is in it, and up to 11.1 it aborts when it
+    # deletes a vfio-user device, as vfio_user_msix_teardown() then takes apart what is gone already.
+    port = {"driver": "pcie-root-port", "chassis": 1, "power_controller_present": False}
+    options = ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
+    # The firmware numbers buses from the last port on: thus the devices' addresses are in their order.
+    for number in reversed(range(len(devices))):
+        options += device({**port, "id": f"port{number}", "port": number, "slot": number + 1})
+    for number, description in enumerate(devices):
+        options += device({**description, "id": f"efa{number}", "bus": f"port{number}"})
+    return [
+        *options,
+        *("-chardev", f"socket,id=monitor,path={monitor},server=on,wait=off", "-object", "monitor-qmp,id=monitor,chardev=monitor"),
+        *("-chardev", f"socket,id=monitor-port,path={monitor}", "-device", "virtserialport,chardev=monitor-port,name=qemu.monitor"),
+    ]
+
+
+def device(description):
+    """The option that adds a device."""
+    return ["-device", json.dumps(description)]
 
 
 def count_instructions(plugin, output):
