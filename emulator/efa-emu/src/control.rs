@@ -5,6 +5,7 @@
 use std::{
     fs,
     io::{self, BufReader, Write},
+    num::NonZeroU32,
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     sync::Arc,
@@ -13,7 +14,7 @@ use std::{
 
 use efa_fabric::Settings;
 use efa_hw::aenq::AenqGroup;
-use efa_model::{Overrides, Profile, Queue, Rule};
+use efa_model::{Death, FailedReset, Overrides, Profile, Queue, Rule};
 use efa_vfio::{Fabric, Function};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -68,6 +69,18 @@ enum Request {
         #[serde(default)]
         syndrome: u16,
     },
+    Die {
+        #[serde(default)]
+        device: usize,
+        #[serde(default)]
+        silent: bool,
+        #[serde(default = "once")]
+        resets: NonZeroU32,
+        #[serde(default)]
+        how: FailedReset,
+        #[serde(default)]
+        dma: bool,
+    },
     Clear {
         #[serde(default)]
         device: usize,
@@ -99,6 +112,10 @@ enum Request {
         #[serde(default)]
         set: Option<Map<String, Value>>,
     },
+}
+
+const fn once() -> NonZeroU32 {
+    NonZeroU32::MIN
 }
 
 /// A group of asynchronous events, by its name or by its number, which may have no meaning.
@@ -181,6 +198,22 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
         Request::Event { device, group, syndrome } => {
             function(device)?
                 .with(|device, host, now| device.post_event(host, now, group.0, syndrome));
+            Ok(json!({}))
+        }
+        Request::Die {
+            device,
+            silent,
+            resets,
+            how,
+            dma,
+        } => {
+            let death = Death {
+                silent,
+                resets,
+                how,
+                dma,
+            };
+            function(device)?.with(|device, host, now| device.die(host, now, death));
             Ok(json!({}))
         }
         Request::Clear { device } => {

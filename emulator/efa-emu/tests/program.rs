@@ -203,6 +203,22 @@ fn the_control_socket_answers() {
 }
 
 #[test]
+fn a_device_dies() {
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    control.ok(&json!({"command": "die"}));
+    let options = json!({"command": "die", "device": 1, "silent": true, "resets": 3, "how": "never_ends", "dma": true});
+    control.ok(&options);
+    for (device, fatal) in [(0, true), (1, false)] {
+        let state = control.ok(&json!({"command": "state", "device": device}));
+        assert_eq!(
+            (&state["dead"], &state["fatal_error"]),
+            (&json!(true), &json!(fatal))
+        );
+    }
+}
+
+#[test]
 fn bad_requests_are_answered_by_an_error() {
     let emulator = Emulator::start(&[]);
     let mut control = emulator.control();
@@ -232,6 +248,11 @@ fn bad_requests_are_answered_by_an_error() {
         (
             b"{\"command\":\"event\",\"group\":\"FATAL\"}",
             "no event group \"FATAL\", only FATAL_ERROR",
+        ),
+        (b"{\"command\":\"die\",\"resets\":0}", "nonzero"),
+        (
+            b"{\"command\":\"die\",\"how\":\"loudly\"}",
+            "`loudly`, expected `never_starts` or `never_ends`",
         ),
         (
             b"{\"command\":\"event\",\"group\":65536}",

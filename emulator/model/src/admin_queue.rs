@@ -12,6 +12,7 @@ use efa_hw::{
 
 use crate::{
     DmaError, Host, Then,
+    queue::Place,
     ring::{EventRing, SubmissionRing},
     state::AdminState,
 };
@@ -48,6 +49,11 @@ impl AdminQueue {
         self.submission = None;
         self.completion = None;
         self.pending.clear();
+    }
+
+    /// Where completions are written, if that is known.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.completion.as_ref().map(EventRing::place)
     }
 
     /// How many more commands can be in flight.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use efa_hw::aenq::{AenqEntry, AenqFlags, PHASE_OFFSET};
 
-use crate::{DmaError, Host, ring::EventRing};
+use crate::{DmaError, Host, queue::Place, ring::EventRing};
 
 /// The asynchronous event queue.
 #[derive(Debug, Default)]
@@ -29,6 +29,11 @@ impl Aenq {
             ring,
             ..Self::default()
         };
+    }
+
+    /// Where the ring is, if there is one.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.ring.as_ref().map(EventRing::place)
     }
 
     /// Takes note of how many events the driver has consumed, if that can be.

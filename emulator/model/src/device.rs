@@ -2,6 +2,8 @@
 
 //! The device as its host sees it: registers, doorbells and time.
 
+mod life;
+
 use std::{
     collections::{BTreeSet, VecDeque},
     time::Duration,
@@ -26,6 +28,7 @@ use crate::{
     admin_queue::{AdminQueue, Pending},
     aenq::Aenq,
     bars::{Bars, Doorbell},
+    death::{Dead, FailedReset, StrayWrites},
     faults::{Faults, Occasion},
     firmware::{Failure, Firmware},
     registers::Registers,
@@ -61,6 +64,9 @@ pub struct Device {
     aenq: Aenq,
     interrupts: Interrupts,
     fatal_error: bool,
+    /// If it has died.
+    dead: Option<Dead>,
+    stray_writes: StrayWrites,
     faults: Faults,
     resets: VecDeque<String>,
     register_reads: u64,
@@ -121,6 +127,8 @@ impl Device {
             aenq: Aenq::default(),
             interrupts: Interrupts::default(),
             fatal_error: false,
+            dead: None,
+            stray_writes: StrayWrites::default(),
             faults: Faults::default(),
             resets: VecDeque::new(),
             register_reads: 0,
@@ -164,12 +172,17 @@ impl Device {
             Some(register) if self.reset.is_started() => {
                 self.protocol_error(host, ProtocolError::DuringReset { register, value });
             }
+            // Nobody is there to take note of it.
+            Some(_) if !self.is_alive() => {}
             Some(register) => self.write(host, now, register, value),
         }
     }
 
     /// Writes a doorbell, given by its offset in the doorbell BAR.
     pub fn write_doorbell(&mut self, host: &mut dyn Host, offset: u64, value: u32) {
+        if !self.is_alive() {
+            return;
+        }
         let rung = match self.firmware.bars.find(offset) {
             None => Err(ProtocolError::NoDoorbell { offset }),
             Some((uar, doorbell)) => {
@@ -194,11 +207,14 @@ impl Device {
 
     /// Whether a queue pair still is what it was when it was looked at.
     pub fn is_current(&self, qp: QpId) -> bool {
-        self.firmware.resources.qps.current(qp).is_some()
+        self.is_alive() && self.firmware.resources.qps.current(qp).is_some()
     }
 
     /// Ends a work request. If its queue pair is not what it was, it has been ended before.
     pub fn finish(&mut self, host: &mut dyn Host, request: &Request, status: CompStatus) {
+        if !self.is_alive() {
+            return;
+        }
         self.firmware.finish(host, request.qp, request.id, status);
         self.complain(host);
     }
@@ -215,6 +231,7 @@ impl Device {
         length: u32,
         segments: &mut Vec<Segment>,
     ) -> Result<Payload<'a>, CompStatus> {
+        self.check_alive(CompStatus::Flushed)?;
         self.firmware.gather(request, offset, length, segments)
     }
 
@@ -230,6 +247,7 @@ impl Device {
         length: u32,
         segments: &mut Vec<Segment>,
     ) -> Result<(), CompStatus> {
+        self.check_alive(CompStatus::Flushed)?;
         let mtu = self.mtu();
         self.firmware.statistics.count_packets(length, mtu);
         self.firmware.scatter(request, offset, length, segments)
@@ -247,6 +265,7 @@ impl Device {
         length: u32,
         segments: &mut Vec<Segment>,
     ) -> Result<(), CompStatus> {
+        self.check_alive(CompStatus::RemoteAbort)?;
         self.firmware.statistics.count_read_response(length);
         self.firmware.gather_for_peer(qp, memory, length, segments)
     }
@@ -262,6 +281,7 @@ impl Device {
         arrival: &Arrival,
         segments: &mut Vec<Segment>,
     ) -> Result<Landing, Refusal> {
+        self.check_alive(Refusal::Drop)?;
         let landing = self.firmware.land(host, arrival, segments);
         self.complain(host);
         landing
@@ -279,6 +299,7 @@ impl Device {
         landing: &Landing,
         written: Result<(), DmaError>,
     ) -> Result<(), Refusal> {
+        self.check_alive(Refusal::Drop)?;
         let landed = self.firmware.landed(host, arrival, landing, written);
         self.complain(host);
         landed
@@ -311,15 +332,12 @@ impl Device {
     /// may have made something due earlier.
     pub fn run(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
         self.complain(host);
+        if !self.is_alive() {
+            return self.stray(host, now);
+        }
         self.complete(host, now);
         let keep_alive = self.keep_alive(host, now);
         self.admin.next_due().into_iter().chain(keep_alive).min()
-    }
-
-    /// Resets the PCI function: the device forgets all that the driver did.
-    pub fn reset(&mut self) {
-        self.forget();
-        self.reset = Reset::None;
     }
 
     /// What the device is like now.
@@ -328,6 +346,10 @@ impl Device {
             ready: self.firmware.attributes.ready,
             resets: self.resets.iter().cloned().collect(),
             fatal_error: self.fatal_error,
+            dead: !self.is_alive(),
+            stray_writes: self.stray_writes.done,
+            stray_writes_refused: self.stray_writes.refused,
+            dma_after_reset: self.stray_writes.after_reset,
             resources: self.firmware.resources.counts(),
             admin: self.admin.state(),
             host_info: self.firmware.host_info.as_ref().map(HostInfoState::from),
@@ -359,8 +381,11 @@ impl Device {
         self.overrides.apply(&mut self.firmware.attributes);
     }
 
-    /// Removes all rules and replacements; a reset that would never have ended ends.
+    /// Removes all rules and replacements; a reset that would never have ended ends, and the next one revives a dead device.
     pub fn clear(&mut self) {
+        if let Some(dead) = &mut self.dead {
+            dead.heal();
+        }
         self.faults.clear();
         self.overrides = Overrides::default();
         self.firmware.attributes = self.config.attributes();
@@ -372,6 +397,9 @@ impl Device {
     /// Posts an asynchronous event, whether or not the driver wants its group. A fatal error also
     /// shows in the device's status.
     pub fn post_event(&mut self, host: &mut dyn Host, now: Duration, group: u16, syndrome: u16) {
+        if !self.is_alive() {
+            return;
+        }
         if group == u16::from(AenqGroup::FatalError) {
             self.fatal_error = true;
         }
@@ -552,12 +580,16 @@ impl Device {
         match (control.dev_reset, control.aq_restart, self.reset) {
             (true, false, _) => {
                 let fault = self.faults.hit(Occasion::Reset).unwrap_or_default();
+                if let Some(death) = fault.die {
+                    self.die(host, now, death);
+                }
                 if fault.with_event {
                     self.post_event(host, now, AenqGroup::KeepAlive.into(), 0);
                 }
-                self.forget();
-                self.reset = Reset::Started(if fault.never_starts { None } else { Some(done) });
-                self.never_ends = fault.never_ends;
+                let failure = self.revive();
+                let never_starts = fault.never_starts || failure == Some(FailedReset::NeverStarts);
+                self.reset = Reset::Started(if never_starts { None } else { Some(done) });
+                self.never_ends = fault.never_ends || failure == Some(FailedReset::NeverEnds);
                 let reason = control.reset_reason;
                 let name = match ResetReason::try_from(reason) {
                     Ok(reason) => reason.name().to_owned(),
@@ -616,6 +648,9 @@ impl Device {
         let fault = register
             .and_then(|register| self.faults.hit(Occasion::Register(register)))
             .unwrap_or_default();
+        if let Some(death) = fault.die {
+            self.die(host, now, death);
+        }
         let reg_val = match register {
             Some(register) => fault
                 .value
@@ -671,7 +706,12 @@ impl Device {
             return;
         }
         for _ in 0..news {
-            let Some(ring) = &mut self.admin.submission else {
+            let Some(ring) = self
+                .admin
+                .submission
+                .as_mut()
+                .filter(|_| self.dead.is_none())
+            else {
                 return;
             };
             match ring.fetch(host) {
@@ -688,6 +728,17 @@ impl Device {
     /// Executes a command; it completes now or later.
     fn execute(&mut self, host: &mut dyn Host, now: Duration, command: AqEntry) {
         let fault = self.faults.hit(occasion(&command));
+        if let Some(death) = fault.as_ref().and_then(|fault| fault.die) {
+            let in_flight = self.admin.state().in_flight + 1;
+            host.trace(&TraceEvent::Command {
+                command,
+                completion: None,
+                in_flight,
+                injected: true,
+            });
+            self.die(host, now, death);
+            return;
+        }
         let injected = fault
             .as_ref()
             .and_then(|fault| fault.status)

@@ -10,6 +10,8 @@ use efa_hw::{
 };
 use serde::Deserialize;
 
+use crate::Death;
+
 /// Number of a rule, unique as long as the device exists.
 pub type RuleId = u64;
 
@@ -79,6 +81,8 @@ pub struct Then {
     pub never_ends: bool,
     /// A keep-alive event comes with its interrupt at the very last moment before the reset.
     pub with_event: bool,
+    /// The device dies first: it does not execute the command, answers the register read, or has one reset less to go.
+    pub die: Option<Death>,
 }
 
 impl Then {
@@ -99,6 +103,7 @@ impl Then {
         self.never_starts |= other.never_starts;
         self.never_ends |= other.never_ends;
         self.with_event |= other.with_event;
+        self.die = other.die.or(self.die);
     }
 
     /// Names what does not fit a condition.

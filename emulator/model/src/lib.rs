@@ -17,6 +17,7 @@ mod aenq;
 mod attributes;
 mod bars;
 mod config;
+mod death;
 mod device;
 mod faults;
 mod features;
@@ -38,6 +39,7 @@ mod trace;
 
 pub use attributes::Overrides;
 pub use config::Config;
+pub use death::{Death, FailedReset};
 pub use device::Device;
 pub use faults::{Corruption, Rule, RuleError, RuleId, StatusCode, Then, When};
 pub use host::{DmaError, Host};

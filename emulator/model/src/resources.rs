@@ -129,6 +129,12 @@ impl Resources {
         .ok_or(QueueError::Missing(queue))
     }
 
+    /// All host memory that the device may write to for the driver's sake or that of its programs.
+    pub(crate) fn written_places(&self) -> impl Iterator<Item = Place> {
+        let queues = self.eqs.places().chain(self.cqs.places());
+        queues.chain(self.mrs.written_places())
+    }
+
     /// Event queues that are armed.
     pub(crate) fn armed_eqs(&self) -> usize {
         self.eqs.armed()

@@ -7,7 +7,10 @@ use efa_hw::{
     regs::{AqCaps, EventRingCaps},
 };
 
-use crate::{DmaError, Host, queue::write_entry};
+use crate::{
+    DmaError, Host,
+    queue::{Place, write_entry},
+};
 
 /// Bytes in an entry of any ring of the admin interface.
 const ENTRY_SIZE: usize = 64;
@@ -117,6 +120,14 @@ impl EventRing {
 
     pub(crate) fn depth(&self) -> u16 {
         self.depth
+    }
+
+    /// Where it is.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            base: self.base,
+            size: u64::from(self.depth) * ENTRY_SIZE as u64,
+        }
     }
 
     /// The interrupt that announces an entry.

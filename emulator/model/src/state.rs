@@ -14,6 +14,14 @@ pub struct State {
     pub resets: Vec<String>,
     /// Whether it has reported a fatal error since the last reset.
     pub fatal_error: bool,
+    /// Whether it is [dead](crate::Death).
+    pub dead: bool,
+    /// What dead devices wrote to memory, ever.
+    pub stray_writes: u64,
+    /// How many of these writes were not possible, ever.
+    pub stray_writes_refused: u64,
+    /// How many of these writes came after a reset that failed, ever.
+    pub dma_after_reset: u64,
     /// What is allocated.
     pub resources: ResourceCounts,
     /// The admin queue.

@@ -51,6 +51,11 @@ pub enum TraceEvent {
         /// Whether there was room for it.
         posted: bool,
     },
+    /// The device died.
+    Death {
+        /// Whether it told nobody.
+        silent: bool,
+    },
     /// The driver did what a correct driver never does.
     ProtocolError(ProtocolError),
 }
@@ -124,6 +129,8 @@ impl Display for TraceEvent {
                     f.write_str(" lost: no room")
                 }
             }
+            Self::Death { silent: false } => f.write_str("dies"),
+            Self::Death { silent: true } => f.write_str("dies silently"),
             Self::ProtocolError(error) => write!(f, "protocol error: {error}"),
         }
     }

@@ -23,7 +23,7 @@ use efa_hw::{
     regs::{Register, ResetReason},
     stats::GetStats,
 };
-use efa_model::Profile;
+use efa_model::{Death, Profile};
 use mock::Driver;
 
 /// Executes a command and returns the lines of the trace.
@@ -297,6 +297,13 @@ fn what_else_happens() {
     let mut entry = AllocPd {}.to_entry();
     entry[2] = 99;
     driver.submit_entry(entry);
+    for silent in [false, true] {
+        let death = Death {
+            silent,
+            ..Death::default()
+        };
+        driver.device.die(&mut driver.world, now, death);
+    }
     driver.start_reset(ResetReason::AdminTimeout);
     assert_eq!(
         driver.world.trace,
@@ -307,6 +314,9 @@ fn what_else_happens() {
             "protocol error: write of 0x1 to CAPS, which is read-only",
             "read VERSION = no answer (injected)",
             "aq 0 opcode 99() = BAD_OPCODE [1 in flight]",
+            "aenq FATAL_ERROR syndrome=0",
+            "dies",
+            "dies silently",
             "reset ADMIN_TO",
         ]
     );

@@ -253,7 +253,7 @@ impl Function {
             link.bus_master = false;
             link.dma.clear();
             link.vectors.clear();
-            device.reset();
+            device.power_on();
         });
     }
 }

@@ -102,6 +102,11 @@ impl Cqs {
         self.0.get(index).ok().map(|cq| cq.place)
     }
 
+    /// Where all of them are.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
+        self.0.iter().map(|cq| cq.place)
+    }
+
     /// The event queue of a completion queue, if it has one.
     pub(crate) fn eqn(&self, index: u16) -> Result<u16, QueueError> {
         let queue = Queue::Cq(index);

@@ -100,6 +100,11 @@ impl Eqs {
         self.0.get(eqn).ok().map(|eq| eq.place)
     }
 
+    /// Where all of them are.
+    pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
+        self.0.iter().map(|eq| eq.place)
+    }
+
     pub(crate) fn armed(&self) -> usize {
         self.0.iter().filter(|eq| eq.armed).count()
     }

@@ -18,6 +18,7 @@ use crate::{
     attributes::Attributes,
     firmware::{Execute, Failure, Firmware},
     page_list,
+    queue::Place,
 };
 
 /// The bit that distinguishes a remote key from the local key of the same region, so that a driver
@@ -190,6 +191,18 @@ impl Mrs {
         }
         mr.translate(memory.address, memory.length, segments)
             .ok_or(Denied)
+    }
+
+    /// The first page of each region that may be written to.
+    pub(crate) fn written_places(&self) -> impl Iterator<Item = Place> {
+        let writable = |mr: &&Mr| mr.allows(Access::LocalWrite) || mr.allows(Access::RemoteWrite);
+        self.table.iter().filter(writable).filter_map(|mr| {
+            let base = *mr.pages.first()?;
+            Some(Place {
+                base,
+                size: 1 << mr.page_shift,
+            })
+        })
     }
 
     fn insert(&mut self, attributes: &Attributes, mr: Mr) -> Result<u32, Status> {

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What becomes of messages from and to a device that dies.
+
+mod net;
+
+use std::time::Duration;
+
+use efa_fabric::Settings;
+use efa_hw::io::CompStatus;
+use efa_model::Death;
+use net::{Net, Qp, Send, mock::Driver, pattern};
+
+/// Longer than anything is tried again.
+const LONG: Duration = Duration::from_secs(60);
+
+fn die(net: &mut Net, qp: &Qp) {
+    net.driver(qp.port, |driver| {
+        let Driver {
+            device, world, now, ..
+        } = driver;
+        let silent = Death {
+            silent: true,
+            ..Death::default()
+        };
+        device.die(world, *now, silent);
+    });
+}
+
+/// Two queue pairs, and writes under way from the one to the other, over a network that takes a while.
+fn under_way() -> (Net, Qp, Qp, net::Region) {
+    let slow = Settings {
+        delay_us: 100.0,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(slow);
+    let (from, to) = (net.region(&a, 16, 0), net.region(&b, 16, 0));
+    let bytes = pattern(60_000, 1);
+    net.fill(&from, 0, &bytes);
+    for _ in 0..4 {
+        net.post(&mut a, &Send::write(&b, &from, &to, 60_000));
+    }
+    net.run();
+    (net, a, b, to)
+}
+
+#[test]
+fn a_dead_sender_sends_and_completes_nothing() {
+    let (mut net, mut a, mut b, to) = under_way();
+    die(&mut net, &a);
+    // The packets that have left arrive, and no other.
+    net.run_for(Duration::from_secs(1));
+    let before = net.content(&to, 0, 60_000);
+    net.run_for(LONG);
+    assert_eq!(net.content(&to, 0, 60_000), before);
+    assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
+    assert_eq!(net.run(), None);
+}
+
+#[test]
+fn a_dead_receiver_takes_and_answers_nothing() {
+    let (mut net, mut a, mut b, to) = under_way();
+    die(&mut net, &b);
+    assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
+    net.run_for(LONG);
+    assert_eq!(net.content(&to, 0, 60_000), [0; 60_000]);
+    assert_eq!(net.poll(&mut b), None);
+}
+
+#[test]
+fn a_dead_reader_reads_nothing_and_is_sent_nothing_for_long() {
+    let slow = Settings {
+        delay_us: 100.0,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(slow);
+    let (to, from) = (net.region(&a, 16, 0), net.region(&b, 16, 0));
+    net.fill(&from, 0, &pattern(60_000, 1));
+    net.post(&mut a, &Send::read(&b, &to, &from, 60_000));
+    net.run_for(Duration::from_micros(150));
+    die(&mut net, &a);
+    net.run_for(LONG);
+    assert_eq!(net.content(&to, 0, 60_000), [0; 60_000]);
+    assert_eq!(net.poll(&mut a), None);
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Devices that die, and what revives them.
+
+mod mock;
+
+use std::time::Duration;
+
+use efa_hw::{
+    admin::{
+        Command,
+        cq::{CqCaps2, CreateCq},
+        eq::{CreateEq, CreateEqCaps},
+        mr::{PageList, RegMr, RegMrFlags, RegMrPermissions},
+        pd::AllocPd,
+        stamp,
+        uar::AllocUar,
+    },
+    aenq::AenqGroup,
+    features::EqEvents,
+    regs::{Register, ResetReason},
+};
+use efa_model::{Death, Profile};
+use mock::Driver;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What a dead device writes.
+const STRAY: [u8; 8] = [0xef, 0xa0, 0xde, 0xad, 0xef, 0xa0, 0xde, 0xad];
+
+fn die(driver: &mut Driver, json: &str) {
+    let death: Death = serde_json::from_str(json).unwrap();
+    let Driver {
+        device, world, now, ..
+    } = driver;
+    device.die(world, *now, death);
+}
+
+/// A driver that has enabled all events.
+fn driver() -> Driver {
+    let mut driver = Driver::new(Profile::Efa2);
+    let groups = AenqGroup::FatalError.mask() | AenqGroup::KeepAlive.mask();
+    driver.enable_events(groups).unwrap();
+    driver.world.take_interrupts();
+    driver
+}
+
+/// Whether a reset has the result that it should have; gives up as soon as it has not.
+fn reset_works(driver: &mut Driver) -> bool {
+    driver.set_response_address();
+    driver.start_reset(ResetReason::KeepAliveTimeout);
+    driver.set_response_address();
+    driver.run(SECOND);
+    if !driver.status().reset_in_progress {
+        return false;
+    }
+    driver.write(Register::DevCtl, 0);
+    driver.run(SECOND);
+    !driver.status().reset_in_progress
+}
+
+#[test]
+fn it_tells_and_stops() {
+    let mut driver = driver();
+    driver.device.inject(
+        serde_json::from_str(r#"{"when":{"opcode":"ALLOC_UAR"},"then":{"delay_ms":50}}"#).unwrap(),
+    );
+    driver.submit(&AllocUar {});
+    die(&mut driver, "{}");
+    assert_eq!(driver.world.take_interrupts(), [0]);
+    let event = driver.event().unwrap();
+    assert_eq!(event.group, u16::from(AenqGroup::FatalError));
+    assert!(driver.status().fatal_error && driver.status().ready);
+
+    // Nothing is completed, executed or told.
+    driver.submit(&AllocPd {});
+    assert_eq!(driver.run(10 * SECOND), None);
+    assert!(driver.completion().is_none() && driver.event().is_none());
+    assert!(driver.world.take_interrupts().is_empty());
+    let state = driver.device.state();
+    assert!(state.dead && state.fatal_error);
+    assert_eq!((state.resources.pd, state.admin.in_flight), (0, 1));
+
+    driver.reset(ResetReason::KeepAliveTimeout);
+    let state = driver.device.state();
+    assert!(!state.dead && !state.fatal_error);
+    assert_eq!(state.resources, Default::default());
+    driver.set_up();
+    assert!(driver.execute(&AllocPd {}).is_ok());
+    // Events are wanted again only when the driver says so.
+    assert_eq!(driver.run(10 * SECOND), None);
+    driver.enable_keep_alive();
+    driver.run(Duration::ZERO);
+    driver.run(10 * SECOND);
+    assert_eq!(
+        driver.event().unwrap().group,
+        u16::from(AenqGroup::KeepAlive)
+    );
+    assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn it_may_tell_nobody() {
+    let mut driver = driver();
+    die(&mut driver, r#"{"silent":true}"#);
+    driver.submit(&AllocPd {});
+    assert!(driver.event().is_none() && driver.completion().is_none());
+    assert!(driver.world.take_interrupts().is_empty());
+    let status = driver.status();
+    assert!(status.ready && !status.fatal_error);
+    assert!(driver.device.state().dead);
+    assert!(reset_works(&mut driver));
+    driver.set_up();
+    assert!(driver.execute(&AllocPd {}).is_ok());
+}
+
+#[test]
+fn only_one_of_some_resets_revives_it() {
+    for (how, in_progress) in [("never_starts", false), ("never_ends", true)] {
+        let mut driver = driver();
+        die(&mut driver, &format!(r#"{{"resets":3,"how":"{how}"}}"#));
+        for _ in 0..2 {
+            assert!(!reset_works(&mut driver), "{how}");
+            assert_eq!(driver.status().reset_in_progress, in_progress);
+            assert!(driver.status().fatal_error && driver.device.state().dead);
+        }
+        assert!(reset_works(&mut driver), "{how}");
+        assert!(!driver.status().fatal_error && !driver.device.state().dead);
+        driver.set_up();
+        assert!(driver.execute(&AllocPd {}).is_ok());
+        assert_eq!(driver.device.state().resets.len(), 4);
+        assert_eq!(driver.device.state().protocol_errors, 0);
+    }
+}
+
+#[test]
+fn a_function_reset_is_a_reset_and_power_revives() {
+    let mut driver = driver();
+    die(&mut driver, r#"{"resets":2}"#);
+    driver.device.reset();
+    assert!(driver.device.state().dead);
+    driver.device.reset();
+    assert!(!driver.device.state().dead);
+    die(&mut driver, r#"{"resets":1000000}"#);
+    driver.device.power_on();
+    assert!(!driver.device.state().dead);
+    driver.reset(ResetReason::Normal);
+}
+
+#[test]
+fn clearing_lets_the_next_reset_revive_it() {
+    let mut driver = driver();
+    die(&mut driver, r#"{"resets":1000000}"#);
+    assert!(!reset_works(&mut driver));
+    driver.device.clear();
+    assert!(driver.device.state().dead);
+    assert!(reset_works(&mut driver));
+    assert!(!driver.device.state().dead);
+}
+
+/// Objects for which the device writes to memory: returns where.
+fn objects(driver: &mut Driver) -> [u64; 4] {
+    let [eq, cq, writable, read_only] = [(); 4].map(|()| driver.world.map(1));
+    let create_eq = CreateEq {
+        depth: 256,
+        msix_vector: 1,
+        caps: CreateEqCaps {
+            entry_size_words: 4,
+        },
+        base_address: eq,
+        events: EqEvents { completion: true },
+    };
+    driver.execute(&create_eq).unwrap();
+    let uar = driver.execute(&AllocUar {}).unwrap().uar;
+    let create_cq = CreateCq {
+        caps_2: CqCaps2 {
+            cq_entry_size_words: 8,
+            set_src_addr: true,
+        },
+        sub_cq_depth: 64,
+        base_address: cq,
+        num_sub_cqs: 1,
+        uar,
+        ..Default::default()
+    };
+    driver.execute(&create_cq).unwrap();
+    let pd = driver.execute(&AllocPd {}).unwrap().pd;
+    for (page, local_write_enable) in [(writable, true), (read_only, false)] {
+        let mut command = RegMr {
+            pd,
+            mr_length: 4096,
+            flags: RegMrFlags {
+                phys_page_size_shift: 12,
+                mem_addr_phy_mode_en: false,
+            },
+            permissions: RegMrPermissions {
+                local_write_enable,
+                ..Default::default()
+            },
+            iova: 0x7f00_0000_0000,
+            ..Default::default()
+        };
+        command.set_page_list(PageList::Inline([page, 0, 0, 0]));
+        driver.execute(&command).unwrap();
+    }
+    [eq, cq, writable, read_only]
+}
+
+/// How many lines of a page have been written to.
+fn strays(driver: &mut Driver, page: u64) -> usize {
+    let lines = 0..4096 / 64;
+    let mut end = |line: u64| driver.world.read(page + line * 64 + 56) == STRAY;
+    lines.filter(|line| end(*line)).count()
+}
+
+#[test]
+fn it_may_go_on_writing_to_memory() {
+    let mut driver = driver();
+    let [eq, cq, writable, read_only] = objects(&mut driver);
+    let (acq, aenq) = (driver.acq.base, driver.aenq.base);
+    die(&mut driver, r#"{"silent":true,"resets":2,"dma":true}"#);
+    let run = |driver: &mut Driver, times: u32| {
+        for _ in 0..times {
+            let next = driver.run(Duration::from_millis(1));
+            assert!(next.is_some_and(|next| next > driver.now));
+        }
+    };
+    run(&mut driver, 10);
+    for (page, lines) in [
+        (eq, 64),
+        (cq, 32),
+        (writable, 64),
+        (read_only, 0),
+        (acq, 32),
+        (aenq, 16),
+    ] {
+        assert_eq!(strays(&mut driver, page), lines);
+    }
+    // It looks like nothing new.
+    assert!(driver.completion().is_none() && driver.event().is_none());
+    let state = driver.device.state();
+    assert!(state.stray_writes > 0);
+    assert_eq!((state.stray_writes_refused, state.dma_after_reset), (0, 0));
+
+    // A reset that fails does not end it, nor does memory that is gone.
+    assert!(!reset_works(&mut driver));
+    driver.world.write(cq, &[0; 4096]);
+    driver.world.unmap(writable);
+    run(&mut driver, 10);
+    assert_eq!(strays(&mut driver, cq), 32);
+    let state = driver.device.state();
+    assert!(state.dma_after_reset > 0 && state.stray_writes_refused > 0);
+    assert_eq!(state.protocol_errors, 0);
+
+    // One that revives it does.
+    assert!(reset_works(&mut driver));
+    driver.world.write(cq, &[0; 4096]);
+    assert_eq!(driver.run(SECOND), None);
+    assert_eq!(strays(&mut driver, cq), 0);
+    let before = driver.device.state().stray_writes;
+    driver.run(SECOND);
+    assert_eq!(driver.device.state().stray_writes, before);
+}
+
+#[test]
+fn its_work_at_a_time_is_bounded() {
+    let mut driver = driver();
+    objects(&mut driver);
+    die(&mut driver, r#"{"dma":true}"#);
+    driver.world.dma_bytes = 0;
+    driver.run(SECOND);
+    assert!((1..=512 * 8).contains(&driver.world.dma_bytes));
+    // Not before its time.
+    driver.world.dma_bytes = 0;
+    driver.run(Duration::ZERO);
+    assert_eq!(driver.world.dma_bytes, 0);
+}
+
+#[test]
+fn it_may_die_of_anything() {
+    let mut driver = driver();
+    let inject = |driver: &mut Driver, when: &str, skip: u32| {
+        let rule =
+            format!(r#"{{"when":{when},"then":{{"die":{{"resets":2}}}},"skip":{skip},"times":1}}"#);
+        driver.device.inject(serde_json::from_str(&rule).unwrap());
+    };
+    // Of a command, which it does not execute, nor those that come with it.
+    inject(&mut driver, r#"{"opcode":"ANY"}"#, 1);
+    for _ in 0..3 {
+        let mut entry = AllocPd {}.to_entry();
+        stamp(&mut entry, 7, driver.phase());
+        driver.put(&entry);
+    }
+    driver.ring();
+    assert!(driver.completion().is_some() && driver.completion().is_none());
+    assert_eq!(driver.device.state().resources.pd, 1);
+    assert!(driver.event().is_some() && driver.device.state().dead);
+
+    // Of a reset, which is the first of those that it takes.
+    driver.device.clear();
+    assert!(reset_works(&mut driver));
+    inject(&mut driver, r#"{"reset":true}"#, 0);
+    assert!(!reset_works(&mut driver));
+    assert!(reset_works(&mut driver));
+
+    // Of a register read, whose answer tells it.
+    driver.device.clear();
+    inject(&mut driver, r#"{"register":"DEV_STS"}"#, 1);
+    assert!(!driver.status().fatal_error);
+    assert!(driver.status().fatal_error);
+    assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn deaths_that_make_no_sense() {
+    for (json, part) in [
+        (r#"{"resets":0}"#, "nonzero"),
+        (r#"{"how":"slowly"}"#, "never_starts"),
+        (r#"{"loud":true}"#, "unknown field"),
+    ] {
+        let error = serde_json::from_str::<Death>(json).expect_err(json);
+        assert!(error.to_string().contains(part), "{json}: {error}");
+    }
+}
