@@ -76,6 +76,15 @@ class Guest(unittest.TestCase):
         answers = ['{"status": "running", "running": true}', "{}"]
         self.assertEqual(result.stdout.splitlines(), [*answers, "01:00.0 02:00.0", "02:00.0", "01:00.0 02:00.0"], result.stderr)
 
+    def test_a_device_is_pulled_out_and_plugged_in(self):
+        # Twice, as what was pulled out stays in QEMU.
+        seen = "{ lspci -d 1d0f: | cut -d ' ' -f 1 | xargs; }"
+        settle = f"for i in $(seq 100); do [ \"$({seen})\" != \"$before\" ] && break; sleep 0.1; done; {seen}"
+        pull = "/efa-rs/tests/kselftest/emu '{\"command\":\"unplug\"}'; /efa-rs/tools/guest/monitor.py pull 0"
+        steps = [f"before=$({seen}); {step}; {settle}" for step in (pull, "/efa-rs/tools/guest/monitor.py plug 0")]
+        result = vm("--hotplug", "--device", "profile=efa2", "--device", "profile=efa3", "; ".join(steps * 2))
+        self.assertEqual(result.stdout.splitlines(), ['{"ok":{}}', "02:00.0", "01:00.0 02:00.0"] * 2, result.stderr)
+
     def test_the_monitor_needs_its_port(self):
         result = vm("/efa-rs/tools/guest/monitor.py '{\"execute\":\"query-status\"}'")
         text = "There is no port /dev/virtio-ports/qemu.monitor: this is no guest of tools/vm --hotplug.\n"

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""usage: monitor REQUEST...
+"""usage: monitor.py pull|plug NUMBER
+       monitor.py REQUEST...
 
-Has the guest's QEMU do what requests of QMP ask for, such as '{"execute":"query-status"}', and prints what each returns.
-For guests of tools/vm --hotplug, which have QEMU's monitor as a port.
+Pulls a device out of its slot, whether or not the guest wants to let it go, and plugs it in again; or has QEMU do what requests
+of QMP ask for, such as '{"execute":"query-status"}', and prints what each returns. For guests of tools/vm --hotplug.
 """
 
 import json
@@ -14,6 +15,8 @@ import time
 from pathlib import Path
 
 PORT = Path("/dev/virtio-ports/qemu.monitor")
+# A line for each slot, with what makes its device.
+SLOTS = Path(f"/run/efa-rs/guest{os.environ.get('EFA_GUEST', '0')}/slots")
 # Seconds that QEMU may take to answer: far more than it does.
 TIMEOUT = 30
 
@@ -65,14 +68,42 @@ class Monitor:
                 raise Refused(f"{command}: {message['error']['desc']}")
             return message["return"]
 
+    def pull(self, number):
+        """Pulls a device out of its slot, whether or not the guest wants to let it go.
 
-def main(requests):
-    if not requests:
-        sys.exit(__doc__.strip())
+        Before, the emulator has to be told to unplug it, which is what ends its DMA.
+        """
+        self.replace(number, "empty", driver="pci-testdev")
+
+    def plug(self, number):
+        """Plugs a device into the slot that it was pulled out of. It comes from the emulator as after power on."""
+        self.replace(number, "efa", **json.loads(SLOTS.read_text().splitlines()[number]))
+
+    def replace(self, number, kind, **device):
+        """Puts another device in a slot at once.
+
+        QEMU can't delete vfio-user devices without aborting: those that are not in their slots any more stay behind, unrealized. Nor
+        does it tell the guest of a slot that was left, but only of one that something new is in: an empty one has a device in it that
+        has no driver.
+        """
+        names = [child["name"] for child in self.execute("qom-list", path="/machine/peripheral")]
+        in_slot = [name for name in names if name.split("-")[0] in (f"efa{number}", f"empty{number}")]
+        for name in in_slot:
+            path = f"/machine/peripheral/{name}"
+            if self.execute("qom-get", path=path, property="realized"):
+                self.execute("qom-set", path=path, property="realized", value=False)
+        self.execute("device_add", **{**device, "id": f"{kind}{number}-{len(in_slot)}", "bus": f"port{number}"})
+
+
+def main(arguments):
     try:
         with Monitor() as monitor:
-            for request in map(json.loads, requests):
-                print(json.dumps(monitor.execute(request["execute"], **request.get("arguments", {}))))
+            match arguments:
+                case ["pull" | "plug" as what, number]:
+                    getattr(monitor, what)(int(number))
+                case _:
+                    for request in map(json.loads, arguments):
+                        print(json.dumps(monitor.execute(request["execute"], **request.get("arguments", {}))))
     except FileNotFoundError:
         sys.exit(f"There is no port {PORT}: this is no guest of tools/vm --hotplug.")
     except (OSError, ValueError, KeyError, Refused) as error:
@@ -80,4 +111,4 @@ def main(requests):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1:] or sys.exit(__doc__.strip()))

@@ -81,6 +81,14 @@ enum Request {
         #[serde(default)]
         dma: bool,
     },
+    Unplug {
+        #[serde(default)]
+        device: usize,
+    },
+    Plug {
+        #[serde(default)]
+        device: usize,
+    },
     Clear {
         #[serde(default)]
         device: usize,
@@ -213,7 +221,20 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
                 how,
                 dma,
             };
-            function(device)?.with(|device, host, now| device.die(host, now, death));
+            function(device)?.with(|device, host, now| {
+                if !device.is_plugged() {
+                    return Err("a device that is unplugged can't die: plug it in first".into());
+                }
+                device.die(host, now, death);
+                Ok(json!({}))
+            })
+        }
+        Request::Unplug { device } => {
+            function(device)?.unplug();
+            Ok(json!({}))
+        }
+        Request::Plug { device } => {
+            function(device)?.plug();
             Ok(json!({}))
         }
         Request::Clear { device } => {

@@ -136,7 +136,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         })?;
     }
     spawn("fabric".into(), move || fabric.run_timer())?;
-    for (index, mut server) in servers.into_iter().enumerate() {
+    for (index, server) in servers.into_iter().enumerate() {
         let sockets = Arc::clone(&sockets);
         let work = move || sockets.fail(&format!("device {index} is lost: {}", server.run()));
         spawn(format!("device {index}"), work)?;

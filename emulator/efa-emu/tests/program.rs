@@ -219,6 +219,20 @@ fn a_device_dies() {
 }
 
 #[test]
+fn a_device_is_pulled_out_and_plugged_in() {
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    let plugged =
+        |control: &mut Control| control.ok(&json!({"command": "state"}))["plugged"].take();
+    control.ok(&json!({"command": "unplug"}));
+    assert_eq!(plugged(&mut control), json!(false));
+    let error = control.error(b"{\"command\":\"die\"}");
+    assert!(error.contains("plug it in first"), "{error}");
+    control.ok(&json!({"command": "plug"}));
+    assert_eq!(plugged(&mut control), json!(true));
+}
+
+#[test]
 fn bad_requests_are_answered_by_an_error() {
     let emulator = Emulator::start(&[]);
     let mut control = emulator.control();

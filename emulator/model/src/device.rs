@@ -24,7 +24,8 @@ use efa_hw::{
 
 use crate::{
     Arrival, Config, Counters, DmaError, Host, Landing, Overrides, Payload, ProtocolError, QpId,
-    Queue, QueueError, Refusal, Request, Rule, RuleId, Segment, State, TraceEvent, TransportEvent,
+    Queue, QueueError, Refusal, Request, Rule, RuleId, Segment, State, Then, TraceEvent,
+    TransportEvent,
     admin_queue::{AdminQueue, Pending},
     aenq::Aenq,
     bars::{Bars, Doorbell},
@@ -64,6 +65,8 @@ pub struct Device {
     aenq: Aenq,
     interrupts: Interrupts,
     fatal_error: bool,
+    /// Whether it is in its slot.
+    plugged: bool,
     /// If it has died.
     dead: Option<Dead>,
     stray_writes: StrayWrites,
@@ -127,6 +130,7 @@ impl Device {
             aenq: Aenq::default(),
             interrupts: Interrupts::default(),
             fatal_error: false,
+            plugged: true,
             dead: None,
             stray_writes: StrayWrites::default(),
             faults: Faults::default(),
@@ -159,6 +163,9 @@ impl Device {
 
     /// Writes a register in BAR 0.
     pub fn write_register(&mut self, host: &mut dyn Host, now: Duration, offset: u64, value: u32) {
+        if !self.plugged {
+            return;
+        }
         let register = u16::try_from(offset)
             .ok()
             .and_then(|offset| Register::try_from(offset).ok());
@@ -346,7 +353,8 @@ impl Device {
             ready: self.firmware.attributes.ready,
             resets: self.resets.iter().cloned().collect(),
             fatal_error: self.fatal_error,
-            dead: !self.is_alive(),
+            plugged: self.plugged,
+            dead: self.dead.is_some(),
             stray_writes: self.stray_writes.done,
             stray_writes_refused: self.stray_writes.refused,
             dma_after_reset: self.stray_writes.after_reset,
@@ -580,8 +588,9 @@ impl Device {
         match (control.dev_reset, control.aq_restart, self.reset) {
             (true, false, _) => {
                 let fault = self.faults.hit(Occasion::Reset).unwrap_or_default();
-                if let Some(death) = fault.die {
-                    self.die(host, now, death);
+                self.suffer(host, now, Some(&fault));
+                if !self.plugged {
+                    return;
                 }
                 if fault.with_event {
                     self.post_event(host, now, AenqGroup::KeepAlive.into(), 0);
@@ -648,9 +657,7 @@ impl Device {
         let fault = register
             .and_then(|register| self.faults.hit(Occasion::Register(register)))
             .unwrap_or_default();
-        if let Some(death) = fault.die {
-            self.die(host, now, death);
-        }
+        self.suffer(host, now, Some(&fault));
         let reg_val = match register {
             Some(register) => fault
                 .value
@@ -662,9 +669,9 @@ impl Device {
         };
         host.trace(&TraceEvent::RegisterRead {
             offset: reg_off,
-            value: (!fault.silence).then_some(reg_val),
+            value: (!fault.silence && self.plugged).then_some(reg_val),
         });
-        if fault.silence {
+        if fault.silence || !self.plugged {
             return;
         }
         let response = ReadlessResponse {
@@ -710,7 +717,7 @@ impl Device {
                 .admin
                 .submission
                 .as_mut()
-                .filter(|_| self.dead.is_none())
+                .filter(|_| self.plugged && self.dead.is_none())
             else {
                 return;
             };
@@ -728,7 +735,7 @@ impl Device {
     /// Executes a command; it completes now or later.
     fn execute(&mut self, host: &mut dyn Host, now: Duration, command: AqEntry) {
         let fault = self.faults.hit(occasion(&command));
-        if let Some(death) = fault.as_ref().and_then(|fault| fault.die) {
+        if fault.as_ref().is_some_and(Then::is_fatal) {
             let in_flight = self.admin.state().in_flight + 1;
             host.trace(&TraceEvent::Command {
                 command,
@@ -736,7 +743,7 @@ impl Device {
                 in_flight,
                 injected: true,
             });
-            self.die(host, now, death);
+            self.suffer(host, now, fault.as_ref());
             return;
         }
         let injected = fault

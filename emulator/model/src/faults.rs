@@ -83,6 +83,8 @@ pub struct Then {
     pub with_event: bool,
     /// The device dies first: it does not execute the command, answers the register read, or has one reset less to go.
     pub die: Option<Death>,
+    /// The device is pulled out of its slot first.
+    pub unplug: bool,
 }
 
 impl Then {
@@ -104,6 +106,12 @@ impl Then {
         self.never_ends |= other.never_ends;
         self.with_event |= other.with_event;
         self.die = other.die.or(self.die);
+        self.unplug |= other.unplug;
+    }
+
+    /// Whether the device can't carry out anything then.
+    pub(crate) fn is_fatal(&self) -> bool {
+        self.die.is_some() || self.unplug
     }
 
     /// Names what does not fit a condition.

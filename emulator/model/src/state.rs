@@ -14,6 +14,8 @@ pub struct State {
     pub resets: Vec<String>,
     /// Whether it has reported a fatal error since the last reset.
     pub fatal_error: bool,
+    /// Whether it is in its slot.
+    pub plugged: bool,
     /// Whether it is [dead](crate::Death).
     pub dead: bool,
     /// What dead devices wrote to memory, ever.

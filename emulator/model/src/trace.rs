@@ -56,6 +56,10 @@ pub enum TraceEvent {
         /// Whether it told nobody.
         silent: bool,
     },
+    /// The device was pulled out of its slot.
+    Unplugged,
+    /// The device was plugged in again.
+    Plugged,
     /// The driver did what a correct driver never does.
     ProtocolError(ProtocolError),
 }
@@ -131,6 +135,8 @@ impl Display for TraceEvent {
             }
             Self::Death { silent: false } => f.write_str("dies"),
             Self::Death { silent: true } => f.write_str("dies silently"),
+            Self::Unplugged => f.write_str("unplugged"),
+            Self::Plugged => f.write_str("plugged"),
             Self::ProtocolError(error) => write!(f, "protocol error: {error}"),
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Devices that die, and what revives them.
+//! Devices that die, and what revives them; and devices that are pulled out.
 
 mod mock;
 
@@ -309,6 +309,52 @@ fn it_may_die_of_anything() {
     assert!(!driver.status().fatal_error);
     assert!(driver.status().fatal_error);
     assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn it_may_be_pulled_out_at_any_step() {
+    for (when, works) in [
+        (r#"{"opcode":"ALLOC_PD"}"#, true),
+        (r#"{"register":"VERSION"}"#, true),
+        (r#"{"reset":true}"#, false),
+    ] {
+        let mut driver = driver();
+        let rule = format!(r#"{{"when":{when},"then":{{"unplug":true}},"times":1}}"#);
+        driver.device.inject(serde_json::from_str(&rule).unwrap());
+        assert!(driver.read_raw(Register::DevSts.into()).is_some());
+        driver.submit(&AllocUar {});
+        if works {
+            driver.submit(&AllocPd {});
+            driver.read_raw(Register::Version.into());
+        } else {
+            driver.start_reset(ResetReason::Normal);
+            driver.set_response_address();
+        }
+        let state = driver.device.state();
+        assert!(!state.plugged && !state.dead, "{when}");
+        assert_eq!(state.resources, Default::default());
+        assert!(driver.read_raw(Register::DevSts.into()).is_none());
+        // Not even this reaches it.
+        die(&mut driver, "{}");
+        driver.world.dma_bytes = 0;
+        driver.world.take_interrupts();
+        driver.submit(&AllocUar {});
+        driver.start_reset(ResetReason::Normal);
+        let now = driver.now;
+        driver
+            .device
+            .post_event(&mut driver.world, now, AenqGroup::Warning.into(), 0);
+        assert_eq!(driver.run(SECOND), None);
+        // What the driver itself did.
+        assert_eq!(driver.world.dma_bytes, 64);
+        assert!(driver.world.take_interrupts().is_empty());
+        assert_eq!(driver.device.state().protocol_errors, 0);
+
+        driver.device.plug(&mut driver.world);
+        driver.reset(ResetReason::Normal);
+        driver.set_up();
+        assert!(driver.execute(&AllocPd {}).is_ok());
+    }
 }
 
 #[test]

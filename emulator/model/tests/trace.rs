@@ -304,6 +304,8 @@ fn what_else_happens() {
         };
         driver.device.die(&mut driver.world, now, death);
     }
+    driver.device.unplug(&mut driver.world);
+    driver.device.plug(&mut driver.world);
     driver.start_reset(ResetReason::AdminTimeout);
     assert_eq!(
         driver.world.trace,
@@ -317,6 +319,8 @@ fn what_else_happens() {
             "aenq FATAL_ERROR syndrome=0",
             "dies",
             "dies silently",
+            "unplugged",
+            "plugged",
             "reset ADMIN_TO",
         ]
     );

@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     bar::{Bar, Bars},
-    config_space::MAX_MSIX_VECTORS,
+    config_space::{ConfigSpace, MAX_MSIX_VECTORS},
     dma::DmaTable,
     llq::Llq,
     msix::Vectors,
@@ -26,6 +26,13 @@ const PROMPT: u32 = 16;
 /// Packets that are moved before others may work on the devices.
 const BATCH: u32 = 32;
 
+/// How long to wait before looking again whether a VMM can have a function: a rule may unplug it at any time.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A connection of a VMM to a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VmmId(u64);
+
 /// Is told of what the device does, with the time since the program started.
 pub type Tracer = Box<dyn FnMut(Duration, &TraceEvent) + Send>;
 
@@ -36,6 +43,7 @@ pub type Tracer = Box<dyn FnMut(Duration, &TraceEvent) + Send>;
 pub struct Fabric {
     state: Mutex<State>,
     due_changed: Condvar,
+    vacated: Condvar,
     start: Instant,
 }
 
@@ -49,7 +57,7 @@ struct State {
 
 /// One device and its link to the guest.
 pub struct Function {
-    pub(crate) device_id: u16,
+    device_id: u16,
     pub(crate) bars: Bars,
     pub(crate) msix_vectors: u16,
     pub(crate) llq: Arc<Llq>,
@@ -61,8 +69,12 @@ pub struct Function {
 pub(crate) struct Link {
     pub(crate) dma: DmaTable,
     pub(crate) vectors: Vectors,
-    pub(crate) bus_master: bool,
-    llq: Arc<Llq>,
+    pub(crate) config: ConfigSpace,
+    pub(crate) llq: Arc<Llq>,
+    /// The VMM that has the function, if any has.
+    vmm: Option<VmmId>,
+    /// How many VMMs have had it.
+    vmms: u64,
     tracer: Tracer,
     start: Instant,
 }
@@ -78,6 +90,7 @@ impl Fabric {
                 due: None,
             }),
             due_changed: Condvar::new(),
+            vacated: Condvar::new(),
             start,
         }
     }
@@ -212,8 +225,10 @@ impl Function {
         let link = Link {
             dma: DmaTable::default(),
             vectors: Vectors::new(msix_vectors),
-            bus_master: false,
+            config: ConfigSpace::new(device_id, bars, msix_vectors),
             llq: Arc::clone(&llq),
+            vmm: None,
+            vmms: 0,
             tracer,
             start: fabric.start,
         };
@@ -234,27 +249,76 @@ impl Function {
             .with(self.port, |device, link, now| work(device, link, now))
     }
 
-    /// Works on the link to the guest.
-    pub(crate) fn with_link<R>(&self, work: impl FnOnce(&mut Link) -> R) -> R {
-        self.fabric.state.lock().cluster.with_guest(self.port, work)
+    /// Pulls the device out of its slot: no access reaches it any more, and it makes none. Another VMM can have it then, in
+    /// whose slot it is plugged in.
+    pub fn unplug(&self) {
+        self.with(|device, host, _| device.unplug(host));
+        self.fabric.vacated.notify_all();
     }
 
-    /// The reset of a PCI function: it stays connected to the guest.
-    pub(crate) fn reset(&self) {
+    /// Plugs the device into the slot that it was pulled out of. It is as after power on.
+    pub fn plug(&self) {
         self.fabric.with(self.port, |device, link, _| {
-            link.bus_master = false;
-            device.reset();
+            if !device.is_plugged() {
+                link.forget();
+                device.plug(link);
+            }
         });
     }
 
-    /// Forgets the guest, and what the device knew of it.
-    pub(crate) fn disconnect(&self) {
-        self.fabric.with(self.port, |device, link, _| {
-            link.bus_master = false;
-            link.dma.clear();
-            link.vectors.clear();
+    /// Waits until a new VMM can have the function, which is as after power on then.
+    pub(crate) fn claim(&self) -> VmmId {
+        loop {
+            let claimed = self.fabric.with(self.port, |device, link, _| {
+                if link.vmm.is_some() && device.is_plugged() {
+                    return None;
+                }
+                link.vmms += 1;
+                link.serve(Some(VmmId(link.vmms)));
+                device.plug(link);
+                device.power_on();
+                link.vmm
+            });
+            match claimed {
+                Some(vmm) => return vmm,
+                None => {
+                    let mut state = self.fabric.state.lock();
+                    self.fabric.vacated.wait_for(&mut state, LOOK_AGAIN);
+                }
+            }
+        }
+    }
+
+    /// Forgets a VMM, and what the device knew of its guest.
+    pub(crate) fn release(&self, vmm: VmmId) {
+        self.of(vmm, |device, link, _| {
+            link.serve(None);
             device.power_on();
         });
+        self.fabric.vacated.notify_all();
+    }
+
+    /// Works for a VMM, if it still has the function.
+    pub(crate) fn of<R>(
+        &self,
+        vmm: VmmId,
+        work: impl FnOnce(&mut Device, &mut Link, Duration) -> R,
+    ) -> Option<R> {
+        self.fabric.with(self.port, |device, link, now| {
+            (link.vmm == Some(vmm)).then(|| work(device, link, now))
+        })
+    }
+
+    /// Does what the guest of a VMM wants, if the device is in its slot.
+    pub(crate) fn access<R>(
+        &self,
+        vmm: VmmId,
+        work: impl FnOnce(&mut Device, &mut Link, Duration) -> R,
+    ) -> Option<R> {
+        self.of(vmm, |device, link, now| {
+            device.is_plugged().then(|| work(device, link, now))
+        })
+        .flatten()
     }
 }
 
@@ -306,7 +370,7 @@ impl Host for Link {
 
     fn interrupt(&mut self, vector: u16) {
         // A message signalled interrupt is a write to memory.
-        if self.bus_master {
+        if self.config.bus_master() {
             self.vectors.signal(vector);
         }
     }
@@ -317,9 +381,25 @@ impl Host for Link {
 }
 
 impl Link {
+    /// Forgets the VMM that had the function, for another one or none.
+    fn serve(&mut self, vmm: Option<VmmId>) {
+        self.vmm = vmm;
+        self.dma.clear();
+        self.vectors.clear();
+        self.forget();
+    }
+
+    /// What a reset of the function does, but for the device.
+    pub(crate) fn forget(&mut self) {
+        self.config.reset();
+        if let Err(error) = self.llq.clear() {
+            tracing::error!(%error, "the send queues of another guest cannot be cleared");
+        }
+    }
+
     /// A function may access memory only if the driver lets it.
     fn check_bus_master(&self, address: u64, length: usize) -> Result<(), DmaError> {
-        if self.bus_master {
+        if self.config.bus_master() {
             Ok(())
         } else {
             Err(DmaError { address, length })

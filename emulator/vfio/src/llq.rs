@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsRawFd, RawFd},
 };
 
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 /// Memory of the device.
@@ -29,6 +29,16 @@ impl Llq {
         let memory = MmapRegion::from_file(FileOffset::new(file.try_clone()?, 0), size)
             .map_err(io::Error::other)?;
         Ok(Self { file, memory })
+    }
+
+    /// Makes all of it zero, for those that have mapped it, too.
+    ///
+    /// # Errors
+    ///
+    /// The file can't be changed.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(&self.file, flags, 0, self.memory.size() as u64)?)
     }
 
     /// A part of it, if it is not beyond the end.

@@ -6,7 +6,11 @@ use std::{
     fs::File,
     io,
     os::{fd::OwnedFd, unix::net::UnixListener},
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{Sender, channel},
+    },
+    thread,
 };
 
 use vfio_bindings::bindings::vfio::{
@@ -19,15 +23,23 @@ use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, ServerBackend, ServerRegion
 
 use crate::{
     bar::{Bar, Bars},
-    config_space::{self, ConfigSpace},
-    function::Function,
+    config_space,
+    function::{Function, VmmId},
     llq::Llq,
 };
 
-/// Serves one function to one VMM at a time.
+/// Serves one function to VMMs, of which one at a time has it.
 pub struct Server {
-    transport: vfio_user::Server,
-    backend: Backend,
+    transport: Arc<vfio_user::Server>,
+    function: Arc<Function>,
+}
+
+/// Why a thread does not wait for a VMM any more.
+enum End {
+    /// One has connected, or was gone before it wanted anything.
+    Served,
+    /// None can connect.
+    Failed(vfio_user::Error),
 }
 
 impl Server {
@@ -37,29 +49,53 @@ impl Server {
         let irqs = irqs(function.msix_vectors);
         let transport =
             vfio_user::Server::from_owned_fd(OwnedFd::from(listener), true, irqs, regions);
-        let config_space =
-            ConfigSpace::new(function.device_id, function.bars, function.msix_vectors);
         Self {
-            transport,
-            backend: Backend {
-                function,
-                config_space,
-            },
+            transport: Arc::new(transport),
+            function,
         }
     }
 
-    /// Serves one VMM after the other. When one disconnects, the function is as after power on for the next.
+    /// Serves VMMs. One that connects gets the function when no other has it, or when it was pulled out of the other one's
+    /// slot; it is as after power on.
     ///
-    /// Returns only if no VMM can connect any more; it needs a thread of its own.
-    pub fn run(&mut self) -> vfio_user::Error {
+    /// Returns only if no VMM can connect any more; it needs a thread of its own, and starts one for each VMM.
+    pub fn run(&self) -> vfio_user::Error {
+        let (sender, ends) = channel();
+        let name = thread::current().name().unwrap_or("VMM").to_owned();
         loop {
-            let end = self.transport.run(&mut self.backend);
-            self.backend.power_off();
-            match end {
-                Ok(()) => tracing::info!("the VMM has disconnected"),
-                Err(error @ vfio_user::Error::SocketAccept(_)) => return error,
-                Err(error) => tracing::warn!(%error, "the connection to the VMM has ended"),
+            let (transport, function) = (Arc::clone(&self.transport), Arc::clone(&self.function));
+            let ended = sender.clone();
+            let waiting = thread::Builder::new().name(name.clone());
+            if let Err(error) = waiting.spawn(move || serve(&transport, function, ended)) {
+                return vfio_user::Error::SocketAccept(error);
             }
+            // There always is a sender: this one's.
+            if let Ok(End::Failed(error)) = ends.recv() {
+                return error;
+            }
+        }
+    }
+}
+
+/// Serves the next VMM that connects.
+fn serve(transport: &vfio_user::Server, function: Arc<Function>, ended: Sender<End>) {
+    let mut backend = Backend {
+        function,
+        vmm: None,
+        ended,
+    };
+    match transport.run(&mut backend) {
+        Ok(()) => tracing::info!("the VMM has disconnected"),
+        Err(error @ vfio_user::Error::SocketAccept(_)) => {
+            let _ = backend.ended.send(End::Failed(error));
+            return;
+        }
+        Err(error) => tracing::warn!(%error, "the connection to the VMM has ended"),
+    }
+    match backend.vmm {
+        Some(vmm) => backend.function.release(vmm),
+        None => {
+            let _ = backend.ended.send(End::Served);
         }
     }
 }
@@ -121,34 +157,42 @@ fn irqs(msix_vectors: u16) -> Vec<IrqInfo> {
 
 struct Backend {
     function: Arc<Function>,
-    config_space: ConfigSpace,
+    /// The VMM that it serves, from when that has wanted something.
+    vmm: Option<VmmId>,
+    ended: Sender<End>,
 }
 
 impl Backend {
-    fn function_reset(&mut self) {
-        self.config_space.reset();
-        self.function.reset();
-    }
-
-    fn power_off(&mut self) {
-        self.config_space.reset();
-        self.function.disconnect();
+    /// The VMM that it serves. The first time, this waits until it can have the function.
+    fn vmm(&mut self) -> VmmId {
+        if let Some(vmm) = self.vmm {
+            return vmm;
+        }
+        let vmm = self.function.claim();
+        self.vmm = Some(vmm);
+        // The main thread is gone only when the program ends.
+        let _ = self.ended.send(End::Served);
+        vmm
     }
 
     fn write_config_space(&mut self, offset: u64, data: &[u8]) {
-        if self.config_space.write(offset, data) {
-            self.function_reset();
-        } else {
-            let bus_master = self.config_space.bus_master();
-            self.function.with_link(|link| link.bus_master = bus_master);
-        }
+        let vmm = self.vmm();
+        self.function.access(vmm, |device, link, _| {
+            if link.config.write(offset, data) {
+                link.forget();
+                device.reset();
+            }
+        });
     }
 
     fn write_bar(&mut self, bar: Bar, offset: u64, data: &[u8]) {
+        let vmm = self.vmm();
         if bar == Bar::Llq {
-            if let Some(slice) = self.function.llq.slice(offset, data.len()) {
-                slice.copy_from(data);
-            }
+            self.function.access(vmm, |_, link, _| {
+                if let Some(slice) = link.llq.slice(offset, data.len()) {
+                    slice.copy_from(data);
+                }
+            });
             return;
         }
         // Registers are four bytes wide. One write of eight bytes is two of them, in ascending order.
@@ -164,14 +208,14 @@ impl Backend {
             return;
         }
         let end = self.function.bars.size(bar);
-        self.function.with(|device, host, now| {
+        self.function.access(vmm, |device, link, now| {
             for (offset, value) in (offset..end).step_by(4).zip(values) {
                 let value = value
                     .iter()
                     .rfold(0, |high, byte| (high << 8) | u32::from(*byte));
                 match bar {
-                    Bar::Registers => device.write_register(host, now, offset, value),
-                    _ => device.write_doorbell(host, offset, value),
+                    Bar::Registers => device.write_register(link, now, offset, value),
+                    _ => device.write_doorbell(link, offset, value),
                 }
             }
         });
@@ -179,17 +223,22 @@ impl Backend {
 }
 
 // As on a PCI bus, no access of a region fails: reads of what does not exist are all ones, and writes are dropped.
-// A write is posted: an error would be a reply that QEMU does not expect.
+// A write is posted: an error would be a reply that QEMU does not expect. What a VMM wants that does not have the function
+// any more, as it was pulled out of its slot and has gone to another one, is likewise done to nothing.
 impl ServerBackend for Backend {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        let vmm = self.vmm();
         data.fill(0xff);
-        if region == VFIO_PCI_CONFIG_REGION_INDEX {
-            self.config_space.read(offset, data);
-        } else if self.function.bars.at(region) == Some(Bar::Llq) {
-            if let Some(slice) = self.function.llq.slice(offset, data.len()) {
-                slice.copy_to(data);
+        let bar = self.function.bars.at(region);
+        self.function.access(vmm, |_, link, _| {
+            if region == VFIO_PCI_CONFIG_REGION_INDEX {
+                link.config.read(offset, data);
+            } else if bar == Some(Bar::Llq) {
+                if let Some(slice) = link.llq.slice(offset, data.len()) {
+                    slice.copy_to(data);
+                }
             }
-        }
+        });
         Ok(())
     }
 
@@ -211,24 +260,33 @@ impl ServerBackend for Backend {
         fd: Option<File>,
     ) -> io::Result<()> {
         tracing::debug!(address, size, ?flags, shared = fd.is_some(), "map DMA");
-        self.function
-            .with_link(|link| link.dma.map(flags, offset, address, size, fd))
+        let vmm = self.vmm();
+        let mapped = self.function.of(vmm, |_, link, _| {
+            link.dma.map(flags, offset, address, size, fd)
+        });
+        mapped.unwrap_or(Ok(()))
     }
 
     fn dma_unmap(&mut self, flags: DmaUnmapFlags, address: u64, size: u64) -> io::Result<()> {
         tracing::debug!(address, size, ?flags, "unmap DMA");
-        self.function.with_link(|link| {
+        let vmm = self.vmm();
+        let unmapped = self.function.of(vmm, |_, link, _| {
             if flags.contains(DmaUnmapFlags::UNMAP_ALL) {
                 link.dma.clear();
                 return Ok(());
             }
             link.dma.unmap(address, size)
-        })
+        });
+        unmapped.unwrap_or(Ok(()))
     }
 
     fn reset(&mut self) -> io::Result<()> {
         tracing::debug!("function reset");
-        self.function_reset();
+        let vmm = self.vmm();
+        self.function.access(vmm, |device, link, _| {
+            link.forget();
+            device.reset();
+        });
         Ok(())
     }
 
@@ -254,7 +312,10 @@ impl ServerBackend for Backend {
                 "the function has MSI-X interrupts only",
             ));
         }
-        self.function
-            .with_link(|link| link.vectors.set(flags, start, count, fds))
+        let vmm = self.vmm();
+        let set = self
+            .function
+            .of(vmm, |_, link, _| link.vectors.set(flags, start, count, fds));
+        set.unwrap_or(Ok(()))
     }
 }

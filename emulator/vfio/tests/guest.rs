@@ -6,6 +6,7 @@ use std::{
     fs::File,
     io::Read,
     os::fd::{AsRawFd, RawFd},
+    path::Path,
     sync::{
         Arc,
         mpsc::{Receiver, channel},
@@ -77,7 +78,7 @@ impl Machine {
         let fabric = Arc::new(Fabric::new(Settings::default(), 1, 0, Instant::now()));
         let function = Arc::new(Function::new(&fabric, config, missing, tracer).unwrap());
         let listener = listen(&folder.path().join("socket")).unwrap();
-        let mut server = Server::new(listener, Arc::clone(&function));
+        let server = Server::new(listener, Arc::clone(&function));
         thread::spawn(move || panic!("the server has ended: {}", server.run()));
         thread::spawn(move || fabric.run_timer());
         Self {
@@ -92,19 +93,7 @@ impl Machine {
     }
 
     fn connect(&self) -> Guest {
-        let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
-        ram.set_len(RAM_SIZE).unwrap();
-        let memory = FileOffset::new(ram.try_clone().unwrap(), 0);
-        let memory = MmapRegion::from_file(memory, RAM_SIZE as usize).unwrap();
-        let client = Client::new(&self.folder.path().join("socket")).unwrap();
-        Guest {
-            client,
-            ram,
-            memory,
-            request: 0,
-            producer: 0,
-            consumer: 0,
-        }
+        Guest::connect(&self.folder.path().join("socket"))
     }
 }
 
@@ -118,11 +107,32 @@ struct Guest {
 }
 
 impl Guest {
+    fn connect(socket: &Path) -> Self {
+        let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
+        ram.set_len(RAM_SIZE).unwrap();
+        let memory = FileOffset::new(ram.try_clone().unwrap(), 0);
+        let memory = MmapRegion::from_file(memory, RAM_SIZE as usize).unwrap();
+        let client = Client::new(socket).unwrap();
+        Self {
+            client,
+            ram,
+            memory,
+            request: 0,
+            producer: 0,
+            consumer: 0,
+        }
+    }
+
     /// What firmware and a driver do before they talk to the device.
     fn power_on(&mut self) {
         self.client
             .dma_map(0, RAM, RAM_SIZE, self.ram.as_raw_fd())
             .unwrap();
+        self.power_on_again();
+    }
+
+    /// The same with memory that is mapped already.
+    fn power_on_again(&mut self) {
         self.enable(MEMORY_AND_BUS_MASTER);
         self.write(Register::MmioRespHi, 0);
         self.write(Register::MmioRespLo, (RAM + RESPONSE) as u32);
@@ -407,6 +417,7 @@ fn registers_are_not_read_by_mmio() {
 fn send_queues_are_shared_memory() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
+    guest.power_on();
     let region = guest.client.region(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
     let file = region.file_offset.as_ref().expect("no shared memory");
     let file = FileOffset::new(file.file().try_clone().unwrap(), 0);
@@ -471,9 +482,10 @@ fn the_next_guest_finds_a_fresh_device() {
     first.client.shutdown().unwrap();
     drop(first);
 
+    // It waits until the first is gone.
     let mut second = machine.connect();
-    assert_eq!(machine.state().resources.pd, 0);
     assert_eq!(second.command(), 0);
+    assert_eq!(machine.state().resources.pd, 0);
     second.power_on();
     second.reset();
 }
@@ -498,6 +510,132 @@ fn a_function_reset_keeps_what_the_monitor_mapped() {
     guest.write(Register::MmioRespHi, 0);
     guest.write(Register::MmioRespLo, (RAM + RESPONSE) as u32);
     assert!(guest.status().ready);
+}
+
+#[test]
+fn a_function_reset_ends_all_that_the_device_does() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    guest.power_on();
+    guest.reset();
+    guest.start_queues();
+    let rule = serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":20}}"#);
+    machine
+        .function
+        .with(|device, _, _| device.inject(rule.unwrap()));
+    for _ in 0..3 {
+        guest.submit(&AllocPd::default());
+    }
+    let llq = VFIO_PCI_BAR2_REGION_INDEX;
+    guest.client.region_write(llq, 0x1000, b"secret").unwrap();
+    guest.client.reset().unwrap();
+    // Also if the driver lets it access memory again.
+    guest.enable(MEMORY_AND_BUS_MASTER);
+    guest.store(ACQ, &[0; 64 * DEPTH as usize]);
+    thread::sleep(Duration::from_millis(60));
+    assert_eq!(guest.load(ACQ), [0; 64 * DEPTH as usize]);
+    let mut found = [0xff; 6];
+    guest.client.region_read(llq, 0x1000, &mut found).unwrap();
+    assert_eq!(found, [0; 6]);
+    assert_eq!(machine.state().admin.in_flight, 0);
+}
+
+#[test]
+fn a_device_that_is_pulled_out_is_gone() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    guest.power_on();
+    guest.reset();
+    guest.start_queues();
+    guest.submit(&AllocPd::default());
+    guest.completion().unwrap();
+    let interrupt = Interrupt::new();
+    guest.set_vector(0, &[interrupt.0.as_raw_fd()]);
+    machine.function.unplug();
+    let state = machine.state();
+    assert!(!state.plugged);
+    assert_eq!(state.resources.pd, 0);
+
+    // No access does anything.
+    for region in [
+        VFIO_PCI_CONFIG_REGION_INDEX,
+        VFIO_PCI_BAR0_REGION_INDEX,
+        VFIO_PCI_BAR2_REGION_INDEX,
+        VFIO_PCI_BAR4_REGION_INDEX,
+    ] {
+        let mut found = [0; 8];
+        guest.client.region_write(region, 4, &[0; 4]).unwrap();
+        guest.client.region_read(region, 0, &mut found).unwrap();
+        assert_eq!(found, [0xff; 8], "region {region}");
+    }
+    assert_eq!(guest.read(Register::DevSts), None);
+    guest.submit(&AllocPd::default());
+    guest.client.reset().unwrap();
+    assert_eq!(guest.completion(), None);
+    assert!(!interrupt.take());
+    assert_eq!(machine.state().protocol_errors, 0);
+
+    // In its slot again, it has lost all; the VMM's mappings of memory and interrupts are as they were.
+    machine.function.plug();
+    assert_eq!(guest.command(), 0);
+    assert_eq!(guest.read(Register::DevSts), None);
+    guest.power_on_again();
+    guest.reset();
+    guest.start_queues();
+    guest.submit(&AllocPd::default());
+    assert!(interrupt.wait() && guest.completion().is_some());
+    let state = machine.state();
+    assert_eq!((state.plugged, state.resources.pd), (true, 1));
+}
+
+#[test]
+fn another_vmm_can_have_a_device_that_was_pulled_out() {
+    let machine = Machine::start(None);
+    let mut first = machine.connect();
+    first.power_on();
+    first.reset();
+    first.start_queues();
+    machine.function.unplug();
+    let mut second = machine.connect();
+    second.power_on();
+    assert!(machine.state().plugged);
+    second.reset();
+    second.start_queues();
+    second.submit(&AllocPd::default());
+    assert!(second.completion().is_some());
+
+    // The first still is answered, but has nothing.
+    assert_eq!(first.command(), 0xffff);
+    first.enable(MEMORY_AND_BUS_MASTER);
+    first.client.reset().unwrap();
+    first.submit(&AllocPd::default());
+    assert_eq!(first.completion(), None);
+    first.client.dma_unmap(RAM, RAM_SIZE).unwrap();
+    first.client.shutdown().unwrap();
+    drop(first);
+    second.submit(&AllocPd::default());
+    assert!(second.completion().is_some());
+    assert_eq!(machine.state().resources.pd, 2);
+}
+
+#[test]
+fn a_vmm_waits_for_a_device_that_another_one_has() {
+    let machine = Machine::start(None);
+    let mut first = machine.connect();
+    first.power_on();
+    first.reset();
+    let socket = machine.folder.path().join("socket");
+    let second = thread::spawn(move || {
+        let mut second = Guest::connect(&socket);
+        second.power_on();
+        second.reset();
+    });
+    thread::sleep(Duration::from_millis(100));
+    assert!(!second.is_finished());
+    assert!(first.status().ready);
+    first.client.shutdown().unwrap();
+    drop(first);
+    second.join().unwrap();
 }
 
 /// Any write, but most often one of a register with a value that has an effect.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Boots guests with emulated devices, runs a command in them and says how it went."""
 
+import json
 import os
 import shutil
 import signal
@@ -197,6 +198,7 @@ class Run:
             command += qemu.share(tag, f"{RUN}/{tag}{guest}")
         devices = [qemu.efa(f"{RUN}/efa{guest}.{number}", bool(options.plugin)) for number in range(len(options.devices))]
         if options.hotplug:
+            (results / "slots").write_text("".join(f"{json.dumps(device)}\n" for device in devices))
             command += qemu.hotplug(devices, f"{RUN}/monitor{guest}")
         else:
             command += [option for device in devices for option in qemu.device(device)]

@@ -48,7 +48,7 @@ def efa(socket, synchronous=False):
 def hotplug(devices, monitor):
     """The options for devices in slots of their own, which Linux's pciehp manages, and for QEMU's monitor as a port of the guest.
 
-    QEMU listens at MONITOR and connects to itself.
+    QEMU listens at MONITOR and connects to itself. See tools/guest/monitor.py.
     """
     # Without a power controller: when a guest switches a slot off, QEMU deletes what is in it, and up to 11.1 it aborts when it
     # deletes a vfio-user device, as vfio_user_msix_teardown() then takes apart what is gone already.

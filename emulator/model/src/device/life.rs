@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How a device dies, and is revived.
+//! How a device dies and is revived, and is pulled out and plugged in.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use efa_hw::aenq::AenqGroup;
 
 use super::Device;
 use crate::{
-    Host, TraceEvent,
+    Host, Then, TraceEvent,
     death::{Dead, Death, FailedReset},
     reset::Reset,
 };
@@ -16,7 +16,39 @@ use crate::{
 impl Device {
     /// Whether the device does anything.
     pub(super) fn is_alive(&self) -> bool {
-        self.dead.is_none()
+        self.plugged && self.dead.is_none()
+    }
+
+    /// Whether the device is in its slot.
+    pub fn is_plugged(&self) -> bool {
+        self.plugged
+    }
+
+    /// The device is pulled out of its slot: nothing reaches it any more, and it does nothing. What it knew is lost.
+    pub fn unplug(&mut self, host: &mut dyn Host) {
+        if self.plugged {
+            host.trace(&TraceEvent::Unplugged);
+            self.power_on();
+            self.plugged = false;
+        }
+    }
+
+    /// The device is plugged into its slot, where it finds power.
+    pub fn plug(&mut self, host: &mut dyn Host) {
+        if !self.plugged {
+            host.trace(&TraceEvent::Plugged);
+            self.power_on();
+        }
+    }
+
+    /// What a rule makes happen to the device itself.
+    pub(super) fn suffer(&mut self, host: &mut dyn Host, now: Duration, fault: Option<&Then>) {
+        if let Some(death) = fault.and_then(|fault| fault.die) {
+            self.die(host, now, death);
+        }
+        if fault.is_some_and(|fault| fault.unplug) {
+            self.unplug(host);
+        }
     }
 
     /// Fails with `error` if the device does nothing any more.
@@ -24,8 +56,12 @@ impl Device {
         if self.is_alive() { Ok(()) } else { Err(error) }
     }
 
-    /// The device dies: it carries out no command, work request or anything else until a reset revives it.
+    /// The device dies: it carries out no command, work request or anything else until a reset revives it. One that is not
+    /// plugged in can't.
     pub fn die(&mut self, host: &mut dyn Host, now: Duration, death: Death) {
+        if !self.plugged {
+            return;
+        }
         // One that is dead already does not come back to life to tell it again.
         if !death.silent {
             if self.is_alive() {
@@ -63,8 +99,9 @@ impl Device {
         self.reset = Reset::None;
     }
 
-    /// Takes the device's power away and gives it back.
+    /// Takes the device's power away and gives it back. It is plugged in then.
     pub fn power_on(&mut self) {
+        self.plugged = true;
         self.dead = None;
         self.reset();
     }
