@@ -68,6 +68,9 @@ enum Request {
         group: EventGroup,
         #[serde(default)]
         syndrome: u16,
+        #[serde(default)]
+        after_reset: bool,
+        after_commands: Option<u64>,
     },
     Die {
         #[serde(default)]
@@ -203,9 +206,23 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
             function(device)?.with(|device, _, _| device.set(*set));
             Ok(json!({}))
         }
-        Request::Event { device, group, syndrome } => {
-            function(device)?
-                .with(|device, host, now| device.post_event(host, now, group.0, syndrome));
+        Request::Event {
+            device,
+            group: EventGroup(group),
+            syndrome,
+            after_reset,
+            after_commands,
+        } => {
+            if after_commands.is_some() && !after_reset {
+                return Err("`after_commands` needs `after_reset`".into());
+            }
+            function(device)?.with(|device, host, now| {
+                if after_reset {
+                    device.post_event_late(group, syndrome, after_commands.unwrap_or(1));
+                } else {
+                    device.post_event(host, now, group, syndrome);
+                }
+            });
             Ok(json!({}))
         }
         Request::Die {

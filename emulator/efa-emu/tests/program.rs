@@ -219,6 +219,21 @@ fn a_device_dies() {
 }
 
 #[test]
+fn an_event_is_kept_for_the_next_session() {
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    control.ok(
+        &json!({"command": "event", "group": "WARNING", "after_reset": true, "after_commands": 2}),
+    );
+    let state = control.ok(&json!({"command": "state"}));
+    assert_eq!(
+        (&state["late"], &state["events"]),
+        (&json!(1), &json!(0)),
+        "{state}"
+    );
+}
+
+#[test]
 fn a_device_is_pulled_out_and_plugged_in() {
     let emulator = Emulator::start(&[]);
     let mut control = emulator.control();
@@ -262,6 +277,10 @@ fn bad_requests_are_answered_by_an_error() {
         (
             b"{\"command\":\"event\",\"group\":\"FATAL\"}",
             "no event group \"FATAL\", only FATAL_ERROR",
+        ),
+        (
+            b"{\"command\":\"event\",\"group\":1,\"after_commands\":1}",
+            "`after_commands` needs `after_reset`",
         ),
         (b"{\"command\":\"die\",\"resets\":0}", "nonzero"),
         (

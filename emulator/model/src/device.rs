@@ -10,7 +10,7 @@ use std::{
 };
 
 use efa_hw::{
-    admin::{AqEntry, AqHeader, Opcode},
+    admin::{AcqEntry, AqEntry, AqHeader, Opcode},
     aenq::AenqGroup,
     features::GetFeature,
     io::CompStatus,
@@ -32,6 +32,7 @@ use crate::{
     death::{Dead, FailedReset, StrayWrites},
     faults::{Faults, Occasion},
     firmware::{Failure, Firmware},
+    late::{Answer, Late},
     registers::Registers,
     reset::Reset,
     resources::Resources,
@@ -70,6 +71,7 @@ pub struct Device {
     /// If it has died.
     dead: Option<Dead>,
     stray_writes: StrayWrites,
+    late: Late,
     faults: Faults,
     resets: VecDeque<String>,
     register_reads: u64,
@@ -133,6 +135,7 @@ impl Device {
             plugged: true,
             dead: None,
             stray_writes: StrayWrites::default(),
+            late: Late::default(),
             faults: Faults::default(),
             resets: VecDeque::new(),
             register_reads: 0,
@@ -357,6 +360,7 @@ impl Device {
             dead: self.dead.is_some(),
             stray_writes: self.stray_writes.done,
             stray_writes_refused: self.stray_writes.refused,
+            late: self.late.len(),
             dma_after_reset: self.stray_writes.after_reset,
             resources: self.firmware.resources.counts(),
             admin: self.admin.state(),
@@ -389,12 +393,14 @@ impl Device {
         self.overrides.apply(&mut self.firmware.attributes);
     }
 
-    /// Removes all rules and replacements; a reset that would never have ended ends, and the next one revives a dead device.
+    /// Removes all rules and replacements, and answers that were to come late; a reset that would never have ended ends, and
+    /// the next one revives a dead device.
     pub fn clear(&mut self) {
         if let Some(dead) = &mut self.dead {
             dead.heal();
         }
         self.faults.clear();
+        self.late = Late::default();
         self.overrides = Overrides::default();
         self.firmware.attributes = self.config.attributes();
         if self.reset == Reset::Ended(None) {
@@ -411,6 +417,18 @@ impl Device {
         if group == u16::from(AenqGroup::FatalError) {
             self.fatal_error = true;
         }
+        self.tell(host, now, group, syndrome);
+    }
+
+    /// The same in the session after the next reset, when that has completed so many commands. It does not show in the
+    /// device's status, which it is too late for.
+    pub fn post_event_late(&mut self, group: u16, syndrome: u16, after_commands: u64) {
+        self.late
+            .keep(Answer::Event { group, syndrome }, after_commands);
+    }
+
+    /// Posts an asynchronous event.
+    fn tell(&mut self, host: &mut dyn Host, now: Duration, group: u16, syndrome: u16) {
         let vector = self
             .aenq
             .post(host, now, group, syndrome)
@@ -502,6 +520,7 @@ impl Device {
         self.interrupts = Interrupts::default();
         self.fatal_error = false;
         self.doorbells = 0;
+        self.late.reset();
     }
 
     /// Writes a register that can be used only while there is no reset.
@@ -777,40 +796,74 @@ impl Device {
 
     /// Completes the commands that are due.
     fn complete(&mut self, host: &mut dyn Host, now: Duration) {
-        let version = Version::from_raw(self.firmware.attributes.version);
-        let with_checksum = (version.major, version.minor) >= CHECKSUM_VERSION;
         let mut interrupt = false;
         loop {
             let in_flight = self.admin.state().in_flight;
             let Some(pending) = self.admin.take_due(now) else {
                 break;
             };
-            let fault = pending.fault.as_ref();
-            let silent = fault.is_some_and(|fault| fault.silence);
-            let completion = if silent {
-                None
-            } else {
-                match self.admin.complete(host, &pending, with_checksum) {
-                    Ok(completion) => Some(completion),
-                    Err(error) => {
-                        self.protocol_error(host, error.into());
-                        None
-                    }
+            if let Some(after_commands) = pending.fault.as_ref().and_then(Then::late) {
+                self.trace_command(host, &pending, None, in_flight);
+                let answer = Answer::Completion(Box::new(pending));
+                self.late.keep(answer, after_commands);
+                continue;
+            }
+            let silent = pending.fault.as_ref().is_some_and(|fault| fault.silence);
+            if silent {
+                self.trace_command(host, &pending, None, in_flight);
+                continue;
+            }
+            interrupt |= self.write_completion(host, &pending, in_flight);
+            self.late.completed();
+        }
+        let (completions, events) = (self.admin.place().is_some(), self.aenq.place().is_some());
+        while let Some(answer) = self.late.take_due(completions, events) {
+            match answer {
+                Answer::Completion(pending) => {
+                    let in_flight = self.admin.state().in_flight;
+                    interrupt |= self.write_completion(host, &pending, in_flight);
                 }
-            };
-            interrupt |= !silent && !fault.is_some_and(|fault| fault.no_interrupt);
-            host.trace(&TraceEvent::Command {
-                command: pending.command,
-                completion,
-                in_flight,
-                injected: fault.is_some(),
-            });
+                Answer::Event { group, syndrome } => self.tell(host, now, group, syndrome),
+            }
         }
         if interrupt {
             if let Some(ring) = &self.admin.completion {
                 self.interrupts.raise(host, ring.vector());
             }
         }
+    }
+
+    /// Writes the completion of a command, and returns whether it is to interrupt.
+    fn write_completion(
+        &mut self,
+        host: &mut dyn Host,
+        pending: &Pending,
+        in_flight: usize,
+    ) -> bool {
+        let version = Version::from_raw(self.firmware.attributes.version);
+        let with_checksum = (version.major, version.minor) >= CHECKSUM_VERSION;
+        let completion = self.admin.complete(host, pending, with_checksum);
+        let completion = completion.map_err(|error| self.protocol_error(host, error.into()));
+        self.trace_command(host, pending, completion.ok(), in_flight);
+        !pending
+            .fault
+            .as_ref()
+            .is_some_and(|fault| fault.no_interrupt)
+    }
+
+    fn trace_command(
+        &self,
+        host: &mut dyn Host,
+        pending: &Pending,
+        completion: Option<AcqEntry>,
+        in_flight: usize,
+    ) {
+        host.trace(&TraceEvent::Command {
+            command: pending.command,
+            completion,
+            in_flight,
+            injected: pending.fault.is_some(),
+        });
     }
 
     /// Posts a keep-alive event if one is due, and returns when the next one will be.

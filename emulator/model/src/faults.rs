@@ -67,6 +67,10 @@ pub struct Then {
     pub wrong_phase: bool,
     /// The completion comes without an interrupt.
     pub no_interrupt: bool,
+    /// The completion does not come before the next reset, but in the session after that.
+    pub after_reset: bool,
+    /// How many commands that session is to have completed then; one if absent.
+    pub after_commands: Option<u64>,
     /// Some bytes of the completion have other values; its checksum is made of these.
     pub corrupt: Vec<Corruption>,
     /// The register has this value.
@@ -98,6 +102,8 @@ impl Then {
         self.wrong_checksum |= other.wrong_checksum;
         self.wrong_phase |= other.wrong_phase;
         self.no_interrupt |= other.no_interrupt;
+        self.after_reset |= other.after_reset;
+        self.after_commands = other.after_commands.or(self.after_commands);
         self.corrupt.extend_from_slice(&other.corrupt);
         self.value = other.value.or(self.value);
         self.wrong_offset |= other.wrong_offset;
@@ -112,6 +118,11 @@ impl Then {
     /// Whether the device can't carry out anything then.
     pub(crate) fn is_fatal(&self) -> bool {
         self.die.is_some() || self.unplug
+    }
+
+    /// How many commands the session after the next reset is to have completed when the completion comes, if it comes so late.
+    pub(crate) fn late(&self) -> Option<u64> {
+        self.after_reset.then_some(self.after_commands.unwrap_or(1))
     }
 
     /// Names what does not fit a condition.
@@ -130,6 +141,12 @@ impl Then {
             (self.wrong_checksum, command, "wrong_checksum"),
             (self.wrong_phase, command, "wrong_phase"),
             (self.no_interrupt, command, "no_interrupt"),
+            (self.after_reset, command, "after_reset"),
+            (
+                self.after_commands.is_some(),
+                self.after_reset,
+                "after_commands",
+            ),
             (!self.corrupt.is_empty(), command, "corrupt"),
             (self.value.is_some(), register, "value"),
             (self.wrong_offset, register, "wrong_offset"),

@@ -23,6 +23,7 @@ mod faults;
 mod features;
 mod firmware;
 mod host;
+mod late;
 mod page_list;
 mod profile;
 mod protocol_error;

@@ -24,6 +24,8 @@ pub struct State {
     pub stray_writes_refused: u64,
     /// How many of these writes came after a reset that failed, ever.
     pub dma_after_reset: u64,
+    /// Answers that come in the session after the next reset, or later in this one.
+    pub late: usize,
     /// What is allocated.
     pub resources: ResourceCounts,
     /// The admin queue.

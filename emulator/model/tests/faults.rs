@@ -295,6 +295,14 @@ fn rules_that_make_no_sense() {
         ),
         (r#"{"when":{"opcode":"ANY"},"then":{"value":1}}"#, "`value`"),
         (
+            r#"{"when":{"register":"CAPS"},"then":{"after_reset":true}}"#,
+            "`after_reset`",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"after_commands":1}}"#,
+            "`after_commands`",
+        ),
+        (
             r#"{"when":{"opcode":"ANY"},"then":{"never_ends":true}}"#,
             "`never_ends`",
         ),

@@ -10,6 +10,7 @@ use super::Device;
 use crate::{
     Host, Then, TraceEvent,
     death::{Dead, Death, FailedReset},
+    late::Late,
     reset::Reset,
 };
 
@@ -103,6 +104,7 @@ impl Device {
     pub fn power_on(&mut self) {
         self.plugged = true;
         self.dead = None;
+        self.late = Late::default();
         self.reset();
     }
 
