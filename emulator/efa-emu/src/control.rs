@@ -5,7 +5,7 @@
 use std::{
     fs,
     io::{self, BufReader, Write},
-    num::NonZeroU32,
+    num::{NonZeroU32, NonZeroU64},
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     sync::Arc,
@@ -69,6 +69,8 @@ enum Request {
         #[serde(default)]
         syndrome: u16,
         #[serde(default)]
+        count: Option<NonZeroU64>,
+        #[serde(default)]
         after_reset: bool,
         after_commands: Option<u64>,
     },
@@ -117,6 +119,7 @@ enum Request {
         device: usize,
         eq: Option<u16>,
         cq: u16,
+        count: Option<NonZeroU64>,
     },
     Counters {},
     Fabric {
@@ -210,6 +213,7 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
             device,
             group: EventGroup(group),
             syndrome,
+            count,
             after_reset,
             after_commands,
         } => {
@@ -217,13 +221,20 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
                 return Err("`after_commands` needs `after_reset`".into());
             }
             function(device)?.with(|device, host, now| {
-                if after_reset {
-                    device.post_event_late(group, syndrome, after_commands.unwrap_or(1));
-                } else {
-                    device.post_event(host, now, group, syndrome);
+                match (after_reset, count) {
+                    (true, Some(_)) => {
+                        return Err("either `count` or `after_reset`, but not both".into());
+                    }
+                    (true, None) => {
+                        device.post_event_late(group, syndrome, after_commands.unwrap_or(1));
+                    }
+                    (false, Some(count)) => device
+                        .storm(group, syndrome, count.get())
+                        .map_err(|error| error.to_string())?,
+                    (false, None) => device.post_event(host, now, group, syndrome),
                 }
-            });
-            Ok(json!({}))
+                Ok(json!({}))
+            })
         }
         Request::Die {
             device,
@@ -302,12 +313,22 @@ fn perform(devices: &[Device], request: Request) -> Result<Value, String> {
                 "remote_devices": fabric.remote_devices(),
             }))
         }
-        Request::Notify { device, eq, cq } => {
-            function(device)?
-                .with(|device, host, _| device.post_completion_event(host, eq, cq))
-                .map_err(|error| error.to_string())?;
+        Request::Notify {
+            device,
+            eq,
+            cq,
+            count,
+        } => function(device)?.with(|device, host, _| {
+            match count {
+                Some(count) => device
+                    .storm_of_completion_events(eq, cq, count.get())
+                    .map_err(|error| error.to_string())?,
+                None => device
+                    .post_completion_event(host, eq, cq)
+                    .map_err(|error| error.to_string())?,
+            }
             Ok(json!({}))
-        }
+        }),
     }
 }
 

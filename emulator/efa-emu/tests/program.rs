@@ -234,6 +234,20 @@ fn an_event_is_kept_for_the_next_session() {
 }
 
 #[test]
+fn events_storm() {
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    let storm = json!({"command": "event", "group": "WARNING", "count": 5_000_000});
+    control.ok(&storm);
+    // They wait for a queue, and nobody for them.
+    let state = control.ok(&json!({"command": "state"}));
+    assert_eq!(state["storm"], json!(5_000_000));
+    control.ok(&json!({"command": "clear"}));
+    let state = control.ok(&json!({"command": "state"}));
+    assert_eq!(state["storm"], json!(0));
+}
+
+#[test]
 fn a_device_is_pulled_out_and_plugged_in() {
     let emulator = Emulator::start(&[]);
     let mut control = emulator.control();
@@ -277,6 +291,18 @@ fn bad_requests_are_answered_by_an_error() {
         (
             b"{\"command\":\"event\",\"group\":\"FATAL\"}",
             "no event group \"FATAL\", only FATAL_ERROR",
+        ),
+        (
+            b"{\"command\":\"event\",\"group\":1,\"count\":1,\"after_reset\":true}",
+            "but not both",
+        ),
+        (
+            b"{\"command\":\"event\",\"group\":1,\"count\":0}",
+            "nonzero",
+        ),
+        (
+            b"{\"command\":\"notify\",\"cq\":1,\"count\":2}",
+            "there is no completion queue 1",
         ),
         (
             b"{\"command\":\"event\",\"group\":1,\"after_commands\":1}",

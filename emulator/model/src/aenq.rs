@@ -36,6 +36,13 @@ impl Aenq {
         self.ring.as_ref().map(EventRing::place)
     }
 
+    /// For how many events there is room.
+    pub(crate) fn room(&self) -> u64 {
+        let depth = self.ring.as_ref().map_or(0, EventRing::depth);
+        let taken = self.produced.wrapping_sub(self.consumed);
+        u32::from(depth).saturating_sub(taken).into()
+    }
+
     /// Takes note of how many events the driver has consumed, if that can be.
     pub(crate) fn consume(&mut self, consumed: u32) -> bool {
         let possible =
@@ -54,12 +61,12 @@ impl Aenq {
         group: u16,
         syndrome: u16,
     ) -> Result<Option<u16>, DmaError> {
+        if self.room() == 0 {
+            return Ok(None);
+        }
         let Some(ring) = &mut self.ring else {
             return Ok(None);
         };
-        if self.produced.wrapping_sub(self.consumed) >= u32::from(ring.depth()) {
-            return Ok(None);
-        }
         let entry = AenqEntry {
             group,
             syndrome,

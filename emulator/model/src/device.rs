@@ -3,6 +3,7 @@
 //! The device as its host sees it: registers, doorbells and time.
 
 mod life;
+mod storms;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -22,6 +23,7 @@ use efa_hw::{
     wire::At,
 };
 
+use self::storms::AllStorms;
 use crate::{
     Arrival, Config, Counters, DmaError, Host, Landing, Overrides, Payload, ProtocolError, QpId,
     Queue, QueueError, Refusal, Request, Rule, RuleId, Segment, State, Then, TraceEvent,
@@ -72,6 +74,7 @@ pub struct Device {
     dead: Option<Dead>,
     stray_writes: StrayWrites,
     late: Late,
+    storms: AllStorms,
     faults: Faults,
     resets: VecDeque<String>,
     register_reads: u64,
@@ -136,6 +139,7 @@ impl Device {
             dead: None,
             stray_writes: StrayWrites::default(),
             late: Late::default(),
+            storms: AllStorms::default(),
             faults: Faults::default(),
             resets: VecDeque::new(),
             register_reads: 0,
@@ -346,6 +350,7 @@ impl Device {
             return self.stray(host, now);
         }
         self.complete(host, now);
+        self.blow(host, now);
         let keep_alive = self.keep_alive(host, now);
         self.admin.next_due().into_iter().chain(keep_alive).min()
     }
@@ -361,6 +366,7 @@ impl Device {
             stray_writes: self.stray_writes.done,
             stray_writes_refused: self.stray_writes.refused,
             late: self.late.len(),
+            storm: self.storms.left(),
             dma_after_reset: self.stray_writes.after_reset,
             resources: self.firmware.resources.counts(),
             admin: self.admin.state(),
@@ -393,7 +399,7 @@ impl Device {
         self.overrides.apply(&mut self.firmware.attributes);
     }
 
-    /// Removes all rules and replacements, and answers that were to come late; a reset that would never have ended ends, and
+    /// Removes all rules and replacements, and answers and events that are still to come; a reset that would never have ended ends, and
     /// the next one revives a dead device.
     pub fn clear(&mut self) {
         if let Some(dead) = &mut self.dead {
@@ -401,6 +407,7 @@ impl Device {
         }
         self.faults.clear();
         self.late = Late::default();
+        self.storms = AllStorms::default();
         self.overrides = Overrides::default();
         self.firmware.attributes = self.config.attributes();
         if self.reset == Reset::Ended(None) {
@@ -521,6 +528,7 @@ impl Device {
         self.fatal_error = false;
         self.doorbells = 0;
         self.late.reset();
+        self.storms = AllStorms::default();
     }
 
     /// Writes a register that can be used only while there is no reset.

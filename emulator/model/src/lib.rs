@@ -36,6 +36,7 @@ mod responder;
 mod ring;
 mod state;
 mod statistics;
+mod storm;
 mod trace;
 
 pub use attributes::Overrides;
@@ -52,4 +53,5 @@ pub use resources::{mr::Segment, qp::QpId};
 pub use responder::{Arrival, Content, Landing, Refusal};
 pub use state::{AdminState, HostInfoState, ResourceCounts, State};
 pub use statistics::{Counters, TransportEvent};
+pub use storm::StormError;
 pub use trace::TraceEvent;

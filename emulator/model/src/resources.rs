@@ -80,7 +80,7 @@ impl Resources {
 
     /// Posts an event about a completion queue.
     fn notify(&mut self, host: &mut dyn Host, eqn: u16, cqn: u16) -> Result<(), DmaError> {
-        match self.eqs.post(host, eqn, cqn) {
+        match self.eqs.post(host, eqn, cqn, 1) {
             Ok(Some(vector)) => host.interrupt(vector),
             Err(QueueError::Dma(error)) => return Err(error),
             // An event queue that completion queues use can't be destroyed.
@@ -115,8 +115,32 @@ impl Resources {
         eqn: Option<u16>,
         cqn: u16,
     ) -> Result<Option<u16>, QueueError> {
+        let eqn = self.event_queue(eqn, cqn)?;
+        self.eqs.post(host, eqn, cqn, 1)
+    }
+
+    /// The event queue with a number, or that of a completion queue.
+    pub(crate) fn event_queue(&self, eqn: Option<u16>, cqn: u16) -> Result<u16, QueueError> {
         let eqn = eqn.map_or_else(|| self.cqs.eqn(cqn), Ok)?;
-        self.eqs.post(host, eqn, cqn)
+        self.place(Queue::Eq(eqn))?;
+        Ok(eqn)
+    }
+
+    /// How many events of a storm an event queue takes now.
+    pub(crate) fn storm_room(&self, eqn: u16) -> u64 {
+        self.eqs.storm_room(eqn)
+    }
+
+    /// Posts events about a completion queue, which need not exist, to an event queue; returns the interrupt that announces
+    /// them, unless one is not wanted yet.
+    pub(crate) fn post_events(
+        &mut self,
+        host: &mut dyn Host,
+        eqn: u16,
+        cqn: u16,
+        count: u64,
+    ) -> Result<Option<u16>, QueueError> {
+        self.eqs.post(host, eqn, cqn, count)
     }
 
     /// Where a queue is.

@@ -26,6 +26,8 @@ pub struct State {
     pub dma_after_reset: u64,
     /// Answers that come in the session after the next reset, or later in this one.
     pub late: usize,
+    /// Events that are still to come of [storms](crate::Device::storm).
+    pub storm: u64,
     /// What is allocated.
     pub resources: ResourceCounts,
     /// The admin queue.

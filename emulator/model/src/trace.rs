@@ -51,6 +51,17 @@ pub enum TraceEvent {
         /// Whether there was room for it.
         posted: bool,
     },
+    /// The device posted asynchronous events of a storm.
+    Storm {
+        /// The group.
+        group: u16,
+        /// The syndrome.
+        syndrome: u16,
+        /// How many.
+        posted: u64,
+        /// How many events are still to come, of any kind.
+        left: u64,
+    },
     /// The device died.
     Death {
         /// Whether it told nobody.
@@ -121,17 +132,21 @@ impl Display for TraceEvent {
                 syndrome,
                 posted,
             } => {
-                f.write_str("aenq ")?;
-                match AenqGroup::try_from(*group) {
-                    Ok(group) => write!(f, "{group}")?,
-                    Err(_) => write!(f, "group {group}")?,
-                }
-                write!(f, " syndrome={syndrome}")?;
+                event(f, *group, *syndrome)?;
                 if *posted {
                     Ok(())
                 } else {
                     f.write_str(" lost: no room")
                 }
+            }
+            Self::Storm {
+                group,
+                syndrome,
+                posted,
+                left,
+            } => {
+                event(f, *group, *syndrome)?;
+                write!(f, " {posted} times, {left} to come")
             }
             Self::Death { silent: false } => f.write_str("dies"),
             Self::Death { silent: true } => f.write_str("dies silently"),
@@ -140,4 +155,13 @@ impl Display for TraceEvent {
             Self::ProtocolError(error) => write!(f, "protocol error: {error}"),
         }
     }
+}
+
+fn event(f: &mut Formatter<'_>, group: u16, syndrome: u16) -> fmt::Result {
+    f.write_str("aenq ")?;
+    match AenqGroup::try_from(group) {
+        Ok(group) => write!(f, "{group}")?,
+        Err(_) => write!(f, "group {group}")?,
+    }
+    write!(f, " syndrome={syndrome}")
 }

@@ -304,6 +304,12 @@ fn what_else_happens() {
         };
         driver.device.die(&mut driver.world, now, death);
     }
+    driver.device.clear();
+    driver.reset(ResetReason::Generic);
+    driver.set_up();
+    driver.device.storm(9, 3, 100).unwrap();
+    driver.world.trace.retain(|line| !line.contains("DEV_STS"));
+    driver.run(std::time::Duration::ZERO);
     driver.device.unplug(&mut driver.world);
     driver.device.plug(&mut driver.world);
     driver.start_reset(ResetReason::AdminTimeout);
@@ -319,6 +325,10 @@ fn what_else_happens() {
             "aenq FATAL_ERROR syndrome=0",
             "dies",
             "dies silently",
+            "read CAPS = 0x303d",
+            "reset GENERIC",
+            "reset end",
+            "aenq group 9 syndrome=3 15 times, 85 to come",
             "unplugged",
             "plugged",
             "reset ADMIN_TO",

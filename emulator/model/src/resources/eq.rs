@@ -32,10 +32,15 @@ pub(crate) struct Eq {
 }
 
 impl Eq {
-    /// Posts an event; returns the interrupt that announces it, unless one is not wanted yet.
-    fn post(&mut self, host: &mut dyn Host, cqn: u16) -> Result<Option<u16>, DmaError> {
+    /// How many entries it has.
+    fn depth(&self) -> u32 {
         // CAST: `place` has at most `u16::MAX` entries.
-        let depth = (self.place.size / Eqe::SIZE as u64) as u32;
+        (self.place.size / Eqe::SIZE as u64) as u32
+    }
+
+    /// Posts an event.
+    fn post(&mut self, host: &mut dyn Host, cqn: u16) -> Result<(), DmaError> {
+        let depth = self.depth();
         let entry = Eqe {
             common: EqeCommon {
                 phase: self.posted / depth % 2 == 0,
@@ -53,7 +58,7 @@ impl Eq {
             PHASE_OFFSET,
         )?;
         self.waiting = true;
-        Ok(self.announce())
+        Ok(())
     }
 
     /// Returns the interrupt if the driver wants it and there is something to tell.
@@ -83,16 +88,29 @@ impl Eqs {
         Ok(eq.announce())
     }
 
-    /// Posts an event; returns the interrupt that announces it, unless one is not wanted yet.
+    /// How many events of a storm a queue takes now. One that does not exist takes any, to end it.
+    pub(crate) fn storm_room(&self, eqn: u16) -> u64 {
+        match self.0.get(eqn) {
+            Ok(eq) if eq.armed => (eq.depth() / 2).max(1).into(),
+            Ok(_) => 0,
+            Err(_) => 1,
+        }
+    }
+
+    /// Posts events; returns the interrupt that announces them, unless one is not wanted yet.
     pub(crate) fn post(
         &mut self,
         host: &mut dyn Host,
         eqn: u16,
         cqn: u16,
+        count: u64,
     ) -> Result<Option<u16>, QueueError> {
         let eq = self.0.get_mut(eqn);
         let eq = eq.map_err(|_| QueueError::Missing(Queue::Eq(eqn)))?;
-        Ok(eq.post(host, cqn)?)
+        for _ in 0..count {
+            eq.post(host, cqn)?;
+        }
+        Ok(eq.announce())
     }
 
     /// Where an event queue is.
