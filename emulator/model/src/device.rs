@@ -681,19 +681,17 @@ impl Device {
         }
         self.register_reads += 1;
         let register = Register::try_from(reg_off).ok();
-        let fault = register
-            .and_then(|register| self.faults.hit(Occasion::Register(register)))
-            .unwrap_or_default();
+        let occasion = Occasion::Register(register);
+        let fault = self.faults.hit(occasion).unwrap_or_default();
         self.suffer(host, now, Some(&fault));
-        let reg_val = match register {
-            Some(register) => fault
-                .value
-                .unwrap_or_else(|| self.register_value(now, register)),
+        let actual = match register {
+            Some(register) => self.register_value(now, register),
             None => {
                 self.protocol_error(host, ProtocolError::NoSuchRegister { offset: reg_off });
                 NO_VALUE
             }
         };
+        let reg_val = fault.value.unwrap_or(actual);
         host.trace(&TraceEvent::RegisterRead {
             offset: reg_off,
             value: (!fault.silence && self.plugged).then_some(reg_val),

@@ -41,8 +41,8 @@ pub enum When {
         /// For these statistics.
         stats: Option<StatsType>,
     },
-    /// A read of a register.
-    Register(Register),
+    /// A read of a register; of any if absent, also of one that does not exist.
+    Register(Option<Register>),
     /// A reset.
     Reset,
 }
@@ -297,8 +297,10 @@ impl TryFrom<RawWhen> for When {
                 feature,
                 stats,
             }),
+            (None, Some(name), false) if name == "ANY" => Ok(Self::Register(None)),
             (None, Some(name), false) => {
-                by_name("register", Register::ALL, Register::name, &name).map(Self::Register)
+                let register = by_name("register", Register::ALL, Register::name, &name)?;
+                Ok(Self::Register(Some(register)))
             }
             (None, None, true) => Ok(Self::Reset),
             _ => Err(RuleError::When),
@@ -354,7 +356,8 @@ pub(crate) enum Occasion {
         opcode: u8,
         selector: Option<u8>,
     },
-    Register(Register),
+    /// A read of a register, if there is one.
+    Register(Option<Register>),
     Reset,
 }
 
@@ -376,7 +379,9 @@ impl When {
                 opcode.is_none_or(|opcode| u8::from(opcode) == code)
                     && (wanted.is_none() || wanted == selector)
             }
-            (Self::Register(register), Occasion::Register(read)) => register == read,
+            (Self::Register(register), Occasion::Register(read)) => {
+                register.is_none() || register == read
+            }
             (Self::Reset, Occasion::Reset) => true,
             _ => false,
         }

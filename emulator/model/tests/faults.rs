@@ -212,6 +212,27 @@ fn registers() {
 }
 
 #[test]
+fn any_register() {
+    let mut driver = Driver::new(Profile::Efa2);
+    // From the fourth read on all ones, whichever it is, then nothing any more.
+    for json in [
+        r#"{"when":{"register":"ANY"},"then":{"value":4294967295},"skip":3}"#,
+        r#"{"when":{"register":"ANY"},"then":{"silence":true},"skip":5}"#,
+        r#"{"when":{"register":"VERSION"},"then":{"value":7},"times":1}"#,
+    ] {
+        driver.device.inject(rule(json));
+    }
+    let values: Vec<_> = [0, 0x58, 0, 8, 0x1000, 0x58, 0]
+        .into_iter()
+        .map(|offset| driver.read_raw(offset).map(|response| response.reg_val))
+        .collect();
+    let ones = Some(u32::MAX);
+    assert_eq!(values[0], Some(7));
+    assert!(values[1] != ones && values[2] == Some(2));
+    assert_eq!(values[3..], [ones, ones, None, None]);
+}
+
+#[test]
 fn reset_that_never_starts() {
     let mut driver = with(r#"{"when":{"reset":true},"then":{"never_starts":true},"times":1}"#);
     driver.start_reset(ResetReason::Normal);
@@ -275,7 +296,7 @@ fn rules_that_make_no_sense() {
         ),
         (
             r#"{"when":{"register":"STS"},"then":{}}"#,
-            "no register \"STS\"",
+            "no register \"STS\", only VERSION, ",
         ),
         (
             r#"{"when":{"opcode":"ANY","feature":"HW_HINTS"},"then":{}}"#,
