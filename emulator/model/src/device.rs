@@ -79,6 +79,10 @@ pub struct Device {
     resets: VecDeque<String>,
     register_reads: u64,
     doorbells: u64,
+    /// Whether programs may not know yet that a reset has ended their queues.
+    stale: bool,
+    stale_doorbells: u64,
+    commands_when_fatal: u64,
     protocol_errors: u64,
 }
 
@@ -144,6 +148,9 @@ impl Device {
             resets: VecDeque::new(),
             register_reads: 0,
             doorbells: 0,
+            stale: false,
+            stale_doorbells: 0,
+            commands_when_fatal: 0,
             protocol_errors: 0,
         }
     }
@@ -186,9 +193,14 @@ impl Device {
             Some(register) if self.reset.is_started() => {
                 self.protocol_error(host, ProtocolError::DuringReset { register, value });
             }
-            // Nobody is there to take note of it.
-            Some(_) if !self.is_alive() => {}
-            Some(register) => self.write(host, now, register, value),
+            Some(register) => {
+                self.commands_when_fatal +=
+                    u64::from(self.fatal_error && register == Register::AqProdDb);
+                // A dead device takes note of nothing.
+                if self.is_alive() {
+                    self.write(host, now, register, value);
+                }
+            }
         }
     }
 
@@ -208,8 +220,14 @@ impl Device {
                 }
             }
         };
-        if let Err(error) = rung {
-            self.protocol_error(host, error);
+        match rung {
+            Ok(()) => {}
+            Err(ProtocolError::NoDoorbell { .. } | ProtocolError::ForeignDoorbell { .. })
+                if self.stale =>
+            {
+                self.stale_doorbells += 1;
+            }
+            Err(error) => self.protocol_error(host, error),
         }
         self.complain(host);
     }
@@ -376,6 +394,8 @@ impl Device {
             armed_eqs: self.firmware.resources.armed_eqs(),
             register_reads: self.register_reads,
             doorbells: self.doorbells,
+            stale_doorbells: self.stale_doorbells,
+            commands_when_fatal: self.commands_when_fatal,
             protocol_errors: self.protocol_errors,
             faults: self.faults.len(),
             faults_hit: self.faults.hits(),
@@ -514,12 +534,17 @@ impl Device {
     }
 
     fn protocol_error(&mut self, host: &mut dyn Host, error: ProtocolError) {
+        // A driver may stop a device like that at any time.
+        if matches!(error, ProtocolError::Dma(_)) && !host.is_bus_master() {
+            return;
+        }
         self.protocol_errors += 1;
         host.trace(&TraceEvent::ProtocolError(error));
     }
 
     /// Forgets all that the driver did.
     fn forget(&mut self) {
+        self.stale |= self.firmware.resources.counts().uar > 0;
         self.firmware.reset();
         self.registers = Registers::default();
         self.admin.reset();
@@ -771,6 +796,7 @@ impl Device {
             self.suffer(host, now, fault.as_ref());
             return;
         }
+        self.stale = false;
         let injected = fault
             .as_ref()
             .and_then(|fault| fault.status)
@@ -784,6 +810,7 @@ impl Device {
                 failure.status().into()
             }),
         };
+        self.complain(host);
         let (status, response) = match result {
             Ok(response) => (0, response),
             Err(status) => (status, [0; 64]),

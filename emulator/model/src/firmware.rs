@@ -77,7 +77,7 @@ pub(crate) struct Firmware {
 impl Firmware {
     /// Forgets all that the driver made.
     pub(crate) fn reset(&mut self) {
-        self.resources.reset();
+        self.resources.end();
         self.requests.clear();
         self.aenq_groups = 0;
         self.host_info = None;
@@ -93,7 +93,9 @@ impl Firmware {
 
         let opcode = Opcode::try_from(AqHeader::of(entry).opcode)
             .map_err(|_| Failure::Refused(Status::BadOpcode))?;
-        match opcode {
+        // What programs looked for in the meantime is their affair.
+        self.resources.take_missed();
+        let result = match opcode {
             Opcode::CreateQp => self.run::<CreateQp>(host, entry),
             Opcode::ModifyQp => self.run::<ModifyQp>(host, entry),
             Opcode::QueryQp => self.run::<QueryQp>(host, entry),
@@ -114,7 +116,11 @@ impl Firmware {
             Opcode::CreateEq => self.run::<CreateEq>(host, entry),
             Opcode::DestroyEq => self.run::<DestroyEq>(host, entry),
             Opcode::AllocMr => self.run::<AllocMr>(host, entry),
+        };
+        if self.resources.take_missed() {
+            self.complaints.push(ProtocolError::EndedObject { opcode });
         }
+        result
     }
 
     fn run<C: Execute>(

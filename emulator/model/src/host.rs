@@ -20,6 +20,11 @@ pub trait Host {
     /// Fails if not all of it is mapped for the device.
     fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError>;
 
+    /// Whether the host lets the device access memory at all.
+    fn is_bus_master(&self) -> bool {
+        true
+    }
+
     /// Reads the device's own memory, which the host writes as the memory BAR. What is beyond its end is zero.
     fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]);
 

@@ -2,7 +2,7 @@
 
 //! What a correct driver never does.
 
-use efa_hw::regs::Register;
+use efa_hw::{admin::Opcode, regs::Register};
 
 use crate::DmaError;
 
@@ -95,6 +95,12 @@ pub enum ProtocolError {
     NoEventQueue {
         /// Number of the queue.
         eqn: u16,
+    },
+    /// A command for an object that a reset has ended.
+    #[error("{opcode} for an object that a reset has ended")]
+    EndedObject {
+        /// The command.
+        opcode: Opcode,
     },
     /// A doorbell where none can be.
     #[error("doorbell at {offset:#x}, where none was handed out")]

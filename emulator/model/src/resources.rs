@@ -42,12 +42,37 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// Removes all. Numbers of what others may still refer to are not used again.
-    pub(crate) fn reset(&mut self) {
+    /// Removes all, as a reset does. What is made later has other numbers, as long as there are any.
+    pub(crate) fn end(&mut self) {
+        self.pds.end();
+        self.uars.end();
+        self.eqs.end();
+        self.ahs.end();
+        self.mrs.end();
+        self.cqs.end();
+        self.qps.end();
+    }
+
+    /// Removes all, as the loss of power does. Only what others may still refer to is not used again.
+    pub(crate) fn forget(&mut self) {
         *self = Self {
             qps: std::mem::take(&mut self.qps).emptied(),
             ..Self::default()
         };
+    }
+
+    /// Whether an object was looked for since the last call that a reset has ended.
+    pub(crate) fn take_missed(&self) -> bool {
+        [
+            self.pds.take_missed(),
+            self.uars.take_missed(),
+            self.eqs.take_missed(),
+            self.ahs.take_missed(),
+            self.mrs.take_missed(),
+            self.cqs.take_missed(),
+            self.qps.take_missed(),
+        ]
+        .contains(&true)
     }
 
     /// Posts a completion to a completion queue and sub-queue that a queue pair refers to, and the event that is wanted.

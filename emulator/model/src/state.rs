@@ -44,6 +44,11 @@ pub struct State {
     pub register_reads: u64,
     /// Writes to doorbells since the last reset.
     pub doorbells: u64,
+    /// Writes to doorbells of queues that a reset had ended, before the driver's first command after it: programs that do not
+    /// know yet what has happened, ever.
+    pub stale_doorbells: u64,
+    /// How often the driver had commands for a device that had told it of a fatal error, ever.
+    pub commands_when_fatal: u64,
     /// How often the driver did what a correct driver never does.
     pub protocol_errors: u64,
     /// Rules that there are.

@@ -359,6 +359,10 @@ impl Host for Link {
         self.dma.write(address, data)
     }
 
+    fn is_bus_master(&self) -> bool {
+        self.config.bus_master()
+    }
+
     fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]) {
         match self.llq.slice(offset, buffer.len()) {
             Some(slice) => {

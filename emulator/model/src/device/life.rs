@@ -105,6 +105,8 @@ impl Device {
         self.plugged = true;
         self.dead = None;
         self.late = Late::default();
+        self.firmware.resources.forget();
+        self.stale = false;
         self.reset();
     }
 

@@ -41,6 +41,17 @@ impl Ahs {
         self.table.len()
     }
 
+    /// Removes all, as a reset does.
+    pub(super) fn end(&mut self) {
+        self.table.end();
+        self.by_peer.clear();
+    }
+
+    /// Whether one was looked for since the last call that a reset has ended.
+    pub(super) fn take_missed(&self) -> bool {
+        self.table.take_missed()
+    }
+
     /// Address of the peer that a queue pair of `pd` knows by this handle.
     pub(crate) fn peer(&self, pd: u16, ah: u16) -> Option<[u8; 16]> {
         let ah = self.table.get(ah).ok()?;

@@ -90,6 +90,16 @@ impl Cqs {
         self.0.len()
     }
 
+    /// Removes all, as a reset does.
+    pub(super) fn end(&mut self) {
+        self.0.end();
+    }
+
+    /// Whether one was looked for since the last call that a reset has ended.
+    pub(super) fn take_missed(&self) -> bool {
+        self.0.take_missed()
+    }
+
     /// Finds the completion queue that a queue pair refers to.
     pub(crate) fn check(&self, index: u32) -> Result<u16, Status> {
         let index = u16::try_from(index).map_err(|_| Status::IllegalParameter)?;

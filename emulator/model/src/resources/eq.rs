@@ -81,6 +81,16 @@ impl Eqs {
         self.0.len()
     }
 
+    /// Removes all, as a reset does.
+    pub(super) fn end(&mut self) {
+        self.0.end();
+    }
+
+    /// Whether one was looked for since the last call that a reset has ended.
+    pub(super) fn take_missed(&self) -> bool {
+        self.0.take_missed()
+    }
+
     /// Arms an event queue, if it exists; returns the interrupt that had to wait for that.
     pub(crate) fn arm(&mut self, eqn: u16) -> Result<Option<u16>, Status> {
         let eq = self.0.get_mut(eqn)?;

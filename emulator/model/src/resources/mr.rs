@@ -147,6 +147,17 @@ impl Mrs {
         self.table.len()
     }
 
+    /// Removes all, as a reset does.
+    pub(super) fn end(&mut self) {
+        self.table.end();
+        self.total_pages = 0;
+    }
+
+    /// Whether one was looked for since the last call that a reset has ended.
+    pub(super) fn take_missed(&self) -> bool {
+        self.table.take_missed()
+    }
+
     /// How many pages the device knows.
     pub(crate) fn known_pages(&self) -> usize {
         self.table.iter().map(|mr| mr.pages.len()).sum()

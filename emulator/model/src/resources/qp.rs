@@ -115,11 +115,21 @@ impl Qps {
     }
 
     /// The same without any queue pair.
-    pub(crate) fn emptied(self) -> Self {
+    pub(super) fn emptied(self) -> Self {
         Self {
             table: Table::default(),
             incarnations: self.incarnations,
         }
+    }
+
+    /// Removes all, as a reset does.
+    pub(super) fn end(&mut self) {
+        self.table.end();
+    }
+
+    /// Whether one was looked for since the last call that a reset has ended.
+    pub(super) fn take_missed(&self) -> bool {
+        self.table.take_missed()
     }
 
     /// Ends all that others do for a queue pair.

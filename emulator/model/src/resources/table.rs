@@ -2,19 +2,26 @@
 
 //! Numbered objects.
 
-use std::collections::VecDeque;
+use std::{
+    cell::Cell,
+    collections::{HashSet, VecDeque},
+};
 
 use efa_hw::admin::Status;
 
 /// Objects that are known by a number.
 ///
 /// Numbers start at 1, so that a number that was never set refers to nothing. One that was freed is
-/// given out again as late as possible, so that a driver that uses it after that is noticed.
+/// given out again as late as possible, so that a driver that uses it after that is noticed. This holds over resets, too.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     objects: Vec<Option<T>>,
     free: VecDeque<u16>,
     live: usize,
+    /// Numbers of objects that a reset has ended, and that were not given out again since.
+    ended: HashSet<u16>,
+    /// Whether one of these was looked for.
+    missed: Cell<bool>,
 }
 
 impl<T> Default for Table<T> {
@@ -23,6 +30,8 @@ impl<T> Default for Table<T> {
             objects: Vec::new(),
             free: VecDeque::new(),
             live: 0,
+            ended: HashSet::new(),
+            missed: Cell::new(false),
         }
     }
 }
@@ -53,6 +62,7 @@ impl<T> Table<T> {
                 .ok_or(Status::ResourceAllocationFailure)?
         };
         self.live += 1;
+        self.ended.remove(&number);
         self.objects[usize::from(number) - 1] = Some(object);
         Ok(number)
     }
@@ -62,26 +72,50 @@ impl<T> Table<T> {
         usize::from(number)
             .checked_sub(1)
             .and_then(|index| self.objects.get(index)?.as_ref())
-            .ok_or(Status::IllegalParameter)
+            .ok_or_else(|| self.miss(number))
     }
 
     /// Returns the object with a number.
     pub(crate) fn get_mut(&mut self, number: u16) -> Result<&mut T, Status> {
-        usize::from(number)
-            .checked_sub(1)
-            .and_then(|index| self.objects.get_mut(index)?.as_mut())
+        self.get(number)?;
+        self.objects[usize::from(number) - 1]
+            .as_mut()
             .ok_or(Status::IllegalParameter)
     }
 
     /// Removes the object with a number.
     pub(crate) fn remove(&mut self, number: u16) -> Result<T, Status> {
-        let object = usize::from(number)
-            .checked_sub(1)
-            .and_then(|index| self.objects.get_mut(index)?.take())
+        self.get(number)?;
+        let object = self.objects[usize::from(number) - 1]
+            .take()
             .ok_or(Status::IllegalParameter)?;
         self.live -= 1;
         self.free.push_back(number);
         Ok(object)
+    }
+
+    /// Removes all, as a reset does.
+    pub(crate) fn end(&mut self) {
+        for (number, object) in (1..).zip(&mut self.objects) {
+            if object.take().is_some() {
+                self.free.push_back(number);
+                self.ended.insert(number);
+            }
+        }
+        self.live = 0;
+    }
+
+    /// What somebody who looks for an object is told that does not exist.
+    fn miss(&self, number: u16) -> Status {
+        if self.ended.contains(&number) {
+            self.missed.set(true);
+        }
+        Status::IllegalParameter
+    }
+
+    /// Whether an object was looked for since the last call that a reset has ended.
+    pub(crate) fn take_missed(&self) -> bool {
+        self.missed.take()
     }
 
     /// All objects, in the order of their numbers.

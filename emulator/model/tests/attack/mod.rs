@@ -2,7 +2,7 @@
 
 //! A guest that does whatever it likes.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use efa_hw::{
     admin::{
@@ -19,7 +19,7 @@ use efa_hw::{
     regs::{Register, ResetReason},
     stats::GetStats,
 };
-use efa_model::{Config, Overrides, Profile};
+use efa_model::{Config, Death, FailedReset, Overrides, Profile};
 
 use crate::{
     input::Input,
@@ -235,6 +235,38 @@ pub(crate) fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqEntry, 
     .collect()
 }
 
+/// What who operates a device may do at any time.
+fn operate(driver: &mut Driver, input: &mut Input<'_>) {
+    let (choice, options, now) = (input.byte(), input.byte(), driver.now);
+    let (device, world) = (&mut driver.device, &mut driver.world);
+    match choice % 8 {
+        0 => device.unplug(world),
+        1 | 2 => device.plug(world),
+        3 => {
+            let death = Death {
+                silent: options & 1 != 0,
+                dma: options & 2 != 0,
+                how: if options & 4 != 0 {
+                    FailedReset::NeverStarts
+                } else {
+                    FailedReset::NeverEnds
+                },
+                resets: NonZeroU32::MIN.saturating_add(u32::from(options >> 6)),
+            };
+            device.die(world, now, death);
+        }
+        4 => device.clear(),
+        5 => device.post_event_late(options.into(), 0, (options >> 4).into()),
+        6 => {
+            let _ = device.storm(options.into(), 0, 1 << (options % 64));
+        }
+        _ => {
+            let eqn = (options & 1 != 0).then_some(u16::from(options >> 5));
+            let _ = device.storm_of_completion_events(eqn, 1, u64::MAX);
+        }
+    }
+}
+
 /// Does to a device what the bytes say.
 pub(crate) fn play(data: &[u8]) {
     let mut input = Input(data);
@@ -278,11 +310,18 @@ pub(crate) fn play(data: &[u8]) {
                 driver.device.post_event(&mut driver.world, now, group, 0);
             }
             5 if input.byte() < 16 => driver.device.reset(),
-            5 if input.byte() < 64 => {
-                driver.device.reset();
+            5 if input.byte() < 32 => {
+                driver.device.power_on();
                 driver.reset(ResetReason::Normal);
                 driver.set_up();
             }
+            5 if input.byte() < 64 => {
+                driver.start_reset(ResetReason::Normal);
+                driver.write(Register::DevCtl, 0);
+                driver.set_response_address();
+                driver.set_up();
+            }
+            9 if input.byte() < 16 => operate(&mut driver, &mut input),
             6 => {
                 let address = addresses[usize::from(input.byte() % 8)];
                 for offset in 0..usize::from(input.byte()) {
@@ -318,8 +357,8 @@ pub(crate) fn play(data: &[u8]) {
         assert!(state.resources.pd <= 256 && state.resources.ah <= 4096);
     }
 
-    // Whatever happened, a reset makes the device as new.
-    driver.device.reset();
+    // Whatever happened, power makes the device as new.
+    driver.device.power_on();
     driver.reset(ResetReason::Normal);
     driver.set_up();
     let before = driver.device.state();

@@ -30,6 +30,8 @@ pub(crate) struct World {
     pub(crate) trace: Vec<String>,
     /// Bytes that the device read and wrote.
     pub(crate) dma_bytes: usize,
+    /// Whether the device may not access memory at all.
+    pub(crate) dma_is_off: bool,
 }
 
 impl World {
@@ -73,6 +75,13 @@ impl World {
         Ok(())
     }
 
+    fn check_dma(&self, address: u64, length: usize) -> Result<(), DmaError> {
+        if self.dma_is_off {
+            return Err(DmaError { address, length });
+        }
+        Ok(())
+    }
+
     /// One byte of memory, if it is mapped.
     pub(crate) fn byte(&self, address: u64) -> Option<&Cell<u8>> {
         let page = self.pages.get(&(address & !4095))?;
@@ -104,6 +113,7 @@ impl World {
 
 impl Host for World {
     fn dma_read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.check_dma(address, buffer.len())?;
         self.access(address, buffer.len(), |range, part| {
             for (byte, cell) in buffer[range].iter_mut().zip(part) {
                 *byte = cell.get();
@@ -112,11 +122,16 @@ impl Host for World {
     }
 
     fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.check_dma(address, data.len())?;
         self.access(address, data.len(), |range, part| {
             for (byte, cell) in data[range].iter().zip(part) {
                 cell.set(*byte);
             }
         })
+    }
+
+    fn is_bus_master(&self) -> bool {
+        !self.dma_is_off
     }
 
     fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]) {

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What a driver must not do after a reset, or to a device that is to be reset, and what it may.
+
+mod mock;
+
+use std::time::Duration;
+
+use efa_hw::{
+    admin::{
+        Command, Status,
+        ah::{CreateAh, DestroyAh},
+        cq::{CqCaps2, CreateCq, DestroyCq},
+        eq::{CreateEq, CreateEqCaps, DestroyEq},
+        mr::{AllocMr, DeregMr},
+        pd::{AllocPd, DeallocPd},
+        qp::{CreateQp, DestroyQp, ModifyQp, QpType, QueryQp},
+        uar::{AllocUar, DeallocUar},
+    },
+    aenq::AenqGroup,
+    features::EqEvents,
+    regs::{EqDb, Register, ResetReason},
+};
+use efa_model::{Death, Profile};
+use mock::Driver;
+
+fn start_over(driver: &mut Driver) {
+    driver.reset(ResetReason::AdminTimeout);
+    driver.set_up();
+}
+
+fn protocol_errors(driver: &Driver) -> u64 {
+    driver.device.state().protocol_errors
+}
+
+/// One object of each kind, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Objects {
+    pd: u16,
+    uar: u16,
+    eqn: u16,
+    cq_idx: u16,
+    qp_num: u16,
+    ah: u16,
+    l_key: u32,
+    sq_doorbell: u64,
+}
+
+fn objects(driver: &mut Driver) -> Objects {
+    let ring = driver.world.map(1);
+    let pd = driver.execute(&AllocPd {}).unwrap().pd;
+    let uar = driver.execute(&AllocUar {}).unwrap().uar;
+    let create_eq = CreateEq {
+        depth: 8,
+        msix_vector: 1,
+        caps: CreateEqCaps {
+            entry_size_words: 4,
+        },
+        base_address: ring,
+        events: EqEvents { completion: true },
+    };
+    let eqn = driver.execute(&create_eq).unwrap().eqn;
+    let create_cq = CreateCq {
+        caps_2: CqCaps2 {
+            cq_entry_size_words: 8,
+            set_src_addr: true,
+        },
+        sub_cq_depth: 64,
+        base_address: ring,
+        num_sub_cqs: 1,
+        uar,
+        ..Default::default()
+    };
+    let cq_idx = driver.execute(&create_cq).unwrap().cq_idx;
+    let qp = driver.execute(&create_qp(pd, uar, cq_idx, ring)).unwrap();
+    let dest_addr = [1; 16];
+    let ah = driver.execute(&CreateAh { dest_addr, pd }).unwrap().ah;
+    let max_pages = 1;
+    let l_key = driver.execute(&AllocMr { pd, max_pages }).unwrap().l_key;
+    Objects {
+        pd,
+        uar,
+        eqn,
+        cq_idx,
+        qp_num: qp.qp_num,
+        ah,
+        l_key,
+        sq_doorbell: qp.sq_db_offset.into(),
+    }
+}
+
+fn create_qp(pd: u16, uar: u16, cq_idx: u16, rq_base_addr: u64) -> CreateQp {
+    CreateQp {
+        pd,
+        qp_type: QpType::Srd.into(),
+        rq_base_addr,
+        send_cq_idx: cq_idx.into(),
+        recv_cq_idx: cq_idx.into(),
+        send_queue_ring_size: 64 * 64,
+        send_queue_depth: 64,
+        recv_queue_ring_size: 64 * 16,
+        recv_queue_depth: 64,
+        uar,
+        ..CreateQp::default()
+    }
+}
+
+/// A command that has to fail, and whether it is one that a correct driver never sends.
+fn fails(driver: &mut Driver, command: &impl Command, is_error: bool) {
+    let before = protocol_errors(driver);
+    let (status, _) = driver.execute_entry(command.to_entry());
+    assert_eq!(status, u8::from(Status::IllegalParameter));
+    assert_eq!(protocol_errors(driver) - before, u64::from(is_error));
+}
+
+#[test]
+fn objects_end_with_their_session() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let old = objects(&mut driver);
+    start_over(&mut driver);
+    assert_eq!(driver.device.state().resources, Default::default());
+    let ring = driver.world.map(1);
+    let Objects {
+        pd,
+        uar,
+        eqn,
+        cq_idx,
+        ah,
+        l_key,
+        ..
+    } = old;
+    let qp_handle = old.qp_num.into();
+    fails(&mut driver, &DeallocPd { pd }, true);
+    fails(&mut driver, &DeallocUar { uar }, true);
+    fails(&mut driver, &DestroyEq { eqn }, true);
+    fails(&mut driver, &DestroyCq { cq_idx }, true);
+    fails(&mut driver, &DestroyQp { qp_handle }, true);
+    fails(&mut driver, &QueryQp { qp_handle }, true);
+    let modify = ModifyQp {
+        qp_handle,
+        ..Default::default()
+    };
+    fails(&mut driver, &modify, true);
+    fails(&mut driver, &DestroyAh { ah, pd }, true);
+    fails(&mut driver, &DeregMr { l_key }, true);
+    // Likewise what would be made of them.
+    fails(&mut driver, &create_qp(pd, uar, cq_idx, ring), true);
+    assert!(
+        driver
+            .world
+            .traced(&["protocol error: DESTROY_CQ for an object that a reset has ended"])
+    );
+    // One that never was is just wrong, as is one of this session that is gone.
+    fails(&mut driver, &DeallocPd { pd: 99 }, false);
+    // Also if it has got the number of one that a reset has ended.
+    while driver.execute(&AllocPd {}).unwrap().pd != pd {}
+    driver.execute(&DeallocPd { pd }).unwrap();
+    fails(&mut driver, &DeallocPd { pd }, false);
+}
+
+#[test]
+fn numbers_are_others_in_the_next_session() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let old = objects(&mut driver);
+    start_over(&mut driver);
+    let new = objects(&mut driver);
+    let pairs = [
+        (old.pd, new.pd),
+        (old.uar, new.uar),
+        (old.eqn, new.eqn),
+        (old.cq_idx, new.cq_idx),
+        (old.qp_num, new.qp_num),
+        (old.ah, new.ah),
+    ];
+    assert!(pairs.iter().all(|(old, new)| old != new), "{pairs:?}");
+    assert_ne!(old.l_key, new.l_key);
+    // There are enough for any number of sessions, and one that is used again is good.
+    for _ in 0..300 {
+        start_over(&mut driver);
+        objects(&mut driver);
+    }
+    let all = objects(&mut driver);
+    driver.execute(&DeregMr { l_key: all.l_key }).unwrap();
+    assert_eq!(protocol_errors(&driver), 0);
+    // Power makes it forget them.
+    driver.device.power_on();
+    start_over(&mut driver);
+    assert_eq!(objects(&mut driver), old);
+}
+
+#[test]
+fn programs_may_ring_what_a_reset_has_ended() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let old = objects(&mut driver);
+    let ring = |driver: &mut Driver| {
+        let Driver { device, world, .. } = driver;
+        device.write_doorbell(world, old.sq_doorbell, 1);
+        let state = device.state();
+        (state.stale_doorbells, state.protocol_errors)
+    };
+    driver.start_reset(ResetReason::AdminTimeout);
+    assert_eq!(ring(&mut driver), (1, 0));
+    driver.write(Register::DevCtl, 0);
+    driver.set_response_address();
+    driver.set_up();
+    assert_eq!(ring(&mut driver), (2, 0));
+    // Once the driver has a new session, they can't any more.
+    driver.execute(&AllocPd {}).unwrap();
+    assert_eq!(ring(&mut driver), (2, 1));
+}
+
+#[test]
+fn the_driver_may_not_ring_during_a_reset() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let old = objects(&mut driver);
+    driver.start_reset(ResetReason::AdminTimeout);
+    let doorbell = EqDb {
+        eqn: old.eqn,
+        arm: true,
+    };
+    for (register, value) in [
+        (Register::AqProdDb, 1),
+        (Register::AenqConsDb, 0),
+        (Register::EqDb, doorbell.into_raw()),
+    ] {
+        driver.write(register, value);
+    }
+    assert_eq!(protocol_errors(&driver), 3);
+    driver.write(Register::DevCtl, 0);
+    driver.set_response_address();
+    driver.set_up();
+    // Nor a queue that is gone.
+    driver.write(Register::EqDb, doorbell.into_raw());
+    assert_eq!(protocol_errors(&driver), 4);
+}
+
+#[test]
+fn commands_for_a_device_that_is_broken_are_counted() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let now = driver.now;
+    let fatal = AenqGroup::FatalError.into();
+    driver.device.post_event(&mut driver.world, now, fatal, 0);
+    driver.execute(&AllocPd {}).unwrap();
+    driver.device.die(&mut driver.world, now, Death::default());
+    driver.submit(&AllocPd {});
+    let count = |driver: &Driver| driver.device.state().commands_when_fatal;
+    assert_eq!(count(&driver), 2);
+    // Those for one that has not told are not.
+    start_over(&mut driver);
+    let silent = Death {
+        silent: true,
+        ..Death::default()
+    };
+    driver.device.die(&mut driver.world, now, silent);
+    driver.submit(&AllocPd {});
+    assert_eq!(count(&driver), 2);
+    assert_eq!(protocol_errors(&driver), 0);
+}
+
+#[test]
+fn a_device_that_may_not_access_memory_is_no_fault_of_the_driver() {
+    let mut driver = Driver::new(Profile::Efa2);
+    driver.enable_keep_alive();
+    driver.run(Duration::ZERO);
+    driver.device.inject(
+        serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#).unwrap(),
+    );
+    driver.submit(&AllocPd {});
+    driver.world.dma_is_off = true;
+    driver.run(Duration::from_secs(5));
+    driver.start_reset(ResetReason::Shutdown);
+    driver.world.dma_is_off = false;
+    assert!(driver.completion().is_none() && driver.event().is_none());
+    assert_eq!(protocol_errors(&driver), 0);
+}
