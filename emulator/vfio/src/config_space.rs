@@ -34,7 +34,17 @@ const SUBCLASS_ETHERNET: u8 = 0x00;
 const BAR_64_BIT: u32 = 0b10 << 1;
 const BAR_PREFETCHABLE: u32 = 1 << 3;
 
-// PCI Express capability. Both capabilities are where Amazon's other functions have them.
+// Power management capability.
+const POWER: usize = 0x40;
+const POWER_ID: u8 = 0x01;
+const POWER_CAPABILITIES: usize = POWER + 0x02;
+const POWER_CONTROL: usize = POWER + 0x04;
+const POWER_VERSION_3: u16 = 0x0003;
+const POWER_STATE: u8 = 0b11;
+const D0: u8 = 0;
+const D3_HOT: u8 = 3;
+
+// PCI Express capability. It and MSI-X are where Amazon's other functions have them.
 const EXPRESS: usize = 0x70;
 const EXPRESS_ID: u8 = 0x10;
 const EXPRESS_FLAGS: usize = EXPRESS + 0x02;
@@ -58,6 +68,17 @@ const MSIX_PENDING: usize = MSIX + 0x08;
 const MSIX_ENABLE: u16 = 1 << 15;
 const MSIX_FUNCTION_MASK: u16 = 1 << 14;
 
+// Advanced error reporting, an extended capability. Nothing here goes wrong by itself, so its status registers are zero.
+const ERRORS: usize = 0x100;
+const ERRORS_ID_VERSION_2: u32 = 0x0002_0001;
+const UNCORRECTABLE_MASK: usize = ERRORS + 0x08;
+const UNCORRECTABLE_SEVERITY: usize = ERRORS + 0x0c;
+const CORRECTABLE_MASK: usize = ERRORS + 0x14;
+const ALL_UNCORRECTABLE: u32 = 0x007f_f030;
+const FATAL_UNCORRECTABLE: u32 = 0x0046_2030;
+const ALL_CORRECTABLE: u32 = 0x0000_f1c1;
+const ADVISORY_NON_FATAL: u32 = 0x0000_2000;
+
 /// The most MSI-X vectors that fit the page of the table and are a valid table size.
 pub const MAX_MSIX_VECTORS: u16 = 0x1000 / 16;
 
@@ -78,8 +99,10 @@ impl ConfigSpace {
             after_reset: Box::new([0; SIZE]),
         };
         new.header(device, bars);
+        new.power();
         new.express();
         new.msix(bars, msix_vectors);
+        new.errors();
         new.after_reset = new.bytes.clone();
         new
     }
@@ -108,8 +131,24 @@ impl ConfigSpace {
         }
     }
 
+    fn power(&mut self) {
+        self.set(CAPABILITIES, [POWER as u8]);
+        self.set(POWER, [POWER_ID, EXPRESS as u8]);
+        // States D0 and D3hot; from the latter it comes back as after a reset.
+        self.set(POWER_CAPABILITIES, POWER_VERSION_3.to_le_bytes());
+        self.allow(POWER_CONTROL, [POWER_STATE]);
+    }
+
+    fn errors(&mut self) {
+        self.set(ERRORS, ERRORS_ID_VERSION_2.to_le_bytes());
+        self.allow(UNCORRECTABLE_MASK, ALL_UNCORRECTABLE.to_le_bytes());
+        self.set(UNCORRECTABLE_SEVERITY, FATAL_UNCORRECTABLE.to_le_bytes());
+        self.allow(UNCORRECTABLE_SEVERITY, ALL_UNCORRECTABLE.to_le_bytes());
+        self.set(CORRECTABLE_MASK, ADVISORY_NON_FATAL.to_le_bytes());
+        self.allow(CORRECTABLE_MASK, ALL_CORRECTABLE.to_le_bytes());
+    }
+
     fn express(&mut self) {
-        self.set(CAPABILITIES, [EXPRESS as u8]);
         self.set(EXPRESS, [EXPRESS_ID, MSIX as u8]);
         self.set(EXPRESS_FLAGS, EXPRESS_VERSION_2_ENDPOINT.to_le_bytes());
         let capabilities = MAX_PAYLOAD_256 | ROLE_BASED_ERROR_REPORTING | FUNCTION_LEVEL_RESET;
@@ -153,18 +192,26 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes the bits that may be written. True if software asks for a function level reset.
+    /// Writes the bits that may be written. True if that resets the function: software asks for a function level reset, or
+    /// brings it back from D3hot.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> bool {
         let first = index(offset);
+        let power = self.power_state();
         let registers = self.bytes[first..].iter_mut().zip(&self.writable[first..]);
         for ((value, mask), byte) in registers.zip(data) {
             *value = *value & !mask | byte & mask;
         }
+        let resumes = power == D3_HOT && self.power_state() == D0;
+        if ![D0, D3_HOT].contains(&self.power_state()) {
+            // A state that it has not: nothing changes.
+            self.bytes[POWER_CONTROL] = self.bytes[POWER_CONTROL] & !POWER_STATE | power;
+        }
         let [_, initiate] = INITIATE_FUNCTION_LEVEL_RESET.to_le_bytes();
-        (DEVICE_CONTROL + 1)
+        let initiates = (DEVICE_CONTROL + 1)
             .checked_sub(first)
             .and_then(|at| data.get(at))
-            .is_some_and(|byte| byte & initiate != 0)
+            .is_some_and(|byte| byte & initiate != 0);
+        resumes || initiates
     }
 
     /// Puts every register to its value after reset.
@@ -174,7 +221,19 @@ impl ConfigSpace {
 
     /// May the function read and write memory, and signal interrupts?
     pub(crate) fn bus_master(&self) -> bool {
-        u16::from_le_bytes([self.bytes[COMMAND], self.bytes[COMMAND + 1]]) & COMMAND_BUS_MASTER != 0
+        self.is_on()
+            && u16::from_le_bytes([self.bytes[COMMAND], self.bytes[COMMAND + 1]])
+                & COMMAND_BUS_MASTER
+                != 0
+    }
+
+    /// Does the function take accesses of its memory?
+    pub(crate) fn is_on(&self) -> bool {
+        self.power_state() == D0
+    }
+
+    fn power_state(&self) -> u8 {
+        self.bytes[POWER_CONTROL] & POWER_STATE
     }
 }
 
@@ -212,7 +271,12 @@ mod tests {
     fn is_as_lspci_has_confirmed() {
         let config = ConfigSpace::new(0xefa2, ALL, 33);
         assert_eq!(dump(&config), include_str!("../tests/efa2.lspci"));
-        assert_eq!(config.bytes[256..], [0; SIZE - 256]);
+        // lspci reads these as root only: an advanced error reporting capability, and no other.
+        let mut errors = [0; SIZE - 256];
+        errors[..4].copy_from_slice(&[0x01, 0x00, 0x02, 0x00]);
+        errors[0x0c..0x10].copy_from_slice(&[0x30, 0x20, 0x46, 0x00]);
+        errors[0x15] = 0x20;
+        assert_eq!(config.bytes[256..], errors);
     }
 
     #[test]
@@ -259,6 +323,7 @@ mod tests {
         let mut config = ConfigSpace::new(0xefa2, ALL, 4);
         let before = config.bytes.clone();
         assert!(!config.write(0, &[0xff; DEVICE_CONTROL]));
+        assert!(!config.is_on());
         assert!(!config.write(MSIX as u64, &[0xff; SIZE - MSIX]));
         for (at, (now, then)) in config.bytes.iter().zip(before.iter()).enumerate() {
             let mask = config.writable[at];
@@ -280,6 +345,24 @@ mod tests {
         assert!(config.bus_master());
         config.write(COMMAND as u64, &COMMAND_MEMORY.to_le_bytes());
         assert!(!config.bus_master());
+    }
+
+    #[test]
+    fn power_comes_back_with_a_reset() {
+        let mut config = ConfigSpace::new(0xefa2, ALL, 4);
+        let state = |config: &mut ConfigSpace, state: u8| {
+            let resets = config.write(POWER_CONTROL as u64, &[state, 0]);
+            (resets, config.power_state())
+        };
+        config.write(COMMAND as u64, &COMMAND_BUS_MASTER.to_le_bytes());
+        assert_eq!(state(&mut config, D0), (false, D0));
+        // States that it has not are ignored.
+        assert_eq!(state(&mut config, 1), (false, D0));
+        assert_eq!(state(&mut config, D3_HOT), (false, D3_HOT));
+        assert_eq!(state(&mut config, 2), (false, D3_HOT));
+        assert!(!config.is_on() && !config.bus_master());
+        assert_eq!(state(&mut config, D0), (true, D0));
+        assert_eq!(config.bytes[POWER_CONTROL] & 1 << 3, 0, "No_Soft_Reset");
     }
 
     #[test]

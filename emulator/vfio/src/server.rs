@@ -189,7 +189,8 @@ impl Backend {
         let vmm = self.vmm();
         if bar == Bar::Llq {
             self.function.access(vmm, |_, link, _| {
-                if let Some(slice) = link.llq.slice(offset, data.len()) {
+                let slice = link.llq.slice(offset, data.len());
+                if let Some(slice) = slice.filter(|_| link.config.is_on()) {
                     slice.copy_from(data);
                 }
             });
@@ -209,6 +210,9 @@ impl Backend {
         }
         let end = self.function.bars.size(bar);
         self.function.access(vmm, |device, link, now| {
+            if !link.config.is_on() {
+                return;
+            }
             for (offset, value) in (offset..end).step_by(4).zip(values) {
                 let value = value
                     .iter()
@@ -233,7 +237,7 @@ impl ServerBackend for Backend {
         self.function.access(vmm, |_, link, _| {
             if region == VFIO_PCI_CONFIG_REGION_INDEX {
                 link.config.read(offset, data);
-            } else if bar == Some(Bar::Llq) {
+            } else if bar == Some(Bar::Llq) && link.config.is_on() {
                 if let Some(slice) = link.llq.slice(offset, data.len()) {
                     slice.copy_to(data);
                 }

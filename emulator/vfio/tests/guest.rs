@@ -26,7 +26,7 @@ use efa_hw::{
         AqCaps, DevCtl, DevSts, EventRingCaps, MmioRegRead, ReadlessResponse, Register, ResetReason,
     },
 };
-use efa_model::{Config, Profile, State};
+use efa_model::{Config, Device, Host, Profile, State};
 use efa_vfio::{Bar, Fabric, Function, Server, listen};
 use proptest::{collection::vec, prelude::*, sample::select};
 use rustix::{
@@ -538,6 +538,44 @@ fn a_function_reset_ends_all_that_the_device_does() {
     guest.client.region_read(llq, 0x1000, &mut found).unwrap();
     assert_eq!(found, [0; 6]);
     assert_eq!(machine.state().admin.in_flight, 0);
+}
+
+#[test]
+fn a_function_without_power_forgets() {
+    const POWER_CONTROL: u64 = 0x44;
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    guest.power_on();
+    guest.reset();
+    guest.start_queues();
+    guest.submit(&AllocPd::default());
+    guest.completion().unwrap();
+    let interrupt = Interrupt::new();
+    guest.set_vector(0, &[interrupt.0.as_raw_fd()]);
+    let config = VFIO_PCI_CONFIG_REGION_INDEX;
+    guest
+        .client
+        .region_write(config, POWER_CONTROL, &[3])
+        .unwrap();
+    // In D3hot there is a configuration space, and nothing else.
+    assert_eq!(guest.command(), MEMORY_AND_BUS_MASTER);
+    assert_eq!(guest.read(Register::DevSts), None);
+    guest.submit(&AllocPd::default());
+    let fatal = |device: &mut Device, host: &mut dyn Host, now| device.post_event(host, now, 1, 0);
+    machine.function.with(fatal);
+    assert_eq!(guest.completion(), None);
+    assert!(!interrupt.take());
+
+    guest
+        .client
+        .region_write(config, POWER_CONTROL, &[0])
+        .unwrap();
+    assert_eq!(guest.command(), 0);
+    let state = machine.state();
+    assert_eq!((state.resources.pd, state.fatal_error), (0, false));
+    assert_eq!(state.protocol_errors, 0);
+    guest.power_on_again();
+    guest.reset();
 }
 
 #[test]
