@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 import io
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -9,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import machine, package
+from efa_tools import machine, package, toolroot
 
 VERSION = """#define EFA_VERSION_MAJOR 1
 #define EFA_VERSION_MINOR 20
@@ -45,6 +46,26 @@ class Version(unittest.TestCase):
         self.assertEqual(package.releases()[0][0], package.version())
         with self.assertRaisesRegex(package.Failure, "CHANGELOG.md does not begin with version"):
             package.releases(CHANGELOG.replace(package.version(), "99.0.0"))
+
+
+# Where the oldest kernel that the driver is for is named.
+FLOOR = {
+    "dkms.conf": r'^BUILD_EXCLUSIVE_KERNEL_MIN="(.*)"',
+    "dkms/advise": r'older "\$number" (\S+);|Linux (\S+) or newer',
+    "debian/control": r"linux-source-([\d.]+) \||Linux (\S+) or newer",
+    "rpm/efa-rs-dkms.spec": r"kernel-devel >= (\S+)|Linux (\S+) or newer",
+    "README.md": r"Linux (\S+) or newer",
+    "Documentation/install.md": r"Linux (\S+) or newer",
+    "CONTRIBUTING.md": r"Linux (\S+) is the oldest kernel",
+}
+
+
+class Floor(unittest.TestCase):
+    def test_all_name_the_same(self):
+        for name, pattern in FLOOR.items():
+            with self.subTest(name):
+                places = re.finditer(pattern, (support.CLONE / name).read_text(), re.MULTILINE)
+                self.assertEqual({place[place.lastindex] for place in places}, {toolroot.SERIES})
 
 
 class Changelog(unittest.TestCase):

@@ -1,36 +1,52 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# The recipe of a machine: a Debian 13 with systemd, a 7.2 kernel of backports and its headers, and nothing else that the
-# driver needs. The packages that the tests install on it are downloaded already: its guests have no network.
+# The recipe of a machine: a Debian 13 with systemd, a kernel of backports that is of the floor in tools/series, its headers,
+# and nothing else that the driver needs. The packages that the tests install on it are downloaded already: its guests have no
+# network.
 #
 # usage: root.sh DIR "PACKAGE..."      makes DIR; PACKAGEs are what apt is to have at hand besides kernels
 set -eu
 root=$1
 wanted=$2
+tools=$(dirname "$(dirname "$(readlink -f "$0")")")
+floor=$(sed -n 's/^\([0-9][^ ]*\) .*/\1/p' "$tools/series" | head -n 1)
+export tools floor
 
-# Of a series, the newest kernel is the one that its source package fits.
+# The kernel of the floor, with its source: packages as apt-get takes them.
+choose='chroot "$1" sh -s "$floor" "image headers" cloud-amd64 <"$tools/choose-kernel" >"$1/kernel-packages"'
+
+# Of the other kernels, old is the newest below the floor that Debian has with headers: of backports as long as they have one,
+# else Debian 13's own. backports is the one that users get from there.
 machine='
 set -eu
 export DEBIAN_FRONTEND=noninteractive
-newest() { # newest SERIES: the release of its newest kernel
-	apt-cache pkgnames "linux-binary-$1." | sed -n "s/^linux-binary-\(.*[+]deb13-cloud-amd64\)$/\1/p" | sort -V | tail -n 1
+install() {
+	apt-get install --yes -o APT::Install-Recommends=true "$@"
 }
-old=$(newest 7.2)
-new=$(newest 7.3)
-if [ -z "$old" ] || [ -z "$new" ]; then
-	echo "No 7.2 or no 7.3 kernel was found in trixie-backports: is the mirror complete?" >&2
-	exit 1
-fi
-apt-get install --yes -o APT::Install-Recommends=true initramfs-tools "linux-image-$old/trixie-backports" "linux-headers-$old/trixie-backports"
-printf "%s\n" "$old" "$new" >/kernels
-download() {
-	apt-get install --yes -o APT::Install-Recommends=true --download-only "$@"
+has() { # has PACKAGE
+	[ -n "$(apt-cache madison "$1")" ]
 }
-download WANTED linux-source-7.2
-download WANTED linux-source-7.3
-download linux-image-cloud-amd64/trixie-backports linux-headers-cloud-amd64/trixie-backports
-download linux-image-cloud-amd64 linux-headers-cloud-amd64
+of_floor=$(sed -n "s/.* linux-image-\([^=]*\)=.*/\1/p" /kernel-packages)
+for release in $(apt-cache pkgnames linux-headers- | sed -n "s/^linux-headers-\([0-9].*-cloud-amd64\)$/\1/p" | sort -r -V); do
+	[ "$(printf "%s\n" "$release" FLOOR | sort -V | head -n 1)" = "$release" ] || continue
+	if has "linux-headers-$release" && has "linux-image-$release"; then
+		old=$release
+		break
+	fi
+done
+backports=$(apt-cache show linux-image-cloud-amd64 | sed -n "s/^Depends:.* linux-image-\([0-9][^ ]*\) .*/\1/p" | sort -V | tail -n 1)
+printf "%s\n" "floor $of_floor" "old $old" "backports $backports" | tee /kernels
+source=linux-source-$(echo "$backports" | cut -d . -f 1-2)
+version=$(apt-cache madison "linux-headers-$backports" | cut -d "|" -f 2 | tr -d " " | head -n 1)
+install initramfs-tools "linux-image-$of_floor/trixie-backports" "linux-headers-$of_floor/trixie-backports"
+install --download-only WANTED $(grep -o "linux-source-[^ ]*" /kernel-packages)
+# For as long as Debian has not signed it, the newest source is of another version than the kernel of backports. Then a user is
+# told so, and the tests fail.
+install --download-only "$source=$version" || :
+install --download-only "linux-image-$old" "linux-headers-$old"
+install --download-only linux-image-cloud-amd64/trixie-backports linux-headers-cloud-amd64/trixie-backports
+install --download-only linux-image-cloud-amd64 linux-headers-cloud-amd64
 systemctl enable efa-test.service
 systemctl set-default multi-user.target
 systemctl mask serial-getty@hvc0.service serial-getty@ttyS0.service systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer
@@ -54,5 +70,6 @@ exec mmdebstrap --mode=root --variant=apt --format=directory --skip=cleanup/apt 
 	--setup-hook='sed -n "s/ trixie / trixie-backports /p" "$1/etc/apt/sources.list" >"$1/etc/apt/sources.list.d/backports.list"' \
 	--include=ca-certificates,systemd-sysv,udev,dbus,kmod,iproute2,procps,python3,pciutils \
 	--customize-hook='upload /efa-rs/tools/machine/efa-test.service /etc/systemd/system/efa-test.service' \
-	--customize-hook="chroot \"\$1\" sh -c '$(printf "%s" "$machine" | sed "s/WANTED/$wanted/")'" \
+	--customize-hook="$choose" \
+	--customize-hook="chroot \"\$1\" sh -c '$(printf "%s" "$machine" | sed "s/WANTED/$wanted/; s/FLOOR/$floor/")'" \
 	trixie "$root"

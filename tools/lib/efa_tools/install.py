@@ -5,14 +5,15 @@ Each scenario is a function that returns its tally. What others begin with is wh
 """
 
 import re
-import shutil
 
-from . import build, cache, ktap, namespace, package, steps, toolroot
+from . import cache, ktap, namespace, package, steps, toolroot
 from .failure import Failure
 from .machine import Machine
 from .suite import check, kselftest_devices
 from .tally import Tally
 
+# The series of Linux of which a stock machine has a kernel.
+FLOOR = toolroot.SERIES
 PACKAGES = "/run/efa-rs/package"
 PACKAGE = f"{PACKAGES}/efa-rs-dkms_*_all.deb"
 INSTALL = f"apt-get install --yes {PACKAGE}"
@@ -123,6 +124,15 @@ class Scenario:
         release = self.machine.release
         self.check(f"a {series} kernel is what boots", [] if release.startswith(f"{series}.") else [release])
 
+    def release_of(self, which):
+        """The release of a kernel that the machine has packages of: floor, old or backports."""
+        return dict(line.split() for line in self.machine.must("cat /kernels").splitlines())[which]
+
+    def says_why_not(self, text, release, reason):
+        """It was said why a kernel gets no driver."""
+        said = [line for line in SENTENCE.findall(text) if f"kernel {release} gets no driver, as {reason}" in line]
+        self.check(f"it says why there is no driver for {release}", [] if said else text.splitlines()[-40:])
+
     def end(self):
         steps.note(f"{self.name}: {self.tally}")
         return self.tally
@@ -134,10 +144,10 @@ def layers(scenario):
 
 
 def fresh():
-    """One apt command on a machine that has nothing but a 7.2 kernel and its headers; then nobody types anything."""
+    """One apt command on a machine that has nothing but a kernel of the floor and its headers; then nobody types anything."""
     it = Scenario("install")
     text = it.does("one command installs all that is needed", INSTALL)
-    it.has_built(text, "7.2")
+    it.has_built(text, FLOOR)
     it.boots("the driver is there after a reboot", f"{DRIVER} present")
     return it
 
@@ -172,7 +182,7 @@ def kernel_packages(series):
 def cloud_image(_base):
     """What README says of EC2, by the letter, on a machine with Debian 13's own kernel and no headers, as cloud images are."""
     it = Scenario("cloud image")
-    it.machine.must(f"{OLD_IMAGE} && apt-get purge --yes --autoremove {kernel_packages('7.2')}")
+    it.machine.must(f"{OLD_IMAGE} && apt-get purge --yes --autoremove {kernel_packages(FLOOR)}")
     it.kernel_is("6.12")
     block = README_COMMANDS.search((cache.CLONE / "README.md").read_text())
     commands = [line.removeprefix("# ") for line in block[1].splitlines()]
@@ -181,23 +191,30 @@ def cloud_image(_base):
     good = commands == ["apt update", install, "reboot", "ibv_devinfo"]
     it.check("README has one command that installs", [] if good else commands)
     text = it.does("that installs a kernel and the driver", f"cd {PACKAGES} && yes | {install}")
-    it.has_built(text, "7.3")
-    it.kernel_is("7.3")
+    new = toolroot.series(it.release_of("backports"))
+    it.has_built(text, new)
+    it.kernel_is(new)
     it.boots("the driver is there after a reboot", f"{DRIVER} present")
     return it
 
 
-def upgrade(installed):
-    """A 7.3 kernel comes, and goes again."""
-    it = Scenario("upgrade", *layers(installed))
-    text = it.does("a 7.3 kernel is installed", NEW_KERNEL)
-    it.has_built(text, "7.3")
-    it.kernel_is("7.3")
-    it.boots("the driver is there with 7.3", f"{DRIVER} present")
-    it.boots("the selftests pass with 7.3", "/efa-rs/tests/kselftest/run.sh", devices=kselftest_devices())
-    it.does("the 7.3 kernel is removed", f"apt-get purge --yes {kernel_packages('7.3')}")
-    it.kernel_is("7.2")
-    it.boots("the driver is there with 7.2 again", f"{DRIVER} present")
+def upgrade(base):
+    """The package comes to a machine whose kernel is too old; then a kernel of backports comes, and goes again."""
+    it = Scenario("upgrade", *layers(base))
+    old, new = it.release_of("old"), toolroot.series(it.release_of("backports"))
+    it.machine.must(f"apt-get install --yes linux-image-{old} linux-headers-{old} && apt-get purge --yes {kernel_packages(FLOOR)}")
+    it.kernel_is(toolroot.series(old))
+    text = it.does(f"the package is installed with {toolroot.series(old)}", INSTALL)
+    it.says_why_not(text, old, f"that needs Linux {FLOOR} or newer")
+    it.boots(f"the machine boots with {toolroot.series(old)}", f"{DRIVER} absent")
+    text = it.does(f"a {new} kernel is installed", NEW_KERNEL)
+    it.has_built(text, new)
+    it.kernel_is(new)
+    it.boots(f"the driver is there with {new}", f"{DRIVER} present")
+    it.boots(f"the selftests pass with {new}", "/efa-rs/tests/kselftest/run.sh", devices=kselftest_devices())
+    it.does(f"the {new} kernel is removed", f"apt-get purge --yes {kernel_packages(new)}")
+    it.kernel_is(toolroot.series(old))
+    it.boots(f"the machine boots with {toolroot.series(old)} again", f"{DRIVER} absent")
     return it
 
 
@@ -209,7 +226,7 @@ def new_version(installed):
     new = f"{old.rpartition('.')[0]}.{NEWER_SUBMINOR}"
     for version, command in ((new, f"apt-get install --yes {NEWER}"), (old, f"apt-get install --yes --allow-downgrades {PACKAGE}")):
         text = it.does(f"{version} is installed", command)
-        it.has_built(text, "7.2")
+        it.has_built(text, FLOOR)
         it.is_only(version)
         it.boots(f"the driver is there with {version}", f"{DRIVER} present")
     return it
@@ -247,14 +264,13 @@ def interrupted(base):
     return it
 
 
-def without_rust(installed):
-    """Debian 13's own kernel has no Rust."""
-    it = Scenario("kernel without Rust", *layers(installed))
+def older_kernel(installed):
+    """Debian 13's own kernel, which is too old, beside one that has the driver."""
+    it = Scenario("older kernel", *layers(installed))
     text = it.does("the kernel is installed", OLD_KERNEL)
-    said = [line for line in SENTENCE.findall(text) if re.search(r"kernel 6\.12\..* gets no driver, as", line)]
-    it.check("it says why there is no driver for it", [] if said else text.splitlines()[-40:])
-    it.boots("the 7.2 kernel still has the driver", f"{DRIVER} present")
     release = it.machine.must("ls /lib/modules | grep ^6.12").split()[-1]
+    it.says_why_not(text, release, f"that needs Linux {FLOOR} or newer")
+    it.boots(f"the {FLOOR} kernel still has the driver", f"{DRIVER} present")
     it.boots("the machine boots with the other kernel", f"{DRIVER} absent", release=release)
     return it
 
@@ -262,12 +278,18 @@ def without_rust(installed):
 def coexistence(base):
     """A kernel that has a C driver: ours goes first, and gives way when it is removed."""
     it = Scenario("C driver", *layers(base))
-    module = build.c_module(toolroot.kernel("cloud-amd64"))
-    shutil.copy(module, it.machine.folder / "c.ko")
-    it.machine.must(
-        "cd /lib/modules/7.2.*/ && mkdir -p kernel/drivers/infiniband/hw/efa &&"
-        " xz --check=crc32 --stdout /run/efa-rs/machine/c.ko >kernel/drivers/infiniband/hw/efa/efa.ko.xz && depmod ${PWD##*/}"
-    )
+    release = it.release_of("floor")
+    it.machine.must(f"""
+        set -eu
+        cd "$(mktemp -d)"
+        tar -x -f {toolroot.source(release)} --strip-components=4 --wildcards 'linux-*/drivers/infiniband/hw/efa/*'
+        make -C /lib/modules/{release}/build M=$PWD/efa CONFIG_INFINIBAND_EFA=m modules
+        cd /lib/modules/{release}
+        mkdir -p kernel/drivers/infiniband/hw/efa
+        xz --check=crc32 --stdout "$OLDPWD/efa/efa.ko" >kernel/drivers/infiniband/hw/efa/efa.ko.xz
+        rm -r "$OLDPWD"
+        depmod {release}
+    """)
     it.boots("the C driver is loaded", f"{DRIVER} c")
     it.does("the package is installed", INSTALL)
     it.boots("ours is loaded", f"{DRIVER} present")
@@ -282,7 +304,7 @@ def rpm(base):
     package.rpm()
     it.machine.must("apt-get install --yes rpm")
     text = it.does("the RPM is installed", "rpm --install --nodeps /run/efa-rs/package/efa-rs-dkms-*.noarch.rpm")
-    it.has_built(text, "7.2")
+    it.has_built(text, FLOOR)
     it.boots("the driver is there", f"{DRIVER} present")
     it.does("the RPM is removed", "rpm --erase efa-rs-dkms")
     it.boots("there is none after a reboot", f"{DRIVER} absent")
@@ -294,12 +316,12 @@ def rpm(base):
 SCENARIOS = {
     "in-guest": (in_guest, False),
     "cloud-image": (cloud_image, False),
-    "upgrade": (upgrade, True),
+    "upgrade": (upgrade, False),
     "new-version": (new_version, True),
     "broken-toolchain": (broken_toolchain, False),
     "full-disk": (full_disk, False),
     "interrupted": (interrupted, False),
-    "without-rust": (without_rust, True),
+    "older-kernel": (older_kernel, True),
     "coexistence": (coexistence, False),
     "rpm": (rpm, False),
 }
