@@ -2,11 +2,14 @@
 
 //! Talking to the device: registers, reset, admin commands and events.
 //!
+//! A [`Controller`] is the device from its binding on. A [`Session`] is one life of it, from a reset to
+//! the next; [`Recovery`] ends one when the device has failed, and makes the next.
+//!
 //! Nothing here trusts the device. What it writes is copied once and checked before it is used,
-//! every wait has an end, and memory that it may use is freed only after it has let go of it or was
-//! reset.
+//! every wait has an end, and memory that it may use is [lent](Lent): freed only after it has let go of
+//! it or was stopped.
 
-pub(crate) mod admin_queue;
+mod admin_queue;
 mod aenq;
 mod attributes;
 mod commands;
@@ -14,28 +17,33 @@ mod controller;
 mod counter;
 mod error;
 mod event_queue;
+mod health;
 mod host_info;
+mod latency;
+mod lent;
 mod page_list;
 mod quarantine;
+mod recovery;
 mod registers;
+mod report;
 mod reset;
+mod session;
+mod statistics;
 mod subscribers;
 
 pub(crate) use self::{
     admin_queue::AdminQueue,
     attributes::Attributes,
-    controller::{
-        Controller,
-        KeepAlives, //
-    },
+    controller::Controller,
     counter::Counter,
-    event_queue::{
-        EventQueue,
-        EventTarget, //
-    },
+    health::Cause,
+    lent::Lent,
     page_list::Pages,
-    registers::Registers,
-    reset::reset,
+    recovery::{
+        Recovery,
+        Service, //
+    },
+    session::Session,
     subscribers::{
         CompletionHandler,
         Subscription, //

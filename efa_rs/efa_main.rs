@@ -22,4 +22,10 @@ kernel::prelude::module! {
     authors: ["The efa-rs authors"],
     description: "Elastic Fabric Adapter (EFA)",
     license: "Dual BSD/GPL",
+    params: {
+        recovery: u8 {
+            default: 1,
+            description: "Bring a device that has failed back without being asked to (0: no, 1: yes)",
+        },
+    },
 }

@@ -27,3 +27,20 @@ mod bindings {
 }
 
 pub(crate) use bindings::*;
+
+/// Methods of the RDMA core's objects that a driver declares in C.
+#[derive(Clone, Copy)]
+pub(crate) struct UapiDefinitions(*const uapi_definition);
+
+// SAFETY: The definitions are constant.
+unsafe impl Sync for UapiDefinitions {}
+
+impl UapiDefinitions {
+    /// Those of EFA, `ffi/uapi.c`.
+    pub(crate) const EFA: Self = Self((&raw const efa_uapi_definitions).cast());
+
+    /// Returns the list.
+    pub(crate) const fn as_ptr(self) -> *const uapi_definition {
+        self.0
+    }
+}

@@ -2,8 +2,18 @@
 
 //! A safe layer over the RDMA core, for drivers that provide an `ib_device`.
 //!
-//! A driver implements [`Provider`] and registers it with a [`Registration`]. Nothing here knows of
-//! EFA; it is written as `rust/kernel/rdma` might be.
+//! A driver implements [`Provider`], and for each kind of object that it has the trait of that
+//! kind: [`Ucontext`], [`ProtectionDomain`], [`AddressHandle`], [`CompletionQueue`], [`QueuePair`],
+//! [`MemoryRegion`]; [`Absent`] stands for a kind that it lacks. A [`Registration`] makes it all known
+//! to the core. What a provider does not implement is not in its `ib_device_ops`.
+//!
+//! The lifetime `'a` everywhere is that of the data of a registration, in a driver the binding of
+//! its device: objects may borrow from it, and are gone when it ends, however many programs still
+//! have the device open.
+//!
+//! There are three layers, each of which knows the ones before it: plain types and handles of the
+//! core; the traits; and [`ops`], through which the core calls them. Nothing here knows of EFA; it
+//! is written as `rust/kernel/rdma` might be.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -12,66 +22,81 @@ mod attr;
 mod context;
 mod counters;
 mod cq;
-mod details;
 mod device;
+mod layouts;
 mod mmap;
 mod mr;
 mod object;
 mod ops;
+mod pd;
 mod provider;
 mod qp;
+mod qp_attr;
+mod registration;
 mod udata;
 mod umem;
 
+#[allow(unused_imports, reason = "for providers that lack a kind of object")]
+pub(crate) use self::provider::Absent;
+pub(crate) use crate::ffi::UapiDefinitions;
+
 pub(crate) use self::{
-    ah::AhAttr,
+    ah::{
+        AddressHandle,
+        AhInitAttr, //
+    },
     attr::{
         DeviceAttr,
         Gid,
-        LinkLayer,
         PortAttr,
         PortPhysState,
         PortSpeed,
         PortState,
         PortWidth, //
     },
-    context::Context,
+    context::{
+        Context,
+        Ucontext, //
+    },
     counters::CounterDesc,
     cq::{
+        CompletionQueue,
         CqEvents,
-        CqRequest,
-        NewCq, //
+        CqInitAttr, //
     },
-    details::Details,
-    device::{
-        layouts_agree,
-        NodeInfo,
-        Registration, //
-    },
+    device::Device,
+    layouts::layouts_agree,
     mmap::{
         Mapping,
         MmapEntry, //
     },
     mr::{
         Access,
-        Interconnects,
-        MrRequest,
-        NewMr, //
+        MemoryRegion,
+        MrInitAttr,
+        MrKeys, //
     },
+    pd::ProtectionDomain,
     provider::{
         DriverId,
         Provider, //
     },
     qp::{
+        QpInitAttr,
+        QueuePair, //
+    },
+    qp_attr::{
         ud_transition_is_ok,
-        NewQp,
         QpAttr,
         QpAttrMask,
         QpCap,
-        QpRequest,
         QpState,
         QpType,
         QueriedQp, //
+    },
+    registration::{
+        NodeInfo,
+        Registration, //
     },
     udata::Udata,
     umem::Umem, //

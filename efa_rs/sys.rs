@@ -4,12 +4,12 @@
 //!
 //! Each file names the upstream API that would replace it. Nothing here knows of EFA or of RDMA.
 
-pub(crate) mod barrier;
+pub(crate) mod attach;
 pub(crate) mod completion;
+pub(crate) mod debugfs;
 pub(crate) mod dma;
 pub(crate) mod errno;
 pub(crate) mod irq;
-pub(crate) mod irq_lock;
 pub(crate) mod log;
 pub(crate) mod mmio;
 pub(crate) mod pci;
@@ -17,3 +17,5 @@ pub(crate) mod ratelimit;
 pub(crate) mod semaphore;
 pub(crate) mod system;
 pub(crate) mod time;
+pub(crate) mod trace;
+pub(crate) mod work;

@@ -13,15 +13,19 @@ use kernel::{
         Bound,
         Device, //
     },
-    fmt,
+    fmt, new_spinlock_irq,
     prelude::*,
     sync::{
-        aref::ARef,
         atomic::{
             Atomic,
             Relaxed, //
         },
-        Arc, //
+        barrier::{
+            dma_mb,
+            Read, //
+        },
+        Arc,
+        SpinLockIrq, //
     },
     time::{
         Delta,
@@ -31,10 +35,17 @@ use kernel::{
 };
 
 use super::{
-    counter::Counter,
     error::CommandError,
-    quarantine::Quarantine,
-    registers::Registers, //
+    health::{
+        Cause,
+        Health, //
+    },
+    lent::{
+        Epoch,
+        Lent, //
+    },
+    registers::Registers,
+    statistics::Statistics, //
 };
 use crate::{
     hw::{
@@ -59,16 +70,12 @@ use crate::{
         },
     },
     sys::{
-        barrier::dma_rmb,
         completion::Completion,
         dma::Entries,
-        irq_lock::{
-            new_irq_lock,
-            IrqLock, //
-        },
         log::Hex,
         ratelimit::RateLimit,
-        semaphore::Semaphore, //
+        semaphore::Semaphore,
+        trace, //
     },
 };
 
@@ -103,26 +110,13 @@ const SLOT_TIMEOUTS: i64 = 2;
 /// From this version on, completions have checksums.
 const CHECKSUM_VERSION: Version = Version { major: 0, minor: 2 };
 
-/// Counts of what the queue did since it was made; names are those of the C driver's counters.
-#[derive(Default)]
-pub(crate) struct Counters {
-    /// Commands given to the device.
-    pub(crate) submitted_cmds: Counter,
-    /// Commands that the device completed.
-    pub(crate) completed_cmds: Counter,
-    /// Commands that failed for whatever reason.
-    pub(crate) cmds_err: Counter,
-    /// Commands whose completion or whose interrupt did not come in time.
-    pub(crate) no_completion_cmds: Counter,
-}
-
 /// The admin queue.
 #[pin_data]
-pub(crate) struct AdminQueue {
-    dev: ARef<Device>,
-    registers: Arc<Registers>,
-    submissions: Entries<64>,
-    completions: Entries<64>,
+pub(crate) struct AdminQueue<'bound> {
+    dev: &'bound Device<Bound>,
+    registers: Arc<Registers<'bound>>,
+    submissions: Lent<'bound, Entries<'bound, 64>>,
+    completions: Lent<'bound, Entries<'bound, 64>>,
     has_checksums: bool,
     #[pin]
     messages: RateLimit,
@@ -130,16 +124,18 @@ pub(crate) struct AdminQueue {
     #[pin]
     silence: RateLimit,
     completion_timeout_ms: Atomic<u32>,
-    counters: Counters,
+    /// What the parts of command ids that differ from use to use begin with: where those of the session
+    /// before have ended, so that an answer to one of its commands is no answer to any of this.
+    first_use: u16,
+    health: Arc<Health>,
+    statistics: Arc<Statistics>,
     #[pin]
     free_slots: Semaphore,
     #[pin]
-    state: IrqLock<State>,
+    state: SpinLockIrq<State>,
     /// Signalled when the command in the slot of the same number is complete.
     #[pin]
     completed: [Completion; DEPTH as usize],
-    #[pin]
-    quarantine: Quarantine,
 }
 
 /// What submitters and the interrupt handler share.
@@ -169,7 +165,7 @@ enum Progress {
     Submitted(u16),
     /// It is complete.
     Completed,
-    /// The device was reset under it.
+    /// The queue was closed under it.
     Abandoned,
 }
 
@@ -185,11 +181,10 @@ impl State {
         let Some(slot) = self.slots.get_mut(usize::from(slot)) else {
             return Err(CommandError::Closed);
         };
-        let progress = replace(&mut slot.progress, Progress::Free);
-        if progress != Progress::Completed {
-            return Err(CommandError::Closed);
+        match replace(&mut slot.progress, Progress::Free) {
+            Progress::Completed => Ok(slot.completion),
+            _ => Err(CommandError::Abandoned),
         }
-        Ok(slot.completion)
     }
 }
 
@@ -199,20 +194,31 @@ fn phase(count: u16) -> bool {
     count >> DEPTH_SHIFT & 1 == 0
 }
 
-impl AdminQueue {
+impl<'bound> AdminQueue<'bound> {
     /// Makes rings that the device does not know of before [`Self::start`].
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
     pub(super) fn new(
-        dev: &Device<Bound>,
-        registers: &Arc<Registers>,
+        dev: &'bound Device<Bound>,
+        registers: &Arc<Registers<'bound>>,
         version: Version,
         caps: Caps,
+        epoch: &Arc<Epoch<'bound>>,
+        health: &Arc<Health>,
+        statistics: &Arc<Statistics>,
     ) -> Result<Arc<Self>> {
-        let submissions = Entries::zeroed(dev, u32::from(DEPTH))?;
-        let completions = Entries::zeroed(dev, u32::from(DEPTH))?;
+        let ring = || -> Result<_> {
+            let ring = Entries::zeroed(dev, u32::from(DEPTH))?;
+            Ok(Lent::new(
+                epoch,
+                "the admin queue",
+                Arc::new(ring, GFP_KERNEL)?,
+            ))
+        };
+        let submissions = ring()?;
+        let completions = ring()?;
 
         let completion_timeout_ms = match u32::from(caps.admin_cmd_timeout) {
             0 => COMPLETION_TIMEOUT_MS,
@@ -221,7 +227,7 @@ impl AdminQueue {
 
         Arc::pin_init(
             pin_init!(Self {
-                dev: dev.into(),
+                dev,
                 registers: registers.clone(),
                 submissions,
                 completions,
@@ -230,9 +236,12 @@ impl AdminQueue {
                 messages <- RateLimit::new(),
                 silence <- RateLimit::new(),
                 completion_timeout_ms: Atomic::new(completion_timeout_ms),
-                counters: Counters::default(),
+                // CAST: What is cut off is not part of an id.
+                first_use: statistics.submitted_cmds.get() as u16,
+                health: health.clone(),
+                statistics: statistics.clone(),
                 free_slots <- Semaphore::new(DEPTH),
-                state <- new_irq_lock!(
+                state <- new_spinlock_irq!(
                     State {
                         running: true,
                         produced: 0,
@@ -247,7 +256,6 @@ impl AdminQueue {
                     "efa_admin_queue"
                 ),
                 completed <- pin_init::pin_init_array_from_fn(|_| Completion::new()),
-                quarantine <- Quarantine::new(),
             }),
             GFP_KERNEL,
         )
@@ -309,19 +317,15 @@ impl AdminQueue {
     #[inline(never)]
     fn log(&self, limit: &RateLimit, message: fmt::Arguments<'_>) {
         if limit.allows() {
-            dev_err!(&self.dev, "{}\n", message);
+            dev_err!(self.dev, "{}\n", message);
         }
     }
 
-    /// Accepts no more commands.
+    /// Accepts no more commands, and gives up those in flight: whoever waits for one wakes up, and a
+    /// late completion is ignored.
     pub(super) fn close(&self) {
-        self.state.lock().running = false;
-    }
-
-    /// Wakes up whoever waits for a command. To be called once the device was reset after
-    /// [`Self::close`], when no completion can come any more.
-    pub(super) fn abandon_commands(&self) {
         let mut state = self.state.lock();
+        state.running = false;
         for (slot, completed) in state.slots.iter_mut().zip(&self.completed) {
             if matches!(slot.progress, Progress::Submitted(_)) {
                 slot.progress = Progress::Abandoned;
@@ -335,19 +339,9 @@ impl AdminQueue {
         Delta::from_millis(self.completion_timeout_ms.load(Relaxed).into())
     }
 
-    /// Returns what the queue has counted.
-    pub(crate) fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
     /// Returns the device that the queue belongs to, for messages.
-    pub(crate) fn dev(&self) -> &Device {
-        &self.dev
-    }
-
-    /// Returns where memory goes that the device may still use.
-    pub(crate) fn quarantine(&self) -> &Quarantine {
-        &self.quarantine
+    pub(crate) fn dev(&self) -> &'bound Device<Bound> {
+        self.dev
     }
 
     /// Runs a command to its end.
@@ -388,10 +382,10 @@ impl AdminQueue {
         mut entry: AqEntry,
         opcode: Opcode,
         subject: &'static str,
-    ) -> Result<Pending<'_>, CommandError> {
+    ) -> Result<Pending<'_, 'bound>, CommandError> {
         let timeout = self.completion_timeout() * SLOT_TIMEOUTS;
         if self.free_slots.acquire_timeout(timeout).is_err() {
-            self.counters.cmds_err.increment();
+            self.statistics.cmds_err.increment();
             self.complain(fmt!("{} found no place in the admin queue", opcode.name()));
             return Err(CommandError::NoSlot);
         }
@@ -406,22 +400,24 @@ impl AdminQueue {
         let Some(((number, slot), completed)) = free.filter(|_| running) else {
             drop(state);
             self.free_slots.release();
-            self.counters.cmds_err.increment();
-            self.complain(fmt!("{} failed: the admin queue is closed", opcode.name()));
+            self.statistics.cmds_err.increment();
             return Err(CommandError::Closed);
         };
-        let id = (number | produced << DEPTH_SHIFT) & COMMAND_ID_MASK;
+        let turn = produced.wrapping_add(self.first_use);
+        let id = (number | turn << DEPTH_SHIFT) & COMMAND_ID_MASK;
         admin::stamp(&mut entry, id, phase(produced));
         slot.progress = Progress::Submitted(id);
         completed.reinit();
 
         self.submissions.write(u32::from(produced), &entry);
         state.produced = produced.wrapping_add(1);
-        self.counters.submitted_cmds.increment();
+        self.statistics.submitted_cmds.increment();
         // Under the lock, so that the device never sees the count go back.
         self.registers
             .write(Register::AqProdDb, u32::from(state.produced));
         drop(state);
+        self.statistics.in_flight.change(1);
+        trace::command_submitted(self.dev, opcode.name(), id);
 
         Ok(Pending {
             queue: self,
@@ -449,7 +445,7 @@ impl AdminQueue {
             }
 
             // The device writes the phase last.
-            dma_rmb();
+            dma_mb(Read);
             let entry = self.completions.read(index);
             state.consumed = state.consumed.wrapping_add(1);
             self.accept(state, &entry);
@@ -476,7 +472,7 @@ impl AdminQueue {
             if slot.progress == Progress::Submitted(id) {
                 slot.progress = Progress::Completed;
                 slot.completion = *entry;
-                self.counters.completed_cmds.increment();
+                self.statistics.completed_cmds.increment();
                 completed.complete();
                 return;
             }
@@ -498,6 +494,18 @@ impl AdminQueue {
     ) -> Result<AcqEntry, CommandError> {
         let result = self.await_completion(slot, opcode, submitted);
         self.free_slots.release();
+        self.statistics.in_flight.change(-1);
+
+        if let Ok(entry) = &result {
+            let latency = submitted.elapsed();
+            self.statistics.latencies.count(opcode, latency);
+            trace::command_completed(
+                self.dev,
+                opcode.name(),
+                AcqHeader::of(entry).status,
+                latency,
+            );
+        }
         result
     }
 
@@ -521,7 +529,7 @@ impl AdminQueue {
         }
 
         // The completion may be there, and only the interrupt lost.
-        self.counters.no_completion_cmds.increment();
+        self.statistics.no_completion_cmds.increment();
         self.consume(&mut state);
         let (result, what_now) = if state.is_over(slot) {
             (state.take(slot), "its interrupt is missing")
@@ -530,6 +538,9 @@ impl AdminQueue {
             (Err(CommandError::Timeout), "the admin queue is closed")
         };
         drop(state);
+        if result.is_err() {
+            self.health.report(Cause::CommandTimeout);
+        }
         self.log(
             &self.silence,
             fmt!(
@@ -548,8 +559,8 @@ impl AdminQueue {
 /// One that is dropped is waited for all the same, as its slot is in use until then; but no longer
 /// than it may take from its submission on.
 #[must_use = "the command's result is known only after a wait"]
-pub(super) struct Pending<'a> {
-    queue: &'a AdminQueue,
+pub(super) struct Pending<'a, 'bound> {
+    queue: &'a AdminQueue<'bound>,
     opcode: Opcode,
     /// What messages say of the command besides the opcode.
     subject: &'static str,
@@ -559,14 +570,14 @@ pub(super) struct Pending<'a> {
     slot: Option<u16>,
 }
 
-impl Pending<'_> {
+impl Pending<'_, '_> {
     /// Waits for the command's completion, and logs why it failed.
     ///
     /// # Errors
     ///
     /// - [`CommandError::Status`] if the device refused the command.
     /// - [`CommandError::Timeout`] if it does not answer.
-    /// - [`CommandError::Closed`] if it was reset under the command.
+    /// - [`CommandError::Abandoned`] if the queue was closed under the command.
     pub(super) fn wait(mut self) -> Result<AcqEntry, CommandError> {
         let Some(slot) = self.slot.take() else {
             return Err(CommandError::Closed);
@@ -587,13 +598,13 @@ impl Pending<'_> {
             Err(CommandError::Status(status))
         });
         if result.is_err() {
-            self.queue.counters.cmds_err.increment();
+            self.queue.statistics.cmds_err.increment();
         }
         result
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for Pending<'_, '_> {
     #[inline(never)]
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {

@@ -9,18 +9,36 @@ use kernel::{
     },
     prelude::*,
     sync::{
-        aref::ARef,
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
+        },
+        barrier::{
+            dma_mb,
+            Read, //
         },
         Arc, //
+    },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
     },
 };
 
 use super::{
-    counter::Counter,
-    registers::Registers, //
+    health::{
+        Cause,
+        Health, //
+    },
+    lent::{
+        Epoch,
+        Lent, //
+    },
+    registers::Registers,
+    statistics::Statistics, //
 };
 use crate::{
     hw::{
@@ -36,10 +54,10 @@ use crate::{
         },
     },
     sys::{
-        barrier::dma_rmb,
         dma::Entries,
         log::Hex,
-        ratelimit::RateLimit, //
+        ratelimit::RateLimit,
+        trace, //
     },
 };
 
@@ -55,13 +73,58 @@ pub(super) const GROUPS: u32 = AenqGroup::FatalError.mask()
     | AenqGroup::Notification.mask()
     | AenqGroup::KeepAlive.mask();
 
+/// When keep-alive events have come, in nanoseconds since the start of the session. Only the interrupt
+/// handler writes this.
+struct KeepAlives {
+    count: Atomic<i64>,
+    first: Atomic<i64>,
+    last: Atomic<i64>,
+}
+
+impl Default for KeepAlives {
+    fn default() -> Self {
+        Self {
+            count: Atomic::new(0),
+            first: Atomic::new(0),
+            last: Atomic::new(0),
+        }
+    }
+}
+
+impl KeepAlives {
+    /// Notes an event.
+    fn note(&self, at: Delta) {
+        let count = self.count.load(Relaxed);
+        if count == 0 {
+            self.first.store(at.as_nanos(), Relaxed);
+        }
+        self.last.store(at.as_nanos(), Relaxed);
+        // After the others, so that they are there for who sees it.
+        self.count.store(count.saturating_add(1), Release);
+    }
+
+    /// Returns the mean time between events, and when the last one came.
+    fn period_and_last(&self) -> Option<(Delta, Delta)> {
+        let intervals = self.count.load(Acquire) - 1;
+        if intervals < 1 {
+            return None;
+        }
+        let (first, last) = (self.first.load(Relaxed), self.last.load(Relaxed));
+        let period = Delta::from_nanos((last - first) / intervals);
+        Some((period, Delta::from_nanos(last)))
+    }
+}
+
 /// The asynchronous event queue.
 #[pin_data]
-pub(super) struct Aenq {
-    dev: ARef<Device>,
-    registers: Arc<Registers>,
-    entries: Entries<{ AenqEntry::SIZE }>,
-    keep_alives: Counter,
+pub(super) struct Aenq<'bound> {
+    dev: &'bound Device<Bound>,
+    registers: Arc<Registers<'bound>>,
+    entries: Lent<'bound, Entries<'bound, { AenqEntry::SIZE }>>,
+    health: Arc<Health>,
+    statistics: Arc<Statistics>,
+    started: Instant<Monotonic>,
+    keep_alives: KeepAlives,
     #[pin]
     messages: RateLimit,
     /// Events ever consumed; their entry and phase follow from it. Only the interrupt handler uses
@@ -69,21 +132,30 @@ pub(super) struct Aenq {
     consumed: Atomic<u32>,
 }
 
-impl Aenq {
+impl<'bound> Aenq<'bound> {
     /// Makes a ring that the device does not know of before [`Self::start`].
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(dev: &Device<Bound>, registers: &Arc<Registers>) -> Result<Arc<Self>> {
-        let entries = Entries::zeroed(dev, u32::from(DEPTH))?;
+    pub(super) fn new(
+        dev: &'bound Device<Bound>,
+        registers: &Arc<Registers<'bound>>,
+        epoch: &Arc<Epoch<'bound>>,
+        health: &Arc<Health>,
+        statistics: &Arc<Statistics>,
+    ) -> Result<Arc<Self>> {
+        let entries = Arc::new(Entries::zeroed(dev, u32::from(DEPTH))?, GFP_KERNEL)?;
 
         Arc::pin_init(
             pin_init!(Self {
-                dev: dev.into(),
+                dev,
                 registers: registers.clone(),
-                entries,
-                keep_alives: Counter::default(),
+                entries: Lent::new(epoch, "the event queue", entries),
+                health: health.clone(),
+                statistics: statistics.clone(),
+                started: Instant::now(),
+                keep_alives: KeepAlives::default(),
                 messages <- RateLimit::new(),
                 consumed: Atomic::new(0),
             }),
@@ -109,9 +181,11 @@ impl Aenq {
         self.registers.write(Register::AenqConsDb, 0);
     }
 
-    /// Returns how many keep-alive events there were.
-    pub(super) fn keep_alives(&self) -> u64 {
-        self.keep_alives.get()
+    /// Returns how long no keep-alive event has come, and the mean time between those before. `None`
+    /// if there were not two.
+    pub(super) fn keep_alive_silence(&self) -> Option<(Delta, Delta)> {
+        let (period, last) = self.keep_alives.period_and_last()?;
+        Some((self.started.elapsed() - last, period))
     }
 
     /// Handles at most one ring of events: a device can't keep the caller here. To be called by the
@@ -127,7 +201,7 @@ impl Aenq {
             }
 
             // The device writes the phase last.
-            dma_rmb();
+            dma_mb(Read);
             self.handle(&AenqEntry::decode(&self.entries.read(consumed)));
             consumed = consumed.wrapping_add(1);
         }
@@ -139,17 +213,23 @@ impl Aenq {
     }
 
     fn handle(&self, event: &AenqEntry) {
+        trace::event(self.dev, event.group, event.syndrome);
         let group = match AenqGroup::try_from(event.group) {
             Ok(AenqGroup::KeepAlive) => {
-                self.keep_alives.increment();
+                self.keep_alives.note(self.started.elapsed());
+                self.statistics.keep_alive_rcvd.increment();
                 return;
+            }
+            Ok(AenqGroup::FatalError) => {
+                self.health.report(Cause::FatalError);
+                AenqGroup::FatalError.name()
             }
             Ok(group) => group.name(),
             Err(_) => "an event of an unknown group",
         };
         if self.messages.allows() {
             dev_err!(
-                &self.dev,
+                self.dev,
                 "The device reports {} (group {}, syndrome {})\n",
                 group,
                 Hex(event.group.into()),

@@ -43,6 +43,8 @@ pub(crate) struct Attributes {
     pub(crate) network: NetworkAttr,
     /// Limits of event queues; all 0 if the device has none.
     pub(crate) event_queues: EventQueueAttr,
+    /// What the device advises about timeouts.
+    pub(super) hints: HwHints,
 }
 
 impl Attributes {
@@ -53,7 +55,7 @@ impl Attributes {
     /// - [`EINVAL`] if the device's interface is too old.
     /// - [`EOPNOTSUPP`] if it lacks a feature that every device has.
     /// - Those of the admin command.
-    pub(super) fn read(admin: &AdminQueue) -> Result<Self> {
+    pub(super) fn read(admin: &AdminQueue<'_>) -> Result<Self> {
         let mut device: DeviceAttr = admin.get_feature()?;
         if device.admin_api_version < MIN_ADMIN_API_VERSION {
             dev_err!(
@@ -86,24 +88,17 @@ impl Attributes {
             EventQueueAttr::default()
         };
 
+        require(admin, &device, FeatureId::HwHints)?;
+        let hints = admin.get_feature()?;
+
         Ok(Self {
             device,
             queues,
             inline_buf_size_ex,
             network,
             event_queues,
+            hints,
         })
-    }
-
-    /// Reads what the device advises about timeouts.
-    ///
-    /// # Errors
-    ///
-    /// - [`EOPNOTSUPP`] if the device lacks the feature.
-    /// - Those of the admin command.
-    pub(super) fn read_hints(&self, admin: &AdminQueue) -> Result<HwHints> {
-        require(admin, &self.device, FeatureId::HwHints)?;
-        Ok(admin.get_feature()?)
     }
 
     /// Has the device report the asynchronous events that the driver handles.
@@ -112,7 +107,7 @@ impl Attributes {
     ///
     /// - [`EOPNOTSUPP`] if the device lacks the feature or does not have all of the groups.
     /// - Those of the admin commands.
-    pub(super) fn enable_events(&self, admin: &AdminQueue) -> Result {
+    pub(super) fn enable_events(&self, admin: &AdminQueue<'_>) -> Result {
         require(admin, &self.device, FeatureId::AenqConfig)?;
         let config: AenqConfig = admin.get_feature()?;
         if config.supported_groups & aenq::GROUPS != aenq::GROUPS {
@@ -139,7 +134,7 @@ fn supports(device: &DeviceAttr, feature: FeatureId) -> bool {
 }
 
 /// Fails, and says so, if the device lacks a feature.
-fn require(admin: &AdminQueue, device: &DeviceAttr, feature: FeatureId) -> Result {
+fn require(admin: &AdminQueue<'_>, device: &DeviceAttr, feature: FeatureId) -> Result {
     if supports(device, feature) {
         return Ok(());
     }

@@ -22,8 +22,7 @@ use crate::{
             },
             eq::{
                 CreateEq,
-                CreateEqCaps,
-                DestroyEq, //
+                CreateEqCaps, //
             },
             mr::{
                 DeregMr,
@@ -72,7 +71,7 @@ use crate::{
     sys::dma::Entries,
 };
 
-impl AdminQueue {
+impl AdminQueue<'_> {
     /// Allocates a protection domain and returns its number.
     pub(crate) fn alloc_pd(&self) -> Result<u16, CommandError> {
         self.execute(&AllocPd {}).map(|response| response.pd)
@@ -147,7 +146,7 @@ impl AdminQueue {
     /// Creates an event queue for completions and returns its number.
     pub(super) fn create_eq(
         &self,
-        entries: &Entries<{ Eqe::SIZE }>,
+        entries: &Entries<'_, { Eqe::SIZE }>,
         msix_vector: u8,
     ) -> Result<u16, CommandError> {
         let command = CreateEq {
@@ -161,11 +160,6 @@ impl AdminQueue {
             events: EqEvents { completion: true },
         };
         self.execute(&command).map(|response| response.eqn)
-    }
-
-    /// Destroys an event queue.
-    pub(super) fn destroy_eq(&self, eqn: u16) -> Result<(), CommandError> {
-        self.execute(&DestroyEq { eqn }).map(|_| ())
     }
 
     /// Reads a feature.

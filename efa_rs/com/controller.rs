@@ -1,227 +1,283 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The device's management half as a whole: what is set up before anything else can be done.
+//! The device from its binding to its driver on: what outlives its resets.
 
 use kernel::{
     device::{
         Bound,
+        Core,
         Device, //
     },
     pci,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 
 use super::{
-    admin_queue::AdminQueue,
-    aenq::Aenq,
-    attributes::Attributes,
-    event_queue::{
-        self,
-        EventQueue, //
+    lent::Epoch,
+    quarantine::Quarantine,
+    registers::{
+        Registers,
+        REGISTERS_SIZE, //
     },
-    host_info,
-    registers::Registers,
-    reset::ResetOnDrop,
-    subscribers::CompletionHandler, //
+    reset::reset,
+    statistics::Statistics, //
 };
 use crate::{
-    hw::regs::{
-        Caps,
-        DevSts,
-        Register,
-        ResetReason,
-        Version, //
+    hw::{
+        self,
+        regs::{
+            Caps,
+            ControllerVersion,
+            Register,
+            ResetReason,
+            Version, //
+        },
     },
     sys::{
         self,
-        irq,
-        log::Hex, //
+        attach::Binding,
+        errno::eopnotsupp,
+        log,
+        mmio,
+        work::Waker, //
     },
 };
 
-/// The vector of the admin queue and of asynchronous events.
-const MANAGEMENT_VECTOR: u8 = 0;
+/// The oldest version of the admin interface that this driver speaks.
+const MIN_VERSION: Version = Version { major: 0, minor: 1 };
 
-/// The device's queues for management and their interrupt.
-///
-/// Fields are dropped in their order. The interrupt goes first: its handler rings a doorbell, and
-/// during a reset the device takes none. The reset comes next, as after it the device does not use
-/// memory.
-pub(crate) struct Controller {
-    irq: irq::Registration<ManagementHandler>,
-    reset: ResetOnDrop,
-    admin: Arc<AdminQueue>,
-    aenq: Arc<Aenq>,
-    registers: Arc<Registers>,
-    vectors: Arc<irq::Vectors>,
+/// The oldest controller that this driver works with: major, minor and subminor version.
+const MIN_CONTROLLER_VERSION: (u8, u8, u8) = (0, 0, 1);
+
+/// The version of a device that was not asked since its reset: older than any.
+const UNKNOWN: u32 = 0;
+
+/// A device that is bound to the driver.
+pub(crate) struct Controller<'bound> {
+    binding: Binding<'bound>,
+    pdev: &'bound pci::Device<Bound>,
+    registers: Arc<Registers<'bound>>,
+    quarantine: Arc<Quarantine<'bound>>,
+    statistics: Arc<Statistics>,
+    waker: Waker,
+    /// Whether the device was reset, and not used since.
+    is_fresh: Atomic<bool>,
+    /// The version of the admin interface, or [`UNKNOWN`].
+    version: Atomic<u32>,
 }
 
-impl Controller {
-    /// Starts the admin queue of a device that was reset.
-    ///
-    /// Until [`Self::started`] is called, a drop tells the device that the driver failed to start.
+impl<'bound> Controller<'bound> {
+    /// Takes over an enabled device: resets it, and sets the width of its DMA addresses.
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if the device is not ready.
+    /// - [`ENODEV`] if the device has no registers.
+    /// - [`EBUSY`] if somebody else uses them.
+    /// - [`EFAULT`] if they can't be mapped.
     /// - [`ENOMEM`] if there is no memory.
-    /// - Those of [`Registers::read`] and [`irq::Registration::new`].
-    pub(crate) fn start(
-        pdev: &pci::Device<Bound>,
-        registers: Arc<Registers>,
-        vectors: Arc<irq::Vectors>,
-        version: Version,
-    ) -> Result<Self> {
+    /// - Those of [`Self::prepare`].
+    pub(crate) fn new(
+        pdev: &'bound pci::Device<Core<'_>>,
+        binding: Binding<'bound>,
+        name: &'static CStr,
+        waker: Waker,
+    ) -> Result<Arc<Self>> {
         let dev: &Device<Bound> = pdev.as_ref();
 
-        let status = DevSts::from_raw(registers.read(Register::DevSts)?);
-        if !status.ready {
+        let bar = map_registers(pdev, name)
+            .inspect_err(|error| log::failed(dev, "The registers are not available", error))?;
+        let statistics = Arc::new(Statistics::default(), GFP_KERNEL)?;
+        let controller = Arc::new(
+            Self {
+                binding,
+                pdev,
+                registers: Registers::new(dev, bar)?,
+                quarantine: Quarantine::new(dev, &statistics)?,
+                statistics,
+                waker,
+                is_fresh: Atomic::new(false),
+                version: Atomic::new(UNKNOWN),
+            },
+            GFP_KERNEL,
+        )?;
+
+        controller.prepare()?;
+        let width = Caps::from_raw(controller.registers.read(Register::Caps)?).dma_addr_width;
+        sys::dma::set_address_width(pdev, width).inspect_err(|error| {
             dev_err!(
                 dev,
-                "The device is not ready after its reset ({})\n",
-                Hex(status.into_raw())
-            );
-            return Err(ENODEV);
-        }
-        let caps = Caps::from_raw(registers.read(Register::Caps)?);
-
-        let admin = AdminQueue::new(dev, &registers, version, caps)?;
-        let aenq = Aenq::new(dev, &registers)?;
-
-        // Dropped before the rings that the device has from here on.
-        let reset = ResetOnDrop::new(pdev, registers.clone(), ResetReason::InitError);
-        admin.start(MANAGEMENT_VECTOR);
-        aenq.start(MANAGEMENT_VECTOR);
-
-        let irq = irq::Registration::new(
-            &vectors,
-            u32::from(MANAGEMENT_VECTOR),
-            fmt!("efa-mgmnt@pci:{}", sys::pci::name(pdev)),
-            0,
-            ManagementHandler {
-                admin: admin.clone(),
-                aenq: aenq.clone(),
-            },
-        )
-        .inspect_err(|error| {
-            sys::log::failed(
-                dev,
-                "The management interrupt could not be requested",
-                error,
+                "DMA addresses of {} bits can't be used ({:?})\n",
+                width,
+                error
             );
         })?;
-        admin.unmask_interrupts();
-
-        Ok(Self {
-            irq,
-            reset,
-            admin,
-            aenq,
-            registers,
-            vectors,
-        })
+        Ok(controller)
     }
 
-    /// Reads what the device is and can do, and sets both sides up accordingly.
+    /// Returns the binding.
+    pub(super) fn binding(&self) -> Binding<'bound> {
+        self.binding
+    }
+
+    /// Returns the PCI function.
+    pub(crate) fn pdev(&self) -> &'bound pci::Device<Bound> {
+        self.pdev
+    }
+
+    /// Returns the device, for messages.
+    pub(crate) fn dev(&self) -> &'bound Device<Bound> {
+        self.pdev.as_ref()
+    }
+
+    /// Returns the registers.
+    pub(super) fn registers(&self) -> &Arc<Registers<'bound>> {
+        &self.registers
+    }
+
+    /// Returns where memory goes that the device may still use.
+    pub(super) fn quarantine(&self) -> &Arc<Quarantine<'bound>> {
+        &self.quarantine
+    }
+
+    /// Returns what is counted of the device.
+    pub(crate) fn statistics(&self) -> &Arc<Statistics> {
+        &self.statistics
+    }
+
+    /// Returns who looks after the device when it is woken.
+    pub(super) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Says that the device has to be reset before it is used next, as something was done to it.
+    pub(super) fn needs_reset(&self) {
+        self.is_fresh.store(false, Relaxed);
+    }
+
+    /// Makes sure that the device was reset and not used since, and returns the version of its admin
+    /// interface.
     ///
     /// # Errors
     ///
-    /// Those of [`Attributes`].
-    pub(crate) fn negotiate(&self) -> Result<Attributes> {
-        let attributes = Attributes::read(&self.admin)?;
-
-        let hints = attributes.read_hints(&self.admin)?;
-        self.registers.set_read_timeout(hints.mmio_read_timeout);
-        self.admin
-            .set_completion_timeout(hints.admin_completion_timeout);
-
-        attributes.enable_events(&self.admin)?;
-        Ok(attributes)
+    /// - `EOPNOTSUPP` if the device is too old.
+    /// - Those of a reset and of reading registers.
+    pub(super) fn prepare(&self) -> Result<Version> {
+        if !self.is_fresh.load(Relaxed) {
+            self.reset(ResetReason::Normal)?;
+        }
+        match self.version.load(Relaxed) {
+            UNKNOWN => {
+                let version = self.identify()?;
+                self.version.store(version.into_raw(), Relaxed);
+                Ok(version)
+            }
+            version => Ok(Version::from_raw(version)),
+        }
     }
 
-    /// Creates event queues, one for each vector that is left, as many as the device has.
+    /// Reads the device's versions, and returns that of its admin interface.
+    fn identify(&self) -> Result<Version> {
+        let version = Version::from_raw(self.registers.read(Register::Version)?);
+        if (version.major, version.minor) < (MIN_VERSION.major, MIN_VERSION.minor) {
+            dev_err!(
+                self.dev(),
+                "The device speaks admin API {}.{}, which is too old\n",
+                version.major,
+                version.minor
+            );
+            return Err(eopnotsupp());
+        }
+
+        let controller =
+            ControllerVersion::from_raw(self.registers.read(Register::ControllerVersion)?);
+        if (controller.major, controller.minor, controller.subminor) < MIN_CONTROLLER_VERSION {
+            dev_err!(
+                self.dev(),
+                "The device's controller has version {}.{}.{}, which is too old\n",
+                controller.major,
+                controller.minor,
+                controller.subminor
+            );
+            return Err(eopnotsupp());
+        }
+        Ok(version)
+    }
+
+    /// Resets the device, after which it uses no memory but that of answers.
     ///
     /// # Errors
     ///
-    /// - [`ENOMEM`] if there is no memory.
-    /// - Those of [`EventQueue::new`].
-    pub(crate) fn create_event_queues<H: CompletionHandler>(
-        &self,
-        pdev: &pci::Device<Bound>,
-        attributes: &Attributes,
-    ) -> Result<KVec<EventQueue<H>>> {
-        let depth = event_queue::usable_depth(attributes.event_queues.max_eq_depth);
-        let vectors = self.vectors.count().min(u32::from(u8::MAX));
-        let count = attributes.event_queues.max_eq.min(vectors - 1);
+    /// Those of [`reset`].
+    fn reset(&self, reason: ResetReason) -> Result {
+        sys::pci::set_master(self.pdev);
+        reset(self.dev(), &self.registers, reason)?;
+        // Its firmware may be another one now.
+        self.version.store(UNKNOWN, Relaxed);
+        self.is_fresh.store(true, Relaxed);
+        self.quarantine.release();
+        Ok(())
+    }
 
-        let mut queues = KVec::new();
-        for vector in (1u8..).take(count as usize) {
-            let queue = EventQueue::new(
-                pdev,
-                &self.admin,
-                &self.registers,
-                &self.vectors,
-                vector,
-                depth,
-            )?;
-            queues.push(queue, GFP_KERNEL)?;
+    /// Stops the device, so that it uses nothing of the session whose epoch this is any more: by a
+    /// reset, else by one of the bus, else by taking its access to memory away.
+    ///
+    /// Interrupt handlers are silent by now, as they ring doorbells, and during a reset the device takes
+    /// none.
+    pub(super) fn stop(&self, reason: ResetReason, epoch: &Epoch<'_>) {
+        let was_reset = !sys::pci::is_present(self.pdev)
+            || self.reset(reason).is_ok()
+            || self.function_level_reset().is_ok();
+        if !was_reset {
+            log::failed(
+                self.dev(),
+                "The device could not be reset; its DMA is disabled",
+                &EIO,
+            );
+            sys::pci::clear_master(self.pdev);
         }
-        Ok(queues)
-    }
-
-    /// Tells the device what system it is in, if it wants to know.
-    pub(crate) fn send_host_info(&self, pdev: &pci::Device<Bound>, attributes: &Attributes) {
-        if attributes.takes_host_info() {
-            host_info::send(pdev, &self.admin);
+        epoch.end(was_reset);
+        if was_reset {
+            // What came there before the epoch had its end.
+            self.quarantine.release();
         }
     }
 
-    /// Says that the driver has started: programs can use the device, and the next reset is an
-    /// ordinary one.
-    pub(crate) fn started(&mut self) {
-        self.reset.set_reason(ResetReason::Normal);
+    /// Resets the device by the bus.
+    fn function_level_reset(&self) -> Result {
+        sys::pci::function_level_reset(self.pdev)?;
+        self.needs_reset();
+        Ok(())
     }
 
-    /// Stops the device for good: it uses no memory after this, and every command fails. Event
-    /// queues are to be silenced before.
-    pub(crate) fn shutdown(&self) {
-        self.admin.close();
-        self.irq.disable();
-        self.reset.stop_device(ResetReason::Shutdown);
-        self.admin.abandon_commands();
-    }
-
-    /// Returns the admin queue.
-    pub(crate) fn admin(&self) -> &Arc<AdminQueue> {
-        &self.admin
-    }
-
-    /// Returns what counts keep-alive events.
-    pub(crate) fn keep_alives(&self) -> KeepAlives {
-        KeepAlives(self.aenq.clone())
+    /// Takes the device's access to memory away.
+    pub(super) fn isolate(&self) {
+        sys::pci::clear_master(self.pdev);
     }
 }
 
-/// The count of keep-alive events.
-pub(crate) struct KeepAlives(Arc<Aenq>);
-
-impl KeepAlives {
-    /// Returns how many there were.
-    pub(crate) fn get(&self) -> u64 {
-        self.0.keep_alives()
+impl Drop for Controller<'_> {
+    fn drop(&mut self) {
+        // A device that was not reset may still answer a read, and use what is in quarantine: it must not
+        // be able to when their memory is given back, which comes next.
+        self.isolate();
     }
 }
 
-/// What an interrupt of the management vector needs.
-struct ManagementHandler {
-    admin: Arc<AdminQueue>,
-    aenq: Arc<Aenq>,
-}
-
-impl irq::Handler for ManagementHandler {
-    fn handle(&self) {
-        self.admin.handle_completions();
-        self.aenq.handle_events();
+/// Reserves and maps the BAR of the registers.
+fn map_registers<'bound>(
+    pdev: &'bound pci::Device<Bound>,
+    name: &'static CStr,
+) -> Result<pci::Bar<'bound, REGISTERS_SIZE>> {
+    if !mmio::is_memory(pdev, hw::pci::REGISTER_BAR) {
+        return Err(ENODEV);
     }
+    pdev.iomap_region_sized(hw::pci::REGISTER_BAR.into(), name)
+        .map_err(|error| if error == EBUSY { EBUSY } else { EFAULT })
 }

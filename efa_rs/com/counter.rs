@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Counters of events.
+//! Counters of events, and of what there is at the moment.
 
 use kernel::sync::atomic::{
     Atomic,
@@ -26,6 +26,28 @@ impl Counter {
     /// Returns the count.
     #[inline]
     pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// How many of something there are at the moment.
+pub(crate) struct Gauge(Atomic<i64>);
+
+impl Default for Gauge {
+    fn default() -> Self {
+        Self(Atomic::new(0))
+    }
+}
+
+impl Gauge {
+    /// Adds as many as are new, or takes away those that are gone.
+    #[inline]
+    pub(super) fn change(&self, by: i64) {
+        self.0.add(by, Relaxed);
+    }
+
+    /// Returns how many there are.
+    pub(super) fn get(&self) -> i64 {
         self.0.load(Relaxed)
     }
 }

@@ -4,13 +4,7 @@
 
 use kernel::prelude::*;
 
-use crate::{
-    hw::admin::Status,
-    sys::errno::{
-        eopnotsupp,
-        etime, //
-    },
-};
+use crate::{hw::admin::Status, sys::errno::eopnotsupp};
 
 /// Why an admin command failed.
 ///
@@ -23,19 +17,21 @@ pub(crate) enum CommandError {
     Timeout,
     /// No slot became free in time: the device was never given the command.
     NoSlot,
-    /// The queue was closed: the device was not given the command, or was reset under it.
+    /// The queue was closed: the device was never given the command.
     Closed,
+    /// The queue was closed while the device had the command.
+    Abandoned,
 }
 
 impl CommandError {
     /// Returns whether the device can be asked nothing more before it is reset.
     pub(crate) fn is_final(self) -> bool {
-        matches!(self, Self::Timeout | Self::Closed)
+        matches!(self, Self::Timeout | Self::Closed | Self::Abandoned)
     }
 
     /// Returns whether the device may use memory that the command was to tell it of.
     pub(crate) fn device_may_use_memory(self) -> bool {
-        matches!(self, Self::Timeout)
+        matches!(self, Self::Timeout | Self::Abandoned)
     }
 }
 
@@ -50,8 +46,8 @@ impl From<CommandError> for Error {
                 Ok(Status::UnsupportedOpcode) => eopnotsupp(),
                 _ => EINVAL,
             },
-            CommandError::Timeout | CommandError::NoSlot => etime(),
-            CommandError::Closed => ENODEV,
+            CommandError::Timeout | CommandError::NoSlot => ETIME,
+            CommandError::Closed | CommandError::Abandoned => EIO,
         }
     }
 }

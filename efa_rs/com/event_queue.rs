@@ -7,21 +7,26 @@ use kernel::{
         Bound,
         Device, //
     },
-    pci,
+    new_spinlock_irq, pci,
     prelude::*,
     sync::{
-        aref::ARef,
-        Arc, //
+        barrier::{
+            dma_mb,
+            Read, //
+        },
+        Arc,
+        SpinLockIrq, //
     },
 };
 
 use super::{
     admin_queue::AdminQueue,
-    registers::Registers,
-    subscribers::{
-        CompletionHandler,
-        Subscribers, //
+    lent::{
+        Epoch,
+        Lent, //
     },
+    registers::Registers,
+    subscribers::Subscribers, //
 };
 use crate::{
     hw::{
@@ -38,13 +43,9 @@ use crate::{
     },
     sys::{
         self,
-        barrier::dma_rmb,
+        attach::Binding,
         dma::Entries,
         irq,
-        irq_lock::{
-            new_irq_lock,
-            IrqLock, //
-        },
         log::Hex,
         ratelimit::RateLimit, //
     },
@@ -62,32 +63,39 @@ pub(super) fn usable_depth(max: u32) -> u32 {
 }
 
 /// An event queue, with its interrupt.
-pub(crate) struct EventQueue<H: CompletionHandler> {
+pub(super) struct EventQueue<'bound> {
     // The handler goes first: the ring that it reads is dropped after it.
-    irq: irq::Registration<Handler<H>>,
-    device_queue: DeviceQueue,
-    subscribers: Arc<Subscribers<H>>,
+    irq: irq::Registration<'bound, Handler<'bound>>,
+    _ring: Lent<'bound, Ring<'bound>>,
+    target: EventTarget,
 }
 
 /// What a completion queue needs to know of the event queue that reports its completions.
-pub(crate) struct EventTarget<H: CompletionHandler> {
+pub(crate) struct EventTarget {
     /// The number that the device has given the event queue.
     pub(crate) eqn: u16,
     /// Who is told of completions.
-    pub(crate) subscribers: Arc<Subscribers<H>>,
+    pub(crate) subscribers: Arc<Subscribers>,
 }
 
-impl<H: CompletionHandler> EventQueue<H> {
+/// What event queues are made of.
+pub(super) struct Parts<'a, 'bound> {
+    pub(super) binding: Binding<'bound>,
+    pub(super) pdev: &'bound pci::Device<Bound>,
+    pub(super) registers: &'a Arc<Registers<'bound>>,
+    pub(super) admin: &'a AdminQueue<'bound>,
+    pub(super) epoch: &'a Arc<Epoch<'bound>>,
+    pub(super) vectors: &'a irq::Vectors<'bound>,
+}
+
+impl<'bound> EventQueue<'bound> {
     /// Returns what completion queues need to know of this one.
-    pub(crate) fn target(&self) -> EventTarget<H> {
-        EventTarget {
-            eqn: self.device_queue.eqn,
-            subscribers: self.subscribers.clone(),
-        }
+    pub(super) fn target(&self) -> &EventTarget {
+        &self.target
     }
 
     /// Handles no event any more: completions go unnoticed, and the doorbell is not rung.
-    pub(crate) fn silence(&self) {
+    pub(super) fn silence(&self) {
         self.irq.disable();
     }
 
@@ -97,21 +105,18 @@ impl<H: CompletionHandler> EventQueue<H> {
     ///
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command and of [`irq::Registration::new`].
-    pub(super) fn new(
-        pdev: &pci::Device<Bound>,
-        admin: &Arc<AdminQueue>,
-        registers: &Arc<Registers>,
-        vectors: &Arc<irq::Vectors>,
-        vector: u8,
-        depth: u32,
-    ) -> Result<Self> {
-        let device_queue = DeviceQueue::create(pdev.as_ref(), admin, vector, depth)?;
+    pub(super) fn new(parts: &Parts<'_, 'bound>, vector: u8, depth: u32) -> Result<Self> {
+        let pdev = parts.pdev;
+        let dev: &Device<Bound> = pdev.as_ref();
+
+        let ring = Lent::new(parts.epoch, "an event queue", Ring::new(dev, depth)?);
+        let eqn = ring.check(parts.admin.create_eq(&ring.entries, vector))?;
         let subscribers = Subscribers::new()?;
         let handler = Handler {
-            dev: AsRef::<Device<Bound>>::as_ref(pdev).into(),
-            registers: registers.clone(),
-            eqn: device_queue.eqn,
-            ring: device_queue.ring.clone(),
+            dev,
+            registers: parts.registers.clone(),
+            eqn,
+            ring: ring.memory().clone(),
             subscribers: subscribers.clone(),
         };
         handler.arm();
@@ -119,81 +124,40 @@ impl<H: CompletionHandler> EventQueue<H> {
         // Queue N serves CPU N, as vector 0 is the admin queue's.
         let index = u32::from(vector).saturating_sub(1);
         let irq = irq::Registration::new(
-            vectors,
-            u32::from(vector),
+            parts.binding,
+            parts.vectors,
+            vector,
             fmt!("efa-comp{}@pci:{}", index, sys::pci::name(pdev)),
             index,
             handler,
         )
         .inspect_err(|error| {
-            let dev: &Device<Bound> = pdev.as_ref();
             sys::log::failed(dev, "A completion interrupt could not be requested", error);
         })?;
 
         Ok(Self {
             irq,
-            device_queue,
-            subscribers,
+            _ring: ring,
+            target: EventTarget { eqn, subscribers },
         })
-    }
-}
-
-/// The device's side of the queue; destroyed when dropped.
-struct DeviceQueue {
-    admin: Arc<AdminQueue>,
-    eqn: u16,
-    ring: Arc<Ring>,
-}
-
-impl DeviceQueue {
-    fn create(
-        dev: &Device<Bound>,
-        admin: &Arc<AdminQueue>,
-        vector: u8,
-        depth: u32,
-    ) -> Result<Self> {
-        let ring = Ring::new(dev, depth)?;
-        match admin.create_eq(&ring.entries, vector) {
-            Ok(eqn) => Ok(Self {
-                admin: admin.clone(),
-                eqn,
-                ring,
-            }),
-            Err(error) => {
-                if error.device_may_use_memory() {
-                    admin.quarantine().keep(dev, "an event queue", ring);
-                }
-                Err(error.into())
-            }
-        }
-    }
-}
-
-impl Drop for DeviceQueue {
-    fn drop(&mut self) {
-        if self.admin.destroy_eq(self.eqn).is_err() {
-            self.admin
-                .quarantine()
-                .keep(self.admin.dev(), "an event queue", self.ring.clone());
-        }
     }
 }
 
 /// The entries of an event queue, and how far they are consumed.
 #[pin_data]
-pub(super) struct Ring {
-    entries: Entries<{ Eqe::SIZE }>,
+struct Ring<'bound> {
+    entries: Entries<'bound, { Eqe::SIZE }>,
     /// Binary logarithm of the number of entries.
     depth_shift: u32,
     #[pin]
     messages: RateLimit,
     /// Events ever consumed; their entry and phase follow from it.
     #[pin]
-    consumed: IrqLock<u32>,
+    consumed: SpinLockIrq<u32>,
 }
 
-impl Ring {
-    fn new(dev: &Device<Bound>, depth: u32) -> Result<Arc<Self>> {
+impl<'bound> Ring<'bound> {
+    fn new(dev: &'bound Device<Bound>, depth: u32) -> Result<Arc<Self>> {
         let entries = Entries::zeroed(dev, depth)?;
 
         Arc::pin_init(
@@ -201,7 +165,7 @@ impl Ring {
                 entries,
                 depth_shift: depth.trailing_zeros(),
                 messages <- RateLimit::new(),
-                consumed <- new_irq_lock!(0, "efa_eq"),
+                consumed <- new_spinlock_irq!(0, "efa_eq"),
             }),
             GFP_KERNEL,
         )
@@ -219,7 +183,7 @@ impl Ring {
             }
 
             // The device writes the phase last.
-            dma_rmb();
+            dma_mb(Read);
             handle(&Eqe::decode(&self.entries.read(*consumed)));
             *consumed = consumed.wrapping_add(1);
         }
@@ -227,15 +191,15 @@ impl Ring {
 }
 
 /// What an interrupt of an event queue needs.
-struct Handler<H> {
-    dev: ARef<Device>,
-    registers: Arc<Registers>,
+struct Handler<'bound> {
+    dev: &'bound Device<Bound>,
+    registers: Arc<Registers<'bound>>,
     eqn: u16,
-    ring: Arc<Ring>,
-    subscribers: Arc<Subscribers<H>>,
+    ring: Arc<Ring<'bound>>,
+    subscribers: Arc<Subscribers>,
 }
 
-impl<H: CompletionHandler> Handler<H> {
+impl Handler<'_> {
     /// Asks for an interrupt for the next event.
     fn arm(&self) {
         let doorbell = EqDb {
@@ -253,7 +217,7 @@ impl<H: CompletionHandler> Handler<H> {
         };
         if self.ring.messages.allows() {
             dev_err!(
-                &self.dev,
+                self.dev,
                 "Event queue {} reports {} (type {}, queue {})\n",
                 self.eqn,
                 what,
@@ -264,7 +228,7 @@ impl<H: CompletionHandler> Handler<H> {
     }
 }
 
-impl<H: CompletionHandler> irq::Handler for Handler<H> {
+impl irq::Handler for Handler<'_> {
     fn handle(&self) {
         self.ring.consume(|event| self.handle_event(event));
         self.arm();

@@ -5,10 +5,17 @@
 use kernel::{
     device::Bound,
     pci,
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
-use super::admin_queue::AdminQueue;
+use super::{
+    admin_queue::AdminQueue,
+    lent::{
+        Epoch,
+        Lent, //
+    }, //
+};
 use crate::{
     hw::{
         features::FeatureId,
@@ -31,27 +38,35 @@ use crate::{
 /// Bytes of memory that the information takes: whole words.
 const BUFFER_SIZE: usize = HostInfo::SIZE.next_multiple_of(8);
 
-/// Tells the device what system it is in. Nothing depends on it, so that a failure is ignored.
-pub(super) fn send(pdev: &pci::Device<Bound>, admin: &AdminQueue) {
-    let Ok(buffer) = Entries::<BUFFER_SIZE>::zeroed(pdev.as_ref(), 1) else {
-        return;
-    };
+/// Tells the device what system it is in. Nothing depends on it.
+///
+/// # Errors
+///
+/// - [`ENOMEM`] if there is no memory.
+/// - Those of the admin command.
+pub(super) fn send<'bound>(
+    pdev: &'bound pci::Device<Bound>,
+    admin: &AdminQueue<'bound>,
+    epoch: &Arc<Epoch<'bound>>,
+) -> Result {
+    let buffer = Arc::new(
+        Entries::<BUFFER_SIZE>::zeroed(pdev.as_ref(), 1)?,
+        GFP_KERNEL,
+    )?;
     let mut bytes = [0; BUFFER_SIZE];
     if let Some(info) = bytes.first_chunk_mut() {
         *info = describe(pdev).encode();
     }
     buffer.write(0, &bytes);
 
-    let result = admin.set_feature_from_buffer(
+    let buffer = Lent::new(epoch, "the host information", buffer);
+    buffer.check(admin.set_feature_from_buffer(
         FeatureId::HostInfo,
         buffer.dma_address(),
         HostInfo::SIZE as u32,
-    );
-    if result.is_err_and(|error| error.device_may_use_memory()) {
-        admin
-            .quarantine()
-            .keep(admin.dev(), "the host information", buffer);
-    }
+    ))?;
+    buffer.give_back();
+    Ok(())
 }
 
 /// Describes the system.

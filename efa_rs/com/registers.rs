@@ -8,14 +8,21 @@ use kernel::{
         Device, //
     },
     fmt,
-    io::poll::read_poll_timeout,
+    io::{
+        poll::read_poll_timeout,
+        Io, //
+    },
     new_mutex,
+    pci::Bar,
     prelude::*,
     sync::{
-        aref::ARef,
         atomic::{
             Atomic,
             Relaxed, //
+        },
+        barrier::{
+            dma_mb,
+            Read, //
         },
         Arc,
         Mutex, //
@@ -30,11 +37,8 @@ use crate::{
         Register, //
     },
     sys::{
-        barrier::dma_rmb,
         dma::Entries,
-        errno::etime,
         log::Hex,
-        mmio::Mapping,
         ratelimit::RateLimit, //
     },
 };
@@ -59,34 +63,37 @@ const READ_POLL_INTERVAL: Delta = Delta::from_micros(10);
 /// The device does not answer reads by MMIO. A read names a register and a request id; the device
 /// writes both and the value to host memory whose address it was given.
 #[pin_data]
-pub(crate) struct Registers {
-    dev: ARef<Device>,
-    mapping: Mapping<REGISTERS_SIZE>,
+pub(crate) struct Registers<'bound> {
+    dev: &'bound Device<Bound>,
+    bar: Bar<'bound, REGISTERS_SIZE>,
     read_timeout_us: Atomic<u32>,
     #[pin]
     messages: RateLimit,
     #[pin]
-    reader: Mutex<Reader>,
+    reader: Mutex<Reader<'bound>>,
 }
 
 /// State of the read protocol.
-struct Reader {
-    response: Entries<{ ReadlessResponse::SIZE }>,
+struct Reader<'bound> {
+    response: Entries<'bound, { ReadlessResponse::SIZE }>,
     request_id: u16,
 }
 
-impl Registers {
-    /// Takes over the registers and tells the device where to answer reads.
+impl<'bound> Registers<'bound> {
+    /// Takes over the registers. They can be read after [`Self::announce_response`].
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(crate) fn new(dev: &Device<Bound>, mapping: Mapping<REGISTERS_SIZE>) -> Result<Arc<Self>> {
+    pub(super) fn new(
+        dev: &'bound Device<Bound>,
+        bar: Bar<'bound, REGISTERS_SIZE>,
+    ) -> Result<Arc<Self>> {
         let response = Entries::zeroed(dev, 1)?;
-        let registers = Arc::pin_init(
+        Arc::pin_init(
             pin_init!(Self {
-                dev: dev.into(),
-                mapping,
+                dev,
+                bar,
                 read_timeout_us: Atomic::new(READ_TIMEOUT_US),
                 messages <- RateLimit::new(),
                 reader <- new_mutex!(Reader {
@@ -95,9 +102,7 @@ impl Registers {
                 }),
             }),
             GFP_KERNEL,
-        )?;
-        registers.announce_response();
-        Ok(registers)
+        )
     }
 
     /// Tells the device where to answer reads. A reset makes it forget.
@@ -123,7 +128,7 @@ impl Registers {
     // The offset is checked when the call is compiled, for which it has to be inlined.
     #[inline(always)]
     pub(crate) fn write(&self, register: Register, value: u32) {
-        self.mapping.write32(value, usize::from(register as u16));
+        (&self.bar).write32(value, usize::from(register as u16));
     }
 
     /// Writes a pair of registers that hold a DMA address.
@@ -170,11 +175,11 @@ impl Registers {
                 register.name(),
                 timeout_us
             ));
-            etime()
+            ETIME
         })?;
 
         // The device writes the id last.
-        dma_rmb();
+        dma_mb(Read);
         let response = ReadlessResponse::decode(&reader.response.read(0));
         if response.reg_off != u16::from(register) {
             self.complain(fmt!(
@@ -192,7 +197,7 @@ impl Registers {
     #[inline(never)]
     fn complain(&self, message: fmt::Arguments<'_>) {
         if self.messages.allows() {
-            dev_err!(&self.dev, "{}\n", message);
+            dev_err!(self.dev, "{}\n", message);
         }
     }
 }

@@ -5,12 +5,7 @@
 use kernel::{
     device::Device,
     io::poll::read_poll_timeout,
-    pci,
     prelude::*,
-    sync::{
-        aref::ARef,
-        Arc, //
-    },
     time::Delta, //
 };
 
@@ -23,13 +18,9 @@ use crate::{
         Register,
         ResetReason, //
     },
-    sys::{
+    sys::log::{
         self,
-        errno::etime,
-        log::{
-            self,
-            Hex, //
-        },
+        Hex, //
     },
 };
 
@@ -46,7 +37,9 @@ const RESET_POLL_INTERVAL: Delta = Delta::from_millis(1);
 /// - [`EINVAL`] if the device is not ready for a reset, or says that a reset takes no time.
 /// - [`ETIME`] if a reset does not start or does not end in the time that the device has given.
 /// - Those of [`Registers::read`].
-pub(crate) fn reset(dev: &Device, registers: &Registers, reason: ResetReason) -> Result {
+pub(super) fn reset(dev: &Device, registers: &Registers<'_>, reason: ResetReason) -> Result {
+    // A reset by the bus, or power off, has made the device forget.
+    registers.announce_response();
     let status = DevSts::from_raw(registers.read(Register::DevSts)?);
     if !status.ready {
         dev_err!(
@@ -80,7 +73,7 @@ pub(crate) fn reset(dev: &Device, registers: &Registers, reason: ResetReason) ->
 }
 
 /// Waits until a reset is, or is not, in progress.
-fn wait_for(registers: &Registers, in_progress: bool, timeout: Delta) -> Result {
+fn wait_for(registers: &Registers<'_>, in_progress: bool, timeout: Delta) -> Result {
     read_poll_timeout(
         || Ok(DevSts::from_raw(registers.read(Register::DevSts)?)),
         |status| status.reset_in_progress == in_progress,
@@ -88,50 +81,5 @@ fn wait_for(registers: &Registers, in_progress: bool, timeout: Delta) -> Result 
         timeout,
     )
     .map(|_| ())
-    .map_err(|error| if error == ETIMEDOUT { etime() } else { error })
-}
-
-/// Resets the device when dropped.
-///
-/// Whatever memory the device may use must be dropped after this.
-pub(super) struct ResetOnDrop {
-    pdev: ARef<pci::Device>,
-    registers: Arc<Registers>,
-    reason: ResetReason,
-}
-
-impl ResetOnDrop {
-    /// Resets the device with `reason` when dropped.
-    pub(super) fn new(pdev: &pci::Device, registers: Arc<Registers>, reason: ResetReason) -> Self {
-        Self {
-            pdev: pdev.into(),
-            registers,
-            reason,
-        }
-    }
-
-    /// Changes the reason.
-    pub(super) fn set_reason(&mut self, reason: ResetReason) {
-        self.reason = reason;
-    }
-
-    /// Resets the device now, or, where it refuses, takes its access to memory away.
-    pub(super) fn stop_device(&self, reason: ResetReason) {
-        let dev: &Device = (*self.pdev).as_ref();
-
-        if let Err(error) = reset(dev, &self.registers, reason) {
-            log::failed(
-                dev,
-                "The device could not be reset; its DMA is disabled",
-                &error,
-            );
-            sys::pci::clear_master(&self.pdev);
-        }
-    }
-}
-
-impl Drop for ResetOnDrop {
-    fn drop(&mut self) {
-        self.stop_device(self.reason);
-    }
+    .map_err(|error| if error == ETIMEDOUT { ETIME } else { error })
 }

@@ -3,17 +3,16 @@
 //! Who is told of the completions that an event queue reports.
 
 use kernel::{
+    new_spinlock_irq,
     prelude::*,
     rbtree::{
         RBTree,
         RBTreeNode, //
     },
-    sync::Arc, //
-};
-
-use crate::sys::irq_lock::{
-    new_irq_lock,
-    IrqLock, //
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
 };
 
 /// What is told of completions in a completion queue.
@@ -24,17 +23,17 @@ pub(crate) trait CompletionHandler: Send + Sync + 'static {
 
 /// The handlers of an event queue, by the numbers of their completion queues.
 #[pin_data]
-pub(crate) struct Subscribers<H> {
+pub(crate) struct Subscribers {
     #[pin]
-    handlers: IrqLock<RBTree<u16, Arc<H>>>,
+    handlers: SpinLockIrq<RBTree<u16, Arc<dyn CompletionHandler>>>,
 }
 
-impl<H: CompletionHandler> Subscribers<H> {
+impl Subscribers {
     /// Makes an empty set.
     pub(super) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                handlers <- new_irq_lock!(RBTree::new(), "efa_subscribers"),
+                handlers <- new_spinlock_irq!(RBTree::new(), "efa_subscribers"),
             }),
             GFP_KERNEL,
         )
@@ -49,8 +48,8 @@ impl<H: CompletionHandler> Subscribers<H> {
     pub(crate) fn subscribe(
         self: &Arc<Self>,
         cqn: u16,
-        handler: Arc<H>,
-    ) -> Result<Subscription<H>> {
+        handler: Arc<dyn CompletionHandler>,
+    ) -> Result<Subscription> {
         let node = RBTreeNode::new(cqn, handler, GFP_KERNEL)?;
 
         let mut handlers = self.handlers.lock();
@@ -76,12 +75,12 @@ impl<H: CompletionHandler> Subscribers<H> {
 }
 
 /// A handler's being told; when this is dropped it is not called any more.
-pub(crate) struct Subscription<H: CompletionHandler> {
-    subscribers: Arc<Subscribers<H>>,
+pub(crate) struct Subscription {
+    subscribers: Arc<Subscribers>,
     cqn: u16,
 }
 
-impl<H: CompletionHandler> Drop for Subscription<H> {
+impl Drop for Subscription {
     fn drop(&mut self) {
         // The handler is dropped with no lock held.
         let handler = self.subscribers.handlers.lock().remove(&self.cqn);

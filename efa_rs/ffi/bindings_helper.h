@@ -7,4 +7,5 @@
 
 #include "helpers.c"
 #include "objects.h"
+#include "trace.c"
 #include "version.h"

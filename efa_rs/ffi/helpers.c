@@ -2,35 +2,18 @@
 /* Static inlines and macros of the kernel, as functions that Rust can call. */
 
 #include <linux/cpumask.h>
+#include <linux/dma-mapping.h>
 #include <linux/mm.h>
 #include <linux/ratelimit.h>
 #include <linux/semaphore.h>
-#include <linux/spinlock.h>
 #include <linux/utsname.h>
+#include <linux/workqueue.h>
 #include <net/netlink.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/iter.h>
 #include <rdma/rdma_netlink.h>
 #include <rdma/uverbs_ioctl.h>
-
-void efa_dma_rmb(void)
-{
-	dma_rmb();
-}
-
-unsigned long efa_spin_lock_irqsave(spinlock_t *lock)
-{
-	unsigned long flags;
-
-	spin_lock_irqsave(lock, flags);
-	return flags;
-}
-
-void efa_spin_unlock_irqrestore(spinlock_t *lock, unsigned long flags)
-{
-	spin_unlock_irqrestore(lock, flags);
-}
 
 void efa_sema_init(struct semaphore *semaphore, int count)
 {
@@ -62,14 +45,14 @@ enum ib_mtu efa_ib_mtu_int_to_enum(int mtu)
 	return ib_mtu_int_to_enum(mtu);
 }
 
-const char *efa_utsname_release(void)
+const char *efa_init_utsname_release(void)
 {
-	return utsname()->release;
+	return init_utsname()->release;
 }
 
-const char *efa_utsname_version(void)
+const char *efa_init_utsname_version(void)
 {
-	return utsname()->version;
+	return init_utsname()->version;
 }
 
 struct nlattr *efa_nla_nest_driver(struct sk_buff *msg)
@@ -121,6 +104,43 @@ int efa_mmap_cached(struct ib_ucontext *ucontext, struct vm_area_struct *vma,
 {
 	return rdma_user_mmap_io(ucontext, vma, pfn, entry->npages * PAGE_SIZE,
 				 vma->vm_page_prot, entry);
+}
+
+/* Pages with reference counts of their own, which userspace may keep: vm_insert_page() takes one. */
+void *efa_alloc_user_pages(size_t size)
+{
+	return alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);
+}
+
+int efa_mmap_pages(struct vm_area_struct *vma, void *pages)
+{
+	unsigned long offset;
+	int ret = 0;
+
+	for (offset = 0; !ret && offset < vma->vm_end - vma->vm_start; offset += PAGE_SIZE)
+		ret = vm_insert_page(vma, vma->vm_start + offset, virt_to_page(pages + offset));
+	return ret;
+}
+
+/* The device gets no copy: where the platform would make one, this fails. */
+dma_addr_t efa_dma_map(struct device *dev, void *pages, size_t size)
+{
+	return dma_map_single_attrs(dev, pages, size, DMA_BIDIRECTIONAL, DMA_ATTR_REQUIRE_COHERENT);
+}
+
+bool efa_dma_mapping_error(struct device *dev, dma_addr_t address)
+{
+	return dma_mapping_error(dev, address);
+}
+
+void efa_dma_unmap(struct device *dev, dma_addr_t address, size_t size)
+{
+	dma_unmap_single_attrs(dev, address, size, DMA_BIDIRECTIONAL, DMA_ATTR_REQUIRE_COHERENT);
+}
+
+void efa_init_delayed_work(struct delayed_work *work, work_func_t function)
+{
+	INIT_DELAYED_WORK(work, function);
 }
 
 unsigned long efa_coherent_to_pfn(void *address)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /* What C and Rust share besides functions. */
 #include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
 
 /* A memory region and what the driver's own method of the MR object tells of it. */
 struct efa_mr_object {

@@ -7,10 +7,6 @@
 
 #include "objects.h"
 
-const size_t efa_sizeof_ib_device = sizeof(struct ib_device);
-const size_t efa_sizeof_ib_device_ops = sizeof(struct ib_device_ops);
-const size_t efa_sizeof_ib_ucontext = sizeof(struct ib_ucontext);
-
 #define UVERBS_MODULE_NAME efa_ib
 #include <rdma/uverbs_named_ioctl.h>
 

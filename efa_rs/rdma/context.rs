@@ -1,74 +1,63 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The context that a process calls a verb in.
+//! Contexts: one for each process that has a device open.
 
 use core::marker::PhantomData;
 
 use kernel::{
-    bindings,
-    device::{
-        Bound,
-        Device, //
-    },
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
 use super::{
-    device::dma_device,
+    device::Device,
     mmap::{
         Mapping,
-        MmapEntry, //
+        MmapEntry,
+        MmapKeys, //
     },
-    ops::Ucontext,
-    provider::Provider,
     udata::Udata, //
 };
-use crate::ffi;
+use crate::sys::errno::eopnotsupp;
 
-/// The context of the process that has called a verb.
-///
-/// # Invariants
-///
-/// `raw` is a context of a device that is registered with the provider `T`, valid for `'a`.
-pub(crate) struct Context<'a, T> {
-    raw: *mut ffi::ib_ucontext,
-    lifetime: PhantomData<&'a T>,
+/// The context of a process, of a device with data `D`.
+#[vtable]
+pub(crate) trait Ucontext<D>: Sized + Send + Sync {
+    /// Creates a context for a process that opens the device.
+    fn alloc(_device: &Device<D>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+        Err(eopnotsupp())
+    }
+
+    /// Destroys the context. Nothing that was made in it is left.
+    fn dealloc(&self, _device: &Device<D>) {}
 }
 
-impl<'a, T: Provider> Context<'a, T> {
-    /// Returns the context of the process that `udata` is from.
-    ///
-    /// # Errors
-    ///
-    /// - [`EINVAL`] if it is not from a process.
+/// The context that a verb is called in, with the provider's data `U`.
+///
+/// `'a` is that of the registration, and invariant: what processes map must be valid for no less.
+pub(crate) struct Context<'c, 'a, U> {
+    data: &'c U,
+    keys: &'c Arc<MmapKeys>,
+    registration: PhantomData<fn(&'a ()) -> &'a ()>,
+}
+
+impl<'c, 'a, U> Context<'c, 'a, U> {
+    /// Makes a context of its parts.
     ///
     /// # Safety
     ///
-    /// `udata` must be from a verb of a device that is registered with the provider `T`.
-    pub(super) unsafe fn of(udata: &Udata<'a>) -> Result<Self> {
-        // SAFETY: The core embeds a process's `ib_udata` in what it knows of the call.
-        let raw = unsafe { ffi::efa_udata_to_ucontext(udata.as_raw()) };
-        if raw.is_null() {
-            return Err(EINVAL);
+    /// `keys` must be those of a context of a registration whose data is valid for `'a`.
+    pub(super) unsafe fn new(data: &'c U, keys: &'c Arc<MmapKeys>) -> Self {
+        Self {
+            data,
+            keys,
+            registration: PhantomData,
         }
-
-        // INVARIANT: The caller guarantees it; the context outlives the verb.
-        Ok(Self {
-            raw,
-            lifetime: PhantomData,
-        })
     }
 
     /// Returns the provider's data.
-    pub(crate) fn data(&self) -> &'a T::Ucontext {
-        // SAFETY: By the type invariant, and as `alloc_ucontext` has initialized the data.
-        unsafe { Ucontext::<T>::data(self.raw) }
-    }
-
-    /// Returns the device that does the DMA.
-    pub(crate) fn dma_device(&self) -> &'a Device<Bound> {
-        // SAFETY: By the type invariant the device is registered.
-        unsafe { dma_device((*self.raw).device) }
+    pub(crate) fn data(&self) -> &'c U {
+        self.data
     }
 
     /// Lets the process map `length` bytes.
@@ -76,38 +65,9 @@ impl<'a, T: Provider> Context<'a, T> {
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory, or no key is left.
-    pub(crate) fn insert_mmap(&self, mapping: Mapping, length: usize) -> Result<MmapEntry> {
-        // SAFETY: By the type invariant the context is valid. The objects that entries belong to
-        // are destroyed before the context is.
-        unsafe { MmapEntry::insert(self.raw, mapping, length) }
-    }
-}
-
-/// Keeps the memory of a device alive.
-pub(super) struct DeviceRef(*mut ffi::ib_device);
-
-// SAFETY: Reference counts may be used by any task.
-unsafe impl Send for DeviceRef {}
-
-// SAFETY: As above.
-unsafe impl Sync for DeviceRef {}
-
-impl DeviceRef {
-    /// Takes a reference.
-    ///
-    /// # Safety
-    ///
-    /// `device` must be valid.
-    pub(super) unsafe fn new(device: *mut ffi::ib_device) -> Self {
-        // SAFETY: The caller guarantees it.
-        unsafe { bindings::get_device((*device).__bindgen_anon_1.dev.as_mut()) };
-        Self(device)
-    }
-}
-
-impl Drop for DeviceRef {
-    fn drop(&mut self) {
-        // SAFETY: Gives back the reference that `new` took.
-        unsafe { bindings::put_device((*self.0).__bindgen_anon_1.dev.as_mut()) }
+    pub(crate) fn insert_mmap(&self, mapping: Mapping<'a>, length: usize) -> Result<MmapEntry> {
+        // SAFETY: By the requirement of `new`, the mapping is valid as long as the registration,
+        // with which its contexts end.
+        unsafe { MmapKeys::insert(self.keys, mapping, length) }
     }
 }

@@ -2,158 +2,206 @@
 
 //! Memory that userspace maps by a key that a verb returned.
 
-use core::ptr::NonNull;
+use core::{
+    mem::transmute,
+    ptr::NonNull, //
+};
 
 use kernel::{
     bindings,
-    error::{
-        from_result,
-        to_result, //
-    },
-    ffi::c_int,
+    error::to_result,
+    new_mutex,
     page::PAGE_SHIFT,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 
-use super::{
-    device::provider,
-    ops::Ops,
-    provider::Provider, //
-};
 use crate::{
     ffi,
-    sys::dma::UserBuffer, //
+    sys::{
+        dma::{
+            UserBuffer,
+            UserMemory, //
+        },
+        mmio::Pages, //
+    },
 };
 
 /// What userspace gets to see.
-pub(crate) enum Mapping {
-    /// Device memory at a physical address, not cached.
-    Uncached(u64),
-    /// Device memory at a physical address, with writes combined.
-    WriteCombining(u64),
+pub(crate) enum Mapping<'a> {
+    /// Device memory, not cached.
+    Uncached(Pages<'a>),
+    /// Device memory, with writes combined.
+    WriteCombining(Pages<'a>),
     /// Host memory that the device uses as well.
-    Buffer(Arc<UserBuffer>),
+    Buffer(Arc<UserBuffer<'a>>),
 }
 
 /// The core's entry and what is behind it.
 #[repr(C)]
 struct Entry {
     core: ffi::rdma_user_mmap_entry,
-    mapping: Mapping,
+    /// Valid as long as the registration, which outlives the entry.
+    mapping: Mapping<'static>,
 }
 
-/// A key by which userspace can map something; taken back when dropped.
-///
-/// What is mapped already stays so, and alive, until it is unmapped.
-///
-/// # Invariants
-///
-/// `entry` was inserted into the context of the process that the key is for.
-pub(crate) struct MmapEntry {
-    entry: NonNull<Entry>,
+/// A context's keys, by which its process maps memory.
+#[pin_data]
+pub(super) struct MmapKeys {
+    #[pin]
+    context: Mutex<ContextPtr>,
 }
 
-// SAFETY: The core guards its entries with locks and reference counts of its own.
-unsafe impl Send for MmapEntry {}
+/// The context, or `None` once it is gone.
+struct ContextPtr(Option<NonNull<ffi::ib_ucontext>>);
 
-// SAFETY: As above; a shared reference only gives access to the key.
-unsafe impl Sync for MmapEntry {}
+// SAFETY: The context is used under the lock around this, and by functions that any task may call.
+unsafe impl Send for ContextPtr {}
 
-impl MmapEntry {
+impl MmapKeys {
+    /// Makes the keys of a context.
+    ///
+    /// # Safety
+    ///
+    /// `context` must be valid until [`Self::close`] is called.
+    pub(super) unsafe fn new(context: NonNull<ffi::ib_ucontext>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                context <- new_mutex!(ContextPtr(Some(context))),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Forgets the context.
+    pub(super) fn close(&self) {
+        self.context.lock().0 = None;
+    }
+
     /// Lets userspace map `length` bytes.
     ///
     /// # Safety
     ///
-    /// `ucontext` must be a valid context that outlives the entry.
+    /// `mapping` must be valid as long as the context's device is registered.
     pub(super) unsafe fn insert(
-        ucontext: *mut ffi::ib_ucontext,
-        mapping: Mapping,
+        keys: &Arc<Self>,
+        mapping: Mapping<'_>,
         length: usize,
-    ) -> Result<Self> {
+    ) -> Result<MmapEntry> {
+        // SAFETY: Only the lifetime changes. The caller guarantees that it is long enough for the
+        // entry, which the core frees before the device is not registered any more.
+        let mapping = unsafe { transmute::<Mapping<'_>, Mapping<'static>>(mapping) };
         let entry = KBox::new(
             Entry {
-                // SAFETY: The core initializes its part, and expects zeroes until then.
+                // SAFETY: The core initializes its part, which consists of numbers and pointers, and
+                // expects zeroes until then.
                 core: unsafe { core::mem::zeroed() },
                 mapping,
             },
             GFP_KERNEL,
         )?;
-        let entry = KBox::into_raw(entry);
 
-        // SAFETY: The context is valid, and `entry` is freed by `mmap_free` only.
-        let inserted = unsafe { ffi::rdma_user_mmap_entry_insert(ucontext, entry.cast(), length) };
+        let context = keys.context.lock();
+        let raw = context.0.ok_or(EINVAL)?;
+        let entry = KBox::into_raw(entry);
+        // SAFETY: The context is valid while it is not closed. `entry` is freed by `free` only.
+        let inserted =
+            unsafe { ffi::rdma_user_mmap_entry_insert(raw.as_ptr(), entry.cast(), length) };
         if inserted != 0 {
             // SAFETY: The core has not taken the entry.
             drop(unsafe { KBox::from_raw(entry) });
             return Err(ENOMEM);
         }
+        drop(context);
 
         // INVARIANT: The entry has just been inserted.
-        Ok(Self {
+        Ok(MmapEntry {
             entry: NonNull::new(entry).ok_or(ENOMEM)?,
+            keys: keys.clone(),
         })
     }
+}
 
+/// A key by which userspace can map something; taken back when dropped.
+///
+/// What is mapped already stays so, and alive, until it is unmapped, or the context ends.
+///
+/// # Invariants
+///
+/// `entry` was inserted into the context of `keys`, and is removed by the drop of this only.
+pub(crate) struct MmapEntry {
+    entry: NonNull<Entry>,
+    keys: Arc<MmapKeys>,
+}
+
+// SAFETY: The core guards its entries with locks and reference counts of its own.
+unsafe impl Send for MmapEntry {}
+
+// SAFETY: A shared reference only gives access to the key, which does not change.
+unsafe impl Sync for MmapEntry {}
+
+impl MmapEntry {
     /// Returns the key: the offset to pass to `mmap`.
     pub(crate) fn key(&self) -> u64 {
-        // SAFETY: By the type invariant the entry is valid.
+        // SAFETY: By the type invariant the entry was not removed.
         unsafe { ffi::efa_mmap_offset(self.entry.as_ptr().cast()) }
     }
 }
 
 impl Drop for MmapEntry {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the entry was inserted; it is removed once. The core calls
-        // `mmap_free` when the last mapping is gone.
-        unsafe { ffi::rdma_user_mmap_entry_remove(self.entry.as_ptr().cast()) }
+        // An entry that has outlived its context stays in memory: the core, which would take it out
+        // of the context, complained when that was freed.
+        if self.keys.context.lock().0.is_some() {
+            // SAFETY: By the type invariant the entry is in the context, which is there while it is
+            // not closed. The core calls `free` when the last mapping is gone.
+            unsafe { ffi::rdma_user_mmap_entry_remove(self.entry.as_ptr().cast()) }
+        }
     }
 }
 
-impl<T: Provider> Ops<T> {
-    pub(super) extern "C" fn mmap(
-        ucontext: *mut ffi::ib_ucontext,
-        vma: *mut bindings::vm_area_struct,
-    ) -> c_int {
-        // SAFETY: The core passes a context of a registered device, and a mapping that is being
-        // made.
-        from_result(|| unsafe {
-            map(ucontext, vma)
-                .inspect_err(|_| provider::<T>((*ucontext).device).mmap_failed())
-                .map(|()| 0)
-        })
-    }
-
-    pub(super) extern "C" fn mmap_free(entry: *mut ffi::rdma_user_mmap_entry) {
-        // SAFETY: All entries of this driver were made by `MmapEntry::insert`. This is the last use.
-        drop(unsafe { KBox::from_raw(entry.cast::<Entry>()) });
-    }
+/// Frees an entry.
+///
+/// # Safety
+///
+/// `entry` must have been made by [`MmapKeys::insert`], and this must be its last use.
+pub(super) unsafe fn free(entry: *mut ffi::rdma_user_mmap_entry) {
+    // SAFETY: The caller guarantees that this is an `Entry` in a box.
+    drop(unsafe { KBox::from_raw(entry.cast::<Entry>()) });
 }
 
 /// Maps what the key in `vma` stands for.
 ///
 /// # Safety
 ///
-/// `ucontext` and `vma` must be valid, and of the same process.
-unsafe fn map(ucontext: *mut ffi::ib_ucontext, vma: *mut bindings::vm_area_struct) -> Result {
+/// `context` must be a context all of whose entries were made by [`MmapKeys::insert`]. `vma` must be of
+/// the same process, and being made.
+pub(super) unsafe fn map(
+    context: *mut ffi::ib_ucontext,
+    vma: *mut bindings::vm_area_struct,
+) -> Result {
     // SAFETY: The caller guarantees that both are valid. The core checks length and flags.
-    let core = unsafe { ffi::rdma_user_mmap_entry_get(ucontext, vma) };
+    let core = unsafe { ffi::rdma_user_mmap_entry_get(context, vma) };
     if core.is_null() {
         return Err(EINVAL);
     }
 
-    // SAFETY: All entries of this driver were made by `MmapEntry::insert`, and the reference that
-    // was just taken keeps this one alive. The physical addresses are those of the device's BARs,
-    // or of a buffer that the entry, and with it the mapping, keeps alive.
+    // SAFETY: The caller guarantees that this is an `Entry`, which the reference that was just taken
+    // keeps alive, and with it the pages: those of a BAR until the context ends, when the core undoes
+    // the mapping; those with reference counts for as long as they are mapped.
     let result = to_result(unsafe {
         match &(*core.cast::<Entry>()).mapping {
-            Mapping::Uncached(address) => {
-                ffi::efa_mmap_noncached(ucontext, vma, pfn(*address), core)
+            Mapping::Uncached(pages) => ffi::efa_mmap_noncached(context, vma, pfn(pages), core),
+            Mapping::WriteCombining(pages) => {
+                ffi::efa_mmap_writecombine(context, vma, pfn(pages), core)
             }
-            Mapping::WriteCombining(address) => {
-                ffi::efa_mmap_writecombine(ucontext, vma, pfn(*address), core)
-            }
-            Mapping::Buffer(buffer) => ffi::efa_mmap_cached(ucontext, vma, buffer.pfn(), core),
+            Mapping::Buffer(buffer) => match buffer.user_memory() {
+                UserMemory::Pages(address) => ffi::efa_mmap_pages(vma, address.as_ptr()),
+                UserMemory::Pfn(pfn) => ffi::efa_mmap_cached(context, vma, pfn, core),
+            },
         }
     });
 
@@ -162,8 +210,8 @@ unsafe fn map(ucontext: *mut ffi::ib_ucontext, vma: *mut bindings::vm_area_struc
     result
 }
 
-/// Returns the number of the page at a physical address.
-fn pfn(address: u64) -> usize {
+/// Returns the number of the first page.
+fn pfn(pages: &Pages<'_>) -> usize {
     // CAST: `usize` has 64 bits on every architecture that has EFA.
-    (address >> PAGE_SHIFT) as usize
+    (pages.start() >> PAGE_SHIFT) as usize
 }

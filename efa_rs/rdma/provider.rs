@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a driver implements.
+//! What a driver implements for its devices.
 
 use kernel::{
     prelude::*,
@@ -8,161 +8,170 @@ use kernel::{
 };
 
 use super::{
-    ah::AhAttr,
+    ah::AddressHandle,
     attr::{
         DeviceAttr,
         Gid,
         LinkLayer,
         PortAttr, //
     },
-    context::Context,
+    context::Ucontext,
     counters::CounterDesc,
-    cq::{
-        CqRequest,
-        NewCq, //
-    },
-    mr::{
-        MrRequest,
-        NewMr, //
-    },
-    qp::{
-        NewQp,
-        QpAttr,
-        QpAttrMask,
-        QpRequest,
-        QueriedQp, //
-    },
+    cq::CompletionQueue,
+    device::Device,
+    mr::MemoryRegion,
+    pd::ProtectionDomain,
+    qp::QueuePair,
     udata::Udata, //
 };
-use crate::ffi;
+use crate::{
+    ffi,
+    sys::errno::eopnotsupp, //
+};
 
-/// Number by which userspace finds the library that goes with a driver.
+/// Number by which userspace finds the library that goes with a driver: one of
+/// `enum rdma_driver_id`.
 #[derive(Clone, Copy)]
-#[repr(u32)]
-pub(crate) enum DriverId {
-    /// Elastic Fabric Adapter.
-    Efa = ffi::rdma_driver_id_RDMA_DRIVER_EFA,
+pub(crate) struct DriverId(ffi::rdma_driver_id);
+
+impl DriverId {
+    /// No library goes with the driver.
+    #[allow(
+        dead_code,
+        reason = "for providers that have no number yet, see samples/"
+    )]
+    pub(crate) const UNKNOWN: Self = Self(ffi::rdma_driver_id_RDMA_DRIVER_UNKNOWN);
+
+    /// Makes an id of its number.
+    #[allow(dead_code, reason = "for providers that have a number")]
+    pub(crate) const fn new(number: ffi::rdma_driver_id) -> Self {
+        Self(number)
+    }
+
+    /// Returns the number.
+    pub(super) const fn as_raw(self) -> ffi::rdma_driver_id {
+        self.0
+    }
 }
 
-/// A driver of an RDMA device: the verbs that it implements.
+/// A driver of RDMA devices.
 ///
 /// The core calls verbs from several tasks at once, in process context, between the registration of
-/// the device and its end.
-pub(crate) trait Provider: Send + Sync + Sized + 'static {
+/// a device and its end. `'a` is how long the data of the registration is valid.
+#[vtable]
+pub(crate) trait Provider: Sized + 'static {
     /// Which userspace library goes with the device.
     const DRIVER_ID: DriverId;
 
     /// Version of the interface between driver and userspace library.
     const UVERBS_ABI_VERSION: u32;
 
+    /// Methods of the core's objects that are the driver's own.
+    const UAPI: Option<ffi::UapiDefinitions> = None;
+
+    /// How many ports a device has; they are numbered from 1 on.
+    const PORTS: u32 = 1;
+
     /// Counters of the device.
-    const DEVICE_COUNTERS: &'static [CounterDesc];
+    const DEVICE_COUNTERS: &'static [CounterDesc] = &[];
 
     /// Counters of each port.
-    const PORT_COUNTERS: &'static [CounterDesc];
+    const PORT_COUNTERS: &'static [CounterDesc] = &[];
 
-    /// Data of a userspace context.
-    type Ucontext: Send + Sync;
+    /// What verbs need to know of the device; owned by its registration.
+    type Data<'a>: Send + Sync + 'a;
 
-    /// Data of a protection domain.
-    type Pd: Send + Sync;
+    /// Contexts of processes.
+    type Ucontext<'a>: Ucontext<Self::Data<'a>>;
 
-    /// Data of an address handle.
-    type Ah: Send + Sync;
+    /// Protection domains.
+    type Pd<'a>: ProtectionDomain<Self::Data<'a>>;
 
-    /// Data of a completion queue.
-    type Cq: Send + Sync;
+    /// Address handles.
+    type Ah<'a>: AddressHandle<Self::Data<'a>, Self::Pd<'a>>;
 
-    /// Data of a queue pair.
-    type Qp: Send + Sync;
+    /// Completion queues.
+    type Cq<'a>: CompletionQueue<'a, Self::Data<'a>, Self::Ucontext<'a>>;
 
-    /// Data of a memory region.
-    type Mr: Send + Sync;
+    /// Queue pairs.
+    type Qp<'a>: QueuePair<'a, Self::Data<'a>, Self::Ucontext<'a>, Self::Pd<'a>, Self::Cq<'a>>;
 
-    /// Returns the version of the firmware as text.
-    fn firmware_version(&self) -> Result<CString>;
+    /// Memory regions.
+    type Mr<'a>: MemoryRegion<'a, Self::Data<'a>, Self::Pd<'a>>;
 
     /// Returns the attributes of the device.
-    fn query_device(&self, udata: &Udata<'_>) -> Result<DeviceAttr>;
+    fn query_device<'a>(device: &Device<Self::Data<'a>>, udata: &Udata<'_>) -> Result<DeviceAttr>;
 
     /// Returns the attributes of a port.
-    fn query_port(&self, port: u32) -> Result<PortAttr>;
-
-    /// Returns the speed of a port in units of 100 Mbit/s.
-    fn query_port_speed(&self, port: u32) -> Result<u64>;
+    fn query_port<'a>(device: &Device<Self::Data<'a>>, port: u32) -> Result<PortAttr>;
 
     /// Returns what is below the transport at a port.
-    fn link_layer(&self, port: u32) -> LinkLayer;
+    fn link_layer<'a>(_device: &Device<Self::Data<'a>>, _port: u32) -> LinkLayer {
+        LinkLayer::Unspecified
+    }
+
+    /// Returns the version of the firmware as text.
+    fn firmware_version<'a>(_device: &Device<Self::Data<'a>>) -> Result<CString> {
+        Err(eopnotsupp())
+    }
+
+    /// Returns the speed of a port in units of 100 Mbit/s.
+    fn query_port_speed<'a>(_device: &Device<Self::Data<'a>>, _port: u32) -> Result<u64> {
+        Err(eopnotsupp())
+    }
 
     /// Returns an entry of a port's GID table.
-    fn query_gid(&self, port: u32, index: u32) -> Result<Gid>;
+    fn query_gid<'a>(_device: &Device<Self::Data<'a>>, _port: u32, _index: u32) -> Result<Gid> {
+        Err(eopnotsupp())
+    }
 
     /// Returns an entry of a port's partition table.
-    fn query_pkey(&self, port: u32, index: u16) -> Result<u16>;
-
-    /// Creates a context for a process that opens the device.
-    fn alloc_ucontext(&self, udata: &Udata<'_>) -> Result<Self::Ucontext>;
-
-    /// Destroys a context.
-    fn dealloc_ucontext(&self, ucontext: Self::Ucontext);
-
-    /// Creates a protection domain.
-    fn alloc_pd(&self, udata: &Udata<'_>) -> Result<Self::Pd>;
-
-    /// Destroys a protection domain.
-    fn dealloc_pd(&self, pd: Self::Pd);
-
-    /// Creates an address handle.
-    fn create_ah(&self, pd: &Self::Pd, attr: &AhAttr, udata: &Udata<'_>) -> Result<Self::Ah>;
-
-    /// Destroys an address handle.
-    fn destroy_ah(&self, pd: &Self::Pd, ah: Self::Ah);
-
-    /// Creates a completion queue.
-    fn create_cq(
-        &self,
-        context: &Context<'_, Self>,
-        request: &CqRequest<'_>,
-        udata: &Udata<'_>,
-    ) -> Result<NewCq<Self::Cq>>;
-
-    /// Destroys a completion queue.
-    fn destroy_cq(&self, cq: Self::Cq);
-
-    /// Creates a queue pair.
-    fn create_qp(
-        &self,
-        context: &Context<'_, Self>,
-        request: &QpRequest<'_, Self>,
-        udata: &Udata<'_>,
-    ) -> Result<NewQp<Self::Qp>>;
-
-    /// Changes attributes of a queue pair.
-    fn modify_qp(&self, qp: &Self::Qp, attr: &QpAttr, udata: &Udata<'_>) -> Result;
-
-    /// Returns attributes of a queue pair.
-    fn query_qp(&self, qp: &Self::Qp, mask: QpAttrMask) -> Result<QueriedQp>;
-
-    /// Destroys a queue pair, which lives on if this fails.
-    fn destroy_qp(&self, qp: &Self::Qp) -> Result;
-
-    /// Creates a memory region.
-    fn reg_user_mr(
-        &self,
-        pd: &Self::Pd,
-        request: &MrRequest,
-        udata: &Udata<'_>,
-    ) -> Result<NewMr<Self::Mr>>;
-
-    /// Destroys a memory region by its key, which lives on if this fails.
-    fn dereg_mr(&self, mr: &Self::Mr, lkey: u32) -> Result;
+    fn query_pkey<'a>(_device: &Device<Self::Data<'a>>, _port: u32, _index: u16) -> Result<u16> {
+        Err(eopnotsupp())
+    }
 
     /// Told that a process could not map something.
-    fn mmap_failed(&self);
+    fn mmap_failed<'a>(_device: &Device<Self::Data<'a>>) {}
 
     /// Reads the counters of the device, in the order of [`Self::DEVICE_COUNTERS`].
-    fn read_device_counters(&self, values: &mut [u64]) -> Result;
+    fn read_device_counters<'a>(_device: &Device<Self::Data<'a>>, _values: &mut [u64]) -> Result {
+        Err(eopnotsupp())
+    }
 
     /// Reads the counters of a port, in the order of [`Self::PORT_COUNTERS`].
-    fn read_port_counters(&self, port: u32, values: &mut [u64]) -> Result;
+    fn read_port_counters<'a>(
+        _device: &Device<Self::Data<'a>>,
+        _port: u32,
+        _values: &mut [u64],
+    ) -> Result {
+        Err(eopnotsupp())
+    }
+}
+
+/// A kind of object that a provider does not have.
+pub(crate) enum Absent {}
+
+#[vtable]
+impl<D> Ucontext<D> for Absent {}
+
+#[vtable]
+impl<D> ProtectionDomain<D> for Absent {}
+
+#[vtable]
+impl<D, Pd> AddressHandle<D, Pd> for Absent {}
+
+#[vtable]
+impl<'a, D, U> CompletionQueue<'a, D, U> for Absent {
+    type Details = [u64; 0];
+}
+
+#[vtable]
+impl<'a, D, U, Pd, Cq> QueuePair<'a, D, U, Pd, Cq> for Absent {
+    type Details = [u64; 0];
+}
+
+#[vtable]
+impl<'a, D, Pd> MemoryRegion<'a, D, Pd> for Absent {
+    type Details = [u64; 0];
+    type Shared = ();
 }

@@ -77,7 +77,8 @@ impl Udata<'_> {
             return Ok(());
         }
 
-        // SAFETY: As above; nothing is written, as nothing is expected.
+        // SAFETY: By the type invariant, and as it is not null, `raw` is valid; nothing is written, as
+        // nothing is expected.
         to_result(unsafe { ffi::_ib_copy_validate_udata_in(self.raw, core::ptr::null_mut(), 0, 0) })
     }
 

@@ -17,36 +17,37 @@ use kernel::{
     prelude::*, //
 };
 
-use super::context::DeviceRef;
+use super::device::DeviceRef;
 use crate::ffi;
 
 /// Pinned memory; unpinned when dropped.
 ///
 /// # Invariants
 ///
-/// `raw` is owned, and of the device that `_device` keeps alive.
-pub(crate) struct Umem {
+/// `raw` is owned, and of the device that `_device` keeps alive. The device that does its DMA is
+/// bound for `'a`.
+pub(crate) struct Umem<'a> {
     raw: NonNull<ffi::ib_umem>,
     // Unpinning needs the device's memory.
-    _device: DeviceRef,
+    _device: DeviceRef<'a>,
 }
 
 // SAFETY: Pinned memory may be released by any task.
-unsafe impl Send for Umem {}
+unsafe impl Send for Umem<'_> {}
 
 // SAFETY: What can be done with a shared reference only reads.
-unsafe impl Sync for Umem {}
+unsafe impl Sync for Umem<'_> {}
 
 // The core gives DMA buffers as a structure of their own.
 const _: () = assert!(offset_of!(ffi::ib_umem_dmabuf, umem) == 0);
 
-impl Umem {
+impl<'a> Umem<'a> {
     /// Takes over what a function of the core returned: an error, null for none, or memory.
     ///
     /// # Safety
     ///
-    /// `raw` must be an error pointer, null, or owned by the caller; `device` must be valid, and the
-    /// device that it belongs to.
+    /// `raw` must be an error pointer, null, or owned by the caller; `device` must be valid, the device
+    /// that it belongs to, and of a registration whose data is valid for `'a`.
     pub(super) unsafe fn from_raw(
         device: *mut ffi::ib_device,
         raw: *mut ffi::ib_umem,
@@ -55,7 +56,7 @@ impl Umem {
         // INVARIANT: The caller guarantees it.
         Ok(NonNull::new(raw).map(|raw| Self {
             raw,
-            // SAFETY: The caller guarantees that the device is valid.
+            // SAFETY: The caller guarantees that the device is valid, and for how long.
             _device: unsafe { DeviceRef::new(device) },
         }))
     }
@@ -64,7 +65,7 @@ impl Umem {
     ///
     /// # Safety
     ///
-    /// `device` must be valid.
+    /// `device` must be valid, and of a registration whose data is valid for `'a`.
     pub(super) unsafe fn get_va(
         device: *mut ffi::ib_device,
         start: u64,
@@ -90,7 +91,7 @@ impl Umem {
     ///
     /// # Safety
     ///
-    /// `device` must be valid.
+    /// `device` must be valid, and of a registration whose data is valid for `'a`.
     pub(super) unsafe fn get_dmabuf(
         device: *mut ffi::ib_device,
         fd: c_int,
@@ -116,65 +117,72 @@ impl Umem {
 
     /// Returns whether the device sees the memory as one piece.
     pub(crate) fn is_contiguous(&self) -> bool {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the memory is pinned, and owned by this.
         unsafe { ffi::efa_umem_is_contiguous(self.raw.as_ptr()) }
     }
 
     /// Returns the address of the first byte as the device sees it.
     pub(crate) fn start(&self) -> u64 {
-        // SAFETY: By the type invariant.
+        // SAFETY: By the type invariant the memory is pinned, and owned by this.
         unsafe { ffi::efa_umem_start(self.raw.as_ptr()) }
     }
 
-    /// Returns the largest of `page_sizes`, of which each is a bit, that the memory can be divided
-    /// into if the device refers to its first byte as `iova`.
-    pub(crate) fn best_page_size(&self, page_sizes: u64, iova: u64) -> Option<u64> {
+    /// Divides the memory into pages of the largest of `page_sizes`, of which each is a bit, that it
+    /// can be divided into if the device refers to its first byte as `iova`.
+    pub(crate) fn divide(&mut self, page_sizes: u64, iova: u64) -> Option<Pages<'_>> {
+        let raw = self.raw.as_ptr();
         // CAST: `usize` has 64 bits on every architecture that has EFA.
-        // SAFETY: By the type invariant.
-        match unsafe { ffi::ib_umem_find_best_pgsz(self.raw.as_ptr(), page_sizes as usize, iova) } {
-            0 => None,
-            size => Some(size as u64),
+        // SAFETY: By the type invariant `raw` is valid; nobody else uses it, as this is borrowed
+        // mutably and the core stores `iova`.
+        let page_size = unsafe { ffi::ib_umem_find_best_pgsz(raw, page_sizes as usize, iova) };
+        if page_size == 0 {
+            return None;
         }
-    }
 
-    /// Returns how many pages of `page_size` the memory has. To be called with what
-    /// [`Self::best_page_size`] returned.
-    pub(crate) fn page_count(&self, page_size: u64) -> usize {
-        // SAFETY: By the type invariant.
-        unsafe { ffi::efa_umem_num_blocks(self.raw.as_ptr(), page_size as usize) }
-    }
-
-    /// Goes over the addresses of the pages as the device sees them. To be called with what
-    /// [`Self::best_page_size`] returned.
-    pub(crate) fn pages(&self, page_size: u64) -> Pages<'_> {
         let mut iter = MaybeUninit::uninit();
-        // SAFETY: By the type invariant; the function initializes the iterator.
-        let iter = unsafe {
-            ffi::efa_umem_iter_start(iter.as_mut_ptr(), self.raw.as_ptr(), page_size as usize);
-            iter.assume_init()
-        };
-        Pages {
-            iter,
-            umem: PhantomData,
+        // SAFETY: By the type invariant `raw` is valid, and the page size is one that the core has
+        // found. The second function initializes the iterator.
+        unsafe {
+            let count = ffi::efa_umem_num_blocks(raw, page_size);
+            ffi::efa_umem_iter_start(iter.as_mut_ptr(), raw, page_size);
+            Some(Pages {
+                page_size: page_size as u64,
+                count,
+                iter: iter.assume_init(),
+                umem: PhantomData,
+            })
         }
     }
 }
 
-impl Drop for Umem {
+impl Drop for Umem<'_> {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the memory is owned.
         unsafe { ffi::ib_umem_release(self.raw.as_ptr()) }
     }
 }
 
-/// The addresses of a [`Umem`]'s pages.
-pub(crate) struct Pages<'a> {
+/// The pages of a [`Umem`], and an iterator over their addresses.
+pub(crate) struct Pages<'u> {
+    page_size: u64,
+    count: usize,
     iter: ffi::ib_block_iter,
-    umem: PhantomData<&'a Umem>,
+    umem: PhantomData<&'u Umem<'u>>,
 }
 
 impl Pages<'_> {
-    /// Writes the next addresses into `pages`, and returns how many there were.
+    /// Returns the size of a page in bytes, a power of two.
+    pub(crate) fn page_size(&self) -> u64 {
+        self.page_size
+    }
+
+    /// Returns how many pages there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Writes the next addresses, as the device sees them, into `pages`, and returns how many there
+    /// were.
     pub(crate) fn fill(&mut self, pages: &mut [u64]) -> usize {
         // SAFETY: The iterator is that of a `Umem` that is borrowed, and the slice is as long as
         // given.

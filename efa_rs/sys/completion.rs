@@ -2,7 +2,7 @@
 
 //! Completions that can be waited for with a bound, and used again.
 //!
-//! To be replaced by [`kernel::sync::Completion`] once it has `complete`, `reinit` and a wait with
+//! To be replaced by [`kernel::sync::Completion`] once it has `complete`, `try_wait` and a wait with
 //! a timeout.
 //!
 //! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)
@@ -16,17 +16,17 @@ use kernel::{
 
 use super::time::to_jiffies;
 
-/// A one-shot event that one task waits for and another context, interrupts included, signals.
+/// An event that one task waits for and another context, interrupts included, signals.
 #[pin_data]
 pub(crate) struct Completion {
     #[pin]
     inner: Opaque<bindings::completion>,
 }
 
-// SAFETY: A `struct completion` may be used from any context and is guarded by its own lock.
+// SAFETY: A `struct completion` is guarded by its own lock, so that any task may own it.
 unsafe impl Send for Completion {}
 
-// SAFETY: As above.
+// SAFETY: Every function here takes that lock for what it changes.
 unsafe impl Sync for Completion {}
 
 impl Completion {
@@ -40,24 +40,29 @@ impl Completion {
         })
     }
 
-    /// Makes the completion ready for its next use. Nobody may be waiting for it.
+    /// Makes the completion ready for its next use: forgets signals that nobody has waited for.
     pub(crate) fn reinit(&self) {
-        // SAFETY: `self.inner` is an initialized completion, and nobody waits for it: this is what
-        // `reinit_completion` does.
-        unsafe { (*self.inner.get()).done = 0 }
+        // SAFETY: `self.inner` is initialized; this takes its lock before it consumes a signal.
+        while unsafe { bindings::try_wait_for_completion(self.inner.get()) } {}
     }
 
     /// Wakes one waiter up. May be called from interrupt handlers.
     pub(crate) fn complete(&self) {
-        // SAFETY: `self.inner` is an initialized completion.
+        // SAFETY: `self.inner` is initialized, and `complete` may be called in any context.
         unsafe { bindings::complete(self.inner.get()) }
+    }
+
+    /// Wakes all waiters up, those to come included.
+    pub(crate) fn complete_all(&self) {
+        // SAFETY: `self.inner` is initialized, and `complete_all` may be called in any context.
+        unsafe { bindings::complete_all(self.inner.get()) }
     }
 
     /// Waits, uninterruptibly, for the completion, for at most `timeout`.
     ///
     /// Returns whether it happened.
     pub(crate) fn wait_timeout(&self, timeout: Delta) -> bool {
-        // SAFETY: `self.inner` is an initialized completion.
+        // SAFETY: `self.inner` is initialized; callers of this function may sleep.
         unsafe { bindings::wait_for_completion_timeout(self.inner.get(), to_jiffies(timeout)) != 0 }
     }
 }

@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Coherent memory as an array of fixed-size entries that CPU and device both access.
+//! Memory that CPU and device, and userspace, access together.
 //!
-//! A layer over [`kernel::dma::Coherent`] in which no index can be out of bounds, so that rings
-//! need no failing accesses in interrupt handlers.
+//! [`Entries`] is a layer over [`kernel::dma::Coherent`] in which no index can be out of bounds, so
+//! that rings need no failing accesses in interrupt handlers. [`UserBuffer`] is what the kernel crate
+//! has nothing for: memory whose pages userspace may keep longer than the driver has them.
 
-use core::ptr;
+use core::{
+    marker::PhantomData,
+    ptr::{
+        self,
+        NonNull, //
+    }, //
+};
 
 use kernel::{
     alloc::flags::__GFP_NOWARN,
+    bindings,
     device::{
         Bound,
         Core,
@@ -21,6 +29,7 @@ use kernel::{
         DmaAddress,
         DmaMask, //
     },
+    ffi::c_void,
     page::PAGE_SIZE,
     pci,
     prelude::*, //
@@ -39,19 +48,21 @@ const WORD: usize = size_of::<u64>();
 /// # Invariants
 ///
 /// `entries` has `mask + 1` elements, a power of two.
-pub(crate) struct Entries<const N: usize> {
+pub(crate) struct Entries<'bound, const N: usize> {
     entries: Coherent<[[u8; N]]>,
     mask: u32,
+    // Coherent memory is given back while the device is bound.
+    bound: PhantomData<&'bound Device<Bound>>,
 }
 
-impl<const N: usize> Entries<N> {
+impl<'bound, const N: usize> Entries<'bound, N> {
     /// Allocates `count` zeroed entries.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if `count` is no power of two.
     /// - [`ENOMEM`] if there is no memory.
-    pub(crate) fn zeroed(dev: &Device<Bound>, count: u32) -> Result<Self> {
+    pub(crate) fn zeroed(dev: &'bound Device<Bound>, count: u32) -> Result<Self> {
         if !count.is_power_of_two() {
             return Err(EINVAL);
         }
@@ -62,6 +73,7 @@ impl<const N: usize> Entries<N> {
         Ok(Self {
             entries,
             mask: count - 1,
+            bound: PhantomData,
         })
     }
 
@@ -105,7 +117,8 @@ impl<const N: usize> Entries<N> {
     pub(crate) fn read_byte<const OFFSET: usize>(&self, index: u32) -> u8 {
         const { assert!(OFFSET < N) };
 
-        // SAFETY: As for `read`; the byte is within the entry.
+        // SAFETY: The byte is within the entry, and every value is valid. A volatile read that races with
+        // the device is what the kernel does for `READ_ONCE`.
         unsafe { ptr::read_volatile(self.words(index).cast::<u8>().add(OFFSET)) }
     }
 
@@ -117,52 +130,152 @@ impl<const N: usize> Entries<N> {
         for (i, bytes) in entry.chunks_exact(WORD).enumerate() {
             let mut word = [0; WORD];
             word.copy_from_slice(bytes);
-            // SAFETY: As for `read`, with `WRITE_ONCE`.
+            // SAFETY: The entry has `N / WORD` words. A volatile write that races with the device is what
+            // the kernel does for `WRITE_ONCE`.
             unsafe { ptr::write_volatile(words.add(i), u64::from_ne_bytes(word)) };
         }
     }
 }
 
-/// Coherent memory that userspace maps: whole pages, physically contiguous, all zero at first.
-pub(crate) struct UserBuffer {
-    pages: Coherent<[[u8; PAGE_SIZE]]>,
+/// Memory that userspace maps and the device uses: whole pages, physically contiguous, all zero at
+/// first.
+///
+/// # Invariants
+///
+/// `memory` has `size` bytes, a multiple of the page size, which the device sees at `dma_address`.
+pub(crate) struct UserBuffer<'bound> {
+    dev: &'bound Device<Bound>,
+    memory: Memory,
+    size: usize,
+    dma_address: DmaAddress,
 }
 
-impl UserBuffer {
+/// What a [`UserBuffer`] consists of.
+enum Memory {
+    /// Pages with reference counts of their own, mapped for the device: what userspace has mapped
+    /// outlives the buffer.
+    Pages(NonNull<c_void>),
+    /// Coherent memory, where the platform would bounce such pages.
+    Coherent(Coherent<[[u8; PAGE_SIZE]]>),
+}
+
+/// How userspace can map a [`UserBuffer`].
+pub(crate) enum UserMemory {
+    /// By pages with reference counts, from this address of the kernel on.
+    Pages(NonNull<c_void>),
+    /// By page numbers, from this one on. The mapping must not outlive the buffer.
+    Pfn(usize),
+}
+
+// SAFETY: The pages are owned, and may be given back by any task.
+unsafe impl Send for UserBuffer<'_> {}
+
+// SAFETY: A shared reference gives access to addresses only.
+unsafe impl Sync for UserBuffer<'_> {}
+
+impl<'bound> UserBuffer<'bound> {
     /// Allocates at least `size` bytes.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory, or `size` is 0.
-    pub(crate) fn zeroed(dev: &Device<Bound>, size: usize) -> Result<Self> {
-        if size == 0 {
-            return Err(ENOMEM);
+    pub(crate) fn zeroed(dev: &'bound Device<Bound>, size: usize) -> Result<Self> {
+        let size = match size {
+            0 => return Err(ENOMEM),
+            size => size.checked_next_multiple_of(PAGE_SIZE).ok_or(ENOMEM)?,
+        };
+        if let Some(pages) = Self::map_pages(dev, size)? {
+            return Ok(pages);
         }
-        let pages = Coherent::zeroed_slice_with_attrs(
+
+        let memory = Coherent::zeroed_slice_with_attrs(
             dev,
-            size.div_ceil(PAGE_SIZE),
+            size / PAGE_SIZE,
             // Userspace chooses the size; one that is too large is no reason for a warning.
             GFP_KERNEL | __GFP_NOWARN,
             attrs::DMA_ATTR_FORCE_CONTIGUOUS,
         )?;
-        Ok(Self { pages })
+        // INVARIANT: That many pages were allocated.
+        Ok(Self {
+            dev,
+            dma_address: memory.dma_address(),
+            memory: Memory::Coherent(memory),
+            size,
+        })
+    }
+
+    /// Allocates `size` bytes of pages, and maps them; `None` if the device can't use them as they
+    /// are.
+    fn map_pages(dev: &'bound Device<Bound>, size: usize) -> Result<Option<Self>> {
+        let raw = as_raw(dev);
+        // SAFETY: `raw` is a valid device, and has a DMA mask since it was probed.
+        let reaches_all = unsafe { *(*raw).dma_mask >= bindings::dma_get_required_mask(raw) };
+        if !reaches_all {
+            return Ok(None);
+        }
+
+        // SAFETY: There is no precondition.
+        let pages = unsafe { ffi::efa_alloc_user_pages(size) };
+        let pages = NonNull::new(pages).ok_or(ENOMEM)?;
+        // SAFETY: `raw` is a valid device, and `pages` are `size` bytes that were just allocated.
+        let (dma_address, failed) = unsafe {
+            let address = ffi::efa_dma_map(raw, pages.as_ptr(), size);
+            (address, ffi::efa_dma_mapping_error(raw, address))
+        };
+        if failed {
+            // SAFETY: The pages were just allocated, and nobody knows of them.
+            unsafe { bindings::free_pages_exact(pages.as_ptr(), size) };
+            return Ok(None);
+        }
+
+        // INVARIANT: The pages were just mapped.
+        Ok(Some(Self {
+            dev,
+            memory: Memory::Pages(pages),
+            size,
+            dma_address,
+        }))
     }
 
     /// Returns the size in bytes.
     pub(crate) fn size(&self) -> usize {
-        self.pages.size()
+        self.size
     }
 
     /// Returns the address of the first byte as the device sees it.
     pub(crate) fn dma_address(&self) -> DmaAddress {
-        self.pages.dma_address()
+        self.dma_address
     }
 
-    /// Returns the number of the first page.
-    pub(crate) fn pfn(&self) -> usize {
-        // SAFETY: The memory is kernel memory that is mapped, contiguously.
-        unsafe { ffi::efa_coherent_to_pfn(self.pages.as_mut_ptr().cast()) }
+    /// Returns how userspace can map it.
+    pub(crate) fn user_memory(&self) -> UserMemory {
+        match &self.memory {
+            Memory::Pages(pages) => UserMemory::Pages(*pages),
+            Memory::Coherent(memory) => {
+                // SAFETY: This is kernel memory that is mapped, contiguously.
+                UserMemory::Pfn(unsafe { ffi::efa_coherent_to_pfn(memory.as_mut_ptr().cast()) })
+            }
+        }
     }
+}
+
+impl Drop for UserBuffer<'_> {
+    fn drop(&mut self) {
+        if let Memory::Pages(pages) = &self.memory {
+            // SAFETY: By the type invariant the pages are mapped, and owned. Those that userspace
+            // has mapped hold references to themselves.
+            unsafe {
+                ffi::efa_dma_unmap(as_raw(self.dev), self.dma_address, self.size);
+                bindings::free_pages_exact(pages.as_ptr(), self.size);
+            }
+        }
+    }
+}
+
+/// Returns the C structure behind a device.
+fn as_raw(dev: &Device<Bound>) -> *mut bindings::device {
+    // CAST: `Device` is a transparent wrapper of `Opaque<bindings::device>`.
+    core::ptr::from_ref(dev).cast_mut().cast()
 }
 
 /// Sets the width of the addresses that the device can use for DMA, and lifts the limit on the
@@ -181,10 +294,11 @@ pub(crate) fn set_address_width(pdev: &pci::Device<Core<'_>>, bits: u8) -> Resul
     }
     let mask = DmaMask::try_new(u32::from(bits))?;
 
-    // SAFETY: This driver allocates and maps DMA memory in `probe`, one step after the other, and
-    // in callbacks of what `probe` registers as its last step: never at the same time as this.
-    unsafe { pdev.dma_set_mask_and_coherent(mask)? };
-    // SAFETY: As above.
-    unsafe { pdev.dma_set_max_seg_size(u32::MAX) };
+    // SAFETY: Only a probe has a `Core` device, whose driver has started nothing yet that would
+    // allocate or map DMA memory at the same time.
+    unsafe {
+        pdev.dma_set_mask_and_coherent(mask)?;
+        pdev.dma_set_max_seg_size(u32::MAX);
+    }
     Ok(())
 }

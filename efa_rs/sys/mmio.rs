@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! PCI memory regions that are owned rather than borrowed.
+//! PCI memory regions that are reserved and not mapped, as only userspace maps them.
 //!
-//! [`kernel::pci::Bar`] borrows the bound device, and can only be mapped as a whole and uncached.
-//! Here a region can be requested without a mapping (for memory that only userspace maps), and an
-//! owner can be shared with interrupt handlers, which must be `'static`. To be replaced by
-//! `pci::Bar` once [`kernel::irq::Registration`] accepts handlers that borrow from the device.
+//! To be replaced by [`kernel::pci::Bar`] once a BAR can be requested without a mapping.
 
 use kernel::{
     bindings,
+    device::Bound,
     error::to_result,
-    io::{
-        self,
-        Io,
-        Mmio,
-        MmioRaw, //
-    },
+    page::PAGE_SIZE,
     pci,
     prelude::*,
-    sync::aref::ARef, //
+    sync::Arc, //
 };
 
 use super::pci::as_raw;
@@ -27,109 +20,96 @@ use super::pci::as_raw;
 ///
 /// # Invariants
 ///
-/// Region `bar` of `pdev` was requested and is released only by the drop of this value.
-pub(crate) struct Region {
-    pdev: ARef<pci::Device>,
+/// Region `bar` of `pdev` is `length` bytes at the physical address `start`; it was requested, and is
+/// released only by the drop of this value.
+pub(crate) struct Region<'bound> {
+    pdev: &'bound pci::Device<Bound>,
     bar: u32,
+    start: u64,
+    length: u64,
 }
 
-impl Region {
+impl<'bound> Region<'bound> {
     /// Reserves memory BAR `bar` under `name`.
     ///
     /// # Errors
     ///
     /// - [`ENODEV`] if the function has no such memory BAR.
     /// - [`EBUSY`] if somebody else has reserved it.
+    /// - [`ENOMEM`] if there is no memory.
     pub(crate) fn request(
-        pdev: &pci::Device<kernel::device::Bound>,
-        bar: u32,
+        pdev: &'bound pci::Device<Bound>,
+        bar: u8,
         name: &'static CStr,
-    ) -> Result<Self> {
-        // SAFETY: `as_raw` returns a valid `struct pci_dev`.
-        let memory_bars =
-            unsafe { bindings::pci_select_bars(as_raw(pdev), bindings::IORESOURCE_MEM as usize) };
-        // A set of BARs is an `int`, so nothing over 31 can be in it.
-        let bit = 1i32.checked_shl(bar).unwrap_or(0);
-        if memory_bars & bit == 0 {
+    ) -> Result<Arc<Self>> {
+        if !is_memory(pdev, bar) {
             return Err(ENODEV);
         }
+        let bar = u32::from(bar);
+        let (start, length) = (pdev.resource_start(bar)?, pdev.resource_len(bar)?);
 
-        // SAFETY: As above; `bar` names a memory BAR, and `name` is static.
+        // SAFETY: `as_raw` returns a valid `struct pci_dev`, whose BAR this is; `name` is static.
         to_result(unsafe {
-            bindings::pci_request_selected_regions(as_raw(pdev), bit, name.as_char_ptr())
+            bindings::pci_request_selected_regions(as_raw(pdev), 1 << bar, name.as_char_ptr())
         })?;
 
         // INVARIANT: The region has just been requested.
-        Ok(Self {
-            pdev: pdev.into(),
+        let region = Self {
+            pdev,
             bar,
-        })
+            start,
+            length,
+        };
+        Ok(Arc::new(region, GFP_KERNEL)?)
     }
 
-    /// Maps the region, uncached, for access by the CPU.
+    /// Returns the pages from that of `offset` on, of which `length` bytes have to be in the BAR.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the region has fewer than `SIZE` bytes.
-    /// - [`ENOMEM`] if it cannot be mapped.
-    pub(crate) fn map<const SIZE: usize>(self) -> Result<Mapping<SIZE>> {
-        // CAST: A region that is mapped fits the address space.
-        let size = self.pdev.resource_len(self.bar)? as usize;
-        if size < SIZE {
-            return Err(EINVAL);
+    /// - [`EINVAL`] if they are not.
+    pub(crate) fn pages(self: &Arc<Self>, offset: u32, length: usize) -> Result<Pages<'bound>> {
+        let page = u64::from(offset) & !(PAGE_SIZE as u64 - 1);
+        match page.checked_add(length as u64) {
+            // INVARIANT: `start + length` of a resource does not overflow, and this is within.
+            Some(end) if end <= self.length => Ok(Pages {
+                start: self.start + page,
+                _region: self.clone(),
+            }),
+            _ => Err(EINVAL),
         }
-
-        // SAFETY: By the type invariant the region is ours; 0 stands for its whole length.
-        let address = unsafe { bindings::pci_iomap(as_raw(&self.pdev), self.bar as i32, 0) };
-        if address.is_null() {
-            return Err(ENOMEM);
-        }
-
-        let io = MmioRaw::new_region(address as usize, size)?;
-
-        // INVARIANT: `address` is the mapping of `size` bytes that was just made.
-        Ok(Mapping { io, region: self })
     }
 }
 
-impl Drop for Region {
+impl Drop for Region<'_> {
     fn drop(&mut self) {
         // SAFETY: By the type invariant the region was requested, and its bit fits an `int`.
-        unsafe { bindings::pci_release_selected_regions(as_raw(&self.pdev), 1 << self.bar) }
+        unsafe { bindings::pci_release_selected_regions(as_raw(self.pdev), 1 << self.bar) }
     }
 }
 
-/// A mapped [`Region`] of at least `SIZE` bytes.
+/// Whether the function has a memory BAR with this number.
+pub(crate) fn is_memory(pdev: &pci::Device, bar: u8) -> bool {
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`.
+    let memory =
+        unsafe { bindings::pci_select_bars(as_raw(pdev), bindings::IORESOURCE_MEM as usize) };
+    // A set of BARs is an `int`, so nothing over 31 can be in it.
+    memory & 1i32.checked_shl(bar.into()).unwrap_or(0) != 0
+}
+
+/// Pages of a reserved BAR. That stays reserved as long as they are there.
 ///
 /// # Invariants
 ///
-/// `io` is the mapping of `region`, undone only by the drop of this value.
-pub(crate) struct Mapping<const SIZE: usize> {
-    io: MmioRaw<io::Region<SIZE>>,
-    // Dropped after the mapping is undone.
-    region: Region,
+/// `start` is the physical address of pages of `_region`.
+pub(crate) struct Pages<'bound> {
+    start: u64,
+    _region: Arc<Region<'bound>>,
 }
 
-impl<const SIZE: usize> Mapping<SIZE> {
-    /// Writes 32 bits at `offset`, which is checked when the call is compiled.
-    // For which it has to be inlined.
-    #[inline(always)]
-    pub(crate) fn write32(&self, value: u32, offset: usize) {
-        // SAFETY: By the type invariant, `self.io` is a valid mapping.
-        let io = unsafe { Mmio::from_raw(self.io) };
-
-        io.write32(value, offset);
-    }
-}
-
-impl<const SIZE: usize> Drop for Mapping<SIZE> {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant, this is the address that `pci_iomap` returned.
-        unsafe {
-            bindings::pci_iounmap(
-                as_raw(&self.region.pdev),
-                self.io.addr() as *mut kernel::ffi::c_void,
-            )
-        }
+impl Pages<'_> {
+    /// Returns the physical address of the first page.
+    pub(crate) fn start(&self) -> u64 {
+        self.start
     }
 }

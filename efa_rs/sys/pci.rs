@@ -1,30 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! PCI functions: what [`kernel::pci`] lacks for a driver with a `shutdown` callback.
+//! PCI drivers: what [`kernel::pci`] lacks.
 //!
-//! To be replaced by [`kernel::pci::Driver`] once it has `shutdown`, and by a counterpart of
-//! `enable_device_mem` that undoes it.
+//! To be replaced by [`kernel::pci::Driver`] once it has shutdown, error handlers, power management
+//! and work that ends with the binding, and by counterparts of `enable_device_mem` and `set_master`
+//! that undo them.
 
 use core::{
     marker::PhantomData,
     mem::offset_of,
-    pin::Pin, //
+    pin::Pin,
+    ptr::NonNull, //
 };
 
 use kernel::{
     bindings,
     device::{
         self,
+        Bound,
         Core,
         CoreInternal,
         DeviceContext, //
     },
     driver,
+    error::{
+        from_result,
+        to_result, //
+    },
+    ffi::{
+        c_char,
+        c_int, //
+    },
     pci,
     prelude::*,
     str::CStr,
-    sync::aref::ARef,
     types::Opaque, //
+};
+
+use super::{
+    attach::{
+        Attachment,
+        Binding, //
+    },
+    work::{
+        Running,
+        Waker, //
+    },
 };
 
 /// Returns the C structure behind a PCI device.
@@ -61,54 +82,171 @@ pub(crate) fn address(pdev: &pci::Device) -> Address {
     }
 }
 
+/// Gives the function the right to access memory on its own.
+pub(crate) fn set_master(pdev: &pci::Device<Bound>) {
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`, which is bound and so not in use by others.
+    unsafe { bindings::pci_set_master(as_raw(pdev)) }
+}
+
 /// Takes the function's right to access memory on its own away.
-pub(crate) fn clear_master(pdev: &pci::Device) {
-    // SAFETY: `as_raw` returns a valid `struct pci_dev`.
+pub(crate) fn clear_master(pdev: &pci::Device<Bound>) {
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`, which is bound and so not in use by others.
     unsafe { bindings::pci_clear_master(as_raw(pdev)) }
 }
 
-/// A function whose memory decoding is enabled; disabled when dropped.
-pub(crate) struct Enabled {
-    pdev: ARef<pci::Device>,
+/// Returns whether the function still answers on its bus.
+pub(crate) fn is_present(pdev: &pci::Device<Bound>) -> bool {
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`.
+    unsafe { bindings::pci_device_is_present(as_raw(pdev)) }
 }
 
-impl Enabled {
+/// Resets the function by the bus (FLR), after which it is as it was configured but does nothing.
+///
+/// # Errors
+///
+/// - `ENOTTY` if the function can't be reset alone.
+/// - Those of `pcie_flr`.
+pub(crate) fn function_level_reset(pdev: &pci::Device<Bound>) -> Result {
+    let raw = as_raw(pdev);
+    // SAFETY: `raw` is a valid `struct pci_dev`. Its configuration is this driver's to save, as it is
+    // bound to it.
+    unsafe {
+        to_result(bindings::pcie_reset_flr(raw, true))?;
+        bindings::pci_save_state(raw);
+        let result = to_result(bindings::pcie_reset_flr(raw, false));
+        bindings::pci_restore_state(raw);
+        result
+    }
+}
+
+/// Tells userspace that something about the function has changed. `facts` are `NAME=value`.
+pub(crate) fn announce(pdev: &pci::Device<Bound>, facts: &[&CStr; 2]) {
+    let [first, second] = facts;
+    let mut environment: [*mut c_char; 3] = [
+        first.as_char_ptr().cast_mut(),
+        second.as_char_ptr().cast_mut(),
+        core::ptr::null_mut(),
+    ];
+    // SAFETY: The function is a registered device; the texts, which the core only reads, are valid
+    // during the call, and the list ends with null.
+    unsafe {
+        bindings::kobject_uevent_env(
+            &raw mut (*as_raw(pdev)).dev.kobj,
+            bindings::kobject_action_KOBJ_CHANGE,
+            environment.as_mut_ptr(),
+        )
+    };
+}
+
+/// A function whose memory decoding is enabled; disabled when dropped.
+pub(crate) struct Enabled<'bound> {
+    pdev: &'bound pci::Device<Bound>,
+}
+
+impl<'bound> Enabled<'bound> {
     /// Enables memory decoding, and lets the function be a bus master.
     ///
     /// # Errors
     ///
     /// Those of `pci_enable_device_mem`.
-    pub(crate) fn new(pdev: &pci::Device<Core<'_>>) -> Result<Self> {
+    pub(crate) fn new(pdev: &'bound pci::Device<Core<'_>>) -> Result<Self> {
         pdev.enable_device_mem()?;
-        let enabled = Self { pdev: pdev.into() };
+        let enabled = Self { pdev };
         pdev.set_master();
         Ok(enabled)
     }
 }
 
-impl Drop for Enabled {
+impl Drop for Enabled<'_> {
     fn drop(&mut self) {
-        // SAFETY: The device is valid and was enabled by `new`.
-        unsafe { bindings::pci_disable_device(as_raw(&self.pdev)) }
+        // SAFETY: The device is bound, and was enabled by `new`.
+        unsafe { bindings::pci_disable_device(as_raw(self.pdev)) }
     }
 }
 
-/// A driver of PCI devices. Unlike a [`pci::Driver`], it is told when the system goes down.
+/// A driver of PCI devices.
+///
+/// The bus calls all but [`Self::work`] one after the other, with the device's lock held.
 pub(crate) trait Driver: 'static {
     /// What `probe` makes.
-    type Data<'bound>: Send + 'bound;
+    type Data<'bound>: Send + Sync + 'bound;
 
     /// The devices that the driver is for.
     const ID_TABLE: pci::IdTable<()>;
 
     /// Called for each of these devices.
+    ///
+    /// `binding` is for what is to last as long as the binding, `waker` asks for [`Self::work`].
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
+        binding: Binding<'bound>,
+        waker: Waker,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound;
 
-    /// Called when the system halts, reboots or starts another kernel. The device must be quiet
-    /// when this returns; nothing is unbound.
-    fn shutdown<'bound>(dev: &'bound pci::Device<Core<'_>>, this: Pin<&'bound Self::Data<'bound>>);
+    /// Called, at any time between `probe` and `unbind`, after the device's [`Waker`] was woken, and
+    /// once after the probe.
+    fn work<'bound>(this: Pin<&Self::Data<'bound>>);
+
+    /// Called when the device is unbound. [`Self::work`] is over.
+    fn unbind<'bound>(this: Pin<&Self::Data<'bound>>);
+
+    /// Called when the system halts, reboots or starts another kernel. The device must be quiet when
+    /// this returns; nothing is unbound.
+    fn shutdown<'bound>(this: Pin<&Self::Data<'bound>>);
+
+    /// Called before the bus resets the function or takes its power away, or when it can't be
+    /// reached. The driver must not use it until [`Self::restart`].
+    fn quiesce<'bound>(this: Pin<&Self::Data<'bound>>);
+
+    /// Called after [`Self::quiesce`], when the function can be used again, as after power on.
+    fn restart<'bound>(this: Pin<&Self::Data<'bound>>);
+
+    /// Called after [`Self::quiesce`] if the function can't be used again.
+    fn lost<'bound>(this: Pin<&Self::Data<'bound>>);
+}
+
+/// A driver's data and its work.
+#[pin_data]
+pub(crate) struct Adapted<'bound, T: Driver> {
+    /// Ends before the data.
+    running: Running,
+    #[pin]
+    data: T::Data<'bound>,
+}
+
+impl<'bound, T: Driver> Adapted<'bound, T> {
+    fn new<'a>(
+        data: impl PinInit<T::Data<'bound>, Error> + 'a,
+        waker: Waker,
+    ) -> impl PinInit<Self, Error> + 'a
+    where
+        'bound: 'a,
+    {
+        try_pin_init!(&this in Self {
+            data <- data,
+            // SAFETY: The data, which is `Sync`, is initialized, pinned, and dropped only after this
+            // field, as it is declared later.
+            running: unsafe {
+                let data = &raw mut (*this.as_ptr()).data;
+                Running::new(&waker, Self::work, NonNull::new_unchecked(data).cast())
+            },
+        }? Error)
+    }
+
+    /// Called by the work queue.
+    ///
+    /// # Safety
+    ///
+    /// `data` must point to pinned data of the driver.
+    unsafe fn work(data: NonNull<()>) {
+        // SAFETY: The caller guarantees it.
+        T::work(unsafe { Pin::new_unchecked(data.cast::<T::Data<'_>>().as_ref()) });
+    }
+
+    fn data(self: Pin<&Self>) -> Pin<&T::Data<'bound>> {
+        // SAFETY: The data is structurally pinned.
+        unsafe { self.map_unchecked(|this| &this.data) }
+    }
 }
 
 /// A [`Driver`] as one that [`pci::Adapter`] knows.
@@ -116,24 +254,36 @@ struct Known<T: Driver>(PhantomData<T>);
 
 impl<T: Driver> pci::Driver for Known<T> {
     type IdInfo = ();
-    type Data<'bound> = T::Data<'bound>;
+    type Data<'bound> = Adapted<'bound, T>;
     const ID_TABLE: pci::IdTable<()> = T::ID_TABLE;
 
     fn probe<'bound>(
         pdev: &'bound pci::Device<Core<'_>>,
         _info: Option<&'bound ()>,
-    ) -> impl PinInit<T::Data<'bound>, Error> + 'bound {
-        T::probe(pdev)
+    ) -> impl PinInit<Adapted<'bound, T>, Error> + 'bound {
+        pin_init::pin_init_scope(move || {
+            let dev: &'bound device::Device<Bound> = pdev.as_ref();
+            // SAFETY: `'bound` is the lifetime of the binding, which the driver core makes longer than
+            // that of the driver's data and of the device's resources.
+            let binding = unsafe { Attachment::new(dev) };
+            let waker = Waker::new()?;
+            Ok(Adapted::new(T::probe(pdev, binding, waker.clone()), waker))
+        })
+    }
+
+    fn unbind<'bound>(_pdev: &'bound pci::Device<Core<'_>>, this: Pin<&Adapted<'bound, T>>) {
+        this.running.stop();
+        T::unbind(this.data());
     }
 }
 
-/// [`pci::Adapter`] with a `shutdown` callback.
+/// [`pci::Adapter`] with the callbacks that it lacks.
 pub(crate) struct Adapter<T: Driver>(PhantomData<T>);
 
 // SAFETY: The types and the offset are those of `pci::Adapter`, which does the work.
 unsafe impl<T: Driver> driver::DriverLayout for Adapter<T> {
     type DriverType = bindings::pci_driver;
-    type DriverData<'bound> = T::Data<'bound>;
+    type DriverData<'bound> = Adapted<'bound, T>;
     const DEVICE_DRIVER_OFFSET: usize = offset_of!(bindings::pci_driver, driver);
 }
 
@@ -145,7 +295,11 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
         module: &'static ThisModule,
     ) -> Result {
         // SAFETY: The driver is not registered yet, so nobody else accesses it.
-        unsafe { (*pdrv.get()).shutdown = Some(Self::shutdown_callback) };
+        unsafe {
+            (*pdrv.get()).shutdown = Some(Self::shutdown_callback);
+            (*pdrv.get()).err_handler = &raw const *Self::ERROR_HANDLERS;
+            (*pdrv.get()).driver.pm = &raw const *Self::POWER;
+        }
 
         // SAFETY: The caller upholds the same requirements.
         unsafe { <pci::Adapter<Known<T>> as driver::RegistrationOps>::register(pdrv, name, module) }
@@ -158,15 +312,108 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
 }
 
 impl<T: Driver> Adapter<T> {
+    /// What the bus calls around errors and resets.
+    const ERROR_HANDLERS: &'static bindings::pci_error_handlers = &bindings::pci_error_handlers {
+        error_detected: Some(Self::error_detected_callback),
+        slot_reset: Some(Self::slot_reset_callback),
+        resume: Some(Self::restart_callback),
+        reset_prepare: Some(Self::quiesce_callback),
+        reset_done: Some(Self::restart_callback),
+        // SAFETY: In a table of functions, null stands for what is not there.
+        ..unsafe { core::mem::zeroed() }
+    };
+
+    /// What the bus calls around sleep and hibernation. It saves and restores the function's
+    /// configuration itself.
+    const POWER: &'static bindings::dev_pm_ops = &bindings::dev_pm_ops {
+        suspend: Some(Self::power_down_callback),
+        resume: Some(Self::power_up_callback),
+        freeze: Some(Self::power_down_callback),
+        thaw: Some(Self::power_up_callback),
+        poweroff: Some(Self::power_down_callback),
+        restore: Some(Self::power_up_callback),
+        // SAFETY: In a table of functions, null stands for what is not there.
+        ..unsafe { core::mem::zeroed() }
+    };
+
+    /// Calls `f` with the driver's data.
+    ///
+    /// # Safety
+    ///
+    /// `dev` must be a device that is bound to this driver, and stay so during the call.
+    unsafe fn with_data<R>(
+        dev: *mut bindings::device,
+        f: impl for<'bound> FnOnce(Pin<&T::Data<'bound>>) -> R,
+    ) -> R {
+        // SAFETY: The caller guarantees that the device is valid; `device::Device` is a transparent
+        // wrapper of the C structure.
+        let dev = unsafe { &*dev.cast::<device::Device<CoreInternal<'_>>>() };
+
+        // SAFETY: A bound device has been probed, which stored this type.
+        let this = unsafe { dev.drvdata_borrow::<Adapted<'_, T>>() };
+        f(this.data())
+    }
+
     extern "C" fn shutdown_callback(pdev: *mut bindings::pci_dev) {
-        // SAFETY: The PCI core calls this with a valid device that is bound to this driver, and
-        // holds the device's lock, so that it stays bound.
-        let pdev = unsafe { &*pdev.cast::<pci::Device<CoreInternal<'_>>>() };
-        let dev: &device::Device<CoreInternal<'_>> = pdev.as_ref();
+        // SAFETY: The bus calls this for a bound device with its lock held, so that it stays bound.
+        unsafe {
+            Self::with_data(&raw mut (*pdev).dev, |this| T::shutdown(this));
+        }
+    }
 
-        // SAFETY: A bound device has been probed, which stored a `T::Data`.
-        let data = unsafe { dev.drvdata_borrow::<T::Data<'_>>() };
+    extern "C" fn error_detected_callback(
+        pdev: *mut bindings::pci_dev,
+        state: bindings::pci_channel_state_t,
+    ) -> bindings::pci_ers_result_t {
+        // The bus goes on to `resume` alone: the link works, and whether the device does is seen by
+        // whoever looks after it.
+        if state == bindings::pci_channel_io_normal {
+            return bindings::pci_ers_result_PCI_ERS_RESULT_CAN_RECOVER;
+        }
 
-        T::shutdown(pdev, data);
+        // SAFETY: The bus calls this for a bound device with its lock held, so that it stays bound.
+        unsafe {
+            Self::with_data(&raw mut (*pdev).dev, |this| {
+                T::quiesce(this);
+                if state == bindings::pci_channel_io_frozen {
+                    bindings::pci_ers_result_PCI_ERS_RESULT_NEED_RESET
+                } else {
+                    T::lost(this);
+                    bindings::pci_ers_result_PCI_ERS_RESULT_DISCONNECT
+                }
+            })
+        }
+    }
+
+    extern "C" fn slot_reset_callback(pdev: *mut bindings::pci_dev) -> bindings::pci_ers_result_t {
+        // SAFETY: The bus calls this for a valid device, which it has reset.
+        unsafe { bindings::pci_restore_state(pdev) };
+        bindings::pci_ers_result_PCI_ERS_RESULT_RECOVERED
+    }
+
+    extern "C" fn quiesce_callback(pdev: *mut bindings::pci_dev) {
+        // SAFETY: The bus calls this for a bound device with its lock held, so that it stays bound.
+        unsafe { Self::with_data(&raw mut (*pdev).dev, |this| T::quiesce(this)) }
+    }
+
+    extern "C" fn restart_callback(pdev: *mut bindings::pci_dev) {
+        // SAFETY: The bus calls this for a bound device with its lock held, so that it stays bound.
+        unsafe { Self::with_data(&raw mut (*pdev).dev, |this| T::restart(this)) }
+    }
+
+    extern "C" fn power_down_callback(dev: *mut bindings::device) -> c_int {
+        from_result(|| {
+            // SAFETY: The core calls this for a bound device with its lock held.
+            unsafe { Self::with_data(dev, |this| T::quiesce(this)) };
+            Ok(0)
+        })
+    }
+
+    extern "C" fn power_up_callback(dev: *mut bindings::device) -> c_int {
+        from_result(|| {
+            // SAFETY: The core calls this for a bound device with its lock held.
+            unsafe { Self::with_data(dev, |this| T::restart(this)) };
+            Ok(0)
+        })
     }
 }

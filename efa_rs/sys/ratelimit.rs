@@ -25,7 +25,7 @@ pub(crate) struct RateLimit {
 // SAFETY: A `struct ratelimit_state` may be used from any context and is guarded by its own lock.
 unsafe impl Send for RateLimit {}
 
-// SAFETY: As above.
+// SAFETY: The one function here takes that lock.
 unsafe impl Sync for RateLimit {}
 
 impl RateLimit {

@@ -26,7 +26,7 @@ pub(crate) struct Semaphore {
 // SAFETY: A `struct semaphore` is guarded by its own lock.
 unsafe impl Send for Semaphore {}
 
-// SAFETY: As above.
+// SAFETY: Both functions here take that lock.
 unsafe impl Sync for Semaphore {}
 
 impl Semaphore {

@@ -11,16 +11,18 @@ use kernel::str::{
 
 use crate::ffi;
 
-/// Returns the kernel's release, as `uname -r` prints it.
+/// Returns the kernel's release, as `uname -r` prints it outside of containers.
 pub(crate) fn release() -> &'static CStr {
-    // SAFETY: Returns a text that ends with a zero byte, and that never changes.
-    unsafe { CStr::from_char_ptr(ffi::efa_utsname_release()) }
+    // SAFETY: The initial namespace always exists, and its release, which ends with a zero byte,
+    // never changes.
+    unsafe { CStr::from_char_ptr(ffi::efa_init_utsname_release()) }
 }
 
-/// Returns the kernel's version, as `uname -v` prints it.
+/// Returns the kernel's version, as `uname -v` prints it outside of containers.
 pub(crate) fn version() -> &'static CStr {
-    // SAFETY: As for `release`.
-    unsafe { CStr::from_char_ptr(ffi::efa_utsname_version()) }
+    // SAFETY: The initial namespace always exists, and its version, which ends with a zero byte,
+    // never changes.
+    unsafe { CStr::from_char_ptr(ffi::efa_init_utsname_version()) }
 }
 
 /// Returns `LINUX_VERSION_CODE` of the kernel that the module was built for.
@@ -30,6 +32,6 @@ pub(crate) fn version_code() -> u32 {
 
 /// Returns the number of CPUs that are online at this moment.
 pub(crate) fn online_cpus() -> u32 {
-    // SAFETY: No precondition.
+    // SAFETY: There is no precondition.
     unsafe { ffi::efa_num_online_cpus() }
 }

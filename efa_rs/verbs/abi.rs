@@ -13,6 +13,8 @@
     reason = "the macros make both directions of each conversion, for any reader"
 )]
 
+use core::mem::offset_of;
+
 use crate::{
     ffi,
     hw::wire::{
@@ -20,10 +22,62 @@ use crate::{
         bits,
         layout, //
     },
+    rdma::DriverId, //
 };
 
 /// Version of the interface.
 pub(super) const VERSION: u32 = ffi::EFA_UVERBS_ABI_VERSION;
+
+/// The number by which userspace finds its library.
+pub(super) const DRIVER_ID: DriverId = DriverId::new(ffi::rdma_driver_id_RDMA_DRIVER_EFA);
+
+/// The methods of the core's objects that are EFA's own.
+pub(super) const METHODS: ffi::UapiDefinitions = ffi::UapiDefinitions::EFA;
+
+/// The transport that userspace may ask for as one that the driver defines: SRD.
+pub(super) const DRIVER_QP_TYPE_SRD: u32 = ffi::EFA_QP_DRIVER_TYPE_SRD;
+
+/// Least bytes of input of `create_cq`: the first release of the interface ended there.
+pub(super) const CREATE_CQ_MIN_INPUT: usize =
+    offset_of!(ffi::efa_ibv_create_cq, num_sub_cqs) + size_of::<u16>();
+
+/// Least bytes of input of `create_qp`: the first release of the interface ended there.
+pub(super) const CREATE_QP_MIN_INPUT: usize =
+    offset_of!(ffi::efa_ibv_create_qp, driver_qp_type) + size_of::<u32>();
+
+/// Interconnects that a memory region is reached by, which `ffi/uapi.c` reads right behind the core's
+/// region.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct MrInterconnects {
+    /// Which of the others are valid.
+    pub(super) validity: u16,
+    /// For receiving into it.
+    pub(super) recv_ic_id: u16,
+    /// For answering reads of it.
+    pub(super) rdma_read_ic_id: u16,
+    /// For writes to it.
+    pub(super) rdma_recv_ic_id: u16,
+}
+
+const _: () = {
+    const BEHIND: usize = size_of::<ffi::ib_mr>();
+    assert!(
+        offset_of!(ffi::efa_mr_object, validity) == BEHIND + offset_of!(MrInterconnects, validity)
+    );
+    assert!(
+        offset_of!(ffi::efa_mr_object, recv_ic_id)
+            == BEHIND + offset_of!(MrInterconnects, recv_ic_id)
+    );
+    assert!(
+        offset_of!(ffi::efa_mr_object, rdma_read_ic_id)
+            == BEHIND + offset_of!(MrInterconnects, rdma_read_ic_id)
+    );
+    assert!(
+        offset_of!(ffi::efa_mr_object, rdma_recv_ic_id)
+            == BEHIND + offset_of!(MrInterconnects, rdma_recv_ic_id)
+    );
+};
 
 bits! {
     /// What the userspace library understands.
@@ -254,7 +308,7 @@ macro_rules! matches_c {
     ($layout:ident = $c:ident { $($field:ident @ $offset:literal,)* }) => {
         const _: () = {
             assert!($layout::SIZE == size_of::<ffi::$c>());
-            $(assert!(core::mem::offset_of!(ffi::$c, $field) == $offset);)*
+            $(assert!(offset_of!(ffi::$c, $field) == $offset);)*
         };
     };
 }

@@ -4,62 +4,30 @@
 
 use kernel::{
     page::PAGE_SIZE,
-    pci,
-    prelude::*, //
+    prelude::*,
+    sync::Arc, //
 };
 
-use crate::rdma::Mapping;
+use crate::{
+    rdma::Mapping,
+    sys::mmio::Region, //
+};
 
-/// Where BARs are in physical memory.
-pub(super) struct Bars {
-    doorbells: Bar,
-    memory: Bar,
+/// The reserved BARs.
+pub(crate) struct Bars<'bound> {
+    /// Where queue pairs and completion queues have their doorbells.
+    pub(crate) doorbells: Arc<Region<'bound>>,
+    /// Where queue pairs have their send queues.
+    pub(crate) memory: Arc<Region<'bound>>,
 }
 
-/// A BAR.
-struct Bar {
-    start: u64,
-    length: u64,
-}
-
-impl Bar {
-    fn new(pdev: &pci::Device, bar: u8) -> Result<Self> {
-        Ok(Self {
-            start: pdev.resource_start(bar.into())?,
-            length: pdev.resource_len(bar.into())?,
-        })
-    }
-
-    /// Returns the physical address of the page that `offset` is in, of which `length` bytes have
-    /// to be in the BAR.
-    fn pages(&self, offset: u32, length: usize) -> Result<u64> {
-        let page = u64::from(offset) & !(PAGE_SIZE as u64 - 1);
-        match page.checked_add(length as u64) {
-            Some(end) if end <= self.length => Ok(self.start + page),
-            _ => Err(EINVAL),
-        }
-    }
-}
-
-impl Bars {
-    /// Finds the BARs of a device.
-    ///
-    /// # Errors
-    ///
-    /// - [`EINVAL`] if there is no such BAR.
-    pub(super) fn new(pdev: &pci::Device, doorbells: u8, memory: u8) -> Result<Self> {
-        Ok(Self {
-            doorbells: Bar::new(pdev, doorbells)?,
-            memory: Bar::new(pdev, memory)?,
-        })
-    }
-
+impl<'bound> Bars<'bound> {
     /// Returns the page of the doorbell at an offset that the device has given.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if it is not in the BAR.
-    pub(super) fn doorbell(&self, offset: u32) -> Result<Mapping> {
+    pub(super) fn doorbell(&self, offset: u32) -> Result<Mapping<'bound>> {
         Ok(Mapping::Uncached(self.doorbells.pages(offset, PAGE_SIZE)?))
     }
 
@@ -69,7 +37,7 @@ impl Bars {
     /// # Errors
     ///
     /// - [`EINVAL`] if they are not in the BAR.
-    pub(super) fn send_queue(&self, offset: u32, length: usize) -> Result<Mapping> {
+    pub(super) fn send_queue(&self, offset: u32, length: usize) -> Result<Mapping<'bound>> {
         Ok(Mapping::WriteCombining(self.memory.pages(offset, length)?))
     }
 }

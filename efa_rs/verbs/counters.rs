@@ -2,13 +2,14 @@
 
 //! Counters of device and port.
 //!
-//! Monitoring tools look for these names, so they are exactly those of Linux's C driver.
+//! Monitoring tools look for these names, so they are those of Linux's C driver, which has no resets
+//! to count.
 
 use kernel::prelude::*;
 
 use super::Efa;
 use crate::{
-    com::Counter,
+    com::Cause,
     hw::stats::{
         BasicStats,
         MessagesStats,
@@ -21,25 +22,6 @@ use crate::{
     rdma::CounterDesc,
     sys::errno::eopnotsupp, //
 };
-
-/// Verbs that failed.
-#[derive(Default)]
-pub(super) struct Errors {
-    /// `alloc_pd`.
-    pub(super) alloc_pd_err: Counter,
-    /// `create_qp`.
-    pub(super) create_qp_err: Counter,
-    /// `create_cq`.
-    pub(super) create_cq_err: Counter,
-    /// `reg_user_mr`.
-    pub(super) reg_mr_err: Counter,
-    /// `alloc_ucontext`.
-    pub(super) alloc_ucontext_err: Counter,
-    /// `create_ah`.
-    pub(super) create_ah_err: Counter,
-    /// `mmap`.
-    pub(super) mmap_err: Counter,
-}
 
 /// Counters of the device, in the order of [`read_device`].
 pub(super) const DEVICE: &[CounterDesc] = &[
@@ -55,6 +37,12 @@ pub(super) const DEVICE: &[CounterDesc] = &[
     CounterDesc::new(c"alloc_ucontext_err"),
     CounterDesc::new(c"create_ah_err"),
     CounterDesc::new(c"mmap_err"),
+    CounterDesc::new(c"resets"),
+    CounterDesc::new(c"resets_fatal_error"),
+    CounterDesc::new(c"resets_command_timeout"),
+    CounterDesc::new(c"resets_keep_alive"),
+    CounterDesc::new(c"resets_register_timeout"),
+    CounterDesc::new(c"resets_requested"),
 ];
 
 /// Counters of the port, in the order of [`read_port`].
@@ -84,18 +72,18 @@ pub(super) const PORT: &[CounterDesc] = &[
 ];
 
 /// Reads the counters of the device, which the driver keeps itself.
-pub(super) fn read_device(efa: &Efa, values: &mut [u64]) -> Result {
-    let admin = efa.admin.counters();
+pub(super) fn read_device(efa: &Efa<'_>, values: &mut [u64]) -> Result {
+    let statistics = efa.session.controller().statistics();
     let errors = &efa.errors;
 
     store::<{ DEVICE.len() }>(
         values,
         [
-            admin.submitted_cmds.get(),
-            admin.completed_cmds.get(),
-            admin.cmds_err.get(),
-            admin.no_completion_cmds.get(),
-            efa.keep_alives.get(),
+            statistics.submitted_cmds.get(),
+            statistics.completed_cmds.get(),
+            statistics.cmds_err.get(),
+            statistics.no_completion_cmds.get(),
+            statistics.keep_alive_rcvd.get(),
             errors.alloc_pd_err.get(),
             errors.create_qp_err.get(),
             errors.create_cq_err.get(),
@@ -103,6 +91,12 @@ pub(super) fn read_device(efa: &Efa, values: &mut [u64]) -> Result {
             errors.alloc_ucontext_err.get(),
             errors.create_ah_err.get(),
             errors.mmap_err.get(),
+            statistics.all_resets(),
+            statistics.resets(Cause::FatalError),
+            statistics.resets(Cause::CommandTimeout),
+            statistics.resets(Cause::KeepAlive),
+            statistics.resets(Cause::RegisterTimeout),
+            statistics.resets(Cause::Requested),
         ],
     )
 }
@@ -112,7 +106,7 @@ pub(super) fn read_device(efa: &Efa, values: &mut [u64]) -> Result {
 /// # Errors
 ///
 /// Those of [`read_port`], but for the one that says so.
-pub(super) fn has_port(efa: &Efa) -> Result<bool> {
+pub(super) fn has_port(efa: &Efa<'_>) -> Result<bool> {
     match read_port(efa, &mut [0; PORT.len()]) {
         Ok(()) => Ok(true),
         Err(error) if error == eopnotsupp() => Ok(false),
@@ -125,14 +119,14 @@ pub(super) fn has_port(efa: &Efa) -> Result<bool> {
 /// # Errors
 ///
 /// Those of the admin command.
-pub(super) fn read_port(efa: &Efa, values: &mut [u64]) -> Result {
+pub(super) fn read_port(efa: &Efa<'_>, values: &mut [u64]) -> Result {
     let values: &mut [u64; PORT.len()] = values.first_chunk_mut().ok_or(EINVAL)?;
     // What the device does not count stays zero.
     *values = [0; PORT.len()];
     let [tx_bytes, tx_pkts, rx_bytes, rx_pkts, rx_drops, send_bytes, send_wrs, recv_bytes, recv_wrs, read_wrs, read_bytes, read_wr_err, read_resp_bytes, write_wrs, write_bytes, write_wr_err, write_recv_bytes, retrans_bytes, retrans_pkts, retrans_timeout_events, unresponsive_remote_events, impaired_remote_conn_events] =
         values;
 
-    let sets = if efa.attributes.device.device_caps.rdma_write {
+    let sets = if efa.attributes().device.device_caps.rdma_write {
         StatsType::ALL
     } else {
         &[
@@ -142,7 +136,7 @@ pub(super) fn read_port(efa: &Efa, values: &mut [u64]) -> Result {
             StatsType::Network,
         ]
     };
-    efa.admin.get_stats(sets, |set, response| match set {
+    efa.admin().get_stats(sets, |set, response| match set {
         StatsType::Basic => {
             let stats = BasicStats::from_response(response);
             *tx_bytes = stats.tx_bytes;

@@ -2,8 +2,6 @@
 
 //! Completion queues.
 
-use core::mem::offset_of;
-
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
@@ -14,31 +12,31 @@ use super::{
     abi::{
         CreateCqCmd,
         CreateCqResp,
-        CreateCqRespMask, //
+        CreateCqRespMask,
+        CREATE_CQ_MIN_INPUT, //
     },
     bars::offset_in_page,
+    ucontext::Ucontext,
     Efa, //
 };
 use crate::{
     com::{
-        AdminQueue,
         CompletionHandler,
+        Lent,
         Subscription, //
     },
-    ffi,
     hw::admin::cq::{
         CqCaps1,
         CqCaps2,
         CreateCq, //
     },
     rdma::{
+        self,
         Context,
         CqEvents,
-        CqRequest,
-        Details,
+        CqInitAttr,
         Mapping,
         MmapEntry,
-        NewCq,
         Udata,
         Umem, //
     },
@@ -54,9 +52,6 @@ const ENTRY_SIZE_EX: u32 = 32;
 /// Bytes of an entry without.
 const ENTRY_SIZE: u32 = 16;
 
-/// The first release of the interface ended here; input may be that short.
-const MIN_INPUT: usize = offset_of!(ffi::efa_ibv_create_cq, num_sub_cqs) + size_of::<u16>();
-
 impl CompletionHandler for CqEvents {
     fn completed(&self) {
         self.notify();
@@ -64,32 +59,25 @@ impl CompletionHandler for CqEvents {
 }
 
 /// A completion queue.
-///
-/// Fields are dropped in their order: the queue is destroyed first, as until then the device may
-/// report completions.
-pub(crate) struct Cq {
-    device_cq: DeviceCq,
-    _subscription: Option<Subscription<CqEvents>>,
+pub(crate) struct Cq<'a> {
+    cq_idx: u16,
+    cqe: u32,
+    _subscription: Option<Subscription>,
     _ring_entry: Option<MmapEntry>,
     _doorbell_entry: Option<MmapEntry>,
-}
-
-impl Cq {
-    /// Returns the number that the device has given the queue.
-    pub(super) fn index(&self) -> u16 {
-        self.device_cq.cq_idx
-    }
+    ring: Ring<'a>,
+    details: [u64; 4],
 }
 
 /// The ring of a completion queue.
-enum Ring {
+enum Ring<'a> {
     /// Memory of the driver that userspace maps.
-    Driver(Arc<UserBuffer>),
+    Driver(Lent<'a, UserBuffer<'a>>),
     /// Memory that userspace provides.
-    User(Umem),
+    User(Lent<'a, Umem<'a>>),
 }
 
-impl Ring {
+impl Ring<'_> {
     /// Returns the address of the first entry as the device sees it.
     fn dma_address(&self) -> u64 {
         match self {
@@ -97,180 +85,229 @@ impl Ring {
             Self::User(umem) => umem.start(),
         }
     }
+
+    /// Says that the device has let go of the ring, or was never told of it.
+    fn give_back(&self) {
+        match self {
+            Self::Driver(buffer) => buffer.give_back(),
+            Self::User(umem) => umem.give_back(),
+        }
+    }
 }
 
-/// The device's side of a completion queue; destroyed when dropped.
-struct DeviceCq {
-    admin: Arc<AdminQueue>,
+#[vtable]
+impl<'a> rdma::CompletionQueue<'a, Efa<'a>, Ucontext> for Cq<'a> {
+    type Details = [u64; 4];
+
+    const DETAILS: &'static [&'static CStr] =
+        &[c"cq_idx", c"entry_size", c"ring_size", c"db_offset"];
+
+    fn create_user(
+        device: &rdma::Device<Efa<'a>>,
+        context: &Context<'_, 'a, Ucontext>,
+        attr: &CqInitAttr<'_, 'a>,
+        udata: &Udata<'_>,
+    ) -> impl PinInit<Self, Error> {
+        let efa = device.data();
+        // As in the C driver, this is not counted.
+        if attr.flags != 0 {
+            return Err(eopnotsupp());
+        }
+        Self::create(efa, context, attr, udata)
+            .inspect_err(|_| efa.errors.create_cq_err.increment())
+    }
+
+    fn cqe(&self) -> u32 {
+        self.cqe
+    }
+
+    fn details(&self) -> [u64; 4] {
+        self.details
+    }
+
+    /// As with the C driver, this succeeds even if the device refuses; the ring is not used for
+    /// anything else then.
+    fn destroy(&self, device: &rdma::Device<Efa<'a>>) -> Result {
+        if device.data().admin().destroy_cq(self.cq_idx).is_ok() {
+            self.ring.give_back();
+        }
+        Ok(())
+    }
+}
+
+/// A queue that the device has created; destroyed when dropped, unless it is kept.
+struct Created<'e, 'a> {
+    efa: &'e Efa<'a>,
     cq_idx: u16,
-    /// Taken out when the device does not let go of it.
-    ring: Option<Ring>,
+    ring: Option<Ring<'a>>,
 }
 
-impl Drop for DeviceCq {
+impl Drop for Created<'_, '_> {
     fn drop(&mut self) {
-        if self.admin.destroy_cq(self.cq_idx).is_err() {
-            if let Some(ring) = self.ring.take() {
-                self.admin
-                    .quarantine()
-                    .keep(self.admin.dev(), "a completion queue", ring);
+        if let Some(ring) = &self.ring {
+            if self.efa.admin().destroy_cq(self.cq_idx).is_ok() {
+                ring.give_back();
             }
         }
     }
 }
 
-/// Creates a completion queue.
-///
-/// # Errors
-///
-/// - `EOPNOTSUPP` if flags are given, none of which is supported, or if a completion channel is asked
-///   for of a device without event queues.
-/// - [`EINVAL`] if a size or number is not one that the device has, if request ids of 64 bits are
-///   asked for, or if memory that userspace provides is not contiguous.
-/// - [`ENOMEM`] if there is no memory.
-/// - Those of the admin command and of [`Udata`].
-pub(super) fn create(
-    efa: &Efa,
-    context: &Context<'_, Efa>,
-    request: &CqRequest<'_>,
-    udata: &Udata<'_>,
-) -> Result<NewCq<Cq>> {
-    let queues = &efa.attributes.queues;
+impl<'a> Cq<'a> {
+    /// Returns the number that the device has given the queue.
+    pub(super) fn index(&self) -> u16 {
+        self.cq_idx
+    }
 
-    if request.entries > queues.max_cq_depth {
-        return Err(EINVAL);
-    }
-    let command = CreateCqCmd::decode(&udata.input(MIN_INPUT)?);
-    if command.comp_mask != 0 {
-        return Err(eopnotsupp());
-    }
-    if command.reserved != [0; 5] {
-        return Err(EINVAL);
-    }
-    match command.cq_entry_size {
-        ENTRY_SIZE_EX => (),
-        ENTRY_SIZE if !command.flags.with_sgid => (),
-        _ => return Err(EINVAL),
-    }
-    if command.num_sub_cqs != queues.sub_cqs_per_cq {
-        return Err(EINVAL);
-    }
-    // None of the devices that this driver knows has these, and none is said to have them.
-    if command.flags.with_sq_comp_64_bit_req_id {
-        return Err(EINVAL);
-    }
-    let target = if command.flags.with_completion_channel {
-        // CAST: The core has checked that the vector is one of the few that there are.
-        let target = efa.event_targets.get(request.comp_vector as usize);
-        Some(target.ok_or_else(eopnotsupp)?)
-    } else {
-        None
-    };
+    /// Creates a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if a completion channel is asked for of a device without event queues.
+    /// - [`EINVAL`] if a size or number is not one that the device has, if request ids of 64 bits are
+    ///   asked for, or if memory that userspace provides is not contiguous.
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the admin command and of [`Udata`].
+    fn create(
+        efa: &Efa<'a>,
+        context: &Context<'_, 'a, Ucontext>,
+        attr: &CqInitAttr<'_, 'a>,
+        udata: &Udata<'_>,
+    ) -> Result<Self> {
+        let queues = &efa.attributes().queues;
 
-    let size = u64::from(command.cq_entry_size)
-        .checked_mul(request.entries.into())
-        .and_then(|size| size.checked_mul(command.num_sub_cqs.into()))
-        .and_then(|size| size.checked_next_multiple_of(PAGE_SIZE as u64))
-        .and_then(|size| usize::try_from(size).ok())
-        .ok_or(EINVAL)?;
-
-    let ring = match request.buffer(size)? {
-        Some(umem) if umem.is_contiguous() => Ring::User(umem),
-        Some(_) => return Err(EINVAL),
-        None => Ring::Driver(Arc::new(
-            UserBuffer::zeroed(context.dma_device(), size)?,
-            GFP_KERNEL,
-        )?),
-    };
-
-    let create = CreateCq {
-        caps_1: CqCaps1 {
-            interrupt_mode_enabled: target.is_some(),
-            virt: false,
-        },
-        caps_2: CqCaps2 {
-            // CAST: 4 or 8.
-            cq_entry_size_words: (command.cq_entry_size / 4) as u8,
-            set_src_addr: command.flags.with_sgid,
-        },
-        // CAST: The device has 16 bits for it, which its own limit respects.
-        sub_cq_depth: request.entries as u16,
-        eqn: target.map_or(0, |target| target.eqn),
-        base_address: ring.dma_address(),
-        num_sub_cqs: command.num_sub_cqs,
-        uar: context.data().uar,
-        ..CreateCq::default()
-    };
-    let created = match efa.admin.create_cq(&create) {
-        Ok(created) => created,
-        Err(error) => {
-            if error.device_may_use_memory() {
-                efa.admin
-                    .quarantine()
-                    .keep(efa.admin.dev(), "a completion queue", ring);
-            }
-            return Err(error.into());
+        if attr.cqe > queues.max_cq_depth {
+            return Err(EINVAL);
         }
-    };
-    let buffer = match &ring {
-        Ring::Driver(buffer) => Some(buffer.clone()),
-        Ring::User(_) => None,
-    };
-    let device_cq = DeviceCq {
-        admin: efa.admin.clone(),
-        cq_idx: created.cq_idx,
-        ring: Some(ring),
-    };
+        let command = CreateCqCmd::decode(&udata.input(CREATE_CQ_MIN_INPUT)?);
+        if command.comp_mask != 0 {
+            return Err(eopnotsupp());
+        }
+        if command.reserved != [0; 5] {
+            return Err(EINVAL);
+        }
+        match command.cq_entry_size {
+            ENTRY_SIZE_EX => (),
+            ENTRY_SIZE if !command.flags.with_sgid => (),
+            _ => return Err(EINVAL),
+        }
+        if command.num_sub_cqs != queues.sub_cqs_per_cq {
+            return Err(EINVAL);
+        }
+        // None of the devices that this driver knows has these, and none is said to have them.
+        if command.flags.with_sq_comp_64_bit_req_id {
+            return Err(EINVAL);
+        }
+        let target = if command.flags.with_completion_channel {
+            // CAST: The core has checked that the vector is one of the few that there are.
+            let target = efa.session.event_target(attr.comp_vector as usize);
+            Some(target.ok_or_else(eopnotsupp)?)
+        } else {
+            None
+        };
 
-    let mut response = CreateCqResp {
-        cq_idx: created.cq_idx,
-        db_off: created.db_offset,
-        ..CreateCqResp::default()
-    };
-    let mut ring_entry = None;
-    if let Some(buffer) = buffer {
-        let length = buffer.size();
-        let entry = context.insert_mmap(Mapping::Buffer(buffer), length)?;
-        response.q_mmap_key = entry.key();
-        response.q_mmap_size = length as u64;
-        ring_entry = Some(entry);
-    }
-    let mut doorbell_entry = None;
-    if created.flags.db_valid {
-        let entry = context.insert_mmap(efa.bars.doorbell(created.db_offset)?, PAGE_SIZE)?;
-        response.db_mmap_key = entry.key();
-        response.db_off = offset_in_page(created.db_offset);
-        response.comp_mask = CreateCqRespMask { db_off: true };
-        doorbell_entry = Some(entry);
-    }
+        let size = u64::from(command.cq_entry_size)
+            .checked_mul(attr.cqe.into())
+            .and_then(|size| size.checked_mul(command.num_sub_cqs.into()))
+            .and_then(|size| size.checked_next_multiple_of(PAGE_SIZE as u64))
+            .and_then(|size| usize::try_from(size).ok())
+            .ok_or(EINVAL)?;
 
-    let subscription = target
-        .map(|target| {
-            let handler = request.events.clone();
-            target.subscribers.subscribe(created.cq_idx, handler)
-        })
-        .transpose()?;
+        let ring = Self::ring(efa, attr, size)?;
+        let create = CreateCq {
+            caps_1: CqCaps1 {
+                interrupt_mode_enabled: target.is_some(),
+                virt: false,
+            },
+            caps_2: CqCaps2 {
+                // CAST: 4 or 8.
+                cq_entry_size_words: (command.cq_entry_size / 4) as u8,
+                set_src_addr: command.flags.with_sgid,
+            },
+            // CAST: The device has 16 bits for it, which its own limit respects.
+            sub_cq_depth: attr.cqe as u16,
+            eqn: target.map_or(0, |target| target.eqn),
+            base_address: ring.dma_address(),
+            num_sub_cqs: command.num_sub_cqs,
+            uar: context.data().uar,
+            ..CreateCq::default()
+        };
+        let result = efa.admin().create_cq(&create);
+        let created = result.inspect_err(|error| {
+            if !error.device_may_use_memory() {
+                ring.give_back();
+            }
+        })?;
 
-    if udata.wants_output() {
-        udata.respond(&response.encode())?;
-    }
+        let mut response = CreateCqResp {
+            cq_idx: created.cq_idx,
+            db_off: created.db_offset,
+            ..CreateCqResp::default()
+        };
+        let mut guard = Created {
+            efa,
+            cq_idx: created.cq_idx,
+            ring: Some(ring),
+        };
 
-    Ok(NewCq {
-        data: Cq {
-            device_cq,
+        let mut ring_entry = None;
+        if let Some(Ring::Driver(buffer)) = &guard.ring {
+            let length = buffer.size();
+            let mapping = Mapping::Buffer(buffer.memory().clone());
+            let entry = context.insert_mmap(mapping, length)?;
+            response.q_mmap_key = entry.key();
+            response.q_mmap_size = length as u64;
+            ring_entry = Some(entry);
+        }
+        let mut doorbell_entry = None;
+        if created.flags.db_valid {
+            let entry = context.insert_mmap(efa.bars.doorbell(created.db_offset)?, PAGE_SIZE)?;
+            response.db_mmap_key = entry.key();
+            response.db_off = offset_in_page(created.db_offset);
+            response.comp_mask = CreateCqRespMask { db_off: true };
+            doorbell_entry = Some(entry);
+        }
+
+        let subscription = target
+            .map(|target| {
+                let handler = attr.events.clone();
+                target.subscribers.subscribe(created.cq_idx, handler)
+            })
+            .transpose()?;
+
+        if udata.wants_output() {
+            udata.respond(&response.encode())?;
+        }
+
+        Ok(Self {
+            cq_idx: created.cq_idx,
+            cqe: attr.cqe,
             _subscription: subscription,
             _ring_entry: ring_entry,
             _doorbell_entry: doorbell_entry,
-        },
-        entries: request.entries,
-        details: Details {
-            names: &[c"cq_idx", c"entry_size", c"ring_size", c"db_offset"],
-            values: [
+            ring: guard.ring.take().ok_or(EINVAL)?,
+            details: [
                 created.cq_idx.into(),
                 command.cq_entry_size.into(),
                 size as u64,
                 created.db_offset.into(),
             ],
-        },
-    })
+        })
+    }
+
+    /// Returns the ring of `size` bytes that userspace provides, or a new one.
+    fn ring(efa: &Efa<'a>, attr: &CqInitAttr<'_, 'a>, size: usize) -> Result<Ring<'a>> {
+        const WHAT: &str = "a completion queue";
+        let epoch = efa.session.epoch();
+
+        Ok(match attr.buffer(size)? {
+            Some(umem) if umem.is_contiguous() => {
+                Ring::User(Lent::new(epoch, WHAT, Arc::new(umem, GFP_KERNEL)?))
+            }
+            Some(_) => return Err(EINVAL),
+            None => {
+                let buffer = UserBuffer::zeroed(efa.session.controller().dev(), size)?;
+                Ring::Driver(Lent::new(epoch, WHAT, Arc::new(buffer, GFP_KERNEL)?))
+            }
+        })
+    }
 }

@@ -10,21 +10,113 @@ use kernel::{
 
 use super::{
     abi::{
+        self,
         DeviceCaps,
         QueryDeviceResp, //
     },
-    Efa,
+    ah::Ah,
+    counters,
+    cq::Cq,
+    mr::Mr,
+    pd::Pd,
+    port,
+    qp::Qp,
+    ucontext::Ucontext,
+    Efa, //
 };
 use crate::rdma::{
+    self,
+    CounterDesc,
     DeviceAttr,
+    DriverId,
+    Gid,
+    NodeInfo,
+    PortAttr,
+    UapiDefinitions,
     Udata, //
 };
+
+/// The provider of EFA devices.
+pub(crate) struct Verbs;
+
+#[vtable]
+impl rdma::Provider for Verbs {
+    const DRIVER_ID: DriverId = abi::DRIVER_ID;
+    const UVERBS_ABI_VERSION: u32 = abi::VERSION;
+    const UAPI: Option<UapiDefinitions> = Some(abi::METHODS);
+    const DEVICE_COUNTERS: &'static [CounterDesc] = counters::DEVICE;
+    const PORT_COUNTERS: &'static [CounterDesc] = counters::PORT;
+
+    type Data<'a> = Efa<'a>;
+    type Ucontext<'a> = Ucontext;
+    type Pd<'a> = Pd;
+    type Ah<'a> = Ah;
+    type Cq<'a> = Cq<'a>;
+    type Qp<'a> = Qp<'a>;
+    type Mr<'a> = Mr<'a>;
+
+    fn firmware_version<'a>(device: &rdma::Device<Efa<'a>>) -> Result<CString> {
+        firmware_version(device.data())
+    }
+
+    fn query_device<'a>(device: &rdma::Device<Efa<'a>>, udata: &Udata<'_>) -> Result<DeviceAttr> {
+        query(device.data(), udata)
+    }
+
+    fn query_port<'a>(device: &rdma::Device<Efa<'a>>, _port: u32) -> Result<PortAttr> {
+        Ok(port::query(device.data()))
+    }
+
+    fn query_port_speed<'a>(device: &rdma::Device<Efa<'a>>, _port: u32) -> Result<u64> {
+        Ok(port::speed(device.data()))
+    }
+
+    fn query_gid<'a>(device: &rdma::Device<Efa<'a>>, _port: u32, index: u32) -> Result<Gid> {
+        port::gid(device.data(), index)
+    }
+
+    fn query_pkey<'a>(_device: &rdma::Device<Efa<'a>>, _port: u32, index: u16) -> Result<u16> {
+        port::pkey(index)
+    }
+
+    fn mmap_failed<'a>(device: &rdma::Device<Efa<'a>>) {
+        device.data().errors.mmap_err.increment();
+    }
+
+    fn read_device_counters<'a>(device: &rdma::Device<Efa<'a>>, values: &mut [u64]) -> Result {
+        counters::read_device(device.data(), values)
+    }
+
+    fn read_port_counters<'a>(
+        device: &rdma::Device<Efa<'a>>,
+        _port: u32,
+        values: &mut [u64],
+    ) -> Result {
+        counters::read_port(device.data(), values)
+    }
+}
+
+impl Efa<'_> {
+    /// Returns what the core wants to know before the device is registered.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the port's counters, but for `EOPNOTSUPP`: then there are none.
+    pub(crate) fn node_info(&self) -> Result<NodeInfo> {
+        Ok(NodeInfo {
+            node_guid: self.attributes().device.guid,
+            // CAST: There are fewer than 256 of them.
+            num_comp_vectors: self.session.event_queues().max(1) as u32,
+            has_port_counters: counters::has_port(self)?,
+        })
+    }
+}
 
 /// Returns the version of the firmware as text.
 ///
 /// The device gives 32 bits whose parts have no documented meaning, so they are shown as they are.
-pub(super) fn firmware_version(efa: &Efa) -> Result<CString> {
-    CString::try_from_fmt(fmt!("{:#010x}", efa.attributes.device.fw_version))
+fn firmware_version(efa: &Efa<'_>) -> Result<CString> {
+    CString::try_from_fmt(fmt!("{:#010x}", efa.attributes().device.fw_version))
 }
 
 /// Returns the attributes, and EFA's own ones as output.
@@ -32,11 +124,11 @@ pub(super) fn firmware_version(efa: &Efa) -> Result<CString> {
 /// # Errors
 ///
 /// Those of [`Udata`].
-pub(super) fn query(efa: &Efa, udata: &Udata<'_>) -> Result<DeviceAttr> {
+fn query(efa: &Efa<'_>, udata: &Udata<'_>) -> Result<DeviceAttr> {
     udata.expect_no_input()?;
 
-    let device = &efa.attributes.device;
-    let queues = &efa.attributes.queues;
+    let device = &efa.attributes().device;
+    let queues = &efa.attributes().queues;
 
     if udata.wants_output() {
         let response = QueryDeviceResp {
@@ -72,13 +164,13 @@ pub(super) fn query(efa: &Efa, udata: &Udata<'_>) -> Result<DeviceAttr> {
 }
 
 /// Returns what the device and the driver can do.
-fn caps(efa: &Efa) -> DeviceCaps {
-    let device = &efa.attributes.device.device_caps;
+fn caps(efa: &Efa<'_>) -> DeviceCaps {
+    let device = &efa.attributes().device.device_caps;
 
     DeviceCaps {
         rdma_read: device.rdma_read,
         rnr_retry: device.rnr_retry,
-        cq_notifications: !efa.event_targets.is_empty(),
+        cq_notifications: efa.session.event_queues() != 0,
         cq_with_sgid: true,
         data_polling_128: device.data_polling_128,
         rdma_write: device.rdma_write,

@@ -8,11 +8,15 @@ use kernel::{
 };
 
 use super::{
+    abi::MrInterconnects,
     pd::Pd,
     Efa, //
 };
 use crate::{
-    com::Pages,
+    com::{
+        Lent,
+        Pages, //
+    },
     hw::admin::mr::{
         RegMr,
         RegMrFlags,
@@ -20,11 +24,10 @@ use crate::{
         RegMrResponse, //
     },
     rdma::{
+        self,
         Access,
-        Details,
-        Interconnects,
-        MrRequest,
-        NewMr,
+        MrInitAttr,
+        MrKeys,
         Udata,
         Umem, //
     },
@@ -32,120 +35,136 @@ use crate::{
 };
 
 /// A memory region.
-pub(crate) struct Mr(Arc<Umem>);
+pub(crate) struct Mr<'a> {
+    keys: MrKeys,
+    memory: Lent<'a, Umem<'a>>,
+    interconnects: MrInterconnects,
+    details: [u64; 2],
+}
 
-/// Creates a memory region.
-///
-/// # Errors
-///
-/// - `EOPNOTSUPP` if it is to be used in a way that is not supported, or if none of the device's page
-///   sizes fits.
-/// - [`ENOMEM`] if there is no memory.
-/// - Those of pinning memory, of the admin command and of [`Udata`].
-pub(super) fn register(
-    efa: &Efa,
-    pd: &Pd,
-    request: &MrRequest,
-    udata: &Udata<'_>,
-) -> Result<NewMr<Mr>> {
-    let device = &efa.attributes.device;
+#[vtable]
+impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
+    type Details = [u64; 2];
+    type Shared = MrInterconnects;
 
-    if request.has_dmah {
-        return Err(eopnotsupp());
-    }
-    udata.expect_no_input()?;
+    const DETAILS: &'static [&'static CStr] = &[c"page_size", c"pages"];
 
-    let mut supported = Access::LOCAL_WRITE;
-    if device.device_caps.rdma_read {
-        supported |= Access::REMOTE_READ;
-    }
-    if device.device_caps.rdma_write {
-        supported |= Access::REMOTE_WRITE;
-    }
-    if request.access.required() & !supported != 0 {
-        return Err(eopnotsupp());
+    fn register_user(
+        device: &rdma::Device<Efa<'a>>,
+        pd: &Pd,
+        attr: &MrInitAttr<'a>,
+        udata: &Udata<'_>,
+    ) -> impl PinInit<Self, Error> {
+        let efa = device.data();
+        Self::register(efa, pd, attr, udata).inspect_err(|_| efa.errors.reg_mr_err.increment())
     }
 
-    let umem = Arc::new(request.pin()?, GFP_KERNEL)?;
-    let page_size = umem
-        .best_page_size(device.page_size_cap, request.iova)
-        .ok_or_else(eopnotsupp)?;
-    let mut addresses = umem.pages(page_size);
-    let pages = Pages::new(request.dma_device(), umem.page_count(page_size), |pages| {
-        addresses.fill(pages)
-    })?;
+    fn keys(&self) -> MrKeys {
+        self.keys
+    }
 
-    let has = |flag| request.access.bits() & flag != 0;
-    let mut command = RegMr {
-        pd: pd.pdn,
-        mr_length: request.length,
-        flags: RegMrFlags {
-            // CAST: A power of two of 64 bits.
-            phys_page_size_shift: page_size.trailing_zeros() as u8,
-            mem_addr_phy_mode_en: false,
-        },
-        permissions: RegMrPermissions {
-            local_write_enable: has(Access::LOCAL_WRITE),
-            remote_write_enable: has(Access::REMOTE_WRITE),
-            remote_read_enable: has(Access::REMOTE_READ),
-        },
-        iova: request.iova,
-        ..RegMr::default()
-    };
-    command.set_page_list(pages.list());
+    fn details(&self) -> [u64; 2] {
+        self.details
+    }
 
-    match efa.admin.register_mr(&command) {
-        Ok(registered) => Ok(NewMr {
-            lkey: registered.l_key,
-            rkey: registered.r_key,
-            details: Details {
-                names: &[c"page_size", c"pages"],
-                values: [page_size, umem.page_count(page_size) as u64],
-            },
-            interconnects: interconnects(&registered),
-            data: Mr(umem),
-        }),
-        Err(error) => {
-            if error.device_may_use_memory() {
-                efa.admin
-                    .quarantine()
-                    .keep(efa.admin.dev(), "a memory region", (umem, pages));
-            }
-            Err(error.into())
+    fn shared(&self) -> MrInterconnects {
+        self.interconnects
+    }
+
+    /// If the device does not answer, the region goes only once it is stopped.
+    fn deregister(&self, device: &rdma::Device<Efa<'a>>) -> Result {
+        let efa = device.data();
+        let result = efa.admin().deregister_mr(self.keys.lkey);
+        self.memory.settle(result)
+    }
+}
+
+impl<'a> Mr<'a> {
+    /// Creates a memory region.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if it is to be used in a way that is not supported, or if none of the device's
+    ///   page sizes fits.
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of pinning memory, of the admin command and of [`Udata`].
+    fn register(efa: &Efa<'a>, pd: &Pd, attr: &MrInitAttr<'a>, udata: &Udata<'_>) -> Result<Self> {
+        let device = &efa.attributes().device;
+
+        if attr.has_dmah {
+            return Err(eopnotsupp());
         }
+        udata.expect_no_input()?;
+
+        let mut supported = Access::LOCAL_WRITE;
+        if device.device_caps.rdma_read {
+            supported |= Access::REMOTE_READ;
+        }
+        if device.device_caps.rdma_write {
+            supported |= Access::REMOTE_WRITE;
+        }
+        if attr.access.required() & !supported != 0 {
+            return Err(eopnotsupp());
+        }
+
+        let mut umem = attr.pin()?;
+        let mut addresses = umem
+            .divide(device.page_size_cap, attr.iova)
+            .ok_or_else(eopnotsupp)?;
+        let (page_size, count) = (addresses.page_size(), addresses.count());
+        let dev = efa.session.controller().dev();
+        let pages = Pages::new(dev, count, |pages| addresses.fill(pages))?;
+
+        let epoch = efa.session.epoch();
+        let memory = Lent::new(epoch, "a memory region", Arc::new(umem, GFP_KERNEL)?);
+        let list = pages.list();
+        let pages = Lent::new(epoch, "a list of pages", Arc::new(pages, GFP_KERNEL)?);
+
+        let has = |flag| attr.access.bits() & flag != 0;
+        let mut command = RegMr {
+            pd: pd.pdn,
+            mr_length: attr.length,
+            flags: RegMrFlags {
+                // CAST: A power of two of 64 bits.
+                phys_page_size_shift: page_size.trailing_zeros() as u8,
+                mem_addr_phy_mode_en: false,
+            },
+            permissions: RegMrPermissions {
+                local_write_enable: has(Access::LOCAL_WRITE),
+                remote_write_enable: has(Access::REMOTE_WRITE),
+                remote_read_enable: has(Access::REMOTE_READ),
+            },
+            iova: attr.iova,
+            ..RegMr::default()
+        };
+        command.set_page_list(list);
+
+        let result = pages.check(efa.admin().register_mr(&command));
+        let registered = memory.check(result)?;
+        pages.give_back();
+
+        Ok(Self {
+            keys: MrKeys {
+                lkey: registered.l_key,
+                rkey: registered.r_key,
+            },
+            memory,
+            interconnects: interconnects(&registered),
+            details: [page_size, count as u64],
+        })
     }
 }
 
 /// Returns the interconnects as userspace is told of them.
-fn interconnects(registered: &RegMrResponse) -> Interconnects {
+fn interconnects(registered: &RegMrResponse) -> MrInterconnects {
     let validity = registered.validity;
 
-    Interconnects {
+    MrInterconnects {
         validity: u16::from(validity.recv_ic_id)
             | u16::from(validity.rdma_read_ic_id) << 1
             | u16::from(validity.rdma_recv_ic_id) << 2,
-        recv: registered.recv_ic_id.into(),
-        rdma_read: registered.rdma_read_ic_id.into(),
-        rdma_recv: registered.rdma_recv_ic_id.into(),
-    }
-}
-
-/// Destroys a memory region.
-///
-/// If the device does not answer, nothing more can be asked of it, and the memory stays pinned until
-/// it is reset.
-///
-/// # Errors
-///
-/// Those of the admin command if the device refuses or was not told; the region lives on.
-pub(super) fn deregister(efa: &Efa, mr: &Mr, lkey: u32) -> Result {
-    match efa.admin.deregister_mr(lkey) {
-        Err(error) if error.is_final() => {
-            efa.admin
-                .quarantine()
-                .keep(efa.admin.dev(), "a memory region", mr.0.clone());
-            Ok(())
-        }
-        result => Ok(result?),
+        recv_ic_id: registered.recv_ic_id.into(),
+        rdma_read_ic_id: registered.rdma_read_ic_id.into(),
+        rdma_recv_ic_id: registered.rdma_recv_ic_id.into(),
     }
 }

@@ -8,7 +8,10 @@ use super::{
     abi::AllocPdResp,
     Efa, //
 };
-use crate::rdma::Udata;
+use crate::rdma::{
+    self,
+    Udata, //
+};
 
 /// A protection domain.
 pub(crate) struct Pd {
@@ -16,29 +19,40 @@ pub(crate) struct Pd {
     pub(super) pdn: u16,
 }
 
-/// Creates a protection domain.
-///
-/// # Errors
-///
-/// Those of the admin command and of [`Udata`].
-pub(super) fn alloc(efa: &Efa, udata: &Udata<'_>) -> Result<Pd> {
-    udata.expect_no_input()?;
+#[vtable]
+impl<'a> rdma::ProtectionDomain<Efa<'a>> for Pd {
+    fn alloc(device: &rdma::Device<Efa<'a>>, udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+        let efa = device.data();
+        Self::alloc_at(efa, udata).inspect_err(|_| efa.errors.alloc_pd_err.increment())
+    }
 
-    let pdn = efa.admin.alloc_pd()?;
-
-    let response = AllocPdResp {
-        pdn,
-        ..AllocPdResp::default()
-    };
-    udata.respond(&response.encode()).inspect_err(|_| {
-        // The error to return is the first one.
-        let _ = efa.admin.dealloc_pd(pdn);
-    })?;
-
-    Ok(Pd { pdn })
+    /// A device that refuses keeps a number that no one uses.
+    fn dealloc(&self, device: &rdma::Device<Efa<'a>>) -> Result {
+        let _ = device.data().admin().dealloc_pd(self.pdn);
+        Ok(())
+    }
 }
 
-/// Destroys a protection domain. A device that refuses keeps a number that no one uses.
-pub(super) fn dealloc(efa: &Efa, pd: Pd) {
-    let _ = efa.admin.dealloc_pd(pd.pdn);
+impl Pd {
+    /// Creates a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// Those of the admin command and of [`Udata`].
+    fn alloc_at(efa: &Efa<'_>, udata: &Udata<'_>) -> Result<Self> {
+        udata.expect_no_input()?;
+
+        let pdn = efa.admin().alloc_pd()?;
+
+        let response = AllocPdResp {
+            pdn,
+            ..AllocPdResp::default()
+        };
+        udata.respond(&response.encode()).inspect_err(|_| {
+            // The error to return is the first one.
+            let _ = efa.admin().dealloc_pd(pdn);
+        })?;
+
+        Ok(Self { pdn })
+    }
 }

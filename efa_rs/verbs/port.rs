@@ -18,9 +18,9 @@ use crate::rdma::{
 const PKEY: u16 = 0xffff;
 
 /// Returns the attributes of the port.
-pub(super) fn query(efa: &Efa) -> PortAttr {
-    let mtu = efa.attributes.network.mtu;
-    let (active_width, active_speed) = lanes(efa.attributes.device.max_link_speed_gbps);
+pub(super) fn query(efa: &Efa<'_>) -> PortAttr {
+    let mtu = efa.attributes().network.mtu;
+    let (active_width, active_speed) = lanes(efa.attributes().device.max_link_speed_gbps);
 
     PortAttr {
         state: PortState::Active,
@@ -38,8 +38,8 @@ pub(super) fn query(efa: &Efa) -> PortAttr {
 }
 
 /// Returns the speed of the port in units of 100 Mbit/s.
-pub(super) fn speed(efa: &Efa) -> u64 {
-    u64::from(efa.attributes.device.max_link_speed_gbps) * 10
+pub(super) fn speed(efa: &Efa<'_>) -> u64 {
+    u64::from(efa.attributes().device.max_link_speed_gbps) * 10
 }
 
 /// Returns lanes that make up a link of `gbps` Gbit/s, or the closest to it from below that
@@ -65,11 +65,11 @@ fn lanes(gbps: u16) -> (PortWidth, PortSpeed) {
 /// # Errors
 ///
 /// - [`EINVAL`] if `index` is not that of the one entry.
-pub(super) fn gid(efa: &Efa, index: u32) -> Result<Gid> {
+pub(super) fn gid(efa: &Efa<'_>, index: u32) -> Result<Gid> {
     if index != 0 {
         return Err(EINVAL);
     }
-    Ok(efa.attributes.network.addr)
+    Ok(efa.attributes().network.addr)
 }
 
 /// Returns the port's partition key.

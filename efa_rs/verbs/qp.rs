@@ -2,8 +2,6 @@
 
 //! Queue pairs.
 
-use core::mem::offset_of;
-
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
@@ -19,15 +17,19 @@ use kernel::{
 use super::{
     abi::{
         CreateQpCmd,
-        CreateQpResp, //
+        CreateQpResp,
+        CREATE_QP_MIN_INPUT,
+        DRIVER_QP_TYPE_SRD, //
     },
     bars::offset_in_page,
+    cq::Cq,
+    pd::Pd,
     qp_state::transition_is_ok,
-    Efa,
+    ucontext::Ucontext,
+    Efa, //
 };
 use crate::{
-    com::AdminQueue,
-    ffi,
+    com::Lent,
     hw::admin::qp::{
         self,
         CreateQp,
@@ -36,15 +38,14 @@ use crate::{
         ModifyQpMask, //
     },
     rdma::{
+        self,
         Context,
-        Details,
         Mapping,
         MmapEntry,
-        NewQp,
         QpAttr,
         QpAttrMask,
         QpCap,
-        QpRequest,
+        QpInitAttr,
         QpState,
         QpType,
         QueriedQp,
@@ -55,12 +56,6 @@ use crate::{
         errno::eopnotsupp, //
     },
 };
-
-/// The one transport that userspace may ask for besides UD: SRD.
-const DRIVER_QP_TYPE_SRD: u32 = ffi::EFA_QP_DRIVER_TYPE_SRD;
-
-/// The first release of the interface ended here; input may be that short.
-const MIN_INPUT: usize = offset_of!(ffi::efa_ibv_create_qp, driver_qp_type) + size_of::<u32>();
 
 /// What can be changed.
 const MODIFIABLE: QpAttrMask = QpAttrMask::STATE
@@ -82,13 +77,15 @@ const QUERYABLE: QpAttrMask = QpAttrMask::STATE
     .or(QpAttrMask::RNR_RETRY);
 
 /// A queue pair.
-pub(crate) struct Qp {
+pub(crate) struct Qp<'a> {
     _mmap_entries: MmapEntries,
-    device_qp: DeviceQp,
+    device_qp: DeviceQp<'a>,
+    qp_num: u16,
     qp_type: QpType,
     /// State that it was last put into.
     state: Atomic<u32>,
     cap: QpCap,
+    details: [u64; 4],
 }
 
 /// What userspace maps of a queue pair.
@@ -100,165 +97,269 @@ struct MmapEntries {
 }
 
 /// The device's side of a queue pair.
-struct DeviceQp {
-    admin: Arc<AdminQueue>,
+struct DeviceQp<'a> {
     handle: u32,
     /// The ring of the receive queue, unless that is empty.
-    receive_ring: Option<Arc<UserBuffer>>,
+    receive_ring: Option<Lent<'a, UserBuffer<'a>>>,
 }
 
-impl DeviceQp {
+impl<'a> DeviceQp<'a> {
     /// Destroys the queue pair.
     ///
-    /// If the device refuses, or was not told, nothing has changed. If it does not answer, nothing
-    /// more can be asked of it, and the ring is kept from being used for something else.
-    fn destroy(&self) -> Result {
-        match self.admin.destroy_qp(self.handle) {
-            Err(error) if error.is_final() => {
-                self.keep_ring();
-                Ok(())
-            }
-            result => Ok(result?),
+    /// # Errors
+    ///
+    /// Those of the admin command if the device refuses: nothing has changed. If it does not answer,
+    /// this waits until it is stopped.
+    fn destroy(&self, efa: &Efa<'a>) -> Result {
+        let result = efa.admin().destroy_qp(self.handle);
+        if let (Ok(()), Some(ring)) = (&result, &self.receive_ring) {
+            ring.give_back();
         }
-    }
-
-    /// Keeps the ring from being used for something else while the device may still use it.
-    fn keep_ring(&self) {
-        if let Some(ring) = &self.receive_ring {
-            self.admin
-                .quarantine()
-                .keep(self.admin.dev(), "a queue pair", ring.clone());
-        }
+        efa.session.epoch().settle(result)
     }
 }
 
-/// Creates a queue pair.
-///
-/// # Errors
-///
-/// - `EOPNOTSUPP` if flags, a transport or a shared receive queue are asked for that are not
-///   supported.
-/// - [`EINVAL`] if a size is more than the device has.
-/// - [`ENOMEM`] if there is no memory.
-/// - Those of the admin command and of [`Udata`].
-pub(super) fn create(
-    efa: &Efa,
-    context: &Context<'_, Efa>,
-    request: &QpRequest<'_, Efa>,
-    udata: &Udata<'_>,
-) -> Result<NewQp<Qp>> {
-    let command = CreateQpCmd::decode(&udata.input(MIN_INPUT)?);
-    if command.comp_mask != 0 {
-        return Err(eopnotsupp());
-    }
-    if command.reserved != [0; 5] {
-        return Err(EINVAL);
-    }
-    let unsolicited_write_recv = command.flags.unsolicited_write_recv;
-    let can_unsolicited = efa.attributes.device.device_caps.unsolicited_write_recv;
-    if command.flags.unknown != 0 || unsolicited_write_recv && !can_unsolicited {
-        return Err(eopnotsupp());
-    }
-    check_sizes(efa, &request.cap, command.sq_ring_size)?;
-    let qp_type = check_type(request, command.driver_qp_type)?;
-    // These transports have both; the core sees to it.
-    let (send_cq, recv_cq) = request.send_cq.zip(request.recv_cq).ok_or(EINVAL)?;
+#[vtable]
+impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>> for Qp<'a> {
+    type Details = [u64; 4];
 
-    let receive_ring = match command.rq_ring_size {
-        0 => None,
-        // CAST: `usize` has 64 bits on every architecture that has EFA.
-        size => Some(Arc::new(
-            UserBuffer::zeroed(context.dma_device(), size as usize)?,
-            GFP_KERNEL,
-        )?),
-    };
+    const DETAILS: &'static [&'static CStr] = &[
+        c"qp_handle",
+        c"sq_ring_size",
+        c"rq_ring_size",
+        c"llq_offset",
+    ];
 
-    let create = CreateQp {
-        pd: request.pd.pdn,
-        qp_type: qp_type.into(),
-        flags: CreateQpFlags {
-            unsolicited_write_recv,
-            ..CreateQpFlags::default()
-        },
-        rq_base_addr: receive_ring.as_ref().map_or(0, |ring| ring.dma_address()),
-        send_cq_idx: send_cq.index().into(),
-        recv_cq_idx: recv_cq.index().into(),
-        send_queue_ring_size: command.sq_ring_size,
-        send_queue_depth: request.cap.max_send_wr,
-        recv_queue_ring_size: command.rq_ring_size,
-        recv_queue_depth: request.cap.max_recv_wr,
-        uar: context.data().uar,
-        sl: command.sl,
-        ..CreateQp::default()
-    };
-    let created = match efa.admin.create_qp(&create) {
-        Ok(created) => created,
-        Err(error) => {
-            if let (true, Some(ring)) = (error.device_may_use_memory(), receive_ring) {
-                efa.admin
-                    .quarantine()
-                    .keep(efa.admin.dev(), "a queue pair", ring);
+    fn create(
+        device: &rdma::Device<Efa<'a>>,
+        context: &Context<'_, 'a, Ucontext>,
+        attr: &QpInitAttr<'_, Pd, Cq<'a>>,
+        udata: &Udata<'_>,
+    ) -> impl PinInit<Self, Error> {
+        let efa = device.data();
+        Self::create_at(efa, context, attr, udata)
+            .inspect_err(|_| efa.errors.create_qp_err.increment())
+    }
+
+    fn qp_num(&self) -> u32 {
+        self.qp_num.into()
+    }
+
+    fn details(&self) -> [u64; 4] {
+        self.details
+    }
+
+    fn modify(&self, device: &rdma::Device<Efa<'a>>, attr: &QpAttr, udata: &Udata<'_>) -> Result {
+        self.modify_at(device.data(), attr, udata)
+    }
+
+    fn query(&self, device: &rdma::Device<Efa<'a>>, mask: QpAttrMask) -> Result<QueriedQp> {
+        self.query_at(device.data(), mask)
+    }
+
+    fn destroy(&self, device: &rdma::Device<Efa<'a>>) -> Result {
+        self.device_qp.destroy(device.data())
+    }
+}
+
+impl<'a> Qp<'a> {
+    /// Creates a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if flags, a transport or a shared receive queue are asked for that are not
+    ///   supported.
+    /// - [`EINVAL`] if a size is more than the device has.
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the admin command and of [`Udata`].
+    fn create_at(
+        efa: &Efa<'a>,
+        context: &Context<'_, 'a, Ucontext>,
+        attr: &QpInitAttr<'_, Pd, Cq<'a>>,
+        udata: &Udata<'_>,
+    ) -> Result<Self> {
+        let command = CreateQpCmd::decode(&udata.input(CREATE_QP_MIN_INPUT)?);
+        if command.comp_mask != 0 {
+            return Err(eopnotsupp());
+        }
+        if command.reserved != [0; 5] {
+            return Err(EINVAL);
+        }
+        let unsolicited_write_recv = command.flags.unsolicited_write_recv;
+        let can_unsolicited = efa.attributes().device.device_caps.unsolicited_write_recv;
+        if command.flags.unknown != 0 || unsolicited_write_recv && !can_unsolicited {
+            return Err(eopnotsupp());
+        }
+        check_sizes(efa, &attr.cap, command.sq_ring_size)?;
+        let qp_type = check_type(attr, command.driver_qp_type)?;
+        // These transports have both; the core sees to it.
+        let (send_cq, recv_cq) = attr.send_cq.zip(attr.recv_cq).ok_or(EINVAL)?;
+
+        let receive_ring = match command.rq_ring_size {
+            0 => None,
+            // CAST: `usize` has 64 bits on every architecture that has EFA.
+            size => {
+                let buffer = UserBuffer::zeroed(efa.session.controller().dev(), size as usize)?;
+                let buffer = Arc::new(buffer, GFP_KERNEL)?;
+                Some(Lent::new(efa.session.epoch(), "a queue pair", buffer))
             }
-            return Err(error.into());
-        }
-    };
-    let device_qp = DeviceQp {
-        admin: efa.admin.clone(),
-        handle: created.qp_handle,
-        receive_ring,
-    };
+        };
 
-    let respond = || {
-        let (response, mmap_entries) =
-            map(efa, context, &device_qp, &created, command.sq_ring_size)?;
-        if udata.wants_output() {
-            udata.respond(&response.encode())?;
-        }
-        Ok(mmap_entries)
-    };
-    let mmap_entries = respond().inspect_err(|_: &Error| {
-        // The error to return is the first one.
-        if device_qp.destroy().is_err() {
-            device_qp.keep_ring();
-        }
-    })?;
+        let create = CreateQp {
+            pd: attr.pd.pdn,
+            qp_type: qp_type.into(),
+            flags: CreateQpFlags {
+                unsolicited_write_recv,
+                ..CreateQpFlags::default()
+            },
+            rq_base_addr: receive_ring.as_ref().map_or(0, |ring| ring.dma_address()),
+            send_cq_idx: send_cq.index().into(),
+            recv_cq_idx: recv_cq.index().into(),
+            send_queue_ring_size: command.sq_ring_size,
+            send_queue_depth: attr.cap.max_send_wr,
+            recv_queue_ring_size: command.rq_ring_size,
+            recv_queue_depth: attr.cap.max_recv_wr,
+            uar: context.data().uar,
+            sl: command.sl,
+            ..CreateQp::default()
+        };
+        let result = efa.admin().create_qp(&create);
+        let created = match &receive_ring {
+            Some(ring) => ring.check(result)?,
+            None => result?,
+        };
+        let device_qp = DeviceQp {
+            handle: created.qp_handle,
+            receive_ring,
+        };
 
-    Ok(NewQp {
-        data: Qp {
+        let respond = || {
+            let (response, mmap_entries) =
+                map(efa, context, &device_qp, &created, command.sq_ring_size)?;
+            if udata.wants_output() {
+                udata.respond(&response.encode())?;
+            }
+            Ok(mmap_entries)
+        };
+        let mmap_entries = respond().inspect_err(|_: &Error| {
+            // The error to return is the first one.
+            let _ = device_qp.destroy(efa);
+        })?;
+
+        Ok(Self {
             _mmap_entries: mmap_entries,
             device_qp,
-            qp_type: request.qp_type,
+            qp_num: created.qp_num,
+            qp_type: attr.qp_type,
             state: Atomic::new(QpState::Reset as u32),
-            cap: request.cap,
-        },
-        qp_num: created.qp_num.into(),
-        details: Details {
-            names: &[
-                c"qp_handle",
-                c"sq_ring_size",
-                c"rq_ring_size",
-                c"llq_offset",
-            ],
-            values: [
+            cap: attr.cap,
+            details: [
                 created.qp_handle.into(),
                 command.sq_ring_size.into(),
                 command.rq_ring_size.into(),
                 created.llq_descriptors_offset.into(),
             ],
-        },
-    })
+        })
+    }
+
+    /// Changes attributes of the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if an attribute can't be changed, or not to this value.
+    /// - [`EINVAL`] if the queue pair can't go from its state to the new one, or not with these
+    ///   attributes.
+    /// - Those of the admin command and of [`Udata`].
+    fn modify_at(&self, efa: &Efa<'a>, attr: &QpAttr, udata: &Udata<'_>) -> Result {
+        udata.expect_no_input()?;
+        let has = |attribute| attr.mask.contains(attribute);
+
+        let cur_state = if has(QpAttrMask::CUR_STATE) {
+            attr.cur_state
+        } else {
+            QpState::from_raw(self.state.load(Relaxed)).ok_or(EINVAL)?
+        };
+        let new_state = if has(QpAttrMask::STATE) {
+            attr.state
+        } else {
+            cur_state
+        };
+
+        if !MODIFIABLE.contains(attr.mask) {
+            return Err(eopnotsupp());
+        }
+        if !transition_is_ok(self.qp_type, cur_state, new_state, attr.mask) {
+            return Err(EINVAL);
+        }
+        if has(QpAttrMask::PORT) && attr.port_num != 1
+            || has(QpAttrMask::PKEY_INDEX) && attr.pkey_index != 0
+        {
+            return Err(eopnotsupp());
+        }
+
+        // What the mask does not name is zero.
+        let given = |attribute, value: u32| if has(attribute) { value } else { 0 };
+        efa.admin().modify_qp(&ModifyQp {
+            modify_mask: ModifyQpMask {
+                qp_state: has(QpAttrMask::STATE),
+                cur_qp_state: has(QpAttrMask::STATE),
+                qkey: has(QpAttrMask::QKEY),
+                sq_psn: has(QpAttrMask::SQ_PSN),
+                sq_drained_async_notify: has(QpAttrMask::EN_SQD_ASYNC_NOTIFY),
+                rnr_retry: has(QpAttrMask::RNR_RETRY),
+            },
+            qp_handle: self.device_qp.handle,
+            qp_state: given(QpAttrMask::STATE, new_state as u32),
+            cur_qp_state: given(QpAttrMask::STATE, cur_state as u32),
+            qkey: given(QpAttrMask::QKEY, attr.qkey),
+            sq_psn: given(QpAttrMask::SQ_PSN, attr.sq_psn),
+            sq_drained_async_notify: has(QpAttrMask::EN_SQD_ASYNC_NOTIFY)
+                && attr.en_sqd_async_notify,
+            rnr_retry: if has(QpAttrMask::RNR_RETRY) {
+                attr.rnr_retry
+            } else {
+                0
+            },
+        })?;
+
+        self.state.store(new_state as u32, Relaxed);
+        Ok(())
+    }
+
+    /// Returns attributes of the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if one is asked for that the device does not tell.
+    /// - Those of the admin command.
+    fn query_at(&self, efa: &Efa<'a>, mask: QpAttrMask) -> Result<QueriedQp> {
+        if !QUERYABLE.contains(mask) {
+            return Err(eopnotsupp());
+        }
+
+        let queried = efa.admin().query_qp(self.device_qp.handle)?;
+        Ok(QueriedQp {
+            state: queried.qp_state,
+            qkey: queried.qkey,
+            sq_psn: queried.sq_psn,
+            sq_draining: queried.sq_draining,
+            port_num: 1,
+            rnr_retry: queried.rnr_retry,
+            cap: self.cap,
+        })
+    }
 }
 
 /// Fails if a queue pair of this size can't be had.
-fn check_sizes(efa: &Efa, cap: &QpCap, sq_ring_size: u32) -> Result {
-    let queues = &efa.attributes.queues;
+fn check_sizes(efa: &Efa<'_>, cap: &QpCap, sq_ring_size: u32) -> Result {
+    let queues = &efa.attributes().queues;
 
     if cap.max_send_wr > queues.max_sq_depth
         || sq_ring_size > queues.max_llq_size
         || cap.max_recv_wr > queues.max_rq_depth
         || cap.max_send_sge > queues.max_wr_send_sges.into()
         || cap.max_recv_sge > queues.max_wr_recv_sges.into()
-        || cap.max_inline_data > efa.attributes.inline_buf_size_ex.into()
+        || cap.max_inline_data > efa.attributes().inline_buf_size_ex.into()
     {
         return Err(EINVAL);
     }
@@ -266,22 +367,22 @@ fn check_sizes(efa: &Efa, cap: &QpCap, sq_ring_size: u32) -> Result {
 }
 
 /// Returns the transport for the device.
-fn check_type(request: &QpRequest<'_, Efa>, driver_qp_type: u32) -> Result<qp::QpType> {
-    if request.has_srq || request.create_flags != 0 {
+fn check_type(attr: &QpInitAttr<'_, Pd, Cq<'_>>, driver_qp_type: u32) -> Result<qp::QpType> {
+    if attr.has_srq || attr.create_flags != 0 {
         return Err(eopnotsupp());
     }
-    match request.qp_type {
-        QpType::Ud => Ok(qp::QpType::Ud),
-        QpType::Driver if driver_qp_type == DRIVER_QP_TYPE_SRD => Ok(qp::QpType::Srd),
+    match attr.qp_type {
+        QpType::UD => Ok(qp::QpType::Ud),
+        QpType::DRIVER if driver_qp_type == DRIVER_QP_TYPE_SRD => Ok(qp::QpType::Srd),
         _ => Err(eopnotsupp()),
     }
 }
 
 /// Lets the process map the rings and doorbells of a new queue pair.
-fn map(
-    efa: &Efa,
-    context: &Context<'_, Efa>,
-    device_qp: &DeviceQp,
+fn map<'a>(
+    efa: &Efa<'a>,
+    context: &Context<'_, 'a, Ucontext>,
+    device_qp: &DeviceQp<'a>,
     created: &qp::CreateQpResponse,
     sq_ring_size: u32,
 ) -> Result<(CreateQpResp, MmapEntries)> {
@@ -314,7 +415,7 @@ fn map(
             response.rq_db_offset = offset_in_page(created.rq_db_offset);
             response.rq_db_mmap_key = doorbell.key();
 
-            let queue = context.insert_mmap(Mapping::Buffer(ring.clone()), ring.size())?;
+            let queue = context.insert_mmap(Mapping::Buffer(ring.memory().clone()), ring.size())?;
             response.rq_mmap_key = queue.key();
             response.rq_mmap_size = ring.size() as u64;
             Some([doorbell, queue])
@@ -327,99 +428,4 @@ fn map(
         _receive: receive,
     };
     Ok((response, entries))
-}
-
-/// Changes attributes of a queue pair.
-///
-/// # Errors
-///
-/// - `EOPNOTSUPP` if an attribute can't be changed, or not to this value.
-/// - [`EINVAL`] if the queue pair can't go from its state to the new one, or not with these
-///   attributes.
-/// - Those of the admin command and of [`Udata`].
-pub(super) fn modify(efa: &Efa, qp: &Qp, attr: &QpAttr, udata: &Udata<'_>) -> Result {
-    udata.expect_no_input()?;
-    let has = |attribute| attr.mask.contains(attribute);
-
-    let cur_state = if has(QpAttrMask::CUR_STATE) {
-        attr.cur_state
-    } else {
-        QpState::from_raw(qp.state.load(Relaxed)).ok_or(EINVAL)?
-    };
-    let new_state = if has(QpAttrMask::STATE) {
-        attr.state
-    } else {
-        cur_state
-    };
-
-    if !MODIFIABLE.contains(attr.mask) {
-        return Err(eopnotsupp());
-    }
-    if !transition_is_ok(qp.qp_type, cur_state, new_state, attr.mask) {
-        return Err(EINVAL);
-    }
-    if has(QpAttrMask::PORT) && attr.port_num != 1
-        || has(QpAttrMask::PKEY_INDEX) && attr.pkey_index != 0
-    {
-        return Err(eopnotsupp());
-    }
-
-    // What the mask does not name is zero.
-    let given = |attribute, value: u32| if has(attribute) { value } else { 0 };
-    efa.admin.modify_qp(&ModifyQp {
-        modify_mask: ModifyQpMask {
-            qp_state: has(QpAttrMask::STATE),
-            cur_qp_state: has(QpAttrMask::STATE),
-            qkey: has(QpAttrMask::QKEY),
-            sq_psn: has(QpAttrMask::SQ_PSN),
-            sq_drained_async_notify: has(QpAttrMask::EN_SQD_ASYNC_NOTIFY),
-            rnr_retry: has(QpAttrMask::RNR_RETRY),
-        },
-        qp_handle: qp.device_qp.handle,
-        qp_state: given(QpAttrMask::STATE, new_state as u32),
-        cur_qp_state: given(QpAttrMask::STATE, cur_state as u32),
-        qkey: given(QpAttrMask::QKEY, attr.qkey),
-        sq_psn: given(QpAttrMask::SQ_PSN, attr.sq_psn),
-        sq_drained_async_notify: has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) && attr.en_sqd_async_notify,
-        rnr_retry: if has(QpAttrMask::RNR_RETRY) {
-            attr.rnr_retry
-        } else {
-            0
-        },
-    })?;
-
-    qp.state.store(new_state as u32, Relaxed);
-    Ok(())
-}
-
-/// Returns attributes of a queue pair.
-///
-/// # Errors
-///
-/// - `EOPNOTSUPP` if one is asked for that the device does not tell.
-/// - Those of the admin command.
-pub(super) fn query(efa: &Efa, qp: &Qp, mask: QpAttrMask) -> Result<QueriedQp> {
-    if !QUERYABLE.contains(mask) {
-        return Err(eopnotsupp());
-    }
-
-    let queried = efa.admin.query_qp(qp.device_qp.handle)?;
-    Ok(QueriedQp {
-        state: queried.qp_state,
-        qkey: queried.qkey,
-        sq_psn: queried.sq_psn,
-        sq_draining: queried.sq_draining,
-        port_num: 1,
-        rnr_retry: queried.rnr_retry,
-        cap: qp.cap,
-    })
-}
-
-/// Destroys a queue pair.
-///
-/// # Errors
-///
-/// Those of the admin command; the queue pair lives on.
-pub(super) fn destroy(qp: &Qp) -> Result {
-    qp.device_qp.destroy()
 }

@@ -16,7 +16,7 @@ pub(super) fn transition_is_ok(
     to: QpState,
     mask: QpAttrMask,
 ) -> bool {
-    if qp_type == QpType::Ud {
+    if qp_type == QpType::UD {
         ud_transition_is_ok(from, to, mask)
     } else {
         srd_transition_is_ok(from, to, mask)

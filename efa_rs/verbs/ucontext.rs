@@ -13,7 +13,10 @@ use super::{
     Efa,
 };
 use crate::{
-    rdma::Udata,
+    rdma::{
+        self,
+        Udata, //
+    },
     sys::errno::eopnotsupp, //
 };
 
@@ -23,48 +26,59 @@ pub(crate) struct Ucontext {
     pub(super) uar: u16,
 }
 
-/// Creates a context.
-///
-/// # Errors
-///
-/// - `EOPNOTSUPP` if the userspace library does not know of limits that the device has.
-/// - Those of the admin command and of [`Udata`].
-pub(super) fn alloc(efa: &Efa, udata: &Udata<'_>) -> Result<Ucontext> {
-    let queues = &efa.attributes.queues;
-
-    // Whatever else an older or newer library passes has no effect: the response tells it what does.
-    let supported = AllocUcontextCmd::decode(&udata.input_prefix()?).supported_caps;
-    if queues.max_tx_batch != 0 && !supported.tx_batch
-        || queues.min_sq_depth != 0 && !supported.min_sq_wr
-    {
-        return Err(eopnotsupp());
+#[vtable]
+impl<'a> rdma::Ucontext<Efa<'a>> for Ucontext {
+    fn alloc(device: &rdma::Device<Efa<'a>>, udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+        let efa = device.data();
+        Self::alloc_at(efa, udata).inspect_err(|_| efa.errors.alloc_ucontext_err.increment())
     }
 
-    let uar = efa.admin.alloc_uar()?;
-
-    let response = AllocUcontextResp {
-        cmds_supp_udata_mask: UdataCmds {
-            query_device: true,
-            create_ah: true,
-        },
-        sub_cqs_per_cq: queues.sub_cqs_per_cq,
-        // CAST: The interface with userspace has 16 bits for it.
-        inline_buf_size: queues.inline_buf_size as u16,
-        max_llq_size: queues.max_llq_size,
-        max_tx_batch: queues.max_tx_batch,
-        min_sq_wr: queues.min_sq_depth,
-        inline_buf_size_ex: efa.attributes.inline_buf_size_ex,
-        ..AllocUcontextResp::default()
-    };
-    udata.respond(&response.encode()).inspect_err(|_| {
-        // The error to return is the first one.
-        let _ = efa.admin.dealloc_uar(uar);
-    })?;
-
-    Ok(Ucontext { uar })
+    /// A device that refuses keeps a number that no one uses.
+    fn dealloc(&self, device: &rdma::Device<Efa<'a>>) {
+        let _ = device.data().admin().dealloc_uar(self.uar);
+    }
 }
 
-/// Destroys a context. A device that refuses keeps a number that no one uses.
-pub(super) fn dealloc(efa: &Efa, ucontext: Ucontext) {
-    let _ = efa.admin.dealloc_uar(ucontext.uar);
+impl Ucontext {
+    /// Creates a context.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if the userspace library does not know of limits that the device has.
+    /// - Those of the admin command and of [`Udata`].
+    fn alloc_at(efa: &Efa<'_>, udata: &Udata<'_>) -> Result<Self> {
+        let queues = &efa.attributes().queues;
+
+        // Whatever else an older or newer library passes has no effect: the response tells it what
+        // does.
+        let supported = AllocUcontextCmd::decode(&udata.input_prefix()?).supported_caps;
+        if queues.max_tx_batch != 0 && !supported.tx_batch
+            || queues.min_sq_depth != 0 && !supported.min_sq_wr
+        {
+            return Err(eopnotsupp());
+        }
+
+        let uar = efa.admin().alloc_uar()?;
+
+        let response = AllocUcontextResp {
+            cmds_supp_udata_mask: UdataCmds {
+                query_device: true,
+                create_ah: true,
+            },
+            sub_cqs_per_cq: queues.sub_cqs_per_cq,
+            // CAST: The interface with userspace has 16 bits for it.
+            inline_buf_size: queues.inline_buf_size as u16,
+            max_llq_size: queues.max_llq_size,
+            max_tx_batch: queues.max_tx_batch,
+            min_sq_wr: queues.min_sq_depth,
+            inline_buf_size_ex: efa.attributes().inline_buf_size_ex,
+            ..AllocUcontextResp::default()
+        };
+        udata.respond(&response.encode()).inspect_err(|_| {
+            // The error to return is the first one.
+            let _ = efa.admin().dealloc_uar(uar);
+        })?;
+
+        Ok(Self { uar })
+    }
 }

@@ -3,7 +3,6 @@
 
 import collections
 import contextlib
-import ctypes
 import itertools
 import os
 import signal
@@ -13,7 +12,6 @@ import time
 
 import objects
 from harness import Cases, Worker, attempt, ends, fork
-from memory import libc
 
 cases = Cases("process")
 PROCESSES, ROUNDS = 6, 30
@@ -216,13 +214,6 @@ def closed_meanwhile(s):
         # The number is not to be given to another file while the thread may use it.
         worker.join()
     return None
-
-
-@cases.case("the module can't be removed")
-def module(s):
-    s.context
-    if libc.syscall(176, ctypes.c_char_p(b"efa"), os.O_NONBLOCK) < 0:
-        raise OSError(ctypes.get_errno(), "delete_module")
 
 
 @cases.case("pinned memory is the process's")

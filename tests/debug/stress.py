@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Objects of every kind come and go: in many processes at once, in any order, with some processes killed meanwhile."""
 
-import mmap
 import os
-import random
 import signal
 import sys
 import time
@@ -13,26 +11,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 
 import selftest  # noqa: E402
-from objects import (  # noqa: E402
-    BUFFER_VA,
-    CQ_WITH_COMPLETION_CHANNEL,
-    QPT_DRIVER,
-    QPT_UD,
-    AddressHandle,
-    CompletionChannel,
-    CompletionQueue,
-    IoctlMemoryRegion,
-    Mapping,
-    Memory,
-    MemoryRegion,
-    QueuePair,
-)
+from crowd import Crowd  # noqa: E402
 from selftest import Failed, Suite, equal, wait_until  # noqa: E402
 from uverbs import opened  # noqa: E402
 
 PROCESSES = 4
-# Objects that each process makes, and how many it has at a time.
-OBJECTS, AT_ONCE = 400, 40
+# Objects that each process makes.
+OBJECTS = 400
 # Seconds that a process lives before it is killed: enough to start and to have a few objects.
 LIVES = (0.2, 0.6, 1.0, 1.4)
 KILLS = 8
@@ -43,66 +28,6 @@ main = selftest.any_function()
 PROTOCOL_ERRORS = main.state()["protocol_errors"] if selftest.emulator else 0
 if not main.is_bound:
     main.rebind()
-
-
-class Crowd:
-    """A context that makes objects of a kind chosen by chance, and destroys what it has the most of."""
-
-    def __init__(self, seed):
-        self.random = random.Random(seed)
-        self.context = opened(main)
-        self.pd, _ = self.context.alloc_pd()
-        self.channel = CompletionChannel(self.context)
-        self.cq = CompletionQueue(self.context)
-        self.memory = Memory(4 << 20)
-        self.alive = []
-        self.kinds = (self.pds, self.cqs, self.channel_cqs, self.umem_cqs, self.qps, self.regions, self.ioctl_regions, self.ahs)
-
-    def pds(self):
-        handle, _ = self.context.alloc_pd()
-        return lambda: self.context.dealloc_pd(handle)
-
-    def cqs(self):
-        cq = CompletionQueue(self.context)
-        Mapping(self.context, cq.response.q_mmap_key, cq.response.q_mmap_size, mmap.PROT_READ).close()
-        return cq.destroy
-
-    def channel_cqs(self):
-        return CompletionQueue(self.context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd).destroy_by_write
-
-    def umem_cqs(self):
-        return CompletionQueue(self.context, buffer=(BUFFER_VA, 0, self.memory.address, mmap.PAGESIZE), cqe=128).destroy
-
-    def qps(self):
-        pair = QueuePair(self.context, self.pd, self.cq.handle, self.cq.handle, qp_type=self.random.choice((QPT_DRIVER, QPT_UD)))
-        if self.random.random() < 0.5:
-            pair.to_rts()
-            pair.query(1)
-        Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
-        return self.random.choice((pair.destroy, pair.destroy_by_ioctl))
-
-    def regions(self):
-        pages = self.random.choice((1, 15, 16, 512, 1024))
-        return MemoryRegion(self.context, self.pd, self.memory.address, pages * mmap.PAGESIZE).dereg
-
-    def ioctl_regions(self):
-        region = IoctlMemoryRegion(self.context, self.pd, self.memory.address, self.random.randrange(1, self.memory.length))
-        region.query()
-        region.efa_query()
-        return region.dereg_by_ioctl
-
-    def ahs(self):
-        return AddressHandle(self.context, self.pd).destroy
-
-    def run(self, objects):
-        for _ in range(objects):
-            self.alive.append(self.random.choice(self.kinds)())
-            if len(self.alive) > AT_ONCE:
-                self.alive.pop(self.random.randrange(len(self.alive)))()
-
-    def close(self):
-        os.close(self.channel.fd)
-        self.context.close()
 
 
 def child(function, *arguments):
@@ -120,7 +45,7 @@ def child(function, *arguments):
 
 
 def crowd(seed, objects=OBJECTS):
-    crowd = Crowd(seed)
+    crowd = Crowd(main, seed)
     crowd.run(objects)
     for destroy in reversed(crowd.alive[: len(crowd.alive) // 2]):
         destroy()

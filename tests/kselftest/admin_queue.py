@@ -6,15 +6,15 @@ import os
 import time
 
 import selftest
-from selftest import DRIVER, Failed, KernelLog, Suite, equal, function_with, result_of, wait_until
-from uverbs import opened
+from selftest import DRIVER, Failed, KernelLog, Recovery, Skipped, Suite, equal, function_with, result_of, wait_until
+from uverbs import EVENT_DEVICE_FATAL, opened
 
 # So many processes have to keep so many commands in flight.
 PROCESSES = 64
 IN_FLIGHT = 16
 # So slow that the others send theirs meanwhile, and much less than a command may take. A kernel that checks all that it does
 # sends them slowly.
-DELAY_MS = 50 * int(os.environ.get("EFA_SLOW_KERNEL", "1"))
+DELAY_MS = 50 * selftest.SLOW
 
 # Entries of the driver's ring of events.
 AENQ_DEPTH = 16
@@ -56,8 +56,7 @@ def nothing_lost():
     equal(new("completed"), new("submitted"), "completed commands")
     equal(state["protocol_errors"], 0, "protocol errors")
     equal(main.counter("no_completion_cmds"), 0, "no_completion_cmds")
-    held = {name: count for name, count in state["resources"].items() if count and name != "eq"}
-    equal(held, {}, "what the device still has")
+    equal(main.held(), {}, "what the device still has")
 
 
 def run_at_once(work, count, disturb=None):
@@ -161,25 +160,39 @@ def duplicates():
         raise Failed("the log does not say so")
 
 
-def failures(then, count=3):
-    """The results of the first commands after one had the given fault."""
-    main.inject({"opcode": "ALLOC_PD"}, then, times=1)
+def next_results(context, count=3):
+    return " ".join(result_of(context.alloc_pd) for _ in range(count))
+
+
+def told(context):
+    """Fails if a program that had the device open before it was reset was not told, or can still use it."""
+    equal(context.event(), EVENT_DEVICE_FATAL, "the event that a program gets")
+    equal(result_of(context.alloc_pd), "EIO", "a command of a program that had the device open")
+
+
+def works():
     with opened(main) as context:
-        return " ".join(result_of(context.alloc_pd) for _ in range(count))
+        equal(result_of(context.alloc_pd), "ok", "alloc_pd of the next program")
 
 
 def add_closings():
     """Faults after which the driver uses the queue no more."""
-    for name, then in (
-        ("a command that is not completed", {"silence": True}),
-        ("a completion that is late", {"delay_ms": ADMIN_TIMEOUT * 100 + 300}),
-        ("a completion with the wrong checksum", {"wrong_checksum": True}),
-        ("a completion for an unknown command", {"wrong_id": True}),
-        ("a completion without its interrupt", {"no_interrupt": True}),
+    for name, then, recovers in (
+        ("a command that is not completed", {"silence": True}, True),
+        ("a completion that is late", {"delay_ms": ADMIN_TIMEOUT * 100 + 300}, True),
+        ("a completion with the wrong checksum", {"wrong_checksum": True}, True),
+        ("a completion for an unknown command", {"wrong_id": True}, True),
+        ("a completion without its interrupt", {"no_interrupt": True}, False),
     ):
 
-        def run(then=then):
-            results = failures(then)
+        def run(then=then, recovers=recovers and DRIVER == "rust"):
+            recovery = recovers and Recovery(main, "command_timeout")
+            main.inject({"opcode": "ALLOC_PD"}, then, times=1)
+            with opened(main) as context:
+                results = next_results(context)
+                if recovery:
+                    recovery.wait()
+                    told(context)
             if DRIVER == "rust" and not log.driver_errors(main):
                 raise Failed(f"{results}, and the log does not say why")
             # A late completion comes meanwhile.
@@ -187,60 +200,92 @@ def add_closings():
                 wait_until(lambda: main.state()["admin"]["in_flight"] == 0, "the late completion")
             if main.counter("no_completion_cmds") != 1:
                 raise Failed(f"{results}, and no_completion_cmds is {main.counter('no_completion_cmds')}")
-            main.clear()
-            main.rebind()
-            with opened(main) as context:
-                equal(result_of(context.alloc_pd), "ok", "alloc_pd after the next bind")
+            if not recovery:
+                if DRIVER == "rust":
+                    equal(main.resets()["all"], 0, "resets")
+                main.clear()
+                main.rebind()
+            works()
             return results
 
-        suite.add(f"{name} closes the queue", run, "ETIME ENODEV ENODEV")
+        suite.add(f"{name} closes the queue", run, "ETIME EIO EIO")
 
 
 add_closings()
 
 
+@suite.case("a completion that comes after a reset is ignored")
+def late_completion():
+    if DRIVER == "c":
+        raise Skipped("the C driver resets no device that is in use")
+    recovery = Recovery(main, "command_timeout")
+    main.inject({"opcode": "ALLOC_PD"}, {"after_reset": True}, times=1)
+    with opened(main) as context:
+        equal(result_of(context.alloc_pd), "ETIME", "the command")
+        recovery.wait()
+        told(context)
+    equal(main.state()["late"], 0, "what is still to come of the device")
+    if not any("which no command has" in line for line in log.driver_errors(main)):
+        raise Failed("the log does not say that it has come")
+    works()
+    equal(main.resets()["all"], 1, "resets")
+
+
 @suite.case("a device falls silent while many wait for it")
 def silent_device():
+    wanted = {selftest.errno.ETIME, selftest.errno.EIO if DRIVER == "rust" else selftest.errno.ENODEV}
+
     def work(context):
         # Some of it works, some times out, and the rest is refused.
         try:
             for _ in range(20):
                 context.dealloc_pd(context.alloc_pd()[0])
         except OSError as error:
-            if error.errno not in (selftest.errno.ETIME, selftest.errno.ENODEV):
+            if error.errno not in wanted:
                 raise
             return
         raise Failed("the device did not fall silent")
 
+    recovery = DRIVER == "rust" and Recovery(main, "command_timeout")
     begin = time.monotonic()
     run_at_once(work, 16, lambda: main.inject(ANY, {"silence": True}, skip=40))
     # One timeout for all, and time for everything else.
     if time.monotonic() - begin > ADMIN_TIMEOUT / 10 + 15:
         raise Failed("that took too long")
-    equal(main.counter("tx_bytes", port=True), "ENODEV", "a port counter")
-    if not isinstance(main.counter("cmds_err"), int):
-        raise Failed("the device's counters can't be read")
+    if not recovery:
+        equal(main.counter("tx_bytes", port=True), "ENODEV", "a port counter")
+        if not isinstance(main.counter("cmds_err"), int):
+            raise Failed("the device's counters can't be read")
     # The others are not concerned.
     other = function_with("profile=efa3")
     if other:
         with opened(other) as context:
             context.alloc_pd()
+    if recovery:
+        equal([main.status()["state"], main.names("infiniband")], ["resetting", []], "a device that stays silent")
     main.clear()
-    main.rebind()
-    with opened(main) as context:
-        context.alloc_pd()
+    if recovery:
+        recovery.wait(may_have_tried=True)
+    else:
+        main.rebind()
+    works()
 
 
 @suite.case("counters of the port take no more than one timeout of a silent device", "ETIME")
 def silent_counters():
     main.set(admin_timeout=LONG_ADMIN_TIMEOUT)
     main.rebind()
+    recovery = DRIVER == "rust" and Recovery(main, "command_timeout")
     main.inject({"opcode": "GET_STATS"}, {"silence": True})
     start = time.monotonic()
     result = main.counter("tx_bytes", port=True)
     took = time.monotonic() - start
     if took > 2 * LONG_ADMIN_TIMEOUT / 10:
         raise Failed(f"it took {took:.1f} s")
+    main.clear()
+    if recovery:
+        recovery.wait(may_have_tried=True)
+        equal(main.counter("tx_bytes", port=True), 0, "the counter of the device that is back")
     return result
 
 
@@ -282,18 +327,23 @@ def add_events():
     for group in ("FATAL_ERROR", "WARNING", "NOTIFICATION", 77):
 
         def run(group=group):
-            main.event(group, 0x12)
+            recovery = DRIVER == "rust" and group == "FATAL_ERROR" and Recovery(main, "fatal_error")
+            with opened(main) as context:
+                main.event(group, 0x12)
+                if recovery:
+                    recovery.wait()
+                    told(context)
             main.event("KEEP_ALIVE")
             wait_until(lambda: keep_alives() == 1, "the next event")
             lines = log.driver_errors(main)
-            if len(lines) != 1:
+            if len(lines) != (2 if recovery else 1):
                 raise Failed(f"the log has {lines}")
             if DRIVER == "rust":
                 name = group if isinstance(group, str) else hex(group)
                 if name not in lines[0] or "0x12" not in lines[0]:
                     raise Failed(f"the log does not say what: {lines}")
-            with opened(main) as context:
-                context.alloc_pd()
+                equal(main.resets()["all"], 1 if recovery else 0, "resets")
+            works()
 
         suite.add(f"an event of group {group} is logged", run)
 

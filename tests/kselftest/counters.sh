@@ -12,7 +12,7 @@ rdma_write_bytes rdma_write_recv_bytes rdma_write_wr_err rdma_write_wrs recv_byt
 retrans_timeout_events rx_bytes rx_drops rx_pkts send_bytes send_wrs tx_bytes tx_pkts unresponsive_remote_events"
 types=(BASIC MESSAGES RDMA_READ RDMA_WRITE NETWORK)
 specs=(profile=efa0 profile=efa1 profile=efa3)
-plan $((15 + ${#types[@]} + ${#specs[@]}))
+plan $((18 + ${#types[@]} + ${#specs[@]}))
 
 use_any_device || skip_all "there is no EFA device that is bound to the driver"
 if have_emulator; then
@@ -80,7 +80,17 @@ commands() {
 
 find_counters
 names "$device"
-expect "names of the device's counters" "$device_names" "$REPLY"
+resets=
+others=
+for name in $REPLY; do
+	case $name in
+	resets*) resets+="$name " ;;
+	*) others+="$name " ;;
+	esac
+done
+resets=${resets% }
+expect "names of the device's counters" "$device_names" "${others% }"
+expect "counters of resets" "" "$resets"
 names "$port"
 expect "names of the port's counters" "$port_names" "$REPLY"
 
@@ -93,7 +103,7 @@ read_file "$port/lifespan"
 check "lifespan of the port's counters" [ $? = 0 ]
 
 failed=
-for name in $device_names; do
+for name in $device_names $resets; do
 	read_file "$device/$name"
 	[[ $REPLY =~ ^[0-9]+$ ]] || failed+="$name "
 done
@@ -115,7 +125,8 @@ expect "all commands are completed" "$submitted" "$REPLY"
 if ! have_emulator; then
 	for name in "a read of the port's counters takes five commands" "the driver counts commands as the device does" \
 		"counters are not read again within their lifespan" "the device's counters take no command" \
-		"a failed command is counted" "a keep-alive event is counted" "a new probe starts at zero"; do
+		"a failed command is counted" "a keep-alive event is counted" "a new probe starts at zero" \
+		"a reset is counted, with its reason" "other counters go on after a reset"; do
 		skip "$name" "needs the emulator"
 	done
 	for type in "${types[@]}"; do
@@ -162,7 +173,7 @@ lifespan "$port" $always
 
 commands
 before=$REPLY
-for name in $device_names; do
+for name in $device_names $resets; do
 	read_file "$device/$name"
 done
 commands
@@ -208,6 +219,35 @@ if command -v rdma >/dev/null; then
 	expect "rdma statistic shows the port's counters" "" "$failed"
 else
 	skip "rdma statistic shows the port's counters" "needs the program rdma"
+fi
+
+# reset_counts: sets REPLY to the counters of resets that are not zero.
+reset_counts() {
+	local name found=
+	for name in $resets; do
+		read_file "$device/$name"
+		[[ $REPLY == 0 ]] || found+="$name $REPLY "
+	done
+	REPLY=${found% }
+}
+
+if [[ $DRIVER == rust ]]; then
+	read_file "$device/submitted_cmds"
+	before=$REPLY
+	reset_counts
+	counts="${REPLY:-none}, then"
+	emu "{\"command\":\"event\",\"device\":$NUMBER,\"group\":\"FATAL_ERROR\"}"
+	await_session 2
+	find_counters
+	lifespan "$device" $always
+	reset_counts
+	expect "a reset is counted, with its reason" "none, then resets 1 resets_fatal_error 1" "$counts $REPLY"
+	difference submitted_cmds
+	check "other counters go on after a reset" [ $REPLY -gt 0 ]
+else
+	for name in "a reset is counted, with its reason" "other counters go on after a reset"; do
+		skip "$name" "the C driver resets no device that is in use"
+	done
 fi
 
 unbind

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Processes that are killed while they have a thousand objects of each kind, and a module that can't be removed meanwhile."""
+"""Processes that are killed while they have a thousand objects of each kind, and a module that is removed under one of them."""
 
-import ctypes
-import mmap
 import os
 import signal
 import struct
 import time
+from contextlib import contextmanager
 
 import objects
 import selftest
-from selftest import Failed, Skipped, Suite, equal, function_with, result_of
+from modules import load_module, remove_module
+from selftest import Failed, Skipped, Suite, equal, free_memory, function_with, result_of
 from uverbs import opened
 
 SPEC = "profile=efa3,max_pd=1200,max_cq=1200,max_qp=1200,max_llq_size=16384"
@@ -25,26 +25,12 @@ TOLERANCE = 12_000
 # Seconds in which a process has made its objects, where a guest's processor is emulated.
 PATIENCE = 120
 
-DELETE_MODULE = 176
+# Seconds in which the driver lets all its devices go.
+REMOVED = 2 * selftest.SLOW
+
+MODULE = os.environ.get("EFA_KO")
 
 suite = Suite()
-
-
-def free_memory():
-    """Memory that nobody needs, in KiB. That includes pages that wait in a CPU's own list: up to tens of MiB."""
-    with open("/proc/meminfo") as file:
-        fields = {name: int(value) for name, value, *_ in map(str.split, file)}
-    with open("/proc/zoneinfo") as file:
-        listed = sum(int(line.split()[1]) for line in file if line.split()[:1] == ["count:"])
-    free = sum(fields[name] for name in ("MemFree:", "Cached:", "Buffers:", "SReclaimable:"))
-    return free - fields["Shmem:"] + listed * mmap.PAGESIZE // 1024
-
-
-def remove_module():
-    """Tries to, without force or patience."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(DELETE_MODULE, ctypes.c_char_p(b"efa"), os.O_NONBLOCK) < 0:
-        raise OSError(ctypes.get_errno(), "delete_module")
 
 
 def make_all(function, memory):
@@ -57,55 +43,101 @@ def make_all(function, memory):
         objects.AddressHandle(context, pd, dgid=struct.pack(">QQ", 0xFE80 << 48, number))
         # Some have more pages than fit a command.
         objects.MemoryRegion(context, pd, memory.address, 4096 << (number & 3))
+    return context
 
 
-def killed(function):
-    """Kills a process that has all of it."""
+@contextmanager
+def process_with_all(function):
+    """A process that has all of it, and is killed in the end. Gives a function that has it use the device once more and returns
+    what it has seen."""
     memory = objects.Memory(8 * 4096)
     reader, writer = os.pipe()
+    gate, opener = os.pipe()
     process = os.fork()
     if process == 0:
         try:
-            make_all(function, memory)
+            os.close(opener)
+            context = make_all(function, memory)
             os.write(writer, b".")
+            if os.read(gate, 1):
+                os.write(writer, f"event {context.event()}, {result_of(context.alloc_pd)}".encode())
             time.sleep(PATIENCE * 10)
         except BaseException as error:
             print(f"# {type(error).__name__}: {error}", flush=True)
         os._exit(1)
     os.close(writer)
+    os.close(gate)
+
+    def use():
+        os.write(opener, b".")
+        return os.read(reader, 100).decode()
+
     try:
         if os.read(reader, 1) != b".":
             raise Failed("the process did not get to have all objects")
         resources = function.state()["resources"]
         equal([resources[kind] for kind in KINDS], [COUNT] * len(KINDS), "what the device has")
-        # Twice: a refusal must not change anything.
-        equal([result_of(remove_module), result_of(remove_module)], ["EAGAIN"] * 2, "removal of the module")
+        yield use
     finally:
         os.close(reader)
+        os.close(opener)
         os.kill(process, signal.SIGKILL)
         status = os.waitpid(process, 0)[1]
     equal(os.WIFSIGNALED(status), True, "the process was killed")
-    held = {name: count for name, count in function.state()["resources"].items() if count and name != "eq"}
-    equal(held, {}, "what the device still has")
+    equal(function.held(), {}, "what the device still has")
 
 
-@suite.case(f"a process with {COUNT} objects of each kind is killed, {ROUNDS} times")
-def many_times():
+def function_with_room():
     function = function_with(SPEC)
     if not function:
         raise Skipped(f"there is no device {SPEC}")
     if not function.is_bound:
         function.rebind()
+    return function
+
+
+@suite.case(f"a process with {COUNT} objects of each kind is killed, {ROUNDS} times")
+def many_times():
+    function = function_with_room()
     # The first time, memory is cached for what comes.
-    killed(function)
+    with process_with_all(function):
+        pass
     before = free_memory()
     for _ in range(ROUNDS - 1):
-        killed(function)
+        with process_with_all(function):
+            pass
     missing = before - free_memory()
     print(f"# memory before {before} KiB, after {before - missing} KiB", flush=True)
     if missing > TOLERANCE:
         raise Failed(f"{missing} KiB of memory are missing")
     equal(function.state()["protocol_errors"], 0, "protocol errors")
+
+
+@suite.case(f"the module is removed under a process with {COUNT} objects of each kind", "ok, event 8, EIO")
+def removed():
+    if not MODULE:
+        raise Skipped("the module's file is not known: set EFA_KO")
+    function = function_with_room()
+    with process_with_all(function) as use:
+        start = time.monotonic()
+        result = result_of(remove_module)
+        took = time.monotonic() - start
+        if result != "ok":
+            # A refusal does not change anything.
+            equal(result_of(remove_module), result, "a second try")
+            return result
+        try:
+            print(f"# it took {took:.2f} s", flush=True)
+            if took > REMOVED:
+                raise Failed(f"it took {took:.1f} s, which is more than {REMOVED} s")
+            equal(function.held(), {}, "what the device has without its driver")
+            equal(function.leftovers(), [], "what is left of the driver")
+            result += ", " + use()
+        finally:
+            load_module(MODULE)
+        function.settle()
+    equal(function.state()["protocol_errors"], 0, "protocol errors")
+    return result
 
 
 if not selftest.emulator:

@@ -249,6 +249,19 @@ find_ib_device() {
 	[[ $IB ]]
 }
 
+# await_session N: waits until the driver has the device in its Nth session, for as long as a device that has failed may take
+# to come back; fails if it does not.
+await_session() {
+	local end=$((${EPOCHREALTIME/[.,]/} + 2000000 * ${EFA_SLOW_KERNEL:-1})) lines
+	while ((${EPOCHREALTIME/[.,]/} < end)); do
+		lines=$(<"/sys/kernel/debug/efa/$BDF/state")
+		[[ $lines == "state: up"$'\n'"session: $1"$'\n'* ]] && return
+		sleep 0.02
+	done
+	diag "$BDF is not in session $1: ${lines//$'\n'/, }"
+	return 1
+}
+
 declare -A differs used
 find_driver
 read_differences

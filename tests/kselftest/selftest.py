@@ -3,7 +3,9 @@
 
 import errno
 import json
+import mmap
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,11 +15,22 @@ FOLDER = Path(__file__).resolve().parent
 PROGRAM = Path(sys.argv[0]).stem
 SYSFS_DRIVER = Path("/sys/bus/pci/drivers/efa")
 CONTROL_PORT = os.environ.get("EFA_CONTROL_PORT", "/dev/virtio-ports/efa-emu.control")
+DEBUGFS = Path("/sys/kernel/debug/efa")
+
+# A kernel that checks all that it does is so much slower.
+SLOW = int(os.environ.get("EFA_SLOW_KERNEL", "1"))
 
 # Exit codes are those of the kernel's selftests.
 KSFT_PASS, KSFT_FAIL, KSFT_SKIP = 0, 1, 4
 
 LOG_ERROR = 3
+
+# Why the driver resets a device that is in use.
+REASONS = ("fatal_error", "command_timeout", "keep_alive", "register_timeout", "requested")
+# Seconds in which a device that has failed once is back, and those before each further attempt.
+RECOVERED, BACKOFF = 2 * SLOW, (0, 1, 2, 4, 8)
+# Seconds for which a device has to work, so that its next failure is not another one of the same kind.
+LASTING = 0.5
 
 # The statuses with which a device can refuse a command, and what they mean to a process.
 STATUSES = {
@@ -160,6 +173,17 @@ def result_of(action, *arguments):
     return "ok"
 
 
+def free_memory():
+    """Memory that the kernel does not need for itself, in KiB. That includes pages that wait in a CPU's own list: up to tens of
+    MiB."""
+    with open("/proc/meminfo") as file:
+        fields = {name: int(value) for name, value, *_ in map(str.split, file)}
+    with open("/proc/zoneinfo") as file:
+        listed = sum(int(line.split()[1]) for line in file if line.split()[:1] == ["count:"])
+    free = sum(fields[name] for name in ("MemFree:", "Cached:", "Buffers:", "SReclaimable:", "AnonPages:"))
+    return free - fields["Shmem:"] + listed * mmap.PAGESIZE // 1024
+
+
 class Emulator:
     """The control port of the emulator."""
 
@@ -230,6 +254,13 @@ class Function:
         wait_until(lambda: os.path.exists(path), path)
         return path
 
+    def settle(self):
+        """Waits until it can be opened, and udev has given it its name."""
+        wait_until(lambda: self.names("infiniband") and self.names("infiniband_verbs"), f"the RDMA device of {self.address}")
+        if shutil.which("udevadm"):
+            subprocess.run(["udevadm", "settle"], check=True)
+        self.uverbs()
+
     def counter(self, name, port=False):
         """A hardware counter as it is now, or the name of the errno with which reading it fails."""
         folder = "ports/1/hw_counters" if port else "hw_counters"
@@ -246,6 +277,16 @@ class Function:
                 except OSError as error:
                     return errno_name(error.errno)
         raise Failed(f"there is no counter {name}")
+
+    def resets(self):
+        """How often the driver has reset it in use, for each reason and in all."""
+        counts = {reason: self.counter(f"resets_{reason}") for reason in REASONS}
+        return counts | {"all": self.counter("resets")}
+
+    def status(self):
+        """What the driver shows of it, as texts by name."""
+        lines = (DEBUGFS / self.address / "state").read_text().splitlines()
+        return dict(line.split(": ", 1) for line in lines)
 
     def leftovers(self):
         """What the driver should not have any more once the device is unbound."""
@@ -267,6 +308,10 @@ class Function:
 
     def state(self):
         return emulator.send({"command": "state", "device": self.number})
+
+    def held(self):
+        """What programs have of it, as the device knows."""
+        return {name: count for name, count in self.state()["resources"].items() if count and name != "eq"}
 
     def inject(self, when, then, **how_often):
         emulator.send({"command": "inject", "device": self.number, "rule": {"when": when, "then": then, **how_often}})
@@ -324,6 +369,40 @@ def function_with(spec):
         return None
     index = emulator.specs.index(spec)
     return FUNCTIONS[index] if index < len(FUNCTIONS) else None
+
+
+class Recovery:
+    """One failure of a device that works, after which the driver brings it back. Made before it, and awaited after it."""
+
+    def __init__(self, function, reason):
+        self.function = function
+        self.reason = reason
+        self.resets = function.resets()
+        self.session = int(function.status()["session"])
+
+    def is_over(self):
+        status = self.function.status()
+        return status["state"] == "up" and int(status["session"]) > self.session
+
+    def wait(self, may_have_tried=False):
+        """Waits until the device is back; fails if that takes too long, if anything is left of the time before, or if it
+        was not for this reason alone. If the device went on to fail, the driver may have tried, and try again only later.
+        """
+        patience = RECOVERED
+        if may_have_tried:
+            # An attempt may be on its way, and fail.
+            patience += BACKOFF[int(self.function.status()["attempts"])] + RECOVERED
+        wait_until(self.is_over, f"a recovery ({self.reason})", patience)
+        back = time.monotonic()
+        status = self.function.status()
+        equal(int(status["session"]), self.session + 1, "the session")
+        equal([status["last_reset"], status["quarantine"]], [self.reason, "0"], "reason of the reset, and memory in quarantine")
+        if emulator:
+            equal(self.function.held(), {}, "what the device has after a reset")
+        self.function.settle()
+        wanted = self.resets | {name: self.resets[name] + 1 for name in (self.reason, "all")}
+        equal(self.function.resets(), wanted, "resets")
+        time.sleep(max(0, back + LASTING - time.monotonic()))
 
 
 class KernelLog:

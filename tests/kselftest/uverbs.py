@@ -15,6 +15,9 @@ DEALLOC_PD = 4
 
 DRIVER_EFA = 17
 
+# Of enum ib_event_type.
+EVENT_DEVICE_FATAL = 8
+
 # struct efa_ibv_alloc_ucontext_cmd: what a library says that it supports.
 TX_BATCH, MIN_SQ_WR = 1, 2
 
@@ -140,6 +143,12 @@ class Context:
         response = self.command(GET_CONTEXT, request, 8 + out_size, buffer)
         self.async_fd, self.num_comp_vectors = struct.unpack_from("<II", response)
         return response[8:]
+
+    def event(self):
+        """The type of the next asynchronous event; fails with EAGAIN if there is none yet, and with EIO if there will be none."""
+        os.set_blocking(self.async_fd, False)
+        # element, event_type
+        return struct.unpack("<QI4x", os.read(self.async_fd, 16))[1]
 
     def alloc_pd(self, request=b"", out_size=8, buffer=None):
         """Returns the handle and the driver's part of the response."""

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What goes wrong with a device, and who is told.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::Delta, //
+};
+
+use super::registers::Registers;
+use crate::{
+    hw::regs::{
+        DevSts,
+        Register,
+        ResetReason, //
+    },
+    sys::work::Waker,
+};
+
+/// How often a device is looked at. ENA's driver does so as often.
+pub(super) const INTERVAL: Delta = Delta::from_secs(1);
+
+/// How many keep-alive events have to stay away before the device counts as dead. ENA's driver waits for
+/// as many.
+const MISSED_KEEP_ALIVES: i64 = 6;
+
+/// The least time after which a device that sends no keep-alive events counts as dead, in
+/// milliseconds, however often it used to send them.
+const MIN_KEEP_ALIVE_TIMEOUT_MS: i64 = 1_000;
+
+/// The most time after which it does.
+const MAX_KEEP_ALIVE_TIMEOUT_MS: i64 = 10_000;
+
+/// What a register reads as whose device is gone.
+const ALL_ONES: u32 = u32::MAX;
+
+/// Why a device is reset while it is in use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The device says that it has failed.
+    FatalError,
+    /// A command was not answered.
+    CommandTimeout,
+    /// Keep-alive events stay away.
+    KeepAlive,
+    /// A register can't be read.
+    RegisterTimeout,
+    /// The bus or a user asked for it.
+    Requested,
+}
+
+impl Cause {
+    /// All of them.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::FatalError,
+        Self::CommandTimeout,
+        Self::KeepAlive,
+        Self::RegisterTimeout,
+        Self::Requested,
+    ];
+
+    /// Returns a name for messages and files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::FatalError => "fatal_error",
+            Self::CommandTimeout => "command_timeout",
+            Self::KeepAlive => "keep_alive",
+            Self::RegisterTimeout => "register_timeout",
+            Self::Requested => "requested",
+        }
+    }
+
+    /// Returns what the device is told.
+    pub(super) fn reset_reason(self) -> ResetReason {
+        match self {
+            Self::FatalError | Self::RegisterTimeout => ResetReason::Generic,
+            Self::CommandTimeout => ResetReason::AdminTimeout,
+            Self::KeepAlive => ResetReason::KeepAliveTimeout,
+            Self::Requested => ResetReason::OsTrigger,
+        }
+    }
+}
+
+/// Where the faults of one session are reported.
+pub(crate) struct Health {
+    waker: Waker,
+    /// The first cause, as its place in [`Cause::ALL`] plus one; 0 for none.
+    cause: Atomic<u32>,
+}
+
+impl Health {
+    /// Makes the health of a session without faults, whose faults wake `waker`.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(waker: &Waker) -> Result<Arc<Self>> {
+        let health = Self {
+            waker: waker.clone(),
+            cause: Atomic::new(0),
+        };
+        Ok(Arc::new(health, GFP_KERNEL)?)
+    }
+
+    /// Reports a fault; those after the first have no effect. May be called from interrupt handlers.
+    pub(super) fn report(&self, cause: Cause) {
+        // CAST: The place in a list of five.
+        let code = cause as u32 + 1;
+        if self.cause.cmpxchg(0, code, Relaxed).is_ok() {
+            self.waker.wake();
+        }
+    }
+
+    /// Returns the first fault that was reported.
+    pub(super) fn cause(&self) -> Option<Cause> {
+        // CAST: At most five.
+        let place = (self.cause.load(Relaxed) as usize).checked_sub(1)?;
+        Cause::ALL.get(place).copied()
+    }
+}
+
+/// Looks whether the device says that it has failed, or can't be read at all.
+pub(super) fn read_status(registers: &Registers<'_>) -> Option<Cause> {
+    match registers.read(Register::DevSts) {
+        Err(_) | Ok(ALL_ONES) => Some(Cause::RegisterTimeout),
+        Ok(status) if DevSts::from_raw(status).fatal_error => Some(Cause::FatalError),
+        Ok(_) => None,
+    }
+}
+
+/// Returns whether keep-alive events, which came with this period, have stayed away for too long.
+/// `hint_ms` is what the device advises, in milliseconds; 0 stands for no advice.
+pub(super) fn is_too_long(silence: Delta, period: Delta, hint_ms: u16) -> bool {
+    let timeout = match hint_ms {
+        0 => period.as_millis().saturating_mul(MISSED_KEEP_ALIVES),
+        hint => hint.into(),
+    };
+    silence.as_millis() > timeout.clamp(MIN_KEEP_ALIVE_TIMEOUT_MS, MAX_KEEP_ALIVE_TIMEOUT_MS)
+}

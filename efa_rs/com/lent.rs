@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Memory that the device knows of, and when it can be given back.
+
+use core::ops::Deref;
+
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
+    },
+    time::Delta, //
+};
+
+use super::{
+    error::CommandError,
+    quarantine::Quarantine, //
+};
+use crate::sys::completion::Completion;
+
+/// How long to wait for a device to be stopped that does not answer. What that takes at most: two
+/// halves of a reset of 3.1 s each, a reset by the bus, and what reads of registers take between them.
+const HALT_TIMEOUT: Delta = Delta::from_secs(15);
+
+/// The device may use memory.
+const RUNNING: u32 = 0;
+/// The device is no bus master, and was not reset.
+const HALTED: u32 = 1;
+/// The device was reset, or is gone.
+const STOPPED: u32 = 2;
+
+/// Whether the device may use what it was told of in one session.
+#[pin_data]
+pub(crate) struct Epoch<'bound> {
+    state: Atomic<u32>,
+    #[pin]
+    over: Completion,
+    quarantine: Arc<Quarantine<'bound>>,
+}
+
+impl<'bound> Epoch<'bound> {
+    /// Makes the epoch of a new session.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(quarantine: &Arc<Quarantine<'bound>>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                state: Atomic::new(RUNNING),
+                over <- Completion::new(),
+                quarantine: quarantine.clone(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Says that the device was reset, or else that it is no bus master any more.
+    pub(super) fn end(&self, was_reset: bool) {
+        self.state
+            .store(if was_reset { STOPPED } else { HALTED }, Release);
+        self.over.complete_all();
+    }
+
+    /// Returns whether the device can't use anything of the session any more.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state.load(Acquire) == STOPPED
+    }
+
+    /// Decides what has become of an object that the device was told to destroy.
+    ///
+    /// A device that does not answer is stopped by whoever looks after it, and this waits until it
+    /// is: then the object is gone as well.
+    ///
+    /// # Errors
+    ///
+    /// - Those of the command if the device refuses, or was not stopped in time: it may still use what
+    ///   the object consists of.
+    pub(crate) fn settle(&self, result: Result<(), CommandError>) -> Result {
+        match result {
+            Err(error) if error.is_final() && self.is_over() => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    /// Waits until the device is stopped, or at least no bus master, and returns whether it is.
+    fn is_over(&self) -> bool {
+        self.state.load(Acquire) != RUNNING || self.over.wait_timeout(HALT_TIMEOUT)
+    }
+}
+
+/// Memory that the device was told of.
+///
+/// It is given back only after the device let go of it, or was stopped; else it goes into quarantine.
+pub(crate) struct Lent<'bound, T: Send + Sync + 'bound> {
+    memory: Arc<T>,
+    what: &'static str,
+    is_returned: Atomic<bool>,
+    epoch: Arc<Epoch<'bound>>,
+}
+
+impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
+    /// Lends memory of `what` to the device.
+    pub(crate) fn new(epoch: &Arc<Epoch<'bound>>, what: &'static str, memory: Arc<T>) -> Self {
+        Self {
+            memory,
+            what,
+            is_returned: Atomic::new(false),
+            epoch: epoch.clone(),
+        }
+    }
+
+    /// Says that the device has let go of the memory, or was never told of it.
+    pub(crate) fn give_back(&self) {
+        self.is_returned.store(true, Relaxed);
+    }
+
+    /// Looks at the result of the command that was to tell the device of the memory: if it failed, and
+    /// the device can't have heard of it, the memory is given back.
+    pub(crate) fn check<R>(&self, result: Result<R, CommandError>) -> Result<R, CommandError> {
+        result.inspect_err(|error| {
+            if !error.device_may_use_memory() {
+                self.give_back();
+            }
+        })
+    }
+
+    /// Looks at the result of the command that was to have the device let go of the memory: see
+    /// [`Epoch::settle`].
+    pub(crate) fn settle(&self, result: Result<(), CommandError>) -> Result {
+        if result.is_ok() {
+            self.give_back();
+        }
+        self.epoch.settle(result)
+    }
+
+    /// Returns the memory, to be shared with others that use it.
+    pub(crate) fn memory(&self) -> &Arc<T> {
+        &self.memory
+    }
+}
+
+impl<'bound, T: Send + Sync + 'bound> Deref for Lent<'bound, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.memory
+    }
+}
+
+impl<'bound, T: Send + Sync + 'bound> Drop for Lent<'bound, T> {
+    fn drop(&mut self) {
+        let epoch = &self.epoch;
+        if !self.is_returned.load(Relaxed) && !epoch.is_stopped() {
+            epoch
+                .quarantine
+                .keep(self.what, self.memory.clone(), &|| epoch.is_stopped());
+        }
+    }
+}

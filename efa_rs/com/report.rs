@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What others may see of a device at any time, a recovery that is under way included: files in
+//! debugfs.
+
+use kernel::{
+    debugfs::{
+        File,
+        Writer, //
+    },
+    fmt,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+
+use super::{
+    health::Cause,
+    statistics::Statistics, //
+};
+use crate::sys;
+
+/// What is being done with a device, as others see it.
+#[derive(Clone, Copy)]
+pub(super) enum Phase {
+    /// It is in use.
+    Up,
+    /// It has failed, or the bus has it, and it is to be brought back.
+    Resetting,
+    /// It was given up.
+    Failed,
+    /// It is not used any more.
+    Stopped,
+}
+
+impl Phase {
+    const ALL: [Self; 4] = [Self::Up, Self::Resetting, Self::Failed, Self::Stopped];
+
+    /// Returns a name for files and traces.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Resetting => "resetting",
+            Self::Failed => "failed",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// The state of a device.
+pub(super) struct Report {
+    phase: Atomic<u32>,
+    sessions: Atomic<u32>,
+    attempts: Atomic<u32>,
+    event_queues: Atomic<u32>,
+    /// The cause of the last reset, as its place in [`Cause::ALL`] plus one; 0 for none.
+    last_reset: Atomic<u32>,
+    statistics: Arc<Statistics>,
+}
+
+impl Report {
+    /// Makes the report of a device that is up for the first time.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(statistics: &Arc<Statistics>) -> Result<Arc<Self>> {
+        let report = Self {
+            phase: Atomic::new(Phase::Up as u32),
+            sessions: Atomic::new(0),
+            attempts: Atomic::new(0),
+            event_queues: Atomic::new(0),
+            last_reset: Atomic::new(0),
+            statistics: statistics.clone(),
+        };
+        Ok(Arc::new(report, GFP_KERNEL)?)
+    }
+
+    /// Notes what is being done.
+    pub(super) fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u32, Relaxed);
+    }
+
+    /// Notes that a session has started.
+    pub(super) fn count_session(&self, event_queues: usize) {
+        self.sessions.add(1, Relaxed);
+        // CAST: There are fewer than 256 of them.
+        self.event_queues.store(event_queues as u32, Relaxed);
+    }
+
+    /// Notes how often it was tried to bring the device back since it last worked.
+    pub(super) fn set_attempts(&self, attempts: usize) {
+        // CAST: A handful.
+        self.attempts.store(attempts as u32, Relaxed);
+    }
+
+    /// Notes why the device is reset.
+    pub(super) fn set_last_reset(&self, cause: Cause) {
+        // CAST: The place in a list of five.
+        self.last_reset.store(cause as u32 + 1, Relaxed);
+    }
+
+    /// Returns why the device was last reset while it was in use.
+    pub(super) fn last_reset(&self) -> Option<Cause> {
+        // CAST: The place in a list of five.
+        let place = (self.last_reset.load(Relaxed) as usize).checked_sub(1)?;
+        Cause::ALL.get(place).copied()
+    }
+
+    /// Writes a line for each fact.
+    fn show(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // CAST: The place in a list of four.
+        let phase = Phase::ALL.get(self.phase.load(Relaxed) as usize);
+        let last_reset = self.last_reset();
+
+        writeln!(f, "state: {}", phase.map_or("", |phase| phase.name()))?;
+        writeln!(f, "session: {}", self.sessions.load(Relaxed))?;
+        match last_reset {
+            Some(cause) => writeln!(f, "last_reset: {}", cause.name())?,
+            None => writeln!(f, "last_reset: none")?,
+        }
+        writeln!(f, "attempts: {}", self.attempts.load(Relaxed))?;
+        writeln!(f, "quarantine: {}", self.statistics.quarantined.get())?;
+        writeln!(f, "event_queues: {}", self.event_queues.load(Relaxed))?;
+        writeln!(f, "in_flight: {}", self.statistics.in_flight.get())
+    }
+}
+
+/// What a file shows.
+struct Shown<T>(Arc<T>, fn(&T, &mut fmt::Formatter<'_>) -> fmt::Result);
+
+impl<T> Writer for Shown<T> {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (self.1)(&self.0, f)
+    }
+}
+
+/// The files of a device; removed when dropped.
+pub(super) struct Files {
+    _state: Pin<KBox<File<Shown<Report>>>>,
+    _latency: Pin<KBox<File<Shown<Statistics>>>>,
+}
+
+impl Files {
+    /// Makes the files of the device `name`. `None` if there is no debugfs or no memory: nothing
+    /// depends on them.
+    pub(super) fn new(name: &CStr, report: &Arc<Report>) -> Option<Self> {
+        let dir = sys::debugfs::subdir(name)?;
+        let state = Shown(report.clone(), Report::show);
+        let latency = Shown(report.statistics.clone(), |statistics: &Statistics, f| {
+            statistics.latencies.show(f)
+        });
+        Some(Self {
+            _state: KBox::pin_init(
+                dir.read_only_file(c"state", Ok::<_, Error>(state)),
+                GFP_KERNEL,
+            )
+            .ok()?,
+            _latency: KBox::pin_init(
+                dir.read_only_file(c"latency", Ok::<_, Error>(latency)),
+                GFP_KERNEL,
+            )
+            .ok()?,
+        })
+    }
+}

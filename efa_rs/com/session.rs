@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! One life of the device, from a reset to the next.
+
+use kernel::{
+    pci::{
+        IrqType,
+        IrqTypes, //
+    },
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    admin_queue::AdminQueue,
+    aenq::Aenq,
+    attributes::Attributes,
+    controller::Controller,
+    event_queue::{
+        self,
+        EventQueue,
+        EventTarget, //
+    },
+    health::{
+        self,
+        Cause,
+        Health, //
+    },
+    host_info,
+    lent::Epoch, //
+};
+use crate::{
+    hw::regs::{
+        Caps,
+        DevSts,
+        Register,
+        ResetReason, //
+    },
+    sys::{
+        self, irq,
+        log::{
+            self,
+            Hex, //
+        },
+    },
+};
+
+/// The vector of the admin queue and of asynchronous events.
+const MANAGEMENT_VECTOR: u8 = 0;
+
+/// What the device and the driver have to do with each other until the next reset: queues, interrupts,
+/// attributes.
+///
+/// A session is started, [closed](Self::close), and stopped with the device. Whoever holds one longer
+/// can't do any harm: commands fail, and memory was given back or is in quarantine.
+pub(crate) struct Session<'bound> {
+    // Interrupts go first: what their handlers use is below.
+    management: irq::Registration<'bound, ManagementHandler<'bound>>,
+    event_queues: KVec<EventQueue<'bound>>,
+    admin: Arc<AdminQueue<'bound>>,
+    aenq: Arc<Aenq<'bound>>,
+    attributes: Attributes,
+    health: Arc<Health>,
+    epoch: Arc<Epoch<'bound>>,
+    controller: Arc<Controller<'bound>>,
+}
+
+/// Stops the device when dropped: a session that could not be started.
+struct Attempt<'a, 'bound> {
+    controller: &'a Controller<'bound>,
+    epoch: Option<Arc<Epoch<'bound>>>,
+}
+
+impl Drop for Attempt<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(epoch) = &self.epoch {
+            self.controller.stop(ResetReason::InitError, epoch);
+        }
+    }
+}
+
+impl<'bound> Session<'bound> {
+    /// Starts a session.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if the device is not ready.
+    /// - `EOPNOTSUPP` if the device is too old, or lacks what the driver needs.
+    /// - [`EINVAL`] if an attribute of the device makes no sense.
+    /// - [`ENOSPC`] if there is no interrupt vector.
+    /// - [`ETIME`] if the device does not answer.
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn start(controller: &Arc<Controller<'bound>>) -> Result<Arc<Self>> {
+        let (dev, pdev) = (controller.dev(), controller.pdev());
+        let registers = controller.registers();
+
+        let version = controller.prepare()?;
+        let status = DevSts::from_raw(registers.read(Register::DevSts)?);
+        if !status.ready {
+            dev_err!(
+                dev,
+                "The device is not ready after its reset ({})\n",
+                Hex(status.into_raw())
+            );
+            return Err(ENODEV);
+        }
+        let caps = Caps::from_raw(registers.read(Register::Caps)?);
+        let vectors = allocate_vectors(controller)?;
+
+        let epoch = Epoch::new(controller.quarantine())?;
+        let health = Health::new(controller.waker())?;
+        let statistics = controller.statistics();
+        let admin = AdminQueue::new(dev, registers, version, caps, &epoch, &health, statistics)?;
+        let aenq = Aenq::new(dev, registers, &epoch, &health, statistics)?;
+
+        // Dropped before the rings that the device has from here on, and after the interrupts.
+        let mut attempt = Attempt {
+            controller,
+            epoch: Some(epoch.clone()),
+        };
+        controller.needs_reset();
+        admin.start(MANAGEMENT_VECTOR);
+        aenq.start(MANAGEMENT_VECTOR);
+
+        let management = irq::Registration::new(
+            controller.binding(),
+            &vectors,
+            MANAGEMENT_VECTOR,
+            fmt!("efa-mgmnt@pci:{}", sys::pci::name(pdev)),
+            0,
+            ManagementHandler {
+                admin: admin.clone(),
+                aenq: aenq.clone(),
+            },
+        )
+        .inspect_err(|error| {
+            log::failed(
+                dev,
+                "The management interrupt could not be requested",
+                error,
+            );
+        })?;
+        admin.unmask_interrupts();
+
+        let attributes = Attributes::read(&admin)?;
+        registers.set_read_timeout(attributes.hints.mmio_read_timeout);
+        admin.set_completion_timeout(attributes.hints.admin_completion_timeout);
+        attributes.enable_events(&admin)?;
+
+        let parts = event_queue::Parts {
+            binding: controller.binding(),
+            pdev,
+            registers,
+            admin: &admin,
+            epoch: &epoch,
+            vectors: &vectors,
+        };
+        let event_queues = create_event_queues(&parts, &attributes)?;
+
+        if attributes.takes_host_info() {
+            // Nothing depends on it.
+            let _ = host_info::send(pdev, &admin, &epoch);
+        }
+
+        let session = Arc::new(
+            Self {
+                management,
+                event_queues,
+                admin,
+                aenq,
+                attributes,
+                health,
+                epoch,
+                controller: controller.clone(),
+            },
+            GFP_KERNEL,
+        )?;
+        attempt.epoch = None;
+        Ok(session)
+    }
+
+    /// Returns the device from its binding on.
+    pub(crate) fn controller(&self) -> &Arc<Controller<'bound>> {
+        &self.controller
+    }
+
+    /// Returns the admin queue.
+    pub(crate) fn admin(&self) -> &AdminQueue<'bound> {
+        &self.admin
+    }
+
+    /// Returns what the device can do.
+    pub(crate) fn attributes(&self) -> &Attributes {
+        &self.attributes
+    }
+
+    /// Returns whether the device may use what it was told of in this session.
+    pub(crate) fn epoch(&self) -> &Arc<Epoch<'bound>> {
+        &self.epoch
+    }
+
+    /// Returns the event queue that reports the completions of queues with this completion vector.
+    pub(crate) fn event_target(&self, comp_vector: usize) -> Option<&EventTarget> {
+        self.event_queues.get(comp_vector).map(EventQueue::target)
+    }
+
+    /// Returns how many event queues there are.
+    pub(crate) fn event_queues(&self) -> usize {
+        self.event_queues.len()
+    }
+
+    /// Returns what is wrong with the device, if anything is.
+    pub(super) fn find_fault(&self) -> Option<Cause> {
+        if let Some(cause) = self.health.cause() {
+            return Some(cause);
+        }
+        // A device that never sent keep-alive events is not watched.
+        let hint = self.attributes.hints.driver_watchdog_timeout;
+        let silence = self.aenq.keep_alive_silence();
+        if silence.is_some_and(|(silence, period)| health::is_too_long(silence, period, hint)) {
+            return Some(Cause::KeepAlive);
+        }
+        health::read_status(self.controller.registers())
+    }
+
+    /// Ends all commands and events. The device still has to be stopped.
+    pub(super) fn close(&self) {
+        self.admin.close();
+        self.management.disable();
+        for queue in &self.event_queues {
+            queue.silence();
+        }
+    }
+}
+
+/// Allocates a vector for management and one for each CPU, or as many as there are.
+fn allocate_vectors<'bound>(controller: &Controller<'bound>) -> Result<irq::Vectors<'bound>> {
+    let wanted = sys::system::online_cpus().saturating_add(1);
+    let types = IrqTypes::default().with(IrqType::MsiX);
+    let vectors = controller
+        .pdev()
+        .alloc_irq_vectors(1, wanted, types)
+        .map_err(|error| {
+            log::failed(controller.dev(), "MSI-X could not be enabled", &error);
+            ENOSPC
+        })?;
+    Ok(Arc::new(vectors, GFP_KERNEL)?)
+}
+
+/// Creates event queues, one for each vector that is left, as many as the device has.
+fn create_event_queues<'bound>(
+    parts: &event_queue::Parts<'_, 'bound>,
+    attributes: &Attributes,
+) -> Result<KVec<EventQueue<'bound>>> {
+    let depth = event_queue::usable_depth(attributes.event_queues.max_eq_depth);
+    let vectors = parts.vectors.len().min(u8::MAX.into());
+    let count = vectors
+        .saturating_sub(1)
+        .min(attributes.event_queues.max_eq as usize);
+
+    let mut queues = KVec::with_capacity(count, GFP_KERNEL)?;
+    for vector in (1u8..).take(count) {
+        queues.push(EventQueue::new(parts, vector, depth)?, GFP_KERNEL)?;
+    }
+    Ok(queues)
+}
+
+/// What an interrupt of the management vector needs.
+struct ManagementHandler<'bound> {
+    admin: Arc<AdminQueue<'bound>>,
+    aenq: Arc<Aenq<'bound>>,
+}
+
+impl irq::Handler for ManagementHandler<'_> {
+    fn handle(&self) {
+        self.admin.handle_completions();
+        self.aenq.handle_events();
+    }
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/* The driver's tracepoints, as functions that Rust can call. */
+
+/* bindgen, which takes the prototypes from here, needs no definitions. */
+#ifndef __BINDGEN__
+#define CREATE_TRACE_POINTS
+#endif
+#include "trace.h"
+
+void efa_trace_command_submitted(const struct device *dev, const char *opcode,
+				 unsigned int length, u16 id)
+{
+	trace_efa_command_submitted(dev, opcode, length, id);
+}
+
+void efa_trace_command_completed(const struct device *dev, const char *opcode,
+				 unsigned int length, u8 status, u64 latency_us)
+{
+	trace_efa_command_completed(dev, opcode, length, status, latency_us);
+}
+
+void efa_trace_event(const struct device *dev, u16 group, u16 syndrome)
+{
+	trace_efa_event(dev, group, syndrome);
+}
+
+void efa_trace_reset(const struct device *dev, const char *reason, unsigned int length)
+{
+	trace_efa_reset(dev, reason, length);
+}
+
+void efa_trace_state(const struct device *dev, const char *state, unsigned int length)
+{
+	trace_efa_state(dev, state, length);
+}

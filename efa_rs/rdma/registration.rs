@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Registration of a device with the RDMA core.
+
+use core::{
+    marker::PhantomData,
+    ptr::{
+        null_mut,
+        NonNull, //
+    }, //
+};
+
+use kernel::{
+    bindings,
+    device::Bound,
+    error::to_result,
+    ffi::c_int,
+    prelude::*,
+    ModuleMetadata, //
+};
+
+use super::{
+    device::Device,
+    ops::Ops,
+    provider::Provider, //
+};
+use crate::{
+    ffi,
+    sys::attach::{
+        Attached,
+        Attachment, //
+    },
+};
+
+/// What the core wants to know of a device before it is registered.
+pub(crate) struct NodeInfo {
+    /// GUID of the node, as the device stores it.
+    pub(crate) node_guid: u64,
+    /// Number of vectors that completion events can be sent to; at least one.
+    pub(crate) num_comp_vectors: u32,
+    /// Whether the ports have counters, if the provider knows how to read them. The core reads them
+    /// when it registers the device, and forgets what it has allocated for them if that fails.
+    pub(crate) has_port_counters: bool,
+}
+
+/// A registered device, whose data is valid for `'data`; unregistered when dropped.
+///
+/// Then no verb is running any more, and programs that have the device open have nothing of it left:
+/// they are told that the device has failed, and all that they ask of it fails with `EIO`.
+pub(crate) struct Registration<'a, 'data, P: Provider>(Attached<'a, Registered<'data, P>>);
+
+impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
+    /// Registers a device below that of `host`. Verbs may be called before this returns.
+    ///
+    /// `name` is the device's name, with `%d` where the core puts a number.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of `data` and of `ib_register_device`.
+    pub(crate) fn new(
+        host: Attachment<'a, 'data>,
+        name: &'static CStr,
+        info: NodeInfo,
+        data: impl PinInit<P::Data<'data>, Error>,
+    ) -> Result<Self> {
+        let registered = pin_init::pin_init_scope(move || {
+            let mut allocated = Registered::<'data, P>::allocate(data)?;
+            allocated.register(host.dev(), name, info)?;
+            Ok(Ok::<_, Error>(allocated))
+        });
+        Ok(Self(Attached::new(host, registered)?))
+    }
+
+    /// Returns the device.
+    pub(crate) fn device(&self) -> &Device<P::Data<'data>> {
+        // SAFETY: By the invariant of `Registered` the data is initialized as long as that is there.
+        unsafe { Device::from_raw(self.0.device.as_ptr()) }
+    }
+
+    /// Leaves the device registered until the one below which it is registered is unbound.
+    #[allow(
+        dead_code,
+        reason = "for drivers whose device is not of a bus, see samples/"
+    )]
+    pub(crate) fn leave(self) {
+        self.0.leave();
+    }
+}
+
+/// A device that was allocated, and may be registered.
+///
+/// # Invariants
+///
+/// `device` was allocated with the size of a [`Device`], whose data is initialized. It is registered
+/// if `is_registered` says so.
+struct Registered<'data, P: Provider> {
+    device: NonNull<ffi::ib_device>,
+    is_registered: bool,
+    data: PhantomData<P::Data<'data>>,
+}
+
+// SAFETY: The device may be unregistered, and its data, which is `Send`, dropped by any task.
+unsafe impl<P: Provider> Send for Registered<'_, P> {}
+
+// SAFETY: A shared reference only gives access to the data, which is `Sync`.
+unsafe impl<P: Provider> Sync for Registered<'_, P> {}
+
+impl<'data, P: Provider> Registered<'data, P> {
+    /// Allocates a device with `data`.
+    fn allocate(data: impl PinInit<P::Data<'data>, Error>) -> Result<Self> {
+        // SAFETY: The size is that of a structure which starts with an `ib_device`; the network
+        // namespace is the initial one, as for all devices with no namespace of their own.
+        let device = unsafe {
+            ffi::_ib_alloc_device(Device::<P::Data<'data>>::SIZE, &raw mut bindings::init_net)
+        };
+        let device = NonNull::new(device).ok_or(ENOMEM)?;
+
+        // SAFETY: The device was just allocated with this size, and does not move.
+        unsafe {
+            let slot = Device::<P::Data<'data>>::slot(device.as_ptr());
+            pin_init::raw_try_init(slot, data)
+                .inspect_err(|_| ffi::ib_dealloc_device(device.as_ptr()))?;
+        }
+
+        // INVARIANT: The data has just been initialized.
+        Ok(Self {
+            device,
+            is_registered: false,
+            data: PhantomData,
+        })
+    }
+
+    /// Registers the device below `parent`.
+    fn register(
+        &mut self,
+        parent: &kernel::device::Device<Bound>,
+        name: &'static CStr,
+        info: NodeInfo,
+    ) -> Result {
+        let device = self.device.as_ptr();
+        // CAST: `Device` is a transparent wrapper of `Opaque<bindings::device>`.
+        let parent = core::ptr::from_ref(parent)
+            .cast_mut()
+            .cast::<bindings::device>();
+
+        // SAFETY: Nobody else knows of the device before it is registered.
+        unsafe {
+            (*device).node_type = ffi::RDMA_NODE_UNSPECIFIED as u8;
+            (*device).node_guid = info.node_guid;
+            (*device).phys_port_cnt = P::PORTS;
+            (*device).num_comp_vectors = info.num_comp_vectors.try_into().unwrap_or(c_int::MAX);
+            (*device).__bindgen_anon_1.dev.as_mut().parent = parent;
+
+            ffi::ib_set_device_ops(device, &Ops::<P>::TABLE);
+            (*device).ops.owner = <P::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
+            if !info.has_port_counters {
+                (*device).ops.alloc_hw_port_stats = None;
+            }
+            (*device).driver_def = P::UAPI.map_or(core::ptr::null(), ffi::UapiDefinitions::as_ptr);
+        }
+
+        // What has no DMA parameters, such as a device of the faux bus, does no DMA.
+        // SAFETY: `parent` is a valid device.
+        let does_dma = unsafe { !(*parent).dma_parms.is_null() };
+        let dma_device = if does_dma { parent } else { null_mut() };
+
+        // SAFETY: The device is set up; `parent` is bound, and this is dropped before it is unbound.
+        to_result(unsafe { ffi::ib_register_device(device, name.as_char_ptr(), dma_device) })?;
+        // INVARIANT: The registration has just succeeded.
+        self.is_registered = true;
+        Ok(())
+    }
+}
+
+impl<P: Provider> Drop for Registered<'_, P> {
+    fn drop(&mut self) {
+        let device = self.device.as_ptr();
+
+        if self.is_registered {
+            // SAFETY: By the type invariant the device is registered. The core waits for verbs that
+            // run, and destroys what programs have of the device.
+            unsafe { ffi::ib_unregister_device(device) };
+        }
+
+        // SAFETY: The device is not registered, so that nobody uses its data, which by the type
+        // invariant is there.
+        unsafe {
+            Device::<P::Data<'_>>::slot(device).drop_in_place();
+            ffi::ib_dealloc_device(device);
+        }
+    }
+}

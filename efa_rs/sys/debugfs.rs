@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The driver's directory in debugfs, in which each device has one.
+//!
+//! [`kernel::debugfs`] has directories, but no place for one of a module's own that its devices find.
+//! To be replaced by such a place in the kernel crate.
+
+use kernel::{
+    debugfs::Dir,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Release, //
+        },
+        global_lock, //
+    }, //
+};
+
+global_lock! {
+    // SAFETY: `Root::new` initializes it, and `subdir` does not use it before.
+    unsafe(uninit) static ROOT: Mutex<Option<Dir>> = None;
+}
+
+/// How far [`ROOT`] is: [`UNUSED`], [`BEING_MADE`] or [`READY`].
+static PROGRESS: Atomic<u32> = Atomic::new(UNUSED);
+const UNUSED: u32 = 0;
+const BEING_MADE: u32 = 1;
+const READY: u32 = 2;
+
+/// The driver's directory; removed when dropped.
+pub(crate) struct Root(());
+
+impl Root {
+    /// Makes the directory, when the module is loaded.
+    pub(crate) fn new(name: &CStr) -> Self {
+        if PROGRESS.cmpxchg(UNUSED, BEING_MADE, Acquire).is_ok() {
+            // SAFETY: Only the first to come here does this, and nobody uses the lock before.
+            unsafe { ROOT.init() };
+            PROGRESS.store(READY, Release);
+            *ROOT.lock() = Some(Dir::new(name));
+        }
+        Self(())
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        if PROGRESS.load(Acquire) == READY {
+            *ROOT.lock() = None;
+        }
+    }
+}
+
+/// Makes a directory in that of the driver.
+pub(crate) fn subdir(name: &CStr) -> Option<Dir> {
+    if PROGRESS.load(Acquire) != READY {
+        return None;
+    }
+    ROOT.lock().as_ref().map(|root| root.subdir(name))
+}

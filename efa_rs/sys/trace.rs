@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Tracepoints, `efa:` in `perf trace` and bpftrace; `ffi/trace.h` says what they record.
+//!
+//! [`kernel::tracepoint`] calls those that C declares in the kernel's own headers. To be replaced by a
+//! way to declare them in a module.
+
+use kernel::{
+    bindings,
+    device::Device,
+    ffi::{
+        c_char,
+        c_uint, //
+    },
+    time::Delta, //
+};
+
+use crate::ffi;
+
+/// A command was given to the device.
+pub(crate) fn command_submitted(dev: &Device, opcode: &str, id: u16) {
+    let (text, length) = parts(opcode);
+    // SAFETY: The device is valid, and the text as long as given.
+    unsafe { ffi::efa_trace_command_submitted(as_raw(dev), text, length, id) }
+}
+
+/// The device has completed a command.
+pub(crate) fn command_completed(dev: &Device, opcode: &str, status: u8, latency: Delta) {
+    let (text, length) = parts(opcode);
+    let latency = latency.as_micros_ceil().max(0).unsigned_abs();
+    // SAFETY: The device is valid, and the text as long as given.
+    unsafe { ffi::efa_trace_command_completed(as_raw(dev), text, length, status, latency) }
+}
+
+/// The device has reported an asynchronous event.
+pub(crate) fn event(dev: &Device, group: u16, syndrome: u16) {
+    // SAFETY: The device is valid.
+    unsafe { ffi::efa_trace_event(as_raw(dev), group, syndrome) }
+}
+
+/// A device that is in use is reset.
+pub(crate) fn reset(dev: &Device, reason: &str) {
+    let (text, length) = parts(reason);
+    // SAFETY: The device is valid, and the text as long as given.
+    unsafe { ffi::efa_trace_reset(as_raw(dev), text, length) }
+}
+
+/// Something else is being done with a device.
+pub(crate) fn state(dev: &Device, state: &str) {
+    let (text, length) = parts(state);
+    // SAFETY: The device is valid, and the text as long as given.
+    unsafe { ffi::efa_trace_state(as_raw(dev), text, length) }
+}
+
+/// Returns a text as C functions take it, with its length.
+fn parts(text: &str) -> (*const c_char, c_uint) {
+    // CAST: These texts are names.
+    (text.as_ptr().cast(), text.len() as c_uint)
+}
+
+/// Returns the C structure behind a device.
+fn as_raw(dev: &Device) -> *mut bindings::device {
+    // CAST: `Device` is a transparent wrapper of `Opaque<bindings::device>`.
+    core::ptr::from_ref(dev).cast_mut().cast()
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Work for a device that its driver does later, in process context, and never after its unbinding.
+//!
+//! [`kernel::workqueue`] owns its items, which so can't borrow from a binding, and can't be waited
+//! for. To be replaced by it once it can do this.
+//!
+//! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
+
+use core::ptr::NonNull;
+
+use kernel::{
+    bindings,
+    ffi::c_int,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::Delta,
+    types::Opaque, //
+};
+
+use super::time::to_jiffies;
+use crate::ffi;
+
+/// What is done, and for whom.
+#[derive(Clone, Copy)]
+struct Job {
+    callback: unsafe fn(NonNull<()>),
+    target: NonNull<()>,
+}
+
+/// Leaves it to the work queue where work is done.
+const ANY_CPU: c_int = bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int;
+
+/// The work item and what it is for.
+///
+/// # Invariants
+///
+/// The work is enabled only between [`Running::new`] and [`Running::stop`]. While it is, `job` does not
+/// change, and its callback may be called with its target.
+#[pin_data]
+struct Item {
+    #[pin]
+    work: Opaque<bindings::delayed_work>,
+    job: Opaque<Option<Job>>,
+    ending: Atomic<bool>,
+}
+
+// SAFETY: A `struct delayed_work` may be used from any context; the rest is written before the work
+// is enabled, and atomic.
+unsafe impl Send for Item {}
+
+// SAFETY: A shared reference queues the work, which locks itself, and reads what is atomic or constant
+// by then.
+unsafe impl Sync for Item {}
+
+/// Asks for the work to be done. May be kept for as long as one likes.
+#[derive(Clone)]
+pub(crate) struct Waker(Arc<Item>);
+
+impl Waker {
+    /// Makes a work item that is not for anything yet.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new() -> Result<Self> {
+        let item = Arc::pin_init(
+            pin_init!(Item {
+                work <- Opaque::ffi_init(|slot: *mut bindings::delayed_work| {
+                    // SAFETY: `slot` points to memory for a `struct delayed_work`. Nobody queues it
+                    // before it is disabled.
+                    unsafe {
+                        ffi::efa_init_delayed_work(slot, Some(run));
+                        bindings::disable_delayed_work(slot);
+                    }
+                }),
+                job: Opaque::new(None),
+                ending: Atomic::new(false),
+            }),
+            GFP_KERNEL,
+        )?;
+        Ok(Self(item))
+    }
+
+    /// Has the work done now, or again if it is being done. May be called from any context.
+    pub(crate) fn wake(&self) {
+        // SAFETY: The work is initialized; the core ignores it while it is disabled. The queue is one
+        // of the kernel's own.
+        unsafe {
+            bindings::mod_delayed_work_on(
+                ANY_CPU,
+                bindings::system_dfl_long_wq,
+                self.0.work.get(),
+                0,
+            )
+        };
+    }
+
+    /// Has the work done after `delay`, unless it is to be done earlier anyway.
+    pub(crate) fn wake_after(&self, delay: Delta) {
+        let (work, delay) = (self.0.work.get(), to_jiffies(delay));
+        // SAFETY: The work is initialized, and ignored while it is disabled; the queue is one of the
+        // kernel's own.
+        unsafe {
+            bindings::queue_delayed_work_on(ANY_CPU, bindings::system_dfl_long_wq, work, delay)
+        };
+    }
+
+    /// Returns whether whoever the work is for waits for its end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.0.ending.load(Relaxed)
+    }
+}
+
+/// The work of something that is there; no more is done when this is dropped.
+pub(super) struct Running(Arc<Item>);
+
+impl Running {
+    /// Has `callback` called with `target` when the work is to be done, the first time at once.
+    ///
+    /// # Safety
+    ///
+    /// `callback` must be callable with `target`, by any task, until the value that this returns was
+    /// stopped or dropped. The work must not be running already.
+    pub(super) unsafe fn new(
+        waker: &Waker,
+        callback: unsafe fn(NonNull<()>),
+        target: NonNull<()>,
+    ) -> Self {
+        let item = waker.0.clone();
+
+        // SAFETY: The work is disabled, so that nobody reads the job.
+        unsafe { *item.job.get() = Some(Job { callback, target }) };
+        // SAFETY: The work is initialized, and was disabled once.
+        unsafe { bindings::enable_delayed_work(item.work.get()) };
+        waker.wake();
+        Self(item)
+    }
+
+    /// Ends the work: has it not done any more, and waits until it is not being done.
+    pub(super) fn stop(&self) {
+        self.0.ending.store(true, Relaxed);
+        // SAFETY: The work is initialized. Drivers are unbound by another task than that of their work.
+        unsafe { bindings::disable_delayed_work_sync(self.0.work.get()) };
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // To disable the work once more does no harm.
+        self.stop();
+    }
+}
+
+/// Called by the work queue.
+extern "C" fn run(work: *mut bindings::work_struct) {
+    // SAFETY: `work` is in the delayed work of an `Item`, which is alive: the work is enabled, so that
+    // a `Running` holds it.
+    let item = unsafe {
+        let work = kernel::container_of!(work, bindings::delayed_work, work);
+        &*kernel::container_of!(Opaque::cast_from(work), Item, work)
+    };
+
+    // SAFETY: By the type invariant the job does not change now, and may be done.
+    unsafe {
+        if let Some(job) = *item.job.get() {
+            (job.callback)(job.target);
+        }
+    }
+}

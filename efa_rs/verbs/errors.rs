@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Verbs that failed, which the counters of the device tell of.
+
+use crate::com::Counter;
+
+/// Verbs that failed.
+#[derive(Default)]
+pub(crate) struct Errors {
+    /// `alloc_pd`.
+    pub(super) alloc_pd_err: Counter,
+    /// `create_qp`.
+    pub(super) create_qp_err: Counter,
+    /// `create_cq`.
+    pub(super) create_cq_err: Counter,
+    /// `reg_user_mr`.
+    pub(super) reg_mr_err: Counter,
+    /// `alloc_ucontext`.
+    pub(super) alloc_ucontext_err: Counter,
+    /// `create_ah`.
+    pub(super) create_ah_err: Counter,
+    /// `mmap`.
+    pub(super) mmap_err: Counter,
+}

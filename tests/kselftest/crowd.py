@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Objects of every kind that come and go in any order."""
+
+import mmap
+import os
+import random
+
+from objects import (
+    BUFFER_VA,
+    CQ_WITH_COMPLETION_CHANNEL,
+    QPT_DRIVER,
+    QPT_UD,
+    AddressHandle,
+    CompletionChannel,
+    CompletionQueue,
+    IoctlMemoryRegion,
+    Mapping,
+    Memory,
+    MemoryRegion,
+    QueuePair,
+)
+from uverbs import opened
+
+# Objects that a crowd has at a time.
+AT_ONCE = 40
+
+
+class Crowd:
+    """A context that makes objects of kinds chosen by chance, and destroys any of those that it has."""
+
+    def __init__(self, function, seed, at_once=AT_ONCE, region=4 << 20):
+        self.random = random.Random(seed)
+        self.at_once = at_once
+        self.context = opened(function)
+        self.pd, _ = self.context.alloc_pd()
+        self.channel = CompletionChannel(self.context)
+        self.cq = CompletionQueue(self.context)
+        self.memory = Memory(region)
+        self.alive = []
+        self.kinds = (self.pds, self.cqs, self.channel_cqs, self.umem_cqs, self.qps, self.regions, self.ioctl_regions, self.ahs)
+
+    def pds(self):
+        handle, _ = self.context.alloc_pd()
+        return lambda: self.context.dealloc_pd(handle)
+
+    def cqs(self):
+        cq = CompletionQueue(self.context)
+        Mapping(self.context, cq.response.q_mmap_key, cq.response.q_mmap_size, mmap.PROT_READ).close()
+        return cq.destroy
+
+    def channel_cqs(self):
+        return CompletionQueue(self.context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd).destroy_by_write
+
+    def umem_cqs(self):
+        return CompletionQueue(self.context, buffer=(BUFFER_VA, 0, self.memory.address, mmap.PAGESIZE), cqe=128).destroy
+
+    def qps(self):
+        pair = QueuePair(self.context, self.pd, self.cq.handle, self.cq.handle, qp_type=self.random.choice((QPT_DRIVER, QPT_UD)))
+        if self.random.random() < 0.5:
+            pair.to_rts()
+            pair.query(1)
+        Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
+        return self.random.choice((pair.destroy, pair.destroy_by_ioctl))
+
+    def regions(self):
+        pages = self.random.choice((1, 15, 16, 512, 1024))
+        length = min(pages * mmap.PAGESIZE, self.memory.length)
+        return MemoryRegion(self.context, self.pd, self.memory.address, length).dereg
+
+    def ioctl_regions(self):
+        region = IoctlMemoryRegion(self.context, self.pd, self.memory.address, self.random.randrange(1, self.memory.length))
+        region.query()
+        region.efa_query()
+        return region.dereg_by_ioctl
+
+    def ahs(self):
+        return AddressHandle(self.context, self.pd).destroy
+
+    def run(self, objects):
+        for _ in range(objects):
+            self.step()
+
+    def step(self):
+        """Makes an object, and destroys one if there are enough."""
+        self.alive.append(self.random.choice(self.kinds)())
+        if len(self.alive) > self.at_once:
+            self.alive.pop(self.random.randrange(len(self.alive)))()
+
+    def close(self):
+        os.close(self.channel.fd)
+        self.context.close()

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Loads and removes the driver without a process for it."""
+
+import ctypes
+import os
+
+DELETE_MODULE, FINIT_MODULE = 176, 313
+
+
+def syscall(number, *arguments):
+    """Calls the kernel where Python has no function for it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def remove_module():
+    """Tries to, without force or patience."""
+    syscall(DELETE_MODULE, ctypes.c_char_p(b"efa"), os.O_NONBLOCK)
+
+
+def load_module(file, parameters=""):
+    """As insmod does."""
+    with open(file, "rb") as module:
+        syscall(FINIT_MODULE, module.fileno(), ctypes.c_char_p(parameters.encode()), 0)
