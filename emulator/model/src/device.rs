@@ -77,6 +77,7 @@ pub struct Device {
     storms: AllStorms,
     faults: Faults,
     resets: VecDeque<String>,
+    function_resets: u64,
     register_reads: u64,
     doorbells: u64,
     /// Whether programs may not know yet that a reset has ended their queues.
@@ -146,6 +147,7 @@ impl Device {
             storms: AllStorms::default(),
             faults: Faults::default(),
             resets: VecDeque::new(),
+            function_resets: 0,
             register_reads: 0,
             doorbells: 0,
             stale: false,
@@ -378,6 +380,7 @@ impl Device {
         State {
             ready: self.firmware.attributes.ready,
             resets: self.resets.iter().cloned().collect(),
+            function_resets: self.function_resets,
             fatal_error: self.fatal_error,
             plugged: self.plugged,
             dead: self.dead.is_some(),

@@ -12,6 +12,8 @@ pub struct State {
     pub ready: bool,
     /// The reasons of the last resets, oldest first.
     pub resets: Vec<String>,
+    /// Resets of the PCI function, ever: function level resets, those of the bus, and returns from D3hot.
+    pub function_resets: u64,
     /// Whether it has reported a fatal error since the last reset.
     pub fatal_error: bool,
     /// Whether it is in its slot.

@@ -42,6 +42,8 @@ pub enum TraceEvent {
     },
     /// The driver ended a reset.
     ResetEnd,
+    /// The PCI function was reset.
+    FunctionReset,
     /// The device posted an asynchronous event.
     Event {
         /// The group.
@@ -126,6 +128,7 @@ impl Display for TraceEvent {
                 }
             }
             Self::Reset { reason } => write!(f, "reset {reason}"),
+            Self::FunctionReset => f.write_str("function reset"),
             Self::ResetEnd => f.write_str("reset end"),
             Self::Event {
                 group,

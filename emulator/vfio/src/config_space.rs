@@ -362,7 +362,7 @@ mod tests {
         assert_eq!(state(&mut config, 2), (false, D3_HOT));
         assert!(!config.is_on() && !config.bus_master());
         assert_eq!(state(&mut config, D0), (true, D0));
-        assert_eq!(config.bytes[POWER_CONTROL] & 1 << 3, 0, "No_Soft_Reset");
+        assert_eq!(config.bytes[POWER_CONTROL] & (1 << 3), 0, "No_Soft_Reset");
     }
 
     #[test]

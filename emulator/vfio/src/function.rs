@@ -393,8 +393,15 @@ impl Link {
         self.forget();
     }
 
+    /// Resets the function.
+    pub(crate) fn reset(&mut self, device: &mut Device) {
+        self.trace(&TraceEvent::FunctionReset);
+        self.forget();
+        device.reset();
+    }
+
     /// What a reset of the function does, but for the device.
-    pub(crate) fn forget(&mut self) {
+    fn forget(&mut self) {
         self.config.reset();
         if let Err(error) = self.llq.clear() {
             tracing::error!(%error, "the send queues of another guest cannot be cleared");

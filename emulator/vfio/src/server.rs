@@ -179,8 +179,7 @@ impl Backend {
         let vmm = self.vmm();
         self.function.access(vmm, |device, link, _| {
             if link.config.write(offset, data) {
-                link.forget();
-                device.reset();
+                link.reset(device);
             }
         });
     }
@@ -287,10 +286,8 @@ impl ServerBackend for Backend {
     fn reset(&mut self) -> io::Result<()> {
         tracing::debug!("function reset");
         let vmm = self.vmm();
-        self.function.access(vmm, |device, link, _| {
-            link.forget();
-            device.reset();
-        });
+        self.function
+            .access(vmm, |device, link, _| link.reset(device));
         Ok(())
     }
 

@@ -537,7 +537,14 @@ fn a_function_reset_ends_all_that_the_device_does() {
     let mut found = [0xff; 6];
     guest.client.region_read(llq, 0x1000, &mut found).unwrap();
     assert_eq!(found, [0; 6]);
-    assert_eq!(machine.state().admin.in_flight, 0);
+    let state = machine.state();
+    assert_eq!((state.admin.in_flight, state.function_resets), (0, 1));
+    assert!(
+        machine
+            .trace
+            .try_iter()
+            .any(|line| line == "function reset")
+    );
 }
 
 #[test]

@@ -96,6 +96,7 @@ impl Device {
 
     /// Resets the PCI function: the device forgets all that the driver did.
     pub fn reset(&mut self) {
+        self.function_resets += 1;
         self.revive();
         self.reset = Reset::None;
     }
@@ -104,10 +105,11 @@ impl Device {
     pub fn power_on(&mut self) {
         self.plugged = true;
         self.dead = None;
+        self.forget();
+        self.reset = Reset::None;
         self.late = Late::default();
         self.firmware.resources.forget();
         self.stale = false;
-        self.reset();
     }
 
     /// Does what a dead device still does, and returns when it will do more.
