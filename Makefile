@@ -18,6 +18,7 @@ help:
 	@echo
 	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES='
 	@echo 'make module      builds efa.ko, and says where it is             DRIVER= FLAVOUR= or KVER='
+	@echo 'make sample      builds null_rdma.ko, a provider without hardware, and says where it is'
 	@echo 'make emulator    builds efa-emu, and says where it is'
 	@echo 'make dist        the source tarball, which two times has the same bytes'
 	@echo 'make deb         the Debian package efa-rs-dkms'
@@ -30,6 +31,7 @@ help:
 	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
 	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
+	@echo 'make check-sample  that provider in a guest                      FLAVOUR='
 	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR='
 	@echo 'make interop     data between guests: contents, perftest, libfabric, Open MPI    DRIVER= FLAVOUR='
 	@echo 'make soak        a million messages between four guests          DRIVER= FLAVOUR='
@@ -60,6 +62,10 @@ vm:
 module:
 	@tools/build module $(combination) $(if $(KVER),--kernel $(KVER))
 
+.PHONY: sample
+sample:
+	@tools/build $@ --flavour $(FLAVOUR)
+
 .PHONY: emulator dist deb rpm clean distclean
 emulator dist deb rpm clean distclean:
 	@tools/build $@
@@ -75,6 +81,10 @@ fuzz:
 .PHONY: kselftest stress rdma-core interop soak
 kselftest stress rdma-core interop soak:
 	@tools/check $@ $(combination)
+
+.PHONY: check-sample
+check-sample:
+	@tools/check sample --flavour $(FLAVOUR)
 
 .PHONY: check-debug
 check-debug:

@@ -66,20 +66,29 @@ def rust_module(release, *options, variant=""):
     """Builds a copy of efa_rs/, again only what has changed since the last time."""
     if not (cache.CLONE / "efa_rs" / "Kbuild").exists():
         raise Failure("efa_rs/Kbuild is missing: this clone has no Rust module to build; use --driver c or none.")
+    return build_rust("efa_rs", "rust", release, options, variant) / "efa.ko"
+
+
+def sample(release, *options, variant=""):
+    """Builds a copy of the sample, with what its links lead to, likewise."""
+    return build_rust("samples/null_rdma", "null_rdma", release, options, variant) / "null_rdma.ko"
+
+
+def build_rust(source, name, release, options, variant):
+    """Builds a module of the clone's folder SOURCE; returns the folder that it is built in."""
     flavour = toolroot.flavour_of(release)
     kit_folder = kit(release)
-    name = f"rust module {flavour}{variant}"
-    folder = cache.clone_folder("module", f"rust-{release}{variant}-{kit_folder.name}")
-    cache.require_space(0.2, "the Rust module")
+    folder = cache.clone_folder("module", f"{name}-{release}{variant}-{kit_folder.name}")
+    cache.require_space(0.2, "a Rust module")
     script = f"""
-        rsync --recursive --links --times --perms --delete --exclude-from=/efa-rs/.gitignore \
-            --exclude=bindings_generated.rs /efa-rs/efa_rs/ {BUILD}/module/ &&
+        rsync --recursive --copy-links --times --perms --delete --exclude-from=/efa-rs/.gitignore \
+            --exclude=bindings_generated.rs /efa-rs/{source}/ {BUILD}/module/ &&
         {make_module(release, "modules", *options)}
     """
-    with cache.lock(folder.name), steps.step(name) as log:
+    with cache.lock(folder.name), steps.step(f"{name} module {flavour}{variant}") as log:
         binds = [(kit_folder, KITS, "ro"), (folder, BUILD, "rw")]
-        steps.run(in_toolroot(["sh", "-c", script], binds), log, "Building the Rust module")
-    return folder / "module" / "efa.ko"
+        steps.run(in_toolroot(["sh", "-c", script], binds), log, f"Building the {name} module")
+    return folder / "module"
 
 
 def c_module(release):

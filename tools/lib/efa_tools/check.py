@@ -14,6 +14,7 @@ def lint():
         ("laws", suite.project_laws),
         ("rustfmt", suite.rustfmt),
         ("clippy of the emulator", suite.clippy_emulator),
+        ("clippy of the sample", suite.clippy_sample),
         *(clippy_module(flavour) for flavour in (toolroot.FLAVOURS[0], *toolroot.NEXT)),
     ]
 
@@ -41,6 +42,10 @@ def rdma_core(drivers, flavour):
 
 def interop(driver, flavour, short):
     return f"interop {driver} {flavour}{' short' * short}", lambda: suite.interop(driver, flavour, short)
+
+
+def sample(flavour):
+    return f"sample {flavour}", lambda: suite.sample(flavour)
 
 
 def power_off(driver, flavour):
@@ -81,7 +86,7 @@ def everything(longer=False):
     """
     cloud, stock = toolroot.FLAVOURS
     following = toolroot.NEXT if longer else ()
-    laws, rustfmt, clippy_emulator, clippy_cloud, *clippy_following = lint()
+    laws, rustfmt, clippy_emulator, clippy_sample, clippy_cloud, *clippy_following = lint()
     combinations = [(driver, flavour) for flavour in (cloud, stock) for driver in ("rust", "c")]
     return [
         module("rust", cloud),
@@ -96,6 +101,7 @@ def everything(longer=False):
         rustfmt,
         clippy_cloud,
         clippy_emulator,
+        clippy_sample,
         module("c", cloud),
         module("c", stock),
         ("tests of the tools", suite.test_tools),
@@ -110,6 +116,7 @@ def everything(longer=False):
         *(interop("rust", flavour, short=True) for flavour in following),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
+        sample(cloud),
         abi_diff(cloud),
     ]
 

@@ -91,6 +91,9 @@ def build_command():
     command = commands.add_parser("module", help="efa.ko")
     add_combination(command, ("rust", "c"))
     command.add_argument("--kernel", metavar="RELEASE", help="a kernel of the toolroot, in place of --flavour")
+    command = commands.add_parser("sample", help="null_rdma.ko, the provider of samples/null_rdma")
+    flavours = toolroot.all_flavours()
+    command.add_argument("--flavour", choices=flavours, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     commands.add_parser("dist", help="the source tarball")
     commands.add_parser("deb", help="the Debian package efa-rs-dkms")
     commands.add_parser("rpm", help="the RPM efa-rs-dkms")
@@ -104,6 +107,8 @@ def build_command():
             print(build.emulator())
         case "module":
             print(build.module(arguments.driver, arguments.kernel or toolroot.kernel(arguments.flavour)))
+        case "sample":
+            print(build.sample(toolroot.kernel(arguments.flavour)))
         case "dist" | "deb" | "rpm" as what:
             print(getattr(package, what)())
         case "clean":
@@ -139,6 +144,8 @@ def check_command():
         add_combination(command, ("rust", "c"))
         if name == "interop":
             command.add_argument("--short", action="store_true", help="only what is part of check")
+    command = suites.add_parser("sample", help="the provider of samples/null_rdma, in a guest")
+    command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
     command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     text = "the package on machines with systemd: install, kernel upgrades, removal, failures"
@@ -180,6 +187,8 @@ def check_command():
             jobs = [("install", lambda: install.run(arguments.scenarios))]
         case "power-off":
             jobs = [check.power_off(arguments.driver, arguments.flavour)]
+        case "sample":
+            jobs = [check.sample(arguments.flavour)]
         case "interop":
             jobs = [check.interop(arguments.driver, arguments.flavour, arguments.short)]
         case "rdma-core":

@@ -92,7 +92,7 @@ def dist():
     when = int(git("log", "-1", "--format=%ct"))
     if git("status", "--porcelain"):
         steps.note("the clone has changes that are not committed: the tarball has them, too")
-    contents = {name: (cache.CLONE / name) for name in laws.files() if not name.startswith("rpm/")}
+    contents = {name: (cache.CLONE / name) for name in laws.files(links=True) if not name.startswith("rpm/")}
     contents |= generated()
     with steps.step("source tarball"):
         buffer = io.BytesIO()

@@ -49,10 +49,18 @@ def rustfmt():
     return attempt("rustfmt", action)
 
 
+CLIPPY = ("CLIPPY=1", "W=e", "CLIPPY_CONF_DIR=/efa-rs")
+
+
 def clippy_module(flavour):
     """The module has no warning of the compiler or of clippy with the kernel's lints."""
-    options = ("CLIPPY=1", "W=e", "CLIPPY_CONF_DIR=/efa-rs")
-    return attempt(f"clippy of the module {flavour}", lambda: build.rust_module(toolroot.kernel(flavour), *options, variant="-clippy"))
+    return attempt(f"clippy of the module {flavour}", lambda: build.rust_module(toolroot.kernel(flavour), *CLIPPY, variant="-clippy"))
+
+
+def clippy_sample():
+    """Nor has the sample, with what it takes of the module."""
+    release = toolroot.kernel(toolroot.FLAVOURS[0])
+    return attempt("clippy of the sample", lambda: build.sample(release, *CLIPPY, variant="-clippy"))
 
 
 def clippy_emulator():
@@ -159,6 +167,15 @@ def bounce(driver, flavour):
     name = f"kselftest {driver} {flavour} swiotlb=force"
     command = "/efa-rs/tests/kselftest/run.sh bounce.py dmesg.sh"
     tally, _ = in_guest(name, command, driver, flavour, timeout=300, append="swiotlb=force")
+    return tally
+
+
+def sample(flavour):
+    """The provider of samples/null_rdma, in a guest with no other."""
+    module = build.sample(toolroot.kernel(flavour))
+    command = f"/efa-rs/tests/samples/null_rdma.py /share/{module.name}"
+    options = {"driver": "none", "devices": [], "share": module.parent, "timeout": 120}
+    tally, _ = in_guest(f"sample {flavour}", command, flavour=flavour, **options)
     return tally
 
 

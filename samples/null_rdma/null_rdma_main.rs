@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A provider of an RDMA device that is not there: the least that a driver has to write on top of
+//! `rdma/`.
+//!
+//! It answers queries, lets programs open the device, and gives them protection domains with numbers.
+//! As the device has no bus, it is below one of the faux bus, whose resources keep it registered.
+
+#![deny(unsafe_code)]
+
+#[allow(dead_code, unsafe_code, reason = "as ../../efa_rs")]
+mod ffi;
+#[allow(dead_code, unsafe_code, unused_imports, reason = "as ../../efa_rs")]
+mod rdma;
+#[allow(dead_code, unsafe_code, reason = "as ../../efa_rs")]
+mod sys;
+
+use kernel::{
+    faux,
+    prelude::*,
+    str::CString,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    }, //
+};
+
+use crate::{
+    rdma::{
+        Absent,
+        Device,
+        DeviceAttr,
+        DriverId,
+        Gid,
+        NodeInfo,
+        PortAttr,
+        PortPhysState,
+        PortSpeed,
+        PortState,
+        PortWidth,
+        Udata, //
+    },
+    sys::attach::Attachment,
+};
+
+module! {
+    type: NullRdma,
+    name: "null_rdma",
+    authors: ["The efa-rs authors"],
+    description: "RDMA device without hardware",
+    license: "Dual BSD/GPL",
+}
+
+/// How many protection domains there can be.
+const MAX_PD: u32 = 4;
+
+/// GUID of the node, in the order of the network.
+const NODE_GUID: u64 = 0x0200_0000_0000_0001_u64.to_be();
+
+/// Largest payload of a packet in bytes.
+const MTU: u32 = 4096;
+
+/// The module: the faux device, at whose end the RDMA device goes.
+struct NullRdma {
+    _device: faux::Registration,
+}
+
+impl kernel::Module for NullRdma {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        if !rdma::layouts_agree() {
+            pr_err!("The module was built with bindings that differ from the kernel's headers; rebuild it\n");
+            return Err(ENOEXEC);
+        }
+
+        let device = faux::Registration::new(c"null_rdma", None)?;
+        let info = NodeInfo {
+            node_guid: NODE_GUID,
+            num_comp_vectors: 1,
+            has_port_counters: false,
+        };
+        let parent = Attachment::of_static(device.as_ref().as_ref());
+        let numbers = Numbers(Atomic::new(0));
+        rdma::Registration::<Null>::new(parent, c"null%d", info, Ok(numbers))?.leave();
+        Ok(Self { _device: device })
+    }
+}
+
+/// The numbers of protection domains that are in use, each a bit.
+struct Numbers(Atomic<u32>);
+
+impl Numbers {
+    /// Takes the least number that is free.
+    fn take(&self) -> Option<u32> {
+        let mut used = self.0.load(Relaxed);
+        loop {
+            let number = used.trailing_ones();
+            if number >= MAX_PD {
+                return None;
+            }
+            match self.0.cmpxchg(used, used | 1 << number, Relaxed) {
+                Ok(_) => return Some(number),
+                Err(now) => used = now,
+            }
+        }
+    }
+
+    /// Gives a number back.
+    fn give_back(&self, number: u32) {
+        let mut used = self.0.load(Relaxed);
+        while let Err(now) = self.0.cmpxchg(used, used & !(1 << number), Relaxed) {
+            used = now;
+        }
+    }
+}
+
+/// The provider.
+struct Null;
+
+#[vtable]
+impl rdma::Provider for Null {
+    const DRIVER_ID: DriverId = DriverId::UNKNOWN;
+    const UVERBS_ABI_VERSION: u32 = 1;
+
+    type Data<'a> = Numbers;
+    type Ucontext<'a> = Ucontext;
+    type Pd<'a> = Pd;
+    type Ah<'a> = Absent;
+    type Cq<'a> = Absent;
+    type Qp<'a> = Absent;
+    type Mr<'a> = Absent;
+
+    fn firmware_version<'a>(_device: &Device<Numbers>) -> Result<CString> {
+        CString::try_from_fmt(fmt!("none"))
+    }
+
+    fn query_device<'a>(_device: &Device<Numbers>, udata: &Udata<'_>) -> Result<DeviceAttr> {
+        udata.expect_no_input()?;
+        Ok(DeviceAttr {
+            max_pd: MAX_PD,
+            ..DeviceAttr::default()
+        })
+    }
+
+    fn query_port<'a>(_device: &Device<Numbers>, _port: u32) -> Result<PortAttr> {
+        Ok(PortAttr {
+            state: PortState::Active,
+            phys_state: PortPhysState::LinkUp,
+            max_mtu: MTU,
+            active_mtu: MTU,
+            max_msg_sz: MTU,
+            gid_tbl_len: 1,
+            pkey_tbl_len: 0,
+            lmc: 0,
+            max_vl_num: 1,
+            active_width: PortWidth::X1,
+            active_speed: PortSpeed::Sdr,
+        })
+    }
+
+    fn query_gid<'a>(_device: &Device<Numbers>, _port: u32, index: u32) -> Result<Gid> {
+        if index != 0 {
+            return Err(EINVAL);
+        }
+        Ok((0xfe80_u128 << 112 | 1).to_be_bytes())
+    }
+}
+
+/// A context, of which there is nothing to know.
+struct Ucontext;
+
+#[vtable]
+impl rdma::Ucontext<Numbers> for Ucontext {
+    fn alloc(_device: &Device<Numbers>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+        Ok(Self)
+    }
+}
+
+/// A protection domain: its number.
+struct Pd(u32);
+
+#[vtable]
+impl rdma::ProtectionDomain<Numbers> for Pd {
+    fn alloc(device: &Device<Numbers>, udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+        udata.expect_no_input()?;
+        let number = device.data().take().ok_or(ENOMEM)?;
+        let told = udata.respond(&number.to_ne_bytes());
+        told.inspect_err(|_| device.data().give_back(number))?;
+        Ok(Self(number))
+    }
+
+    fn dealloc(&self, device: &Device<Numbers>) -> Result {
+        device.data().give_back(self.0);
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The provider of samples/null_rdma, whose module the argument names: what programs see of it, and how it goes."""
+
+import json
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
+
+from selftest import Failed, Suite, equal, result_of, wait_until  # noqa: E402
+from uverbs import QUERY_DEVICE_LIMITS, QUERY_DEVICE_SIZE, Context  # noqa: E402
+
+MODULE = sys.argv[1]
+PARENT = Path("/sys/devices/faux/null_rdma")
+LOADED = Path("/sys/module/null_rdma")
+MAX_PD = 4
+DEVICE_FATAL = 8
+# How long the module may take to go, whoever uses its device.
+SECONDS = 1
+
+suite = Suite()
+
+
+def run(*command):
+    """Runs a program; returns its output."""
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise Failed(f"{' '.join(command)}: exit status {result.returncode}: {result.stderr.strip()}")
+    return result.stdout
+
+
+def before():
+    run("insmod", MODULE)
+    run("udevadm", "settle")
+
+
+def after():
+    if LOADED.exists():
+        run("rmmod", "null_rdma")
+    equal(PARENT.exists(), False, "whether the faux device is there")
+
+
+def opened():
+    """Its device, open and usable."""
+    (name,) = os.listdir(PARENT / "infiniband_verbs")
+    wait_until(lambda: os.path.exists(f"/dev/infiniband/{name}"), name)
+    context = Context(f"/dev/infiniband/{name}")
+    context.get_context(request=b"", out_size=0)
+    return context
+
+
+@suite.case("rdma dev shows it", needs_emulator=False)
+def shown():
+    (name,) = os.listdir(PARENT / "infiniband")
+    (device,) = [device for device in json.loads(run("rdma", "-j", "dev")) if device["ifname"] == name]
+    equal((device["node_guid"], device["fw"]), ("0200:0000:0000:0001", "none"), "GUID and firmware")
+    (link,) = [link for link in json.loads(run("rdma", "-j", "link")) if link["ifname"] == name]
+    equal((link["port"], link["state"], link["physical_state"]), (1, "ACTIVE", "LINK_UP"), "link")
+    equal((PARENT / "infiniband" / name / "ports/1/gids/0").read_text(), "fe80:0000:0000:0000:0000:0000:0000:0001\n", "GID")
+
+
+@suite.case("it answers queries", needs_emulator=False)
+def queries():
+    with opened() as context:
+        response = context.extended(1, bytes(8), QUERY_DEVICE_SIZE)
+        limits = QUERY_DEVICE_LIMITS.unpack_from(response)
+        # max_pd, and ports.
+        equal((limits[16], limits[39]), (MAX_PD, 1), "limits")
+        # max_msg_sz, gid_tbl_len, pkey_tbl_len.
+        port = struct.unpack_from("<IIIIIH", context.query_port(1))
+        equal((port[1], port[4], port[5]), (4096, 1, 0), "port")
+
+
+@suite.case("protection domains have numbers", needs_emulator=False)
+def domains():
+    with opened() as context, opened() as other:
+        allocated = [context.alloc_pd(out_size=4) for _ in range(MAX_PD)]
+        equal([struct.unpack("<I", number)[0] for _, number in allocated], list(range(MAX_PD)), "numbers")
+        equal(result_of(other.alloc_pd), "ENOMEM", "one more")
+        context.dealloc_pd(allocated[1][0])
+        equal(struct.unpack("<I", other.alloc_pd(out_size=4)[1])[0], 1, "number of the next")
+    # Whoever closes the device gives all of it back.
+    with opened() as context:
+        equal(len([context.alloc_pd() for _ in range(MAX_PD)]), MAX_PD, "protection domains")
+
+
+@suite.case("what it has not is not supported", "EOPNOTSUPP", needs_emulator=False)
+def absent():
+    with opened() as context:
+        create_cq = 18
+        return result_of(context.command, create_cq, struct.pack("<QIIiI", 0, 16, 0, -1, 0), 16)
+
+
+@suite.case("its module goes under a program that has it open", needs_emulator=False)
+def unloaded():
+    context = opened()
+    handle, _ = context.alloc_pd()
+    start = time.monotonic()
+    run("rmmod", "null_rdma")
+    elapsed = time.monotonic() - start
+    equal(elapsed < SECONDS, True, f"whether {elapsed:.2f} s are less than {SECONDS} s")
+    equal(os.path.exists(LOADED), False, "whether the module is loaded")
+
+    equal(bool(select.select([context.async_fd], [], [], 0)[0]), True, "whether there is an event")
+    equal(struct.unpack("<QII", os.read(context.async_fd, 16))[1], DEVICE_FATAL, "event")
+    for what in (context.alloc_pd, lambda: context.query_port(1)):
+        equal(result_of(what), "EIO", "a call")
+    # It is gone, which is what was asked for.
+    equal(result_of(context.dealloc_pd, handle), "ok", "dealloc_pd")
+    context.close()
+
+
+@suite.case("it comes and goes", needs_emulator=False)
+def rounds():
+    for _ in range(5):
+        context = opened()
+        context.alloc_pd()
+        run("rmmod", "null_rdma")
+        run("insmod", MODULE)
+        run("udevadm", "settle")
+        context.close()
+
+
+suite.run(before, after)

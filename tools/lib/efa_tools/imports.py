@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Which files of a Rust crate name which others: by `use`, and by paths that are written out where they are used.
+
+What the compiler alone knows is not seen: methods, what macros make of their arguments, and names of a glob import.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+COMMENT_OR_TEXT = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|\bb?r(?P<hashes>\#*)".*?"(?P=hashes)|\b[bc]?"(?:\\.|[^"\\])*"|"(?:\\.|[^"\\])*"|'(?:\\.[^']*|[^'\\])'""",
+    re.DOTALL,
+)
+USE = re.compile(r"(?P<public>\bpub(?:\s*\([^)]*\))?\s+)?\buse\s+(?P<tree>[^;<>]+);")
+MODULE = re.compile(r"(?:\bpub(?:\s*\([^)]*\))?\s+)?\bmod\s+\w+\s*;")
+PATH = re.compile(r"(?<![\w:.$])[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)+")
+TOKEN = re.compile(r"::|[{},*]|\bas\b|\w+")
+
+
+@dataclass(frozen=True)
+class Import:
+    """What FILE names in LINE: PATH from the crate's root on, which TARGET, a file, defines."""
+
+    file: str
+    line: int
+    path: tuple
+    target: str
+
+
+def without(pattern, text):
+    """TEXT with spaces where PATTERN matches, so that places stay what they were."""
+    return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def leaves(tree):
+    """The paths of a use tree, each with the name that it has from then on."""
+    tokens = TOKEN.findall(tree)
+    position = 0
+
+    def parse(prefix):
+        nonlocal position
+        path = prefix
+        while position < len(tokens) and tokens[position] not in ("}", ","):
+            token = tokens[position]
+            position += 1
+            if token == "{":
+                while tokens[position] != "}":
+                    yield from parse(path)
+                    if tokens[position] == ",":
+                        position += 1
+                position += 1
+                return
+            if token == "as":
+                yield path, tokens[position]
+                position += 1
+                return
+            if token == "self" and path:
+                yield path, path[-1]
+                return
+            if token != "::":
+                path += (token,)
+        yield path, path[-1]
+
+    yield from parse(())
+
+
+class Crate:
+    """A crate: the text of its files by name. ROOT is the file of the crate itself."""
+
+    def __init__(self, root, texts):
+        self.root = root
+        self.folder = PurePosixPath(root).parent
+        self.texts = {name: without(COMMENT_OR_TEXT, text) for name, text in texts.items()}
+        self.files = {self.module(name): name for name in texts}
+        # What modules make of others' names: {module: {name: path}}.
+        self.exports = {module: {} for module in self.files}
+        for name in texts:
+            for _, public, path, alias in self.uses(name):
+                if public:
+                    self.exports[self.module(name)][alias] = path
+
+    def module(self, name):
+        """The path of a file's module."""
+        if name == self.root:
+            return ()
+        parts = PurePosixPath(name).relative_to(self.folder).with_suffix("").parts
+        return parts[:-1] if parts[-1] == "mod" else parts
+
+    def absolute(self, module, path, names=None):
+        """A path from the root on, or nothing if it leads out of the crate. NAMES are those that the file has imported."""
+        here, path = module, list(path)
+        if path[0] == "crate":
+            return tuple(path[1:])
+        if path[0] in ("self", "super"):
+            while path and path[0] in ("self", "super"):
+                here = here[:-1] if path.pop(0) == "super" else here
+            return here + tuple(path)
+        if names and path[0] in names:
+            return names[path[0]] + tuple(path[1:])
+        if module + (path[0],) in self.files:
+            return module + tuple(path)
+        return None
+
+    def uses(self, name):
+        """What a file imports: the position, whether for others as well, the path, and the name that it has from then on."""
+        module = self.module(name)
+        for match in USE.finditer(self.texts[name]):
+            for path, alias in leaves(match["tree"]):
+                if (full := self.absolute(module, path)) is not None:
+                    yield match.start(), bool(match["public"]), full, alias
+
+    def resolve(self, path):
+        """The module that defines what a path names, and whether the path is a module; nothing if no file does."""
+        module = ()
+        for index, name in enumerate(path):
+            if module + (name,) in self.files:
+                module += (name,)
+                continue
+            target = self.exports[module].get(name)
+            if target is not None and target != path[: index + 1]:
+                return self.resolve(target + path[index + 1 :])
+            # The root has no names of its own but those that macros make.
+            return (module, False) if module else None
+        return module, True
+
+    def imports(self):
+        """All that files name of others."""
+        found = set()
+        for name, text in self.texts.items():
+            found |= set(self.imports_of(name, text))
+        return sorted(found, key=lambda item: (item.file, item.line, item.path))
+
+    def imports_of(self, name, text):
+        module = self.module(name)
+        body = without(USE, without(MODULE, text))
+        names = {}
+        for start, public, path, alias in self.uses(name):
+            names[alias] = path
+            # A name that is only passed on is nothing that this file depends on.
+            if not public or re.search(rf"\b{alias}\b", body):
+                yield from self.named(name, text, start, path)
+        for match in PATH.finditer(body):
+            path = self.absolute(module, re.split(r"\s*::\s*", match[0]), names)
+            if path is not None:
+                yield from self.named(name, body, match.start(), path)
+
+    def named(self, name, text, start, path):
+        resolved = self.resolve(path)
+        # The name of a module says nothing yet: what is used of it does.
+        if resolved and not resolved[1] and self.files[resolved[0]] != name:
+            yield Import(name, text.count("\n", 0, start) + 1, path, self.files[resolved[0]])
+
+
+def circles(edges):
+    """The shortest circle through each file that is in one, each circle once. EDGES are pairs."""
+    following = {}
+    for source, target in edges:
+        following.setdefault(source, set()).add(target)
+    found = {}
+    for start in sorted(following):
+        paths = [[start]]
+        seen = set()
+        while paths:
+            path = paths.pop(0)
+            ahead = sorted(following.get(path[-1], ()))
+            if start in ahead:
+                found.setdefault(frozenset(path), path)
+                break
+            for target in ahead:
+                if target not in seen:
+                    seen.add(target)
+                    paths.append([*path, target])
+    return list(found.values())
