@@ -21,8 +21,11 @@ def write(s, data, context=None):
 
 
 def plain(s, number, body, in_words=None, out_words=ROOM // 4, response=None):
-    """A command with a header that may lie."""
-    buffer = Buffer(ROOM)
+    """A command with a header that may lie.
+
+    What the header says there is room for is there: the kernel zeroes all that it doesn't fill.
+    """
+    buffer = Buffer(max(ROOM, 4 * out_words))
     body = struct.pack("<Q", buffer.address if response is None else response) + body
     in_words = (8 + len(body)) // 4 if in_words is None else in_words
     return attempt(lambda: write(s, struct.pack("<IHH", number, in_words, out_words) + body) and None)
