@@ -40,7 +40,7 @@ class Buffer:
     def __init__(self, size, fill=0xFF, accessible=None):
         """`accessible` is how many of the bytes can be written; all if it is absent."""
         self.size = size
-        self.memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+        self.memory = mmap.mmap(-1, max(size, mmap.PAGESIZE) + mmap.PAGESIZE)
         self.start = 0
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         if accessible is not None:
