@@ -25,7 +25,7 @@ bits! {
     /// Form of a memory region.
     pub struct RegMrFlags(u8) {
         /// Size of each page, as a power of two.
-        4:0 phys_page_size_shift => u8,
+        5:0 phys_page_size_shift => u8,
         /// The region is bus addresses, without a translation; its one page is not looked at.
         7:7 mem_addr_phy_mode_en => bool,
     }
