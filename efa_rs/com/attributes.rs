@@ -31,11 +31,18 @@ const MIN_ADMIN_API_VERSION: u32 = 1;
 /// The link speed of a device that does not say, in Gbit/s. The value that Linux's C driver uses.
 const DEFAULT_LINK_SPEED_GBPS: u16 = 100;
 
-/// What the device can do.
+/// The page sizes that a memory region can have at all, each its own bit: no page of a host is smaller
+/// than 4 KiB, and the command has room for any larger power of two.
+const PAGE_SIZES: u64 = !0 << 12;
+
+/// What the device can do, as far as the driver can make use of it.
 pub(crate) struct Attributes {
-    /// The device as a whole. [`DeviceAttr::max_link_speed_gbps`] is never 0.
+    /// The device as a whole. [`DeviceAttr::max_link_speed_gbps`] is never 0, and
+    /// [`DeviceAttr::page_size_cap`] has at least one bit, none below that of 4 KiB.
     pub(crate) device: DeviceAttr,
-    /// Limits of queues and of what they refer to.
+    /// Limits of queues and of what they refer to. [`QueueAttr1::max_cq_depth`] and
+    /// [`QueueAttr1::inline_buf_size`] are less than 2^16, as the command and userspace have 16 bits
+    /// for them.
     pub(crate) queues: QueueAttr1,
     /// Bytes of inline data in the longest send work request.
     pub(crate) inline_buf_size_ex: u16,
@@ -52,7 +59,7 @@ impl Attributes {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the device's interface is too old.
+    /// - [`EINVAL`] if the device's interface is too old, or if no memory region is possible.
     /// - [`EOPNOTSUPP`] if it lacks a feature that every device has.
     /// - Those of the admin command.
     pub(super) fn read(admin: &AdminQueue<'_>) -> Result<Self> {
@@ -68,14 +75,24 @@ impl Attributes {
         if device.max_link_speed_gbps == 0 {
             device.max_link_speed_gbps = DEFAULT_LINK_SPEED_GBPS;
         }
+        device.page_size_cap &= PAGE_SIZES;
+        if device.page_size_cap == 0 {
+            dev_err!(
+                admin.dev(),
+                "The device has no page size for memory regions of 4 KiB or more\n"
+            );
+            return Err(EINVAL);
+        }
 
         require(admin, &device, FeatureId::QueueAttr1)?;
-        let queues: QueueAttr1 = admin.get_feature()?;
+        let mut queues: QueueAttr1 = admin.get_feature()?;
+        queues.max_cq_depth = queues.max_cq_depth.min(u16::MAX.into());
+        queues.inline_buf_size = queues.inline_buf_size.min(u16::MAX.into());
 
         let inline_buf_size_ex = if supports(&device, FeatureId::QueueAttr2) {
             admin.get_feature::<QueueAttr2>()?.inline_buf_size_ex
         } else {
-            // CAST: What userspace is told has 16 bits.
+            // CAST: At most `u16::MAX`, see above.
             queues.inline_buf_size as u16
         };
 

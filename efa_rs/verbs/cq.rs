@@ -223,7 +223,7 @@ impl<'a> Cq<'a> {
                 cq_entry_size_words: (command.cq_entry_size / 4) as u8,
                 set_src_addr: command.flags.with_sgid,
             },
-            // CAST: The device has 16 bits for it, which its own limit respects.
+            // CAST: At most `max_cq_depth`, which has 16 bits, see `Attributes`.
             sub_cq_depth: attr.cqe as u16,
             eqn: target.map_or(0, |target| target.eqn),
             base_address: ring.dma_address(),

@@ -86,10 +86,10 @@ impl<'a> Mr<'a> {
     ///
     /// - `EOPNOTSUPP` if it is to be used in a way that is not supported, or if none of the device's
     ///   page sizes fits.
-    /// - [`ENOMEM`] if there is no memory.
+    /// - [`ENOMEM`] if there is no memory, or if it has more pages than the device can have in a region.
     /// - Those of pinning memory, of the admin command and of [`Udata`].
     fn register(efa: &Efa<'a>, pd: &Pd, attr: &MrInitAttr<'a>, udata: &Udata<'_>) -> Result<Self> {
-        let device = &efa.attributes().device;
+        let (device, queues) = (&efa.attributes().device, &efa.attributes().queues);
 
         if attr.has_dmah {
             return Err(eopnotsupp());
@@ -112,6 +112,9 @@ impl<'a> Mr<'a> {
             .divide(device.page_size_cap, attr.iova)
             .ok_or_else(eopnotsupp)?;
         let (page_size, count) = (addresses.page_size(), addresses.count());
+        if count > queues.max_mr_pages as usize {
+            return Err(ENOMEM);
+        }
         let dev = efa.session.controller().dev();
         let pages = Pages::new(dev, count, |pages| addresses.fill(pages))?;
 

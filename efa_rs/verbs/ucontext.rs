@@ -66,7 +66,7 @@ impl Ucontext {
                 create_ah: true,
             },
             sub_cqs_per_cq: queues.sub_cqs_per_cq,
-            // CAST: The interface with userspace has 16 bits for it.
+            // CAST: At most `u16::MAX`, see `Attributes`.
             inline_buf_size: queues.inline_buf_size as u16,
             max_llq_size: queues.max_llq_size,
             max_tx_batch: queues.max_tx_batch,
