@@ -13,7 +13,7 @@ use kernel::{
         Bound,
         Device, //
     },
-    fmt, new_spinlock_irq,
+    fmt, new_mutex, new_spinlock_irq,
     prelude::*,
     sync::{
         atomic::{
@@ -25,6 +25,7 @@ use kernel::{
             Read, //
         },
         Arc,
+        Mutex,
         SpinLockIrq, //
     },
     time::{
@@ -136,6 +137,10 @@ pub(crate) struct AdminQueue<'bound> {
     /// Signalled when the command in the slot of the same number is complete.
     #[pin]
     completed: [Completion; DEPTH as usize],
+    /// The numbers of the completion queues that there are, each a bit.
+    // No `BitmapVec`, which takes twice the code.
+    #[pin]
+    cqs: Mutex<KBox<[u64; 1 << u16::BITS >> 6]>>,
 }
 
 /// What submitters and the interrupt handler share.
@@ -220,6 +225,8 @@ impl<'bound> AdminQueue<'bound> {
         let submissions = ring()?;
         let completions = ring()?;
 
+        let cqs = KBox::init(pin_init::init_zeroed(), GFP_KERNEL)?;
+
         let completion_timeout_ms = match u32::from(caps.admin_cmd_timeout) {
             0 => COMPLETION_TIMEOUT_MS,
             units => units * COMPLETION_TIMEOUT_UNIT_MS,
@@ -256,6 +263,7 @@ impl<'bound> AdminQueue<'bound> {
                     "efa_admin_queue"
                 ),
                 completed <- pin_init::pin_init_array_from_fn(|_| Completion::new()),
+                cqs <- new_mutex!(cqs),
             }),
             GFP_KERNEL,
         )
@@ -306,6 +314,32 @@ impl<'bound> AdminQueue<'bound> {
                 u32::from(millis).clamp(MIN_COMPLETION_TIMEOUT_MS, MAX_COMPLETION_TIMEOUT_MS);
             self.completion_timeout_ms.store(millis, Relaxed);
         }
+    }
+
+    /// Says that the device has told something that can't be, and returns the error for that.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn distrust(&self, what: &str, value: u32) -> CommandError {
+        self.complain(fmt!("The device tells {} ({})", what, value));
+        CommandError::Nonsense
+    }
+
+    /// Returns whether there is a completion queue with this number, and takes note of whether there is
+    /// one from now on.
+    #[inline(never)]
+    pub(super) fn has_cq(&self, number: u16, from_now_on: bool) -> bool {
+        let (index, bit) = (number / 64, 1u64 << (number % 64));
+        let mut cqs = self.cqs.lock();
+
+        let Some(word) = cqs.get_mut(usize::from(index)) else {
+            return true;
+        };
+        let has = *word & bit != 0;
+        *word &= !bit;
+        if from_now_on {
+            *word |= bit;
+        }
+        has
     }
 
     /// Logs an error, unless there were too many: the device and programs can provoke them.

@@ -103,13 +103,21 @@ impl AdminQueue<'_> {
         self.execute(&DestroyAh { ah, pd }).map(|_| ())
     }
 
-    /// Creates a completion queue.
+    /// Creates a completion queue, whose number no other one has.
     pub(crate) fn create_cq(&self, command: &CreateCq) -> Result<CreateCqResponse, CommandError> {
-        self.execute(command)
+        let created = self.execute(command)?;
+        if self.has_cq(created.cq_idx, true) {
+            // It can't be destroyed, as that would destroy the other one.
+            let number = created.cq_idx.into();
+            return Err(self.distrust("the number of a completion queue for another one", number));
+        }
+        Ok(created)
     }
 
     /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&self, cq_idx: u16) -> Result<(), CommandError> {
+        // First, as the device may give the number to the next one after that.
+        self.has_cq(cq_idx, false);
         self.execute(&DestroyCq { cq_idx }).map(|_| ())
     }
 

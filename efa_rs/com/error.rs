@@ -8,7 +8,7 @@ use crate::{hw::admin::Status, sys::errno::eopnotsupp};
 
 /// Why an admin command failed.
 ///
-/// Outside of `com` each becomes the errno that Linux's C driver gives for it.
+/// Outside of `com` each becomes an errno, for statuses the one that Linux's C driver gives.
 #[derive(Clone, Copy)]
 pub(crate) enum CommandError {
     /// The device completed the command with this status, one of [`Status`] unless it is faulty.
@@ -21,6 +21,8 @@ pub(crate) enum CommandError {
     Closed,
     /// The queue was closed while the device had the command.
     Abandoned,
+    /// The device completed the command with what can't be.
+    Nonsense,
 }
 
 impl CommandError {
@@ -31,7 +33,7 @@ impl CommandError {
 
     /// Returns whether the device may use memory that the command was to tell it of.
     pub(crate) fn device_may_use_memory(self) -> bool {
-        matches!(self, Self::Timeout | Self::Abandoned)
+        matches!(self, Self::Timeout | Self::Abandoned | Self::Nonsense)
     }
 }
 
@@ -47,7 +49,7 @@ impl From<CommandError> for Error {
                 _ => EINVAL,
             },
             CommandError::Timeout | CommandError::NoSlot => ETIME,
-            CommandError::Closed | CommandError::Abandoned => EIO,
+            CommandError::Closed | CommandError::Abandoned | CommandError::Nonsense => EIO,
         }
     }
 }

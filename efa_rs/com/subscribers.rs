@@ -39,27 +39,27 @@ impl Subscribers {
         )
     }
 
-    /// Has `handler` told of completions in the queue with number `cqn`.
+    /// Has `handler` told of completions in the queue with number `cqn`, and nobody else: who was told
+    /// of them before is a queue that is being destroyed.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    /// - [`EINVAL`] if there is a handler for this number.
     pub(crate) fn subscribe(
         self: &Arc<Self>,
         cqn: u16,
         handler: Arc<dyn CompletionHandler>,
     ) -> Result<Subscription> {
+        let place = place_of(&handler);
         let node = RBTreeNode::new(cqn, handler, GFP_KERNEL)?;
 
-        let mut handlers = self.handlers.lock();
-        if handlers.get(&cqn).is_some() {
-            return Err(EINVAL);
-        }
-        handlers.insert(node);
+        // Who was told before is dropped with no lock held.
+        let before = self.handlers.lock().insert(node);
+        drop(before);
         Ok(Subscription {
             subscribers: self.clone(),
             cqn,
+            place,
         })
     }
 
@@ -78,12 +78,26 @@ impl Subscribers {
 pub(crate) struct Subscription {
     subscribers: Arc<Subscribers>,
     cqn: u16,
+    /// Where the handler is: another queue may get the number before this is dropped.
+    place: usize,
+}
+
+/// Returns where a handler is in memory.
+fn place_of(handler: &Arc<dyn CompletionHandler>) -> usize {
+    Arc::as_ptr(handler).cast::<()>().addr()
 }
 
 impl Drop for Subscription {
     fn drop(&mut self) {
+        let mut handlers = self.subscribers.handlers.lock();
+        let is_own = |handler| place_of(handler) == self.place;
+        let handler = if handlers.get(&self.cqn).is_some_and(is_own) {
+            handlers.remove(&self.cqn)
+        } else {
+            None
+        };
         // The handler is dropped with no lock held.
-        let handler = self.subscribers.handlers.lock().remove(&self.cqn);
+        drop(handlers);
         drop(handler);
     }
 }

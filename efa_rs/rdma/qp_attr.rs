@@ -164,7 +164,7 @@ pub(crate) struct QpAttr {
 /// Attributes of a queue pair as they are; those that are not here are zero.
 pub(crate) struct QueriedQp {
     /// State.
-    pub(crate) state: u32,
+    pub(crate) state: QpState,
     /// Q_Key.
     pub(crate) qkey: u32,
     /// Packet sequence number of the send queue.

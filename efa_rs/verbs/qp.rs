@@ -331,6 +331,7 @@ impl<'a> Qp<'a> {
     /// # Errors
     ///
     /// - `EOPNOTSUPP` if one is asked for that the device does not tell.
+    /// - [`EIO`] if the device tells of a state that there is not.
     /// - Those of the admin command.
     fn query_at(&self, efa: &Efa<'a>, mask: QpAttrMask) -> Result<QueriedQp> {
         if !QUERYABLE.contains(mask) {
@@ -338,8 +339,12 @@ impl<'a> Qp<'a> {
         }
 
         let queried = efa.admin().query_qp(self.device_qp.handle)?;
+        let state = QpState::from_raw(queried.qp_state).ok_or_else(|| {
+            efa.admin()
+                .distrust("a state that no queue pair can have", queried.qp_state)
+        })?;
         Ok(QueriedQp {
-            state: queried.qp_state,
+            state,
             qkey: queried.qkey,
             sq_psn: queried.sq_psn,
             sq_draining: queried.sq_draining,

@@ -203,6 +203,8 @@ add("admin API version 0 in the attributes", "EINVAL", settings={"api_version": 
 add_statuses("SET_FEATURE AENQ_CONFIG fails with each status", {"opcode": "SET_FEATURE", "feature": "AENQ_CONFIG"})
 for group, number in AENQ_GROUPS.items():
     add(f"event group {group} is missing", "EOPNOTSUPP", settings={"aenq_groups": ALL_AENQ_GROUPS & ~(1 << number)})
+for page_sizes in (0, 0xFFF):
+    add(f"page sizes {page_sizes:#x}", "EINVAL", settings={"page_size_cap": page_sizes})
 add("doorbells are in BAR 1", "ENODEV", settings={"db_bar": 1})
 add("doorbells are in BAR 0", "ok", settings={"db_bar": 0})
 

@@ -118,7 +118,7 @@ impl<P: Provider> Ops<P> {
                 let mask = QpAttrMask::from_raw(mask as u32);
                 let queried = Object::<'_, P>::data(qp).query(Self::device((*qp).device), mask)?;
                 attr.write_bytes(0, 1);
-                (*attr).qp_state = queried.state;
+                (*attr).qp_state = queried.state as ffi::ib_qp_state;
                 (*attr).qkey = queried.qkey;
                 (*attr).sq_psn = queried.sq_psn;
                 (*attr).sq_draining = queried.sq_draining.into();

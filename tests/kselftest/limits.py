@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Limits and other values that a device gives: what is possible is used up to the edge, and what makes no sense is not used.
+
+Each test case has a device that says something of itself when the driver reads it, or in an answer.
+"""
+
+import contextlib
+import struct
+
+import objects
+import selftest
+from objects import CQ_WITH_COMPLETION_CHANNEL, CompletionChannel, CompletionQueue, Memory, MemoryRegion, QueuePair
+from queue_cases import PAGE, events, with_channel
+from selftest import Failed, KernelLog, Skipped, Suite, equal, result_of
+from uverbs import Context, opened
+
+if not selftest.emulator:
+    selftest.skip_all("needs the emulator")
+
+suite = Suite()
+main = selftest.any_function()
+log = KernelLog()
+
+# In the response to QUERY_DEVICE, and in that to GET_CONTEXT.
+PAGE_SIZE_CAP, MAX_CQE = 4, 14
+INLINE_BUF_SIZE = struct.Struct("<H")
+INLINE_BUF_SIZE_OFFSET = 10
+
+# Where an answer has what is looked at here.
+CQ_IDX_OFFSET, QP_STATE_OFFSET, SQ_DOORBELL_OFFSET = 8, 8, 20
+
+# Of a page in /proc/PID/pagemap: whether it is there, and its number.
+PAGE_PRESENT, PAGE_NUMBER = 1 << 63, (1 << 55) - 1
+
+
+def before():
+    main.clear()
+    main.set(keep_alive_ms=0)
+
+
+def after():
+    main.clear()
+    main.rebind()
+
+
+@contextlib.contextmanager
+def device_with(**attributes):
+    """A context of the device that has said this of itself; from here on it is as it always was."""
+    main.set(**attributes)
+    main.rebind()
+    main.clear()
+    main.set(keep_alive_ms=0)
+    list(log.records())
+    with opened(main) as context:
+        yield context
+
+
+def corrupt(opcode, offset, value):
+    """The next answer to a command has these bytes, and the command is done all the same."""
+    bytes_ = [{"offset": offset + number, "value": byte} for number, byte in enumerate(value)]
+    main.inject({"opcode": opcode}, {"corrupt": bytes_}, times=1)
+
+
+def logged():
+    """Fails if the driver has not said what is wrong."""
+    if selftest.DRIVER == "rust" and not log.driver_errors(main):
+        raise Failed("the log does not say so")
+
+
+# Attributes.
+
+
+@suite.case("page sizes below 4 KiB are not used", "0x1000")
+def small_pages():
+    with device_with(page_size_cap=0x1FFF) as context:
+        return hex(context.query_device()[0][PAGE_SIZE_CAP])
+
+
+@suite.case("a region has no more pages than the device has said that it can have", "ENOMEM, then ok")
+def too_many_pages():
+    memory = Memory(17 * PAGE)
+    with device_with(max_mr_pages=16, page_size_cap=PAGE) as context:
+        pd, _ = context.alloc_pd()
+        # Of the region's own pages none is next to another, for all that is known.
+        result = result_of(MemoryRegion, context, pd, memory.address, 17 * PAGE)
+        return f"{result}, then {result_of(MemoryRegion, context, pd, memory.address, 16 * PAGE)}"
+
+
+@suite.case("a completion queue is no deeper than the command can tell", "65535 EINVAL")
+def deep_queue():
+    if selftest.DRIVER == "c":
+        raise Skipped("the C driver tells the device the lower 16 bits, and the kernel warns of it")
+    with device_with(max_cq_depth=1 << 17) as context:
+        # The lower 16 bits are a depth that the device has.
+        result = result_of(CompletionQueue, context, (1 << 16) + 128)
+        return f"{context.query_device()[0][MAX_CQE]} {result}"
+
+
+@suite.case("more inline data than userspace can be told of", "65535")
+def inline_data():
+    main.set(inline_buf_size=(1 << 16) + 8)
+    main.rebind()
+    context = Context(main.uverbs())
+    try:
+        return INLINE_BUF_SIZE.unpack_from(context.get_context(), INLINE_BUF_SIZE_OFFSET)[0]
+    finally:
+        context.close()
+
+
+@suite.case("memory is registered in pages of 4 GiB", "ok page_shift=32")
+def giant_pages():
+    memory = Memory(2 << 20, huge=True)
+    with open("/proc/self/pagemap", "rb") as pagemap:
+        pagemap.seek(memory.address // PAGE * 8)
+        pages = struct.unpack("<2Q", pagemap.read(16))
+    numbers = [page & PAGE_NUMBER for page in pages if page & PAGE_PRESENT]
+    equal(len(numbers) == 2 and numbers[1] == numbers[0] + 1, True, "the memory is contiguous")
+    with device_with(page_size_cap=PAGE | 1 << 32) as context:
+        main.set(page_size_cap=PAGE | 1 << 32)
+        pd, _ = context.alloc_pd()
+        trace()
+        # In the page of 4 GiB each byte is where it is in the host's.
+        result = result_of(MemoryRegion, context, pd, memory.address, 2 * PAGE, objects.ACCESS_LOCAL_WRITE, numbers[0] * PAGE)
+        shifts = [word.rstrip(",") for line in trace() if "REG_MR" in line for word in line.split() if "page_shift" in word]
+        return " ".join([result, *shifts])
+
+
+def trace():
+    """What the device did since this was called before."""
+    return selftest.emulator.send({"command": "trace", "device": main.number})["lines"]
+
+
+# Answers.
+
+
+@suite.case("a queue pair is in a state that there is not", "EIO, then 0")
+def unknown_state():
+    with device_with() as context:
+        pd, _ = context.alloc_pd()
+        cq = CompletionQueue(context)
+        pair = QueuePair(context, pd, cq.handle, cq.handle)
+        corrupt("QUERY_QP", QP_STATE_OFFSET, struct.pack("<I", 77))
+        result = result_of(pair.query)
+        logged()
+        return f"{result}, then {pair.query()['qp_state']}"
+
+
+def add_doubles():
+    for text, vector in (("of the same event queue", 0), ("of another event queue", 1), ("without events", None)):
+
+        def run(vector=vector):
+            with device_with() as context, with_channel(context) as (cq, channel):
+                others = CompletionChannel(context)
+                options = {} if vector is None else dict(flags=CQ_WITH_COMPLETION_CHANNEL, channel=others.fd, vector=vector)
+                corrupt("CREATE_CQ", CQ_IDX_OFFSET, struct.pack("<H", cq.response.cq_idx))
+                result = result_of(lambda: CompletionQueue(context, **options))
+                logged()
+                main.notify(cq.response.cq_idx)
+                count = events(channel)
+                others.close()
+                # The number is free again as soon as the queue is destroyed.
+                result += f", {count} event"
+            with opened(main) as context, with_channel(context) as (cq, channel):
+                main.notify(cq.response.cq_idx)
+                return f"{result}, then {events(channel)}"
+
+        suite.add(f"a completion queue has the number of another {text}", run, "EIO, 1 event, then 1")
+
+
+add_doubles()
+
+
+suite.run(before, after)
