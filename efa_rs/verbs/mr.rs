@@ -117,11 +117,12 @@ impl<'a> Mr<'a> {
         }
         let dev = efa.session.controller().dev();
         let pages = Pages::new(dev, count, |pages| addresses.fill(pages))?;
+        let list = pages.list();
+        let (umem, pages) = (Arc::new(umem, GFP_KERNEL)?, Arc::new(pages, GFP_KERNEL)?);
 
         let epoch = efa.session.epoch();
-        let memory = Lent::new(epoch, "a memory region", Arc::new(umem, GFP_KERNEL)?);
-        let list = pages.list();
-        let pages = Lent::new(epoch, "a list of pages", Arc::new(pages, GFP_KERNEL)?);
+        let memory = Lent::new(epoch, "a memory region", umem);
+        let pages = Lent::new(epoch, "a list of pages", pages);
 
         let has = |flag| attr.access.bits() & flag != 0;
         let mut command = RegMr {
