@@ -3,8 +3,8 @@
 //! Lists of a memory region's pages, in the form that the device reads.
 //!
 //! A few pages are part of the command. A longer list is in coherent memory, where it holds for
-//! devices whose streaming DMA is bounced: in one piece if it is short, else in segments that a
-//! chain of chunks refers to.
+//! devices whose streaming DMA is bounced: in one piece if it is short, else in pieces that a chain
+//! of chunks refers to. Where memory is fragmented, these are as small as the device allows.
 
 use kernel::{
     alloc::flags::__GFP_NOWARN,
@@ -23,9 +23,8 @@ use crate::{
     hw::admin::{
         control::{
             CHUNK_ENTRIES,
-            CHUNK_NEXT_OFFSET,
-            CHUNK_SIZE,
-            CHUNK_USED_SIZE, //
+            CHUNK_ENTRY_SIZE,
+            CHUNK_SIZE, //
         },
         mr::{
             PageList,
@@ -35,20 +34,21 @@ use crate::{
     }, //
 };
 
-/// Bytes of the longest list in one piece, and of a segment of a longer one: what is allocated at
-/// once. A multiple of [`CHUNK_SIZE`].
-const SEGMENT_SIZE: usize = 16 * CHUNK_SIZE;
+/// Words in a chunk, and in a page that it refers to.
+const CHUNK_WORDS: usize = CHUNK_SIZE / CHUNK_ENTRY_SIZE;
 
-/// Addresses in a segment.
-const SEGMENT_ENTRIES: usize = SEGMENT_SIZE / size_of::<u64>();
+/// Words in the longest list in one piece, and in a piece of a longer one: what is allocated at once
+/// where memory allows.
+const PIECE_WORDS: usize = 16 * CHUNK_WORDS;
 
-/// Words in a chunk.
-const CHUNK_WORDS: usize = CHUNK_SIZE / size_of::<u64>();
+/// Coherent memory with addresses.
+type Piece = Coherent<[u64]>;
 
 /// A list of pages, and the memory that it is in.
 pub(crate) struct Pages {
     list: PageList,
-    _memory: KVec<Coherent<[u64]>>,
+    _pieces: KVVec<Piece>,
+    _chunks: KVVec<Piece>,
 }
 
 impl Pages {
@@ -76,31 +76,42 @@ impl Pages {
             fill_all(pages.get_mut(..count).ok_or(EINVAL)?)?;
             return Ok(Self {
                 list: PageList::Inline(pages),
-                _memory: KVec::new(),
+                _pieces: KVVec::new(),
+                _chunks: KVVec::new(),
             });
         }
 
-        let mut memory = KVec::new();
-        let mut left = count;
+        let mut pieces = KVVec::new();
+        let (mut left, mut most) = (count, PIECE_WORDS);
         while left != 0 {
-            let entries = left.min(SEGMENT_ENTRIES);
-            let mut segment = alloc(dev, entries)?;
-            fill_all(&mut segment)?;
-            memory.push(Coherent::from(segment), GFP_KERNEL)?;
-            left -= entries;
+            let words = left.min(most);
+            match alloc(dev, words) {
+                Ok(mut piece) => {
+                    fill_all(&mut piece)?;
+                    pieces.push(Coherent::from(piece), GFP_KERNEL)?;
+                    left -= words;
+                }
+                // Nothing between: the allocator has tried hard enough to find room for this.
+                Err(_) if words > CHUNK_WORDS => most = CHUNK_WORDS,
+                Err(error) => return Err(error),
+            }
         }
 
-        let list = match memory.first() {
-            Some(only) if count <= SEGMENT_ENTRIES => PageList::Direct(CtrlBuffInfo {
-                // CAST: At most `SEGMENT_SIZE`.
-                length: (count * size_of::<u64>()) as u32,
-                address: only.dma_address(),
-            }),
-            _ => PageList::Indirect(chain(dev, &mut memory, count)?),
+        let (list, chunks) = match pieces.as_slice() {
+            [only] => {
+                let buffer = CtrlBuffInfo {
+                    // CAST: At most that of `PIECE_WORDS`.
+                    length: (count * CHUNK_ENTRY_SIZE) as u32,
+                    address: only.dma_address(),
+                };
+                (PageList::Direct(buffer), KVVec::new())
+            }
+            _ => chain(dev, &pieces)?,
         };
         Ok(Self {
             list,
-            _memory: memory,
+            _pieces: pieces,
+            _chunks: chunks,
         })
     }
 
@@ -110,60 +121,44 @@ impl Pages {
     }
 }
 
-/// Adds the chunks that refer to the pages of a list, and returns the reference to the first one.
-fn chain(
-    dev: &Device<Bound>,
-    memory: &mut KVec<Coherent<[u64]>>,
-    count: usize,
-) -> Result<CtrlBuffInfo> {
-    let pages = (count * size_of::<u64>()).div_ceil(CHUNK_SIZE);
-    let pages_of_segment = SEGMENT_SIZE / CHUNK_SIZE;
+/// Makes the chunks that refer to the pages of a list in pieces. All of these but the last one are
+/// whole pages.
+fn chain(dev: &Device<Bound>, pieces: &[Piece]) -> Result<(PageList, KVVec<Piece>)> {
+    let pages = |piece: &Piece| piece.size().div_ceil(CHUNK_SIZE);
+    let mut left: usize = pieces.iter().map(pages).sum();
+    let mut addresses = pieces.iter().rev().flat_map(|piece| {
+        let pages = (0..pages(piece)).rev();
+        // CAST: An offset within a piece.
+        pages.map(|page| piece.dma_address() + (page * CHUNK_SIZE) as u64)
+    });
+    let mut chunks = KVVec::new();
     let mut next = CtrlBuffInfo::default();
 
     // From the last to the first, as each refers to its successor.
-    for chunk in (0..pages.div_ceil(CHUNK_ENTRIES)).rev() {
-        let first = chunk * CHUNK_ENTRIES;
-        let entries = CHUNK_ENTRIES.min(pages - first);
-        let mut words = alloc(dev, CHUNK_WORDS)?;
+    while left != 0 {
+        let entries = (left - 1) % CHUNK_ENTRIES + 1;
+        let mut chunk = alloc(dev, CHUNK_WORDS)?;
 
-        for (page, word) in (first..first + entries).zip(words.iter_mut()) {
-            let segment = memory.get(page / pages_of_segment).ok_or(EINVAL)?;
-            // CAST: An offset within a segment.
-            *word = segment.dma_address() + (page % pages_of_segment * CHUNK_SIZE) as u64;
+        for (word, address) in chunk.iter_mut().take(entries).rev().zip(&mut addresses) {
+            *word = address;
+        }
+        if let Some(tail) = chunk.last_chunk_mut() {
+            *tail = next.to_words();
         }
 
-        // The reference ends with the chunk: a word and a half.
-        let reference = next.encode();
-        let mut tail = [0; 2 * size_of::<u64>()];
-        for (to, from) in tail.iter_mut().zip(reference) {
-            *to = from;
-        }
-        let tail_words = words.get_mut(CHUNK_NEXT_OFFSET / size_of::<u64>()..);
-        for (word, bytes) in tail_words
-            .ok_or(EINVAL)?
-            .iter_mut()
-            .zip(tail.chunks_exact(8))
-        {
-            *word = u64::from_le_bytes(bytes.try_into().map_err(|_| EINVAL)?);
-        }
-
-        let used = if entries == CHUNK_ENTRIES {
-            CHUNK_USED_SIZE
-        } else {
-            entries * size_of::<u64>() + CtrlBuffInfo::SIZE
-        };
-        let words = Coherent::from(words);
+        let chunk = Coherent::from(chunk);
         next = CtrlBuffInfo {
             // CAST: At most `CHUNK_SIZE`.
-            length: used as u32,
-            address: words.dma_address(),
+            length: (entries * CHUNK_ENTRY_SIZE + CtrlBuffInfo::SIZE) as u32,
+            address: chunk.dma_address(),
         };
-        memory.push(words, GFP_KERNEL)?;
+        chunks.push(chunk, GFP_KERNEL)?;
+        left -= entries;
     }
-    Ok(next)
+    Ok((PageList::Indirect(next), chunks))
 }
 
 /// Allocates memory for addresses that the device does not know of yet.
-fn alloc(dev: &Device<Bound>, entries: usize) -> Result<CoherentBox<[u64]>> {
-    CoherentBox::zeroed_slice(dev, entries, GFP_KERNEL | __GFP_NOWARN)
+fn alloc(dev: &Device<Bound>, words: usize) -> Result<CoherentBox<[u64]>> {
+    CoherentBox::zeroed_slice(dev, words, GFP_KERNEL | __GFP_NOWARN)
 }

@@ -135,6 +135,23 @@ class FaultInjection:
             self.left = self.disarm()
             self.hit = not self.left
 
+    @contextlib.contextmanager
+    def fragmented(self):
+        """Lets this process have no more than a page of memory at once."""
+        wanted = {"min-order": "1", "probability": "100", "times": "-1", "task-filter": "Y"}
+        files = [(DEBUGFS / "fail_page_alloc" / name, value) for name, value in wanted.items()]
+        before = [(file, file.read_text()) for file, _ in files]
+        victim = Path("/proc/self/make-it-fail")
+        try:
+            for file, value in files:
+                file.write_text(value)
+            victim.write_text("1")
+            yield
+        finally:
+            victim.write_text("0")
+            for file, value in before:
+                file.write_text(value)
+
     def disarm(self):
         """Ends the countdown and returns where it was. To ask for it takes a copy to the process, which counts, too."""
         try:
@@ -252,6 +269,7 @@ class Bench:
         self.context.close()
 
 
+PAGE = mmap.PAGESIZE
 # Memory of 4 KiB pages whose list is part of the command, in one piece, and in two that a third refers to.
 INLINE_SIZE, PIECE_SIZE, CHAIN_SIZE = 8 << 12, 64 << 12, 8200 << 12
 
@@ -331,6 +349,19 @@ MR_DESTROY = (MemoryRegion.dereg, MemoryRegion.dereg_by_ioctl)
 made("MR with its pages in the command", lambda bench: bench.region(INLINE_SIZE), *MR_DESTROY)
 made("MR with a page list in one piece", lambda bench: bench.region(PIECE_SIZE), *MR_DESTROY)
 made("MR with a page list in a chain", lambda bench: bench.region(CHAIN_SIZE), *MR_DESTROY)
+
+
+@case("MR with a page list where memory is fragmented")
+def fragmented(bench):
+    # One that would be in one piece, and one that would be in two.
+    for length in (PIECE_SIZE * 16 + PAGE, CHAIN_SIZE):
+        before = main.state()["resources"]["mr_pages"]
+        with faults.fragmented():
+            region = bench.region(length)
+        equal(main.state()["resources"]["mr_pages"] - before, length // PAGE, "pages that the device knows")
+        region.dereg()
+
+
 made("MR by ioctl", ioctl_region, *MR_DESTROY)
 made("AH", lambda bench: AddressHandle(bench.context, bench.pd), AddressHandle.destroy, AddressHandle.destroy_by_ioctl)
 

@@ -22,6 +22,18 @@ layout! {
     }
 }
 
+impl CtrlBuffInfo {
+    /// Returns the words of a little-endian host at [`CHUNK_NEXT_OFFSET`], of which the reference takes
+    /// one and a half.
+    #[inline]
+    pub fn to_words(&self) -> [u64; 2] {
+        [
+            u64::from(self.length) | self.address << 32,
+            self.address >> 32,
+        ]
+    }
+}
+
 /// Bytes in a chunk, and in a page that it refers to.
 pub const CHUNK_SIZE: usize = 4096;
 
