@@ -37,6 +37,8 @@ QKEY_UD = 0x2EFA
 IMMEDIATE = 0x12345678
 # The space in front of what a UD queue pair receives.
 GRH = 40
+# Python's mmap has no way to say where.
+MAP_FIXED = 0x10
 KIB, MIB = 1 << 10, 1 << 20
 # Of each side's memory: the largest transfer, and what must not change around it.
 MEMORY = 8 * MIB + 64 * KIB
@@ -50,6 +52,11 @@ CQ_ENTRIES = 4096
 MESSAGES, SOAK_MESSAGES = 2000, int(os.environ.get("EFA_MESSAGES", "50000"))
 SLOT, WINDOW, BATCH = 16 * KIB, 64, 16
 LENGTHS = (0, 1, 17, 60, 500, 1500, 4096, 8000)
+# Pages of a region whose list of pages is in so many pages that two chunks refer to them; in which of these pages something
+# else begins: a page or a piece of the list, or a chunk; and how many pages of memory it has really, one after the other, which
+# divides none of these.
+LIST_PAGE, LIST_PIECE, LIST_CHUNK = 512, 8192, 510 * 512
+FAR_PAGES, FAR_MEMORY_PAGES = LIST_CHUNK + 2 * LIST_PIECE, 1021
 
 OPERATIONS = (
     e.IBV_QP_EX_WITH_SEND
@@ -150,6 +157,32 @@ class Side:
             if self.channel:
                 self.channel.close()
         self.qps, self.handles = [], {}
+
+    def open_far(self):
+        """Makes a region with very many pages, of which only some are different; returns how to reach it."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        file = os.memfd_create("far")
+        os.truncate(file, FAR_MEMORY_PAGES * mmap.PAGESIZE)
+        self.far_room = mmap.mmap(-1, FAR_PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_NORESERVE)
+        self.far = ctypes.addressof(ctypes.c_char.from_buffer(self.far_room))
+        # The end of this memory is at odd pages of the region, so that it can't be registered in larger pages.
+        for page in range(0, FAR_PAGES, FAR_MEMORY_PAGES):
+            pages = min(FAR_MEMORY_PAGES, FAR_PAGES - page)
+            address, length = ctypes.c_void_p(self.far + page * mmap.PAGESIZE), ctypes.c_size_t(pages * mmap.PAGESIZE)
+            flags = mmap.MAP_SHARED | MAP_FIXED
+            if libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, file, ctypes.c_long(0)) != address.value:
+                raise OSError(ctypes.get_errno(), "mmap")
+        os.close(file)
+        self.far_mr = MR(self.pd, FAR_PAGES * mmap.PAGESIZE, ACCESS, address=self.far)
+        return {"rkey": self.far_mr.rkey, "address": self.far}
+
+    def peek_far(self, offset, length):
+        """Some bytes of that."""
+        return ctypes.string_at(self.far + offset, length).hex()
+
+    def close_far(self):
+        self.far_mr.close()
 
     def fill(self, seed):
         """Fills the memory."""
@@ -481,6 +514,24 @@ def rdma_read():
     test.fill()
     for _ in remote("read"):
         pass
+
+
+@suite.case("RDMA write and read: each page of a long list is where it belongs", needs_emulator=False)
+def long_list():
+    test.open()
+    test.fill()
+    far = {**test.peer, **test.server.open_far()}
+    here, back, length = 5, MIB + 3, 3 * mmap.PAGESIZE + 1
+    for number, page in enumerate((1, LIST_PAGE, LIST_PIECE, LIST_CHUNK, LIST_CHUNK + LIST_PAGE, FAR_PAGES - 2)):
+        here += length
+        data, target = test.mine[here : here + length], page * mmap.PAGESIZE - length // 2
+        test.ours.send(far, "write", [(here, length)], number, target=max(target, 0))
+        equal(test.ours.sent(), [number], "numbers of what was sent")
+        equal(test.server.peek_far(offset=max(target, 0), length=length), data.hex(), f"what is written around page {page}")
+        test.ours.send(far, "read", [(back, length)], number, target=max(target, 0))
+        equal(test.ours.sent(), [number], "numbers of what was sent")
+        equal(test.ours.peek(back, length), data.hex(), f"what is read around page {page}")
+    test.server.close_far()
 
 
 def write_with_immediate(unsolicited):
