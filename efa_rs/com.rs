@@ -21,6 +21,7 @@ mod health;
 mod host_info;
 mod latency;
 mod lent;
+mod numbers;
 mod page_list;
 mod quarantine;
 mod recovery;
@@ -36,6 +37,7 @@ pub(crate) use self::{
     attributes::Attributes,
     controller::Controller,
     counter::Counter,
+    error::CommandError,
     health::Cause,
     lent::Lent,
     page_list::Pages,

@@ -13,7 +13,7 @@ use kernel::{
         Bound,
         Device, //
     },
-    fmt, new_mutex, new_spinlock_irq,
+    fmt, new_spinlock_irq,
     prelude::*,
     sync::{
         atomic::{
@@ -25,7 +25,6 @@ use kernel::{
             Read, //
         },
         Arc,
-        Mutex,
         SpinLockIrq, //
     },
     time::{
@@ -45,6 +44,7 @@ use super::{
         Epoch,
         Lent, //
     },
+    numbers::Numbers,
     registers::Registers,
     statistics::Statistics, //
 };
@@ -137,10 +137,9 @@ pub(crate) struct AdminQueue<'bound> {
     /// Signalled when the command in the slot of the same number is complete.
     #[pin]
     completed: [Completion; DEPTH as usize],
-    /// The numbers of the completion queues that there are, each a bit.
-    // No `BitmapVec`, which takes twice the code.
+    /// The numbers of the completion queues that there are.
     #[pin]
-    cqs: Mutex<KBox<[u64; 1 << u16::BITS >> 6]>>,
+    pub(super) cq_numbers: Numbers,
 }
 
 /// What submitters and the interrupt handler share.
@@ -225,15 +224,13 @@ impl<'bound> AdminQueue<'bound> {
         let submissions = ring()?;
         let completions = ring()?;
 
-        let cqs = KBox::init(pin_init::init_zeroed(), GFP_KERNEL)?;
-
         let completion_timeout_ms = match u32::from(caps.admin_cmd_timeout) {
             0 => COMPLETION_TIMEOUT_MS,
             units => units * COMPLETION_TIMEOUT_UNIT_MS,
         };
 
         Arc::pin_init(
-            pin_init!(Self {
+            try_pin_init!(Self {
                 dev,
                 registers: registers.clone(),
                 submissions,
@@ -263,8 +260,8 @@ impl<'bound> AdminQueue<'bound> {
                     "efa_admin_queue"
                 ),
                 completed <- pin_init::pin_init_array_from_fn(|_| Completion::new()),
-                cqs <- new_mutex!(cqs),
-            }),
+                cq_numbers <- Numbers::new(),
+            }? Error),
             GFP_KERNEL,
         )
     }
@@ -275,6 +272,8 @@ impl<'bound> AdminQueue<'bound> {
         let masked = IntrMask { masked: true };
         self.registers.write(Register::IntrMask, masked.into_raw());
 
+        self.submissions.lend_until_stop();
+        self.completions.lend_until_stop();
         self.registers.write_address(
             Register::AqBaseLo,
             Register::AqBaseHi,
@@ -322,24 +321,6 @@ impl<'bound> AdminQueue<'bound> {
     pub(crate) fn distrust(&self, what: &str, value: u32) -> CommandError {
         self.complain(fmt!("The device tells {} ({})", what, value));
         CommandError::Nonsense
-    }
-
-    /// Returns whether there is a completion queue with this number, and takes note of whether there is
-    /// one from now on.
-    #[inline(never)]
-    pub(super) fn has_cq(&self, number: u16, from_now_on: bool) -> bool {
-        let (index, bit) = (number / 64, 1u64 << (number % 64));
-        let mut cqs = self.cqs.lock();
-
-        let Some(word) = cqs.get_mut(usize::from(index)) else {
-            return true;
-        };
-        let has = *word & bit != 0;
-        *word &= !bit;
-        if from_now_on {
-            *word |= bit;
-        }
-        has
     }
 
     /// Logs an error, unless there were too many: the device and programs can provoke them.

@@ -166,6 +166,7 @@ impl<'bound> Aenq<'bound> {
     /// Gives the ring to the device, which has it until its next reset, and reports nothing until
     /// groups are enabled.
     pub(super) fn start(&self, msix_vector: u8) {
+        self.entries.lend_until_stop();
         self.registers.write_address(
             Register::AenqBaseLo,
             Register::AenqBaseHi,

@@ -106,7 +106,7 @@ impl AdminQueue<'_> {
     /// Creates a completion queue, whose number no other one has.
     pub(crate) fn create_cq(&self, command: &CreateCq) -> Result<CreateCqResponse, CommandError> {
         let created = self.execute(command)?;
-        if self.has_cq(created.cq_idx, true) {
+        if !self.cq_numbers.take(created.cq_idx) {
             // It can't be destroyed, as that would destroy the other one.
             let number = created.cq_idx.into();
             return Err(self.distrust("the number of a completion queue for another one", number));
@@ -117,8 +117,12 @@ impl AdminQueue<'_> {
     /// Destroys a completion queue.
     pub(crate) fn destroy_cq(&self, cq_idx: u16) -> Result<(), CommandError> {
         // First, as the device may give the number to the next one after that.
-        self.has_cq(cq_idx, false);
-        self.execute(&DestroyCq { cq_idx }).map(|_| ())
+        self.cq_numbers.give_back(cq_idx);
+        let result = self.execute(&DestroyCq { cq_idx });
+        if result.is_err() {
+            self.cq_numbers.take(cq_idx);
+        }
+        result.map(|_| ())
     }
 
     /// Creates a queue pair.

@@ -110,7 +110,7 @@ impl<'bound> EventQueue<'bound> {
         let dev: &Device<Bound> = pdev.as_ref();
 
         let ring = Lent::new(parts.epoch, "an event queue", Ring::new(dev, depth)?);
-        let eqn = ring.check(parts.admin.create_eq(&ring.entries, vector))?;
+        let eqn = ring.lend(|| parts.admin.create_eq(&ring.entries, vector))?;
         let subscribers = Subscribers::new()?;
         let handler = Handler {
             dev,

@@ -60,11 +60,13 @@ pub(super) fn send<'bound>(
     buffer.write(0, &bytes);
 
     let buffer = Lent::new(epoch, "the host information", buffer);
-    buffer.check(admin.set_feature_from_buffer(
-        FeatureId::HostInfo,
-        buffer.dma_address(),
-        HostInfo::SIZE as u32,
-    ))?;
+    buffer.lend(|| {
+        admin.set_feature_from_buffer(
+            FeatureId::HostInfo,
+            buffer.dma_address(),
+            HostInfo::SIZE as u32,
+        )
+    })?;
     buffer.give_back();
     Ok(())
 }

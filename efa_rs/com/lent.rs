@@ -95,36 +95,50 @@ impl<'bound> Epoch<'bound> {
     }
 }
 
-/// Memory that the device was told of.
+/// Memory that the device is told of.
 ///
-/// It is given back only after the device let go of it, or was stopped; else it goes into quarantine.
+/// Once it was [lent](Self::lend) it is given back only after the device let go of it, or was stopped;
+/// else it goes into quarantine.
 pub(crate) struct Lent<'bound, T: Send + Sync + 'bound> {
     memory: Arc<T>,
     what: &'static str,
-    is_returned: Atomic<bool>,
+    is_lent: Atomic<bool>,
     epoch: Arc<Epoch<'bound>>,
 }
 
 impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
-    /// Lends memory of `what` to the device.
+    /// Takes memory of `what`, of which the device does not know yet.
     pub(crate) fn new(epoch: &Arc<Epoch<'bound>>, what: &'static str, memory: Arc<T>) -> Self {
         Self {
             memory,
             what,
-            is_returned: Atomic::new(false),
+            is_lent: Atomic::new(false),
             epoch: epoch.clone(),
         }
     }
 
-    /// Says that the device has let go of the memory, or was never told of it.
+    /// Says that the device has let go of the memory.
     pub(crate) fn give_back(&self) {
-        self.is_returned.store(true, Relaxed);
+        self.is_lent.store(false, Relaxed);
     }
 
-    /// Looks at the result of the command that was to tell the device of the memory: if it failed, and
-    /// the device can't have heard of it, the memory is given back.
-    pub(crate) fn check<R>(&self, result: Result<R, CommandError>) -> Result<R, CommandError> {
-        result.inspect_err(|error| {
+    /// Says that the device is told of the memory next, and has it until it is stopped.
+    pub(super) fn lend_until_stop(&self) {
+        self.is_lent.store(true, Relaxed);
+    }
+
+    /// Runs the command that tells the device of the memory. If it fails, and the device can't have heard
+    /// of it, the memory is not lent.
+    ///
+    /// # Errors
+    ///
+    /// Those of the command.
+    pub(crate) fn lend<R>(
+        &self,
+        command: impl FnOnce() -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
+        self.lend_until_stop();
+        command().inspect_err(|error| {
             if !error.device_may_use_memory() {
                 self.give_back();
             }
@@ -157,7 +171,7 @@ impl<'bound, T: Send + Sync + 'bound> Deref for Lent<'bound, T> {
 impl<'bound, T: Send + Sync + 'bound> Drop for Lent<'bound, T> {
     fn drop(&mut self) {
         let epoch = &self.epoch;
-        if !self.is_returned.load(Relaxed) && !epoch.is_stopped() {
+        if self.is_lent.load(Relaxed) && !epoch.is_stopped() {
             epoch
                 .quarantine
                 .keep(self.what, self.memory.clone(), &|| epoch.is_stopped());

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     com::{
         CompletionHandler,
+        CommandError,
         Lent,
         Subscription, //
     },
@@ -86,7 +87,18 @@ impl Ring<'_> {
         }
     }
 
-    /// Says that the device has let go of the ring, or was never told of it.
+    /// Runs the command that tells the device of the ring: see [`Lent::lend`].
+    fn lend<R>(
+        &self,
+        command: impl FnOnce() -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
+        match self {
+            Self::Driver(buffer) => buffer.lend(command),
+            Self::User(umem) => umem.lend(command),
+        }
+    }
+
+    /// Says that the device has let go of the ring.
     fn give_back(&self) {
         match self {
             Self::Driver(buffer) => buffer.give_back(),
@@ -231,12 +243,7 @@ impl<'a> Cq<'a> {
             uar: context.data().uar,
             ..CreateCq::default()
         };
-        let result = efa.admin().create_cq(&create);
-        let created = result.inspect_err(|error| {
-            if !error.device_may_use_memory() {
-                ring.give_back();
-            }
-        })?;
+        let created = ring.lend(|| efa.admin().create_cq(&create))?;
 
         let mut response = CreateCqResp {
             cq_idx: created.cq_idx,

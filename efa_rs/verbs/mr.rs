@@ -143,8 +143,7 @@ impl<'a> Mr<'a> {
         };
         command.set_page_list(list);
 
-        let result = pages.check(efa.admin().register_mr(&command));
-        let registered = memory.check(result)?;
+        let registered = memory.lend(|| pages.lend(|| efa.admin().register_mr(&command)))?;
         pages.give_back();
 
         Ok(Self {

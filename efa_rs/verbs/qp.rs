@@ -223,10 +223,10 @@ impl<'a> Qp<'a> {
             sl: command.sl,
             ..CreateQp::default()
         };
-        let result = efa.admin().create_qp(&create);
+        let tell = || efa.admin().create_qp(&create);
         let created = match &receive_ring {
-            Some(ring) => ring.check(result)?,
-            None => result?,
+            Some(ring) => ring.lend(tell)?,
+            None => tell()?,
         };
         let device_qp = DeviceQp {
             handle: created.qp_handle,
