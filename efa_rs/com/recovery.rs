@@ -42,9 +42,10 @@ use crate::{
 /// is given up until somebody resets it or binds it again.
 const BACKOFF_MS: [i64; 5] = [0, 1_000, 2_000, 4_000, 8_000];
 
-/// A session that failed earlier than this after its start counts as a failed attempt, in
-/// milliseconds: a device that fails again and again is given up, too.
-const SETTLED_MS: i64 = 500;
+/// A session that failed earlier than this after its start, in milliseconds, and has done nothing for
+/// any program, counts as a failed attempt: a device that fails again and again is given up, too. More
+/// than it takes to notice that keep-alives have stopped.
+const SETTLED_MS: i64 = 20_000;
 
 /// What is built upon a session, such as a registration with the RDMA core.
 pub(crate) trait Service<'bound>: Send + Sync {
@@ -61,6 +62,8 @@ struct Life<'bound, S: Service<'bound>> {
     _running: S::Running,
     session: Arc<Session<'bound>>,
     since: Instant<Monotonic>,
+    /// Commands that were completed before that.
+    commands: u64,
 }
 
 /// What is being done with a device.
@@ -206,20 +209,21 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             cause.name()
         );
         if let State::Up(life) = &inner.state {
-            if life.since.elapsed() >= Delta::from_millis(SETTLED_MS) {
+            if life.has_worked(&self.controller) {
                 inner.attempts = 0;
             }
         }
-        let next = if self.is_automatic {
-            State::Resetting(Instant::now() + backoff(inner.attempts))
+        let next = if !self.is_automatic {
+            Err("automatic recovery is off (parameter 'recovery')")
         } else {
-            State::Failed
+            next_attempt(inner.attempts).ok_or("it fails whenever it was brought back")
         };
-        self.end(inner, cause, next);
-        if !self.is_automatic {
-            self.controller.isolate();
-            self.announce(c"EFA_EVENT=failed", cause);
-            self.advise("automatic recovery is off (parameter 'recovery')");
+        match next {
+            Ok(at) => self.end(inner, cause, State::Resetting(at)),
+            Err(why) => {
+                self.end(inner, cause, State::Failed);
+                self.abandon(cause, why);
+            }
         }
     }
 
@@ -262,13 +266,16 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.report.set_attempts(inner.attempts);
         let cause = self.report.last_reset().unwrap_or(Cause::Requested);
 
-        match begin(&self.controller, &self.service) {
+        let error = match begin(&self.controller, &self.service) {
             Ok(life) => {
                 self.report.count_session(life.session.event_queues());
                 self.change(inner, State::Up(life));
-                self.announce(c"EFA_EVENT=recovered", cause);
+                return self.announce(c"EFA_EVENT=recovered", cause);
             }
-            Err(error) if inner.attempts < BACKOFF_MS.len() => {
+            Err(error) => error,
+        };
+        match next_attempt(inner.attempts) {
+            Some(at) => {
                 dev_warn!(
                     self.controller.dev(),
                     "The device could not be brought back ({:?}), attempt {} of {}\n",
@@ -276,14 +283,11 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
                     inner.attempts,
                     BACKOFF_MS.len()
                 );
-                let at = Instant::now() + backoff(inner.attempts);
                 self.change(inner, State::Resetting(at));
             }
-            Err(_) => {
-                self.controller.isolate();
+            None => {
                 self.change(inner, State::Failed);
-                self.announce(c"EFA_EVENT=failed", cause);
-                self.advise("it could not be brought back");
+                self.abandon(cause, "it could not be brought back");
             }
         }
     }
@@ -301,8 +305,10 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         core::mem::replace(&mut inner.state, state)
     }
 
-    /// Says what can be done about a device that was given up.
-    fn advise(&self, why: &str) {
+    /// Leaves a device alone that was given up, and says what can be done about it.
+    fn abandon(&self, cause: Cause, why: &str) {
+        self.controller.isolate();
+        self.announce(c"EFA_EVENT=failed", cause);
         dev_err!(
             self.controller.dev(),
             "The device is not used any more, as {}: write 1 to 'reset' in its sysfs directory, or bind it again, to try once more\n",
@@ -319,6 +325,12 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 }
 
 impl<'bound, S: Service<'bound>> Life<'bound, S> {
+    /// Returns whether the device has done anything for a program, or has lasted.
+    fn has_worked(&self, controller: &Controller<'bound>) -> bool {
+        controller.statistics().completed_cmds.get() != self.commands
+            || self.since.elapsed() >= Delta::from_millis(SETTLED_MS)
+    }
+
     /// Ends the session and stops the device.
     fn stop(&self, controller: &Controller<'bound>, reason: ResetReason) {
         self.session.close();
@@ -339,11 +351,13 @@ fn begin<'bound, S: Service<'bound>>(
     Ok(Life {
         _running: running,
         since: Instant::now(),
+        commands: controller.statistics().completed_cmds.get(),
         session,
     })
 }
 
-/// Returns how long to wait before the next attempt, after so many.
-fn backoff(attempts: usize) -> Delta {
-    Delta::from_millis(BACKOFF_MS.get(attempts).copied().unwrap_or(0))
+/// Returns when to try again to bring a device back, after so many attempts; `None` if that is enough.
+fn next_attempt(attempts: usize) -> Option<Instant<Monotonic>> {
+    let wait = BACKOFF_MS.get(attempts)?;
+    Some(Instant::now() + Delta::from_millis(*wait))
 }

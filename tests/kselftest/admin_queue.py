@@ -6,7 +6,8 @@ import os
 import time
 
 import selftest
-from selftest import DRIVER, Failed, KernelLog, Recovery, Skipped, Suite, equal, function_with, result_of, wait_until
+from recovery import Recovery
+from selftest import DRIVER, Failed, KernelLog, Skipped, Suite, equal, function_with, result_of, wait_until
 from uverbs import EVENT_DEVICE_FATAL, opened
 
 # So many processes have to keep so many commands in flight.

@@ -12,7 +12,8 @@ from threading import Event
 
 import objects
 import selftest
-from selftest import Recovery, Skipped, Suite, equal, function_with, result_of
+from recovery import Recovery
+from selftest import Skipped, Suite, equal, function_with, result_of
 from uverbs import EVENT_DEVICE_FATAL, Context, opened
 
 if not selftest.emulator:
