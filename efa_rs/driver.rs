@@ -106,6 +106,7 @@ struct Driver<'bound> {
 /// What programs see of a device: its verbs.
 struct Interface<'bound> {
     binding: Binding<'bound>,
+    home: Arc<rdma::Home>,
     memory: Arc<Region<'bound>>,
     errors: Arc<Errors>,
 }
@@ -175,6 +176,7 @@ impl<'bound> Driver<'bound> {
             })?;
             let interface = Interface {
                 binding,
+                home: rdma::Home::new(c"efa_%d")?,
                 memory,
                 errors: Arc::new(Errors::default(), GFP_KERNEL)?,
             };
@@ -199,15 +201,11 @@ impl<'bound> Service<'bound> for Interface<'bound> {
         let efa = Efa::new(session.clone(), bars, self.errors.clone());
         let info = efa.node_info()?;
 
-        let registration = rdma::Registration::new(self.binding, c"efa_%d", info, Ok(efa))
-            .inspect_err(|error| {
-                let dev = self.binding.dev();
-                log::failed(dev, "The RDMA device could not be registered", error);
-            })?;
-        registration
-            .device()
-            .info(fmt!("ready, with {} event queues", session.event_queues()));
-        Ok(registration)
+        let home = self.home.clone();
+        rdma::Registration::new(self.binding, home, info, Ok(efa)).inspect_err(|error| {
+            let dev = self.binding.dev();
+            log::failed(dev, "The RDMA device could not be registered", error);
+        })
     }
 }
 

@@ -23,6 +23,7 @@ mod context;
 mod counters;
 mod cq;
 mod device;
+mod home;
 mod layouts;
 mod mmap;
 mod mr;
@@ -64,7 +65,11 @@ pub(crate) use self::{
         CqEvents,
         CqInitAttr, //
     },
-    device::Device,
+    device::{
+        Device,
+        Named, //
+    },
+    home::Home,
     layouts::layouts_agree,
     mmap::{
         Mapping,

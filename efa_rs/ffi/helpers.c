@@ -8,6 +8,7 @@
 #include <linux/semaphore.h>
 #include <linux/utsname.h>
 #include <linux/workqueue.h>
+#include <net/net_namespace.h>
 #include <net/netlink.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
@@ -68,6 +69,32 @@ void efa_nla_nest_end(struct sk_buff *msg, struct nlattr *nest)
 void efa_nla_nest_cancel(struct sk_buff *msg, struct nlattr *nest)
 {
 	nla_nest_cancel(msg, nest);
+}
+
+u64 efa_net_cookie(const struct ib_device *device)
+{
+	return read_pnet(&device->coredev.rdma_net)->net_cookie;
+}
+
+/* The network namespace with this cookie, with a reference; the initial one if there is none. */
+struct net *efa_get_net(u64 cookie)
+{
+	struct net *net;
+
+	rcu_read_lock();
+	for_each_net_rcu(net) {
+		if (net->net_cookie == cookie && maybe_get_net(net)) {
+			rcu_read_unlock();
+			return net;
+		}
+	}
+	rcu_read_unlock();
+	return get_net(&init_net);
+}
+
+void efa_put_net(struct net *net)
+{
+	put_net(net);
 }
 
 struct ib_udata *efa_attrs_to_udata(struct uverbs_attr_bundle *attrs)

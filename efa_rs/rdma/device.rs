@@ -12,19 +12,22 @@ use kernel::{
     ffi::c_void,
     fmt,
     prelude::*,
+    sync::Arc,
     types::Opaque, //
 };
 
+use super::home::Home;
 use crate::ffi;
 
 /// A device and the provider's data `D`.
 ///
 /// # Invariants
 ///
-/// References to this exist only while the data is initialized.
+/// References to this exist only while home and data are initialized.
 #[repr(C)]
 pub(crate) struct Device<D> {
     core: Opaque<ffi::ib_device>,
+    home: MaybeUninit<Arc<Home>>,
     data: MaybeUninit<D>,
 }
 
@@ -36,27 +39,28 @@ impl<D> Device<D> {
         size_of::<Self>()
     };
 
-    /// Returns where the data of a device goes.
+    /// Returns where home and data of a device go.
     ///
     /// # Safety
     ///
     /// `device` must have been allocated with [`Self::SIZE`] bytes.
-    pub(super) unsafe fn slot(device: *mut ffi::ib_device) -> *mut D {
-        // SAFETY: The caller guarantees that there is room for the data.
-        unsafe { (&raw mut (*device.cast::<Self>()).data).cast() }
+    pub(super) unsafe fn slots(device: *mut ffi::ib_device) -> (*mut Arc<Home>, *mut D) {
+        let this: *mut Self = device.cast();
+        // SAFETY: The caller guarantees that there is room for both.
+        unsafe { ((&raw mut (*this).home).cast(), (&raw mut (*this).data).cast()) }
     }
 
     /// Returns the device behind the core's structure.
     ///
     /// # Safety
     ///
-    /// `device` must have been allocated with [`Self::SIZE`] bytes. Its data must be initialized, and
-    /// must not be dropped for `'d`.
+    /// `device` must have been allocated with [`Self::SIZE`] bytes. Its home and its data must be
+    /// initialized, and must not be dropped for `'d`.
     pub(super) unsafe fn from_raw<'d>(device: *mut ffi::ib_device) -> &'d Self
     where
         D: 'd,
     {
-        // INVARIANT: The caller guarantees that the data is there.
+        // INVARIANT: The caller guarantees that both are there.
         // SAFETY: The caller guarantees that the memory is of this type.
         unsafe { &*device.cast() }
     }
@@ -66,17 +70,48 @@ impl<D> Device<D> {
         self.core.get()
     }
 
+    /// Returns where the device belongs.
+    pub(super) fn home(&self) -> &Home {
+        // SAFETY: By the type invariant it is initialized.
+        unsafe { self.home.assume_init_ref() }
+    }
+
     /// Returns the provider's data.
     pub(crate) fn data(&self) -> &D {
         // SAFETY: By the type invariant the data is initialized.
         unsafe { self.data.assume_init_ref() }
     }
+}
+
+/// A device whose name does not change for now.
+///
+/// # Invariants
+///
+/// As long as this exists the core does not let the device be renamed, at which its name is freed.
+pub(crate) struct Named<'a, D>(&'a Device<D>);
+
+impl<'a, D> Named<'a, D> {
+    /// Says that the device has its name.
+    ///
+    /// # Safety
+    ///
+    /// The device must not be renamed for `'a`.
+    pub(super) unsafe fn new(device: &'a Device<D>) -> Self {
+        // INVARIANT: The caller guarantees it.
+        Self(device)
+    }
+
+    /// Returns the provider's data.
+    pub(crate) fn data(&self) -> &'a D {
+        self.0.data()
+    }
 
     /// Logs a message with the name of the device.
     pub(crate) fn info(&self, message: fmt::Arguments<'_>) {
         let message: *const c_void = core::ptr::from_ref(&message).cast();
-        // SAFETY: `%pA` takes a pointer to formatted arguments, and the device is valid.
-        unsafe { ffi::ibdev_info(self.as_raw(), c"%pA".as_char_ptr(), message) }
+        // SAFETY: `%pA` takes a pointer to formatted arguments; the device is valid, and by the type
+        // invariant its name as well.
+        unsafe { ffi::ibdev_info(self.0.as_raw(), c"%pA".as_char_ptr(), message) }
     }
 }
 

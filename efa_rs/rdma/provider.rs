@@ -18,7 +18,10 @@ use super::{
     context::Ucontext,
     counters::CounterDesc,
     cq::CompletionQueue,
-    device::Device,
+    device::{
+        Device,
+        Named, //
+    },
     mr::MemoryRegion,
     pd::ProtectionDomain,
     qp::QueuePair,
@@ -98,6 +101,10 @@ pub(crate) trait Provider: Sized + 'static {
 
     /// Memory regions.
     type Mr<'a>: MemoryRegion<'a, Self::Data<'a>, Self::Pd<'a>>;
+
+    /// Told that programs can use the device: after its registration, and after it was moved to another
+    /// network namespace.
+    fn enabled<'a>(_device: &Named<'_, Self::Data<'a>>) {}
 
     /// Returns the attributes of the device.
     fn query_device<'a>(device: &Device<Self::Data<'a>>, udata: &Udata<'_>) -> Result<DeviceAttr>;

@@ -16,11 +16,16 @@ use kernel::{
     error::to_result,
     ffi::c_int,
     prelude::*,
+    sync::Arc,
     ModuleMetadata, //
 };
 
 use super::{
     device::Device,
+    home::{
+        Home,
+        Net, //
+    },
     ops::Ops,
     provider::Provider, //
 };
@@ -52,7 +57,7 @@ pub(crate) struct Registration<'a, 'data, P: Provider>(Attached<'a, Registered<'
 impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
     /// Registers a device below that of `host`. Verbs may be called before this returns.
     ///
-    /// `name` is the device's name, with `%d` where the core puts a number.
+    /// `home` is what it is called and where it is: as it was, if it was registered before.
     ///
     /// # Errors
     ///
@@ -60,22 +65,18 @@ impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
     /// - Those of `data` and of `ib_register_device`.
     pub(crate) fn new(
         host: Attachment<'a, 'data>,
-        name: &'static CStr,
+        home: Arc<Home>,
         info: NodeInfo,
         data: impl PinInit<P::Data<'data>, Error>,
     ) -> Result<Self> {
         let registered = pin_init::pin_init_scope(move || {
-            let mut allocated = Registered::<'data, P>::allocate(data)?;
-            allocated.register(host.dev(), name, info)?;
+            // The namespace is there until the device is registered in it.
+            let net = home.net();
+            let mut allocated = Registered::<'data, P>::allocate(home, &net, data)?;
+            allocated.register(host.dev(), info)?;
             Ok(Ok::<_, Error>(allocated))
         });
         Ok(Self(Attached::new(host, registered)?))
-    }
-
-    /// Returns the device.
-    pub(crate) fn device(&self) -> &Device<P::Data<'data>> {
-        // SAFETY: By the invariant of `Registered` the data is initialized as long as that is there.
-        unsafe { Device::from_raw(self.0.device.as_ptr()) }
     }
 
     /// Leaves the device registered until the one below which it is registered is unbound.
@@ -92,8 +93,8 @@ impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
 ///
 /// # Invariants
 ///
-/// `device` was allocated with the size of a [`Device`], whose data is initialized. It is registered
-/// if `is_registered` says so.
+/// `device` was allocated with the size of a [`Device`], whose home and data are initialized. It is
+/// registered if `is_registered` says so.
 struct Registered<'data, P: Provider> {
     device: NonNull<ffi::ib_device>,
     is_registered: bool,
@@ -107,23 +108,27 @@ unsafe impl<P: Provider> Send for Registered<'_, P> {}
 unsafe impl<P: Provider> Sync for Registered<'_, P> {}
 
 impl<'data, P: Provider> Registered<'data, P> {
-    /// Allocates a device with `data`.
-    fn allocate(data: impl PinInit<P::Data<'data>, Error>) -> Result<Self> {
+    /// Allocates a device with `data` in a network namespace, which must be there until the device is
+    /// registered.
+    fn allocate(
+        home: Arc<Home>,
+        net: &Net,
+        data: impl PinInit<P::Data<'data>, Error>,
+    ) -> Result<Self> {
         // SAFETY: The size is that of a structure which starts with an `ib_device`; the network
-        // namespace is the initial one, as for all devices with no namespace of their own.
-        let device = unsafe {
-            ffi::_ib_alloc_device(Device::<P::Data<'data>>::SIZE, &raw mut bindings::init_net)
-        };
+        // namespace is valid.
+        let device = unsafe { ffi::_ib_alloc_device(Device::<P::Data<'data>>::SIZE, net.as_raw()) };
         let device = NonNull::new(device).ok_or(ENOMEM)?;
 
         // SAFETY: The device was just allocated with this size, and does not move.
         unsafe {
-            let slot = Device::<P::Data<'data>>::slot(device.as_ptr());
-            pin_init::raw_try_init(slot, data)
+            let (home_slot, data_slot) = Device::<P::Data<'data>>::slots(device.as_ptr());
+            pin_init::raw_try_init(data_slot, data)
                 .inspect_err(|_| ffi::ib_dealloc_device(device.as_ptr()))?;
+            home_slot.write(home);
         }
 
-        // INVARIANT: The data has just been initialized.
+        // INVARIANT: Both have just been initialized.
         Ok(Self {
             device,
             is_registered: false,
@@ -135,7 +140,6 @@ impl<'data, P: Provider> Registered<'data, P> {
     fn register(
         &mut self,
         parent: &kernel::device::Device<Bound>,
-        name: &'static CStr,
         info: NodeInfo,
     ) -> Result {
         let device = self.device.as_ptr();
@@ -165,8 +169,12 @@ impl<'data, P: Provider> Registered<'data, P> {
         let does_dma = unsafe { !(*parent).dma_parms.is_null() };
         let dma_device = if does_dma { parent } else { null_mut() };
 
-        // SAFETY: The device is set up; `parent` is bound, and this is dropped before it is unbound.
-        to_result(unsafe { ffi::ib_register_device(device, name.as_char_ptr(), dma_device) })?;
+        // SAFETY: By the type invariant the device has its home.
+        let home = unsafe { Device::<P::Data<'data>>::from_raw(device) }.home();
+        home.with_name(|name| {
+            // SAFETY: The device is set up; `parent` is bound, and this is dropped before it is unbound.
+            to_result(unsafe { ffi::ib_register_device(device, name, dma_device) })
+        })?;
         // INVARIANT: The registration has just succeeded.
         self.is_registered = true;
         Ok(())
@@ -181,12 +189,19 @@ impl<P: Provider> Drop for Registered<'_, P> {
             // SAFETY: By the type invariant the device is registered. The core waits for verbs that
             // run, and destroys what programs have of the device.
             unsafe { ffi::ib_unregister_device(device) };
+            // SAFETY: It was registered; who renames a device takes it from the list of those that are.
+            unsafe {
+                let named = Device::<P::Data<'_>>::from_raw(device);
+                named.home().note_name(device);
+            }
         }
 
-        // SAFETY: The device is not registered, so that nobody uses its data, which by the type
-        // invariant is there.
+        // SAFETY: The device is not registered, so that nobody uses its home and its data, which by the
+        // type invariant are there.
         unsafe {
-            Device::<P::Data<'_>>::slot(device).drop_in_place();
+            let (home, data) = Device::<P::Data<'_>>::slots(device);
+            data.drop_in_place();
+            home.drop_in_place();
             ffi::ib_dealloc_device(device);
         }
     }

@@ -55,6 +55,11 @@ impl rdma::Provider for Verbs {
     type Qp<'a> = Qp<'a>;
     type Mr<'a> = Mr<'a>;
 
+    fn enabled<'a>(device: &rdma::Named<'_, Efa<'a>>) {
+        let event_queues = device.data().session.event_queues();
+        device.info(fmt!("ready, with {} event queues", event_queues));
+    }
+
     fn firmware_version<'a>(device: &rdma::Device<Efa<'a>>) -> Result<CString> {
         firmware_version(device.data())
     }

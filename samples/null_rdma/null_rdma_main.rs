@@ -32,6 +32,7 @@ use crate::{
         DeviceAttr,
         DriverId,
         Gid,
+        Home,
         NodeInfo,
         PortAttr,
         PortPhysState,
@@ -80,7 +81,8 @@ impl kernel::Module for NullRdma {
         };
         let parent = Attachment::of_static(device.as_ref().as_ref());
         let numbers = Numbers(Atomic::new(0));
-        rdma::Registration::<Null>::new(parent, c"null%d", info, Ok(numbers))?.leave();
+        let home = Home::new(c"null%d")?;
+        rdma::Registration::<Null>::new(parent, home, info, Ok(numbers))?.leave();
         Ok(Self { _device: device })
     }
 }

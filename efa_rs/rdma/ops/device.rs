@@ -14,12 +14,23 @@ use super::Ops;
 use crate::{
     ffi,
     rdma::{
+        device::Named,
         provider::Provider,
         udata::Udata, //
     },
 };
 
 impl<P: Provider> Ops<P> {
+    pub(super) extern "C" fn enable_driver(device: *mut ffi::ib_device) -> c_int {
+        // SAFETY: By the core's promise the device is registered. During this call the core has the lock
+        // that it takes to rename devices, and does not move this one.
+        unsafe {
+            Self::device(device).home().note_net(device);
+            P::enabled(&Named::new(Self::device(device)));
+        }
+        0
+    }
+
     pub(super) extern "C" fn get_dev_fw_str(device: *mut ffi::ib_device, text: *mut c_char) {
         // SAFETY: By the core's promise the device is registered.
         let version = P::firmware_version(unsafe { Self::device(device) });

@@ -64,6 +64,7 @@ impl<P: Provider> Ops<P> {
         driver_id: P::DRIVER_ID.as_raw(),
         uverbs_abi_ver: P::UVERBS_ABI_VERSION,
 
+        enable_driver: Some(Self::enable_driver),
         query_device: Some(Self::query_device),
         query_port: Some(Self::query_port),
         get_port_immutable: Some(Self::get_port_immutable),

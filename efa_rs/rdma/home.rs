@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What a device is called and which network namespace it is in, from one registration to the next.
+
+use core::ptr::NonNull;
+
+use kernel::{
+    bindings,
+    ffi::c_char,
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    },
+};
+
+use crate::ffi;
+
+/// A name as the core stores it: ended by a zero byte.
+type Name = [c_char; ffi::IB_DEVICE_NAME_MAX as usize];
+
+/// Where a device belongs that is registered again and again.
+///
+/// An administrator may rename it, or move it to a network namespace. A registration ends all that,
+/// and the next one makes it so again.
+#[pin_data]
+pub(crate) struct Home {
+    pattern: &'static CStr,
+    /// The cookie of the network namespace; 0, which none has, if the device was never registered.
+    net_cookie: Atomic<u64>,
+    /// The name; empty if it was never registered.
+    #[pin]
+    name: Mutex<Name>,
+}
+
+impl Home {
+    /// Takes the name that a device gets which was never registered, with `%d` where the core puts a
+    /// number. It is in the initial network namespace.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(crate) fn new(pattern: &'static CStr) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                pattern,
+                net_cookie: Atomic::new(0),
+                name <- new_mutex!([0; ffi::IB_DEVICE_NAME_MAX as usize]),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the network namespace, or the initial one if it is gone.
+    pub(super) fn net(&self) -> Net {
+        let cookie = self.net_cookie.load(Relaxed);
+        // INVARIANT: The function returns a namespace that it has taken a reference to.
+        // SAFETY: The function can be called with any number.
+        Net(unsafe { NonNull::new_unchecked(ffi::efa_get_net(cookie)) })
+    }
+
+    /// Calls `register` with the name that the device had; or, if it had none or somebody else has it by
+    /// now, with the one for devices that had none.
+    pub(super) fn with_name(&self, register: impl Fn(*const c_char) -> Result) -> Result {
+        let name = self.name.lock();
+        if name.first().is_some_and(|first| *first != 0) {
+            match register(name.as_ptr()) {
+                Err(error) if error == ENFILE => (),
+                result => return result,
+            }
+        }
+        register(self.pattern.as_char_ptr())
+    }
+
+    /// Takes note of the network namespace of a device.
+    ///
+    /// # Safety
+    ///
+    /// `device` must be registered, and must not be moved to another namespace meanwhile.
+    pub(super) unsafe fn note_net(&self, device: *mut ffi::ib_device) {
+        // SAFETY: The caller guarantees that the device is valid, and its namespace as well.
+        let cookie = unsafe { ffi::efa_net_cookie(device) };
+        self.net_cookie.store(cookie, Relaxed);
+    }
+
+    /// Takes note of the name of a device.
+    ///
+    /// # Safety
+    ///
+    /// `device` must have been registered, and must not be renamed meanwhile.
+    pub(super) unsafe fn note_name(&self, device: *mut ffi::ib_device) {
+        // SAFETY: The caller guarantees that the device is valid, and that nobody writes its name.
+        *self.name.lock() = unsafe { (*device).name };
+    }
+}
+
+/// A reference to a network namespace.
+///
+/// # Invariants
+///
+/// The reference is owned.
+pub(super) struct Net(NonNull<bindings::net>);
+
+impl Net {
+    /// Returns the core's structure, which is valid as long as this.
+    pub(super) fn as_raw(&self) -> *mut bindings::net {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the reference is owned.
+        unsafe { ffi::efa_put_net(self.0.as_ptr()) }
+    }
+}
