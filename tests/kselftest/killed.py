@@ -25,12 +25,15 @@ TOLERANCE = 12_000
 # Seconds in which a process has made its objects, where a guest's processor is emulated.
 PATIENCE = 120
 
-# Seconds in which the driver lets all its devices go.
-REMOVED = 2 * selftest.SLOW
+# Seconds in which the driver lets all its devices go, on a usual kernel. One that checks all that it does needs longer for objects:
+# it has as much more as it takes to destroy the same ones when their process is killed.
+REMOVED = 2
 
 MODULE = os.environ.get("EFA_KO")
 
 suite = Suite()
+# Seconds that it took to kill each process.
+killed = []
 
 
 def make_all(function, memory):
@@ -81,8 +84,10 @@ def process_with_all(function):
     finally:
         os.close(reader)
         os.close(opener)
+        start = time.monotonic()
         os.kill(process, signal.SIGKILL)
         status = os.waitpid(process, 0)[1]
+        killed.append(time.monotonic() - start)
     equal(os.WIFSIGNALED(status), True, "the process was killed")
     equal(function.held(), {}, "what the device still has")
 
@@ -127,9 +132,10 @@ def removed():
             equal(result_of(remove_module), result, "a second try")
             return result
         try:
-            print(f"# it took {took:.2f} s", flush=True)
-            if took > REMOVED:
-                raise Failed(f"it took {took:.1f} s, which is more than {REMOVED} s")
+            limit = REMOVED + (max(killed) if selftest.SLOW > 1 else 0)
+            print(f"# it took {took:.2f} s, of {limit:.2f}", flush=True)
+            if took > limit:
+                raise Failed(f"it took {took:.1f} s, which is more than {limit:.1f} s")
             equal(function.held(), {}, "what the device has without its driver")
             equal(function.leftovers(), [], "what is left of the driver")
             result += ", " + use()
