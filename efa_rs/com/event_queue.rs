@@ -7,6 +7,7 @@ use kernel::{
         Bound,
         Device, //
     },
+    irq::ThreadedIrqReturn,
     new_spinlock_irq, pci,
     prelude::*,
     sync::{
@@ -53,6 +54,10 @@ use crate::{
 
 /// The most entries in a ring, however many the device offers: the size of `depth` in the command.
 const MAX_DEPTH: u32 = 1 << 15;
+
+/// The most events that are handled in interrupt context, and with interrupts off: what NAPI polls at
+/// once.
+const BUDGET: u32 = 64;
 
 /// Returns the depth to use where the device takes at most `max`: a power of two, at least one.
 pub(super) fn usable_depth(max: u32) -> u32 {
@@ -171,15 +176,15 @@ impl<'bound> Ring<'bound> {
         )
     }
 
-    /// Calls `handle` for at most one ring of events: a device can't keep the caller here.
-    fn consume(&self, handle: impl Fn(&Eqe)) {
+    /// Calls `handle` for at most [`BUDGET`] events, and returns whether there may be more.
+    fn consume(&self, handle: impl Fn(&Eqe)) -> bool {
         let mut consumed = self.consumed.lock();
 
-        for _ in 0..self.entries.count() {
+        for _ in 0..BUDGET {
             let first = self.entries.read_byte::<{ eq::PHASE_OFFSET }>(*consumed);
             let expected = *consumed >> self.depth_shift & 1 == 0;
             if EqeCommon::from_raw(u32::from(first)).phase != expected {
-                break;
+                return false;
             }
 
             // The device writes the phase last.
@@ -187,6 +192,7 @@ impl<'bound> Ring<'bound> {
             handle(&Eqe::decode(&self.entries.read(*consumed)));
             *consumed = consumed.wrapping_add(1);
         }
+        true
     }
 }
 
@@ -209,6 +215,11 @@ impl Handler<'_> {
         self.registers.write(Register::EqDb, doorbell.into_raw());
     }
 
+    /// Handles a few events, and returns whether there may be more.
+    fn handle_some(&self) -> bool {
+        self.ring.consume(|event| self.handle_event(event))
+    }
+
     fn handle_event(&self, event: &Eqe) {
         let what = match EventType::try_from(event.common.event_type) {
             Ok(EventType::Completion) if self.subscribers.notify(event.cqn) => return,
@@ -228,9 +239,23 @@ impl Handler<'_> {
     }
 }
 
+#[vtable]
 impl irq::Handler for Handler<'_> {
-    fn handle(&self) {
-        self.ring.consume(|event| self.handle_event(event));
+    fn handle(&self) -> ThreadedIrqReturn {
+        if self.handle_some() {
+            return ThreadedIrqReturn::WakeThread;
+        }
+        self.arm();
+        ThreadedIrqReturn::Handled
+    }
+
+    /// Handles no more than one ring of events, so that a device can't keep the thread here.
+    fn handle_threaded(&self) {
+        for _ in 0..self.ring.entries.count().div_ceil(BUDGET) {
+            if !self.handle_some() {
+                break;
+            }
+        }
         self.arm();
     }
 }

@@ -3,6 +3,7 @@
 //! One life of the device, from a reset to the next.
 
 use kernel::{
+    irq::ThreadedIrqReturn,
     pci::{
         IrqType,
         IrqTypes, //
@@ -271,9 +272,11 @@ struct ManagementHandler<'bound> {
     aenq: Arc<Aenq<'bound>>,
 }
 
+#[vtable]
 impl irq::Handler for ManagementHandler<'_> {
-    fn handle(&self) {
+    fn handle(&self) -> ThreadedIrqReturn {
         self.admin.handle_completions();
         self.aenq.handle_events();
+        ThreadedIrqReturn::Handled
     }
 }

@@ -14,7 +14,10 @@ use kernel::{
         c_void, //
     },
     fmt,
-    irq::IrqRequest,
+    irq::{
+        IrqRequest,
+        ThreadedIrqReturn, //
+    },
     pci::IrqVectorRegistration,
     prelude::*,
     str::CString,
@@ -30,10 +33,14 @@ use crate::ffi;
 /// The vectors that a PCI function was given; freed with the last handler.
 pub(crate) type Vectors<'bound> = Arc<IrqVectorRegistration<'bound>>;
 
-/// What is called in interrupt context.
+/// What is called for interrupts.
+#[vtable]
 pub(crate) trait Handler: Send + Sync {
-    /// Handles one interrupt.
-    fn handle(&self);
+    /// Handles one interrupt, in interrupt context. Whoever has too much to do for that wakes the thread.
+    fn handle(&self) -> ThreadedIrqReturn;
+
+    /// Does the rest, in a thread of the interrupt.
+    fn handle_threaded(&self) {}
 }
 
 /// A handler attached to a vector; detached when dropped, with no call running any more.
@@ -84,16 +91,18 @@ impl<'bound, H: Handler + 'bound> Registration<'bound, H> {
             _vectors: vectors.clone(),
             _: {
                 let cookie = this.as_ptr().cast();
+                let thread: Callback = Self::thread;
+                let thread = H::HAS_HANDLE_THREADED.then_some(thread);
                 // SAFETY: `irq` is the number of an allocated vector. The name, and the handler that
-                // `callback` makes of the cookie, are initialized; they are pinned, and valid until
+                // both functions make of the cookie, are initialized; they are pinned, and valid until
                 // the drop of this value has freed the interrupt.
-                unsafe { request(*irq, Self::callback, name, cookie, cpu) }?;
+                unsafe { request(*irq, Self::callback, thread, name, cookie, cpu) }?;
             },
         }? Error);
         Ok(Self(Attached::new(binding, line)?))
     }
 
-    /// Has the handler not called any more, and waits until it does not run.
+    /// Has the handler not called any more, and waits until neither it nor its thread runs.
     pub(crate) fn disable(&self) {
         // SAFETY: By the invariant of `Line` this interrupt is requested.
         unsafe { bindings::disable_irq(self.0.irq) }
@@ -104,29 +113,42 @@ impl<'bound, H: Handler + 'bound> Registration<'bound, H> {
         // SAFETY: The cookie is the `Line` of `new`, alive until `free_irq` has returned.
         let line = unsafe { &*cookie.cast::<Line<'bound, H>>() };
 
-        line.handler.handle();
+        bindings::irqreturn_t(line.handler.handle() as c_uint)
+    }
+
+    /// Called by the interrupt's thread.
+    extern "C" fn thread(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
+        // SAFETY: The cookie is the `Line` of `new`, alive until `free_irq` has returned, which waits for
+        // the thread.
+        let line = unsafe { &*cookie.cast::<Line<'bound, H>>() };
+
+        line.handler.handle_threaded();
         bindings::irqreturn::IRQ_HANDLED
     }
 }
+
+/// What the interrupt core calls.
+type Callback = unsafe extern "C" fn(c_int, *mut c_void) -> bindings::irqreturn_t;
 
 /// Requests an interrupt, with a hint to the CPU that is number `cpu` of those that are online.
 ///
 /// # Safety
 ///
-/// `irq` must be the number of an allocated vector, and `name` and what `callback` makes of `cookie`
-/// valid until the interrupt is freed.
+/// `irq` must be the number of an allocated vector, and `name` and what `callback` and `thread` make of
+/// `cookie` valid until the interrupt is freed.
 // One copy for all types of handlers.
 #[inline(never)]
 unsafe fn request(
     irq: c_uint,
-    callback: unsafe extern "C" fn(c_int, *mut c_void) -> bindings::irqreturn_t,
+    callback: Callback,
+    thread: Option<Callback>,
     name: &CStr,
     cookie: *mut c_void,
     cpu: u32,
 ) -> Result {
     let (handler, name) = (Some(callback), name.as_char_ptr());
     // SAFETY: The caller guarantees what the interrupt core asks for.
-    to_result(unsafe { bindings::request_threaded_irq(irq, handler, None, 0, name, cookie) })?;
+    to_result(unsafe { bindings::request_threaded_irq(irq, handler, thread, 0, name, cookie) })?;
 
     // SAFETY: The number of an online CPU, or one past the last one, which is checked.
     unsafe {

@@ -5,14 +5,17 @@
 import contextlib
 import select
 import threading
+from pathlib import Path
 
 from queue_cases import add_cases, events, with_channel
-from selftest import Failed, KernelLog, Suite, any_function, equal
+from selftest import Failed, KernelLog, Suite, any_function, equal, wait_until
 from uverbs import opened
 
 ROUNDS = 200
 # More than any number of an object.
 NO_CQ = 0xFFF0
+# Events that are more than a handler of interrupts is to look at in a row, and seconds that they may take.
+STORM, STORM_SECONDS = 5000, 30
 
 main = any_function()
 suite = Suite()
@@ -103,6 +106,29 @@ def come_and_go():
         stop.set()
         thread.join()
     is_well()
+
+
+def thread_runs():
+    """How often threads of completion interrupts had something to do."""
+    runs = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+            if "-efa-comp" in status["Name"]:
+                runs += int(status["voluntary_ctxt_switches"])
+    return runs
+
+
+@suite.case("a storm of events does not keep a CPU from all else", "all events, in a thread")
+def storm():
+    with opened(main) as context, with_channel(context) as (cq, channel):
+        before = thread_runs()
+        main.notify(cq.response.cq_idx, count=STORM)
+        wait_until(lambda: main.state()["storm"] == 0, "the storm is over", STORM_SECONDS)
+        count = events(channel)
+        if count != STORM:
+            return f"{count} of {STORM} events"
+        return "all events, in a thread" if thread_runs() > before else "all events, in interrupts"
 
 
 suite.run()
