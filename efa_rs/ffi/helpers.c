@@ -79,27 +79,19 @@ u64 efa_net_cookie(const struct ib_device *device)
 /* The network namespace with this cookie, with a reference; the initial one if there is none. */
 struct net *efa_get_net(u64 cookie)
 {
-	struct net *net;
+	struct net *net, *found = NULL;
 
 	rcu_read_lock();
-	for_each_net_rcu(net) {
-		if (net->net_cookie == cookie && maybe_get_net(net)) {
-			rcu_read_unlock();
-			return net;
-		}
-	}
+	for_each_net_rcu(net)
+		if (net->net_cookie == cookie)
+			found = maybe_get_net(net);
 	rcu_read_unlock();
-	return get_net(&init_net);
+	return found ?: get_net(&init_net);
 }
 
 void efa_put_net(struct net *net)
 {
 	put_net(net);
-}
-
-struct ib_udata *efa_attrs_to_udata(struct uverbs_attr_bundle *attrs)
-{
-	return &attrs->driver_udata;
 }
 
 struct ib_ucontext *efa_udata_to_ucontext(struct ib_udata *udata)
@@ -112,25 +104,14 @@ u64 efa_mmap_offset(const struct rdma_user_mmap_entry *entry)
 	return rdma_user_mmap_get_offset(entry);
 }
 
-int efa_mmap_noncached(struct ib_ucontext *ucontext, struct vm_area_struct *vma,
-		       unsigned long pfn, struct rdma_user_mmap_entry *entry)
+pgprot_t efa_pgprot_noncached(const struct vm_area_struct *vma)
 {
-	return rdma_user_mmap_io(ucontext, vma, pfn, entry->npages * PAGE_SIZE,
-				 pgprot_noncached(vma->vm_page_prot), entry);
+	return pgprot_noncached(vma->vm_page_prot);
 }
 
-int efa_mmap_writecombine(struct ib_ucontext *ucontext, struct vm_area_struct *vma,
-			  unsigned long pfn, struct rdma_user_mmap_entry *entry)
+pgprot_t efa_pgprot_writecombine(const struct vm_area_struct *vma)
 {
-	return rdma_user_mmap_io(ucontext, vma, pfn, entry->npages * PAGE_SIZE,
-				 pgprot_writecombine(vma->vm_page_prot), entry);
-}
-
-int efa_mmap_cached(struct ib_ucontext *ucontext, struct vm_area_struct *vma,
-		    unsigned long pfn, struct rdma_user_mmap_entry *entry)
-{
-	return rdma_user_mmap_io(ucontext, vma, pfn, entry->npages * PAGE_SIZE,
-				 vma->vm_page_prot, entry);
+	return pgprot_writecombine(vma->vm_page_prot);
 }
 
 /* Pages with reference counts of their own, which userspace may keep: vm_insert_page() takes one. */
@@ -150,14 +131,11 @@ int efa_mmap_pages(struct vm_area_struct *vma, void *pages)
 }
 
 /* The device gets no copy: where the platform would make one, this fails. */
-dma_addr_t efa_dma_map(struct device *dev, void *pages, size_t size)
+int efa_dma_map(struct device *dev, void *pages, size_t size, dma_addr_t *address)
 {
-	return dma_map_single_attrs(dev, pages, size, DMA_BIDIRECTIONAL, DMA_ATTR_REQUIRE_COHERENT);
-}
-
-bool efa_dma_mapping_error(struct device *dev, dma_addr_t address)
-{
-	return dma_mapping_error(dev, address);
+	*address = dma_map_single_attrs(dev, pages, size, DMA_BIDIRECTIONAL,
+					DMA_ATTR_REQUIRE_COHERENT);
+	return dma_mapping_error(dev, *address);
 }
 
 void efa_dma_unmap(struct device *dev, dma_addr_t address, size_t size)

@@ -47,7 +47,12 @@ impl<D> Device<D> {
     pub(super) unsafe fn slots(device: *mut ffi::ib_device) -> (*mut Arc<Home>, *mut D) {
         let this: *mut Self = device.cast();
         // SAFETY: The caller guarantees that there is room for both.
-        unsafe { ((&raw mut (*this).home).cast(), (&raw mut (*this).data).cast()) }
+        unsafe {
+            (
+                (&raw mut (*this).home).cast(),
+                (&raw mut (*this).data).cast(),
+            )
+        }
     }
 
     /// Returns the device behind the core's structure.

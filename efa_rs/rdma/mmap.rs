@@ -193,14 +193,14 @@ pub(super) unsafe fn map(
     // keeps alive, and with it the pages: those of a BAR until the context ends, when the core undoes
     // the mapping; those with reference counts for as long as they are mapped.
     let result = to_result(unsafe {
+        let size = (*core).npages << PAGE_SHIFT;
+        let io = |pfn, prot| ffi::rdma_user_mmap_io(context, vma, pfn, size, prot, core);
         match &(*core.cast::<Entry>()).mapping {
-            Mapping::Uncached(pages) => ffi::efa_mmap_noncached(context, vma, pfn(pages), core),
-            Mapping::WriteCombining(pages) => {
-                ffi::efa_mmap_writecombine(context, vma, pfn(pages), core)
-            }
+            Mapping::Uncached(pages) => io(pfn(pages), ffi::efa_pgprot_noncached(vma)),
+            Mapping::WriteCombining(pages) => io(pfn(pages), ffi::efa_pgprot_writecombine(vma)),
             Mapping::Buffer(buffer) => match buffer.user_memory() {
                 UserMemory::Pages(address) => ffi::efa_mmap_pages(vma, address.as_ptr()),
-                UserMemory::Pfn(pfn) => ffi::efa_mmap_cached(context, vma, pfn, core),
+                UserMemory::Pfn(pfn) => io(pfn, (*vma).vm_page_prot),
             },
         }
     });

@@ -137,11 +137,7 @@ impl<'data, P: Provider> Registered<'data, P> {
     }
 
     /// Registers the device below `parent`.
-    fn register(
-        &mut self,
-        parent: &kernel::device::Device<Bound>,
-        info: NodeInfo,
-    ) -> Result {
+    fn register(&mut self, parent: &kernel::device::Device<Bound>, info: NodeInfo) -> Result {
         let device = self.device.as_ptr();
         // CAST: `Device` is a transparent wrapper of `Opaque<bindings::device>`.
         let parent = core::ptr::from_ref(parent)

@@ -40,6 +40,16 @@ impl Udata<'_> {
         }
     }
 
+    /// Wraps what the core has passed along with the attributes of a method.
+    ///
+    /// # Safety
+    ///
+    /// `attrs` must be valid for the lifetime that the caller gives the value.
+    pub(super) unsafe fn of(attrs: *mut ffi::uverbs_attr_bundle) -> Self {
+        // SAFETY: The caller guarantees that the attributes are valid, and so is what is among them.
+        unsafe { Self::from_raw(&raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata) }
+    }
+
     /// Returns what the core has passed.
     pub(super) fn as_raw(&self) -> *mut ffi::ib_udata {
         self.raw

@@ -217,12 +217,10 @@ impl<'bound> UserBuffer<'bound> {
         // SAFETY: There is no precondition.
         let pages = unsafe { ffi::efa_alloc_user_pages(size) };
         let pages = NonNull::new(pages).ok_or(ENOMEM)?;
+        let mut dma_address = 0;
         // SAFETY: `raw` is a valid device, and `pages` are `size` bytes that were just allocated.
-        let (dma_address, failed) = unsafe {
-            let address = ffi::efa_dma_map(raw, pages.as_ptr(), size);
-            (address, ffi::efa_dma_mapping_error(raw, address))
-        };
-        if failed {
+        let mapped = unsafe { ffi::efa_dma_map(raw, pages.as_ptr(), size, &mut dma_address) };
+        if mapped != 0 {
             // SAFETY: The pages were just allocated, and nobody knows of them.
             unsafe { bindings::free_pages_exact(pages.as_ptr(), size) };
             return Ok(None);

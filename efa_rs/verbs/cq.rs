@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     com::{
-        CompletionHandler,
         CommandError,
+        CompletionHandler,
         Lent,
         Subscription, //
     },

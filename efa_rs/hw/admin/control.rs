@@ -26,9 +26,9 @@ impl CtrlBuffInfo {
     /// Returns the words of a little-endian host at [`CHUNK_NEXT_OFFSET`], of which the reference takes
     /// one and a half.
     #[inline]
-    pub fn to_words(&self) -> [u64; 2] {
+    pub fn to_words(self) -> [u64; 2] {
         [
-            u64::from(self.length) | self.address << 32,
+            u64::from(self.length) | (self.address << 32),
             self.address >> 32,
         ]
     }

@@ -76,7 +76,7 @@ impl<P: Provider> Ops<P> {
             unsafe {
                 let raw = (*cq).device;
                 let device = Self::device(raw);
-                let udata = Udata::from_raw(ffi::efa_attrs_to_udata(attrs));
+                let udata = Udata::of(attrs);
                 let attr = CqInitAttr::new(raw, &*attr, attrs, &events);
                 let create = || {
                     let context = Self::context(&udata)?;

@@ -76,8 +76,7 @@ impl<P: Provider> Ops<P> {
         // the call; the attributes are the call's.
         unsafe {
             let attr = MrInitAttr::new((*pd).device, memory, length, iova, access, dmah);
-            let udata = ffi::efa_attrs_to_udata(attrs);
-            Self::register(pd, &attr, &Udata::from_raw(udata))
+            Self::register(pd, &attr, &Udata::of(attrs))
         }
     }
 
