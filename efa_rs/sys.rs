@@ -13,6 +13,7 @@ pub(crate) mod irq;
 pub(crate) mod log;
 pub(crate) mod mmio;
 pub(crate) mod pci;
+pub(crate) mod pci_config;
 pub(crate) mod ratelimit;
 pub(crate) mod semaphore;
 pub(crate) mod system;

@@ -46,6 +46,7 @@ use crate::{
         errno::eopnotsupp,
         log,
         mmio,
+        pci_config::Configuration,
         work::Waker, //
     },
 };
@@ -63,6 +64,7 @@ const UNKNOWN: u32 = 0;
 pub(crate) struct Controller<'bound> {
     binding: Binding<'bound>,
     pdev: &'bound pci::Device<Bound>,
+    configuration: Configuration<'bound>,
     registers: Arc<Registers<'bound>>,
     quarantine: Arc<Quarantine<'bound>>,
     statistics: Arc<Statistics>,
@@ -98,6 +100,7 @@ impl<'bound> Controller<'bound> {
             Self {
                 binding,
                 pdev,
+                configuration: Configuration::new(pdev)?,
                 registers: Registers::new(dev, bar)?,
                 quarantine: Quarantine::new(dev, &statistics)?,
                 statistics,
@@ -216,6 +219,7 @@ impl<'bound> Controller<'bound> {
     ///
     /// Those of [`reset`].
     fn reset(&self, reason: ResetReason) -> Result {
+        self.configuration.restore_if_lost();
         sys::pci::set_master(self.pdev);
         reset(self.dev(), &self.registers, reason)?;
         // Its firmware may be another one now.

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The configuration of a PCI function, which it loses with its power.
+//!
+//! To be replaced once [`kernel::pci`] can save and restore it.
+
+use core::ptr::NonNull;
+
+use kernel::{
+    bindings,
+    device::Bound,
+    ffi::c_int,
+    pci,
+    prelude::*, //
+};
+
+use super::pci::as_raw;
+
+/// The configuration of a function as its driver has taken it over.
+///
+/// # Invariants
+///
+/// `state` was made by `pci_store_saved_state` for `pdev`, and is owned.
+pub(crate) struct Configuration<'bound> {
+    pdev: &'bound pci::Device<Bound>,
+    state: NonNull<bindings::pci_saved_state>,
+}
+
+// SAFETY: The state is memory that any task may use and free.
+unsafe impl Send for Configuration<'_> {}
+
+// SAFETY: A shared reference only reads the state.
+unsafe impl Sync for Configuration<'_> {}
+
+impl<'bound> Configuration<'bound> {
+    /// Keeps the configuration as it is.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(crate) fn new(pdev: &'bound pci::Device<Bound>) -> Result<Self> {
+        // SAFETY: The pointer is valid, and what is saved of a function is its driver's to change.
+        let state = unsafe {
+            bindings::pci_save_state(as_raw(pdev));
+            bindings::pci_store_saved_state(as_raw(pdev))
+        };
+        // INVARIANT: It was just made.
+        Ok(Self {
+            pdev,
+            state: NonNull::new(state).ok_or(ENOMEM)?,
+        })
+    }
+
+    /// Restores it if the function was without power meanwhile: then it decodes no memory.
+    pub(crate) fn restore_if_lost(&self) {
+        let (raw, mut command) = (as_raw(self.pdev), 0);
+        // SAFETY: The pointer is valid.
+        unsafe {
+            bindings::pci_read_config_word(raw, bindings::PCI_COMMAND as c_int, &mut command);
+        }
+        if u32::from(command) & bindings::PCI_COMMAND_MEMORY != 0 {
+            return;
+        }
+        // SAFETY: The pointer is valid; by the type invariant the state is of this function, and what is
+        // saved of that is its driver's to change.
+        unsafe {
+            if bindings::pci_load_saved_state(raw, self.state.as_ptr()) == 0 {
+                bindings::pci_restore_state(raw);
+            }
+        }
+    }
+}
+
+impl Drop for Configuration<'_> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant the state is owned; it was allocated by `kzalloc`.
+        unsafe { bindings::kfree(self.state.as_ptr().cast()) }
+    }
+}
