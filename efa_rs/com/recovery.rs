@@ -216,7 +216,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let next = if !self.is_automatic {
             Err("automatic recovery is off (parameter 'recovery')")
         } else {
-            next_attempt(inner.attempts).ok_or("it fails whenever it was brought back")
+            next_attempt(inner.attempts).ok_or("it fails whenever it is brought back")
         };
         match next {
             Ok(at) => self.end(inner, cause, State::Resetting(at)),
