@@ -260,7 +260,7 @@ fn list_that_is_not_mapped() {
 fn page_sizes() {
     let mut set = Set::new(Profile::Efa2);
     let mut command = set.region(1, one_page(1 << 30));
-    for shift in 0..32 {
+    for shift in 0..64 {
         command.flags.phys_page_size_shift = shift;
         command.iova = 0;
         command.mr_length = 1 << shift;
