@@ -274,6 +274,8 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             }
             Err(error) => error,
         };
+        // Whatever it has lost meanwhile, its last reset is too long ago.
+        self.controller.needs_reset();
         match next_attempt(inner.attempts) {
             Some(at) => {
                 dev_warn!(
