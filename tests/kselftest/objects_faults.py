@@ -341,7 +341,7 @@ def no_slot():
     main.rebind()
     everything, ready = Set(), Event()
     # All slots are taken for longer than anybody waits for one, and no command takes longer than it may.
-    main.inject({"opcode": "ANY"}, {"delay_ms": LONG_TIMEOUT_MS * 9 // 10})
+    main.inject({"opcode": "ANY"}, {"delay_ms": LONG_TIMEOUT_MS * 4 // 5})
     try:
         with ThreadPoolExecutor(3 * SLOTS + 2) as pool:
             others = [pool.submit(lambda: ready.wait() and result_of(everything.alloc_pd)) for _ in range(3 * SLOTS)]
