@@ -5,10 +5,13 @@ import select
 import socket
 import time
 
+from selftest import Failed
+
 NETLINK_KOBJECT_UEVENT = 15
+SO_RCVBUFFORCE = 33
 KERNEL_GROUP = 1
 # Enough for the objects of many devices that come and go before somebody reads.
-BUFFER = 1 << 20
+BUFFER = 4 << 20
 
 
 class Uevents:
@@ -16,7 +19,7 @@ class Uevents:
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
         self.socket.bind((0, KERNEL_GROUP))
 
     def read(self):
@@ -26,9 +29,8 @@ class Uevents:
                 head, *rest = self.socket.recv(1 << 16).decode(errors="replace").split("\0")
             except BlockingIOError:
                 return
-            except OSError:
-                # Some were lost: whoever misses one finds out.
-                continue
+            except OSError as error:
+                raise Failed(f"uevents are lost: {error.strerror}")
             action, _, path = head.partition("@")
             yield action, path, dict(line.split("=", 1) for line in rest if "=" in line)
 
