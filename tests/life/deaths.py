@@ -417,7 +417,10 @@ def gone_in_recovery(this):
         main.put_in()
         main.clear()
         main.set(**LIMITS)
-        this.back(GIVEN_UP, deaths=2)
+        try:
+            this.back(GIVEN_UP, deaths=2)
+        except Failed as failure:
+            raise Failed(f"step {step}: {failure}")
         this.renew()
 
 
