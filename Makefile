@@ -32,6 +32,7 @@ help:
 	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
 	@echo 'make check-sample  that provider in a guest                      FLAVOUR='
+	@echo 'make check-life  devices that die, come back and are taken away under load    DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
 	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR='
 	@echo 'make interop     data between guests: contents, perftest, libfabric, Open MPI    DRIVER= FLAVOUR='
 	@echo 'make soak        a million messages between four guests          DRIVER= FLAVOUR='
@@ -44,6 +45,7 @@ help:
 	@echo
 	@echo 'DRIVER   rust (default), c (Linux'\''s own driver, for comparison) or, in make vm, none'
 	@echo 'FLAVOUR  cloud-amd64 (default, what EC2 images run) or amd64; tools/series says of which Linux'
+	@echo 'ROUNDS   how many rounds each test has (default: few); TESTS, which ones: parts of their names, separated by semicolons'
 	@echo 'DEVICES  a list of emulated devices (default: profile=efa2)'
 
 .PHONY: demo
@@ -85,6 +87,10 @@ kselftest stress rdma-core interop soak:
 .PHONY: check-sample
 check-sample:
 	@tools/check sample --flavour $(FLAVOUR)
+
+.PHONY: check-life
+check-life:
+	@tools/check life $(combination) $(ROUNDS:%=--rounds %) --tests '$(TESTS)'
 
 .PHONY: check-debug
 check-debug:

@@ -183,9 +183,22 @@ class Emulator:
     """The control port of the emulator."""
 
     def __init__(self, port):
-        self.fd = os.open(port, os.O_RDWR | os.O_CLOEXEC)
+        self.port = port
+        self.fd = None
+        self.open()
         lines = (FOLDER / "devices").read_text().splitlines()
         self.specs = [line for line in lines if line and not line.startswith("#")]
+
+    def open(self):
+        """Opens the port, again if it is open: a suspend of the guest closes it at the other end."""
+        self.close()
+        self.fd = os.open(self.port, os.O_RDWR | os.O_CLOEXEC)
+
+    def close(self):
+        """Lets others open it: one process can have it open, and what that has started."""
+        if self.fd is not None:
+            os.close(self.fd)
+        self.fd = None
 
     def send(self, request):
         """Sends a request and returns what is in the reply; fails if that is an error."""
@@ -314,8 +327,8 @@ class Function:
     def set(self, **values):
         emulator.send({"command": "set", "device": self.number, "set": values})
 
-    def event(self, group, syndrome=0):
-        emulator.send({"command": "event", "device": self.number, "group": group, "syndrome": syndrome})
+    def event(self, group, syndrome=0, **how):
+        emulator.send({"command": "event", "device": self.number, "group": group, "syndrome": syndrome, **how})
 
     def peek(self, queue, offset, length):
         """What the device sees in a queue, such as {"cq": 1}."""

@@ -98,7 +98,8 @@ def run(driver, flavour):
 def run_on_debug_kernel():
     """Runs the cases with the Rust driver on the debug kernel; returns the results, and the tally of what that has found."""
     specs = devices((FOLDER / "devices").read_text())
-    tally, done = suite.in_debug_guest("ABI cases rust debug", "abi.sh", "kernel.py", devices=specs)
+    command = "/efa-rs/tests/debug/run.sh ../debug/abi.sh ../debug/kernel.py"
+    tally, done = suite.in_debug_guest("ABI cases rust debug", command, devices=specs)
     file = done.shared / "out" / "abi"
     return results(file.read_text(errors="replace") if file.exists() else "", "rust"), tally
 

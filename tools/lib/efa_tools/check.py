@@ -3,7 +3,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from . import abi, build, steps, suite, toolroot
+from . import abi, build, life, steps, suite, toolroot
 from .failure import Failure
 from .tally import Tally
 
@@ -114,6 +114,7 @@ def everything(longer=False):
         interop("rust", cloud, short=True),
         *([interop("c", cloud, short=True)] if longer else []),
         *(interop("rust", flavour, short=True) for flavour in following),
+        *(job for driver in ("rust", "c") if longer for job in life.jobs(driver, cloud)),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
         sample(cloud),

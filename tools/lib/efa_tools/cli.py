@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import abi, bench, build, cache, check, data_bench, guest, install, namespace, package, steps, suite, toolroot
+from . import abi, bench, build, cache, check, data_bench, guest, install, life, namespace, package, steps, suite, toolroot
 from .failure import Failure
 
 
@@ -144,6 +144,10 @@ def check_command():
         add_combination(command, ("rust", "c"))
         if name == "interop":
             command.add_argument("--short", action="store_true", help="only what is part of check")
+    command = suites.add_parser("life", help="devices that die, come back and are taken away, with programs that use them")
+    add_combination(command, ("rust", "c"))
+    command.add_argument("--rounds", type=positive, metavar="N", help="of each test (default: few)")
+    command.add_argument("--tests", default="", metavar="NAMES", help="parts of names of tests, separated by semicolons (default: all)")
     command = suites.add_parser("sample", help="the provider of samples/null_rdma, in a guest")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
@@ -187,6 +191,9 @@ def check_command():
             jobs = [("install", lambda: install.run(arguments.scenarios))]
         case "power-off":
             jobs = [check.power_off(arguments.driver, arguments.flavour)]
+        case "life":
+            chosen = [text.strip() for text in arguments.tests.split(";") if text.strip()]
+            jobs = life.jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen)
         case "sample":
             jobs = [check.sample(arguments.flavour)]
         case "interop":

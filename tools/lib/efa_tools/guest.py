@@ -11,6 +11,7 @@ import tempfile
 import termios
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,8 @@ class Options:
     # A folder of the host that guests see at /share.
     share: Path | None = None
     quiet: bool = False
+    # Is called with each line that the commands print.
+    watch: Callable[[str], None] | None = None
     known_reports: list[tuple[str, str]] = field(default_factory=list)
     # More parameters of the kernel.
     append: str = ""
@@ -225,6 +228,8 @@ class Run:
         with open(self.folder / f"guest{guest}.output.log", "wb", buffering=0) as log:
             for line in stream:
                 log.write(line)
+                if self.options.watch:
+                    self.options.watch(line.decode(errors="replace"))
                 if not self.options.quiet:
                     sys.stdout.buffer.write(prefix + line)
                     sys.stdout.buffer.flush()

@@ -77,9 +77,11 @@ def count_instructions(plugin, output):
 
 
 def control(socket):
-    """The emulator's control socket, as a port of the guest."""
+    """The emulator's control socket, as a port of the guest: of the same device as its terminal, so that a suspend, which the
+    guest's file systems refuse, does not come so far as to close it.
+    """
     return [
-        *("-device", "virtio-serial-pci", "-chardev", f"socket,id=control,path={socket}"),
+        *("-chardev", f"socket,id=control,path={socket}"),
         *("-device", "virtserialport,chardev=control,name=efa-emu.control"),
     ]
 

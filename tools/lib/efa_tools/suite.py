@@ -270,17 +270,29 @@ def power_off_problems(trace):
 
 def debug(driver):
     """The selftests and what needs the debug kernel, in a guest with that."""
-    tally, _ = in_debug_guest(f"debug kernel {driver}", driver=driver)
+    tally, _ = in_debug_guest(f"debug kernel {driver}", "/efa-rs/tests/debug/run.sh", driver)
     return tally
 
 
-def in_debug_guest(name, *programs, driver="rust", **options):
-    """Runs programs of tests/debug, or all of its list, in a guest with the debug kernel; returns as in_guest() does."""
-    command = " ".join(["/efa-rs/tests/debug/run.sh", *(f"../debug/{program}" for program in programs)])
-    known = console.known_reports((DEBUG / "known-reports").read_text())
+def known_reports(folder):
+    """The warnings that the kernel may give in the tests of a folder."""
+    return console.known_reports((folder / "known-reports").read_text())
+
+
+def in_debug_guest(name, command, driver="rust", timeout=3000, **options):
+    """Runs tests/debug/run.sh in a guest with the debug kernel; returns as in_guest() does."""
     # KASAN's shadow is an eighth of the memory, and what is freed stays allocated for a while.
-    options |= {"timeout": 3000, "memory": "2G", "known_reports": known}
+    options |= {"timeout": timeout, "memory": "2G", "known_reports": known_reports(DEBUG)}
     return in_guest(name, command, driver, toolroot.DEBUG, **options)
+
+
+# What tests print that have rounds.
+PROGRESS = re.compile(r"^\s*# (.*: \d+ of \d+ rounds.*?)\s*$")
+
+
+def show_progress(name, line):
+    if found := PROGRESS.match(line):
+        steps.note(f"{name}: {found[1]}")
 
 
 def kselftest_devices():
@@ -289,10 +301,15 @@ def kselftest_devices():
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
-def in_guest(name, command, driver, flavour, devices=None, **options):
-    """Runs a command that prints KTAP in a guest; returns its tally, and the run. The devices are those of the selftests."""
+def in_guest(name, command, driver, flavour, devices=None, progress=False, **options):
+    """Runs a command that prints KTAP in a guest; returns its tally, and the run. The devices are those of the selftests.
+
+    With PROGRESS, lines that tell how far a test is are shown when they come.
+    """
     if devices is None:
         devices = kselftest_devices()
+    if progress:
+        options["watch"] = lambda line: show_progress(name, line)
     options = guest.Options(command, driver, flavour, devices, quiet=True, **options)
     run, trouble, status = guest.prepare(options), None, 0
     with steps.step(name):

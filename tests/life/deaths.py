@@ -1,0 +1,632 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Devices that die at the worst of times, again and again, half, late or for ever: bad input to a recovery. Prints KTAP.
+
+See cases.py for its arguments.
+"""
+
+import contextlib
+import itertools
+import mmap
+import os
+import random
+import threading
+import time
+
+from cases import Tests, rounds  # First: it says where the others are.
+
+import aer
+import selftest
+from device import ADMIN_TIMEOUT
+from loads import Load
+from messages import Endpoint, send
+from modules import load_module, remove_module
+from selftest import BACKOFF, LASTING, Failed, Skipped, equal, result_of, wait_until
+from stage import Stage
+from triggers import HEALTH_INTERVAL, REMOVED, TOLD, USABLE, Move, Pull, Trigger
+from uverbs import opened
+
+# These tests have rounds in which they do what is different each time. More than that find nothing new.
+ROUNDS = min(rounds(3), 25)
+IS_SHORT = ROUNDS < 10
+# Of the steps of a recovery, only each so-manieth is tried, for each way to die others.
+STRIDE = 4 if IS_SHORT else 1
+# Rounds of what happens at a time that chance chooses.
+TIMES = ROUNDS if IS_SHORT else 4 * ROUNDS
+
+# Time limits that the device announces for these tests, in units of 100 ms, so that what fails fails soon.
+LIMITS = {"reset_timeout": 3, "admin_timeout": ADMIN_TIMEOUT}
+RESET_LIMIT = 2 * LIMITS["reset_timeout"] / 10
+# Seconds until a read of a register that is not answered has failed, at most.
+READ_LIMIT = 1
+# Seconds that one attempt to bring a device back may take, if the device stops answering in its midst: the command that is not
+# answered, and the reset that follows.
+ATTEMPT = ADMIN_TIMEOUT / 10 + RESET_LIMIT + READ_LIMIT
+# The longest time of a recovery that fails once, and that of one that fails each time.
+ONCE_MORE = ATTEMPT + BACKOFF[1]
+GIVEN_UP = sum(BACKOFF) + len(BACKOFF) * ATTEMPT
+
+# What a dead device that goes on with DMA writes, see Documentation/emulator.md, and how much memory is watched for it.
+STRAY = bytes.fromhex("efa0deadefa0dead")
+WATCHED = 64 << 20
+# Events that a storm has.
+STORM = 100_000
+# Lines of the log that any number of events may lead to.
+LINES = 40
+
+suite = Tests()
+stage = Stage() if selftest.emulator else None
+main = stage and stage.victim
+
+
+class Case:
+    """What all test cases have: a program that is told each time, and nothing that stays behind."""
+
+    def __init__(self):
+        self.limit = USABLE * stage.slow
+        stage.begin(Trigger(stage), Load(stage))
+        stage.attach(stage.peer)
+        stage.attached.call("attach", stage.next_seed())
+        time.sleep(max(0, stage.up + LASTING - time.monotonic()))
+        main.set(**LIMITS)
+        self.start = self.now()
+
+    def now(self):
+        """What the driver tells."""
+        list(stage.uevents.read())
+        list(stage.log.records())
+        return {"resets": main.resets(), "session": int(main.status()["session"])}
+
+    def renew(self):
+        """The next death is another one."""
+        stage.attached.call("attach", stage.next_seed())
+        time.sleep(max(0, stage.up + LASTING - time.monotonic()))
+        self.start = self.now()
+
+    def told(self, seconds=0, but=()):
+        """Waits until the program is told, and looks at what it then finds, BUT for some of it."""
+        limit = seconds + TOLD * stage.slow
+        begin = time.monotonic()
+        if stage.attached.call("told", limit, seconds=limit + 5) is None:
+            raise Failed(f"programs are not told within {limit:.1f} s")
+        stage.aftermath(stage.attached, but)
+        return time.monotonic() - begin
+
+    def back(self, seconds=0, deaths=1):
+        """Waits until the device can be used again; fails if the driver has counted more than so many deaths, or none."""
+        limit = seconds + self.limit
+        main.await_status(("up",), limit)
+        with stage.open(main, time.monotonic()) as fresh:
+            stage.exchange(fresh)
+        stage.up = time.monotonic()
+        stage.bystander.call("works", stage.next_seed())
+        resets = main.resets()
+        counted = resets["all"] - self.start["resets"]["all"]
+        if not 1 <= counted <= deaths:
+            raise Failed(f"{counted} resets are counted, which may be 1 to {deaths}: {resets}")
+        equal(sum(count for reason, count in resets.items() if reason != "all"), resets["all"], "the sum of the reasons")
+        self.nothing_left()
+
+    def nothing_left(self):
+        stage.await_nothing_held()
+        stage.look_at_errors()
+
+    def failed(self, seconds):
+        """Waits until the driver has given the device up, of which it says so once, and what to do."""
+        main.await_status(("failed",), seconds + self.limit)
+        lines = []
+
+        def advice():
+            lines.extend(line for line in stage.log.driver_errors(main) if "reset" in line and "sysfs" in line)
+            return lines
+
+        wait_until(advice, "a line that says what to do", self.limit)
+        equal(len(lines), 1, f"lines that say what to do: {lines}")
+        equal(main.names("infiniband"), [], "RDMA devices")
+        equal(main.is_bound, True, "bound")
+
+    def repair(self):
+        """Does what the driver says: resets a device that works again."""
+        main.clear()
+        main.set(**LIMITS)
+        result, _ = stage.hands.call("write", main.sysfs / "reset", "1", seconds=stage.patience)
+        equal(result, "ok", "a write to reset")
+        self.back(deaths=len(BACKOFF) + 2)
+
+
+@contextlib.contextmanager
+def case():
+    try:
+        yield Case()
+    finally:
+        stage.tidy()
+
+
+def add(name):
+    """Makes a test case of a function that takes a Case."""
+
+    def decorator(function):
+        def run():
+            begin = time.monotonic()
+            with case() as this:
+                function(this)
+            print(f"# {name}: {time.monotonic() - begin:.1f} s", flush=True)
+
+        suite.add(name, run)
+        return function
+
+    return decorator
+
+
+# At any step.
+
+
+def at_each_step(this, when, then, cost, first):
+    """Dies at a step of a recovery, then at a later one and so on, until there are no more. COST is how long one may take."""
+    for step in itertools.count(first, STRIDE):
+        hits = main.state()["faults_hit"]
+        main.inject(when, then, skip=step, times=1)
+        main.die()
+        try:
+            this.told(cost)
+            main.await_status(("up",), ONCE_MORE + cost + this.limit)
+            is_step = main.state()["faults_hit"] > hits
+            main.clear()
+            main.set(**LIMITS)
+            this.back(deaths=2)
+            if not is_step:
+                break
+            this.renew()
+        except Failed as failure:
+            raise Failed(f"step {step}: {failure}")
+    if step < 3:
+        raise Failed(f"there are only {step} steps")
+    print(f"# {step} steps at most", flush=True)
+
+
+STEPS = (
+    ("command", {"opcode": "ANY"}, {"die": {"silent": True}}, "it dies silently"),
+    ("command", {"opcode": "ANY"}, {"die": {}}, "it dies and says so"),
+    ("command", {"opcode": "ANY"}, {"status": "UNKNOWN_ERROR"}, "it refuses"),
+    ("command", {"opcode": "ANY"}, {"wrong_id": True}, "its answer is wrong"),
+    ("register read", {"register": "ANY"}, {"silence": True}, "it does not answer"),
+    ("register read", {"register": "ANY"}, {"value": 0xFFFFFFFF}, "it answers with all ones"),
+    ("register read", {"register": "ANY"}, {"die": {}}, "it dies and says so"),
+)
+for number, (kind, when, then, what) in enumerate(STEPS):
+
+    def run(this, when=when, then=then, first=number % STRIDE):
+        at_each_step(this, when, then, ATTEMPT, first)
+
+    add(f"at each {kind} of a recovery {what}")(run)
+
+
+@add("a reset does not start, and the next one does")
+def reset_starts_late(this):
+    for how in ("never_starts", "never_ends"):
+        main.die(resets=2, how=how)
+        this.told(RESET_LIMIT)
+        this.back(2 * ONCE_MORE)
+        this.renew()
+
+
+@add("it dies again while it is reset")
+def again(this):
+    main.set(reset_ms=200, reset_timeout=10)
+    for number in range(TIMES):
+        main.die()
+        time.sleep(random.Random(number).random())
+        main.die(silent=bool(number & 1))
+        this.told(ATTEMPT)
+        this.back(4 * ONCE_MORE, deaths=3)
+        this.renew()
+
+
+@add("both devices die at once")
+def both(this):
+    for _ in range(ROUNDS):
+        for device in stage.devices:
+            device.die()
+        this.told()
+        stage.bystander.call("told", this.limit)
+        stage.aftermath(stage.bystander)
+        stage.far.close()
+        stage.far = stage.open(stage.peer, time.monotonic())
+        stage.bystander.call("attach", stage.next_seed())
+        this.back()
+        this.renew()
+
+
+# Late.
+
+
+@add("answers of the last session come in the next one")
+def late_answers(this):
+    for after in range(1, 8):
+        stage.hands.call("open", main)
+        main.inject({"opcode": "ALLOC_PD"}, {"after_reset": True, "after_commands": after}, times=1)
+        stage.hands.begin("command")
+        wait_until(lambda: main.state()["late"], "a command whose answer is late")
+        main.event("FATAL_ERROR", 1)
+        result, _ = stage.hands.result(stage.patience, "the command")
+        equal(result, "EIO", "the command that is answered late")
+        this.told()
+        this.back()
+        equal(main.state()["late"], 0, "answers that are still to come")
+        stage.hands.call("close")
+        this.renew()
+
+
+@add("events of the last session come in the next one")
+def late_events(this):
+    for group in ("KEEP_ALIVE", "WARNING", 77):
+        main.event(group, 1, after_reset=True, after_commands=3)
+        main.event("FATAL_ERROR", 1)
+        this.told()
+        this.back()
+        this.renew()
+    main.event("FATAL_ERROR", 1, after_reset=True, after_commands=20)
+    main.event("FATAL_ERROR", 1)
+    this.told()
+    this.back(ONCE_MORE, deaths=2)
+
+
+# Too much.
+
+
+@add("a storm of events holds nobody up")
+def storms(this):
+    for group in ("KEEP_ALIVE", "WARNING", 77):
+        list(stage.log.records())
+        main.event(group, 1, count=STORM)
+        begin = time.monotonic()
+        with Endpoint(opened(main)) as fresh:
+            stage.exchange(fresh)
+        stage.bounded(f"usable in a storm of {group}", time.monotonic() - begin, this.limit)
+        wait_until(lambda: main.state()["storm"] == 0, f"all events of group {group} have come", stage.patience * 10)
+        lines = stage.log.driver_errors(main)
+        if len(lines) > LINES:
+            raise Failed(f"the log has {len(lines)} lines of {STORM} events of group {group}")
+    equal(main.resets(), this.start["resets"], "resets")
+    print(f"# {stage.summary()}", flush=True)
+
+
+@add("a storm of fatal errors is one death")
+def fatal_storm(this):
+    main.event("FATAL_ERROR", 1, count=STORM)
+    this.told()
+    this.back()
+
+
+@add("completion events of queues that are gone, while it dies")
+def completions(this):
+    for _ in range(ROUNDS):
+        with contextlib.suppress(Failed):
+            for number in range(1, 4):
+                main.notify(0xFFF0, eq=number, count=1000)
+        main.die()
+        this.told()
+        this.back()
+        this.renew()
+
+
+# For ever.
+
+
+@add("a device that keeps failing is given up, and works once it is repaired")
+def keeps_failing(this):
+    for how in ("never_starts", "never_ends")[: 1 if IS_SHORT else 2]:
+        main.die(resets=1 << 20, how=how)
+        this.told(RESET_LIMIT)
+        begin = time.monotonic()
+        this.failed(GIVEN_UP)
+        equal(main.status()["attempts"], str(len(BACKOFF)), "attempts")
+        events = stage.uevents.of_driver(main)
+        equal(events, [("reset", "fatal_error"), ("failed", "fatal_error")], "uevents")
+        print(f"# {how}: given up after {time.monotonic() - begin:.1f} s", flush=True)
+        # Not repaired yet.
+        result, _ = stage.hands.call("write", main.sysfs / "reset", "1", seconds=stage.patience)
+        this.failed(GIVEN_UP)
+        this.repair()
+        this.renew()
+
+
+@add("a device that lives too shortly is given up")
+def short_lives(this):
+    main.inject({"opcode": "SET_FEATURE", "feature": "HOST_INFO"}, {"die": {}})
+    main.die()
+    this.told()
+    this.failed(GIVEN_UP + ATTEMPT)
+    this.repair()
+
+
+@add("a device that dies soon after each start is given up")
+def soon_again(this):
+    for number, backoff in enumerate(BACKOFF):
+        session = main.status()["session"]
+        main.die()
+        if number == 0:
+            this.told()
+        wait_until(
+            lambda: main.status()["session"] != session and main.status()["state"] == "up",
+            f"start {number + 2}",
+            backoff + this.limit,
+        )
+    main.die()
+    this.failed(0)
+    equal(main.status()["attempts"], str(len(BACKOFF)), "attempts")
+    this.repair()
+
+
+@add("a device that dies in another network namespace comes back there")
+def dies_elsewhere(this):
+    move = Move(stage)
+    move.prepare()
+    try:
+        begin = time.monotonic()
+        move.begin()
+        equal(move.end()[0], "ok", move.name)
+        this.told()
+        for number in range(1 + ROUNDS // 3):
+            time.sleep(max(0, begin + LASTING - time.monotonic()))
+            main.die()
+            main.await_status(("resetting",), this.limit)
+            main.await_status(("up",), this.limit)
+            begin = time.monotonic()
+            move.elsewhere.call("use", main, seconds=stage.patience)
+        move.undo()
+        with stage.open(main, time.monotonic()) as fresh:
+            stage.exchange(fresh)
+    finally:
+        move.clean()
+
+
+@add("a device that was given up can be bound again")
+def rebound(this):
+    main.die(resets=1 << 20)
+    this.told(RESET_LIMIT)
+    this.failed(GIVEN_UP)
+    begin = time.monotonic()
+    equal(main.unbind(), "ok", "unbind")
+    stage.bounded("removed", time.monotonic() - begin, REMOVED * stage.slow)
+    equal(main.leftovers(), [], "what is left")
+    main.clear()
+    equal(main.bind(), "ok", "bind")
+    equal(main.resets()["all"], 0, "resets")
+    with stage.open(main, time.monotonic()) as fresh:
+        stage.exchange(fresh)
+
+
+@add("a device that is gone is given up, and works once it is there again")
+def gone(this):
+    main.pull_out()
+    this.told(HEALTH_INTERVAL + READ_LIMIT)
+    this.failed(GIVEN_UP)
+    equal(stage.uevents.of_driver(main), [("reset", "register_timeout"), ("failed", "register_timeout")], "uevents")
+    main.put_in()
+    this.repair()
+
+
+@add("a device goes in the middle of a recovery")
+def gone_in_recovery(this):
+    for step in (0, 2, 4):
+        main.die()
+        main.inject({"register": "ANY"}, {"unplug": True}, skip=step, times=1)
+        this.told(ATTEMPT)
+        time.sleep(BACKOFF[1] / 2)
+        main.put_in()
+        main.clear()
+        main.set(**LIMITS)
+        try:
+            this.back(GIVEN_UP, deaths=2)
+        except Failed as failure:
+            raise Failed(f"step {step}: {failure}")
+        this.renew()
+
+
+@add("a device that is gone is then let go at once")
+def gone_and_told(this):
+    if not stage.monitor:
+        raise Skipped("needs slots that devices can be pulled out of")
+    pull = Pull(stage)
+    main.pull_out()
+    this.told(HEALTH_INTERVAL + READ_LIMIT)
+    begin = time.monotonic()
+    stage.monitor.pull(main.number)
+    try:
+        pull.end()
+        stage.bounded("removed", time.monotonic() - begin, REMOVED * stage.slow + READ_LIMIT)
+    finally:
+        pull.undo()
+    with stage.open(main, time.monotonic()) as fresh:
+        stage.exchange(fresh)
+
+
+# What others do meanwhile.
+
+
+@add("a device is let go at any time of a recovery")
+def unbind_meanwhile(this):
+    main.set(reset_ms=50)
+    for number in range(TIMES):
+        chance = random.Random(number)
+        main.die(resets=chance.choice((1, 1, 2)))
+        time.sleep(chance.random() * 1.5)
+        begin = time.monotonic()
+        equal(main.unbind(), "ok", "unbind")
+        stage.bounded("removed", time.monotonic() - begin, REMOVED * stage.slow + RESET_LIMIT)
+        equal(main.leftovers(), [], "what is left")
+        this.told()
+        main.clear()
+        main.set(**LIMITS, reset_ms=50)
+        equal(main.bind(), "ok", "bind")
+        with stage.open(main, time.monotonic()) as fresh:
+            stage.exchange(fresh)
+        this.nothing_left()
+        stage.up = time.monotonic()
+        this.renew()
+
+
+@add("the module is removed while a device keeps failing")
+def unload_meanwhile(this):
+    main.die(resets=1 << 20)
+    this.told(RESET_LIMIT)
+    stage.far.close()
+    stage.far = None
+    begin = time.monotonic()
+    remove_module()
+    stage.bounded("removed", time.monotonic() - begin, 2 * REMOVED * stage.slow + RESET_LIMIT)
+    main.clear()
+    load_module(os.environ["EFA_KO"])
+    with stage.open(main, time.monotonic()):
+        pass
+
+
+@add("others reset a device at any time of a recovery")
+def reset_meanwhile(this):
+    main.set(reset_ms=50)
+    for number in range(TIMES):
+        main.die()
+        time.sleep(random.Random(number).random() * 0.5)
+        result, _ = stage.hands.call("write", main.sysfs / "reset", "1", seconds=stage.patience)
+        equal(result, "ok", "a write to reset")
+        this.told()
+        this.back(ONCE_MORE, deaths=2)
+        this.renew()
+
+
+@add("programs open the device all the time")
+def openers(this):
+    stop, results = threading.Event(), {}
+
+    def run():
+        while not stop.is_set():
+            result = result_of(lambda: opened(main).close())
+            results[result] = results.get(result, 0) + 1
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(TIMES):
+            main.die()
+            this.told()
+            main.await_status(("up",), this.limit)
+            with stage.open(main, time.monotonic()) as fresh:
+                stage.exchange(fresh)
+            stage.up = time.monotonic()
+            this.renew()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    print(f"# {results}", flush=True)
+    equal(set(results) - {"ok", "EIO", "ENOENT", "ENXIO", "ENODEV"}, set(), "results of opening it")
+    stage.attached.call("detach")
+    this.nothing_left()
+
+
+@add("its counters are read all the time")
+def readers(this):
+    stop, results = threading.Event(), set()
+
+    def read():
+        for name in main.names("infiniband"):
+            folder = main.sysfs / "infiniband" / name
+            for file in ("hw_counters/resets", "hw_counters/submitted_cmds", "ports/1/hw_counters/tx_bytes"):
+                (folder / file).read_text()
+        main.status()
+
+    def run():
+        while not stop.is_set():
+            results.add(result_of(read))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        for number in range(TIMES):
+            main.die(silent=bool(number & 1))
+            this.told(ADMIN_TIMEOUT / 10)
+            this.back()
+            this.renew()
+    finally:
+        stop.set()
+        thread.join()
+    print(f"# {sorted(results)}", flush=True)
+    equal(results - {"ok", "EIO", "ENOENT", "ENODEV", "ETIME"}, set(), "results of reading")
+
+
+# What it does meanwhile.
+
+
+@add("a dead device that goes on with DMA writes to nothing of others")
+def strays(this):
+    """Each page that is new after programs were told was zeroed then, so that what is in it was written later."""
+    for resets in (1, 3):
+        before = main.state()["stray_writes"]
+        main.die(dma=True, resets=resets)
+        # Until its reset, it may write to all queues that it had.
+        this.told(RESET_LIMIT, but=("memory of queues",))
+        # It has its own memory up to here, whatever it makes of resets, and no other after.
+        stage.errors[main] = main.errors()
+        with mmap.mmap(-1, WATCHED) as memory:
+            for page in range(0, WATCHED, mmap.PAGESIZE):
+                memory[page] = 1
+            this.back(2 * ONCE_MORE)
+            place = memory.find(STRAY)
+        equal(place, -1, "place of what the device has written in memory of others")
+        equal(main.state()["stray_writes"] > before, True, "that the device has gone on with DMA")
+        this.renew()
+
+
+@add("a non-fatal error of PCI Express goes unnoticed")
+def nonfatal(this):
+    before = aer.aer_count(main.address, "nonfatal")
+    for number in range(ROUNDS):
+        aer.inject(main.address, "nonfatal")
+        wait_until(lambda: aer.aer_count(main.address, "nonfatal") > before + number, "the error is counted", this.limit)
+        stage.attached.call("works", stage.next_seed())
+    equal(main.resets(), this.start["resets"], "resets")
+
+
+@add("an ordinary death takes four lines of the log")
+def lines(this):
+    main.die()
+    this.told()
+    this.back()
+    found = [text for _, text in stage.log.records() if main.address in text]
+    if not 1 <= len(found) <= 4:
+        raise Failed(f"the log has {len(found)} lines: {found}")
+
+
+# Not at all.
+
+
+@add("with recovery=0 a device is reset only when somebody asks for it")
+def not_automatic(this):
+    stage.far.close()
+    stage.far = None
+    for worker in (stage.attached, stage.bystander):
+        worker.restart()
+    remove_module()
+    load_module(os.environ["EFA_KO"], "recovery=0")
+    try:
+        wait_until(main.has_name, "udev's name of the device", stage.patience)
+        stage.attach(stage.peer)
+        this.renew()
+        main.die()
+        this.told()
+        this.failed(0)
+        equal(stage.uevents.of_driver(main), [("reset", "fatal_error"), ("failed", "fatal_error")], "uevents")
+        time.sleep(sum(BACKOFF[:2]) + 1)
+        equal(main.status()["state"], "failed", "the state")
+        this.repair()
+    finally:
+        stage.far.close()
+        stage.far = None
+        remove_module()
+        load_module(os.environ["EFA_KO"])
+
+
+if __name__ == "__main__":
+    suite.main()

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Devices that die and come back, and devices that are taken away, while programs use them in every way. Prints KTAP.
+
+See cases.py for its arguments.
+"""
+
+import math
+
+from cases import Tests, rounds  # First: it says where the others are.
+
+import loads
+import selftest
+import triggers
+from stage import Stage
+
+stage = Stage() if selftest.emulator else None
+suite = Tests()
+
+
+def add(trigger, load, is_usual):
+    def run():
+        stage.rounds(trigger(stage), load(stage), min(rounds(load.few_rounds), trigger.most_rounds or math.inf))
+
+    suite.add(f"{trigger.name}, {load.name}", run, is_usual=is_usual, most_rounds=trigger.most_rounds)
+
+
+for number, trigger in enumerate(filter(lambda trigger: trigger.is_noticed, triggers.ALL)):
+    # In a short run, each of the loads has some of the triggers.
+    usual = (loads.Load, loads.BUSY[number % len(loads.BUSY)])
+    for load in (loads.Load, *loads.BUSY):
+        add(trigger, load, is_usual=load in usual)
+
+if __name__ == "__main__":
+    suite.main()

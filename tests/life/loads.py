@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What goes on with the device while it dies or goes. Each load is started for a round and ended by it."""
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import time
+
+from guests import listens
+from programs import MEMBERS, START, Member
+from selftest import Failed, emulator
+from workers import Worker
+
+# Seconds until programs of others move data, and until they end when they are killed.
+START_LIMIT, END_LIMIT = 30, 5
+# Seconds that are more than any call takes.
+PATIENCE = 10
+# Bytes on the network after which data is certainly moving.
+MOVING = 1 << 16
+
+
+class Load:
+    """Nothing goes on but what the tests' own programs do."""
+
+    name = "idle"
+    # Rounds of a test unless somebody wants more: with fewer than 3, memory is not looked at.
+    few_rounds = 3
+
+    def __init__(self, stage):
+        self.stage = stage
+
+    def start(self, number):
+        """Is called before each round."""
+
+    def finish(self, since, seconds):
+        """Is called when the programs should have been told, in so many seconds since then; fails if something was wrong."""
+
+    def end(self):
+        """Is called after the last round, also if that failed."""
+
+
+class Pair(Load):
+    """Two programs of others that send data to each other, one on each device. They do not listen to what they are told: that
+    they neither die of a signal nor hold up anything is what they are for."""
+
+    few_rounds = 1
+    ports = itertools.count(20000)
+    environment = {}
+    # Of the emulator, what such a program sends.
+    counter = None
+
+    def __init__(self, stage):
+        super().__init__(stage)
+        self.processes = []
+
+    def commands(self, port, devices):
+        """The server's and the client's commands."""
+        raise NotImplementedError
+
+    def start(self, number):
+        # The client, which sends more, is on either device in turn.
+        devices = [self.stage.victim, self.stage.peer]
+        if number % 2 == 0:
+            devices.reverse()
+        port = next(self.ports)
+        before = self.moved()
+        for command in self.commands(port, devices):
+            self.processes.append(self.run(command))
+            if len(self.processes) == 1:
+                self.wait(lambda: listens(port), "listens")
+        self.wait(lambda: self.moved() > before + MOVING, "moves data")
+
+    def run(self, command):
+        output = open(f"/tmp/{self.name}.{len(self.processes)}", "w+")
+        environment = {**os.environ, **self.environment}
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, env=environment, cwd="/tmp", **streams)
+        process.output = output
+        return process
+
+    def moved(self):
+        """Bytes that all devices have sent in the way that these programs do."""
+        return sum(device[self.counter] for device in emulator.send({"command": "counters"})["devices"])
+
+    def wait(self, condition, what):
+        end = time.monotonic() + START_LIMIT * self.stage.slow
+        while not condition():
+            if any(process.poll() is not None for process in self.processes) or time.monotonic() > end:
+                raise Failed(f"{self.name}: it has not come so far that it {what}\n{self.account()}")
+            time.sleep(0.01)
+
+    def finish(self, since, seconds):
+        try:
+            statuses = [process.poll() for process in self.processes]
+            killed = [signal.Signals(-status).name for status in statuses if status is not None and status < 0]
+            if killed:
+                raise Failed(f"{self.name}: {' and '.join(killed)}\n{self.account()}")
+            for process in self.processes:
+                process.kill()
+            for process in self.processes:
+                try:
+                    process.wait(END_LIMIT * self.stage.slow)
+                except subprocess.TimeoutExpired:
+                    raise Failed(f"{self.name}: it does not end when it is killed\n{self.account()}")
+        finally:
+            self.end()
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+            process.output.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_LIMIT)
+        self.processes = []
+
+    def account(self):
+        """What the programs have printed last."""
+        lines = []
+        for process in self.processes:
+            process.output.seek(0)
+            last = process.output.read().splitlines()[-10:]
+            lines += [f"{' '.join(map(str, process.args))}: status {process.poll()}", *(f"  | {line}" for line in last)]
+        return "\n".join(lines)
+
+
+class Perftest(Pair):
+    """ib_write_bw without end."""
+
+    name = "ib_write_bw"
+    counter = "write_bytes"
+
+    def commands(self, port, devices):
+        for device, more in zip(devices, ([], ["localhost"])):
+            yield [
+                *("ib_write_bw", "-d", device.name, "-c", "SRD", "-x", "0", "-F", "-I", "0", "-s", "65536", "-p", str(port)),
+                *("--run_infinitely", *more),
+            ]
+
+
+class Libfabric(Pair):
+    """fi_pingpong over the efa provider, without end that a round would see."""
+
+    name = "fi_pingpong"
+    counter = "send_bytes"
+    # Whatever arrives is to come through the device.
+    environment = {"FI_EFA_ENABLE_SHM_TRANSFER": "0"}
+
+    def commands(self, port, devices):
+        for device, more in zip(devices, (["-B", str(port)], ["-P", str(port), "localhost"])):
+            yield [
+                *("fi_pingpong", "-p", "efa", "-e", "rdm", "-d", f"{device.name}-rdm", "-I", "100000000", "-S", "4096", *more),
+            ]
+
+
+class Objects(Load):
+    """Many processes that make and destroy objects."""
+
+    name = f"{MEMBERS} processes with objects"
+    few_rounds = 1
+
+    def __init__(self, stage):
+        super().__init__(stage)
+        self.members = [Worker(f"process {number}", Member, stage.victim, number) for number in range(MEMBERS)]
+
+    def start(self, number):
+        for member in self.members:
+            member.begin("open")
+        for member in self.members:
+            member.result(START_LIMIT * self.stage.slow, "open")
+        for member in self.members:
+            member.begin("run", self.stage.patience)
+        time.sleep(START)
+
+    def finish(self, since, seconds):
+        wrong = []
+        for member in self.members:
+            found = member.result(since + seconds + PATIENCE * self.stage.slow - time.monotonic(), "a call that fails")
+            if not found:
+                raise Failed(f"{member.name}: no call has failed")
+            first, begin, end, later = found
+            took = end - max(begin, since)
+            self.stage.note("processes told", took)
+            if first not in self.stage.trigger.first_errors or later != "EIO":
+                wrong.append(f"{first} and then {later}")
+            elif took > seconds:
+                wrong.append(f"{first} after {took:.2f} s")
+        for member in self.members:
+            member.begin("close")
+        for member in self.members:
+            member.result(START_LIMIT * self.stage.slow, "close")
+        if wrong:
+            raise Failed(f"{len(wrong)} of {MEMBERS} processes: {', '.join(sorted(set(wrong)))}")
+
+    def end(self):
+        for member in self.members:
+            member.end()
+
+
+class Everything(Load):
+    """All of it at once."""
+
+    name = "all at once"
+    few_rounds = 1
+
+    def __init__(self, stage):
+        super().__init__(stage)
+        self.parts = [Perftest(stage), Libfabric(stage), Objects(stage)]
+
+    def start(self, number):
+        for part in self.parts:
+            part.start(number)
+
+    def finish(self, since, seconds):
+        for part in self.parts:
+            part.finish(since, seconds)
+
+    def end(self):
+        for part in self.parts:
+            part.end()
+
+
+BUSY = (Perftest, Libfabric, Objects, Everything)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Messages over SRD without any library: a program that has a device open, its queues, and what it writes into them.
+
+The layouts are those of rdma-core's efa_io_defs.h.
+"""
+
+import ctypes
+import mmap
+import struct
+import time
+
+from objects import (
+    ACCESS_LOCAL_WRITE,
+    CQ_WITH_COMPLETION_CHANNEL,
+    QP_PKEY_INDEX,
+    QP_PORT,
+    QP_QKEY,
+    QP_SQ_PSN,
+    QP_STATE,
+    QPS_INIT,
+    QPS_RTR,
+    QPS_RTS,
+    AddressHandle,
+    CompletionChannel,
+    CompletionQueue,
+    Mapping,
+    Memory,
+    MemoryRegion,
+    QueuePair,
+)
+from selftest import Failed
+
+MESSAGE = 4096
+# The slots of a program's memory, by what it does with them.
+SENT, RECEIVED, SLOTS = 0, 1, 2
+# Entries of each queue, and the sizes of an entry in the rings.
+DEPTH = 16
+SEND_ENTRY, RECV_ENTRY, COMPLETION = 64, 16, 32
+QKEY = 0x11111111
+# Seconds until a message has arrived, where the emulator and both programs have to get a processor.
+LIMIT = 10
+
+# Of a send work request: request id, control bytes, queue pair and buffers, immediate data, address handle, Q_Key; then the
+# buffer: length, key and address.
+SEND = struct.Struct("<HBBHHIHHI12xIIQ16x")
+META_DESC, FIRST, LAST, COMP_REQ = 1 << 7, 1 << 2, 1 << 3, 1 << 4
+# Of a receive work request: address, request id, length, key and framing.
+RECV = struct.Struct("<QHHI")
+RECV_FIRST_AND_LAST = 1 << 30 | 1 << 31
+# Of a completion: request id, status, flags, queue pair, length.
+COMPLETED = struct.Struct("<HBBHH24x")
+PHASE, SEND_QUEUE = 1, 1 << 1
+ARM = 1 << 31
+
+
+def pages(length):
+    return -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+class Doorbell:
+    """A mapped register of 32 bits. There is one store for each write."""
+
+    def __init__(self, context, key, offset):
+        self.mapping = Mapping(context, key, pages(offset + 4))
+        self.register = ctypes.c_uint32.from_buffer(self.mapping.memory, offset)
+
+    def ring(self, value):
+        self.register.value = value
+
+    def read(self):
+        return self.register.value
+
+    def close(self):
+        del self.register
+        self.mapping.close()
+
+
+class Endpoint:
+    """What a program has of a device: one of each object, and all that is mapped of them."""
+
+    def __init__(self, context, events=False):
+        self.context = context
+        try:
+            self.make(context, events)
+        except BaseException:
+            context.close()
+            raise
+
+    def make(self, context, events):
+        self.pd, _ = context.alloc_pd()
+        self.memory = Memory(SLOTS * MESSAGE)
+        self.region = MemoryRegion(context, self.pd, self.memory.address, self.memory.length, ACCESS_LOCAL_WRITE)
+        self.channel = CompletionChannel(context) if events else None
+        options = {"flags": CQ_WITH_COMPLETION_CHANNEL, "channel": self.channel.fd} if events else {}
+        self.cq = CompletionQueue(context, cqe=4 * DEPTH, cq_entry_size=COMPLETION, **options)
+        self.qp = QueuePair(
+            *(context, self.pd, self.cq.handle, self.cq.handle, DEPTH, DEPTH),
+            rq_ring_size=DEPTH * RECV_ENTRY,
+            sq_ring_size=DEPTH * SEND_ENTRY,
+        )
+        self.qp.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, QPS_INIT, qkey=QKEY)
+        self.qp.modify(QP_STATE, QPS_RTR)
+        self.qp.modify(QP_STATE | QP_SQ_PSN, QPS_RTS)
+        self.map()
+        self.handles = {}
+        self.sent = self.posted = self.taken = 0
+
+    def map(self):
+        cq, qp = self.cq.response, self.qp.response
+        self.cq_ring = Mapping(self.context, cq.q_mmap_key, cq.q_mmap_size)
+        self.rq_ring = Mapping(self.context, qp.rq_mmap_key, qp.rq_mmap_size)
+        self.send_queue = Mapping(self.context, qp.llq_desc_mmap_key, pages(qp.llq_desc_offset + DEPTH * SEND_ENTRY))
+        self.sq_doorbell = Doorbell(self.context, qp.sq_db_mmap_key, qp.sq_db_offset)
+        self.rq_doorbell = Doorbell(self.context, qp.rq_db_mmap_key, qp.rq_db_offset)
+        self.doorbells = [self.sq_doorbell, self.rq_doorbell]
+        if self.channel:
+            self.cq_doorbell = Doorbell(self.context, cq.db_mmap_key, cq.db_off)
+            self.doorbells.append(self.cq_doorbell)
+
+    def close(self):
+        """Closes the device, which takes all objects; the mappings have to go too, as each keeps it open."""
+        for mapping in (self.cq_ring, self.rq_ring, self.send_queue, *self.doorbells):
+            mapping.close()
+        if self.channel:
+            self.channel.close()
+        self.context.close()
+        self.memory.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def handle(self, gid):
+        """The address handle of a device."""
+        if gid not in self.handles:
+            self.handles[gid] = AddressHandle(self.context, self.pd, dgid=gid)
+        return self.handles[gid]
+
+    def slot(self, number):
+        """Where a slot of memory is."""
+        return self.memory.address + number * MESSAGE
+
+    def write(self, number, data):
+        ctypes.memmove(self.slot(number), data, len(data))
+
+    def read(self, number):
+        return ctypes.string_at(self.slot(number), MESSAGE)
+
+    def post_recv(self, number):
+        """Gives a slot to the next message that comes."""
+        entry = RECV.pack(self.slot(number), number, MESSAGE, self.region.lkey | RECV_FIRST_AND_LAST)
+        offset = self.posted % DEPTH * RECV_ENTRY
+        self.rq_ring.memory[offset : offset + RECV_ENTRY] = entry
+        self.posted += 1
+        self.rq_doorbell.ring(self.posted & 0xFFFF)
+
+    def post_send(self, gid, qpn, number):
+        """Sends a slot to a queue pair of a device."""
+        phase = self.sent // DEPTH & 1
+        entry = SEND.pack(
+            *(number, META_DESC, FIRST | LAST | COMP_REQ | phase, qpn, 1, 0, self.handle(gid).number, 0, QKEY),
+            *(MESSAGE, self.region.lkey, self.slot(number)),
+        )
+        offset = self.qp.response.llq_desc_offset + self.sent % DEPTH * SEND_ENTRY
+        self.send_queue.memory[offset : offset + SEND_ENTRY] = entry
+        self.sent += 1
+        self.sq_doorbell.ring(self.sent & 0xFFFF)
+
+    def arm(self):
+        """Asks for an event of the next completion."""
+        self.cq_doorbell.ring(ARM | self.taken & 0xFFFF)
+
+    def poll(self):
+        """Takes a completion, if there is one: whether it is of a send, its request id, status and length."""
+        entries = int.from_bytes(self.cq.cqe.bytes(), "little")
+        offset = self.taken % entries * COMPLETION
+        number, status, flags, _, length = COMPLETED.unpack_from(self.cq_ring.memory, offset)
+        if flags & PHASE != 1 - (self.taken // entries & 1):
+            return None
+        self.taken += 1
+        return bool(flags & SEND_QUEUE), number, status, length
+
+    def await_completion(self, what):
+        """Waits for a completion, which has to be good; returns whether it is of a send, and its request id."""
+        deadline = time.monotonic() + LIMIT
+        while not (found := self.poll()):
+            if time.monotonic() > deadline:
+                raise Failed(f"{what}: no completion within {LIMIT} s")
+            time.sleep(0.001)
+        is_send, number, status, length = found
+        if status or not is_send and length != MESSAGE:
+            raise Failed(f"{what}: a completion of request {number} with status {status} and length {length}")
+        return is_send, number
+
+
+def contents(seed):
+    """A message's bytes, no two of which are alike for different seeds."""
+    return struct.pack("<Q", seed) * (MESSAGE // 8)
+
+
+def send(sender, receiver, gid, seed):
+    """Sends a message from one endpoint of this process to another, whose device has this GID, and looks at every byte."""
+    what = f"message {seed:#x}"
+    receiver.write(RECEIVED, bytes(MESSAGE))
+    receiver.post_recv(RECEIVED)
+    sender.write(SENT, contents(seed))
+    sender.post_send(gid, receiver.qp.qpn, SENT)
+    completions = {sender.await_completion(what), receiver.await_completion(what)}
+    if completions != {(True, SENT), (False, RECEIVED)}:
+        raise Failed(f"{what}: completions {completions}")
+    if receiver.read(RECEIVED) != contents(seed):
+        raise Failed(f"{what}: other bytes arrived")

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Network namespaces, and RDMA devices in them."""
+
+import ctypes
+import os
+import subprocess
+import time
+
+from messages import Endpoint, send
+from modules import syscall
+from selftest import Failed, wait_until
+from uverbs import opened
+
+UNSHARE, CLONE_NEWNET = 272, 0x40000000
+# The names under which the tool `ip`, and so `rdma`, knows namespaces: of the tests, and of all other programs.
+HERE = "efa-life-here"
+# Seconds until a namespace has gone.
+GO_LIMIT = 60
+
+
+def run(*command):
+    """Runs a program; fails with what it says."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise Failed(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def set_mode(mode):
+    """Whether RDMA devices are seen in all namespaces, or in one. Can't be changed while there are others than the first, which
+    go some time after their names.
+    """
+    wait_until(lambda: "busy" not in tried("rdma", "system", "set", "netns", mode), f"{mode} network namespaces", GO_LIMIT)
+
+
+def tried(*command):
+    """Runs a program; returns what it complains of."""
+    return subprocess.run(command, capture_output=True, text=True).stderr.strip()
+
+
+def names_for_this():
+    """Gives the first namespace its name, so that devices can be moved back."""
+    run("ip", "netns", "attach", HERE, str(os.getpid()))
+
+
+class Elsewhere:
+    """A process in a network namespace of its own."""
+
+    NAME = "efa-life-elsewhere"
+
+    def __init__(self):
+        syscall(UNSHARE, ctypes.c_ulong(CLONE_NEWNET))
+        run("ip", "netns", "attach", self.NAME, str(os.getpid()))
+        self.seed = 0
+
+    def ready(self):
+        """Is called to know that the namespace is there."""
+
+    def use(self, device):
+        """Uses a device that has come here: opens it and sends a message to itself; returns when that has worked."""
+        wait_until(device.has_file, "the device's file")
+        self.seed += 1
+        with Endpoint(opened(device)) as endpoint:
+            send(endpoint, endpoint, device.gid, self.seed)
+        return time.monotonic()
+
+    def give_back(self, name):
+        """Moves a device to the first namespace."""
+        run("rdma", "dev", "set", name, "netns", HERE)
+
+    def leave(self, name):
+        """Leaves nothing here, and goes."""
+        if name in run("rdma", "dev"):
+            self.give_back(name)
+        run("ip", "netns", "delete", self.NAME)
+        run("ip", "netns", "delete", HERE)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What uses a device while it dies or goes: each class here is what a process of the tests does, see workers.py."""
+
+import mmap
+import os
+import select
+import struct
+import subprocess
+import threading
+import time
+
+import uverbs
+from crowd import Crowd
+from messages import Endpoint, send
+from modules import load_module, remove_module
+from objects import CompletionQueue, Mapping, MemoryRegion
+from selftest import Failed, errno_name, result_of
+
+EVENT_DEVICE_FATAL = 8
+# element, event_type
+ASYNC_EVENT = struct.Struct("<QI4x")
+
+# How many processes there are with objects, how many of those each has at a time, and how much memory its largest region has.
+MEMBERS, MEMBER_AT_ONCE, MEMBER_REGION = 64, 6, 64 << 10
+# Seconds that each of them sleeps at most, and within which all begin.
+LONGEST_NAP, START = 1.0, 0.5
+
+# What a program finds of a device that is not there any more.
+TOLD = {
+    "asynchronous events": "DEVICE_FATAL",
+    "completion channel": "EIO",
+    "calls": "EIO",
+    "destroy calls": "ok",
+    "mappings of BARs": "can be read and written",
+    "memory of queues": "as it was",
+}
+
+
+class Wait(threading.Thread):
+    """Waits for one event of a file descriptor, or for the end of all; some wait in a read, some ask first whether there is one."""
+
+    def __init__(self, fd, size, polls=False):
+        super().__init__(daemon=True)
+        self.fd, self.size, self.polls = fd, size, polls
+        self.when = self.found = None
+        self.ended = threading.Event()
+        self.start()
+
+    def run(self):
+        try:
+            if self.polls:
+                poll = select.poll()
+                poll.register(self.fd, select.POLLIN)
+                poll.poll()
+            self.found = os.read(self.fd, self.size)
+        except OSError as error:
+            self.found = errno_name(error.errno)
+        self.when = time.monotonic()
+        self.ended.set()
+
+    def first(self, seconds):
+        """When it came, or nothing if that takes longer than so many seconds."""
+        self.ended.wait(seconds)
+        return self.when
+
+
+class Attached:
+    """A program that has a device open, with one of each object, everything mapped, and threads that wait for events."""
+
+    def __init__(self, function, gid):
+        self.function, self.gid = function, gid
+        self.endpoint = None
+
+    def attach(self, seed):
+        """Opens the device; every other time, its threads poll for events in place of waiting in a read."""
+        context = uverbs.opened(self.function)
+        self.endpoint = Endpoint(context, events=True)
+        # So that there is something in the rings.
+        send(self.endpoint, self.endpoint, self.gid, seed)
+        self.rings = [self.endpoint.cq_ring.memory, self.endpoint.rq_ring.memory]
+        self.before = [bytes(ring) for ring in self.rings]
+        self.events = Wait(context.async_fd, ASYNC_EVENT.size, polls=bool(seed & 1))
+        self.completions = Wait(self.endpoint.channel.fd, 8, polls=bool(seed & 1))
+
+    def told(self, seconds):
+        """When it was told that the device has died, or nothing."""
+        return self.events.first(seconds)
+
+    def command(self):
+        """Sends a command; returns how that ends."""
+        return result_of(self.endpoint.context.alloc_pd)
+
+    def aftermath(self):
+        """What it finds now, as TOLD."""
+        # An end, unlike an event, may come a little later.
+        self.completions.first(1)
+        return {
+            "asynchronous events": self.outcome(self.events),
+            "completion channel": self.outcome(self.completions),
+            "calls": self.results_of(self.calls()),
+            "destroy calls": self.results_of(self.destroy_calls()),
+            "mappings of BARs": self.use_mappings(),
+            "memory of queues": self.look_at_rings(),
+        }
+
+    @staticmethod
+    def outcome(wait):
+        """What was read, as text."""
+        if not wait.ended.is_set():
+            return "waits on"
+        if not isinstance(wait.found, bytes):
+            return wait.found
+        if len(wait.found) != ASYNC_EVENT.size:
+            return "a completion"
+        _, number = ASYNC_EVENT.unpack(wait.found)
+        return "DEVICE_FATAL" if number == EVENT_DEVICE_FATAL else f"event {number}"
+
+    def results_of(self, calls):
+        """Their results, by each the calls that have it unless all have the same."""
+        results = {}
+        for name, call in calls:
+            results.setdefault(result_of(call), []).append(name)
+        if len(results) == 1:
+            return next(iter(results))
+        return "; ".join(f"{result}: {', '.join(names)}" for result, names in sorted(results.items()))
+
+    def calls(self):
+        """Of each way into the kernel, and each kind of object."""
+        end = self.endpoint
+        context = end.context
+        yield "query_device", context.query_device
+        yield "query_port", lambda: context.query_port(1)
+        yield "alloc_pd", context.alloc_pd
+        yield "create_cq", lambda: CompletionQueue(context)
+        yield "reg_mr", lambda: MemoryRegion(context, end.pd, end.memory.address, mmap.PAGESIZE)
+        yield "modify_qp", lambda: end.qp.modify(1, 6)
+        yield "query_qp", lambda: end.qp.query(1)
+        yield "query_mr", end.region.query
+        yield "mmap", lambda: Mapping(context, end.cq.response.q_mmap_key, end.cq.response.q_mmap_size)
+
+    def destroy_calls(self):
+        end = self.endpoint
+        yield "destroy_qp", end.qp.destroy
+        yield "destroy_cq", end.cq.destroy_by_write
+        yield "dereg_mr", end.region.dereg
+
+    def use_mappings(self):
+        """Writes to all that is mapped of the device, and reads it. If that is a SIGBUS, this process is its own result."""
+        for doorbell in self.endpoint.doorbells:
+            doorbell.ring(1)
+            doorbell.read()
+        memory = self.endpoint.send_queue.memory
+        memory[:] = bytes(len(memory))
+        return TOLD["mappings of BARs"]
+
+    def look_at_rings(self):
+        """Whether the rings have what they had, and can be written."""
+        changed = []
+        for name, ring, before in zip(("completion queue", "receive queue"), self.rings, self.before):
+            if bytes(ring) != before:
+                changed.append(f"{name} has changed")
+            ring[:] = before[::-1]
+            if bytes(ring) != before[::-1]:
+                changed.append(f"{name} does not keep what is written")
+        return ", ".join(changed) or TOLD["memory of queues"]
+
+    def works(self, seed):
+        """Sends a message to itself: the device is there, and has the objects. Nothing has come on the way of events."""
+        send(self.endpoint, self.endpoint, self.gid, seed)
+        if self.events.ended.is_set():
+            raise Failed(f"it was told of {self.outcome(self.events)}")
+        self.before = [bytes(ring) for ring in self.rings]
+
+    def detach(self):
+        """Closes it."""
+        if self.endpoint:
+            self.endpoint.close()
+        self.endpoint = None
+
+
+class Member:
+    """One of many processes that make and destroy objects all the time."""
+
+    def __init__(self, function, seed):
+        self.function, self.seed = function, seed
+
+    def open(self):
+        self.crowd = Crowd(self.function, self.seed, MEMBER_AT_ONCE, MEMBER_REGION)
+
+    def run(self, seconds):
+        """Goes on until a call fails; returns with what, since when it was under way, when that was, and how the next one ends.
+
+        Between what it does it sleeps for so much longer that all of these processes want less than one processor, however slow
+        that is. They would else measure how long they wait for one.
+        """
+        end = time.monotonic() + seconds
+        time.sleep(self.crowd.random.uniform(0, START))
+        while (begin := time.monotonic()) < end:
+            try:
+                self.crowd.step()
+            except OSError as error:
+                return errno_name(error.errno), begin, time.monotonic(), result_of(self.crowd.context.alloc_pd)
+            nap = self.crowd.random.uniform(1, 2) * MEMBERS * (time.monotonic() - begin)
+            time.sleep(min(nap, LONGEST_NAP))
+        return None
+
+    def close(self):
+        self.crowd.close()
+
+
+class Hands:
+    """Does what may take long, or for ever, in the kernel. What is done returns how that ended, and when."""
+
+    def write(self, path, text):
+        """Writes to a file of sysfs."""
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            return result_of(os.write, fd, text.encode()), time.monotonic()
+        finally:
+            os.close(fd)
+
+    def remove_module(self):
+        return result_of(remove_module), time.monotonic()
+
+    def load_module(self, file, parameters=""):
+        return result_of(load_module, file, parameters), time.monotonic()
+
+    def run(self, command):
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.stderr.strip() or "ok", time.monotonic()
+
+    def open(self, function):
+        """Opens a device, of which commands can be sent."""
+        self.context = uverbs.opened(function)
+
+    def command(self):
+        """Sends a command."""
+        return result_of(self.context.alloc_pd), time.monotonic()
+
+    def close(self):
+        self.context.close()
+

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""A round: programs use a device, something happens to it, the programs are told, and the device can be used again."""
+
+import errno
+import os
+import time
+
+from detections import Detections
+from device import Device
+from messages import Endpoint, send
+from monitor import PORT, Monitor
+from programs import TOLD as AFTERMATH
+from programs import Attached, Hands
+from selftest import FUNCTIONS, LASTING, REASONS, SLOW, Failed, KernelLog, equal, free_memory, wait_until
+from triggers import LATE, PATIENCE, TOLD, USABLE
+from uevents import Uevents
+from uverbs import opened
+from workers import Worker
+
+# KiB that may be missing after all rounds of a test, and after how many of them what is cached for the others is there.
+TOLERANCE, WARM = 12_000, 2
+# Seconds until nothing is left of what was closed.
+LET_GO = 5
+# Seconds between lines that tell how far a long test is.
+PROGRESS = 30
+# Above those of others, so that what is measured is the driver.
+PRIORITY = 1
+
+
+class Stage:
+    """The devices and the programs that take part in all tests."""
+
+    slow = SLOW
+    patience = PATIENCE * SLOW
+
+    def __init__(self):
+        self.devices = [Device(function) for function in FUNCTIONS[:2]]
+        self.victim, self.peer = self.devices
+        for device in self.devices:
+            device.reset_attributes()
+            device.rebind()
+        self.attached = Worker("the program", Attached, self.victim, self.victim.gid)
+        # Uses the other device, and is not to notice anything.
+        self.bystander = Worker("the other device's program", Attached, self.peer, self.peer.gid)
+        self.hands = Worker("who does it", Hands)
+        for worker in (self.attached, self.bystander, self.hands):
+            prefer(worker.pid)
+        prefer(0, os.SCHED_RESET_ON_FORK)
+        self.monitor = Monitor() if PORT.exists() else None
+        self.uevents = Uevents()
+        self.detections = Detections()
+        self.log = KernelLog()
+        self.far = None
+        self.seed = 0
+        self.trigger = None
+        self.up = time.monotonic()
+
+    def next_seed(self):
+        self.seed += 1
+        return self.seed
+
+    def note(self, what, seconds):
+        """Keeps the longest time of what has a limit."""
+        self.longest[what] = max(self.longest.get(what, 0), seconds)
+
+    def bounded(self, what, seconds, limit):
+        """Fails if something took too long."""
+        self.note(what, seconds)
+        if seconds > limit:
+            raise Failed(f"{what} after {seconds:.2f} s, which may be {limit:.1f}")
+
+    def begin(self, trigger, load):
+        """What is under way from here on, until it is tidied up."""
+        self.trigger, self.load, self.longest = trigger, load, {}
+        self.errors = {device: device.errors() for device in self.devices}
+        if trigger.leaves_doorbells:
+            self.victim.trace()
+
+    def rounds(self, trigger, load, count):
+        """Rounds of a test; fails with the number of the round that fails."""
+        self.begin(trigger, load)
+        name = f"{trigger.name}, {load.name}"
+        start = said = time.monotonic()
+        number, memory = 0, None
+        try:
+            trigger.prepare()
+            self.attach(self.peer)
+            for number in range(1, count + 1):
+                self.round(number)
+                if number == WARM:
+                    memory = free_memory()
+                if time.monotonic() > said + PROGRESS:
+                    said = time.monotonic()
+                    print(f"# {name}: {number} of {count} rounds, {self.summary()}", flush=True)
+            if count > WARM and (missing := memory - free_memory()) > TOLERANCE:
+                raise Failed(f"{missing} KiB of memory are missing")
+        except Exception as error:
+            what = error if isinstance(error, Failed) else f"{type(error).__name__}: {error}"
+            raise Failed(f"round {number}: {what}")
+        else:
+            elapsed = time.monotonic() - start
+            print(f"# {name}: {count} of {count} rounds in {elapsed:.1f} s, {self.summary()}", flush=True)
+        finally:
+            self.tidy()
+
+    def summary(self):
+        return ", ".join(f"{what} within {seconds:.2f} s" for what, seconds in sorted(self.longest.items()))
+
+    def attach(self, device):
+        """Has programs use a device, by messages to itself and to the other one."""
+        worker = self.attached if device is self.victim else self.bystander
+        worker.call("attach", self.next_seed())
+        if device is self.peer:
+            self.far = Endpoint(opened(device))
+
+    def round(self, number):
+        trigger, load, slow = self.trigger, self.load, self.slow
+        self.attach(self.victim)
+        load.start(number)
+        trigger.arrange()
+        before = self.snapshot()
+        if trigger.reason:
+            time.sleep(max(0, self.up + LASTING - time.monotonic()))
+        # Longer than any limit.
+        patience = trigger.detection + (LATE + TOLD) * slow + 1
+        self.detections.listen()
+        self.attached.begin("told", patience)
+        fired = time.monotonic()
+        trigger.fire()
+        told = self.attached.result(patience + 1)
+        if told is None:
+            raise Failed(f"programs are not told within {patience:.1f} s")
+        known = self.detected(fired)
+        self.bounded("told", told - known, TOLD * slow)
+        # Nobody closes the device before it is back.
+        since = trigger.back(told)
+        self.use_again(since, lambda: load.finish(known, TOLD * slow))
+        self.look_at(before)
+        self.leave()
+
+    def detected(self, fired):
+        """Since when it is known what has happened: at once, unless the driver has to find it out."""
+        trigger = self.trigger
+        if not trigger.detection:
+            return fired
+        known = self.detections.of(self.victim)
+        if known is None:
+            raise Failed("programs are told of nothing that was found")
+        self.bounded("detected", known - fired, trigger.detection + LATE * self.slow)
+        return known
+
+    def snapshot(self):
+        """What is compared after a round."""
+        list(self.uevents.read())
+        if not self.trigger.reason:
+            return None
+        return self.victim.resets(), int(self.victim.status()["session"])
+
+    def use_again(self, since, finish):
+        """Uses the device as soon as it can be, and then looks at what its programs of before have noticed, of which FINISH ends
+        some. They still have it open, and what they close must not be that of others.
+        """
+        if self.trigger.hits_all:
+            self.aftermath(self.bystander)
+            self.far.close()
+            self.far = self.open(self.peer, since)
+        with self.open(self.victim, since) as fresh:
+            self.exchange(fresh)
+            self.up = time.monotonic()
+            self.bounded("usable", self.up - since, USABLE * self.slow)
+            held = self.victim.held()
+            self.aftermath(self.attached)
+            finish()
+            equal(self.victim.held(), held, "what the new program has of the device once the old one is gone")
+            self.exchange(fresh)
+        if not self.trigger.hits_all:
+            self.bystander.call("works", self.next_seed())
+        self.await_nothing_held()
+
+    def await_nothing_held(self):
+        """Waits until programs have nothing of the device."""
+        end = time.monotonic() + LET_GO * self.slow
+        while held := self.victim.held():
+            if time.monotonic() > end:
+                raise Failed(f"what is left in the device after {LET_GO * self.slow} s: {held}")
+            time.sleep(0.005)
+
+    def open(self, device, since):
+        """Opens a device as soon as that is possible."""
+        while True:
+            try:
+                return Endpoint(opened(device))
+            except OSError as error:
+                if time.monotonic() > since + 2 * USABLE * self.slow:
+                    raise Failed(f"the device can't be used after {time.monotonic() - since:.2f} s: {errno.errorcode[error.errno]}")
+            time.sleep(0.005)
+
+    def exchange(self, fresh):
+        """A message in each direction."""
+        send(fresh, self.far, self.peer.gid, self.next_seed())
+        send(self.far, fresh, self.victim.gid, self.next_seed())
+
+    def aftermath(self, worker, but=()):
+        """What a program has found of a device that is gone, BUT for what is not looked at."""
+        found = worker.call("aftermath")
+        wrong = [f"{what}: {result}" for what, result in found.items() if what not in but and result != AFTERMATH[what]]
+        if wrong:
+            raise Failed(f"{worker.name}: {'; '.join(wrong)}")
+        worker.call("detach")
+
+    def look_at(self, before):
+        """What the driver tells of it."""
+        reason = self.trigger.reason
+        if reason:
+            events = self.uevents.await_driver(self.victim, ("recovered", "failed"), TOLD * self.slow)
+            equal(events, [("reset", reason), ("recovered", reason)], "uevents")
+        elif self.trigger.tells:
+            equal(self.uevents.of_driver(self.victim), [], "uevents")
+        wait_until(self.victim.has_name, "udev's name of the device", self.patience)
+        status = self.victim.status()
+        equal(status.get("state"), "up", "the state")
+        if before:
+            resets, session = before
+            wanted = {**resets, reason: resets[reason] + 1, "all": resets["all"] + 1}
+            equal(status.get("last_reset"), reason, "last_reset")
+            equal(int(status["session"]) > session, True, f"that session {status['session']} comes after {session}")
+        else:
+            wanted = dict.fromkeys((*REASONS, "all"), 0)
+        equal(self.victim.resets(), wanted, "counters of resets")
+        self.look_at_errors()
+
+    def look_at_errors(self):
+        """What the devices saw that a correct driver never does."""
+        if self.trigger.leaves_doorbells:
+            self.errors[self.victim]["protocol_errors"] += self.victim.late_doorbells()
+        for device in self.devices:
+            equal(device.errors(), self.errors[device], f"what device {device.number} saw that a correct driver never does")
+
+    def leave(self):
+        """After a round that hits all devices, the other device's program comes back."""
+        if self.trigger.hits_all:
+            self.bystander.call("attach", self.next_seed())
+
+    def tidy(self):
+        """Brings everything back to where it was, whatever has failed."""
+        self.load.end()
+        # Threads that wait for events of a device that lives have its files open until they end.
+        for worker in (self.attached, self.bystander, *[self.hands] * bool(self.hands.busy)):
+            worker.restart()
+            prefer(worker.pid)
+        if self.far:
+            self.far.close()
+            self.far = None
+        self.trigger.clean()
+        for device in self.devices:
+            device.reset_attributes()
+            if not device.is_bound or device.status().get("state", "up") != "up":
+                device.bring_back()
+            wait_until(device.has_name, "udev's name of the device", self.patience)
+
+
+def prefer(pid, flags=0):
+    """Has a process run before others, and the threads that it starts, unless the flags say otherwise."""
+    os.sched_setscheduler(pid, os.SCHED_FIFO | flags, os.sched_param(PRIORITY))

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What the kernel tells udev."""
+
+import select
+import socket
+import time
+
+from selftest import Failed
+
+NETLINK_KOBJECT_UEVENT = 15
+SO_RCVBUFFORCE = 33
+KERNEL_GROUP = 1
+# Enough for the objects of many devices that come and go before somebody reads.
+BUFFER = 4 << 20
+
+
+class Uevents:
+    """The events from now on."""
+
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
+        self.socket.bind((0, KERNEL_GROUP))
+
+    def read(self):
+        """Yields action, path and variables of those that have come."""
+        while True:
+            try:
+                head, *rest = self.socket.recv(1 << 16).decode(errors="replace").split("\0")
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise Failed(f"uevents are lost: {error.strerror}")
+            action, _, path = head.partition("@")
+            yield action, path, dict(line.split("=", 1) for line in rest if "=" in line)
+
+    def of_driver(self, function):
+        """What the driver has told of a device: its events with their reasons."""
+        return [
+            (variables["EFA_EVENT"], variables.get("EFA_REASON"))
+            for action, path, variables in self.read()
+            if action == "change" and path.endswith("/" + function.address) and "EFA_EVENT" in variables
+        ]
+
+    def await_driver(self, function, last, seconds):
+        """The same, up to one of these events, or as many as come in so many seconds."""
+        found, end = [], time.monotonic() + seconds
+        while not any(event in last for event, _ in found):
+            rest = end - time.monotonic()
+            if rest <= 0 or not select.select([self.socket], [], [], rest)[0]:
+                break
+            found += self.of_driver(function)
+        return found

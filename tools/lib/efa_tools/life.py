@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""tests/life in guests: few rounds of all of it in two, or many rounds in as many guests as that takes."""
+
+import math
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from . import cache, steps, suite, toolroot
+from .failure import Failure
+
+FOLDER = cache.CLONE / "tests" / "life"
+DEVICES = ["profile=efa3", "profile=efa3"]
+# The one whose tests have rounds without end; the others do something different in each, and few are enough.
+ENDLESS = "life.py"
+# The others are in a guest of their own, in this order: QEMU (11.1) aborts when a link is reset by which a device was pulled out.
+OTHERS = {"rust": ("outcomes.py", "deaths.py"), "c": ("outcomes.py",)}
+# Seconds that a guest may take whatever it does, and for each round, which are several times as many as it needs.
+BASE, ROUND = 900, 20
+# The debug kernel is so much slower.
+SLOW = 4
+
+
+@dataclass
+class Share:
+    """What one guest does: of each program all tests or some, and how many rounds of them unless that is left to the tests."""
+
+    name: str
+    programs: dict[str, list[str]]
+    rounds: int | None = None
+
+    def command(self, runner, last):
+        """Runs it in a guest. What programs are named for is there as often as they are run."""
+        environment = {"EFA_TESTS": ";".join(test for tests in self.programs.values() for test in tests)}
+        if self.rounds:
+            environment["EFA_ROUNDS"] = self.rounds
+        settings = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in environment.items() if value)
+        programs = " ".join([*(f"../life/{program}" for program in self.programs), *last])
+        return f"{settings} kselftest_override_timeout={self.timeout()} {runner} {programs}"
+
+    def timeout(self):
+        """Of each program."""
+        return BASE + ROUND * (self.rounds or 0) * sum(len(tests) for tests in self.programs.values())
+
+
+def tests(program):
+    """The names of a program's tests, and for each how many rounds there may be of it in a guest."""
+    done = subprocess.run([sys.executable, FOLDER / program, "--list"], capture_output=True, text=True)
+    if done.returncode:
+        raise Failure(f"{done.stderr}\ntests/life/{program} --list failed: see above.")
+    found = {}
+    for line in done.stdout.splitlines():
+        limit, name = line.split(" ", 1)
+        found[name] = math.inf if limit == "-" else int(limit)
+    return found
+
+
+def shares(available, rounds, chosen):
+    """What each guest does. AVAILABLE are programs and their tests, CHOSEN parts of the names of tests."""
+    wanted = {
+        program: {name: limit for name, limit in found.items() if not chosen or any(text in name for text in chosen)}
+        for program, found in available.items()
+    }
+    wanted = {program: found for program, found in wanted.items() if found}
+    if not wanted:
+        raise Failure(f"No test of tests/life has {' or '.join(chosen)} in its name: tests/life/life.py --list shows some of them.")
+    result = []
+    endless = wanted.pop(ENDLESS, {})
+    if endless and not rounds:
+        result.append(Share(ENDLESS, {ENDLESS: list(endless) if chosen else []}))
+        endless = {}
+    for trigger, found in by_trigger(endless).items():
+        limit = min(found.values())
+        if limit >= rounds * len(found):
+            result.append(Share(trigger, {ENDLESS: list(found)}, rounds))
+            continue
+        for name in found:
+            for begin in range(0, rounds, limit):
+                result.append(Share(f"{name}, from round {begin}", {ENDLESS: [name]}, min(limit, rounds - begin)))
+    if wanted:
+        result.append(Share(" ".join(wanted), {program: list(found) if chosen else [] for program, found in wanted.items()}, rounds))
+    return result
+
+
+def by_trigger(found):
+    """The tests of each trigger: a name begins with that."""
+    groups = {}
+    for name, limit in found.items():
+        groups.setdefault(name.rpartition(", ")[0], {})[name] = limit
+    return groups
+
+
+def jobs(driver, flavour, rounds=None, chosen=()):
+    """A job for each guest that it takes."""
+    title = f"life {driver} {flavour}"
+    programs = [ENDLESS] * (driver == "rust") + [*OTHERS[driver]]
+    parts = shares({program: tests(program) for program in programs}, rounds, chosen)
+    if rounds:
+        steps.note(f"{title}: {rounds} rounds of each test, in {len(parts)} guests")
+
+    def job(share, name):
+        return name, lambda: run(name, share, driver, flavour)
+
+    return [job(share, f"{title} {share.name}") for share in parts]
+
+
+def run(name, share, driver, flavour):
+    """Runs a share in a guest; returns its tally."""
+    options = {"devices": DEVICES, "hotplug": True, "progress": bool(share.rounds)}
+    if flavour == toolroot.DEBUG:
+        command = share.command("/efa-rs/tests/debug/run.sh", ["../debug/kernel.py"])
+        tally, _ = suite.in_debug_guest(name, command, driver, timeout=SLOW * share.timeout() * len(share.programs), **options)
+        return tally
+    if driver == "c":
+        options["known_reports"] = suite.known_reports(FOLDER)
+    # The C driver's reports are known; what the host finds besides them fails, too.
+    command = share.command("/efa-rs/tests/kselftest/run.sh", ["dmesg.sh"] * (driver == "rust"))
+    tally, _ = suite.in_guest(name, command, driver, flavour, timeout=share.timeout() * len(share.programs), **options)
+    return tally
