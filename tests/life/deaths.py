@@ -21,7 +21,8 @@ from device import ADMIN_TIMEOUT
 from loads import Load
 from messages import Endpoint, send
 from modules import load_module, remove_module
-from selftest import BACKOFF, LASTING, Failed, Skipped, equal, result_of, wait_until
+from recovery import BACKOFF
+from selftest import Failed, Skipped, equal, result_of, wait_until
 from stage import Stage
 from triggers import HEALTH_INTERVAL, REMOVED, TOLD, USABLE, Move, Pull, Trigger
 from uverbs import opened
@@ -67,7 +68,6 @@ class Case:
         stage.begin(Trigger(stage), Load(stage))
         stage.attach(stage.peer)
         stage.attached.call("attach", stage.next_seed())
-        time.sleep(max(0, stage.up + LASTING - time.monotonic()))
         main.set(**LIMITS)
         self.start = self.now()
 
@@ -80,7 +80,6 @@ class Case:
     def renew(self):
         """The next death is another one."""
         stage.attached.call("attach", stage.next_seed())
-        time.sleep(max(0, stage.up + LASTING - time.monotonic()))
         self.start = self.now()
 
     def told(self, seconds=0, but=()):
@@ -98,7 +97,6 @@ class Case:
         main.await_status(("up",), limit)
         with stage.open(main, time.monotonic()) as fresh:
             stage.exchange(fresh)
-        stage.up = time.monotonic()
         stage.bystander.call("works", stage.next_seed())
         resets = main.resets()
         counted = resets["all"] - self.start["resets"]["all"]
@@ -363,16 +361,13 @@ def dies_elsewhere(this):
     move = Move(stage)
     move.prepare()
     try:
-        begin = time.monotonic()
         move.begin()
         equal(move.end()[0], "ok", move.name)
         this.told()
         for number in range(1 + ROUNDS // 3):
-            time.sleep(max(0, begin + LASTING - time.monotonic()))
             main.die()
             main.await_status(("resetting",), this.limit)
             main.await_status(("up",), this.limit)
-            begin = time.monotonic()
             move.elsewhere.call("use", main, seconds=stage.patience)
         move.undo()
         with stage.open(main, time.monotonic()) as fresh:
@@ -463,7 +458,6 @@ def unbind_meanwhile(this):
         with stage.open(main, time.monotonic()) as fresh:
             stage.exchange(fresh)
         this.nothing_left()
-        stage.up = time.monotonic()
         this.renew()
 
 
@@ -514,7 +508,6 @@ def openers(this):
             main.await_status(("up",), this.limit)
             with stage.open(main, time.monotonic()) as fresh:
                 stage.exchange(fresh)
-            stage.up = time.monotonic()
             this.renew()
     finally:
         stop.set()

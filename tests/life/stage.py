@@ -11,7 +11,7 @@ from messages import Endpoint, send
 from monitor import PORT, Monitor
 from programs import TOLD as AFTERMATH
 from programs import Attached, Hands
-from selftest import FUNCTIONS, LASTING, REASONS, SLOW, Failed, KernelLog, equal, free_memory, wait_until
+from selftest import FUNCTIONS, REASONS, SLOW, Failed, KernelLog, equal, free_memory, wait_until
 from triggers import LATE, PATIENCE, TOLD, USABLE
 from uevents import Uevents
 from uverbs import opened
@@ -53,7 +53,6 @@ class Stage:
         self.far = None
         self.seed = 0
         self.trigger = None
-        self.up = time.monotonic()
 
     def next_seed(self):
         self.seed += 1
@@ -119,8 +118,6 @@ class Stage:
         load.start(number)
         trigger.arrange()
         before = self.snapshot()
-        if trigger.reason:
-            time.sleep(max(0, self.up + LASTING - time.monotonic()))
         # Longer than any limit.
         patience = trigger.detection + (LATE + TOLD) * slow + 1
         self.detections.listen()
@@ -166,8 +163,7 @@ class Stage:
             self.far = self.open(self.peer, since)
         with self.open(self.victim, since) as fresh:
             self.exchange(fresh)
-            self.up = time.monotonic()
-            self.bounded("usable", self.up - since, USABLE * self.slow)
+            self.bounded("usable", time.monotonic() - since, USABLE * self.slow)
             held = self.victim.held()
             self.aftermath(self.attached)
             finish()

@@ -114,12 +114,16 @@ def everything(longer=False):
         interop("rust", cloud, short=True),
         *([interop("c", cloud, short=True)] if longer else []),
         *(interop("rust", flavour, short=True) for flavour in following),
-        *(job for driver in ("rust", "c") if longer for job in life.jobs(driver, cloud)),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
         sample(cloud),
         abi_diff(cloud),
     ]
+
+
+def timed():
+    """What has limits in seconds, and so is done when all else is over, one after the other."""
+    return [job for driver in ("rust", "c") for job in life.jobs(driver, toolroot.FLAVOURS[0])]
 
 
 def guarded(name, job):
@@ -133,13 +137,17 @@ def guarded(name, job):
         return tally
 
 
-def run(jobs):
-    """Runs jobs; returns the exit status. The last line of the output says how many tests passed."""
+def run(jobs, alone=()):
+    """Runs jobs two at a time, and then those that are to be alone; returns the exit status.
+
+    The last line of the output says how many tests passed.
+    """
     toolroot.root()
     total = Tally()
-    with ThreadPoolExecutor(2) as pool:
-        for tally in pool.map(lambda job: guarded(*job), jobs):
-            total += tally
+    for batch, at_once in ((jobs, 2), (alone, 1)):
+        with ThreadPoolExecutor(at_once) as pool:
+            for tally in pool.map(lambda job: guarded(*job), batch):
+                total += tally
     for name in total.failures:
         steps.note(f"failed: {name}")
     print(total, flush=True)

@@ -159,6 +159,7 @@ def check_command():
     debug = suites.add_parser("check-debug", help="the kernel selftests and more on a kernel that finds bugs")
     debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
     arguments = parser.parse_args()
+    alone = ()
     match arguments.suite:
         case "abi-diff":
             steps.note(f"the cache is {cache.folder()}")
@@ -168,7 +169,7 @@ def check_command():
         case None | "check":
             jobs = check.everything()
         case "check-all":
-            jobs = check.everything(longer=True)
+            jobs, alone = check.everything(longer=True), check.timed()
         case "lint":
             jobs = check.lint()
         case "test-host":
@@ -201,7 +202,7 @@ def check_command():
         case "rdma-core":
             jobs = [check.rdma_core((arguments.driver,), arguments.flavour)]
     steps.note(f"the cache is {cache.folder()}")
-    return check.run(jobs)
+    return check.run(jobs, alone)
 
 
 @guarded

@@ -279,7 +279,7 @@ def known_reports(folder):
     return console.known_reports((folder / "known-reports").read_text())
 
 
-def in_debug_guest(name, command, driver="rust", timeout=3000, **options):
+def in_debug_guest(name, command, driver="rust", timeout=3600, **options):
     """Runs tests/debug/run.sh in a guest with the debug kernel; returns as in_guest() does."""
     # KASAN's shadow is an eighth of the memory, and what is freed stays allocated for a while.
     options |= {"timeout": timeout, "memory": "2G", "known_reports": known_reports(DEBUG)}
