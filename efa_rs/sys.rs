@@ -7,6 +7,7 @@
 pub(crate) mod attach;
 pub(crate) mod completion;
 pub(crate) mod debugfs;
+pub(crate) mod device;
 pub(crate) mod dma;
 pub(crate) mod errno;
 pub(crate) mod irq;

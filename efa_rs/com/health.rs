@@ -88,11 +88,45 @@ impl Cause {
     }
 }
 
+/// A cause, or none yet, that some write and others read.
+pub(super) struct SharedCause {
+    /// Its place in [`Cause::ALL`] plus one; 0 for none.
+    code: Atomic<u32>,
+}
+
+impl SharedCause {
+    /// Makes one without a cause.
+    pub(super) fn none() -> Self {
+        Self {
+            code: Atomic::new(0),
+        }
+    }
+
+    /// Sets the cause.
+    pub(super) fn set(&self, cause: Cause) {
+        // CAST: The place in a list of five.
+        self.code.store(cause as u32 + 1, Relaxed);
+    }
+
+    /// Sets the cause if there was none, and returns whether that is so.
+    fn set_first(&self, cause: Cause) -> bool {
+        // CAST: The place in a list of five.
+        self.code.cmpxchg(0, cause as u32 + 1, Relaxed).is_ok()
+    }
+
+    /// Returns the cause.
+    pub(super) fn get(&self) -> Option<Cause> {
+        // CAST: At most five.
+        let place = (self.code.load(Relaxed) as usize).checked_sub(1)?;
+        Cause::ALL.get(place).copied()
+    }
+}
+
 /// Where the faults of one session are reported.
 pub(crate) struct Health {
     waker: Waker,
-    /// The first cause, as its place in [`Cause::ALL`] plus one; 0 for none.
-    cause: Atomic<u32>,
+    /// The first one.
+    cause: SharedCause,
 }
 
 impl Health {
@@ -104,25 +138,21 @@ impl Health {
     pub(super) fn new(waker: &Waker) -> Result<Arc<Self>> {
         let health = Self {
             waker: waker.clone(),
-            cause: Atomic::new(0),
+            cause: SharedCause::none(),
         };
         Ok(Arc::new(health, GFP_KERNEL)?)
     }
 
     /// Reports a fault; those after the first have no effect. May be called from interrupt handlers.
     pub(super) fn report(&self, cause: Cause) {
-        // CAST: The place in a list of five.
-        let code = cause as u32 + 1;
-        if self.cause.cmpxchg(0, code, Relaxed).is_ok() {
+        if self.cause.set_first(cause) {
             self.waker.wake();
         }
     }
 
     /// Returns the first fault that was reported.
     pub(super) fn cause(&self) -> Option<Cause> {
-        // CAST: At most five.
-        let place = (self.cause.load(Relaxed) as usize).checked_sub(1)?;
-        Cause::ALL.get(place).copied()
+        self.cause.get()
     }
 }
 

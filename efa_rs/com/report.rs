@@ -20,7 +20,10 @@ use kernel::{
 };
 
 use super::{
-    health::Cause,
+    health::{
+        Cause,
+        SharedCause, //
+    },
     statistics::Statistics, //
 };
 use crate::sys;
@@ -58,8 +61,7 @@ pub(super) struct Report {
     sessions: Atomic<u32>,
     attempts: Atomic<u32>,
     event_queues: Atomic<u32>,
-    /// The cause of the last reset, as its place in [`Cause::ALL`] plus one; 0 for none.
-    last_reset: Atomic<u32>,
+    last_reset: SharedCause,
     statistics: Arc<Statistics>,
 }
 
@@ -75,7 +77,7 @@ impl Report {
             sessions: Atomic::new(0),
             attempts: Atomic::new(0),
             event_queues: Atomic::new(0),
-            last_reset: Atomic::new(0),
+            last_reset: SharedCause::none(),
             statistics: statistics.clone(),
         };
         Ok(Arc::new(report, GFP_KERNEL)?)
@@ -101,15 +103,12 @@ impl Report {
 
     /// Notes why the device is reset.
     pub(super) fn set_last_reset(&self, cause: Cause) {
-        // CAST: The place in a list of five.
-        self.last_reset.store(cause as u32 + 1, Relaxed);
+        self.last_reset.set(cause);
     }
 
     /// Returns why the device was last reset while it was in use.
     pub(super) fn last_reset(&self) -> Option<Cause> {
-        // CAST: The place in a list of five.
-        let place = (self.last_reset.load(Relaxed) as usize).checked_sub(1)?;
-        Cause::ALL.get(place).copied()
+        self.last_reset.get()
     }
 
     /// Writes a line for each fact.

@@ -11,7 +11,6 @@ use core::{
 };
 
 use kernel::{
-    bindings,
     device::Bound,
     error::to_result,
     ffi::c_int,
@@ -31,9 +30,12 @@ use super::{
 };
 use crate::{
     ffi,
-    sys::attach::{
-        Attached,
-        Attachment, //
+    sys::{
+        self,
+        attach::{
+            Attached,
+            Attachment, //
+        },
     },
 };
 
@@ -139,10 +141,7 @@ impl<'data, P: Provider> Registered<'data, P> {
     /// Registers the device below `parent`.
     fn register(&mut self, parent: &kernel::device::Device<Bound>, info: NodeInfo) -> Result {
         let device = self.device.as_ptr();
-        // CAST: `Device` is a transparent wrapper of `Opaque<bindings::device>`.
-        let parent = core::ptr::from_ref(parent)
-            .cast_mut()
-            .cast::<bindings::device>();
+        let parent = sys::device::as_raw(parent);
 
         // SAFETY: Nobody else knows of the device before it is registered.
         unsafe {

@@ -25,6 +25,8 @@ use kernel::{
     types::ForeignOwnable, //
 };
 
+use super::device::as_raw;
+
 /// The right to attach what is valid for `'data` to a bound device.
 ///
 /// `'data` is invariant: who gets this for a binding can't attach what lives shorter than that.
@@ -169,10 +171,4 @@ extern "C" fn release<T>(value: *mut c_void) {
     // SAFETY: This is an action that `Attached::new` has added, which runs once, with what
     // `into_foreign` returned.
     drop(unsafe { <Pin<KBox<T>> as ForeignOwnable>::from_foreign(value) });
-}
-
-/// Returns the C structure behind a device.
-fn as_raw(dev: &Device<Bound>) -> *mut bindings::device {
-    // CAST: `Device` is a transparent wrapper of `Opaque<bindings::device>`.
-    core::ptr::from_ref(dev).cast_mut().cast()
 }

@@ -35,6 +35,7 @@ use kernel::{
     prelude::*, //
 };
 
+use super::device::as_raw;
 use crate::ffi;
 
 /// Bytes that are read or written at once.
@@ -268,12 +269,6 @@ impl Drop for UserBuffer<'_> {
             }
         }
     }
-}
-
-/// Returns the C structure behind a device.
-fn as_raw(dev: &Device<Bound>) -> *mut bindings::device {
-    // CAST: `Device` is a transparent wrapper of `Opaque<bindings::device>`.
-    core::ptr::from_ref(dev).cast_mut().cast()
 }
 
 /// Sets the width of the addresses that the device can use for DMA, and lifts the limit on the
