@@ -230,34 +230,32 @@ impl<'bound> Controller<'bound> {
     }
 
     /// Stops the device, so that it uses nothing of the session whose epoch this is any more: by a
-    /// reset, else by one of the bus, else by taking its access to memory away.
+    /// reset, else by one after a reset of the bus, else by taking its access to memory away.
+    ///
+    /// A reset of the bus alone is not trusted: a device that is so broken that it needs one might go on
+    /// where it was as soon as it is a bus master again.
     ///
     /// Interrupt handlers are silent by now, as they ring doorbells, and during a reset the device takes
     /// none.
     pub(super) fn stop(&self, reason: ResetReason, epoch: &Epoch<'_>) {
         let was_reset = !sys::pci::is_present(self.pdev)
             || self.reset(reason).is_ok()
-            || self.function_level_reset().is_ok();
+            || sys::pci::function_level_reset(self.pdev)
+                .and_then(|()| self.reset(reason))
+                .is_ok();
         if !was_reset {
             log::failed(
                 self.dev(),
                 "The device could not be reset; its DMA is disabled",
                 &EIO,
             );
-            sys::pci::clear_master(self.pdev);
+            self.isolate();
         }
         epoch.end(was_reset);
         if was_reset {
             // What came there before the epoch had its end.
             self.quarantine.release();
         }
-    }
-
-    /// Resets the device by the bus.
-    fn function_level_reset(&self) -> Result {
-        sys::pci::function_level_reset(self.pdev)?;
-        self.needs_reset();
-        Ok(())
     }
 
     /// Takes the device's access to memory away.

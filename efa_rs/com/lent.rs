@@ -24,9 +24,9 @@ use super::{
 };
 use crate::sys::completion::Completion;
 
-/// How long to wait for a device to be stopped that does not answer. What that takes at most: two
-/// halves of a reset of 3.1 s each, a reset by the bus, and what reads of registers take between them.
-const HALT_TIMEOUT: Delta = Delta::from_secs(15);
+/// How long to wait for a device to be stopped that does not answer. What that takes at most: two resets
+/// with halves of 3.1 s each, a reset by the bus between them, and what reads of registers take.
+const HALT_TIMEOUT: Delta = Delta::from_secs(20);
 
 /// The device may use memory.
 const RUNNING: u32 = 0;
