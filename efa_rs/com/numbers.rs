@@ -36,7 +36,7 @@ impl Numbers {
         let number = number.into();
         let mut taken = self.taken.lock();
 
-        let is_free = taken.next_bit(number) != Some(number);
+        let is_free = taken.next_zero_bit(number) == Some(number);
         taken.set_bit(number);
         is_free
     }
