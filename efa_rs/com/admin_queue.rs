@@ -339,7 +339,11 @@ impl<'bound> AdminQueue<'bound> {
     /// Accepts no more commands, and gives up those in flight: whoever waits for one wakes up, and a
     /// late completion is ignored.
     pub(super) fn close(&self) {
-        let mut state = self.state.lock();
+        self.abandon(&mut self.state.lock());
+    }
+
+    /// Does what [`Self::close`] does.
+    fn abandon(&self, state: &mut State) {
         state.running = false;
         for (slot, completed) in state.slots.iter_mut().zip(&self.completed) {
             if matches!(slot.progress, Progress::Submitted(_)) {
@@ -498,8 +502,7 @@ impl<'bound> AdminQueue<'bound> {
         ));
     }
 
-    /// Waits for the command in `slot`, which has all its time from `submitted` on, and frees the
-    /// slot if the device is done with it.
+    /// Waits for the command in `slot`, and frees the slot if the device is done with it.
     #[inline(never)]
     fn finish(
         &self,
@@ -507,7 +510,7 @@ impl<'bound> AdminQueue<'bound> {
         opcode: Opcode,
         submitted: Instant<Monotonic>,
     ) -> Result<AcqEntry, CommandError> {
-        let result = self.await_completion(slot, opcode, submitted);
+        let result = self.await_completion(slot, opcode);
         self.free_slots.release();
         self.statistics.in_flight.change(-1);
 
@@ -525,17 +528,14 @@ impl<'bound> AdminQueue<'bound> {
     }
 
     /// Does all of [`Self::finish`] but let the next one in.
-    fn await_completion(
-        &self,
-        slot: u16,
-        opcode: Opcode,
-        submitted: Instant<Monotonic>,
-    ) -> Result<AcqEntry, CommandError> {
+    ///
+    /// Of several commands that were submitted together none is waited for once one has timed out, as
+    /// that closes the queue.
+    fn await_completion(&self, slot: u16, opcode: Opcode) -> Result<AcqEntry, CommandError> {
         let timeout = self.completion_timeout();
 
         if let Some(completed) = self.completed.get(usize::from(slot)) {
-            // Of several commands that are submitted together none is waited for longer than one is.
-            completed.wait_timeout(timeout - submitted.elapsed());
+            completed.wait_timeout(timeout);
         }
 
         let mut state = self.state.lock();
@@ -549,7 +549,7 @@ impl<'bound> AdminQueue<'bound> {
         let (result, what_now) = if state.is_over(slot) {
             (state.take(slot), "its interrupt is missing")
         } else {
-            state.running = false;
+            self.abandon(&mut state);
             (Err(CommandError::Timeout), "the admin queue is closed")
         };
         drop(state);
@@ -571,8 +571,7 @@ impl<'bound> AdminQueue<'bound> {
 
 /// A command in flight.
 ///
-/// One that is dropped is waited for all the same, as its slot is in use until then; but no longer
-/// than it may take from its submission on.
+/// One that is dropped is waited for all the same, as its slot is in use until then.
 #[must_use = "the command's result is known only after a wait"]
 pub(super) struct Pending<'a, 'bound> {
     queue: &'a AdminQueue<'bound>,

@@ -44,15 +44,15 @@ const PIECE_WORDS: usize = 16 * CHUNK_WORDS;
 /// Coherent memory with addresses.
 type Piece = Coherent<[u64]>;
 
-/// A list of pages, and the memory that it is in.
+/// The memory that a list of pages is in, if that is not the command.
 pub(crate) struct Pages {
-    list: PageList,
     _pieces: KVVec<Piece>,
     _chunks: KVVec<Piece>,
 }
 
 impl Pages {
     /// Makes a list of `count` pages, whose addresses `fill` writes, piece by piece in their order.
+    /// Returns it in the form that the command has, and the memory that it refers to.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Pages {
         dev: &Device<Bound>,
         count: usize,
         mut fill: impl FnMut(&mut [u64]) -> usize,
-    ) -> Result<Self> {
+    ) -> Result<(PageList, Option<Self>)> {
         let mut fill_all = |pages: &mut [u64]| {
             if fill(pages) == pages.len() {
                 Ok(())
@@ -74,11 +74,7 @@ impl Pages {
         if count <= INLINE_PAGES {
             let mut pages = [0; INLINE_PAGES];
             fill_all(pages.get_mut(..count).ok_or(EINVAL)?)?;
-            return Ok(Self {
-                list: PageList::Inline(pages),
-                _pieces: KVVec::new(),
-                _chunks: KVVec::new(),
-            });
+            return Ok((PageList::Inline(pages), None));
         }
 
         let mut pieces = KVVec::new();
@@ -108,16 +104,11 @@ impl Pages {
             }
             _ => chain(dev, &pieces)?,
         };
-        Ok(Self {
-            list,
+        let memory = Self {
             _pieces: pieces,
             _chunks: chunks,
-        })
-    }
-
-    /// Returns the list in the form that the command has.
-    pub(crate) fn list(&self) -> PageList {
-        self.list
+        };
+        Ok((list, Some(memory)))
     }
 }
 

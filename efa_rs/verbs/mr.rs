@@ -116,13 +116,17 @@ impl<'a> Mr<'a> {
             return Err(ENOMEM);
         }
         let dev = efa.session.controller().dev();
-        let pages = Pages::new(dev, count, |pages| addresses.fill(pages))?;
-        let list = pages.list();
-        let (umem, pages) = (Arc::new(umem, GFP_KERNEL)?, Arc::new(pages, GFP_KERNEL)?);
+        let (list, pages) = Pages::new(dev, count, |pages| addresses.fill(pages))?;
 
         let epoch = efa.session.epoch();
-        let memory = Lent::new(epoch, "a memory region", umem);
-        let pages = Lent::new(epoch, "a list of pages", pages);
+        let memory = Lent::new(epoch, "a memory region", Arc::new(umem, GFP_KERNEL)?);
+        let pages = match pages {
+            Some(pages) => {
+                let pages = Arc::new(pages, GFP_KERNEL)?;
+                Some(Lent::new(epoch, "a list of pages", pages))
+            }
+            None => None,
+        };
 
         let has = |flag| attr.access.bits() & flag != 0;
         let mut command = RegMr {
@@ -143,8 +147,11 @@ impl<'a> Mr<'a> {
         };
         command.set_page_list(list);
 
-        let registered = memory.lend(|| pages.lend(|| efa.admin().register_mr(&command)))?;
-        pages.give_back();
+        let register = || efa.admin().register_mr(&command);
+        let registered = memory.lend(|| match &pages {
+            Some(pages) => pages.lend(register).inspect(|_| pages.give_back()),
+            None => register(),
+        })?;
 
         Ok(Self {
             keys: MrKeys {
