@@ -11,6 +11,7 @@
 
 mod admin_queue;
 mod aenq;
+mod ah_cache;
 mod attributes;
 mod commands;
 mod controller;
@@ -34,6 +35,7 @@ mod subscribers;
 
 pub(crate) use self::{
     admin_queue::AdminQueue,
+    ah_cache::PeerAh,
     attributes::Attributes,
     controller::Controller,
     counter::Counter,

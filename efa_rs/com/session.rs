@@ -15,6 +15,7 @@ use kernel::{
 use super::{
     admin_queue::AdminQueue,
     aenq::Aenq,
+    ah_cache::AhCache,
     attributes::Attributes,
     controller::Controller,
     event_queue::{
@@ -60,6 +61,7 @@ pub(crate) struct Session<'bound> {
     event_queues: KVec<EventQueue<'bound>>,
     admin: Arc<AdminQueue<'bound>>,
     aenq: Arc<Aenq<'bound>>,
+    ah_cache: Arc<AhCache<'bound>>,
     attributes: Attributes,
     health: Arc<Health>,
     epoch: Arc<Epoch<'bound>>,
@@ -157,6 +159,7 @@ impl<'bound> Session<'bound> {
             vectors: &vectors,
         };
         let event_queues = create_event_queues(&parts, &attributes)?;
+        let ah_cache = AhCache::new(&admin)?;
 
         if attributes.takes_host_info() {
             // Nothing depends on it.
@@ -169,6 +172,7 @@ impl<'bound> Session<'bound> {
                 event_queues,
                 admin,
                 aenq,
+                ah_cache,
                 attributes,
                 health,
                 epoch,
@@ -188,6 +192,11 @@ impl<'bound> Session<'bound> {
     /// Returns the admin queue.
     pub(crate) fn admin(&self) -> &AdminQueue<'bound> {
         &self.admin
+    }
+
+    /// Returns the address handles that the device has.
+    pub(crate) fn ah_cache(&self) -> &AhCache<'bound> {
+        &self.ah_cache
     }
 
     /// Returns what the device can do.

@@ -2,7 +2,10 @@
 
 //! Address handles.
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 use super::{
     abi::CreateAhResp,
@@ -10,6 +13,7 @@ use super::{
     Efa, //
 };
 use crate::{
+    com::PeerAh,
     rdma::{
         self,
         AhInitAttr,
@@ -20,8 +24,8 @@ use crate::{
 
 /// An address handle.
 pub(crate) struct Ah {
-    /// The number that the device has given it.
-    ah: u16,
+    /// The one of the device, which others may share.
+    ah: Arc<PeerAh>,
 }
 
 #[vtable]
@@ -36,9 +40,8 @@ impl<'a> rdma::AddressHandle<Efa<'a>, Pd> for Ah {
         Self::create_at(efa, pd, attr, udata).inspect_err(|_| efa.errors.create_ah_err.increment())
     }
 
-    /// A device that refuses keeps a number that no one uses.
-    fn destroy(&self, device: &rdma::Device<Efa<'a>>, pd: &Pd) -> Result {
-        let _ = device.data().admin().destroy_ah(pd.pdn, self.ah);
+    fn destroy(&self, device: &rdma::Device<Efa<'a>>, _pd: &Pd) -> Result {
+        device.data().session.ah_cache().destroy(&self.ah);
         Ok(())
     }
 }
@@ -56,17 +59,17 @@ impl Ah {
         }
         udata.expect_no_input()?;
 
-        let ah = efa.admin().create_ah(pd.pdn, attr.dgid)?;
+        let ah_cache = efa.session.ah_cache();
+        let (ah, number) = ah_cache.create(pd.pdn, attr.dgid)?;
 
         if udata.wants_output() {
             let response = CreateAhResp {
-                efa_address_handle: ah,
+                efa_address_handle: number,
                 ..CreateAhResp::default()
             };
-            udata.respond(&response.encode()).inspect_err(|_| {
-                // The error to return is the first one.
-                let _ = efa.admin().destroy_ah(pd.pdn, ah);
-            })?;
+            udata
+                .respond(&response.encode())
+                .inspect_err(|_| ah_cache.destroy(&ah))?;
         }
 
         Ok(Self { ah })

@@ -28,7 +28,9 @@ impl<'a> rdma::ProtectionDomain<Efa<'a>> for Pd {
 
     /// A device that refuses keeps a number that no one uses.
     fn dealloc(&self, device: &rdma::Device<Efa<'a>>) -> Result {
-        let _ = device.data().admin().dealloc_pd(self.pdn);
+        let efa = device.data();
+        efa.session.ah_cache().forget(self.pdn);
+        let _ = efa.admin().dealloc_pd(self.pdn);
         Ok(())
     }
 }

@@ -107,6 +107,8 @@ attributes! {
     max_pd: u32,
     /// Most address handles.
     max_ah: u32,
+    /// Whether a protection domain may create an address handle for a peer again that it has one for.
+    shared_ah: bool,
     /// Most memory regions.
     max_mr: u32,
     /// Most pages in one memory region.

@@ -93,6 +93,7 @@ impl Profile {
             max_uar: 256,
             max_pd: 256,
             max_ah: 4096,
+            shared_ah: true,
             max_mr: 65536,
             max_mr_pages: 1 << 20,
             max_total_pages: 1 << 22,

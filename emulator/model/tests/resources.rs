@@ -389,6 +389,23 @@ fn address_handles_are_per_peer_and_domain() {
 }
 
 #[test]
+fn address_handles_that_are_not_shared() {
+    let mut set = Set::new(Profile::Efa2);
+    set.set(r#"{"shared_ah":false}"#);
+    let (pd, other_pd) = (set.pd, set.driver.execute(&AllocPd {}).unwrap().pd);
+    let peer = |pd| CreateAh {
+        pd,
+        dest_addr: [1; 16],
+    };
+    let ah = set.driver.execute(&peer(pd)).unwrap().ah;
+    set.fails(&peer(pd), Status::IllegalParameter);
+    set.driver.execute(&peer(other_pd)).unwrap();
+
+    set.driver.execute(&DestroyAh { ah, pd }).unwrap();
+    set.driver.execute(&peer(pd)).unwrap();
+}
+
+#[test]
 fn event_queues() {
     let mut set = Set::new(Profile::Efa2);
     let illegal = Status::IllegalParameter;

@@ -2,8 +2,9 @@
 
 //! Address handles.
 //!
-//! There is one for each peer in each protection domain, however often it is created; it exists
-//! until it is destroyed as often. So the handle by which a completion names a peer is unambiguous.
+//! There is one for each peer in each protection domain, so that the handle by which a completion names a
+//! peer is unambiguous. Some devices let it be created again, and it exists until it is destroyed as
+//! often; others refuse that.
 
 use std::collections::HashMap;
 
@@ -77,6 +78,9 @@ impl Execute for CreateAh {
         let peer = (self.pd, self.dest_addr);
         let ahs = &mut firmware.resources.ahs;
         if let Some(&ah) = ahs.by_peer.get(&peer) {
+            if !firmware.attributes.shared_ah {
+                return Err(Status::IllegalParameter.into());
+            }
             let created = &mut ahs.table.get_mut(ah)?.created;
             *created = created
                 .checked_add(1)

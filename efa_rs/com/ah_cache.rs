@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Address handles of the device, one for each peer in each protection domain.
+//!
+//! The newest devices refuse a second one. So all address handles of programs that lead to the same peer
+//! share one of the device, which is created with the first and destroyed with the last of them.
+
+use kernel::{
+    new_mutex,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use super::admin_queue::AdminQueue;
+
+/// A peer as one protection domain knows it; those of a domain are neighbours in their order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Peer {
+    pd: u16,
+    address: [u8; 16],
+}
+
+/// The device's address handle for a peer.
+#[pin_data]
+pub(crate) struct PeerAh {
+    peer: Peer,
+    /// Its number, if the device has it. The lock is held during the commands that create and destroy it.
+    #[pin]
+    number: Mutex<Option<u16>>,
+}
+
+/// An address handle, and who needs it.
+struct Entry {
+    ah: Arc<PeerAh>,
+    /// Address handles of programs, those included that are being created or destroyed.
+    users: usize,
+}
+
+/// The device's address handles in a session.
+#[pin_data]
+pub(crate) struct AhCache<'bound> {
+    admin: Arc<AdminQueue<'bound>>,
+    /// Locked for moments only, and after [`PeerAh::number`] if both are.
+    #[pin]
+    entries: Mutex<RBTree<Peer, Entry>>,
+}
+
+impl<'bound> AhCache<'bound> {
+    /// Makes an empty cache.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(admin: &Arc<AdminQueue<'bound>>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                admin: admin.clone(),
+                entries <- new_mutex!(RBTree::new()),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Creates an address handle for the peer with this address, or takes the one that there is. Returns
+    /// it with its number. [`Self::destroy`] gives it back.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the admin command.
+    pub(crate) fn create(&self, pd: u16, address: [u8; 16]) -> Result<(Arc<PeerAh>, u16)> {
+        let ah = self.enter(Peer { pd, address })?;
+
+        let mut number = ah.number.lock();
+        let created = match *number {
+            Some(number) => Ok(number),
+            None => self.admin.create_ah(pd, address),
+        };
+        match created {
+            Ok(created) => {
+                *number = Some(created);
+                drop(number);
+                Ok((ah, created))
+            }
+            Err(error) => {
+                self.leave(&ah.peer, true);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Destroys an address handle, unless others use it.
+    ///
+    /// One that the device refuses to destroy is still there, for the next one who needs it.
+    pub(crate) fn destroy(&self, ah: &PeerAh) {
+        let mut number = ah.number.lock();
+        if self.leave_to_others(&ah.peer) {
+            return;
+        }
+        // Whoever comes now waits for the lock, and finds out what has become of it.
+        if let Some(ah_number) = *number {
+            if self.admin.destroy_ah(ah.peer.pd, ah_number).is_ok() {
+                *number = None;
+            }
+        }
+        self.leave(&ah.peer, number.is_none());
+    }
+
+    /// Forgets what the device has refused to destroy of a protection domain that goes next: another one
+    /// may get its number.
+    pub(crate) fn forget(&self, pd: u16) {
+        let first = Peer {
+            pd,
+            address: [0; 16],
+        };
+        let mut entries = self.entries.lock();
+        while let Some(cursor) = entries.cursor_lower_bound_mut(&first) {
+            if cursor.current().0.pd != pd {
+                break;
+            }
+            cursor.remove_current();
+        }
+    }
+
+    /// Counts one more user of the address handle for `peer`, which may have to be created.
+    fn enter(&self, peer: Peer) -> Result<Arc<PeerAh>> {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get_mut(&peer) {
+            entry.users += 1;
+            return Ok(entry.ah.clone());
+        }
+
+        let ah = Arc::pin_init(
+            pin_init!(PeerAh {
+                peer,
+                number <- new_mutex!(None),
+            }),
+            GFP_KERNEL,
+        )?;
+        let entry = Entry {
+            ah: ah.clone(),
+            users: 1,
+        };
+        entries.insert(RBTreeNode::new(peer, entry, GFP_KERNEL)?);
+        Ok(ah)
+    }
+
+    /// Counts a user less if it is not the only one, and returns whether that is so.
+    fn leave_to_others(&self, peer: &Peer) -> bool {
+        let mut entries = self.entries.lock();
+        match entries.get_mut(peer) {
+            Some(entry) if entry.users > 1 => {
+                entry.users -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Counts a user less, and forgets the address handle if nobody needs it and it `is_gone`.
+    fn leave(&self, peer: &Peer, is_gone: bool) {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get_mut(peer) {
+            entry.users -= 1;
+            if entry.users == 0 && is_gone {
+                entries.remove(peer);
+            }
+        }
+    }
+}

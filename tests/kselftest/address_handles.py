@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Address handles of programs that share one of the device: it has one for each peer in each protection domain, and no second one."""
+
+import os
+import random
+import struct
+import threading
+
+import selftest
+from objects import AddressHandle
+from selftest import Failed, KernelLog, Skipped, Suite, equal, errno_name, result_of, wait_until
+from uverbs import opened
+
+if not selftest.emulator:
+    selftest.skip_all("needs the emulator")
+
+suite = Suite()
+main = selftest.any_function()
+log = KernelLog()
+
+# Threads, or processes, at a time, the peers that they have handles of, and how many handles each creates and destroys.
+CROWD = 64
+PEERS = 8
+TIMES = 50
+# Protection domains that there have been at most.
+MOST_NUMBERS = 4096
+
+# Where a completion has its status, and that of a device which does not destroy what is in use.
+STATUS_OFFSET, BUSY = 2, 7
+
+# Milliseconds that a command takes which others are to wait for.
+LONG = 300
+
+
+def before():
+    main.clear()
+    main.set(keep_alive_ms=0, shared_ah=False)
+
+
+def after():
+    main.clear()
+    if not main.is_bound:
+        main.rebind()
+
+
+def address_of(peer):
+    return struct.pack(">QQ", 0xFE80 << 48, 0x1000 + peer)
+
+
+def handle(context, pd, peer=0):
+    return AddressHandle(context, pd, dgid=address_of(peer))
+
+
+def commands():
+    return main.state()["admin"]["submitted"]
+
+
+def has(count):
+    equal(main.state()["resources"]["ah"], count, "address handles of the device")
+
+
+def not_with_c(why):
+    """Of the cases in which a device refuses to destroy a handle."""
+    if selftest.DRIVER == "c":
+        raise Skipped(f"with the C driver {why}")
+
+
+def submitted(count, action):
+    """Does something that takes so many commands."""
+    start = commands()
+    result = action()
+    equal(commands() - start, count, "commands")
+    return result
+
+
+@suite.case("all handles of a peer are the device's one")
+def shared():
+    with opened(main) as context:
+        pd, other = context.alloc_pd()[0], context.alloc_pd()[0]
+        first = submitted(1, lambda: handle(context, pd))
+        more = submitted(0, lambda: [handle(context, pd) for _ in range(10)])
+        equal({ah.number for ah in more}, {first.number}, "their numbers")
+        has(1)
+        elsewhere = submitted(1, lambda: handle(context, other))
+        another = submitted(1, lambda: handle(context, pd, 1))
+        equal(len({first.number, elsewhere.number, another.number}), 3, "numbers of different ones")
+        submitted(0, lambda: [ah.destroy() for ah in (first, *more[1:])])
+        has(3)
+        submitted(1, more[0].destroy)
+        has(2)
+        equal(submitted(1, lambda: handle(context, pd)).number != first.number, True, "a new one is another one")
+    has(0)
+
+
+@suite.case("a handle that the device refuses to create is asked for again", "EINVAL, then ok")
+def refused():
+    with opened(main) as context:
+        pd, _ = context.alloc_pd()
+        main.inject({"opcode": "CREATE_AH"}, {"status": "UNKNOWN_ERROR"}, times=1)
+        result = submitted(1, lambda: result_of(handle, context, pd))
+        submitted(1, lambda: handle(context, pd))
+        return f"{result}, then ok"
+
+
+@suite.case("a handle that the device does not destroy is used again")
+def kept():
+    not_with_c("the object is in nobody's table any more, and the kernel warns of it")
+    with opened(main) as context:
+        pd, _ = context.alloc_pd()
+        for status in ("RESOURCE_BUSY", "UNKNOWN_ERROR"):
+            ah = handle(context, pd)
+            main.inject({"opcode": "DESTROY_AH"}, {"status": status}, times=1)
+            ah.destroy()
+            has(1)
+            # The device would refuse a second one.
+            again = submitted(0, lambda: handle(context, pd))
+            equal(again.number, ah.number, "its number")
+            submitted(1, again.destroy)
+            has(0)
+
+
+@suite.case("a protection domain has no handles of one that had its number")
+def stale():
+    not_with_c("the next domain with the number gets the handle of the one before, of which the device knows nothing")
+    # Numbers come back soon.
+    main.set(max_pd=1)
+    with opened(main) as context:
+        pd, number = context.alloc_pd()
+        handle(context, pd)
+        # It is gone, whatever the device says.
+        corrupt = {"corrupt": [{"offset": STATUS_OFFSET, "value": BUSY}]}
+        main.inject({"opcode": "DESTROY_AH"}, corrupt)
+    has(0)
+    with opened(main) as context:
+        for _ in range(MOST_NUMBERS):
+            pd, other = context.alloc_pd()
+            if other == number:
+                break
+            context.dealloc_pd(pd)
+        else:
+            raise Failed("its number did not come back")
+        submitted(1, lambda: handle(context, pd))
+
+
+@suite.case("a handle that the device has not destroyed is forgotten with the driver, without a word")
+def forgotten():
+    not_with_c("the kernel warns twice, when the process ends and when the driver is removed")
+    with opened(main) as context:
+        pd, _ = context.alloc_pd()
+        handle(context, pd)
+        main.inject({"opcode": "DESTROY_AH"}, {"status": "RESOURCE_BUSY"})
+    main.clear()
+    list(log.records())
+    main.rebind()
+    warnings = [text for _, text in log.records() if "WARNING" in text]
+    equal(warnings, [], "warnings")
+
+
+def at_once(*actions):
+    """Does each in a thread, one soon after the other, and returns what comes of them."""
+    results = [None] * len(actions)
+
+    def run(number, action):
+        try:
+            results[number] = action()
+        except OSError as error:
+            results[number] = errno_name(error.errno)
+
+    threads = [threading.Thread(target=run, args=item) for item in enumerate(actions)]
+    for thread in threads:
+        sent = commands()
+        thread.start()
+        if thread is threads[0]:
+            wait_until(lambda sent=sent: commands() > sent, "its command")
+    for thread in threads:
+        thread.join()
+    return results
+
+
+@suite.case("who waits for another's handle creates it if that failed")
+def after_failure():
+    with opened(main) as context:
+        pd, _ = context.alloc_pd()
+        main.inject({"opcode": "CREATE_AH"}, {"status": "UNKNOWN_ERROR", "delay_ms": LONG}, times=1)
+        start = commands()
+        first, second = at_once(lambda: handle(context, pd), lambda: handle(context, pd))
+        equal(first, "EINVAL", "the first one")
+        if isinstance(second, str):
+            raise Failed(f"the second one: {second}")
+        equal(commands() - start, 2, "commands")
+        has(1)
+
+
+@suite.case("who needs a handle that is being destroyed gets a new one")
+def while_destroyed():
+    with opened(main) as context:
+        pd, _ = context.alloc_pd()
+        ah = handle(context, pd)
+        main.inject({"opcode": "DESTROY_AH"}, {"delay_ms": LONG}, times=1)
+        start = commands()
+        _, second = at_once(ah.destroy, lambda: handle(context, pd))
+        if isinstance(second, str):
+            raise Failed(f"the second one: {second}")
+        equal(commands() - start, 2, "commands")
+        has(1)
+        equal(second.number != ah.number, True, "that it is another one")
+
+
+def churn(context, pd, seed):
+    """Creates and destroys handles of the same peers as others do; fails if two that are there at a time differ."""
+    chance = random.Random(seed)
+    alive = []
+    for _ in range(TIMES):
+        peer = chance.randrange(PEERS)
+        ah = handle(context, pd, peer)
+        same = {other.number for number, other in alive if number == peer}
+        if same - {ah.number}:
+            raise Failed(f"a peer has the handles {same} and {ah.number}")
+        alive.append((peer, ah))
+        if len(alive) > 3:
+            alive.pop(chance.randrange(len(alive)))[1].destroy()
+    for _, ah in alive:
+        ah.destroy()
+
+
+@suite.case(f"{CROWD} threads share the handles of {PEERS} peers")
+def threads():
+    with opened(main) as context:
+        pd, _ = context.alloc_pd()
+        failed = []
+
+        def run(seed):
+            try:
+                churn(context, pd, seed)
+            except Exception as error:
+                failed.append(f"{type(error).__name__}: {error}")
+
+        crowd = [threading.Thread(target=run, args=(seed,)) for seed in range(CROWD)]
+        for thread in crowd:
+            thread.start()
+        for thread in crowd:
+            thread.join()
+        equal(failed, [], "threads that failed")
+        has(0)
+        handle(context, pd).destroy()
+
+
+@suite.case(f"{CROWD} processes have handles of the same {PEERS} peers")
+def processes():
+    children = []
+    for seed in range(CROWD):
+        child = os.fork()
+        if child == 0:
+            try:
+                with opened(main) as context:
+                    churn(context, context.alloc_pd()[0], seed)
+            except BaseException as error:
+                print(f"# {type(error).__name__}: {error}", flush=True)
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    failed = sum(os.waitpid(child, 0)[1] != 0 for child in children)
+    equal(failed, 0, "processes that failed")
+    has(0)
+
+
+suite.run(before, after)
