@@ -141,6 +141,8 @@ bits! {
         3:3 rdma_write => bool,
         /// RDMA write with immediate that consumes no receive work request.
         4:4 unsolicited_write_recv => bool,
+        /// Request ids of 64 bits in send queues.
+        10:10 sq_64_bit_req_id => bool,
     }
 }
 

@@ -64,6 +64,17 @@ bits! {
     }
 }
 
+bits! {
+    /// Third control byte of a send work request.
+    pub struct TxCtrl3(u8) {
+        /// What it is to be optimized for, see [`HINT_BURST_PPS_SENSITIVE`].
+        1:0 processing_hints => u8,
+    }
+}
+
+/// Hint that many small messages follow each other.
+pub const HINT_BURST_PPS_SENSITIVE: u8 = 1 << 0;
+
 layout! {
     /// First half of a send work request of 64 bytes, and first quarter of one of 128 bytes.
     pub struct TxMetaDesc[32] {
@@ -81,8 +92,12 @@ layout! {
         immediate_data @ 8: u32,
         /// Address handle of the peer.
         ah @ 12: u16,
+        /// Hints.
+        ctrl3 @ 14: TxCtrl3,
         /// Q_Key of the peer's queue pair; for unreliable datagrams only.
         qkey @ 16: u32,
+        /// The upper 48 bits of the request id, if those of the queue have 64.
+        req_id_ex @ 26: [u8; 6],
     }
 }
 
@@ -213,7 +228,8 @@ layout! {
         flags @ 3: CdescFlags,
         /// Its queue pair.
         qp_num @ 4: u16,
-        /// Bytes received, the low half for an RDMA write. All from here on is zero for a send queue.
+        /// Bytes received, the low half for an RDMA write. All from here on is zero for a send queue, but for
+        /// [`Cdesc::with_req_id_ex`].
         length @ 6: u16,
         /// Address handle of the peer, or [`UNKNOWN_AH`].
         ah @ 8: u16,
@@ -224,6 +240,20 @@ layout! {
         /// For an RDMA write the high half of the length, in the first two bytes; else address of a peer that has no
         /// address handle, if the queue was made to tell it.
         extension @ 16: [u8; 16],
+    }
+}
+
+impl Cdesc {
+    /// Adds the upper 48 bits of a send work request's id, as they were there: they are in the place of
+    /// what a receive tells of the peer.
+    #[must_use]
+    pub fn with_req_id_ex(self, [a, b, c, d, e, f]: [u8; 6]) -> Self {
+        Self {
+            length: u16::from_le_bytes([a, b]),
+            ah: u16::from_le_bytes([c, d]),
+            src_qp_num: u16::from_le_bytes([e, f]),
+            ..self
+        }
     }
 }
 

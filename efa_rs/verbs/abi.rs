@@ -208,8 +208,10 @@ bits! {
     pub struct CreateQpCmdFlags(u16) {
         /// Incoming RDMA writes with immediate consume no receive work request.
         0:0 unsolicited_write_recv => bool,
+        /// Request ids of the send queue have 64 bits.
+        1:1 sq_64_bit_req_id => bool,
         /// Bits that are not defined.
-        15:1 unknown => u16,
+        15:2 unknown => u16,
     }
 }
 
@@ -280,6 +282,8 @@ bits! {
         6:6 unsolicited_write_recv => bool,
         /// Completion queues can be in memory that the application provides.
         7:7 cq_with_ext_mem => bool,
+        /// Request ids of send queues can have 64 bits.
+        9:9 sq_64_bit_req_id => bool,
     }
 }
 

@@ -176,7 +176,7 @@ impl<'a> Cq<'a> {
     ///
     /// - `EOPNOTSUPP` if a completion channel is asked for of a device without event queues.
     /// - [`EINVAL`] if a size or number is not one that the device has, if request ids of 64 bits are
-    ///   asked for, or if memory that userspace provides is not contiguous.
+    ///   asked for that it does not have, or if memory that userspace provides is not contiguous.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command and of [`Udata`].
     fn create(
@@ -205,8 +205,8 @@ impl<'a> Cq<'a> {
         if command.num_sub_cqs != queues.sub_cqs_per_cq {
             return Err(EINVAL);
         }
-        // None of the devices that this driver knows has these, and none is said to have them.
-        if command.flags.with_sq_comp_64_bit_req_id {
+        let sq_comp_64_bit_req_id = command.flags.with_sq_comp_64_bit_req_id;
+        if sq_comp_64_bit_req_id && !efa.attributes().device.device_caps.sq_64_bit_req_id {
             return Err(EINVAL);
         }
         let target = if command.flags.with_completion_channel {
@@ -234,6 +234,7 @@ impl<'a> Cq<'a> {
                 // CAST: 4 or 8.
                 cq_entry_size_words: (command.cq_entry_size / 4) as u8,
                 set_src_addr: command.flags.with_sgid,
+                sq_comp_64_bit_req_id,
             },
             // CAST: At most `max_cq_depth`, which has 16 bits, see `Attributes`.
             sub_cq_depth: attr.cqe as u16,

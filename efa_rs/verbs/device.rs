@@ -181,5 +181,6 @@ fn caps(efa: &Efa<'_>) -> DeviceCaps {
         rdma_write: device.rdma_write,
         unsolicited_write_recv: device.unsolicited_write_recv,
         cq_with_ext_mem: true,
+        sq_64_bit_req_id: device.sq_64_bit_req_id,
     }
 }

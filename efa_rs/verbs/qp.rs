@@ -185,9 +185,11 @@ impl<'a> Qp<'a> {
         if command.reserved != [0; 5] {
             return Err(EINVAL);
         }
-        let unsolicited_write_recv = command.flags.unsolicited_write_recv;
-        let can_unsolicited = efa.attributes().device.device_caps.unsolicited_write_recv;
-        if command.flags.unknown != 0 || unsolicited_write_recv && !can_unsolicited {
+        let (flags, caps) = (command.flags, efa.attributes().device.device_caps);
+        if flags.unknown != 0
+            || flags.unsolicited_write_recv && !caps.unsolicited_write_recv
+            || flags.sq_64_bit_req_id && !caps.sq_64_bit_req_id
+        {
             return Err(eopnotsupp());
         }
         check_sizes(efa, &attr.cap, command.sq_ring_size)?;
@@ -209,7 +211,8 @@ impl<'a> Qp<'a> {
             pd: attr.pd.pdn,
             qp_type: qp_type.into(),
             flags: CreateQpFlags {
-                unsolicited_write_recv,
+                unsolicited_write_recv: flags.unsolicited_write_recv,
+                sq_64_bit_req_id: flags.sq_64_bit_req_id,
                 ..CreateQpFlags::default()
             },
             rq_base_addr: receive_ring.as_ref().map_or(0, |ring| ring.dma_address()),

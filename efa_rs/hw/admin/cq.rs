@@ -34,6 +34,8 @@ bits! {
         /// Completions of messages from unknown peers hold the peer's address; only in entries of 8
         /// words.
         5:5 set_src_addr => bool,
+        /// Completions of send queues have request ids of 64 bits.
+        6:6 sq_comp_64_bit_req_id => bool,
     }
 }
 

@@ -56,6 +56,8 @@ bits! {
         1:1 rq_virt => bool,
         /// Incoming RDMA writes with immediate consume no receive work request.
         2:2 unsolicited_write_recv => bool,
+        /// Request ids of the send queue have 64 bits. Its completion queue has to be one of the same kind.
+        3:3 sq_64_bit_req_id => bool,
     }
 }
 

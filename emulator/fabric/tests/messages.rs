@@ -4,20 +4,20 @@
 
 mod net;
 
-use efa_fabric::{PathSettings, Settings};
+use efa_fabric::{PathSettings, PortId, Settings};
 use efa_hw::admin::cq::CqCaps1;
 use efa_hw::{
     admin::{
         eq::{CreateEq, CreateEqCaps},
-        qp::{CreateQpFlags, QpType},
+        qp::{CreateQpFlags, QpState, QpType},
     },
     features::EqEvents,
-    io::{Cdesc, CqDb, OpType, QueueType, UNKNOWN_AH},
+    io::{Cdesc, CompStatus, CqDb, OpType, QueueType, UNKNOWN_AH},
     regs::{EqDb, Register},
     stats::{BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats},
 };
-use efa_model::Profile;
-use net::{DEPTH, Net, PAGE, Qp, Send, pattern};
+use efa_model::{Overrides, Profile};
+use net::{DEPTH, Net, PAGE, Qp, Send, pattern, req_id_ex};
 
 fn assert_ok(completion: &Cdesc, queue: QueueType, operation: OpType) {
     assert_eq!(completion.status, 0, "{completion:?}");
@@ -53,6 +53,47 @@ fn messages_of_all_lengths() {
     }
     assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
     assert_eq!(net.protocol_errors(), 0);
+}
+
+#[test]
+fn request_ids_of_64_bits() {
+    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+    let overrides = Overrides {
+        sq_64_bit_req_id: Some(true),
+        ..Overrides::default()
+    };
+    net.driver(PortId(0), |driver| driver.device.set(overrides));
+    let flags = CreateQpFlags {
+        sq_64_bit_req_id: true,
+        ..CreateQpFlags::default()
+    };
+    let mut a = net.qp_with(0, QpType::Srd, flags, CqCaps1::default(), 64);
+    let mut b = net.qp(1, QpType::Srd);
+    net.introduce(&mut a, &mut b);
+    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    let is_whole = |completion: &Cdesc, status: CompStatus, req_id| {
+        let expected = Cdesc {
+            req_id,
+            status: status.into(),
+            flags: completion.flags,
+            qp_num: completion.qp_num,
+            ..Cdesc::default()
+        };
+        assert_eq!(*completion, expected.with_req_id_ex(req_id_ex(req_id)));
+    };
+
+    for (length, status) in [(8, CompStatus::Ok), (8928 * 2, CompStatus::LocalBadLength)] {
+        net.receive(&mut b, &[(to.iova, 8, to.lkey)]);
+        let sent = net.post(&mut a, &Send::message(&b, &from, length));
+        is_whole(&net.wait(&mut a), status, sent);
+    }
+    net.modify(&mut a, QpState::Err);
+    let sent = net.post(&mut a, &Send::message(&b, &from, 8));
+    is_whole(&net.wait(&mut a), CompStatus::Flushed, sent);
+
+    // A completion of a receive is as ever.
+    let received = net.wait(&mut b);
+    assert_eq!((received.length, received.ah), (8, b.ah));
 }
 
 #[test]

@@ -32,7 +32,8 @@ fn commands() {
             flags: qp::CreateQpFlags {
                 sq_virt: false,
                 rq_virt: true,
-                unsolicited_write_recv: true,
+                unsolicited_write_recv: false,
+                sq_64_bit_req_id: true,
             },
             sq_base_addr: 0x1112_1314_1516_1718,
             rq_base_addr: 0x2122_2324_2526_2728,
@@ -50,7 +51,7 @@ fn commands() {
         .to_entry(),
         sparse(&[
             (2, &[1]),
-            (4, &[0x02, 0x01, 2, 0b110]),
+            (4, &[0x02, 0x01, 2, 0b1010]),
             (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
             (16, &[0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21]),
             (24, &[0x34, 0x33, 0x32, 0x31, 0x38, 0x37, 0x36, 0x35]),
@@ -128,7 +129,8 @@ fn commands() {
             },
             caps_2: cq::CqCaps2 {
                 cq_entry_size_words: 8,
-                set_src_addr: true
+                set_src_addr: true,
+                sq_comp_64_bit_req_id: true
             },
             sub_cq_depth: 0x0102,
             eqn: 0x0304,
@@ -139,7 +141,7 @@ fn commands() {
         }
         .to_entry(),
         sparse(&[
-            (2, &[9, 0, 0x20, 0x28, 2, 1, 4, 3]),
+            (2, &[9, 0, 0x20, 0x68, 2, 1, 4, 3]),
             (12, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
             (20, &[0x24, 0x23, 0x22, 0x21, 0x32, 0x31, 0x34, 0x33]),
         ])
@@ -455,6 +457,7 @@ fn feature_attributes() {
             data_polling_128: true,
             rdma_write: false,
             unsolicited_write_recv: true,
+            sq_64_bit_req_id: true,
         },
         max_rdma_size: 0x5152_5354,
         guid: 0x6162_6364_6566_6768,
@@ -476,7 +479,7 @@ fn feature_attributes() {
                     0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41
                 ]
             ),
-            (36, &[6, 5, 7, 8, 0b1_0101, 0, 0, 0, 0x54, 0x53, 0x52, 0x51]),
+            (36, &[6, 5, 7, 8, 0b1_0101, 0b100, 0, 0, 0x54, 0x53, 0x52, 0x51]),
             (
                 48,
                 &[0x68, 0x67, 0x66, 0x65, 0x64, 0x63, 0x62, 0x61, 0x72, 0x71]

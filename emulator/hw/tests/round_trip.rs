@@ -64,7 +64,7 @@ layouts! {
     get_feature: features::GetFeature, reserved [0..3, 16..17, 18..64];
     set_feature: features::SetFeature, reserved [0..3, 16..17, 18..20];
     get_stats: stats::GetStats, reserved [0..3, 20..64];
-    device_attr: features::DeviceAttr, reserved [33..36, 50..56];
+    device_attr: features::DeviceAttr, reserved [34..36, 50..56];
     queue_attr_1: features::QueueAttr1, reserved [];
     aenq_entry: aenq::AenqEntry, reserved [5..8];
     eqe: efa_hw::eq::Eqe, reserved [2..8, 10..16];
@@ -121,7 +121,7 @@ proptest! {
         let byte = word as u8;
         prop_assert_eq!(admin::AqFlags::from_raw(byte).into_raw(), byte & 0b111);
         prop_assert_eq!(cq::CqCaps1::from_raw(byte).into_raw(), byte & 0x60);
-        prop_assert_eq!(cq::CqCaps2::from_raw(byte).into_raw(), byte & 0x3f);
+        prop_assert_eq!(cq::CqCaps2::from_raw(byte).into_raw(), byte & 0x7f);
         prop_assert_eq!(mr::RegMrFlags::from_raw(byte).into_raw(), byte & 0xbf);
     }
 

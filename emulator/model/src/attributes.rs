@@ -97,6 +97,8 @@ attributes! {
     rdma_write: bool,
     /// Whether it does RDMA write with immediate without a receive work request.
     unsolicited_write_recv: bool,
+    /// Whether request ids of send queues can have 64 bits.
+    sq_64_bit_req_id: bool,
     /// Most bytes of one RDMA operation.
     max_rdma_size: u32,
     /// Whether it has the statistics of the network.
@@ -210,6 +212,7 @@ impl Attributes {
                 data_polling_128: self.data_polling_128,
                 rdma_write: self.rdma_write,
                 unsolicited_write_recv: self.unsolicited_write_recv,
+                sq_64_bit_req_id: self.sq_64_bit_req_id,
             },
             max_rdma_size: self.max_rdma_size,
             // An EUI-64 is written with its first byte first, as drivers hand it on.

@@ -88,6 +88,7 @@ impl Profile {
             data_polling_128: wide_wqe,
             rdma_write,
             unsolicited_write_recv: rdma_write,
+            sq_64_bit_req_id: false,
             max_rdma_size: if rdma_read { 1 << 30 } else { 0 },
             network_stats: self >= Self::Efa2,
             max_uar: 256,

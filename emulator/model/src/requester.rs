@@ -190,6 +190,11 @@ impl Firmware {
             qp_num: number,
             ..Cdesc::default()
         };
+        let completion = if qp.has_long_ids {
+            completion.with_req_id_ex(request.req_id_ex)
+        } else {
+            completion
+        };
         let cq = qp.send_cq;
         self.complete(host, cq, completion);
     }
@@ -315,6 +320,7 @@ pub(crate) fn empty(number: u16, value: u32) -> Result<(), ProtocolError> {
 fn outstanding(fetched: &Fetched, length: u32) -> Outstanding {
     Outstanding {
         req_id: fetched.meta.req_id,
+        req_id_ex: fetched.meta.req_id_ex,
         operation: fetched.operation(),
         length,
         signaled: fetched.meta.ctrl2.comp_req,

@@ -176,6 +176,7 @@ fn objects(driver: &mut Driver) -> [u64; 4] {
         caps_2: CqCaps2 {
             cq_entry_size_words: 8,
             set_src_addr: true,
+            ..CqCaps2::default()
         },
         sub_cq_depth: 64,
         base_address: cq,

@@ -62,6 +62,7 @@ impl Set {
             caps_2: CqCaps2 {
                 cq_entry_size_words: 8,
                 set_src_addr: true,
+                ..CqCaps2::default()
             },
             sub_cq_depth: 64,
             eqn,

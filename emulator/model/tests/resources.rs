@@ -73,6 +73,7 @@ impl Set {
             caps_2: CqCaps2 {
                 cq_entry_size_words: 8,
                 set_src_addr: true,
+                ..CqCaps2::default()
             },
             sub_cq_depth: 64,
             eqn: 0,
@@ -348,6 +349,28 @@ fn what_is_used_is_busy() {
 
 /// Each of the two completion queues of a queue pair counts.
 #[test]
+fn request_ids_of_64_bits() {
+    let mut set = Set::new(Profile::Efa2);
+    let mut create_cq = set.create_cq();
+    create_cq.caps_2.sq_comp_64_bit_req_id = true;
+    let short = set.cq();
+    let mut create_qp = set.create_qp(QpType::Srd, short);
+    create_qp.flags.sq_64_bit_req_id = true;
+    // To a device that has none, these bits mean nothing.
+    set.fails(&create_cq, Status::MalformedRequest);
+    set.fails(&create_qp, Status::MalformedRequest);
+
+    set.set(r#"{"sq_64_bit_req_id":true}"#);
+    let long = set.driver.execute(&create_cq).unwrap().cq_idx;
+    set.fails(&create_qp, Status::IllegalParameter);
+    create_qp.send_cq_idx = long.into();
+    set.driver.execute(&create_qp).unwrap();
+    // Others can use it, too.
+    let create_qp = set.create_qp(QpType::Srd, long);
+    set.driver.execute(&create_qp).unwrap();
+}
+
+#[test]
 fn queue_pair_with_two_completion_queues() {
     let mut set = Set::new(Profile::Efa2);
     let (send, recv) = (set.cq(), set.cq());
@@ -471,6 +494,7 @@ fn completion_queues() {
     let caps_2 = |cq_entry_size_words, set_src_addr| CqCaps2 {
         cq_entry_size_words,
         set_src_addr,
+        ..CqCaps2::default()
     };
     for caps_2 in [
         caps_2(0, false),
@@ -551,7 +575,7 @@ fn queue_pairs() {
     let flags = |sq_virt, rq_virt| CreateQpFlags {
         sq_virt,
         rq_virt,
-        unsolicited_write_recv: false,
+        ..CreateQpFlags::default()
     };
     for flags in [flags(true, false), flags(false, true)] {
         set.fails(&CreateQp { flags, ..good }, illegal);

@@ -64,6 +64,7 @@ fn objects(driver: &mut Driver) -> Objects {
         caps_2: CqCaps2 {
             cq_entry_size_words: 8,
             set_src_addr: true,
+            ..CqCaps2::default()
         },
         sub_cq_depth: 64,
         base_address: ring,

@@ -70,7 +70,8 @@ fn commands() {
             },
             caps_2: CqCaps2 {
                 cq_entry_size_words: 8,
-                set_src_addr: true
+                set_src_addr: true,
+                ..CqCaps2::default()
             },
             sub_cq_depth: 256,
             eqn: 1,

@@ -196,6 +196,7 @@ impl Net {
                 caps_2: CqCaps2 {
                     cq_entry_size_words: 8,
                     set_src_addr: true,
+                    sq_comp_64_bit_req_id: flags.sq_64_bit_req_id,
                 },
                 sub_cq_depth: 2 * DEPTH,
                 eqn: u16::from(caps_1.interrupt_mode_enabled),
@@ -422,6 +423,8 @@ impl Net {
             immediate_data: send.immediate.unwrap_or(0),
             ah: send.ah.unwrap_or(qp.ah),
             qkey: send.qkey.unwrap_or(QKEY),
+            req_id_ex: req_id_ex(req_id),
+            ..TxMetaDesc::default()
         };
         let mut wqe = meta.encode().to_vec();
         if let Some((buf_addr, length, rkey)) = send.remote {
@@ -673,6 +676,11 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// The upper 48 bits of all request ids, which a device looks at only if they are to have 64.
+pub(crate) fn req_id_ex(req_id: u16) -> [u8; 6] {
+    [1, 2, 3, 4, 5, 6].map(|byte| byte ^ req_id as u8)
 }
 
 /// Bytes that tell where they are.

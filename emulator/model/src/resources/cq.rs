@@ -32,6 +32,8 @@ pub(crate) struct Cq {
     posted: Vec<u32>,
     /// Whether entries tell the addresses of peers without an address handle.
     pub(super) tells_address: bool,
+    /// Whether completions of send queues have request ids of 64 bits.
+    pub(super) has_long_ids: bool,
     /// Whether the next completion is to raise an event.
     armed: bool,
     users: Users,
@@ -139,6 +141,11 @@ impl Cqs {
         self.0.get(index).is_ok_and(|cq| cq.tells_address)
     }
 
+    /// Whether completions of send queues have request ids of 64 bits.
+    pub(super) fn has_long_ids(&self, index: u16) -> bool {
+        self.0.get(index).is_ok_and(|cq| cq.has_long_ids)
+    }
+
     /// Posts a completion to a queue that a queue pair refers to. Returns the event queue to tell, if it is to be told.
     pub(super) fn post(
         &mut self,
@@ -182,6 +189,9 @@ impl Execute for CreateCq {
         _host: &mut dyn Host,
     ) -> Result<CreateCqResponse, Failure> {
         let attributes = &firmware.attributes;
+        if self.caps_2.sq_comp_64_bit_req_id && !attributes.sq_64_bit_req_id {
+            return Err(Status::MalformedRequest.into());
+        }
         let entry_size = u64::from(self.caps_2.cq_entry_size_words) * 4;
         let size = entry_size * u64::from(self.sub_cq_depth) * u64::from(self.num_sub_cqs);
         let legal = matches!(entry_size, 16 | 32)
@@ -219,6 +229,7 @@ impl Execute for CreateCq {
                 depth: self.sub_cq_depth.into(),
                 posted: vec![0; self.num_sub_cqs.into()],
                 tells_address: self.caps_2.set_src_addr,
+                has_long_ids: self.caps_2.sq_comp_64_bit_req_id,
                 armed: false,
                 users: Users::default(),
             },

@@ -50,6 +50,8 @@ pub(crate) struct Qp {
     sq_psn: u32,
     pub(crate) rnr_retry: u8,
     pub(crate) unsolicited_write_recv: bool,
+    /// Whether request ids of the send queue have 64 bits.
+    pub(crate) has_long_ids: bool,
     /// Completion queue of the send queue, and its sub-queue.
     pub(crate) send_cq: (u16, u16),
     /// Completion queue of the receive queue, and its sub-queue.
@@ -221,6 +223,10 @@ impl Execute for CreateQp {
         if self.flags.unsolicited_write_recv && !attributes.unsolicited_write_recv {
             return Err(Status::UnsupportedOpcode.into());
         }
+        let has_long_ids = self.flags.sq_64_bit_req_id;
+        if has_long_ids && !attributes.sq_64_bit_req_id {
+            return Err(Status::MalformedRequest.into());
+        }
         // The send queue is in the device, the receive queue in memory that the driver gives.
         let virt = self.flags.sq_virt || self.flags.rq_virt;
         if virt || self.sq_base_addr != 0 || self.sq_l_key != 0 || self.rq_l_key != 0 {
@@ -234,6 +240,9 @@ impl Execute for CreateQp {
         resources.uars.get(self.uar)?;
         let send_cq = resources.cqs.check(self.send_cq_idx)?;
         let recv_cq = resources.cqs.check(self.recv_cq_idx)?;
+        if has_long_ids && !resources.cqs.has_long_ids(send_cq) {
+            return Err(Status::IllegalParameter.into());
+        }
         let limit = attributes.max_qp.min(firmware.bars.max_qp);
         let qp_num = resources.qps.table.insert(
             limit,
@@ -246,6 +255,7 @@ impl Execute for CreateQp {
                 sq_psn: 0,
                 rnr_retry: default_rnr_retry(qp_type),
                 unsolicited_write_recv: self.flags.unsolicited_write_recv,
+                has_long_ids,
                 send_cq: (send_cq, 0),
                 recv_cq: (recv_cq, 0),
                 send_queue: SendQueue::default(),

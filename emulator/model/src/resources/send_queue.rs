@@ -42,6 +42,7 @@ pub(crate) struct SendQueue {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outstanding {
     pub(crate) req_id: u16,
+    pub(crate) req_id_ex: [u8; 6],
     pub(crate) operation: OpType,
     pub(crate) length: u32,
     /// Whether the program wants to know of its success.

@@ -53,7 +53,7 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
             write!(
                 f,
                 "{kind}, pd={}, uar={}, send_cq={}, recv_cq={}, sq={}/{}B, rq={}/{}B, \
-                 rq_ba={:#x}, sl={}{}{}{}",
+                 rq_ba={:#x}, sl={}{}{}{}{}",
                 command.pd,
                 command.uar,
                 command.send_cq_idx,
@@ -70,6 +70,7 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
                     ", unsolicited_write_recv",
                     command.flags.unsolicited_write_recv
                 ),
+                flag(", req_id=64", command.flags.sq_64_bit_req_id),
             )
         }
         Opcode::ModifyQp => {
@@ -154,8 +155,9 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
             }
             write!(
                 f,
-                "{}{}",
+                "{}{}{}",
                 flag(", src_addr", command.caps_2.set_src_addr),
+                flag(", req_id=64", command.caps_2.sq_comp_64_bit_req_id),
                 flag(", virt", command.caps_1.virt),
             )
         }

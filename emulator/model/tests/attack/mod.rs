@@ -146,6 +146,7 @@ pub(crate) fn command(input: &mut Input<'_>, world: &[u64]) -> AqEntry {
             caps_2: CqCaps2 {
                 cq_entry_size_words: input.near(8, world) as u8,
                 set_src_addr: true,
+                ..CqCaps2::default()
             },
             sub_cq_depth: input.near(16, world) as u16,
             eqn: number as u16,
