@@ -5,6 +5,7 @@
 import os
 import time
 
+import objects
 import selftest
 from recovery import Recovery
 from selftest import DRIVER, Failed, KernelLog, Skipped, Suite, equal, function_with, result_of, wait_until
@@ -170,6 +171,19 @@ def rounds():
     nothing_lost()
 
 
+@suite.case("commands use all of their entries")
+def long_commands():
+    # REG_MR is the longest, and ends with an address that is not zero.
+    with opened(main) as context:
+        pd, _ = context.alloc_pd()
+        for pages in (1, 4, 64):
+            memory = objects.Memory(pages * 4096)
+            for _ in range(40):
+                objects.MemoryRegion(context, pd, memory.address, memory.length).dereg()
+    nothing_lost()
+
+
+suite.add("efa4: commands use all of their entries", on_newest(long_commands))
 suite.add("efa4: the queue goes round many times", on_newest(rounds))
 suite.add("efa4: completions come in another order than commands", on_newest(out_of_order))
 
