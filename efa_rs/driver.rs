@@ -88,6 +88,10 @@ kernel::pci_device_table!(
             pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[3] as u32),
             ()
         ),
+        (
+            pci::DeviceId::from_id(pci::Vendor::AMAZON, hw::pci::DEVICES[4] as u32),
+            ()
+        ),
     ]
 );
 

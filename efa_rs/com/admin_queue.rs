@@ -55,10 +55,13 @@ use crate::{
             AcqEntry,
             AcqHeader,
             AqEntry,
+            AqRequest,
             Command,
             Opcode,
+            Protocol,
             Response,
-            Status, //
+            Status,
+            AQ_BLOCK_SIZE, //
         },
         checksum,
         regs::{
@@ -116,8 +119,10 @@ const CHECKSUM_VERSION: Version = Version { major: 0, minor: 2 };
 pub(crate) struct AdminQueue<'bound> {
     dev: &'bound Device<Bound>,
     registers: Arc<Registers<'bound>>,
-    submissions: Lent<'bound, Entries<'bound, 64>>,
-    completions: Lent<'bound, Entries<'bound, 64>>,
+    /// Of each entry its blocks, one after the other.
+    submissions: Lent<'bound, Entries<'bound, AQ_BLOCK_SIZE>>,
+    completions: Lent<'bound, Entries<'bound, { size_of::<AcqEntry>() }>>,
+    protocol: Protocol,
     has_checksums: bool,
     #[pin]
     messages: RateLimit,
@@ -198,6 +203,25 @@ fn phase(count: u16) -> bool {
     count >> DEPTH_SHIFT & 1 == 0
 }
 
+/// Makes a ring that the device does not know of.
+///
+/// # Errors
+///
+/// - [`ENOMEM`] if there is no memory.
+fn ring<'bound, const N: usize>(
+    dev: &'bound Device<Bound>,
+    count: usize,
+    epoch: &Arc<Epoch<'bound>>,
+) -> Result<Lent<'bound, Entries<'bound, N>>> {
+    // CAST: At most twice `DEPTH`.
+    let ring = Entries::zeroed(dev, count as u32)?;
+    Ok(Lent::new(
+        epoch,
+        "the admin queue",
+        Arc::new(ring, GFP_KERNEL)?,
+    ))
+}
+
 impl<'bound> AdminQueue<'bound> {
     /// Makes rings that the device does not know of before [`Self::start`].
     ///
@@ -213,16 +237,9 @@ impl<'bound> AdminQueue<'bound> {
         health: &Arc<Health>,
         statistics: &Arc<Statistics>,
     ) -> Result<Arc<Self>> {
-        let ring = || -> Result<_> {
-            let ring = Entries::zeroed(dev, u32::from(DEPTH))?;
-            Ok(Lent::new(
-                epoch,
-                "the admin queue",
-                Arc::new(ring, GFP_KERNEL)?,
-            ))
-        };
-        let submissions = ring()?;
-        let completions = ring()?;
+        let protocol = Protocol::of(version);
+        let submissions = ring(dev, usize::from(DEPTH) * protocol.blocks(), epoch)?;
+        let completions = ring(dev, usize::from(DEPTH), epoch)?;
 
         let completion_timeout_ms = match u32::from(caps.admin_cmd_timeout) {
             0 => COMPLETION_TIMEOUT_MS,
@@ -235,8 +252,8 @@ impl<'bound> AdminQueue<'bound> {
                 registers: registers.clone(),
                 submissions,
                 completions,
-                has_checksums: (version.major, version.minor)
-                    >= (CHECKSUM_VERSION.major, CHECKSUM_VERSION.minor),
+                protocol,
+                has_checksums: version >= CHECKSUM_VERSION,
                 messages <- RateLimit::new(),
                 silence <- RateLimit::new(),
                 completion_timeout_ms: Atomic::new(completion_timeout_ms),
@@ -281,7 +298,8 @@ impl<'bound> AdminQueue<'bound> {
         );
         let submission_caps = AqCaps {
             depth: DEPTH,
-            entry_size: size_of::<AqEntry>() as u16,
+            // CAST: At most 128.
+            entry_size: self.protocol.entry_size() as u16,
         };
         self.registers
             .write(Register::AqCaps, submission_caps.into_raw());
@@ -370,7 +388,7 @@ impl<'bound> AdminQueue<'bound> {
     /// Those of [`Self::submit`] and [`Pending::wait`].
     #[inline]
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Response, CommandError> {
-        let entry = self.run(command.to_entry(), C::OPCODE, "")?;
+        let entry = self.run(&command.to_request(), C::OPCODE, "")?;
         Ok(C::Response::from_entry(&entry))
     }
 
@@ -383,11 +401,11 @@ impl<'bound> AdminQueue<'bound> {
     #[inline(never)]
     pub(super) fn run(
         &self,
-        entry: AqEntry,
+        request: &AqRequest,
         opcode: Opcode,
         subject: &'static str,
     ) -> Result<AcqEntry, CommandError> {
-        self.submit(entry, opcode, subject)?.wait()
+        self.submit(request, opcode, subject)?.wait()
     }
 
     /// Gives an encoded command to the device. Waits for a slot if too many are in flight.
@@ -398,7 +416,7 @@ impl<'bound> AdminQueue<'bound> {
     /// - [`CommandError::NoSlot`] if no slot becomes free.
     pub(super) fn submit(
         &self,
-        mut entry: AqEntry,
+        request: &AqRequest,
         opcode: Opcode,
         subject: &'static str,
     ) -> Result<Pending<'_, 'bound>, CommandError> {
@@ -424,11 +442,10 @@ impl<'bound> AdminQueue<'bound> {
         };
         let turn = produced.wrapping_add(self.first_use);
         let id = (number | turn << DEPTH_SHIFT) & COMMAND_ID_MASK;
-        admin::stamp(&mut entry, id, phase(produced));
         slot.progress = Progress::Submitted(id);
         completed.reinit();
 
-        self.submissions.write(u32::from(produced), &entry);
+        self.put(produced, id, request);
         state.produced = produced.wrapping_add(1);
         self.statistics.submitted_cmds.increment();
         // Under the lock, so that the device never sees the count go back.
@@ -445,6 +462,16 @@ impl<'bound> AdminQueue<'bound> {
             submitted: Instant::now(),
             slot: Some(number),
         })
+    }
+
+    /// Writes a command into the ring, of which the first was number 0.
+    fn put(&self, number: u16, id: u16, request: &AqRequest) {
+        let entry = AqEntry::new(self.protocol, request, id, phase(number));
+        // CAST: An entry has at most two blocks.
+        let first = u32::from(number) * self.protocol.blocks() as u32;
+        for (index, block) in (first..).zip(entry.blocks()) {
+            self.submissions.write(index, &block);
+        }
     }
 
     /// Handles what the device has completed.
@@ -475,7 +502,7 @@ impl<'bound> AdminQueue<'bound> {
     fn accept(&self, state: &mut State, entry: &AcqEntry) {
         let header = AcqHeader::of(entry);
 
-        if self.has_checksums && header.checksum != checksum::of_completion(entry) {
+        if self.has_checksums && header.checksum != checksum::of_entry(entry) {
             self.complain(fmt!(
                 "A completion has the wrong checksum ({}) and is ignored",
                 Hex(header.checksum.into())

@@ -187,7 +187,7 @@ impl AdminQueue<'_> {
             feature_id: feature.into(),
             ..GetFeature::default()
         };
-        self.run(command.to_entry(), GetFeature::OPCODE, feature.name())
+        self.run(&command.to_request(), GetFeature::OPCODE, feature.name())
     }
 
     /// Sets which groups of asynchronous events the device reports.
@@ -202,7 +202,7 @@ impl AdminQueue<'_> {
             data: config.into_setting(),
             ..SetFeature::default()
         };
-        self.run(command.to_entry(), SetFeature::OPCODE, feature.name())
+        self.run(&command.to_request(), SetFeature::OPCODE, feature.name())
             .map(|_| ())
     }
 
@@ -222,7 +222,7 @@ impl AdminQueue<'_> {
             feature_id: feature.into(),
             ..SetFeature::default()
         };
-        self.run(command.to_entry(), SetFeature::OPCODE, feature.name())
+        self.run(&command.to_request(), SetFeature::OPCODE, feature.name())
             .map(|_| ())
     }
 
@@ -243,7 +243,7 @@ impl AdminQueue<'_> {
                 scope: StatsScope::All.into(),
                 ..GetStats::default()
             };
-            *pending = Some(self.submit(command.to_entry(), GetStats::OPCODE, set.name())?);
+            *pending = Some(self.submit(&command.to_request(), GetStats::OPCODE, set.name())?);
         }
         for (pending, set) in pending.iter_mut().zip(sets) {
             if let Some(pending) = pending.take() {

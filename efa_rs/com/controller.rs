@@ -188,7 +188,7 @@ impl<'bound> Controller<'bound> {
     /// Reads the device's versions, and returns that of its admin interface.
     fn identify(&self) -> Result<Version> {
         let version = Version::from_raw(self.registers.read(Register::Version)?);
-        if (version.major, version.minor) < (MIN_VERSION.major, MIN_VERSION.minor) {
+        if version < MIN_VERSION {
             dev_err!(
                 self.dev(),
                 "The device speaks admin API {}.{}, which is too old\n",

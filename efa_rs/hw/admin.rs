@@ -3,8 +3,10 @@
 //! The admin queue: commands, their completions, and what all of them have in common.
 //!
 //! A command is one entry of the submission queue (AQ), a completion one entry of the completion
-//! queue (ACQ). Structures in here describe whole entries, so that each field's offset is the one
-//! from the start of the entry; what is common to all entries is [`AqHeader`] and [`AcqHeader`].
+//! queue (ACQ). What differs between commands is their payload. Where that is in an entry, and what
+//! stands before it, depends on the [`Protocol`]; [`AqEntry`] puts entries together and takes them
+//! apart. So the structure of a command describes its payload, with offsets from the payload's start,
+//! while that of a response describes the whole entry, which begins with an [`AcqHeader`].
 
 pub mod ah;
 pub mod control;
@@ -19,6 +21,8 @@ pub use control::CtrlBuffInfo;
 
 use super::{
     admin,
+    checksum,
+    regs::Version,
     wire::{
         self,
         bits,
@@ -28,20 +32,24 @@ use super::{
     }, //
 };
 
-/// An entry of the submission queue.
-pub type AqEntry = [u8; 64];
-
 /// An entry of the completion queue.
 pub type AcqEntry = [u8; 64];
-
-/// Position of the opcode in a submission queue entry.
-const AQ_OPCODE_OFFSET: usize = 2;
 
 /// Position of the byte with the phase in a completion queue entry.
 pub const ACQ_PHASE_OFFSET: usize = 3;
 
-/// Position of the checksum in a completion queue entry.
-pub const ACQ_CHECKSUM_OFFSET: usize = 4;
+/// Bytes in the payload of a command. The entries of [`Protocol::V2`] have room for more, which no
+/// command needs.
+pub const PAYLOAD_SIZE: usize = 60;
+
+/// Entries of the submission queue consist of blocks of this size.
+pub const AQ_BLOCK_SIZE: usize = 64;
+
+/// Bytes in the largest entry of the submission queue.
+const MAX_AQ_ENTRY_SIZE: usize = 2 * AQ_BLOCK_SIZE;
+
+/// The first version of the interface in which commands have the form of [`Protocol::V2`].
+const V2_VERSION: Version = Version { major: 0, minor: 3 };
 
 /// Bits of a command id.
 pub const COMMAND_ID_BITS: u32 = 12;
@@ -135,7 +143,8 @@ bits! {
 }
 
 layout! {
-    /// Start of every submission queue entry.
+    /// Start of every submission queue entry, and all that stands before the payload in
+    /// [`Protocol::V1`].
     pub struct AqHeader[4] {
         /// Number of the command.
         command_id @ 0: CommandId,
@@ -146,21 +155,180 @@ layout! {
     }
 }
 
-impl AqHeader {
-    /// Takes the header from an entry.
-    #[inline]
-    pub fn of(entry: &AqEntry) -> Self {
-        Self::decode(&At::<0>::load(entry))
+layout! {
+    /// All that stands before the payload in [`Protocol::V2`].
+    pub struct AqHeaderV2[12] {
+        /// What entries of each protocol begin with.
+        common @ 0: AqHeader,
+        /// [Checksum](super::checksum) of the entry.
+        checksum @ 4: u16,
+        /// Version of the payload's layout; 0 is the only one.
+        payload_ver @ 6: u8,
     }
 }
 
-/// Gives an encoded command its number and its phase, which only the queue knows.
-#[inline]
-pub fn stamp(entry: &mut AqEntry, command_id: u16, phase: bool) {
-    let mut header = AqHeader::of(entry);
-    header.command_id = CommandId { id: command_id };
-    header.flags.phase = phase;
-    At::<0>::store(entry, header.encode());
+/// The form of the submission queue's entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// 64 bytes: [`AqHeader`] and payload.
+    V1,
+    /// 128 bytes: [`AqHeaderV2`] and payload.
+    V2,
+}
+
+impl Protocol {
+    /// Returns the form that a device with this version of the interface wants.
+    pub fn of(version: Version) -> Self {
+        if version < V2_VERSION {
+            Self::V1
+        } else {
+            Self::V2
+        }
+    }
+
+    /// Returns the number of blocks in an entry.
+    pub const fn blocks(self) -> usize {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
+    }
+
+    /// Returns the number of bytes in an entry.
+    pub const fn entry_size(self) -> usize {
+        self.blocks() * AQ_BLOCK_SIZE
+    }
+}
+
+/// An encoded command, but for what depends on the queue that it is submitted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AqRequest {
+    /// What to do, an [`Opcode`].
+    pub opcode: u8,
+    /// Where the command's data is; the phase is not used.
+    pub control: AqFlags,
+    /// The payload.
+    pub payload: [u8; PAYLOAD_SIZE],
+}
+
+/// An entry of the submission queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AqEntry {
+    protocol: Protocol,
+    /// The entry, with zeroes behind its end.
+    bytes: [u8; MAX_AQ_ENTRY_SIZE],
+}
+
+impl AqEntry {
+    /// Makes the entry for a command with the number and the phase that the queue gives it.
+    pub fn new(protocol: Protocol, request: &AqRequest, command_id: u16, phase: bool) -> Self {
+        let header = AqHeader {
+            command_id: CommandId { id: command_id },
+            opcode: request.opcode,
+            flags: AqFlags {
+                phase,
+                ..request.control
+            },
+        };
+        let mut entry = Self::zeroed(protocol);
+        match protocol {
+            Protocol::V1 => {
+                At::<0>::store(&mut entry.bytes, header.encode());
+                At::<{ AqHeader::SIZE }>::store(&mut entry.bytes, request.payload);
+            }
+            Protocol::V2 => {
+                let header = AqHeaderV2 {
+                    common: header,
+                    ..AqHeaderV2::default()
+                };
+                At::<0>::store(&mut entry.bytes, header.encode());
+                At::<{ AqHeaderV2::SIZE }>::store(&mut entry.bytes, request.payload);
+                entry.update_checksum();
+            }
+        }
+        entry
+    }
+
+    /// Makes an entry of zeroes.
+    pub const fn zeroed(protocol: Protocol) -> Self {
+        Self {
+            protocol,
+            bytes: [0; MAX_AQ_ENTRY_SIZE],
+        }
+    }
+
+    /// Returns what the entry begins with.
+    #[inline]
+    pub fn header(&self) -> AqHeader {
+        AqHeader::decode(&At::<0>::load(&self.bytes))
+    }
+
+    /// Takes the command out of the entry.
+    pub fn request(&self) -> AqRequest {
+        let header = self.header();
+        AqRequest {
+            opcode: header.opcode,
+            control: AqFlags {
+                phase: false,
+                ..header.flags
+            },
+            payload: match self.protocol {
+                Protocol::V1 => At::<{ AqHeader::SIZE }>::load(&self.bytes),
+                Protocol::V2 => At::<{ AqHeaderV2::SIZE }>::load(&self.bytes),
+            },
+        }
+    }
+
+    /// Returns the form of the entry.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Returns the bytes of the entry.
+    pub fn bytes(&self) -> &[u8] {
+        match self.protocol {
+            Protocol::V1 => &self.bytes[..Protocol::V1.entry_size()],
+            Protocol::V2 => &self.bytes,
+        }
+    }
+
+    /// Returns the bytes of the entry, to replace them.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match self.protocol {
+            Protocol::V1 => &mut self.bytes[..Protocol::V1.entry_size()],
+            Protocol::V2 => &mut self.bytes,
+        }
+    }
+
+    /// Returns the blocks of the entry.
+    #[inline]
+    pub fn blocks(&self) -> impl Iterator<Item = [u8; AQ_BLOCK_SIZE]> {
+        [
+            At::<0>::load(&self.bytes),
+            At::<AQ_BLOCK_SIZE>::load(&self.bytes),
+        ]
+        .into_iter()
+        .take(self.protocol.blocks())
+    }
+
+    /// Returns whether the checksum is right, if the entry has one.
+    pub fn is_intact(&self) -> bool {
+        match self.protocol {
+            Protocol::V1 => true,
+            Protocol::V2 => {
+                let header = AqHeaderV2::decode(&At::<0>::load(&self.bytes));
+                header.checksum == checksum::of_entry(&self.bytes)
+            }
+        }
+    }
+
+    /// Makes the checksum right, if the entry has one.
+    pub fn update_checksum(&mut self) {
+        if self.protocol == Protocol::V2 {
+            let checksum = checksum::of_entry(&self.bytes);
+            At::<{ checksum::OFFSET }>::store(&mut self.bytes, checksum.to_le_bytes());
+        }
+    }
 }
 
 bits! {
@@ -207,11 +375,11 @@ pub trait Command: Sized {
     /// What its completion holds if it succeeds.
     type Response: Response;
 
-    /// Makes the entry, all but command id and phase: see [`stamp`].
-    fn to_entry(&self) -> AqEntry;
+    /// Encodes the command.
+    fn to_request(&self) -> AqRequest;
 
-    /// Takes the command from an entry that has its opcode.
-    fn from_entry(entry: &AqEntry) -> Self;
+    /// Decodes a command that has this opcode.
+    fn from_request(request: &AqRequest) -> Self;
 }
 
 /// Content of a completion.
@@ -225,29 +393,41 @@ pub trait Response: Sized {
 
 /// Makes a layout a command, and, unless it is [`NoData`], another one its response.
 ///
+/// `with control` is said of a command whose field `control` is in the entry's header.
+///
 /// The macro names this module as `admin`, so a file that calls it has to import it by that name.
 macro_rules! command {
-    ($opcode:expr, $command:ident => NoData) => {
-        command!(@command $opcode, $command, NoData);
+    ($opcode:expr, $command:ident $(with $control:ident)? => NoData) => {
+        command!(@command $opcode, $command $(with $control)?, NoData);
     };
-    ($opcode:expr, $command:ident => $response:ident) => {
-        command!(@command $opcode, $command, $response);
+    ($opcode:expr, $command:ident $(with $control:ident)? => $response:ident) => {
+        command!(@command $opcode, $command $(with $control)?, $response);
         command!(@response $response);
     };
-    (@command $opcode:expr, $command:ident, $response:ident) => {
+    (@command $opcode:expr, $command:ident $(with $control:ident)?, $response:ident) => {
         impl admin::Command for $command {
             const OPCODE: Opcode = $opcode;
 
             type Response = $response;
 
             #[inline]
-            fn to_entry(&self) -> admin::AqEntry {
-                admin::with_opcode(self.encode(), $opcode)
+            fn to_request(&self) -> admin::AqRequest {
+                #[allow(unused_mut, reason = "not all commands have control data")]
+                let mut request = admin::AqRequest {
+                    opcode: u8::from($opcode),
+                    control: admin::AqFlags::default(),
+                    payload: self.encode(),
+                };
+                $(request.control = self.$control;)?
+                request
             }
 
             #[inline]
-            fn from_entry(entry: &admin::AqEntry) -> Self {
-                Self::decode(entry)
+            fn from_request(request: &admin::AqRequest) -> Self {
+                #[allow(unused_mut, reason = "not all commands have control data")]
+                let mut command = Self::decode(&request.payload);
+                $(command.$control = request.control;)?
+                command
             }
         }
     };
@@ -267,13 +447,6 @@ macro_rules! command {
 }
 
 pub(crate) use command;
-
-/// Writes the opcode into an entry.
-#[inline]
-pub fn with_opcode(mut entry: AqEntry, opcode: Opcode) -> AqEntry {
-    At::<AQ_OPCODE_OFFSET>::store(&mut entry, [u8::from(opcode)]);
-    entry
-}
 
 layout! {
     /// Content of a completion that says no more than how the command ended.

@@ -50,13 +50,13 @@ impl FeatureId {
 
 layout! {
     /// Reads a feature.
-    pub struct GetFeature[64] {
+    pub struct GetFeature[60] {
         /// Whether the control buffer is used.
-        control @ 3: AqFlags,
+        control: AqFlags,
         /// Where to put data that does not fit into the completion.
-        control_buffer @ 4: CtrlBuffInfo,
+        control_buffer @ 0: CtrlBuffInfo,
         /// The [`FeatureId`].
-        feature_id @ 17: u8,
+        feature_id @ 13: u8,
     }
 }
 
@@ -68,23 +68,23 @@ layout! {
     }
 }
 
-command!(Opcode::GetFeature, GetFeature => GetFeatureResponse);
+command!(Opcode::GetFeature, GetFeature with control => GetFeatureResponse);
 
 layout! {
     /// Sets a feature.
-    pub struct SetFeature[64] {
+    pub struct SetFeature[60] {
         /// Whether the control buffer is used.
-        control @ 3: AqFlags,
+        control: AqFlags,
         /// Where data is that does not fit into the command.
-        control_buffer @ 4: CtrlBuffInfo,
+        control_buffer @ 0: CtrlBuffInfo,
         /// The [`FeatureId`].
-        feature_id @ 17: u8,
+        feature_id @ 13: u8,
         /// Encoding of the setting, with zeroes to its end.
-        data @ 20: [u8; 44],
+        data @ 16: [u8; 44],
     }
 }
 
-command!(Opcode::SetFeature, SetFeature => NoData);
+command!(Opcode::SetFeature, SetFeature with control => NoData);
 
 /// A feature that a driver can read.
 pub trait Feature: Sized {

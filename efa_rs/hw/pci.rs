@@ -6,7 +6,7 @@
 pub const VENDOR: u16 = 0x1d0f;
 
 /// Device ids of the generations of virtual functions, oldest first.
-pub const DEVICES: [u16; 4] = [0xefa0, 0xefa1, 0xefa2, 0xefa3];
+pub const DEVICES: [u16; 5] = [0xefa0, 0xefa1, 0xefa2, 0xefa3, 0xefa4];
 
 /// BAR with the registers of [`regs`](super::regs).
 pub const REGISTER_BAR: u8 = 0;

@@ -5,6 +5,8 @@
 //! The host only writes them. To read one it gives the device the address of a [`ReadlessResponse`]
 //! in host memory, writes a [`MmioRegRead`], and waits until the response has its request id.
 
+use core::cmp::Ordering;
+
 use super::wire::{
     self,
     bits,
@@ -63,10 +65,26 @@ codes! {
 bits! {
     /// Version of the admin interface that the device speaks.
     pub struct Version(u32) {
-        /// Minor version. From 0.2 on, completions carry a [checksum](super::checksum).
+        /// Minor version. From 0.2 on, completions carry a [checksum](super::checksum); from 0.3 on,
+        /// commands have the form of [`Protocol::V2`](super::admin::Protocol::V2).
         7:0 minor => u8,
         /// Major version.
         15:8 major => u8,
+    }
+}
+
+/// Older versions are less.
+impl Ord for Version {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.major, self.minor).cmp(&(other.major, other.minor))
+    }
+}
+
+impl PartialOrd for Version {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

@@ -45,17 +45,17 @@ codes! {
 
 layout! {
     /// Reads a set of counters.
-    pub struct GetStats[64] {
+    pub struct GetStats[60] {
         /// Whether the control buffer is used; not for the sets defined here.
-        control @ 3: AqFlags,
+        control: AqFlags,
         /// Where to put statistics that do not fit into the completion.
-        control_buffer @ 4: CtrlBuffInfo,
+        control_buffer @ 0: CtrlBuffInfo,
         /// The set, a [`StatsType`].
-        stats_type @ 16: u8,
+        stats_type @ 12: u8,
         /// What to count, a [`StatsScope`].
-        scope @ 17: u8,
+        scope @ 13: u8,
         /// Selects within the scope.
-        scope_modifier @ 18: u16,
+        scope_modifier @ 14: u16,
     }
 }
 
@@ -67,7 +67,7 @@ layout! {
     }
 }
 
-command!(Opcode::GetStats, GetStats => GetStatsResponse);
+command!(Opcode::GetStats, GetStats with control => GetStatsResponse);
 
 /// A set of counters.
 pub trait Stats: Sized {

@@ -216,12 +216,17 @@ impl core::error::Error for Undefined {}
 
 /// Makes a structure with its encoding, from a table of `field @ offset: type`.
 ///
+/// A field without an offset belongs to the structure, but is encoded elsewhere: its value is not in
+/// the encoding, and decodes as the default.
+///
 /// ```text
 /// layout! {
 ///     /// What it is.
 ///     pub struct Name[size in bytes] {
 ///         /// What it means.
 ///         field @ 4: u16,
+///         /// What it means, and where it is.
+///         other: u8,
 ///     }
 /// }
 /// ```
@@ -231,7 +236,7 @@ macro_rules! layout {
         pub struct $name:ident[$size:literal] {
             $(
                 $(#[$field_meta:meta])*
-                $field:ident @ $offset:literal: $type:ty,
+                $field:ident $(@ $offset:literal)?: $type:ty,
             )*
         }
     ) => {
@@ -246,7 +251,7 @@ macro_rules! layout {
 
         const _: () = wire::check_layout(
             $size,
-            &[$(($offset, core::mem::size_of::<<$type as wire::Field>::Bytes>())),*],
+            &[$($(($offset, core::mem::size_of::<<$type as wire::Field>::Bytes>()),)?)*],
         );
 
         impl $name {
@@ -258,7 +263,7 @@ macro_rules! layout {
             pub fn encode(&self) -> [u8; $size] {
                 #[allow(unused_mut, reason = "a structure may have no fields")]
                 let mut bytes = [0; $size];
-                $(wire::At::<$offset>::store(&mut bytes, wire::Field::to_bytes(&self.$field));)*
+                $($(wire::At::<$offset>::store(&mut bytes, wire::Field::to_bytes(&self.$field));)?)*
                 bytes
             }
 
@@ -267,7 +272,7 @@ macro_rules! layout {
             #[allow(unused_variables, reason = "a structure may have no fields")]
             pub fn decode(bytes: &[u8; $size]) -> Self {
                 Self {
-                    $($field: <$type as wire::Field>::from_bytes(wire::At::<$offset>::load(bytes)),)*
+                    $($field: wire::layout!(@decode bytes, $type $(, $offset)?),)*
                 }
             }
         }
@@ -293,6 +298,12 @@ macro_rules! layout {
                 self.encode()
             }
         }
+    };
+    (@decode $bytes:ident, $type:ty, $offset:literal) => {
+        <$type as wire::Field>::from_bytes(wire::At::<$offset>::load($bytes))
+    };
+    (@decode $bytes:ident, $type:ty) => {
+        <$type>::default()
     };
 }
 

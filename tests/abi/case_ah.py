@@ -14,7 +14,7 @@ def add(name, device=None, **options):
     cases.add(name, lambda s: s.ah(**options), device)
 
 
-for device in ("efa3", "efa0"):
+for device in ("efa3", "efa4", "efa0"):
     add(f"{device}: plain", device)
 for name, gid in (
     ("zeros", bytes(16)),

@@ -22,7 +22,7 @@ def got(function):
     return run
 
 
-for device in ("efa3", "efa0", "efa2", "no-eq", "small"):
+for device in ("efa3", "efa4", "efa0", "efa2", "no-eq", "small"):
     cases.add(f"{device}: response", got(lambda context: context.get_context()), device)
     for caps in range(4):
         cases.add(f"{device}: the library knows {caps:#x}", got(lambda context, caps=caps: context.get_context(caps)), device)

@@ -81,7 +81,7 @@ add("a channel that is another file", channel=0)
 
 # The driver's fields.
 
-for device in ("efa3", "efa0", "efa2", "no-eq"):
+for device in ("efa3", "efa4", "efa0", "efa2", "no-eq"):
     for flags in (0, CQ_WITH_COMPLETION_CHANNEL, CQ_WITH_SGID, CQ_WITH_SGID | CQ_WITH_COMPLETION_CHANNEL):
         add(f"{device}: flags {flags}", device, flags=flags)
 add("request ids of 64 bits", flags=CQ_WITH_SQ_COMP_64_BIT_REQ_ID)

@@ -304,7 +304,7 @@ cases.add("fields by ioctl", lambda s: s.mr(kind=IoctlMemoryRegion).query()[2])
 cases.add("EFA's fields", lambda s: s.mr().efa_query())
 cases.add("EFA's fields by ioctl", lambda s: s.mr(kind=IoctlMemoryRegion).efa_query())
 for access in range(8):
-    for device in ("efa3", "efa0"):
+    for device in ("efa3", "efa4", "efa0"):
         cases.add(f"{device}: EFA's fields, access {access}", lambda s, access=access: s.mr(access=access).efa_query(), device)
 
 OUTPUTS = (0x1001, 0x1002, 0x1003, 0x1004)

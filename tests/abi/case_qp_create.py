@@ -57,7 +57,7 @@ add("no queue", **sized(send=0, recv=0))
 for name, most in (("max_send_sge", 2), ("max_recv_sge", 3), ("max_inline_data", 80)):
     for value in (0, most, most + 1, 0x8000_0000, 0xFFFF_FFFF):
         add(f"{name} {value}", **{name: value})
-for device, inline in (("efa0", 32), ("efa2", 32)):
+for device, inline in (("efa0", 32), ("efa2", 32), ("efa4", 80)):
     add(f"{device}: inline {inline}", device, max_inline_data=inline)
     add(f"{device}: inline {inline + 1}", device, max_inline_data=inline + 1)
     add(f"{device}: wide", device, **sized(wqe=128))

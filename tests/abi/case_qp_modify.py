@@ -175,7 +175,7 @@ for name, state, target, bits, values in (
 for value in (7, 8, 255):
     cases.add(f"state {value}", lambda s, value=value: s.a_qp.modify(mask("STATE"), value))
     cases.add(f"claimed state {value}", lambda s, value=value: s.a_qp.modify(mask("STATE CUR_STATE"), 6, cur_qp_state=value))
-for device in ("efa0", "efa2"):
+for device in ("efa0", "efa2", "efa4"):
     cases.add(
         f"{device}: retries",
         lambda s: outcome(qp := in_state(s, "RTR", "SRD"), lambda: step(qp, "RTS", "SQ_PSN RNR_RETRY")),

@@ -18,7 +18,7 @@ from uverbs import (
 )
 
 cases = Cases("query")
-DEVICES = ("efa3", "efa0", "efa2", "no-eq", "small")
+DEVICES = ("efa3", "efa4", "efa0", "efa2", "no-eq", "small")
 
 # Of the device. The response of the core has firmware version, GUIDs and limits.
 

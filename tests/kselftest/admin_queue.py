@@ -5,6 +5,7 @@
 import os
 import time
 
+import objects
 import selftest
 from recovery import Recovery
 from selftest import DRIVER, Failed, KernelLog, Skipped, Suite, equal, function_with, result_of, wait_until
@@ -29,6 +30,8 @@ LONG_ADMIN_TIMEOUT = 15
 
 suite = Suite()
 main = selftest.any_function()
+# One whose commands have the other form, with checksums of their own.
+newest = function_with("profile=efa4")
 log = KernelLog()
 
 
@@ -48,6 +51,24 @@ def after():
 def new(kind):
     """How many commands were `submitted` or `completed` since the test case began."""
     return main.state()["admin"][kind] - main.start["admin"][kind]
+
+
+def on_newest(run):
+    """Makes a test case that does on the newest generation what `run` does on `main`."""
+
+    def case():
+        global main
+        if not newest:
+            raise Skipped("there is no such device")
+        first, main = main, newest
+        try:
+            before()
+            return run()
+        finally:
+            main.clear()
+            main = first
+
+    return case
 
 
 def nothing_lost():
@@ -150,6 +171,23 @@ def rounds():
     nothing_lost()
 
 
+@suite.case("commands use all of their entries")
+def long_commands():
+    # REG_MR is the longest, and ends with an address that is not zero.
+    with opened(main) as context:
+        pd, _ = context.alloc_pd()
+        for pages in (1, 4, 64):
+            memory = objects.Memory(pages * 4096)
+            for _ in range(40):
+                objects.MemoryRegion(context, pd, memory.address, memory.length).dereg()
+    nothing_lost()
+
+
+suite.add("efa4: commands use all of their entries", on_newest(long_commands))
+suite.add("efa4: the queue goes round many times", on_newest(rounds))
+suite.add("efa4: completions come in another order than commands", on_newest(out_of_order))
+
+
 @suite.case("a duplicate completion is ignored")
 def duplicates():
     main.inject({"opcode": "ALLOC_PD"}, {"duplicate": True}, skip=3, times=5)
@@ -210,6 +248,7 @@ def add_closings():
             return results
 
         suite.add(f"{name} closes the queue", run, "ETIME EIO EIO")
+        suite.add(f"efa4: {name} closes the queue", on_newest(run), "ETIME EIO EIO")
 
 
 add_closings()
@@ -230,6 +269,22 @@ def late_completion():
         raise Failed("the log does not say that it has come")
     works()
     equal(main.resets()["all"], 1, "resets")
+
+
+@suite.case("a device has another version of the interface after each reset")
+def other_versions():
+    if DRIVER == "c":
+        raise Skipped("the C driver resets no device that is in use")
+    # With checksums of nothing, of commands and completions, of completions.
+    for number, version in enumerate((1, 3, 2, 3), 1):
+        recovery = Recovery(main, "fatal_error")
+        # From its next reset on it wants commands in that form.
+        main.set(version=version)
+        main.event("FATAL_ERROR", 1)
+        recovery.wait()
+        works()
+        equal(main.resets()["all"], number, "resets")
+    equal(main.state()["protocol_errors"], 0, "protocol errors")
 
 
 @suite.case("a device falls silent while many wait for it")

@@ -20,7 +20,7 @@ rates=(
 	"800|800 Gb/sec (8X NDR)"
 	"1600|1600 Gb/sec (8X XDR)"
 )
-specs=(profile=efa0 profile=efa1 profile=efa2 profile=efa3)
+specs=(profile=efa0 profile=efa1 profile=efa2 profile=efa3 profile=efa4)
 device_tests=(
 	"node GUID"
 	"GID"
@@ -139,6 +139,7 @@ for spec in "${specs[@]}"; do
 	efa1) test_device "$name" "$NUMBER" "100 Gb/sec (4X EDR)" 1 ;;
 	efa2) test_device "$name" "$NUMBER" "200 Gb/sec (4X HDR)" 1 ;;
 	efa3) test_device "$name" "$NUMBER" "400 Gb/sec (8X HDR)" 1 ;;
+	efa4) test_device "$name" "$NUMBER" "800 Gb/sec (8X NDR)" 1 ;;
 	esac
 done
 

@@ -11,7 +11,7 @@ port_names="impaired_remote_conn_events rdma_read_bytes rdma_read_resp_bytes rdm
 rdma_write_bytes rdma_write_recv_bytes rdma_write_wr_err rdma_write_wrs recv_bytes recv_wrs retrans_bytes retrans_pkts \
 retrans_timeout_events rx_bytes rx_drops rx_pkts send_bytes send_wrs tx_bytes tx_pkts unresponsive_remote_events"
 types=(BASIC MESSAGES RDMA_READ RDMA_WRITE NETWORK)
-specs=(profile=efa0 profile=efa1 profile=efa3)
+specs=(profile=efa0 profile=efa1 profile=efa3 profile=efa4)
 plan $((18 + ${#types[@]} + ${#specs[@]}))
 
 use_any_device || skip_all "there is no EFA device that is bound to the driver"
@@ -265,7 +265,7 @@ for spec in "${specs[@]}"; do
 		names "$port"
 		# Without all statistics the core is given none, and shows none.
 		case $spec in
-		*efa3) wanted=$port_names ;;
+		*efa3 | *efa4) wanted=$port_names ;;
 		*) wanted= ;;
 		esac
 		expect "$name" "$wanted" "$REPLY"

@@ -50,7 +50,7 @@ regions() {
 
 module_tests=5
 device_tests=10
-specs=(profile=efa0 profile=efa1 profile=efa2 profile=efa3 profile=efa2,msix=1)
+specs=(profile=efa0 profile=efa1 profile=efa2 profile=efa3 profile=efa4 profile=efa2,msix=1)
 plan $((module_tests + device_tests * ${#specs[@]}))
 
 read_file /sys/module/efa/initstate
@@ -61,7 +61,7 @@ expect "the module has a version" yes "$([[ $REPLY == *.*.* ]] && echo yes || ec
 
 if information=$(modinfo "$module" 2>/dev/null); then
 	missing=
-	for id in EFA0 EFA1 EFA2 EFA3; do
+	for id in EFA0 EFA1 EFA2 EFA3 EFA4; do
 		[[ $information == *"pci:v00001D0Fd0000${id}sv*sd*bc*sc*i*"* ]] || missing+=$id
 	done
 	expect "the module has the aliases of all generations" "" "$missing"

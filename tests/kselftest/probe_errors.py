@@ -85,6 +85,25 @@ def add(name, wanted, rules=(), settings=QUICK, function=main):
     suite.add(name, lambda: probe(function, rules, {**QUICK, **settings}), wanted)
 
 
+def add_for(name, wanted, spec, rules=()):
+    """The same with another device, which is left bound."""
+
+    def run():
+        function = function_with(spec)
+        if not function:
+            raise Skipped("there is no such device")
+        function.clear()
+        if function.is_bound:
+            equal(function.unbind(), "ok", "unbind")
+        try:
+            return probe(function, rules)
+        finally:
+            function.clear()
+            function.rebind()
+
+    suite.add(name, run, wanted)
+
+
 def add_statuses(name, when, settings=QUICK):
     """A test case of one probe for each status."""
 
@@ -151,7 +170,11 @@ add("the reset never ends", DEFERRED, [({"reset": True}, {"never_ends": True})])
 add("the reset takes no time", "EINVAL", settings={"reset_timeout": 0})
 add("the reset is slow", "ok", settings={"reset_timeout": 10, "reset_ms": 150})
 add("API version 0.0", "EOPNOTSUPP", settings={"version": 0})
-add("API version 1.0", "ok", settings={"version": 0x100})
+for major, minor in ((0, 1), (0, 2), (0, 3), (0, 255), (1, 0)):
+    add(f"API version {major}.{minor}", "ok", settings={"version": major << 8 | minor})
+# Then neither understands the other's idea of a command: the device does not accept the queue, and has none for its doorbell.
+add("API version 0.3 of a device that speaks 0.2", "ETIME, 2 protocol errors", [({"register": "VERSION"}, {"value": 3})])
+add("API version 0.2 of a device that speaks 0.3", "ETIME, 2 protocol errors", [({"register": "VERSION"}, {"value": 2})], {"version": 3})
 add("controller version 0.0.0", "EOPNOTSUPP", settings={"controller_version": 0})
 add("controller version 0.0.0, implementation 5", "EOPNOTSUPP", settings={"controller_version": 5 << 24})
 for width in (0, 31, 65, 255):
@@ -171,7 +194,9 @@ for register, wanted in (
     ):
         add(f"{register} {text}", wanted, [({"register": register}, {fault: True})])
 for register in ("DEV_STS", "CAPS", "VERSION", "CONTROLLER_VERSION"):
-    add(f"{register} is all ones", {"DEV_STS": DEFERRED, "CAPS": "EINVAL"}.get(register, "ok"), [({"register": register}, {"value": 0xFFFFFFFF})])
+    # Version 255.255, which the device does not speak.
+    wanted = {"DEV_STS": DEFERRED, "CAPS": "EINVAL", "VERSION": "ETIME, 2 protocol errors"}.get(register, "ok")
+    add(f"{register} is all ones", wanted, [({"register": register}, {"value": 0xFFFFFFFF})])
 add("DEV_STS is not answered after the reset", "ok", [({"register": "DEV_STS"}, {"silence": True}, {"skip": RESET_READS, "times": 1})])
 
 
@@ -217,6 +242,14 @@ add("a completion is late", "ETIME", [(ANY, {"delay_ms": 400}, {"times": 1})])
 add("completions have the wrong checksum", "ETIME", [(ANY, {"wrong_checksum": True})])
 add("a completion has the wrong checksum", "ETIME", [(ANY, {"wrong_checksum": True}, {"skip": 2, "times": 1})])
 add("without checksums in the API, none is checked", "ok", [(ANY, {"wrong_checksum": True})], settings={"version": 1})
+for name, rule, wanted in (
+    ("no fault", [], "ok"),
+    ("no command is completed", [(ANY, {"silence": True})], "ETIME"),
+    ("completions have the wrong checksum", [(ANY, {"wrong_checksum": True})], "ETIME"),
+    ("a command is malformed", [(ANY, {"status": "MALFORMED_REQUEST"})], "EINVAL"),
+    ("it speaks API version 0.3, and says 0.2", [({"register": "VERSION"}, {"value": 2})], "ETIME, 2 protocol errors"),
+):
+    add_for(f"efa4: {name}", wanted, "profile=efa4", rule)
 add("completions are for unknown commands", "ETIME", [(ANY, {"wrong_id": True})])
 add("completions have the phase of the round before", "ETIME", [(ANY, {"wrong_phase": True})])
 add("each completion comes twice", "ok", [(ANY, {"duplicate": True})])

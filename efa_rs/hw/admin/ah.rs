@@ -17,11 +17,11 @@ use super::{
 
 layout! {
     /// Creates an address handle.
-    pub struct CreateAh[64] {
+    pub struct CreateAh[60] {
         /// Address of the peer, a GID in network byte order.
-        dest_addr @ 4: [u8; 16],
+        dest_addr @ 0: [u8; 16],
         /// Protection domain of the handle.
-        pd @ 20: u16,
+        pd @ 16: u16,
     }
 }
 
@@ -37,11 +37,11 @@ command!(Opcode::CreateAh, CreateAh => CreateAhResponse);
 
 layout! {
     /// Destroys an address handle.
-    pub struct DestroyAh[64] {
+    pub struct DestroyAh[60] {
         /// Its number.
-        ah @ 4: u16,
+        ah @ 0: u16,
         /// Protection domain of the handle.
-        pd @ 6: u16,
+        pd @ 2: u16,
     }
 }
 

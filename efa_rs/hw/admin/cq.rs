@@ -41,25 +41,25 @@ bits! {
 
 layout! {
     /// Creates a completion queue.
-    pub struct CreateCq[64] {
+    pub struct CreateCq[60] {
         /// How it works.
-        caps_1 @ 4: CqCaps1,
+        caps_1 @ 0: CqCaps1,
         /// Form of the entries.
-        caps_2 @ 5: CqCaps2,
+        caps_2 @ 1: CqCaps2,
         /// Number of entries in each sub-queue, a power of two.
-        sub_cq_depth @ 6: u16,
+        sub_cq_depth @ 2: u16,
         /// Event queue that gets the events.
-        eqn @ 8: u16,
+        eqn @ 4: u16,
         /// Address of the ring.
-        base_address @ 12: u64,
+        base_address @ 8: u64,
         /// Key of the memory region that the address is in, if it is in one.
-        l_key @ 20: u32,
+        l_key @ 16: u32,
         /// Number of sub-queues: [`sub_cqs_per_cq`].
         ///
         /// [`sub_cqs_per_cq`]: super::super::features::QueueAttr1::sub_cqs_per_cq
-        num_sub_cqs @ 24: u16,
+        num_sub_cqs @ 20: u16,
         /// User access region of the doorbell.
-        uar @ 26: u16,
+        uar @ 22: u16,
     }
 }
 
@@ -89,9 +89,9 @@ command!(Opcode::CreateCq, CreateCq => CreateCqResponse);
 
 layout! {
     /// Destroys a completion queue.
-    pub struct DestroyCq[64] {
+    pub struct DestroyCq[60] {
         /// Its number.
-        cq_idx @ 4: u16,
+        cq_idx @ 0: u16,
     }
 }
 

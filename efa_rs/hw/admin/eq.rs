@@ -27,17 +27,17 @@ bits! {
 
 layout! {
     /// Creates an event queue.
-    pub struct CreateEq[64] {
+    pub struct CreateEq[60] {
         /// Number of entries, a power of two.
-        depth @ 4: u16,
+        depth @ 0: u16,
         /// Entry of the MSI-X table that is raised for a new entry.
-        msix_vector @ 6: u8,
+        msix_vector @ 2: u8,
         /// Form of the queue.
-        caps @ 7: CreateEqCaps,
+        caps @ 3: CreateEqCaps,
         /// Bus address of the queue.
-        base_address @ 8: u64,
+        base_address @ 4: u64,
         /// Events to report.
-        events @ 16: EqEvents,
+        events @ 12: EqEvents,
     }
 }
 
@@ -53,9 +53,9 @@ command!(Opcode::CreateEq, CreateEq => CreateEqResponse);
 
 layout! {
     /// Destroys an event queue.
-    pub struct DestroyEq[64] {
+    pub struct DestroyEq[60] {
         /// Its number.
-        eqn @ 4: u16,
+        eqn @ 0: u16,
     }
 }
 

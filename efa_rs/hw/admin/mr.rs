@@ -90,23 +90,23 @@ pub enum PageList {
 
 layout! {
     /// Registers a memory region.
-    pub struct RegMr[64] {
+    pub struct RegMr[60] {
         /// Which kind of [`PageList`] it is.
-        control @ 3: AqFlags,
+        control: AqFlags,
         /// Protection domain.
-        pd @ 4: u16,
+        pd @ 0: u16,
         /// Encoding of the [`PageList`], with zeroes to its end.
-        page_list @ 8: [u8; 32],
+        page_list @ 4: [u8; 32],
         /// Length of the region in bytes.
-        mr_length @ 40: u64,
+        mr_length @ 36: u64,
         /// Form of the region.
-        flags @ 48: RegMrFlags,
+        flags @ 44: RegMrFlags,
         /// What it may be used for.
-        permissions @ 49: RegMrPermissions,
+        permissions @ 45: RegMrPermissions,
         /// Number of pages, or 0: it follows from the other fields.
-        page_num @ 52: u32,
+        page_num @ 48: u32,
         /// Address by which work requests refer to the region's start.
-        iova @ 56: u64,
+        iova @ 52: u64,
     }
 }
 
@@ -177,13 +177,13 @@ layout! {
     }
 }
 
-command!(Opcode::RegMr, RegMr => RegMrResponse);
+command!(Opcode::RegMr, RegMr with control => RegMrResponse);
 
 layout! {
     /// Removes a memory region.
-    pub struct DeregMr[64] {
+    pub struct DeregMr[60] {
         /// Its local key.
-        l_key @ 4: u32,
+        l_key @ 0: u32,
     }
 }
 
@@ -191,11 +191,11 @@ command!(Opcode::DeregMr, DeregMr => NoData);
 
 layout! {
     /// Allocates a memory region that gets its pages by a work request later.
-    pub struct AllocMr[64] {
+    pub struct AllocMr[60] {
         /// Protection domain.
-        pd @ 4: u16,
+        pd @ 0: u16,
         /// Most pages that it is to have.
-        max_pages @ 8: u32,
+        max_pages @ 4: u32,
     }
 }
 

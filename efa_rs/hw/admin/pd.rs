@@ -17,7 +17,7 @@ use super::{
 
 layout! {
     /// Allocates a protection domain.
-    pub struct AllocPd[64] {}
+    pub struct AllocPd[60] {}
 }
 
 layout! {
@@ -32,9 +32,9 @@ command!(Opcode::AllocPd, AllocPd => AllocPdResponse);
 
 layout! {
     /// Frees a protection domain.
-    pub struct DeallocPd[64] {
+    pub struct DeallocPd[60] {
         /// Its number.
-        pd @ 4: u16,
+        pd @ 0: u16,
     }
 }
 

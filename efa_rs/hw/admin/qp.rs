@@ -63,37 +63,37 @@ bits! {
 
 layout! {
     /// Creates a queue pair.
-    pub struct CreateQp[64] {
+    pub struct CreateQp[60] {
         /// Protection domain.
-        pd @ 4: u16,
+        pd @ 0: u16,
         /// Transport, a [`QpType`].
-        qp_type @ 6: u8,
+        qp_type @ 2: u8,
         /// Properties.
-        flags @ 7: CreateQpFlags,
+        flags @ 3: CreateQpFlags,
         /// Address of the send ring; not used for a low-latency queue.
-        sq_base_addr @ 8: u64,
+        sq_base_addr @ 4: u64,
         /// Address of the receive ring.
-        rq_base_addr @ 16: u64,
+        rq_base_addr @ 12: u64,
         /// Completion queue of the send queue.
-        send_cq_idx @ 24: u32,
+        send_cq_idx @ 20: u32,
         /// Completion queue of the receive queue.
-        recv_cq_idx @ 28: u32,
+        recv_cq_idx @ 24: u32,
         /// Key of the memory region that the send ring is in, if it is in one.
-        sq_l_key @ 32: u32,
+        sq_l_key @ 28: u32,
         /// Key of the memory region that the receive ring is in, if it is in one.
-        rq_l_key @ 36: u32,
+        rq_l_key @ 32: u32,
         /// Bytes of the send ring.
-        send_queue_ring_size @ 40: u32,
+        send_queue_ring_size @ 36: u32,
         /// Most work requests that are outstanding in the send queue.
-        send_queue_depth @ 44: u32,
+        send_queue_depth @ 40: u32,
         /// Bytes of the receive ring.
-        recv_queue_ring_size @ 48: u32,
+        recv_queue_ring_size @ 44: u32,
         /// Most work requests that are outstanding in the receive queue.
-        recv_queue_depth @ 52: u32,
+        recv_queue_depth @ 48: u32,
         /// User access region of the doorbells.
-        uar @ 56: u16,
+        uar @ 52: u16,
         /// Service level; 0 is the default.
-        sl @ 58: u8,
+        sl @ 54: u8,
     }
 }
 
@@ -139,23 +139,23 @@ bits! {
 
 layout! {
     /// Modifies a queue pair.
-    pub struct ModifyQp[64] {
+    pub struct ModifyQp[60] {
         /// Which of the other fields count.
-        modify_mask @ 4: ModifyQpMask,
+        modify_mask @ 0: ModifyQpMask,
         /// The queue pair's handle.
-        qp_handle @ 8: u32,
+        qp_handle @ 4: u32,
         /// State to go to, a [`QpState`].
-        qp_state @ 12: u32,
+        qp_state @ 8: u32,
         /// State that it is in according to the caller, a [`QpState`].
-        cur_qp_state @ 16: u32,
+        cur_qp_state @ 12: u32,
         /// Q_Key.
-        qkey @ 20: u32,
+        qkey @ 16: u32,
         /// Packet sequence number of the send queue.
-        sq_psn @ 24: u32,
+        sq_psn @ 20: u32,
         /// Whether to notify when the send queue is drained.
-        sq_drained_async_notify @ 28: bool,
+        sq_drained_async_notify @ 24: bool,
         /// How often to try again if the receiver is not ready; SRD only.
-        rnr_retry @ 29: u8,
+        rnr_retry @ 25: u8,
     }
 }
 
@@ -163,9 +163,9 @@ command!(Opcode::ModifyQp, ModifyQp => NoData);
 
 layout! {
     /// Asks for the state of a queue pair.
-    pub struct QueryQp[64] {
+    pub struct QueryQp[60] {
         /// The queue pair's handle.
-        qp_handle @ 4: u32,
+        qp_handle @ 0: u32,
     }
 }
 
@@ -189,9 +189,9 @@ command!(Opcode::QueryQp, QueryQp => QueryQpResponse);
 
 layout! {
     /// Destroys a queue pair.
-    pub struct DestroyQp[64] {
+    pub struct DestroyQp[60] {
         /// The queue pair's handle.
-        qp_handle @ 4: u32,
+        qp_handle @ 0: u32,
     }
 }
 

@@ -17,7 +17,7 @@ use super::{
 
 layout! {
     /// Allocates a user access region.
-    pub struct AllocUar[64] {}
+    pub struct AllocUar[60] {}
 }
 
 layout! {
@@ -32,9 +32,9 @@ command!(Opcode::AllocUar, AllocUar => AllocUarResponse);
 
 layout! {
     /// Frees a user access region.
-    pub struct DeallocUar[64] {
+    pub struct DeallocUar[60] {
         /// Its number.
-        uar @ 4: u16,
+        uar @ 0: u16,
     }
 }
 

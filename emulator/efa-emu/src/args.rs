@@ -268,7 +268,7 @@ mod tests {
             ("socket=", "path is empty"),
             (
                 "socket=a,profile=efa9",
-                "`efa9`, expected one of `efa0`, `efa1`, `efa2`, `efa3`",
+                "`efa9`, expected one of `efa0`, `efa1`, `efa2`, `efa3`, `efa4`",
             ),
             (
                 "socket=a,msix=0",

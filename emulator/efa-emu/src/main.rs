@@ -67,7 +67,13 @@ fn ctl(socket: &Path, commands: &[String]) -> Result<ExitCode, String> {
 }
 
 fn list_profiles() -> Result<ExitCode, String> {
-    for profile in [Profile::Efa0, Profile::Efa1, Profile::Efa2, Profile::Efa3] {
+    for profile in [
+        Profile::Efa0,
+        Profile::Efa1,
+        Profile::Efa2,
+        Profile::Efa3,
+        Profile::Efa4,
+    ] {
         let what = match profile {
             Profile::Efa0 => {
                 "messages only: no RDMA, event queues, network statistics or checksums"
@@ -75,6 +81,7 @@ fn list_profiles() -> Result<ExitCode, String> {
             Profile::Efa1 => "and RDMA read and event queues",
             Profile::Efa2 => "and RDMA write, network statistics and checksums (the default)",
             Profile::Efa3 => "and 128-byte send work requests and a faster link",
+            Profile::Efa4 => "and 128-byte admin commands with checksums and a faster link",
         };
         println!(
             "{:x}  {:04x}:{0:x}  {what}",

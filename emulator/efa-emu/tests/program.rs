@@ -491,7 +491,7 @@ fn profiles_are_listed() {
     let output = run(program().arg("--list-profiles"));
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8(output.stdout).unwrap();
-    for profile in ["efa0", "efa1", "efa2", "efa3"] {
+    for profile in ["efa0", "efa1", "efa2", "efa3", "efa4"] {
         assert!(text.contains(profile), "{text}");
     }
 }

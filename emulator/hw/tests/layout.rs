@@ -4,8 +4,9 @@
 
 use efa_hw::{
     admin::{
-        AcqFlags, AcqHeader, AqFlags, AqHeader, Command, CommandId, CtrlBuffInfo, NoData, Opcode,
-        Response, Status, ah, control, cq, eq, mr, pd, qp, stamp, uar,
+        AcqFlags, AcqHeader, AqEntry, AqFlags, AqHeader, AqHeaderV2, Command, CommandId,
+        CtrlBuffInfo, NoData, Opcode, Protocol, Response, Status, ah, control, cq, eq, mr, pd, qp,
+        uar,
     },
     aenq, eq as eqe,
     features::{self, Feature, FeatureId},
@@ -23,10 +24,24 @@ fn sparse<const N: usize>(parts: &[(usize, &[u8])]) -> [u8; N] {
     bytes
 }
 
+/// The entry of a command, without id and phase, in the form of interface 0.1, with which that of 0.3
+/// has to agree.
+fn entry(command: &impl Command) -> [u8; 64] {
+    let request = command.to_request();
+    let entry = AqEntry::new(Protocol::V1, &request, 0, false);
+    let newer = AqEntry::new(Protocol::V2, &request, 0, false);
+    assert_eq!(newer.bytes()[..4], entry.bytes()[..4]);
+    assert_eq!(newer.bytes()[6..12], [0; 6]);
+    assert_eq!(newer.bytes()[12..72], entry.bytes()[4..]);
+    assert_eq!(newer.bytes()[72..], [0; 56]);
+    assert_eq!((entry.request(), newer.request()), (request, request));
+    entry.bytes().try_into().unwrap()
+}
+
 #[test]
 fn commands() {
     assert_eq!(
-        qp::CreateQp {
+        entry(&qp::CreateQp {
             pd: 0x0102,
             qp_type: 2,
             flags: qp::CreateQpFlags {
@@ -47,8 +62,7 @@ fn commands() {
             recv_queue_depth: 0x6566_6768,
             uar: 0x7172,
             sl: 0x73,
-        }
-        .to_entry(),
+        }),
         sparse(&[
             (2, &[1]),
             (4, &[0x02, 0x01, 2, 0b1010]),
@@ -62,7 +76,7 @@ fn commands() {
         ])
     );
     assert_eq!(
-        qp::ModifyQp {
+        entry(&qp::ModifyQp {
             modify_mask: qp::ModifyQpMask {
                 qp_state: true,
                 cur_qp_state: false,
@@ -78,8 +92,7 @@ fn commands() {
             sq_psn: 0x2122_2324,
             sq_drained_async_notify: true,
             rnr_retry: 7,
-        }
-        .to_entry(),
+        }),
         sparse(&[
             (2, &[2]),
             (4, &[0b11_0101]),
@@ -88,41 +101,37 @@ fn commands() {
         ])
     );
     assert_eq!(
-        qp::QueryQp {
+        entry(&qp::QueryQp {
             qp_handle: 0x0102_0304
-        }
-        .to_entry(),
+        }),
         sparse(&[(2, &[3, 0, 4, 3, 2, 1])])
     );
     assert_eq!(
-        qp::DestroyQp {
+        entry(&qp::DestroyQp {
             qp_handle: 0x0102_0304
-        }
-        .to_entry(),
+        }),
         sparse(&[(2, &[4, 0, 4, 3, 2, 1])])
     );
     assert_eq!(
-        ah::CreateAh {
+        entry(&ah::CreateAh {
             dest_addr: *b"0123456789abcdef",
             pd: 0x0102
-        }
-        .to_entry(),
+        }),
         sparse(&[(2, &[5, 0]), (4, b"0123456789abcdef"), (20, &[2, 1])])
     );
     assert_eq!(
-        ah::DestroyAh {
+        entry(&ah::DestroyAh {
             ah: 0x0102,
             pd: 0x0304
-        }
-        .to_entry(),
+        }),
         sparse(&[(2, &[6, 0, 2, 1, 4, 3])])
     );
     assert_eq!(
-        mr::DeregMr { l_key: 0x0102_0304 }.to_entry(),
+        entry(&mr::DeregMr { l_key: 0x0102_0304 }),
         sparse(&[(2, &[8, 0, 4, 3, 2, 1])])
     );
     assert_eq!(
-        cq::CreateCq {
+        entry(&cq::CreateCq {
             caps_1: cq::CqCaps1 {
                 interrupt_mode_enabled: true,
                 virt: false
@@ -138,8 +147,7 @@ fn commands() {
             l_key: 0x2122_2324,
             num_sub_cqs: 0x3132,
             uar: 0x3334,
-        }
-        .to_entry(),
+        }),
         sparse(&[
             (2, &[9, 0, 0x20, 0x68, 2, 1, 4, 3]),
             (12, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
@@ -147,19 +155,18 @@ fn commands() {
         ])
     );
     assert_eq!(
-        cq::DestroyCq { cq_idx: 0x0102 }.to_entry(),
+        entry(&cq::DestroyCq { cq_idx: 0x0102 }),
         sparse(&[(2, &[10, 0, 2, 1])])
     );
     assert_eq!(
-        features::GetFeature {
+        entry(&features::GetFeature {
             feature_id: 9,
             ..Default::default()
-        }
-        .to_entry(),
+        }),
         sparse(&[(2, &[11]), (17, &[9])])
     );
     assert_eq!(
-        features::SetFeature {
+        entry(&features::SetFeature {
             control: AqFlags {
                 ctrl_data: true,
                 ..Default::default()
@@ -170,8 +177,7 @@ fn commands() {
             },
             feature_id: 6,
             data: [0xff; 44],
-        }
-        .to_entry(),
+        }),
         sparse(&[
             (2, &[12, 2, 180, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1]),
             (17, &[6]),
@@ -179,27 +185,26 @@ fn commands() {
         ])
     );
     assert_eq!(
-        stats::GetStats {
+        entry(&stats::GetStats {
             stats_type: 4,
             scope: 1,
             scope_modifier: 0x0102,
             ..Default::default()
-        }
-        .to_entry(),
+        }),
         sparse(&[(2, &[13]), (16, &[4, 1, 2, 1])])
     );
-    assert_eq!(pd::AllocPd {}.to_entry(), sparse(&[(2, &[14])]));
+    assert_eq!(entry(&pd::AllocPd {}), sparse(&[(2, &[14])]));
     assert_eq!(
-        pd::DeallocPd { pd: 0x0102 }.to_entry(),
+        entry(&pd::DeallocPd { pd: 0x0102 }),
         sparse(&[(2, &[15, 0, 2, 1])])
     );
-    assert_eq!(uar::AllocUar {}.to_entry(), sparse(&[(2, &[16])]));
+    assert_eq!(entry(&uar::AllocUar {}), sparse(&[(2, &[16])]));
     assert_eq!(
-        uar::DeallocUar { uar: 0x0102 }.to_entry(),
+        entry(&uar::DeallocUar { uar: 0x0102 }),
         sparse(&[(2, &[17, 0, 2, 1])])
     );
     assert_eq!(
-        eq::CreateEq {
+        entry(&eq::CreateEq {
             depth: 0x0102,
             msix_vector: 3,
             caps: eq::CreateEqCaps {
@@ -207,23 +212,21 @@ fn commands() {
             },
             base_address: 0x1112_1314_1516_1718,
             events: features::EqEvents { completion: true },
-        }
-        .to_entry(),
+        }),
         sparse(&[
             (2, &[18, 0, 2, 1, 3, 4]),
             (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 1]),
         ])
     );
     assert_eq!(
-        eq::DestroyEq { eqn: 0x0102 }.to_entry(),
+        entry(&eq::DestroyEq { eqn: 0x0102 }),
         sparse(&[(2, &[19, 0, 2, 1])])
     );
     assert_eq!(
-        mr::AllocMr {
+        entry(&mr::AllocMr {
             pd: 0x0102,
             max_pages: 0x0304_0506
-        }
-        .to_entry(),
+        }),
         sparse(&[(2, &[20, 0, 2, 1, 0, 0, 6, 5, 4, 3])])
     );
 }
@@ -270,7 +273,7 @@ fn memory_region_page_lists() {
         (32, &[4]),
     ];
     expected.extend(inline);
-    assert_eq!(command.to_entry(), sparse(&expected));
+    assert_eq!(entry(&command), sparse(&expected));
     assert_eq!(command.page_list(), Some(pages));
 
     let buffer = CtrlBuffInfo {
@@ -286,7 +289,7 @@ fn memory_region_page_lists() {
         let header = [7, flags];
         expected.push((2, &header));
         expected.push((8, &[4, 3, 2, 1, 12, 11, 10, 9, 8, 7, 6, 5]));
-        assert_eq!(command.to_entry(), sparse(&expected));
+        assert_eq!(entry(&command), sparse(&expected));
         assert_eq!(command.page_list(), Some(pages));
     }
 
@@ -398,24 +401,42 @@ fn responses() {
 
 #[test]
 fn headers() {
-    let mut entry = pd::AllocPd {}.to_entry();
-    stamp(&mut entry, 0x0abc, true);
-    assert_eq!(entry[..4], [0xbc, 0x0a, 14, 1]);
-    assert_eq!(
-        AqHeader::of(&entry),
-        AqHeader {
-            command_id: CommandId { id: 0x0abc },
-            opcode: Opcode::AllocPd.into(),
-            flags: AqFlags {
-                phase: true,
-                ..Default::default()
-            },
-        }
-    );
+    let request = pd::AllocPd {}.to_request();
+    for protocol in [Protocol::V1, Protocol::V2] {
+        let entry = AqEntry::new(protocol, &request, 0x0abc, true);
+        assert_eq!(entry.bytes()[..4], [0xbc, 0x0a, 14, 1]);
+        assert_eq!(
+            entry.header(),
+            AqHeader {
+                command_id: CommandId { id: 0x0abc },
+                opcode: Opcode::AllocPd.into(),
+                flags: AqFlags {
+                    phase: true,
+                    ..Default::default()
+                },
+            }
+        );
 
-    // An id that is too large must not reach the reserved bits.
-    stamp(&mut entry, 0xffff, false);
-    assert_eq!(entry[..4], [0xff, 0x0f, 14, 0]);
+        // An id that is too large must not reach the reserved bits.
+        let entry = AqEntry::new(protocol, &request, 0xffff, false);
+        assert_eq!(entry.bytes()[..4], [0xff, 0x0f, 14, 0]);
+
+        // The flags that belong to the command are kept.
+        let mut command = mr::RegMr::default();
+        command.set_page_list(mr::PageList::Indirect(CtrlBuffInfo::default()));
+        let entry = AqEntry::new(protocol, &command.to_request(), 1, true);
+        assert_eq!(entry.bytes()[3], 0b111);
+        assert_eq!(mr::RegMr::from_request(&entry.request()), command);
+    }
+    assert_eq!(
+        AqHeaderV2 {
+            common: AqHeader::default(),
+            checksum: 0x0102,
+            payload_ver: 3,
+        }
+        .encode(),
+        [0, 0, 0, 0, 2, 1, 3, 0, 0, 0, 0, 0]
+    );
 
     let header = AcqHeader {
         command_id: CommandId { id: 0x0123 },
@@ -430,14 +451,51 @@ fn headers() {
     assert_eq!(AcqHeader::of(&entry), header);
 }
 
-/// Stamping keeps the flags that belong to the command.
+/// Which form of commands belongs to which version, and how large its entries are.
 #[test]
-fn stamp_keeps_control_flags() {
-    let mut command = mr::RegMr::default();
-    command.set_page_list(mr::PageList::Indirect(CtrlBuffInfo::default()));
-    let mut entry = command.to_entry();
-    stamp(&mut entry, 1, true);
-    assert_eq!(entry[3], 0b111);
+fn protocols() {
+    for (major, minor, protocol, size) in [
+        (0, 1, Protocol::V1, 64),
+        (0, 2, Protocol::V1, 64),
+        (0, 3, Protocol::V2, 128),
+        (0, 255, Protocol::V2, 128),
+        (1, 0, Protocol::V2, 128),
+        (1, 2, Protocol::V2, 128),
+    ] {
+        let of_version = Protocol::of(regs::Version { minor, major });
+        assert_eq!(of_version, protocol, "{major}.{minor}");
+        assert_eq!(of_version.entry_size(), size);
+        let mut entry = AqEntry::zeroed(protocol);
+        assert_eq!((entry.bytes().len(), entry.bytes_mut().len()), (size, size));
+        for (index, byte) in entry.bytes_mut().iter_mut().enumerate() {
+            *byte = index as u8;
+        }
+        assert_eq!(entry.blocks().collect::<Vec<_>>().concat(), entry.bytes());
+    }
+}
+
+/// A whole entry of interface 0.3, whose checksum was computed by other means.
+#[test]
+fn entry_with_checksum() {
+    let mut entry = AqEntry::new(
+        Protocol::V2,
+        &pd::DeallocPd { pd: 0x0102 }.to_request(),
+        0x0345,
+        true,
+    );
+    assert_eq!(
+        entry.bytes(),
+        sparse::<128>(&[(0, &[0x45, 0x03, 15, 1, 0x79, 0xe5]), (12, &[2, 1])])
+    );
+    assert!(entry.is_intact());
+    entry.bytes_mut()[127] = 1;
+    assert!(!entry.is_intact());
+    entry.update_checksum();
+    assert!(entry.is_intact());
+    entry.bytes_mut()[4] ^= 1;
+    assert!(!entry.is_intact());
+    assert!(AqEntry::zeroed(Protocol::V1).is_intact());
+    assert!(!AqEntry::zeroed(Protocol::V2).is_intact());
 }
 
 #[test]

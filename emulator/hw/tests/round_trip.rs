@@ -3,7 +3,7 @@
 //! Whatever the other side writes decodes, and reserved bits and bytes do not survive a round trip.
 
 use efa_hw::{
-    admin::{self, ah, cq, eq, mr, pd, qp, uar},
+    admin::{self, AqEntry, Command, Protocol, ah, cq, eq, mr, pd, qp, uar},
     aenq, features, host_info, regs, stats,
 };
 use proptest::prelude::*;
@@ -48,22 +48,23 @@ macro_rules! layouts {
 
 layouts! {
     aq_header: admin::AqHeader, reserved [];
+    aq_header_v2: admin::AqHeaderV2, reserved [7..12];
     acq_header: admin::AcqHeader, reserved [6..8];
     control_buffer: admin::CtrlBuffInfo, reserved [];
     create_qp_response: qp::CreateQpResponse, reserved [0..8, 14..16, 32..64];
-    query_qp: qp::QueryQp, reserved [0..4, 8..64];
-    create_ah: ah::CreateAh, reserved [0..4, 22..64];
-    destroy_ah: ah::DestroyAh, reserved [0..4, 8..64];
+    query_qp: qp::QueryQp, reserved [4..60];
+    create_ah: ah::CreateAh, reserved [18..60];
+    destroy_ah: ah::DestroyAh, reserved [4..60];
     reg_mr_response: mr::RegMrResponse, reserved [0..8, 20..64];
-    alloc_mr: mr::AllocMr, reserved [0..4, 6..8, 12..64];
-    create_cq: cq::CreateCq, reserved [0..4, 10..12, 28..64];
+    alloc_mr: mr::AllocMr, reserved [2..4, 8..60];
+    create_cq: cq::CreateCq, reserved [6..8, 24..60];
     create_cq_response: cq::CreateCqResponse, reserved [0..8, 17..64];
-    create_eq: eq::CreateEq, reserved [0..4, 17..64];
-    alloc_pd: pd::AllocPd, reserved [0..64];
-    dealloc_uar: uar::DeallocUar, reserved [0..4, 6..64];
-    get_feature: features::GetFeature, reserved [0..3, 16..17, 18..64];
-    set_feature: features::SetFeature, reserved [0..3, 16..17, 18..20];
-    get_stats: stats::GetStats, reserved [0..3, 20..64];
+    create_eq: eq::CreateEq, reserved [13..60];
+    alloc_pd: pd::AllocPd, reserved [0..60];
+    dealloc_uar: uar::DeallocUar, reserved [2..60];
+    get_feature: features::GetFeature, reserved [12..13, 14..60];
+    set_feature: features::SetFeature, reserved [12..13, 14..16];
+    get_stats: stats::GetStats, reserved [16..60];
     device_attr: features::DeviceAttr, reserved [34..36, 50..56];
     queue_attr_1: features::QueueAttr1, reserved [];
     aenq_entry: aenq::AenqEntry, reserved [5..8];
@@ -101,7 +102,27 @@ proptest! {
         };
         let mut command = mr::RegMr::default();
         command.set_page_list(list);
-        prop_assert_eq!(mr::RegMr::decode(&command.encode()).page_list(), Some(list));
+        let decoded = mr::RegMr::from_request(&command.to_request());
+        prop_assert_eq!(decoded.page_list(), Some(list));
+    }
+
+    /// Whatever is in an entry of either form, its parts can be had, and none is outside of it.
+    #[test]
+    fn entries(bytes in proptest::collection::vec(any::<u8>(), 128)) {
+        for (protocol, payload) in [(Protocol::V1, 4..64), (Protocol::V2, 12..72)] {
+            let mut entry = AqEntry::zeroed(protocol);
+            let size = entry.bytes().len();
+            entry.bytes_mut().copy_from_slice(&bytes[..size]);
+            let request = entry.request();
+            prop_assert_eq!(&request.payload, &bytes[payload]);
+            prop_assert_eq!(request.opcode, bytes[2]);
+            prop_assert_eq!(request.control.into_raw(), bytes[3] & 0b110);
+            entry.update_checksum();
+            prop_assert!(entry.is_intact());
+            let header = entry.header();
+            let again = AqEntry::new(protocol, &request, header.command_id.id, header.flags.phase);
+            prop_assert_eq!((again.header(), again.request()), (header, request));
+        }
     }
 
     /// Only defined bits survive, in registers and flags of each width.

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use efa_hw::{
-    admin::{ACQ_PHASE_OFFSET, AcqEntry, AcqFlags, AcqHeader, AqEntry, AqHeader, CommandId},
+    admin::{ACQ_PHASE_OFFSET, AcqEntry, AcqFlags, AcqHeader, AqEntry, CommandId},
     checksum,
     wire::At,
 };
@@ -92,7 +92,7 @@ impl AdminQueue {
             return Ok(pending.response);
         };
         let fault = pending.fault.clone().unwrap_or_default();
-        let mut id = AqHeader::of(&pending.command).command_id.id;
+        let mut id = pending.command.header().command_id.id;
         if fault.wrong_id {
             // The driver can't have this command in flight as well: it has as many as fit into the
             // low bits at most.
@@ -116,11 +116,8 @@ impl AdminQueue {
                 }
             }
             if with_checksum {
-                let checksum = checksum::of_completion(&entry) ^ u16::from(fault.wrong_checksum);
-                At::<{ efa_hw::admin::ACQ_CHECKSUM_OFFSET }>::store(
-                    &mut entry,
-                    checksum.to_le_bytes(),
-                );
+                let checksum = checksum::of_entry(&entry) ^ u16::from(fault.wrong_checksum);
+                At::<{ checksum::OFFSET }>::store(&mut entry, checksum.to_le_bytes());
             }
             ring.push(host, &entry, ACQ_PHASE_OFFSET)?;
         }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use efa_hw::{
-    admin::{AcqEntry, AqEntry, AqHeader, Opcode},
+    admin::{AcqEntry, AqEntry, Command, Opcode, Protocol},
     aenq::AenqGroup,
     features::GetFeature,
     io::CompStatus,
@@ -47,7 +47,7 @@ use crate::{
 const MAX_RESETS: usize = 1024;
 
 /// From this version on, completions have a checksum.
-const CHECKSUM_VERSION: (u8, u8) = (0, 2);
+const CHECKSUM_VERSION: Version = Version { major: 0, minor: 2 };
 
 /// Value of a register that does not exist.
 const NO_VALUE: u32 = u32::MAX;
@@ -567,7 +567,8 @@ impl Device {
             }
             Register::AqCaps => {
                 let base = self.registers.aq_base.get();
-                let ring = SubmissionRing::new(base, AqCaps::from_raw(value));
+                let protocol = Protocol::of(self.version());
+                let ring = SubmissionRing::new(base, AqCaps::from_raw(value), protocol);
                 self.check_ring(host, register, value, base, ring.is_some());
                 self.admin.submission = ring;
             }
@@ -612,6 +613,11 @@ impl Device {
                 self.registers.write(register, value);
             }
         }
+    }
+
+    /// Version of the admin interface.
+    fn version(&self) -> Version {
+        Version::from_raw(self.firmware.attributes.version)
     }
 
     fn check_ring(
@@ -777,7 +783,7 @@ impl Device {
             match ring.fetch(host) {
                 Ok((entry, true)) => self.execute(host, now, entry),
                 Ok((entry, false)) => {
-                    let command_id = AqHeader::of(&entry).command_id.id;
+                    let command_id = entry.header().command_id.id;
                     self.protocol_error(host, ProtocolError::Phase { command_id });
                 }
                 Err(error) => self.protocol_error(host, error.into()),
@@ -876,8 +882,7 @@ impl Device {
         pending: &Pending,
         in_flight: usize,
     ) -> bool {
-        let version = Version::from_raw(self.firmware.attributes.version);
-        let with_checksum = (version.major, version.minor) >= CHECKSUM_VERSION;
+        let with_checksum = self.version() >= CHECKSUM_VERSION;
         let completion = self.admin.complete(host, pending, with_checksum);
         let completion = completion.map_err(|error| self.protocol_error(host, error.into()));
         self.trace_command(host, pending, completion.ok(), in_flight);
@@ -917,10 +922,13 @@ impl Device {
 
 /// What the rules see of a command.
 fn occasion(entry: &AqEntry) -> Occasion {
-    let opcode = AqHeader::of(entry).opcode;
+    let request = entry.request();
+    let opcode = request.opcode;
     let selector = match Opcode::try_from(opcode) {
-        Ok(Opcode::GetFeature | Opcode::SetFeature) => Some(GetFeature::decode(entry).feature_id),
-        Ok(Opcode::GetStats) => Some(GetStats::decode(entry).stats_type),
+        Ok(Opcode::GetFeature | Opcode::SetFeature) => {
+            Some(GetFeature::from_request(&request).feature_id)
+        }
+        Ok(Opcode::GetStats) => Some(GetStats::from_request(&request).stats_type),
         _ => None,
     };
     Occasion::Command { opcode, selector }

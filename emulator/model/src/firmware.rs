@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use efa_hw::{
-    admin::{AcqEntry, AqEntry, AqHeader, Command, Opcode, Response, Status, stamp},
+    admin::{AcqEntry, AqEntry, Command, Opcode, Response, Status},
     features::{GetFeature, SetFeature},
     host_info::HostInfo,
     stats::GetStats,
@@ -91,7 +91,12 @@ impl Firmware {
     ) -> Result<AcqEntry, Failure> {
         use efa_hw::admin::{ah::*, cq::*, eq::*, mr::*, pd::*, qp::*, uar::*};
 
-        let opcode = Opcode::try_from(AqHeader::of(entry).opcode)
+        if !entry.is_intact() {
+            let command_id = entry.header().command_id.id;
+            self.complaints.push(ProtocolError::Checksum { command_id });
+            return Err(Status::MalformedRequest.into());
+        }
+        let opcode = Opcode::try_from(entry.header().opcode)
             .map_err(|_| Failure::Refused(Status::BadOpcode))?;
         // What programs looked for in the meantime is their affair.
         self.resources.take_missed();
@@ -128,7 +133,7 @@ impl Firmware {
         host: &mut dyn Host,
         entry: &AqEntry,
     ) -> Result<AcqEntry, Failure> {
-        let command = C::from_entry(entry);
+        let command = C::from_request(&entry.request());
         if !is_canonical(&command, entry) {
             return Err(Status::MalformedRequest.into());
         }
@@ -138,8 +143,7 @@ impl Firmware {
 
 /// Whether all that the interface reserves is zero in an entry.
 fn is_canonical(command: &impl Command, entry: &AqEntry) -> bool {
-    let header = AqHeader::of(entry);
-    let mut canonical = command.to_entry();
-    stamp(&mut canonical, header.command_id.id, header.flags.phase);
-    canonical == *entry
+    let header = entry.header();
+    let (id, phase) = (header.command_id.id, header.flags.phase);
+    AqEntry::new(entry.protocol(), &command.to_request(), id, phase) == *entry
 }

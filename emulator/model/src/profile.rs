@@ -27,6 +27,8 @@ pub enum Profile {
     Efa2,
     /// Send work requests of 128 bytes, polling in units of 128 bytes, and a faster link.
     Efa3,
+    /// Entries of 128 bytes in the admin queue, with checksums on commands, and a faster link.
+    Efa4,
 }
 
 impl Profile {
@@ -53,7 +55,7 @@ impl Profile {
             ready: true,
             version: Version {
                 major: 0,
-                minor: if self >= Self::Efa2 { 2 } else { 1 },
+                minor: [1, 1, 2, 2, 3][self as usize],
             }
             .into_raw(),
             controller_version: ControllerVersion {
@@ -77,7 +79,7 @@ impl Profile {
             guid: 0,
             address: [0; 16],
             mtu: 8928,
-            link_gbps: [100, 100, 200, 400][self as usize],
+            link_gbps: [100, 100, 200, 400, 800][self as usize],
             db_bar: 4,
             phys_addr_width: 48,
             virt_addr_width: 57,

@@ -84,6 +84,12 @@ pub enum ProtocolError {
         /// Id of the command.
         command_id: u16,
     },
+    /// A command whose checksum does not match.
+    #[error("admin command {command_id} has the wrong checksum")]
+    Checksum {
+        /// Id of the command.
+        command_id: u16,
+    },
     /// More events consumed than there were.
     #[error("AENQ_CONS_DB {consumed} is not between events consumed and events posted")]
     Consumer {

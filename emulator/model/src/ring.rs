@@ -3,7 +3,7 @@
 //! Rings in host memory: one that the device reads, and those that it writes.
 
 use efa_hw::{
-    admin::{AqEntry, AqHeader},
+    admin::{AqEntry, Protocol},
     regs::{AqCaps, EventRingCaps},
 };
 
@@ -12,21 +12,20 @@ use crate::{
     queue::{Place, write_entry},
 };
 
-/// Bytes in an entry of any ring of the admin interface.
+/// Bytes in an entry of a ring that the device writes.
 const ENTRY_SIZE: usize = 64;
 
 /// Most entries of a ring. It bounds what one doorbell can make the device do.
 const MAX_DEPTH: u16 = 256;
 
-/// Whether a ring of this geometry can be.
+/// Whether a ring of entries of this size can be there.
 fn is_sensible(base: u64, entry_size: usize, depth: u16) -> bool {
     base != 0
-        && base % ENTRY_SIZE as u64 == 0
-        && entry_size == ENTRY_SIZE
+        && base % entry_size as u64 == 0
         && (2..=MAX_DEPTH).contains(&depth)
         && depth.is_power_of_two()
         && base
-            .checked_add(u64::from(depth) * ENTRY_SIZE as u64)
+            .checked_add(u64::from(depth) * entry_size as u64)
             .is_some()
 }
 
@@ -44,8 +43,8 @@ impl Cursor {
     };
 
     /// Returns the offset of the entry and goes on to the next one.
-    fn advance(&mut self, depth: u16) -> u64 {
-        let offset = u64::from(self.index) * ENTRY_SIZE as u64;
+    fn advance(&mut self, entry_size: usize, depth: u16) -> u64 {
+        let offset = u64::from(self.index) * entry_size as u64;
         self.index += 1;
         if self.index == depth {
             self.index = 0;
@@ -60,17 +59,22 @@ impl Cursor {
 pub(crate) struct SubmissionRing {
     base: u64,
     depth: u16,
+    protocol: Protocol,
     cursor: Cursor,
     /// Commands that were fetched, ever.
     fetched: u16,
 }
 
 impl SubmissionRing {
-    /// Accepts a ring if its geometry makes sense.
-    pub(crate) fn new(base: u64, caps: AqCaps) -> Option<Self> {
-        is_sensible(base, caps.entry_size.into(), caps.depth).then_some(Self {
+    /// Accepts a ring if its geometry makes sense and its entries have the size that the device wants.
+    pub(crate) fn new(base: u64, caps: AqCaps, protocol: Protocol) -> Option<Self> {
+        let entry_size = usize::from(caps.entry_size);
+        let sensible =
+            entry_size == protocol.entry_size() && is_sensible(base, entry_size, caps.depth);
+        sensible.then_some(Self {
             base,
             depth: caps.depth,
+            protocol,
             cursor: Cursor::START,
             fetched: 0,
         })
@@ -88,11 +92,12 @@ impl SubmissionRing {
     /// Fetches the next command, and tells whether it has the right phase.
     pub(crate) fn fetch(&mut self, host: &mut dyn Host) -> Result<(AqEntry, bool), DmaError> {
         let phase = self.cursor.phase;
-        let address = self.base + self.cursor.advance(self.depth);
+        let entry_size = self.protocol.entry_size();
+        let address = self.base + self.cursor.advance(entry_size, self.depth);
         self.fetched = self.fetched.wrapping_add(1);
-        let mut entry = [0; ENTRY_SIZE];
-        host.dma_read(address, &mut entry)?;
-        Ok((entry, AqHeader::of(&entry).flags.phase == phase))
+        let mut entry = AqEntry::zeroed(self.protocol);
+        host.dma_read(address, entry.bytes_mut())?;
+        Ok((entry, entry.header().flags.phase == phase))
     }
 }
 
@@ -109,7 +114,9 @@ impl EventRing {
     /// Accepts a ring if its geometry makes sense and the device has its vector.
     pub(crate) fn new(base: u64, caps: EventRingCaps, vectors: u16) -> Option<Self> {
         let vector = caps.msix_vector.into();
-        let sensible = is_sensible(base, caps.entry_size.into(), caps.depth) && vector < vectors;
+        let sensible = usize::from(caps.entry_size) == ENTRY_SIZE
+            && is_sensible(base, ENTRY_SIZE, caps.depth)
+            && vector < vectors;
         sensible.then_some(Self {
             base,
             depth: caps.depth,
@@ -147,7 +154,7 @@ impl EventRing {
         entry: &[u8; ENTRY_SIZE],
         phase_offset: usize,
     ) -> Result<(), DmaError> {
-        let address = self.base + self.cursor.advance(self.depth);
+        let address = self.base + self.cursor.advance(ENTRY_SIZE, self.depth);
         write_entry(host, address, entry, phase_offset)
     }
 }

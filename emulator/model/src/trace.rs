@@ -7,7 +7,7 @@ mod command;
 use std::fmt::{self, Display, Formatter};
 
 use efa_hw::{
-    admin::{AcqEntry, AcqHeader, AqEntry, AqHeader, Opcode, Status},
+    admin::{AcqEntry, AcqHeader, AqEntry, Opcode, Status},
     aenq::AenqGroup,
     regs::Register,
 };
@@ -86,13 +86,13 @@ impl Display for TraceEvent {
                 in_flight,
                 injected,
             } => {
-                let header = AqHeader::of(command);
+                let (header, request) = (command.header(), command.request());
                 write!(f, "aq {} ", header.command_id.id)?;
                 let opcode = Opcode::try_from(header.opcode);
                 match opcode {
                     Ok(opcode) => {
                         write!(f, "{opcode}(")?;
-                        command::arguments(f, opcode, command)?;
+                        command::arguments(f, opcode, &request)?;
                     }
                     Err(_) => write!(f, "opcode {}(", header.opcode)?,
                 }
@@ -104,7 +104,7 @@ impl Display for TraceEvent {
                         match (Status::try_from(status), opcode) {
                             (Ok(Status::Success), Ok(opcode)) => {
                                 write!(f, "{}", Status::Success)?;
-                                command::results(f, opcode, command, completion)?;
+                                command::results(f, opcode, &request, completion)?;
                             }
                             (Ok(status), _) => write!(f, "{status}")?,
                             (Err(_), _) => write!(f, "status {status}")?,

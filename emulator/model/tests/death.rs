@@ -13,7 +13,6 @@ use efa_hw::{
         eq::{CreateEq, CreateEqCaps},
         mr::{PageList, RegMr, RegMrFlags, RegMrPermissions},
         pd::AllocPd,
-        stamp,
         uar::AllocUar,
     },
     aenq::AenqGroup,
@@ -288,8 +287,7 @@ fn it_may_die_of_anything() {
     // Of a command, which it does not execute, nor those that come with it.
     inject(&mut driver, r#"{"opcode":"ANY"}"#, 1);
     for _ in 0..3 {
-        let mut entry = AllocPd {}.to_entry();
-        stamp(&mut entry, 7, driver.phase());
+        let entry = driver.entry(&AllocPd {}.to_request());
         driver.put(&entry);
     }
     driver.ring();

@@ -43,7 +43,7 @@ fn status() {
     driver.device.inject(rule(
         r#"{"when":{"opcode":"ALLOC_PD"},"then":{"status":200}}"#,
     ));
-    assert_eq!(driver.execute_entry(AllocPd {}.to_entry()).0, 200);
+    assert_eq!(driver.execute_request(&AllocPd {}.to_request()).0, 200);
     assert!(driver.world.traced(&["ALLOC_PD() = status 200 (injected)"]));
 }
 
@@ -123,10 +123,7 @@ fn wrong_id() {
     let (completed, _, entry) = driver.completion().unwrap();
     assert_ne!(completed, id);
     // All but the id is as it should be.
-    assert_eq!(
-        AcqHeader::of(&entry).checksum,
-        checksum::of_completion(&entry)
-    );
+    assert_eq!(AcqHeader::of(&entry).checksum, checksum::of_entry(&entry));
 }
 
 #[test]
@@ -134,10 +131,7 @@ fn wrong_checksum() {
     let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"wrong_checksum":true}}"#);
     driver.submit(&AllocPd {});
     let (_, _, entry) = driver.completion().unwrap();
-    assert_ne!(
-        AcqHeader::of(&entry).checksum,
-        checksum::of_completion(&entry)
-    );
+    assert_ne!(AcqHeader::of(&entry).checksum, checksum::of_entry(&entry));
 }
 
 #[test]
@@ -168,10 +162,7 @@ fn corruption() {
     driver.submit(&AllocPd {});
     let (_, _, entry) = driver.completion().unwrap();
     assert_eq!((entry[8], entry[63]), (255, 1));
-    assert_eq!(
-        AcqHeader::of(&entry).checksum,
-        checksum::of_completion(&entry)
-    );
+    assert_eq!(AcqHeader::of(&entry).checksum, checksum::of_entry(&entry));
 }
 
 #[test]

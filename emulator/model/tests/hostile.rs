@@ -9,14 +9,13 @@ mod mock;
 use attack::{command, populate};
 use efa_hw::{
     admin::{
-        AcqEntry, AqEntry, Command, Opcode, Status,
+        AcqEntry, AqEntry, AqFlags, AqRequest, Command, Opcode, Protocol, Status,
         ah::{CreateAh, CreateAhResponse, DestroyAh},
         cq::{CreateCqResponse, DestroyCq},
         eq::{CreateEqResponse, DestroyEq},
         mr::{DeregMr, RegMrResponse},
         pd::{AllocPd, AllocPdResponse, DeallocPd},
         qp::{CreateQpResponse, DestroyQp},
-        stamp,
         uar::{AllocUarResponse, DeallocUar},
     },
     regs::Register,
@@ -36,62 +35,62 @@ proptest! {
 
     /// Whatever was made in whichever order can be destroyed, and then nothing is left.
     #[test]
-    fn teardown(data in vec(any::<u8>(), 0..4096)) {
-        let mut driver = Driver::new(Profile::Efa3);
+    fn teardown(data in vec(any::<u8>(), 0..4096), newest: bool) {
+        let mut driver = Driver::new(if newest { Profile::Efa4 } else { Profile::Efa3 });
         let addresses: Vec<u64> = (0..8).map(|_| driver.world.map(1)).collect();
         let mut made = populate(&mut driver, &addresses);
         let mut input = Input(&data);
         while !input.is_empty() {
-            let entry = command(&mut input, &addresses);
-            let (status, completion) = driver.execute_entry(entry);
+            let request = command(&mut input, &addresses);
+            let (status, completion) = driver.execute_request(&request);
             if status == 0 {
-                made.push((entry, completion));
+                made.push((request, completion));
             }
         }
 
         // What others use comes last. Some of it is gone already.
-        let destroy: [fn(&AqEntry, &AcqEntry) -> Option<AqEntry>; 3] = [
-            |command, completion| match Opcode::try_from(command[2]) {
+        let destroy: [fn(&AqRequest, &AcqEntry) -> Option<AqRequest>; 3] = [
+            |command, completion| match Opcode::try_from(command.opcode) {
                 Ok(Opcode::CreateQp) => {
                     let qp_handle = CreateQpResponse::decode(completion).qp_handle;
-                    Some(DestroyQp { qp_handle }.to_entry())
+                    Some(DestroyQp { qp_handle }.to_request())
                 }
                 Ok(Opcode::RegMr | Opcode::AllocMr) => {
                     let l_key = RegMrResponse::decode(completion).l_key;
-                    Some(DeregMr { l_key }.to_entry())
+                    Some(DeregMr { l_key }.to_request())
                 }
                 Ok(Opcode::CreateAh) => {
                     let ah = CreateAhResponse::decode(completion).ah;
-                    let pd = CreateAh::decode(command).pd;
-                    Some(DestroyAh { ah, pd }.to_entry())
+                    let pd = CreateAh::from_request(command).pd;
+                    Some(DestroyAh { ah, pd }.to_request())
                 }
                 _ => None,
             },
             |command, completion| {
-                (command[2] == u8::from(Opcode::CreateCq)).then(|| {
+                (command.opcode == u8::from(Opcode::CreateCq)).then(|| {
                     let cq_idx = CreateCqResponse::decode(completion).cq_idx;
-                    DestroyCq { cq_idx }.to_entry()
+                    DestroyCq { cq_idx }.to_request()
                 })
             },
-            |command, completion| match Opcode::try_from(command[2]) {
+            |command, completion| match Opcode::try_from(command.opcode) {
                 Ok(Opcode::CreateEq) => {
                     let eqn = CreateEqResponse::decode(completion).eqn;
-                    Some(DestroyEq { eqn }.to_entry())
+                    Some(DestroyEq { eqn }.to_request())
                 }
                 Ok(Opcode::AllocUar) => {
                     let uar = AllocUarResponse::decode(completion).uar;
-                    Some(DeallocUar { uar }.to_entry())
+                    Some(DeallocUar { uar }.to_request())
                 }
                 Ok(Opcode::AllocPd) => {
                     let pd = AllocPdResponse::decode(completion).pd;
-                    Some(DeallocPd { pd }.to_entry())
+                    Some(DeallocPd { pd }.to_request())
                 }
                 _ => None,
             },
         ];
         for destroy in destroy {
-            for entry in made.iter().filter_map(|(command, completion)| destroy(command, completion)) {
-                let (status, _) = driver.execute_entry(entry);
+            for request in made.iter().filter_map(|(command, completion)| destroy(command, completion)) {
+                let (status, _) = driver.execute_request(&request);
                 prop_assert_ne!(status, u8::from(Status::ResourceBusy));
             }
         }
@@ -102,25 +101,25 @@ proptest! {
     /// Every command with random content, but for what the interface reserves.
     #[test]
     fn commands(opcode in 0_u8..22, flags in 0_u8..8, body in vec(any::<u8>(), 60)) {
-        let mut driver = Driver::new(Profile::Efa3);
-        let mut entry = [0; 64];
-        entry[2] = opcode;
-        entry[3] = flags;
-        entry[4..].copy_from_slice(&body);
-        driver.submit_entry(entry);
-        prop_assert!(driver.completion().is_some());
-        prop_assert!(driver.device.state().protocol_errors <= 1);
-        prop_assert_eq!(driver.device.state().resources.cq, 0);
+        for profile in [Profile::Efa3, Profile::Efa4] {
+            let mut driver = Driver::new(profile);
+            driver.submit_request(&AqRequest {
+                opcode,
+                control: AqFlags::from_raw(flags),
+                payload: body.clone().try_into().unwrap(),
+            });
+            prop_assert!(driver.completion().is_some());
+            prop_assert!(driver.device.state().protocol_errors <= 1);
+            prop_assert_eq!(driver.device.state().resources.cq, 0);
+        }
     }
 
     /// All of the queue at once, with any phases.
     #[test]
-    fn queues(entries in vec(vec(any::<u8>(), 64), 32), submitted: u16) {
-        let mut driver = Driver::new(Profile::Efa1);
+    fn queues(bytes in vec(any::<u8>(), 4096), newest: bool, submitted: u16) {
+        let mut driver = Driver::new(if newest { Profile::Efa4 } else { Profile::Efa1 });
         let aq = driver.aq;
-        for (index, entry) in (0_u64..).zip(entries) {
-            driver.world.write(aq + index * 64, &entry);
-        }
+        driver.world.write(aq, &bytes);
         driver.write(Register::AqProdDb, submitted.into());
         prop_assert!(driver.device.state().admin.submitted <= 32);
     }
@@ -141,9 +140,10 @@ fn largest_queue() {
         driver.write(register, value);
     }
     for index in 0..256 {
-        let mut entry = AllocPd {}.to_entry();
-        stamp(&mut entry, index, true);
-        driver.world.write(base + u64::from(index) * 64, &entry);
+        let entry = AqEntry::new(Protocol::V1, &AllocPd {}.to_request(), index, true);
+        driver
+            .world
+            .write(base + u64::from(index) * 64, entry.bytes());
     }
     driver.write(Register::AqProdDb, 256);
     let state = driver.device.state();

@@ -9,16 +9,15 @@ use std::time::Duration;
 use efa_hw::admin::Command;
 use efa_hw::{
     admin::{
-        Status,
+        AqEntry, AqRequest, Protocol, Status,
         pd::{AllocPd, DeallocPd},
-        stamp,
     },
     aenq::AenqGroup,
     features::{DeviceAttr, FeatureId},
     regs::{AqCaps, Caps, DevCtl, EventRingCaps, MmioRegRead, Register, ResetReason, Version},
 };
 use efa_model::{Config, Profile};
-use mock::Driver;
+use mock::{DEPTH, Driver};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -196,6 +195,7 @@ fn rings_that_can_not_be() {
         (Register::AqCaps, aq(1, 64)),
         (Register::AqCaps, aq(33, 64)),
         (Register::AqCaps, aq(32, 63)),
+        (Register::AqCaps, aq(32, 128)),
         (Register::AqCaps, aq(32768, 64)),
         (Register::AcqCaps, acq(32, 32, 0)),
         (Register::AcqCaps, acq(33, 64, 0)),
@@ -213,19 +213,18 @@ fn rings_that_can_not_be() {
     }
     driver.write(Register::AqBaseLo, 0x20);
     driver.write(Register::AqCaps, aq(32, 64));
-    assert_eq!(driver.device.state().protocol_errors, 11);
+    assert_eq!(driver.device.state().protocol_errors, 12);
     // Without queues the doorbell has no effect.
     driver.write(Register::AqProdDb, 1);
-    assert_eq!(driver.device.state().protocol_errors, 12);
+    assert_eq!(driver.device.state().protocol_errors, 13);
     assert_eq!(driver.device.state().admin.submitted, 0);
 }
 
 #[test]
 fn wrong_phase() {
     let mut driver = Driver::new(Profile::Efa2);
-    let mut entry = AllocPd {}.to_entry();
-    let phase = driver.phase();
-    stamp(&mut entry, 5, !phase);
+    let (protocol, phase) = (driver.protocol, driver.phase());
+    let entry = AqEntry::new(protocol, &AllocPd {}.to_request(), 5, !phase);
     driver.put(&entry);
     driver.ring();
     assert!(driver.completion().is_none());
@@ -347,28 +346,124 @@ fn masked_interrupts_are_not_lost() {
 
 #[test]
 fn commands_that_are_none() {
-    let mut driver = Driver::new(Profile::Efa2);
-    for opcode in [0, 21, 255] {
-        let mut entry = AllocPd {}.to_entry();
-        entry[2] = opcode;
-        assert_eq!(driver.execute_entry(entry).0, u8::from(Status::BadOpcode));
-    }
-    // Every byte that the interface reserves in this command.
-    for offset in 4..64 {
-        let mut entry = AllocPd {}.to_entry();
-        entry[offset] = 0x40;
+    for profile in [Profile::Efa2, Profile::Efa4] {
+        let mut driver = Driver::new(profile);
+        let good = AllocPd {}.to_request();
+        for opcode in [0, 21, 255] {
+            let request = AqRequest { opcode, ..good };
+            let (status, _) = driver.execute_request(&request);
+            assert_eq!(status, u8::from(Status::BadOpcode));
+        }
+        // Every byte that the interface reserves in this command, and flags that it does not have.
+        let entry_size = driver.protocol.entry_size();
+        let after_header = (4..entry_size).map(|offset| (offset, 0x40));
+        for (offset, bits) in after_header.chain([(3, 0b10), (3, 0b1000), (1, 0x10)]) {
+            let mut entry = driver.entry(&good);
+            entry.bytes_mut()[offset] |= bits;
+            entry.update_checksum();
+            let (status, _) = driver.execute_entry(&entry);
+            let is_checksum = driver.protocol == Protocol::V2 && matches!(offset, 4 | 5);
+            let expected = if is_checksum {
+                Status::Success
+            } else {
+                Status::MalformedRequest
+            };
+            assert_eq!(status, u8::from(expected), "{profile:?}, byte {offset}");
+        }
+        let state = driver.device.state();
+        assert_eq!(state.protocol_errors, 0);
         assert_eq!(
-            driver.execute_entry(entry).0,
-            u8::from(Status::MalformedRequest)
+            state.resources.pd,
+            [0, 2][usize::from(profile == Profile::Efa4)]
         );
     }
-    let mut entry = AllocPd {}.to_entry();
-    entry[3] = 0b10;
-    assert_eq!(
-        driver.execute_entry(entry).0,
-        u8::from(Status::MalformedRequest)
+}
+
+/// A device of interface 0.3 executes no command whose checksum is wrong, or missing.
+#[test]
+fn checksums_of_commands() {
+    let mut driver = Driver::new(Profile::Efa4);
+    let expected: u8 = Status::MalformedRequest.into();
+    let good = AllocPd {}.to_request();
+    for bit in 0..1024 {
+        // Not the phase, nor the command's id, by which the driver would find it.
+        if bit == 24 || bit < 16 {
+            continue;
+        }
+        let mut entry = driver.entry(&good);
+        entry.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(driver.execute_entry(&entry).0, expected, "bit {bit}");
+    }
+    let errors = driver.device.state().protocol_errors;
+    assert_eq!(errors, 1024 - 17);
+    assert!(
+        driver
+            .world
+            .traced(&["protocol error: admin command", "has the wrong checksum"])
     );
-    assert_eq!(driver.device.state().resources.pd, 0);
+
+    let mut entry = driver.entry(&good);
+    entry.bytes_mut()[4..6].fill(0);
+    assert_eq!(driver.execute_entry(&entry).0, expected);
+    let state = driver.device.state();
+    assert_eq!((state.protocol_errors, state.resources.pd), (errors + 1, 0));
+
+    assert!(driver.execute(&AllocPd {}).is_ok());
+    assert_eq!(driver.device.state().protocol_errors, errors + 1);
+}
+
+/// A driver and a device that do not agree on the form of commands: no queue, and no answer.
+#[test]
+fn entries_of_another_protocol() {
+    for (profile, other, size) in [
+        (Profile::Efa4, Protocol::V1, 0x40),
+        (Profile::Efa3, Protocol::V2, 0x80),
+    ] {
+        let mut driver = Driver::new(profile);
+        let right = driver.protocol;
+        driver.reset(ResetReason::Normal);
+        driver.set_up_for(other, 0, 0);
+        driver.submit(&AllocPd {});
+        assert!(driver.completion().is_none());
+        let state = driver.device.state();
+        assert_eq!((state.protocol_errors, state.admin.submitted), (2, 0));
+        let ring = format!("AQ_CAPS {:#x} with base", (size << 16) | u32::from(DEPTH));
+        assert!(driver.world.traced(&["protocol error: ", &ring]));
+        assert!(
+            driver
+                .world
+                .traced(&["admin doorbell without admin queues"])
+        );
+
+        driver.reset(ResetReason::Normal);
+        driver.set_up_for(right, 0, 0);
+        assert!(driver.execute(&AllocPd {}).is_ok());
+    }
+
+    // The device wants what its register says.
+    let mut driver = Driver::new(Profile::Efa3);
+    let overrides = serde_json::from_str(r#"{"version":3}"#).unwrap();
+    driver.device.set(overrides);
+    assert!(driver.execute(&AllocPd {}).is_ok());
+    driver.reset(ResetReason::Normal);
+    driver.set_up_for(Protocol::V2, 0, 0);
+    assert!(driver.execute(&AllocPd {}).is_ok());
+    driver.device.clear();
+    assert!(driver.execute(&AllocPd {}).is_ok());
+    assert_eq!(driver.device.state().protocol_errors, 0);
+}
+
+/// All rounds through the queue, in either form.
+#[test]
+fn rounds_of_each_protocol() {
+    for profile in [Profile::Efa3, Profile::Efa4] {
+        let mut driver = Driver::new(profile);
+        for _ in 0..3 * DEPTH {
+            let pd = driver.execute(&AllocPd {}).unwrap().pd;
+            driver.execute(&DeallocPd { pd }).unwrap();
+        }
+        assert_eq!(driver.device.state().protocol_errors, 0);
+    }
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn create_qp(pd: u16, uar: u16, cq_idx: u16, rq_base_addr: u64) -> CreateQp {
 /// A command that has to fail, and whether it is one that a correct driver never sends.
 fn fails(driver: &mut Driver, command: &impl Command, is_error: bool) {
     let before = protocol_errors(driver);
-    let (status, _) = driver.execute_entry(command.to_entry());
+    let (status, _) = driver.execute_request(&command.to_request());
     assert_eq!(status, u8::from(Status::IllegalParameter));
     assert_eq!(protocol_errors(driver) - before, u64::from(is_error));
 }

@@ -6,7 +6,7 @@ mod mock;
 
 use efa_hw::{
     admin::{
-        Command, CtrlBuffInfo,
+        AqRequest, Command, CtrlBuffInfo,
         ah::{CreateAh, DestroyAh},
         cq::{CqCaps1, CqCaps2, CreateCq, DestroyCq},
         eq::{CreateEq, CreateEqCaps, DestroyEq},
@@ -295,9 +295,11 @@ fn what_else_happens() {
         serde_json::from_str(r#"{"when":{"register":"VERSION"},"then":{"silence":true}}"#).unwrap(),
     );
     driver.read_raw(0);
-    let mut entry = AllocPd {}.to_entry();
-    entry[2] = 99;
-    driver.submit_entry(entry);
+    let request = AqRequest {
+        opcode: 99,
+        ..AllocPd {}.to_request()
+    };
+    driver.submit_request(&request);
     for silent in [false, true] {
         let death = Death {
             silent,

@@ -18,9 +18,8 @@ use std::{
 use efa_fabric::Settings;
 use efa_hw::{
     admin::{
-        AcqEntry, AcqHeader, AqEntry, Command, Response, Status,
+        AcqEntry, AcqHeader, AqEntry, Command, Protocol, Response, Status,
         pd::{AllocPd, AllocPdResponse, DeallocPd},
-        stamp,
     },
     regs::{
         AqCaps, DevCtl, DevSts, EventRingCaps, MmioRegRead, ReadlessResponse, Register, ResetReason,
@@ -264,10 +263,10 @@ impl Guest {
     }
 
     fn submit<C: Command>(&mut self, command: &C) -> u16 {
-        let mut entry: AqEntry = command.to_entry();
         let id = self.producer;
-        stamp(&mut entry, id, self.producer / DEPTH % 2 == 0);
-        self.store(AQ + 64 * u64::from(self.producer % DEPTH), &entry);
+        let phase = self.producer / DEPTH % 2 == 0;
+        let entry = AqEntry::new(Protocol::V1, &command.to_request(), id, phase);
+        self.store(AQ + 64 * u64::from(self.producer % DEPTH), entry.bytes());
         self.producer += 1;
         self.write(Register::AqProdDb, self.producer.into());
         id

@@ -8,7 +8,7 @@ use std::{
 };
 
 use efa_hw::{
-    admin::{AcqEntry, AqEntry, Opcode, ah, cq, eq, mr, pd, qp, uar},
+    admin::{AcqEntry, AqRequest, Command, Opcode, ah, cq, eq, mr, pd, qp, uar},
     features::{
         AenqConfig, DeviceAttr, EventQueueAttr, Feature, FeatureId, GetFeature, GetFeatureResponse,
         HwHints, NetworkAttr, QueueAttr1, QueueAttr2, SetFeature,
@@ -42,10 +42,10 @@ fn flag(name: &'static str, set: bool) -> &'static str {
 }
 
 /// Writes what a command asks for.
-pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) -> fmt::Result {
+pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, request: &AqRequest) -> fmt::Result {
     match opcode {
         Opcode::CreateQp => {
-            let command = qp::CreateQp::decode(entry);
+            let command = qp::CreateQp::from_request(request);
             let kind = Code(
                 qp::QpType::try_from(command.qp_type),
                 command.qp_type.into(),
@@ -74,7 +74,7 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
             )
         }
         Opcode::ModifyQp => {
-            let command = qp::ModifyQp::decode(entry);
+            let command = qp::ModifyQp::from_request(request);
             let mask = command.modify_mask;
             write!(f, "qp={}", command.qp_handle)?;
             if mask.cur_qp_state {
@@ -97,19 +97,19 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
             }
             Ok(())
         }
-        Opcode::QueryQp => write!(f, "qp={}", qp::QueryQp::decode(entry).qp_handle),
-        Opcode::DestroyQp => write!(f, "qp={}", qp::DestroyQp::decode(entry).qp_handle),
+        Opcode::QueryQp => write!(f, "qp={}", qp::QueryQp::from_request(request).qp_handle),
+        Opcode::DestroyQp => write!(f, "qp={}", qp::DestroyQp::from_request(request).qp_handle),
         Opcode::CreateAh => {
-            let command = ah::CreateAh::decode(entry);
+            let command = ah::CreateAh::from_request(request);
             let peer = Ipv6Addr::from(command.dest_addr);
             write!(f, "pd={}, dest={peer}", command.pd)
         }
         Opcode::DestroyAh => {
-            let command = ah::DestroyAh::decode(entry);
+            let command = ah::DestroyAh::from_request(request);
             write!(f, "pd={}, ah={}", command.pd, command.ah)
         }
         Opcode::RegMr => {
-            let command = mr::RegMr::decode(entry);
+            let command = mr::RegMr::from_request(request);
             write!(
                 f,
                 "pd={}, iova={:#x}, length={}, page_shift={}, page_num={}",
@@ -138,9 +138,9 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
                 flag(", remote_read", command.permissions.remote_read_enable),
             )
         }
-        Opcode::DeregMr => write!(f, "lkey={:#x}", mr::DeregMr::decode(entry).l_key),
+        Opcode::DeregMr => write!(f, "lkey={:#x}", mr::DeregMr::from_request(request).l_key),
         Opcode::CreateCq => {
-            let command = cq::CreateCq::decode(entry);
+            let command = cq::CreateCq::from_request(request);
             write!(
                 f,
                 "uar={}, depth={}, entry={}B, sub_cqs={}, ba={:#x}",
@@ -161,10 +161,14 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
                 flag(", virt", command.caps_1.virt),
             )
         }
-        Opcode::DestroyCq => write!(f, "cq={}", cq::DestroyCq::decode(entry).cq_idx),
-        Opcode::GetFeature => write!(f, "{}", feature(GetFeature::decode(entry).feature_id)),
+        Opcode::DestroyCq => write!(f, "cq={}", cq::DestroyCq::from_request(request).cq_idx),
+        Opcode::GetFeature => write!(
+            f,
+            "{}",
+            feature(GetFeature::from_request(request).feature_id)
+        ),
         Opcode::SetFeature => {
-            let command = SetFeature::decode(entry);
+            let command = SetFeature::from_request(request);
             write!(f, "{}", feature(command.feature_id))?;
             if command.control.ctrl_data {
                 let buffer = command.control_buffer;
@@ -177,7 +181,7 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
             Ok(())
         }
         Opcode::GetStats => {
-            let command = GetStats::decode(entry);
+            let command = GetStats::from_request(request);
             let (kind, scope) = (command.stats_type, command.scope);
             let kind = Code(StatsType::try_from(kind), kind.into());
             write!(f, "{kind}")?;
@@ -188,10 +192,10 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
             Ok(())
         }
         Opcode::AllocPd | Opcode::AllocUar => Ok(()),
-        Opcode::DeallocPd => write!(f, "pd={}", pd::DeallocPd::decode(entry).pd),
-        Opcode::DeallocUar => write!(f, "uar={}", uar::DeallocUar::decode(entry).uar),
+        Opcode::DeallocPd => write!(f, "pd={}", pd::DeallocPd::from_request(request).pd),
+        Opcode::DeallocUar => write!(f, "uar={}", uar::DeallocUar::from_request(request).uar),
         Opcode::CreateEq => {
-            let command = eq::CreateEq::decode(entry);
+            let command = eq::CreateEq::from_request(request);
             write!(
                 f,
                 "depth={}, entry={}B, vector={}, ba={:#x}{}",
@@ -202,9 +206,9 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
                 flag(", completions", command.events.completion),
             )
         }
-        Opcode::DestroyEq => write!(f, "eq={}", eq::DestroyEq::decode(entry).eqn),
+        Opcode::DestroyEq => write!(f, "eq={}", eq::DestroyEq::from_request(request).eqn),
         Opcode::AllocMr => {
-            let command = mr::AllocMr::decode(entry);
+            let command = mr::AllocMr::from_request(request);
             write!(f, "pd={}, max_pages={}", command.pd, command.max_pages)
         }
     }
@@ -214,7 +218,7 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, entry: &AqEntry) 
 pub(super) fn results(
     f: &mut Formatter<'_>,
     opcode: Opcode,
-    command: &AqEntry,
+    request: &AqRequest,
     entry: &AcqEntry,
 ) -> fmt::Result {
     match opcode {
@@ -267,7 +271,7 @@ pub(super) fn results(
         Opcode::CreateEq => write!(f, " eq={}", eq::CreateEqResponse::decode(entry).eqn),
         Opcode::GetFeature => attributes(
             f,
-            GetFeature::decode(command).feature_id,
+            GetFeature::from_request(request).feature_id,
             &GetFeatureResponse::decode(entry),
         ),
         Opcode::ModifyQp

@@ -6,7 +6,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use efa_hw::{
     admin::{
-        AcqEntry, AqEntry, Command, CtrlBuffInfo, Opcode,
+        AcqEntry, AqEntry, AqRequest, Command, CtrlBuffInfo, Opcode,
         ah::{CreateAh, DestroyAh},
         cq::{CqCaps1, CqCaps2, CreateCq, DestroyCq},
         eq::{CreateEq, CreateEqCaps, DestroyEq},
@@ -31,7 +31,7 @@ const MAX_MR_PAGES: u32 = 2000;
 
 /// Bytes that the device may read or write in one call: the queue's entries, each with the longest
 /// list of pages.
-const MAX_DMA: usize = mock::DEPTH as usize * (2 * 64 + 3 * 4096 + MAX_MR_PAGES as usize * 8);
+const MAX_DMA: usize = mock::DEPTH as usize * (128 + 64 + 3 * 4096 + MAX_MR_PAGES as usize * 8);
 
 impl Input<'_> {
     /// A value that often means something: a small number, a number of an object, or an address.
@@ -65,7 +65,7 @@ impl Input<'_> {
 }
 
 /// A command that is not far from a good one.
-pub(crate) fn command(input: &mut Input<'_>, world: &[u64]) -> AqEntry {
+pub(crate) fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
     let number = input.number(world);
     let address = world[usize::from(input.byte() % 8)];
     match Opcode::ALL[usize::from(input.byte()) % Opcode::ALL.len()] {
@@ -82,7 +82,7 @@ pub(crate) fn command(input: &mut Input<'_>, world: &[u64]) -> AqEntry {
             uar: input.number(world) as u16,
             ..Default::default()
         }
-        .to_entry(),
+        .to_request(),
         Opcode::ModifyQp => ModifyQp {
             modify_mask: ModifyQpMask::from_raw(input.near(1, world) as u32),
             qp_handle: number as u32,
@@ -93,25 +93,25 @@ pub(crate) fn command(input: &mut Input<'_>, world: &[u64]) -> AqEntry {
             sq_drained_async_notify: true,
             rnr_retry: input.number(world) as u8,
         }
-        .to_entry(),
+        .to_request(),
         Opcode::QueryQp => QueryQp {
             qp_handle: number as u32,
         }
-        .to_entry(),
+        .to_request(),
         Opcode::DestroyQp => DestroyQp {
             qp_handle: number as u32,
         }
-        .to_entry(),
+        .to_request(),
         Opcode::CreateAh => CreateAh {
             dest_addr: [1 + input.byte() % 3; 16],
             pd: number as u16,
         }
-        .to_entry(),
+        .to_request(),
         Opcode::DestroyAh => DestroyAh {
             ah: number as u16,
             pd: input.number(world) as u16,
         }
-        .to_entry(),
+        .to_request(),
         Opcode::RegMr => {
             let pages = input.byte() % 32;
             let length = input.near(u64::from(pages) * 8, world) as u32;
@@ -132,12 +132,12 @@ pub(crate) fn command(input: &mut Input<'_>, world: &[u64]) -> AqEntry {
                 }),
                 _ => PageList::Direct(CtrlBuffInfo { length, address }),
             });
-            command.to_entry()
+            command.to_request()
         }
         Opcode::DeregMr => DeregMr {
             l_key: number as u32,
         }
-        .to_entry(),
+        .to_request(),
         Opcode::CreateCq => CreateCq {
             caps_1: CqCaps1 {
                 interrupt_mode_enabled: input.byte() % 2 == 0,
@@ -155,33 +155,33 @@ pub(crate) fn command(input: &mut Input<'_>, world: &[u64]) -> AqEntry {
             num_sub_cqs: input.near(1, world) as u16,
             uar: input.number(world) as u16,
         }
-        .to_entry(),
+        .to_request(),
         Opcode::DestroyCq => DestroyCq {
             cq_idx: number as u16,
         }
-        .to_entry(),
+        .to_request(),
         Opcode::GetFeature => GetFeature {
             feature_id: input.byte() % 16,
             ..Default::default()
         }
-        .to_entry(),
+        .to_request(),
         Opcode::SetFeature => {
             let mut command = SetFeature {
                 feature_id: 2,
                 ..Default::default()
             };
             command.data[4] = input.byte() & 0x1e;
-            command.to_entry()
+            command.to_request()
         }
         Opcode::GetStats => GetStats {
             stats_type: input.byte() % 8,
             ..Default::default()
         }
-        .to_entry(),
-        Opcode::AllocPd => AllocPd {}.to_entry(),
-        Opcode::DeallocPd => DeallocPd { pd: number as u16 }.to_entry(),
-        Opcode::AllocUar => AllocUar {}.to_entry(),
-        Opcode::DeallocUar => DeallocUar { uar: number as u16 }.to_entry(),
+        .to_request(),
+        Opcode::AllocPd => AllocPd {}.to_request(),
+        Opcode::DeallocPd => DeallocPd { pd: number as u16 }.to_request(),
+        Opcode::AllocUar => AllocUar {}.to_request(),
+        Opcode::DeallocUar => DeallocUar { uar: number as u16 }.to_request(),
         Opcode::CreateEq => CreateEq {
             depth: input.near(16, world) as u16,
             msix_vector: number as u8,
@@ -191,19 +191,19 @@ pub(crate) fn command(input: &mut Input<'_>, world: &[u64]) -> AqEntry {
             base_address: input.near(address, world),
             events: EqEvents { completion: true },
         }
-        .to_entry(),
-        Opcode::DestroyEq => DestroyEq { eqn: number as u16 }.to_entry(),
+        .to_request(),
+        Opcode::DestroyEq => DestroyEq { eqn: number as u16 }.to_request(),
         Opcode::AllocMr => AllocMr {
             pd: number as u16,
             max_pages: input.near(16, world) as u32,
         }
-        .to_entry(),
+        .to_request(),
     }
 }
 
 /// Makes some of each object, so that there is something to abuse, and returns the commands with
 /// their completions.
-pub(crate) fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqEntry, AcqEntry)> {
+pub(crate) fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqRequest, AcqEntry)> {
     for &address in addresses.iter().take(8) {
         for index in 0..512 {
             driver
@@ -231,8 +231,8 @@ pub(crate) fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqEntry, 
     ]
     .into_iter()
     .flat_map(|opcode| [good(opcode); 4])
-    .map(|entry| (entry, driver.execute_entry(entry)))
-    .filter_map(|(entry, (status, completion))| (status == 0).then_some((entry, completion)))
+    .map(|request| (request, driver.execute_request(&request)))
+    .filter_map(|(request, (status, completion))| (status == 0).then_some((request, completion)))
     .collect()
 }
 
@@ -268,11 +268,27 @@ fn operate(driver: &mut Driver, input: &mut Input<'_>) {
     }
 }
 
+/// Submits an entry; most often one with a phase and a checksum for which the device looks at the rest.
+fn submit(driver: &mut Driver, input: &mut Input<'_>, mut entry: AqEntry) {
+    if input.byte() >= 16 {
+        let flags = &mut entry.bytes_mut()[3];
+        *flags = (*flags & !1) | u8::from(driver.phase());
+        entry.update_checksum();
+    }
+    driver.submit_entry(&entry);
+}
+
 /// Does to a device what the bytes say.
 pub(crate) fn play(data: &[u8]) {
     let mut input = Input(data);
     let mut config = Config::new(
-        [Profile::Efa0, Profile::Efa1, Profile::Efa2, Profile::Efa3][usize::from(input.byte() % 4)],
+        [
+            Profile::Efa0,
+            Profile::Efa1,
+            Profile::Efa2,
+            Profile::Efa3,
+            Profile::Efa4,
+        ][usize::from(input.byte() % 5)],
         0,
     );
     config.overrides = Overrides {
@@ -333,17 +349,22 @@ pub(crate) fn play(data: &[u8]) {
                 }
             }
             7 => {
-                let entry = std::array::from_fn(|_| input.byte());
-                driver.submit_entry(entry);
+                let mut entry = AqEntry::zeroed(driver.protocol);
+                for byte in entry.bytes_mut() {
+                    *byte = input.byte();
+                }
+                submit(&mut driver, &mut input, entry);
             }
             8 => {
-                let mut entry = command(&mut input, &addresses);
-                entry[usize::from(input.byte() % 64)] = input.byte();
-                driver.submit_entry(entry);
+                let request = command(&mut input, &addresses);
+                let mut entry = driver.entry(&request);
+                let offset = usize::from(input.byte()) % entry.bytes().len();
+                entry.bytes_mut()[offset] = input.byte();
+                submit(&mut driver, &mut input, entry);
             }
             _ => {
-                let entry = command(&mut input, &addresses);
-                driver.submit_entry(entry);
+                let request = command(&mut input, &addresses);
+                driver.submit_request(&request);
             }
         }
         assert!(

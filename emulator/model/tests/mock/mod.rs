@@ -7,13 +7,13 @@
 use std::{cell::Cell, collections::BTreeMap, ops::Range, time::Duration};
 
 use efa_hw::{
-    admin::{AcqEntry, AcqHeader, AqEntry, Command, Response, Status, stamp},
+    admin::{AcqEntry, AcqHeader, AqEntry, AqRequest, Command, Protocol, Response, Status},
     aenq::{AenqEntry, AenqGroup},
     checksum,
     features::{AenqConfig, Feature, FeatureId, GetFeature, SetFeature},
     regs::{
         AqCaps, Caps, DevCtl, DevSts, EventRingCaps, IntrMask, MmioRegRead, ReadlessResponse,
-        Register, ResetReason,
+        Register, ResetReason, Version,
     },
     stats::{GetStats, Stats},
 };
@@ -206,6 +206,8 @@ pub(crate) struct Driver {
     sequence: u16,
     submitted: u16,
     next_id: u16,
+    /// The form of the commands.
+    pub(crate) protocol: Protocol,
 }
 
 impl Driver {
@@ -223,6 +225,12 @@ impl Driver {
 
     /// A device that nothing was done with.
     pub(crate) fn powered_on(config: Config) -> Self {
+        let of_profile = if config.profile >= Profile::Efa4 {
+            3
+        } else {
+            2
+        };
+        let version = config.overrides.version.unwrap_or(of_profile);
         let mut world = World::default();
         let response = world.map(1);
         let aq = world.map(1);
@@ -239,6 +247,7 @@ impl Driver {
             sequence: 0,
             submitted: 0,
             next_id: 0,
+            protocol: Protocol::of(Version::from_raw(version)),
             world,
         }
     }
@@ -312,17 +321,23 @@ impl Driver {
         assert!(!self.status().reset_in_progress);
     }
 
-    /// Sets up the admin queues anew.
+    /// Sets up the admin queues anew, for commands as the device wants them.
     pub(crate) fn set_up(&mut self) {
         self.set_up_with_vectors(0, 0);
     }
 
-    /// Sets up the admin queues anew, with interrupts of their own.
+    /// The same with interrupts of their own.
     pub(crate) fn set_up_with_vectors(&mut self, acq_vector: u8, aenq_vector: u8) {
+        self.set_up_for(self.protocol, acq_vector, aenq_vector);
+    }
+
+    /// The same for commands in a form that the device may not want.
+    pub(crate) fn set_up_for(&mut self, protocol: Protocol, acq_vector: u8, aenq_vector: u8) {
+        self.protocol = protocol;
         self.write_address(Register::AqBaseLo, Register::AqBaseHi, self.aq);
         let caps = AqCaps {
             depth: DEPTH,
-            entry_size: 64,
+            entry_size: protocol.entry_size() as u16,
         };
         self.write(Register::AqCaps, caps.into_raw());
 
@@ -353,8 +368,8 @@ impl Driver {
 
     /// Puts an entry into the submission queue without telling the device.
     pub(crate) fn put(&mut self, entry: &AqEntry) {
-        let index = u64::from(self.submitted % DEPTH);
-        self.world.write(self.aq + index * 64, entry);
+        let offset = usize::from(self.submitted % DEPTH) * entry.bytes().len();
+        self.world.write(self.aq + offset as u64, entry.bytes());
         self.submitted = self.submitted.wrapping_add(1);
     }
 
@@ -367,18 +382,27 @@ impl Driver {
         self.write(Register::AqProdDb, self.submitted.into());
     }
 
-    /// Submits an entry and returns its id.
-    pub(crate) fn submit_entry(&mut self, mut entry: AqEntry) -> u16 {
+    /// Makes the next entry.
+    pub(crate) fn entry(&mut self, request: &AqRequest) -> AqEntry {
         let id = self.next_id;
         self.next_id = (self.next_id + 1) & 0xfff;
-        stamp(&mut entry, id, self.phase());
-        self.put(&entry);
+        AqEntry::new(self.protocol, request, id, self.phase())
+    }
+
+    /// Submits an entry as it is and returns its id.
+    pub(crate) fn submit_entry(&mut self, entry: &AqEntry) -> u16 {
+        self.put(entry);
         self.ring();
-        id
+        entry.header().command_id.id
+    }
+
+    pub(crate) fn submit_request(&mut self, request: &AqRequest) -> u16 {
+        let entry = self.entry(request);
+        self.submit_entry(&entry)
     }
 
     pub(crate) fn submit(&mut self, command: &impl Command) -> u16 {
-        self.submit_entry(command.to_entry())
+        self.submit_request(&command.to_request())
     }
 
     /// Takes the next completion.
@@ -388,14 +412,20 @@ impl Driver {
         Some((header.command_id.id, header.status, entry))
     }
 
-    /// Executes an entry and returns status and completion.
-    pub(crate) fn execute_entry(&mut self, entry: AqEntry) -> (u8, AcqEntry) {
+    /// Executes a request and returns status and completion.
+    pub(crate) fn execute_request(&mut self, request: &AqRequest) -> (u8, AcqEntry) {
+        let entry = self.entry(request);
+        self.execute_entry(&entry)
+    }
+
+    /// Executes an entry as it is and returns status and completion.
+    pub(crate) fn execute_entry(&mut self, entry: &AqEntry) -> (u8, AcqEntry) {
         let id = self.submit_entry(entry);
         let (completed, status, entry) = self.completion().expect("a completion");
         assert_eq!(completed, id);
         let version = self.read(Register::Version);
         let checksum = if version >= 2 {
-            checksum::of_completion(&entry)
+            checksum::of_entry(&entry)
         } else {
             0
         };
@@ -405,7 +435,7 @@ impl Driver {
 
     /// Executes a command and returns what it gave, or why it failed.
     pub(crate) fn execute<C: Command>(&mut self, command: &C) -> Result<C::Response, Status> {
-        let (status, entry) = self.execute_entry(command.to_entry());
+        let (status, entry) = self.execute_request(&command.to_request());
         match Status::try_from(status).expect("a known status") {
             Status::Success => Ok(C::Response::from_entry(&entry)),
             status => Err(status),
