@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import guest
+from efa_tools import guest, qemu
 from support import CLONE, tool
 
 
@@ -146,6 +146,19 @@ class Guest(unittest.TestCase):
         result = vm("--guests", "2", "--leader", "if [ $EFA_GUEST = 1 ]; then echo no room; exit 3; fi; sleep 1000")
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, r"(?s)no room\nGuest 1 ended while guest 0 still ran")
+
+
+class Places(unittest.TestCase):
+    def places(self, count):
+        return [qemu.places(number, count) for number in range(count)]
+
+    def test_few_devices_are_where_qemu_puts_them(self):
+        self.assertEqual(self.places(16), [{}] * 16)
+
+    def test_eight_of_many_devices_share_a_slot(self):
+        places = self.places(17)
+        self.assertEqual([place["addr"] for place in places], [*(f"10.{n}" for n in range(8)), *(f"11.{n}" for n in range(8)), "12.0"])
+        self.assertTrue(all(place["multifunction"] for place in places))
 
 
 class Boot(support.TemporaryCache):

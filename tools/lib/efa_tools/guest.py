@@ -204,7 +204,7 @@ class Run:
             (results / "slots").write_text("".join(f"{json.dumps(device)}\n" for device in devices))
             command += qemu.hotplug(devices, f"{RUN}/monitor{guest}")
         else:
-            command += [option for device in devices for option in qemu.device(device)]
+            command += qemu.endpoints(devices)
         if options.devices:
             command += qemu.control(f"{RUN}/control")
         if options.plugin:
