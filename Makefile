@@ -8,7 +8,7 @@ DRIVER ?= rust
 DEVICES ?= profile=efa2
 
 combination = --driver $(DRIVER) --flavour $(FLAVOUR)
-devices = $(DEVICES:%=--device %)
+devices = $(if $(INSTANCE),--instance $(INSTANCE),$(DEVICES:%=--device %))
 
 .PHONY: help
 help:
@@ -16,7 +16,7 @@ help:
 	@echo 'make check       runs the tests and checks; the last line says how many passed'
 	@echo 'make check-all   the same, check-debug, and more with the C driver, which is what CI runs'
 	@echo
-	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES='
+	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES= or INSTANCE='
 	@echo 'make module      builds efa.ko, and says where it is             DRIVER= FLAVOUR= or KVER='
 	@echo 'make sample      builds null_rdma.ko, a provider without hardware, and says where it is'
 	@echo 'make emulator    builds efa-emu, and says where it is'
@@ -47,6 +47,7 @@ help:
 	@echo 'FLAVOUR  cloud-amd64 (default, what EC2 images run) or amd64; tools/series says of which Linux'
 	@echo 'ROUNDS   how many rounds each test has (default: few); TESTS, which ones: parts of their names, separated by semicolons'
 	@echo 'DEVICES  a list of emulated devices (default: profile=efa2)'
+	@echo 'INSTANCE the EC2 instance whose devices to emulate instead, such as p4d.24xlarge'
 
 .PHONY: demo
 demo:

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import guest
+from efa_tools import guest, qemu
 from support import CLONE, tool
 
 
@@ -38,6 +38,12 @@ class Arguments(unittest.TestCase):
 
     def test_shell_without_terminal(self):
         self.refuses("A shell needs a terminal")
+
+    def test_unknown_instance(self):
+        self.refuses("no such instance: `p9.metal`, expected one of c5n.18xlarge, ", "--instance", "p9.metal", "true")
+
+    def test_instance_and_devices(self):
+        self.refuses("--device: not allowed with argument --instance", "--instance", "p4d.24xlarge", "--device", "profile=efa2", "true")
 
     def test_wrong_kernel(self):
         result = tool("build", "module", "--kernel", "6.1.0-1-amd64")
@@ -75,6 +81,23 @@ class Guest(unittest.TestCase):
         result = vm("--hotplug", *devices, "; ".join([monitor, seen, switch.format(0), switch.format(1)]))
         answers = ['{"status": "running", "running": true}', "{}"]
         self.assertEqual(result.stdout.splitlines(), [*answers, "01:00.0 02:00.0", "02:00.0", "01:00.0 02:00.0"], result.stderr)
+
+    def devices(self, instance):
+        """What a guest says of its devices: how many there are, PCI ids, link speeds, and how many GUIDs."""
+        command = (
+            "cd /sys/class/infiniband; ls | wc -l; cat */device/device | sort -u; cat */ports/1/rate | sort -u;"
+            " cat */node_guid | sort -u | wc -l"
+        )
+        result = tool("vm", "--instance", instance, command)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout.splitlines()
+
+    def test_an_instance(self):
+        # InfiniBand has no 150 Gbit/s: this is the next below. A profile's link is 100, 200 or 400 Gbit/s.
+        self.assertEqual(self.devices("hpc7a.96xlarge"), ["2", "0xefa1", "120 Gb/sec (12X FDR10)", "2"])
+
+    def test_an_instance_with_more_devices_than_slots(self):
+        self.assertEqual(self.devices("p5.48xlarge"), ["32", "0xefa1", "100 Gb/sec (4X EDR)", "32"])
 
     def test_a_device_is_pulled_out_and_plugged_in(self):
         # Twice, as what was pulled out stays in QEMU.
@@ -146,6 +169,19 @@ class Guest(unittest.TestCase):
         result = vm("--guests", "2", "--leader", "if [ $EFA_GUEST = 1 ]; then echo no room; exit 3; fi; sleep 1000")
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, r"(?s)no room\nGuest 1 ended while guest 0 still ran")
+
+
+class Places(unittest.TestCase):
+    def places(self, count):
+        return [qemu.places(number, count) for number in range(count)]
+
+    def test_few_devices_are_where_qemu_puts_them(self):
+        self.assertEqual(self.places(16), [{}] * 16)
+
+    def test_eight_of_many_devices_share_a_slot(self):
+        places = self.places(17)
+        self.assertEqual([place["addr"] for place in places], [*(f"10.{n}" for n in range(8)), *(f"11.{n}" for n in range(8)), "12.0"])
+        self.assertTrue(all(place["multifunction"] for place in places))
 
 
 class Boot(support.TemporaryCache):

@@ -6,7 +6,7 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::{ArgAction, Parser, Subcommand};
 use efa_fabric::Settings;
-use efa_model::{Config, Overrides, Profile};
+use efa_model::{Config, Instance, Overrides, Profile};
 use efa_vfio::{Bar, MAX_MSIX_VECTORS};
 use serde::{
     Deserialize,
@@ -34,9 +34,16 @@ pub(crate) struct Args {
     #[arg(
         long = "device",
         value_name = "SPEC",
-        required_unless_present = "list_profiles"
+        required_unless_present_any = ["instances", "list_profiles", "list_instances"],
+        conflicts_with = "instances"
     )]
-    pub(crate) devices: Vec<DeviceSpec>,
+    devices: Vec<DeviceSpec>,
+
+    /// The devices of an EC2 instance, such as `p4d.24xlarge,socket=PATH`, with more options as for a device.
+    ///
+    /// Their sockets are PATH0, PATH1 and so on, and their numbers N, N+1 and so on.
+    #[arg(long = "instance", value_name = "SPEC")]
+    instances: Vec<InstanceSpec>,
 
     /// The network between the devices: `NAME=VALUE[,NAME=VALUE...]`, such as `loss=0.01,jitter_us=20`.
     ///
@@ -73,9 +80,21 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) list_profiles: bool,
 
+    /// Prints the instances that are known.
+    #[arg(long)]
+    pub(crate) list_instances: bool,
+
     /// Logs more to the standard error; twice even more.
     #[arg(short, long, action = ArgAction::Count)]
     pub(crate) verbose: u8,
+}
+
+impl Args {
+    /// All devices, in the order of the command line.
+    pub(crate) fn devices(&self) -> Vec<DeviceSpec> {
+        let of_instances = self.instances.iter().flat_map(InstanceSpec::devices);
+        self.devices.iter().cloned().chain(of_instances).collect()
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -105,7 +124,7 @@ pub(crate) enum Command {
 }
 
 /// A device as the command line describes it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceSpec {
     pub(crate) socket: PathBuf,
     pub(crate) missing_bar: Option<Bar>,
@@ -127,37 +146,83 @@ impl DeviceSpec {
         config.overrides = self.overrides.clone();
         config
     }
+
+    /// Takes options over. What they do not say is as in `self`.
+    fn with<'a>(mut self, options: impl Iterator<Item = &'a str>) -> Result<Self, String> {
+        for option in options {
+            let (key, value) = option
+                .split_once('=')
+                .ok_or_else(|| format!("`{option}` is not of the form KEY=VALUE"))?;
+            match key {
+                "socket" if value.is_empty() => return Err("the socket's path is empty".into()),
+                "socket" => self.socket = PathBuf::from(value),
+                "profile" => self.profile = profile(value)?,
+                "msix" => self.vectors = Some(vectors(value)?),
+                "number" => self.number = Some(number(value)?),
+                "missing-bar" => self.missing_bar = Some(bar(value)?),
+                _ => self.overrides.merge(one_override(key, value)?),
+            }
+        }
+        if self.socket.as_os_str().is_empty() {
+            return Err("socket=PATH is missing".into());
+        }
+        Ok(self)
+    }
 }
 
 impl FromStr for DeviceSpec {
     type Err = String;
 
     fn from_str(spec: &str) -> Result<Self, String> {
-        let mut socket = None;
-        let mut device = Self {
-            socket: PathBuf::new(),
-            missing_bar: None,
-            profile: Profile::default(),
-            vectors: None,
-            number: None,
-            overrides: Overrides::default(),
+        Self::default().with(spec.split(','))
+    }
+}
+
+/// An instance as the command line describes it.
+#[derive(Clone, Debug)]
+struct InstanceSpec {
+    count: u32,
+    /// What its devices have in common. Their sockets have a longer name, and the number is the first one's.
+    device: DeviceSpec,
+}
+
+impl InstanceSpec {
+    fn devices(&self) -> impl Iterator<Item = DeviceSpec> {
+        (0..self.count).map(|index| {
+            let mut device = self.device.clone();
+            device.socket.as_mut_os_string().push(index.to_string());
+            device.number = device.number.map(|first| first + index);
+            device
+        })
+    }
+}
+
+impl FromStr for InstanceSpec {
+    type Err = String;
+
+    fn from_str(spec: &str) -> Result<Self, String> {
+        let mut options = spec.split(',');
+        let name = options.next().unwrap_or_default();
+        let instance = Instance::find(name).ok_or_else(|| {
+            let known: Vec<_> = Instance::ALL.iter().map(|instance| instance.name).collect();
+            format!(
+                "no such instance: `{name}`, expected one of {}",
+                known.join(", ")
+            )
+        })?;
+        let count = instance.devices;
+        let device = DeviceSpec {
+            profile: instance.profile,
+            overrides: instance.overrides(),
+            ..DeviceSpec::default()
         };
-        for option in spec.split(',') {
-            let (key, value) = option
-                .split_once('=')
-                .ok_or_else(|| format!("`{option}` is not of the form KEY=VALUE"))?;
-            match key {
-                "socket" if value.is_empty() => return Err("the socket's path is empty".into()),
-                "socket" => socket = Some(PathBuf::from(value)),
-                "profile" => device.profile = profile(value)?,
-                "msix" => device.vectors = Some(vectors(value)?),
-                "number" => device.number = Some(number(value)?),
-                "missing-bar" => device.missing_bar = Some(bar(value)?),
-                _ => device.overrides.merge(one_override(key, value)?),
+        let device = device.with(options)?;
+        match device.number {
+            Some(first) if first.checked_add(count).is_none() => {
+                Err(format!("number is `{first}`, too high for {count} devices"))
             }
+            _ => Ok(Self { count, device }),
         }
-        device.socket = socket.ok_or("a device needs socket=PATH")?;
-        Ok(device)
     }
 }
 
@@ -264,7 +329,7 @@ mod tests {
     fn errors_say_what_is_wrong() {
         for (spec, part) in [
             ("", "`` is not of the form KEY=VALUE"),
-            ("profile=efa1", "a device needs socket=PATH"),
+            ("profile=efa1", "socket=PATH is missing"),
             ("socket=", "path is empty"),
             (
                 "socket=a,profile=efa9",
@@ -296,6 +361,107 @@ mod tests {
             let error = spec.parse::<DeviceSpec>().unwrap_err();
             assert!(error.contains(part), "{spec}: {error}");
         }
+    }
+
+    fn configs(spec: &str) -> Vec<Config> {
+        let spec: InstanceSpec = spec.parse().unwrap();
+        let devices = spec.devices().enumerate();
+        devices
+            .map(|(index, device)| device.config(index))
+            .collect()
+    }
+
+    #[test]
+    fn an_instance_has_the_devices_of_the_table() {
+        for instance in Instance::ALL {
+            let configs = configs(&format!("{},socket=/run/efa", instance.name));
+            assert_eq!(configs.len(), instance.devices as usize);
+            for (number, config) in (0..).zip(configs) {
+                let mut expected = Config::new(instance.profile, number);
+                expected.overrides = instance.overrides();
+                assert_eq!(config, expected, "{}", instance.name);
+            }
+        }
+    }
+
+    #[test]
+    fn each_device_of_an_instance_has_its_socket() {
+        let spec: InstanceSpec = "p4d.24xlarge,socket=/run/efa".parse().unwrap();
+        let sockets: Vec<_> = spec.devices().map(|device| device.socket).collect();
+        let expected = ["/run/efa0", "/run/efa1", "/run/efa2", "/run/efa3"];
+        assert_eq!(sockets, expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn options_of_an_instance_are_of_all_its_devices() {
+        let options = "socket=a,profile=efa3,msix=2,number=7,keep_alive_ms=0,rdma_read=false";
+        let configs = configs(&format!("p4d.24xlarge,{options}"));
+        assert_eq!(configs.len(), 4);
+        for (number, config) in (7..).zip(configs) {
+            assert_eq!(
+                (config.profile, config.vectors, config.number),
+                (Profile::Efa3, 2, number)
+            );
+            let overrides = config.overrides;
+            assert_eq!(
+                (
+                    overrides.keep_alive_ms,
+                    overrides.rdma_read,
+                    overrides.link_gbps
+                ),
+                (Some(0), Some(false), Some(100))
+            );
+        }
+        let spec: InstanceSpec = "p4d.24xlarge,socket=a,missing-bar=2".parse().unwrap();
+        assert!(
+            spec.devices()
+                .all(|device| device.missing_bar == Some(Bar::Llq))
+        );
+    }
+
+    #[test]
+    fn errors_in_an_instance_say_what_is_wrong() {
+        for (spec, part) in [
+            ("", "no such instance: ``, expected one of c5n.18xlarge, "),
+            (
+                "p9.metal,socket=a",
+                "`p9.metal`, expected one of c5n.18xlarge, ",
+            ),
+            ("socket=a", "no such instance: `socket=a`, expected one of"),
+            ("p4d.24xlarge", "socket=PATH is missing"),
+            ("p4d.24xlarge,", "`` is not of the form KEY=VALUE"),
+            ("p4d.24xlarge,socket=a,mtuu=1", "`mtuu` can't be overridden"),
+            (
+                "p4d.24xlarge,socket=a,number=4294967292",
+                "number is `4294967292`, too high for 4 devices",
+            ),
+        ] {
+            let error = spec.parse::<InstanceSpec>().unwrap_err();
+            assert!(error.contains(part), "{spec}: {error}");
+        }
+    }
+
+    fn parse(arguments: &[&str]) -> Result<Args, String> {
+        let arguments = ["efa-emu"].iter().chain(arguments);
+        Args::try_parse_from(arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn devices_are_in_order_and_not_mixed() {
+        let instances = ["c5n.18xlarge,socket=a", "hpc7a.96xlarge,socket=b"];
+        let args = parse(&["--instance", instances[0], "--instance", instances[1]]).unwrap();
+        let sockets: Vec<_> = args
+            .devices()
+            .into_iter()
+            .map(|device| device.socket)
+            .collect();
+        assert_eq!(sockets, ["a0", "b0", "b1"].map(PathBuf::from));
+        let args = parse(&["--device", "socket=a", "--device", "socket=b"]).unwrap();
+        assert_eq!(args.devices().len(), 2);
+        let error = parse(&["--device", "socket=a", "--instance", instances[1]]).unwrap_err();
+        assert!(error.contains("cannot be used with"), "{error}");
+        let error = parse(&[]).unwrap_err();
+        assert!(error.contains("required"), "{error}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use std::{
 
 use clap::Parser;
 use efa_hw::pci;
-use efa_model::Profile;
+use efa_model::{Instance, Profile, Rdma};
 use efa_vfio::{Fabric, Function, Server, listen};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
@@ -50,6 +50,7 @@ fn main() -> ExitCode {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("cannot watch {}: {error}", socket.display())),
         None if args.list_profiles => list_profiles(),
+        None if args.list_instances => list_instances(),
         None => emulate(&args),
     };
     result.unwrap_or_else(|error| {
@@ -92,6 +93,24 @@ fn list_profiles() -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn list_instances() -> Result<ExitCode, String> {
+    for instance in Instance::ALL {
+        let rdma = match instance.rdma {
+            Rdma::None => "no RDMA",
+            Rdma::Read => "RDMA read",
+            Rdma::ReadWrite => "RDMA read and write",
+        };
+        println!(
+            "{:16}  {:2} x {:x}, {} Gbit/s each, {rdma}",
+            instance.name,
+            instance.devices,
+            instance.profile.pci_device(),
+            instance.link_gbps,
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 fn emulate(args: &Args) -> Result<ExitCode, String> {
     start_logging(args.verbose);
     let mut signals = Signals::new([SIGINT, SIGTERM])
@@ -103,14 +122,14 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         fastrand::u64(..),
         start,
     ));
-    let devices = devices(args, &fabric)?;
+    let specs = args.devices();
+    let devices = devices(args, &specs, &fabric)?;
     if let Some(scenario) = &args.scenario {
         control::play(scenario, &devices)?;
     }
 
     let mut sockets = Sockets::default();
-    let servers = args
-        .devices
+    let servers = specs
         .iter()
         .zip(devices.iter())
         .map(|(spec, device)| {
@@ -165,7 +184,11 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 }
 
 /// The devices as they are after power on.
-fn devices(args: &Args, fabric: &Arc<Fabric>) -> Result<Arc<[control::Device]>, String> {
+fn devices(
+    args: &Args,
+    specs: &[args::DeviceSpec],
+    fabric: &Arc<Fabric>,
+) -> Result<Arc<[control::Device]>, String> {
     let trace = match &args.trace {
         Some(path) => Trace::create(path)
             .map_err(|error| format!("cannot write the trace {}: {error}", path.display()))?,
@@ -184,7 +207,7 @@ fn devices(args: &Args, fabric: &Arc<Fabric>) -> Result<Arc<[control::Device]>, 
             trace: trace.clone(),
         })
     };
-    args.devices.iter().enumerate().map(device).collect()
+    specs.iter().enumerate().map(device).collect()
 }
 
 /// The sockets that the program has made.

@@ -54,18 +54,23 @@ impl Emulator {
     }
 
     fn start_in(folder: TempDir, options: &[&str]) -> Self {
+        let socket = |name| format!("socket={}", folder.path().join(name).display());
+        let devices = [
+            "--device".into(),
+            socket("0"),
+            "--device".into(),
+            format!("profile=efa0,{}", socket("1")),
+        ];
+        let options = options.iter().map(ToString::to_string);
+        Self::start_with(folder, devices.into_iter().chain(options))
+    }
+
+    fn start_with(folder: TempDir, options: impl IntoIterator<Item = String>) -> Self {
         let mut command = program();
         command
-            .arg("--device")
-            .arg(format!("socket={}", folder.path().join("0").display()))
-            .arg("--device")
-            .arg(format!(
-                "profile=efa0,socket={}",
-                folder.path().join("1").display()
-            ))
+            .args(options)
             .arg("--control")
             .arg(folder.path().join("control"))
-            .args(options)
             .stderr(Stdio::piped());
         let mut emulator = Self {
             child: Some(command.spawn().unwrap()),
@@ -494,6 +499,45 @@ fn profiles_are_listed() {
     for profile in ["efa0", "efa1", "efa2", "efa3", "efa4"] {
         assert!(text.contains(profile), "{text}");
     }
+}
+
+#[test]
+fn instances_are_listed() {
+    let output = run(program().arg("--list-instances"));
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = "p5.48xlarge       32 x efa1, 100 Gbit/s each, RDMA read and write";
+    assert!(text.lines().any(|found| found == line), "{text}");
+}
+
+#[test]
+fn an_instance_has_its_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("efa").display().to_string();
+    let options = ["--instance".into(), format!("p4d.24xlarge,socket={path}")];
+    let mut emulator = Emulator::start_with(folder, options);
+    let expected: Vec<_> = (0..4)
+        .map(
+            |index| json!({"device": index, "profile": "efa0", "socket": format!("{path}{index}")}),
+        )
+        .collect();
+    let devices = emulator.control().ok(&json!({"command": "devices"}));
+    assert_eq!(devices, json!(expected));
+    for index in 0..4 {
+        UnixStream::connect(emulator.socket(&format!("efa{index}"))).unwrap();
+    }
+    emulator.signal(Signal::TERM);
+    assert_eq!(emulator.end().0, Some(0));
+    assert_eq!(fs::read_dir(emulator.folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_unknown_instance_is_refused() {
+    let output = run(program().args(["--instance", "p9.metal,socket=/nowhere/efa"]));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    let known = "no such instance: `p9.metal`, expected one of c5n.18xlarge, ";
+    assert!(error.contains(known), "{error}");
 }
 
 #[test]

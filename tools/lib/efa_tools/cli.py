@@ -50,13 +50,17 @@ def vm():
     add_combination(parser, ("rust", "c", "none"))
     parser.add_argument("--guests", type=positive, default=1, metavar="N", help="how many guests (default: 1)")
     parser.add_argument("--leader", action="store_true", help="the end of the command in guest 0 is the end of all guests")
-    parser.add_argument(
+    devices = parser.add_mutually_exclusive_group()
+    devices.add_argument(
         "--device",
         dest="devices",
         action="append",
         default=[],
         metavar="SPEC",
         help="an emulated device of each guest, such as profile=efa2",
+    )
+    devices.add_argument(
+        "--instance", metavar="SPEC", help="the emulated devices of an EC2 instance for each guest, such as p4d.24xlarge"
     )
     parser.add_argument(
         "--hotplug", action="store_true", help="each device is in a slot of its own, and guests have QEMU's monitor"

@@ -49,6 +49,8 @@ class Options:
     driver: str = "rust"
     flavour: str = "cloud-amd64"
     devices: list[str] = field(default_factory=list)
+    # The devices of each guest are instead those of this instance of EC2, see efa-emu --instance.
+    instance: str | None = None
     guests: int = 1
     # The end of guest 0's command is the end of all: the others serve it, see tests/interop/guests.py.
     leader: bool = False
@@ -71,6 +73,10 @@ class Options:
     # Counts instructions, which needs TCG, one CPU and a device that does nothing at a time of its own.
     plugin: Path | None = None
 
+    def emulated(self):
+        """Whether guests have devices."""
+        return bool(self.devices or self.instance)
+
 
 class Run:
     """A run folder and the processes of one run."""
@@ -90,12 +96,14 @@ class Run:
         self.processes = {}
         self.copiers = []
         self.first_end = None
+        # How many devices each guest has.
+        self.devices = 0
         if modules := build.modules(self.release):
             shutil.copytree(modules, self.shared / "modules", ignore=shutil.ignore_patterns("build", "efa.ko"))
         # Copies: another run may rebuild these meanwhile.
         if options.module:
             shutil.copy(options.module, self.shared / "efa.ko")
-        if options.devices:
+        if options.emulated():
             shutil.copy(options.emulator, self.folder / "efa-emu")
         if options.plugin:
             shutil.copy(options.plugin, self.folder / "plugin.so")
@@ -143,16 +151,19 @@ class Run:
         """One emulator with the devices of all guests."""
         options = self.options
         command = [f"{RUN}/efa-emu", "--control", f"{RUN}/control", "--trace", f"{RUN}/trace.log"]
-        sockets = ["control"]
         for guest in range(options.guests):
+            sockets = f"{RUN}/efa{guest}."
+            if options.instance:
+                command += ["--instance", f"{options.instance},socket={sockets}"]
             for number, device in enumerate(options.devices):
-                sockets.append(f"efa{guest}.{number}")
-                command += ["--device", f"{device},socket={RUN}/{sockets[-1]}"]
+                command += ["--device", f"{device},socket={sockets}{number}"]
         if options.scenario:
             shutil.copy(options.scenario, self.folder / "scenario")
             command += ["--scenario", f"{RUN}/scenario"]
         self.start("efa-emu", command)
-        self.await_sockets("efa-emu", sockets)
+        # It makes this one last, and only it knows how many devices an instance has.
+        self.await_sockets("efa-emu", ["control"])
+        self.devices = len(list(self.folder.glob("efa0.*")))
 
     def image(self):
         """The kernel's file as seen by QEMU, and what has to be mounted for that."""
@@ -199,13 +210,13 @@ class Run:
         ]
         for tag in ("root", "efa-rs", "run", *(["share"] if options.share else [])):
             command += qemu.share(tag, f"{RUN}/{tag}{guest}")
-        devices = [qemu.efa(f"{RUN}/efa{guest}.{number}", bool(options.plugin)) for number in range(len(options.devices))]
+        devices = [qemu.efa(f"{RUN}/efa{guest}.{number}", bool(options.plugin)) for number in range(self.devices)]
         if options.hotplug:
             (results / "slots").write_text("".join(f"{json.dumps(device)}\n" for device in devices))
             command += qemu.hotplug(devices, f"{RUN}/monitor{guest}")
         else:
-            command += [option for device in devices for option in qemu.device(device)]
-        if options.devices:
+            command += qemu.endpoints(devices)
+        if self.devices:
             command += qemu.control(f"{RUN}/control")
         if options.plugin:
             command += qemu.count_instructions(f"{RUN}/plugin.so", f"{RUN}/counts")
@@ -370,7 +381,7 @@ def prepare(options):
     with ThreadPoolExecutor(2) as pool:
         if options.driver != "none" and options.module is None:
             module = pool.submit(build.module, options.driver, release)
-        if options.devices and options.emulator is None:
+        if options.emulated() and options.emulator is None:
             options.emulator = pool.submit(build.emulator).result()
         if options.driver != "none" and options.module is None:
             options.module = module.result()
@@ -397,7 +408,7 @@ def execute_once(run):
     terminal = termios.tcgetattr(sys.stdin) if options.command is None else None
     start = time.monotonic()
     try:
-        if options.devices:
+        if options.emulated():
             run.serve_devices()
         for guest in range(options.guests):
             run.serve_shares(guest)

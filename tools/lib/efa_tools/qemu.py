@@ -10,6 +10,9 @@ from pathlib import Path
 from . import build, cache, steps, toolroot
 
 RUN = "/run/efa-rs/run"
+# With more devices, eight share a slot: the root bus has 32, of which the guest needs some for itself.
+OWN_SLOTS = 16
+FIRST_SHARED_SLOT = 0x10
 
 
 def machine(kernel, accelerator, memory, cpus, append, features=""):
@@ -45,6 +48,21 @@ def efa(socket, synchronous=False):
     return device
 
 
+def endpoints(devices):
+    """The options for devices on the root bus, where their addresses are in their order."""
+    options = []
+    for number, description in enumerate(devices):
+        options += device({**description, **places(number, len(devices))})
+    return options
+
+
+def places(number, count):
+    """Where the device NUMBER of COUNT goes: to the next slot that is free, or, if there are too many, to the next function."""
+    if count <= OWN_SLOTS:
+        return {}
+    return {"addr": f"{FIRST_SHARED_SLOT + number // 8:x}.{number % 8}", "multifunction": True}
+
+
 def hotplug(devices, monitor):
     """The options for devices in slots of their own, which Linux's pciehp manages, and for QEMU's monitor as a port of the guest.
 
@@ -55,8 +73,9 @@ def hotplug(devices, monitor):
     port = {"driver": "pcie-root-port", "chassis": 1, "power_controller_present": False}
     options = ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
     # The firmware numbers buses from the last port on: thus the devices' addresses are in their order.
-    for number in reversed(range(len(devices))):
-        options += device({**port, "id": f"port{number}", "port": number, "slot": number + 1})
+    for position, number in enumerate(reversed(range(len(devices)))):
+        place = places(position, len(devices))
+        options += device({**port, "id": f"port{number}", "port": number, "slot": number + 1, **place})
     for number, description in enumerate(devices):
         options += device({**description, "id": f"efa{number}", "bus": f"port{number}"})
     return [
