@@ -34,6 +34,7 @@ help:
 	@echo 'make check-sample  that provider in a guest                      FLAVOUR='
 	@echo 'make check-life  devices that die, come back and are taken away under load    DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
 	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR='
+	@echo 'make rdma-core-diff  the same with both drivers, and what ends differently    FLAVOUR='
 	@echo 'make interop     data between guests: contents, perftest, libfabric, Open MPI    DRIVER= FLAVOUR='
 	@echo 'make soak        a million messages between four guests          DRIVER= FLAVOUR='
 	@echo 'make check-debug the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
@@ -83,6 +84,10 @@ fuzz:
 .PHONY: kselftest stress rdma-core interop soak
 kselftest stress rdma-core interop soak:
 	@tools/check $@ $(combination)
+
+.PHONY: rdma-core-diff
+rdma-core-diff:
+	@tools/check $@ --flavour $(FLAVOUR)
 
 .PHONY: check-sample
 check-sample:

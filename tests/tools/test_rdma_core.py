@@ -129,14 +129,27 @@ class List(unittest.TestCase):
 
 
 class Drivers(unittest.TestCase):
-    def test_alike(self):
-        self.assertEqual(suite.unlike({"a": 1}, {"a": 1}), [])
+    def unlike(self, rust, c):
+        results = {"rust": rust, "c": c}
+        return suite.unlike({driver: {name: end._asdict() for name, end in ends.items()} for driver, ends in results.items()})
 
-    def test_unlike(self):
-        self.assertEqual(suite.unlike({"a": 1, "b": 2}, {"a": 3}), ["a: 1, 3", "b: 2, did not run"])
+    def test_alike(self):
+        self.assertEqual(self.unlike({"a": Result("pass")}, {"a": Result("pass")}), [])
+
+    def test_one_that_only_passes_with_the_other(self):
+        found = self.unlike({"a": Result("skip", "why", "skip")}, {"a": Result("pass", more="pass")})
+        self.assertEqual(found, ["a: rust: skip why, c: pass"])
+
+    def test_one_that_did_not_run(self):
+        found = self.unlike({"a": Result("fail", "1 != 2", "a\ntraceback")}, {})
+        self.assertEqual(found, ["a: rust: fail 1 != 2, c: did not run"])
+
+    def test_draws_that_end_in_another_order(self):
+        found = self.unlike({"a": Result("draw", "why", "pass skip")}, {"a": Result("draw", "why", "skip pass")})
+        self.assertEqual(found, ["a: rust: draw why (pass skip), c: draw why (skip pass)"])
 
     def test_no_results(self):
-        self.assertEqual(suite.unlike({}, {}), ["no test ran"])
+        self.assertEqual(self.unlike({}, {}), ["no test ran"])
 
 
 if __name__ == "__main__":

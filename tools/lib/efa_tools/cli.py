@@ -144,6 +144,8 @@ def check_command():
         add_combination(command, ("rust", "c"))
         if name == "interop":
             command.add_argument("--short", action="store_true", help="only what is part of check")
+    command = suites.add_parser("rdma-core-diff", help="rdma-core's own tests with both drivers, with which they have to end alike")
+    command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("life", help="devices that die, come back and are taken away, with programs that use them")
     add_combination(command, ("rust", "c"))
     command.add_argument("--rounds", type=positive, metavar="N", help="of each test (default: few)")
@@ -201,6 +203,8 @@ def check_command():
             jobs = [check.interop(arguments.driver, arguments.flavour, arguments.short)]
         case "rdma-core":
             jobs = [check.rdma_core((arguments.driver,), arguments.flavour)]
+        case "rdma-core-diff":
+            jobs = [check.rdma_core(("rust", "c"), arguments.flavour)]
     steps.note(f"the cache is {cache.folder()}")
     return check.run(jobs, alone)
 
