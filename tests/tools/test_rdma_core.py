@@ -10,7 +10,7 @@ import unittest
 from unittest import mock
 
 from support import CLONE
-from efa_tools import suite
+from efa_tools import suite, userland
 
 spec = importlib.util.spec_from_file_location("rdma_core_run", CLONE / "tests" / "rdma-core" / "run.py")
 rdma_core = importlib.util.module_from_spec(spec)
@@ -122,10 +122,11 @@ class List(unittest.TestCase):
             with self.assertRaises(rdma_core.BadList, msg=line):
                 rdma_core.read_list(line)
 
-    def test_the_list_of_the_project(self):
-        listed = rdma_core.read_list(rdma_core.EXPECTED.read_text())
-        efa = {name: result.outcome for name, result in listed.items() if name.startswith("test_efa")}
-        self.assertEqual((len(efa), "skip" in efa.values()), (20, False))
+    def test_the_lists_of_the_project(self):
+        for chosen, count in ((userland.STABLE, 20), (userland.NEXT, 21)):
+            listed = rdma_core.read_list((rdma_core.FOLDER / suite.RDMA_CORE_LISTS[chosen]).read_text())
+            efa = {name: result.outcome for name, result in listed.items() if name.startswith("test_efa")}
+            self.assertEqual((len(efa), set(efa.values())), (count, {"pass"}))
 
 
 class Drivers(unittest.TestCase):

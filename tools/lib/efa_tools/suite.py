@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import build, cache, console, guest, ktap, laws, steps, toolroot
+from . import build, cache, console, guest, ktap, laws, steps, toolroot, userland
 from .failure import Failure
 from .tally import Tally
 
@@ -181,20 +181,24 @@ def sample(flavour):
 
 # The device that can do most.
 RDMA_CORE_DEVICES = ["profile=efa3"]
+# How each test ends with the rdma-core of a userland.
+RDMA_CORE_LISTS = {userland.STABLE: "expected", userland.NEXT: "expected.next"}
 
 
-def rdma_core(drivers, flavour):
+def rdma_core(drivers, flavour, chosen=userland.STABLE):
     """rdma-core's own tests with each of the drivers, with which they have to end alike."""
+    where = f"{flavour}{' next' * (chosen == userland.NEXT)}"
     total, results = Tally(), {}
     for driver in drivers:
-        name = f"rdma-core {driver} {flavour}"
-        command = "/efa-rs/tests/rdma-core/run.py /run/efa-rs/out/results.json"
-        tally, run = in_guest(name, command, driver, flavour, RDMA_CORE_DEVICES, timeout=900)
+        name = f"rdma-core {driver} {where}"
+        command = f"/efa-rs/tests/rdma-core/run.py /run/efa-rs/out/results.json {RDMA_CORE_LISTS[chosen]}"
+        steps.note(f"{name}: {', '.join(toolroot.versions_in(userland.root(chosen), 'rdma-core'))}")
+        tally, run = in_guest(name, command, driver, flavour, RDMA_CORE_DEVICES, userland=chosen, timeout=900)
         total += tally
         file = run.shared / "out" / "results.json"
         results[driver] = json.loads(file.read_text()) if file.exists() else {}
     if len(drivers) > 1:
-        total += check(f"rdma-core's tests end alike with {' and '.join(drivers)} on {flavour}", unlike(results))
+        total += check(f"rdma-core's tests end alike with {' and '.join(drivers)} on {where}", unlike(results))
     return total
 
 
