@@ -6,6 +6,7 @@
 FLAVOUR ?= cloud-amd64
 DRIVER ?= rust
 DEVICES ?= profile=efa2
+USERLAND ?= stable
 
 combination = --driver $(DRIVER) --flavour $(FLAVOUR)
 devices = $(if $(INSTANCE),--instance $(INSTANCE),$(DEVICES:%=--device %))
@@ -16,7 +17,7 @@ help:
 	@echo 'make check       runs the tests and checks; the last line says how many passed'
 	@echo 'make check-all   the same, check-debug, and more with the C driver, which is what CI runs'
 	@echo
-	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES= or INSTANCE='
+	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES= or INSTANCE= USERLAND='
 	@echo 'make module      builds efa.ko, and says where it is             DRIVER= FLAVOUR= or KVER='
 	@echo 'make sample      builds null_rdma.ko, a provider without hardware, and says where it is'
 	@echo 'make emulator    builds efa-emu, and says where it is'
@@ -33,7 +34,8 @@ help:
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
 	@echo 'make check-sample  that provider in a guest                      FLAVOUR='
 	@echo 'make check-life  devices that die, come back and are taken away under load    DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
-	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR='
+	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR= USERLAND='
+	@echo 'make rdma-core-diff  the same with both drivers, and what ends differently    FLAVOUR= USERLAND='
 	@echo 'make interop     data between guests: contents, perftest, libfabric, Open MPI    DRIVER= FLAVOUR='
 	@echo 'make soak        a million messages between four guests          DRIVER= FLAVOUR='
 	@echo 'make check-debug the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
@@ -48,6 +50,7 @@ help:
 	@echo 'ROUNDS   how many rounds each test has (default: few); TESTS, which ones: parts of their names, separated by semicolons'
 	@echo 'DEVICES  a list of emulated devices (default: profile=efa2)'
 	@echo 'INSTANCE the EC2 instance whose devices to emulate instead, such as p4d.24xlarge'
+	@echo 'USERLAND stable (default, Debian 13 with rdma-core 56) or next (Debian testing with rdma-core 65 or newer)'
 
 .PHONY: demo
 demo:
@@ -59,7 +62,7 @@ check check-all:
 
 .PHONY: vm
 vm:
-	@tools/vm $(combination) $(devices)
+	@tools/vm $(combination) --userland=$(USERLAND) $(devices)
 
 .PHONY: module
 module:
@@ -81,9 +84,17 @@ lint test-host test-asan test-tools:
 fuzz:
 	@tools/check fuzz $(SECONDS:%=--seconds %)
 
-.PHONY: kselftest stress rdma-core interop soak
-kselftest stress rdma-core interop soak:
+.PHONY: kselftest stress interop soak
+kselftest stress interop soak:
 	@tools/check $@ $(combination)
+
+.PHONY: rdma-core
+rdma-core:
+	@tools/check $@ $(combination) --userland=$(USERLAND)
+
+.PHONY: rdma-core-diff
+rdma-core-diff:
+	@tools/check $@ --flavour $(FLAVOUR) --userland=$(USERLAND)
 
 .PHONY: check-sample
 check-sample:

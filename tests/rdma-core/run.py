@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Runs the tests of rdma-core's authors on the first RDMA device, as they are in Debian's package.
 
-Each has to end as the file `expected` says. Prints KTAP; what came out also goes to a file, to be compared with that of
+Each has to end as the list says: `expected`, or another of this folder. Prints KTAP; what came out also goes to a file, to be compared with that of
 another driver.
 """
 
@@ -23,7 +23,7 @@ import unittest
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-EXPECTED = FOLDER / "expected"
+EXPECTED = "expected"
 PACKAGED = Path("/usr/share/doc/rdma-core/tests")
 # Another vendor's own interface: on any other device all of these skip.
 LEFT_OUT = "test_mlx5*"
@@ -193,10 +193,10 @@ def run_all(listed, device):
     return results, good
 
 
-def child(file):
+def child(file, expected):
     """Runs the tests; returns the exit status."""
     try:
-        listed = read_list(EXPECTED.read_text())
+        listed = read_list((FOLDER / expected).read_text())
         (device, *_) = sorted(os.listdir("/sys/class/infiniband"))
         results, good = run_all(listed, device)
     except (BadList, OSError, ValueError, ImportError) as error:
@@ -218,10 +218,10 @@ def left_behind():
     return left + ["protocol errors"] * bool(state["protocol_errors"])
 
 
-def main(file):
+def main(file, expected):
     """Runs the tests and looks at what they have left behind; returns the exit status."""
     # In a process of its own: what its tests leave open ends with it. The order in sets of texts is a draw, too.
-    command = [sys.executable, __file__, "--child", file]
+    command = [sys.executable, __file__, "--child", file, expected]
     with open(f"{file}.stderr", "w") as errors:
         status = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, stderr=errors).returncode
     if not file.exists():
@@ -235,6 +235,7 @@ def main(file):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        sys.exit("usage: run.py FILE: runs rdma-core's tests; the results also go to FILE")
-    sys.exit(child(Path(sys.argv[2])) if sys.argv[1] == "--child" else main(Path(sys.argv[1])))
+    run_them, arguments = (child, sys.argv[2:]) if sys.argv[1:2] == ["--child"] else (main, sys.argv[1:])
+    if len(arguments) not in (1, 2):
+        sys.exit(f"usage: run.py FILE [LIST]: runs rdma-core's tests; the results also go to FILE (default LIST: {EXPECTED})")
+    sys.exit(run_them(Path(arguments[0]), *arguments[1:] or [EXPECTED]))

@@ -10,7 +10,7 @@ import unittest
 from unittest import mock
 
 from support import CLONE
-from efa_tools import suite
+from efa_tools import suite, userland
 
 spec = importlib.util.spec_from_file_location("rdma_core_run", CLONE / "tests" / "rdma-core" / "run.py")
 rdma_core = importlib.util.module_from_spec(spec)
@@ -122,21 +122,35 @@ class List(unittest.TestCase):
             with self.assertRaises(rdma_core.BadList, msg=line):
                 rdma_core.read_list(line)
 
-    def test_the_list_of_the_project(self):
-        listed = rdma_core.read_list(rdma_core.EXPECTED.read_text())
-        efa = {name: result.outcome for name, result in listed.items() if name.startswith("test_efa")}
-        self.assertEqual((len(efa), "skip" in efa.values()), (20, False))
+    def test_the_lists_of_the_project(self):
+        for chosen, count in ((userland.STABLE, 20), (userland.NEXT, 21)):
+            listed = rdma_core.read_list((rdma_core.FOLDER / suite.RDMA_CORE_LISTS[chosen]).read_text())
+            efa = {name: result.outcome for name, result in listed.items() if name.startswith("test_efa")}
+            self.assertEqual((len(efa), set(efa.values())), (count, {"pass"}))
 
 
 class Drivers(unittest.TestCase):
-    def test_alike(self):
-        self.assertEqual(suite.unlike({"a": 1}, {"a": 1}), [])
+    def unlike(self, rust, c):
+        results = {"rust": rust, "c": c}
+        return suite.unlike({driver: {name: end._asdict() for name, end in ends.items()} for driver, ends in results.items()})
 
-    def test_unlike(self):
-        self.assertEqual(suite.unlike({"a": 1, "b": 2}, {"a": 3}), ["a: 1, 3", "b: 2, did not run"])
+    def test_alike(self):
+        self.assertEqual(self.unlike({"a": Result("pass")}, {"a": Result("pass")}), [])
+
+    def test_one_that_only_passes_with_the_other(self):
+        found = self.unlike({"a": Result("skip", "why", "skip")}, {"a": Result("pass", more="pass")})
+        self.assertEqual(found, ["a: rust: skip why, c: pass"])
+
+    def test_one_that_did_not_run(self):
+        found = self.unlike({"a": Result("fail", "1 != 2", "a\ntraceback")}, {})
+        self.assertEqual(found, ["a: rust: fail 1 != 2, c: did not run"])
+
+    def test_draws_that_end_in_another_order(self):
+        found = self.unlike({"a": Result("draw", "why", "pass skip")}, {"a": Result("draw", "why", "skip pass")})
+        self.assertEqual(found, ["a: rust: draw why (pass skip), c: draw why (skip pass)"])
 
     def test_no_results(self):
-        self.assertEqual(suite.unlike({}, {}), ["no test ran"])
+        self.assertEqual(self.unlike({}, {}), ["no test ran"])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from . import abi, build, life, steps, suite, toolroot
+from . import abi, build, life, steps, suite, toolroot, userland
 from .failure import Failure
 from .tally import Tally
 
@@ -36,8 +36,8 @@ def bounce(driver, flavour):
     return f"kselftest {driver} {flavour} swiotlb=force", lambda: suite.bounce(driver, flavour)
 
 
-def rdma_core(drivers, flavour):
-    return f"rdma-core {' '.join(drivers)} {flavour}", lambda: suite.rdma_core(drivers, flavour)
+def rdma_core(drivers, flavour, chosen=userland.STABLE):
+    return f"rdma-core {' '.join(drivers)} {flavour}", lambda: suite.rdma_core(drivers, flavour, chosen)
 
 
 def interop(driver, flavour, short):

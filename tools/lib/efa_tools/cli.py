@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import abi, bench, build, cache, check, data_bench, guest, install, life, namespace, package, steps, suite, toolroot
+from . import abi, bench, build, cache, check, data_bench, guest, install, life, namespace, package, steps, suite, toolroot, userland
 from .failure import Failure
 
 
@@ -40,14 +40,21 @@ def add_combination(parser, drivers):
     parser.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
 
 
+def add_userland(parser):
+    names = " or ".join(userland.ALL)
+    text = f"whose rdma-core the guests have: {names} (default: {userland.STABLE}, the toolroot's)"
+    parser.add_argument("--userland", default=userland.STABLE, metavar="NAME", help=text)
+
+
 @guarded
 def vm():
     parser = argparse.ArgumentParser(
         prog="vm",
-        description="Boots guests that have the toolroot as their root file system, this clone at /efa-rs and a scratch"
-        " folder at /run/efa-rs/out, and runs a command in each, or a shell. The exit status is the command's.",
+        description="Boots guests that have the toolroot, or the next userland, as their root file system, this clone at /efa-rs"
+        " and a scratch folder at /run/efa-rs/out, and runs a command in each, or a shell. The exit status is the command's.",
     )
     add_combination(parser, ("rust", "c", "none"))
+    add_userland(parser)
     parser.add_argument("--guests", type=positive, default=1, metavar="N", help="how many guests (default: 1)")
     parser.add_argument("--leader", action="store_true", help="the end of the command in guest 0 is the end of all guests")
     devices = parser.add_mutually_exclusive_group()
@@ -75,6 +82,7 @@ def vm():
     parser.add_argument("--module", type=Path, metavar="FILE", help="use this efa.ko and do not build one")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="passed to sh -c (default: a shell)")
     arguments = parser.parse_args()
+    userland.require(arguments.userland)
     command = " ".join(arguments.command) or None
     timeout = arguments.timeout or (600 if command else float("inf"))
     options = guest.Options(**{**vars(arguments), "command": command, "timeout": timeout})
@@ -148,6 +156,11 @@ def check_command():
         add_combination(command, ("rust", "c"))
         if name == "interop":
             command.add_argument("--short", action="store_true", help="only what is part of check")
+        if name == "rdma-core":
+            add_userland(command)
+    command = suites.add_parser("rdma-core-diff", help="rdma-core's own tests with both drivers, with which they have to end alike")
+    command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    add_userland(command)
     command = suites.add_parser("life", help="devices that die, come back and are taken away, with programs that use them")
     add_combination(command, ("rust", "c"))
     command.add_argument("--rounds", type=positive, metavar="N", help="of each test (default: few)")
@@ -163,6 +176,7 @@ def check_command():
     debug = suites.add_parser("check-debug", help="the kernel selftests and more on a kernel that finds bugs")
     debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
     arguments = parser.parse_args()
+    userland.require(getattr(arguments, "userland", userland.STABLE))
     alone = ()
     match arguments.suite:
         case "abi-diff":
@@ -204,7 +218,9 @@ def check_command():
         case "interop":
             jobs = [check.interop(arguments.driver, arguments.flavour, arguments.short)]
         case "rdma-core":
-            jobs = [check.rdma_core((arguments.driver,), arguments.flavour)]
+            jobs = [check.rdma_core((arguments.driver,), arguments.flavour, arguments.userland)]
+        case "rdma-core-diff":
+            jobs = [check.rdma_core(("rust", "c"), arguments.flavour, arguments.userland)]
     steps.note(f"the cache is {cache.folder()}")
     return check.run(jobs, alone)
 

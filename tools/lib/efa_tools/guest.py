@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import build, cache, console, qemu, steps, toolroot
+from . import build, cache, console, qemu, steps, toolroot, userland
 from .failure import Failure
 
 RUN = qemu.RUN
@@ -51,6 +51,7 @@ class Options:
     devices: list[str] = field(default_factory=list)
     # The devices of each guest are instead those of this instance of EC2, see efa-emu --instance.
     instance: str | None = None
+    userland: str = userland.STABLE
     guests: int = 1
     # The end of guest 0's command is the end of all: the others serve it, see tests/interop/guests.py.
     leader: bool = False
@@ -128,12 +129,12 @@ class Run:
             time.sleep(0.02)
 
     def serve_shares(self, guest):
-        """The toolroot, the clone, the run's results and --share, each by a virtiofsd of its own for this guest."""
-        shares = {"root": ("/", "always"), "efa-rs": ("/efa-rs", "auto"), "run": (f"{RUN}/shared", "auto")}
-        binds = []
+        """The userland, the clone, the run's results and --share, each by a virtiofsd of its own for this guest."""
+        root, binds = userland.share(self.options.userland)
+        shares = {"root": (root, "always"), "efa-rs": ("/efa-rs", "auto"), "run": (f"{RUN}/shared", "auto")}
         if self.options.share:
             shares["share"] = (SHARE, "auto")
-            binds = [(self.options.share.resolve(), SHARE, "ro")]
+            binds = [*binds, (self.options.share.resolve(), SHARE, "ro")]
         for tag, (directory, policy) in shares.items():
             self.serve_share(guest, tag, directory, policy, readonly=tag != "run", binds=binds)
         for tag in shares:
@@ -378,6 +379,7 @@ def prepare(options):
     if options.command is None and options.guests > 1:
         raise Failure("A shell can be had in one guest only: leave --guests out, or give a command.")
     release = toolroot.kernel(options.flavour)
+    userland.root(options.userland)
     with ThreadPoolExecutor(2) as pool:
         if options.driver != "none" and options.module is None:
             module = pool.submit(build.module, options.driver, release)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import build, cache, console, guest, ktap, laws, steps, toolroot
+from . import build, cache, console, guest, ktap, laws, steps, toolroot, userland
 from .failure import Failure
 from .tally import Tally
 
@@ -181,20 +181,24 @@ def sample(flavour):
 
 # The device that can do most.
 RDMA_CORE_DEVICES = ["profile=efa3"]
+# How each test ends with the rdma-core of a userland.
+RDMA_CORE_LISTS = {userland.STABLE: "expected", userland.NEXT: "expected.next"}
 
 
-def rdma_core(drivers, flavour):
+def rdma_core(drivers, flavour, chosen=userland.STABLE):
     """rdma-core's own tests with each of the drivers, with which they have to end alike."""
-    total, results = Tally(), []
+    where = f"{flavour}{' next' * (chosen == userland.NEXT)}"
+    total, results = Tally(), {}
     for driver in drivers:
-        name = f"rdma-core {driver} {flavour}"
-        command = "/efa-rs/tests/rdma-core/run.py /run/efa-rs/out/results.json"
-        tally, run = in_guest(name, command, driver, flavour, RDMA_CORE_DEVICES, timeout=900)
+        name = f"rdma-core {driver} {where}"
+        command = f"/efa-rs/tests/rdma-core/run.py /run/efa-rs/out/results.json {RDMA_CORE_LISTS[chosen]}"
+        steps.note(f"{name}: {', '.join(toolroot.versions_in(userland.root(chosen), 'rdma-core'))}")
+        tally, run = in_guest(name, command, driver, flavour, RDMA_CORE_DEVICES, userland=chosen, timeout=900)
         total += tally
         file = run.shared / "out" / "results.json"
-        results.append(json.loads(file.read_text()) if file.exists() else {})
+        results[driver] = json.loads(file.read_text()) if file.exists() else {}
     if len(drivers) > 1:
-        total += check(f"rdma-core's tests end alike with {' and '.join(drivers)} on {flavour}", unlike(*results))
+        total += check(f"rdma-core's tests end alike with {' and '.join(drivers)} on {where}", unlike(results))
     return total
 
 
@@ -226,13 +230,23 @@ def soak(driver, flavour):
     return between_guests(f"soak {driver} {flavour}", 4, ["soak"], driver, flavour, 7200, "EFA_MESSAGES=1000000")
 
 
-def unlike(one, other):
-    """The tests that did not end alike, or not for the same reason."""
+def unlike(results):
+    """Of the results of each driver: the tests that did not end alike, or not for the same reason."""
+    one, *others = results.values()
     return [
-        f"{name}: {one.get(name, 'did not run')}, {other.get(name, 'did not run')}"
-        for name in sorted(one.keys() | other.keys())
-        if one.get(name) != other.get(name)
+        f"{name}: {', '.join(f'{driver}: {ending(its.get(name))}' for driver, its in results.items())}"
+        for name in sorted(set().union(*results.values()))
+        if any(other.get(name) != one.get(name) for other in others)
     ] or ["no test ran"] * (not one)
+
+
+def ending(result):
+    """How a test ended, in a line."""
+    if result is None:
+        return "did not run"
+    # Of a test that was run several times, each end; of one that failed, all of it is in the output.
+    draws = f" ({result['more']})" if " " in result["more"] and "\n" not in result["more"] else ""
+    return f"{result['outcome']} {result['reason']}".strip() + draws
 
 
 TRACED = re.compile(r"^ *[\d.]+ (?P<device>\d+) (?P<event>.*)$", re.MULTILINE)

@@ -112,7 +112,12 @@ def all_flavours():
 
 def versions(*packages):
     """The versions of packages that are installed in the toolroot."""
-    fields = re.findall(r"^(Package|Version): (.*)$", (root() / "var/lib/dpkg/status").read_text(), re.MULTILINE)
+    return versions_in(root(), *packages)
+
+
+def versions_in(folder, *packages):
+    """The versions of packages that are installed in a Debian root."""
+    fields = re.findall(r"^(Package|Version): (.*)$", (folder / "var/lib/dpkg/status").read_text(), re.MULTILINE)
     names, numbers = ([value for field, value in fields if field == name] for name in ("Package", "Version"))
     return [f"{name} {number}" for name, number in zip(names, numbers, strict=True) if name in packages]
 
