@@ -12,6 +12,7 @@ pub mod ah;
 pub mod control;
 pub mod cq;
 pub mod eq;
+pub mod event_counter;
 pub mod mr;
 pub mod pd;
 pub mod qp;
@@ -97,6 +98,16 @@ codes! {
         DestroyEq = 19 => "DESTROY_EQ",
         /// [`mr::AllocMr`].
         AllocMr = 20 => "ALLOC_MR",
+        /// [`event_counter::CreateEventCounter`].
+        CreateEventCounter = 25 => "CREATE_EVENT_COUNTER",
+        /// [`event_counter::DestroyEventCounter`].
+        DestroyEventCounter = 26 => "DESTROY_EVENT_COUNTER",
+        /// [`event_counter::AttachEventCounter`].
+        AttachEventCounter = 27 => "ATTACH_EVENT_COUNTER",
+        /// [`event_counter::ModifyEventCounter`].
+        ModifyEventCounter = 28 => "MODIFY_EVENT_COUNTER",
+        /// [`event_counter::DetachEventCounter`].
+        DetachEventCounter = 29 => "DETACH_EVENT_COUNTER",
     }
 }
 

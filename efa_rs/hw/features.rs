@@ -6,6 +6,7 @@ use super::{
     admin::{
         self,
         command,
+        event_counter::QpEvents,
         AqFlags,
         CtrlBuffInfo,
         NoData,
@@ -141,6 +142,8 @@ bits! {
         3:3 rdma_write => bool,
         /// RDMA write with immediate that consumes no receive work request.
         4:4 unsolicited_write_recv => bool,
+        /// Event counters.
+        5:5 event_counters => bool,
         /// Request ids of 64 bits in send queues.
         10:10 sq_64_bit_req_id => bool,
     }
@@ -256,10 +259,16 @@ layout! {
 
 layout! {
     /// More limits of queues.
-    pub struct QueueAttr2[2] {
+    pub struct QueueAttr2[24] {
         /// Bytes of inline data in a send work request, instead of
         /// [`QueueAttr1::inline_buf_size`].
         inline_buf_size_ex @ 0: u16,
+        /// What event counters can count of queue pairs.
+        supported_event_counter_qp_events @ 8: QpEvents,
+        /// Event counters.
+        max_event_counters @ 12: u32,
+        /// Largest value of an event counter; the next one after it is 0.
+        event_counter_max_val @ 16: u64,
     }
 }
 

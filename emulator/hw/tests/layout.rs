@@ -5,8 +5,8 @@
 use efa_hw::{
     admin::{
         AcqFlags, AcqHeader, AqEntry, AqFlags, AqHeader, AqHeaderV2, Command, CommandId,
-        CtrlBuffInfo, NoData, Opcode, Protocol, Response, Status, ah, control, cq, eq, mr, pd, qp,
-        uar,
+        CtrlBuffInfo, NoData, Opcode, Protocol, Response, Status, ah, control, cq, eq,
+        event_counter, mr, pd, qp, uar,
     },
     aenq, eq as eqe,
     features::{self, Feature, FeatureId},
@@ -229,6 +229,84 @@ fn commands() {
         }),
         sparse(&[(2, &[20, 0, 2, 1, 0, 0, 6, 5, 4, 3])])
     );
+}
+
+/// Some of the events that can be counted.
+const QP_EVENTS: event_counter::QpEvents = event_counter::QpEvents {
+    send_comp: true,
+    send_comp_err: false,
+    recv_comp: true,
+    recv_comp_err: false,
+    read_comp: true,
+    read_comp_err: false,
+    write_comp: true,
+    write_comp_err: false,
+    remote_read_comp: false,
+    remote_write_comp: true,
+};
+
+#[test]
+fn event_counters() {
+    assert_eq!(
+        entry(&event_counter::CreateEventCounter {
+            uar: 0x0102,
+            paddr: 0x1112_1314_1516_1718,
+        }),
+        sparse(&[
+            (2, &[25, 0, 2, 1]),
+            (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+        ])
+    );
+    assert_eq!(
+        event_counter::CreateEventCounterResponse {
+            cntr_handle: 0x0102_0304
+        }
+        .to_entry(),
+        sparse(&[(8, &[4, 3, 2, 1])])
+    );
+    assert_eq!(
+        entry(&event_counter::DestroyEventCounter {
+            cntr_handle: 0x0102_0304
+        }),
+        sparse(&[(2, &[26, 0, 4, 3, 2, 1])])
+    );
+    assert_eq!(
+        entry(&event_counter::ModifyEventCounter {
+            cntr_handle: 0x0102_0304,
+            operation: event_counter::ModifyOp::Add.into(),
+            value: 0x1112_1314_1516_1718,
+        }),
+        sparse(&[
+            (2, &[28, 0, 4, 3, 2, 1, 1]),
+            (16, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+        ])
+    );
+    let attach = event_counter::AttachEventCounter {
+        cntr_handle: 0x0102_0304,
+        attach_type: 5,
+        qp_handle: 0x1112_1314,
+        events: QP_EVENTS,
+    };
+    let detach = event_counter::DetachEventCounter {
+        cntr_handle: attach.cntr_handle,
+        attach_type: attach.attach_type,
+        qp_handle: attach.qp_handle,
+        events: attach.events,
+    };
+    for (opcode, bytes) in [(27, entry(&attach)), (29, entry(&detach))] {
+        assert_eq!(
+            bytes,
+            sparse(&[
+                (2, &[opcode, 0, 4, 3, 2, 1, 5]),
+                (12, &[0x14, 0x13, 0x12, 0x11, 0x55, 2]),
+            ])
+        );
+    }
+    assert_eq!(event_counter::QpEvents::DEFINED, 0x3ff);
+    for (index, &operation) in (0..).zip(event_counter::ModifyOp::ALL) {
+        assert_eq!(u8::from(operation), index);
+    }
+    assert_eq!(u8::from(event_counter::AttachType::QpEvents), 0);
 }
 
 #[test]
@@ -515,6 +593,7 @@ fn feature_attributes() {
             data_polling_128: true,
             rdma_write: false,
             unsolicited_write_recv: true,
+            event_counters: true,
             sq_64_bit_req_id: true,
         },
         max_rdma_size: 0x5152_5354,
@@ -537,7 +616,10 @@ fn feature_attributes() {
                     0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41
                 ]
             ),
-            (36, &[6, 5, 7, 8, 0b1_0101, 0b100, 0, 0, 0x54, 0x53, 0x52, 0x51]),
+            (
+                36,
+                &[6, 5, 7, 8, 0b11_0101, 0b100, 0, 0, 0x54, 0x53, 0x52, 0x51]
+            ),
             (
                 48,
                 &[0x68, 0x67, 0x66, 0x65, 0x64, 0x63, 0x62, 0x61, 0x72, 0x71]
@@ -575,11 +657,18 @@ fn feature_attributes() {
     );
     assert_eq!(
         features::QueueAttr2 {
-            inline_buf_size_ex: 0x0102
+            inline_buf_size_ex: 0x0102,
+            supported_event_counter_qp_events: QP_EVENTS,
+            max_event_counters: 0x1112_1314,
+            event_counter_max_val: 0x2122_2324_2526_2728,
         }
         .into_response()
         .to_entry(),
-        sparse(&[(8, &[2, 1])])
+        sparse(&[
+            (8, &[2, 1]),
+            (16, &[0x55, 2, 0, 0, 0x14, 0x13, 0x12, 0x11]),
+            (24, &[0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21]),
+        ])
     );
     assert_eq!(
         features::NetworkAttr {
@@ -854,12 +943,14 @@ fn registers() {
 
 #[test]
 fn codes() {
-    assert_eq!(Opcode::ALL.len(), 20);
+    assert_eq!(Opcode::ALL.len(), 25);
     assert_eq!(Opcode::try_from(0), Err(Undefined(0)));
     assert_eq!(Opcode::try_from(21), Err(Undefined(21)));
+    assert_eq!(Opcode::try_from(24), Err(Undefined(24)));
+    assert_eq!(Opcode::try_from(30), Err(Undefined(30)));
     assert_eq!(Status::try_from(8), Err(Undefined(8)));
     assert_eq!(FeatureId::try_from(8), Err(Undefined(8)));
-    for (number, &opcode) in (1..).zip(Opcode::ALL) {
+    for (number, &opcode) in (1..=20).chain(25..=29).zip(Opcode::ALL) {
         assert_eq!(Opcode::try_from(number), Ok(opcode));
         assert_eq!(u8::from(opcode), number);
     }

@@ -3,7 +3,7 @@
 //! Whatever the other side writes decodes, and reserved bits and bytes do not survive a round trip.
 
 use efa_hw::{
-    admin::{self, AqEntry, Command, Protocol, ah, cq, eq, mr, pd, qp, uar},
+    admin::{self, AqEntry, Command, Protocol, ah, cq, eq, event_counter, mr, pd, qp, uar},
     aenq, features, host_info, regs, stats,
 };
 use proptest::prelude::*;
@@ -62,11 +62,18 @@ layouts! {
     create_eq: eq::CreateEq, reserved [13..60];
     alloc_pd: pd::AllocPd, reserved [0..60];
     dealloc_uar: uar::DeallocUar, reserved [2..60];
+    create_event_counter: event_counter::CreateEventCounter, reserved [2..4, 12..60];
+    create_event_counter_response: event_counter::CreateEventCounterResponse, reserved [0..8, 12..64];
+    destroy_event_counter: event_counter::DestroyEventCounter, reserved [4..60];
+    attach_event_counter: event_counter::AttachEventCounter, reserved [5..8, 14..60];
+    modify_event_counter: event_counter::ModifyEventCounter, reserved [5..12, 20..60];
+    detach_event_counter: event_counter::DetachEventCounter, reserved [5..8, 14..60];
     get_feature: features::GetFeature, reserved [12..13, 14..60];
     set_feature: features::SetFeature, reserved [12..13, 14..16];
     get_stats: stats::GetStats, reserved [16..60];
     device_attr: features::DeviceAttr, reserved [34..36, 50..56];
     queue_attr_1: features::QueueAttr1, reserved [];
+    queue_attr_2: features::QueueAttr2, reserved [2..8, 10..12];
     aenq_entry: aenq::AenqEntry, reserved [5..8];
     eqe: efa_hw::eq::Eqe, reserved [2..8, 10..16];
     host_info: host_info::HostInfo, reserved [177..180];
@@ -133,6 +140,7 @@ proptest! {
         prop_assert_eq!(regs::DevSts::from_raw(word).into_raw(), word & 0x3f);
         prop_assert_eq!(regs::AqCaps::from_raw(word).into_raw(), word);
         prop_assert_eq!(regs::EventRingCaps::from_raw(word).into_raw(), word);
+        prop_assert_eq!(event_counter::QpEvents::from_raw(word).into_raw(), word & 0x3ff);
         prop_assert_eq!(regs::EqDb::from_raw(word).into_raw(), word & 0x8000_ffff);
         prop_assert_eq!(regs::Version::from_raw(word).into_raw(), word & 0xffff);
         prop_assert_eq!(regs::ControllerVersion::from_raw(word).into_raw(), word);

@@ -3,6 +3,7 @@
 //! What a device says of itself, and how it can be made to say something else.
 
 use efa_hw::{
+    admin::event_counter::QpEvents,
     aenq::AenqGroup,
     features::{
         AenqConfig, DeviceAttr, DeviceCaps, EqEvents, EventQueueAttr, FeatureId, HwHints,
@@ -150,6 +151,14 @@ attributes! {
     max_eq: u32,
     /// Most entries in an event queue.
     max_eq_depth: u32,
+    /// Whether it has event counters.
+    event_counters: bool,
+    /// Most event counters.
+    max_event_counters: u32,
+    /// Largest value of an event counter; the next one after it is 0.
+    event_counter_max_val: u64,
+    /// What event counters can count of queue pairs; each is its own bit.
+    event_counter_events: u32,
     /// Which groups of asynchronous events there are.
     aenq_groups: u32,
     /// Time between two keep-alive events in ms; 0 means never.
@@ -212,6 +221,7 @@ impl Attributes {
                 data_polling_128: self.data_polling_128,
                 rdma_write: self.rdma_write,
                 unsolicited_write_recv: self.unsolicited_write_recv,
+                event_counters: self.event_counters,
                 sq_64_bit_req_id: self.sq_64_bit_req_id,
             },
             max_rdma_size: self.max_rdma_size,
@@ -253,6 +263,9 @@ impl Attributes {
     pub(crate) fn queue_attr_2(&self) -> QueueAttr2 {
         QueueAttr2 {
             inline_buf_size_ex: self.inline_buf_size_ex,
+            supported_event_counter_qp_events: QpEvents::from_raw(self.event_counter_events),
+            max_event_counters: self.max_event_counters,
+            event_counter_max_val: self.event_counter_max_val,
         }
     }
 

@@ -90,7 +90,8 @@ impl Dead {
 }
 
 /// Bytes that a dead device writes at the end of every line of the memory that it knew: where no queue has a phase, so that
-/// a program or driver that still looks at them sees nothing new, and who has got the memory since sees them.
+/// a program or driver that still looks at them sees nothing new, and who has got the memory since sees them. Only event
+/// counters are nothing but their value, which becomes this.
 const STRAY: [u8; 8] = [0xef, 0xa0, 0xde, 0xad, 0xef, 0xa0, 0xde, 0xad];
 
 /// Bytes of such a line.
@@ -130,7 +131,10 @@ pub(crate) struct StrayWrites {
 
 impl Strays {
     fn new(places: impl Iterator<Item = Place>) -> Self {
-        let usable = |place: &Place| place.base % LINE == 0 && place.size >= LINE;
+        // The value of an event counter is less than a line.
+        let usable = |place: &Place| {
+            place.size == STRAY.len() as u64 || place.base % LINE == 0 && place.size >= LINE
+        };
         Self {
             places: places.filter(usable).take(MAX_PLACES).collect(),
             ..Self::default()
@@ -147,7 +151,8 @@ impl Strays {
         let writes = if self.due <= now { AT_A_TIME } else { 0 };
         for _ in 0..writes {
             let place = self.places.get(self.place)?;
-            let address = place.base + self.offset + LINE - STRAY.len() as u64;
+            let line = place.size.min(LINE);
+            let address = place.base + self.offset + line - STRAY.len() as u64;
             let written: Result<(), DmaError> = host.dma_write(address, &STRAY);
             match written {
                 Ok(()) => {
@@ -156,8 +161,8 @@ impl Strays {
                 }
                 Err(_) => counts.refused += 1,
             }
-            self.offset += LINE;
-            if self.offset + LINE > place.size.min(MAX_SIZE) {
+            self.offset += line;
+            if self.offset + line > place.size.min(MAX_SIZE) {
                 self.offset = 0;
                 self.place = (self.place + 1) % self.places.len();
             }

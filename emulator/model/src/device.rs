@@ -339,6 +339,15 @@ impl Device {
         landed
     }
 
+    /// Takes note that a peer has all that it wanted to read by a queue pair.
+    pub fn served_read(&mut self, host: &mut dyn Host, qp: QpId) {
+        if !self.is_alive() {
+            return;
+        }
+        self.firmware.served_read(host, qp);
+        self.complain(host);
+    }
+
     /// Counts what the transport did for the device.
     pub fn count(&mut self, event: TransportEvent) {
         let mtu = self.mtu();

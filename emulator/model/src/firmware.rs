@@ -89,7 +89,7 @@ impl Firmware {
         host: &mut dyn Host,
         entry: &AqEntry,
     ) -> Result<AcqEntry, Failure> {
-        use efa_hw::admin::{ah::*, cq::*, eq::*, mr::*, pd::*, qp::*, uar::*};
+        use efa_hw::admin::{ah::*, cq::*, eq::*, event_counter::*, mr::*, pd::*, qp::*, uar::*};
 
         if !entry.is_intact() {
             let command_id = entry.header().command_id.id;
@@ -121,6 +121,11 @@ impl Firmware {
             Opcode::CreateEq => self.run::<CreateEq>(host, entry),
             Opcode::DestroyEq => self.run::<DestroyEq>(host, entry),
             Opcode::AllocMr => self.run::<AllocMr>(host, entry),
+            Opcode::CreateEventCounter => self.run::<CreateEventCounter>(host, entry),
+            Opcode::DestroyEventCounter => self.run::<DestroyEventCounter>(host, entry),
+            Opcode::AttachEventCounter => self.run::<AttachEventCounter>(host, entry),
+            Opcode::ModifyEventCounter => self.run::<ModifyEventCounter>(host, entry),
+            Opcode::DetachEventCounter => self.run::<DetachEventCounter>(host, entry),
         };
         if self.resources.take_missed() {
             self.complaints.push(ProtocolError::EndedObject { opcode });

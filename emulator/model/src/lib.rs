@@ -52,7 +52,7 @@ pub use protocol_error::ProtocolError;
 pub use queue::{Queue, QueueError};
 pub use requester::{Payload, Request};
 pub use resources::{mr::Segment, qp::QpId};
-pub use responder::{Arrival, Content, Landing, Refusal};
+pub use responder::{Arrival, Content, Landing, Refusal, WriteEnd};
 pub use state::{AdminState, HostInfoState, ResourceCounts, State};
 pub use statistics::{Counters, TransportEvent};
 pub use storm::StormError;

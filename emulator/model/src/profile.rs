@@ -3,6 +3,7 @@
 //! Generations of devices.
 
 use efa_hw::{
+    admin::event_counter::QpEvents,
     features::FeatureId,
     pci,
     regs::{ControllerVersion, Version},
@@ -10,6 +11,12 @@ use efa_hw::{
 use serde::{Deserialize, Serialize};
 
 use crate::attributes::{ALL_AENQ_GROUPS, Attributes};
+
+/// Event counters of a device that has them.
+const EVENT_COUNTERS: u32 = 512;
+
+/// Their largest value.
+const EVENT_COUNTER_MAX: u64 = (1 << 48) - 1;
 
 /// A generation of devices: a PCI device id and what such a device can do.
 ///
@@ -27,7 +34,8 @@ pub enum Profile {
     Efa2,
     /// Send work requests of 128 bytes, polling in units of 128 bytes, and a faster link.
     Efa3,
-    /// Entries of 128 bytes in the admin queue, with checksums on commands, and a faster link.
+    /// Entries of 128 bytes in the admin queue, with checksums on commands; event counters; request ids of
+    /// 64 bits; no second address handle for a peer; and a faster link.
     Efa4,
 }
 
@@ -41,6 +49,9 @@ impl Profile {
         let (rdma_read, rdma_write, wide_wqe) =
             (self >= Self::Efa1, self >= Self::Efa2, self >= Self::Efa3);
         let event_queues = self >= Self::Efa1;
+        let newest = self >= Self::Efa4;
+        // The driver has none yet.
+        let event_counters = false;
         let features = [
             (FeatureId::DeviceAttr, true),
             (FeatureId::AenqConfig, true),
@@ -90,13 +101,13 @@ impl Profile {
             data_polling_128: wide_wqe,
             rdma_write,
             unsolicited_write_recv: rdma_write,
-            sq_64_bit_req_id: false,
+            sq_64_bit_req_id: newest,
             max_rdma_size: if rdma_read { 1 << 30 } else { 0 },
             network_stats: self >= Self::Efa2,
             max_uar: 256,
             max_pd: 256,
             max_ah: 4096,
-            shared_ah: true,
+            shared_ah: !newest,
             max_mr: 65536,
             max_mr_pages: 1 << 20,
             max_total_pages: 1 << 22,
@@ -116,6 +127,10 @@ impl Profile {
             max_tx_batch: 64,
             max_eq: if event_queues { 32 } else { 0 },
             max_eq_depth: 1024,
+            event_counters,
+            max_event_counters: if event_counters { EVENT_COUNTERS } else { 0 },
+            event_counter_max_val: if event_counters { EVENT_COUNTER_MAX } else { 0 },
+            event_counter_events: if event_counters { QpEvents::DEFINED } else { 0 },
             aenq_groups: ALL_AENQ_GROUPS,
             keep_alive_ms: 1000,
             mmio_read_timeout_ms: 0,

@@ -11,6 +11,7 @@ use crate::{
     Host, ProtocolError,
     firmware::Firmware,
     resources::{
+        event_counter::QpEvent,
         mr::{Access, Keyed, Segment},
         qp::QpId,
         send_queue::{Data, Fetched, Outstanding},
@@ -173,6 +174,7 @@ impl Firmware {
         let ok = status == CompStatus::Ok;
         self.statistics
             .count_request(request.operation, request.length, ok);
+        self.count(host, number, QpEvent::of_request(request.operation, ok));
         let Some(qp) = self.resources.qps.get(number) else {
             return;
         };

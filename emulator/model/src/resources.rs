@@ -15,6 +15,7 @@
 pub(crate) mod ah;
 pub(crate) mod cq;
 mod eq;
+pub(crate) mod event_counter;
 pub(crate) mod mr;
 mod pd;
 pub(crate) mod qp;
@@ -35,6 +36,7 @@ pub(crate) struct Resources {
     pds: pd::Pds,
     uars: uar::Uars,
     eqs: eq::Eqs,
+    event_counters: event_counter::EventCounters,
     pub(crate) ahs: ah::Ahs,
     pub(crate) mrs: mr::Mrs,
     pub(crate) cqs: cq::Cqs,
@@ -47,6 +49,7 @@ impl Resources {
         self.pds.end();
         self.uars.end();
         self.eqs.end();
+        self.event_counters.end();
         self.ahs.end();
         self.mrs.end();
         self.cqs.end();
@@ -67,6 +70,7 @@ impl Resources {
             self.pds.take_missed(),
             self.uars.take_missed(),
             self.eqs.take_missed(),
+            self.event_counters.take_missed(),
             self.ahs.take_missed(),
             self.mrs.take_missed(),
             self.cqs.take_missed(),
@@ -124,6 +128,7 @@ impl Resources {
             mr_pages: self.mrs.known_pages(),
             cq: self.cqs.len(),
             qp: self.qps.len(),
+            event_counter: self.event_counters.len(),
         }
     }
 
@@ -181,7 +186,9 @@ impl Resources {
     /// All host memory that the device may write to for the driver's sake or that of its programs.
     pub(crate) fn written_places(&self) -> impl Iterator<Item = Place> {
         let queues = self.eqs.places().chain(self.cqs.places());
-        queues.chain(self.mrs.written_places())
+        queues
+            .chain(self.event_counters.places())
+            .chain(self.mrs.written_places())
     }
 
     /// Event queues that are armed.

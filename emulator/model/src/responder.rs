@@ -12,6 +12,7 @@ use crate::{
     firmware::Firmware,
     requester::empty,
     resources::{
+        event_counter::QpEvent,
         mr::{Access, Keyed, Segment},
         qp::{Qp, QpId},
         receive_queue::{NoReceive, Receive},
@@ -52,8 +53,8 @@ pub enum Content {
         memory: (u32, u64),
         /// Bytes of payload.
         length: u32,
-        /// If this is the last part to arrive of a write with immediate data: this data, and the length of the whole.
-        end: Option<(u32, u32)>,
+        /// If this is the last part to arrive.
+        end: Option<WriteEnd>,
     },
     /// An RDMA read.
     Read {
@@ -62,6 +63,15 @@ pub enum Content {
         /// Bytes to read.
         length: u32,
     },
+}
+
+/// An RDMA write of which all has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteEnd {
+    /// Bytes of all its parts.
+    pub length: u32,
+    /// Immediate data.
+    pub immediate: Option<u32>,
 }
 
 /// Why something from a peer is not taken.
@@ -125,7 +135,7 @@ impl Firmware {
                     qp.receive_queue.remove(&receive);
                     let cq = qp.recv_cq;
                     let completion = failed(number, receive.req_id, CompStatus::Flushed);
-                    self.complete(host, cq, completion);
+                    self.complete_receive(host, cq, completion);
                 }
                 Err(_) => {
                     qp.receive_queue.clear();
@@ -201,7 +211,8 @@ impl Firmware {
                 end,
             } => {
                 self.translate_for_peer(pd, memory, length, Access::RemoteWrite, segments)?;
-                if end.is_some() && !unsolicited {
+                let has_immediate = end.is_some_and(|end| end.immediate.is_some());
+                if has_immediate && !unsolicited {
                     landing.receive = Some(self.next_receive(host, arrival)?);
                 }
             }
@@ -235,6 +246,12 @@ impl Firmware {
         }
         let mtu = self.attributes.mtu;
         self.statistics.count_arrival(arrival, mtu);
+        if self.resources.qps.current(landing.qp).is_none() {
+            return Ok(());
+        }
+        if let Content::Write { end: Some(_), .. } = arrival.content {
+            self.count(host, number, QpEvent::RemoteWriteComp);
+        }
         let (operation, length, immediate, unsolicited) = match arrival.content {
             Content::Send { length, immediate } => {
                 let header = match arrival.transport {
@@ -244,7 +261,11 @@ impl Firmware {
                 (OpType::Send, length + header, immediate, false)
             }
             Content::Write {
-                end: Some((immediate, length)),
+                end:
+                    Some(WriteEnd {
+                        length,
+                        immediate: Some(immediate),
+                    }),
                 ..
             } => (
                 OpType::RdmaWrite,
@@ -288,8 +309,22 @@ impl Firmware {
             imm: immediate.unwrap_or(0),
             extension,
         };
-        self.complete(host, cq, completion);
+        self.complete_receive(host, cq, completion);
         Ok(())
+    }
+
+    /// Takes note that a peer has all that it wanted to read by a queue pair.
+    pub(crate) fn served_read(&mut self, host: &mut dyn Host, qp: QpId) {
+        if self.resources.qps.current(qp).is_some() {
+            self.count(host, qp.number, QpEvent::RemoteReadComp);
+        }
+    }
+
+    /// Counts and posts the completion of something that was received, or of a receive work request.
+    fn complete_receive(&mut self, host: &mut dyn Host, cq: (u16, u16), completion: Cdesc) {
+        let ok = completion.status == u8::from(CompStatus::Ok);
+        self.count(host, completion.qp_num, QpEvent::of_receive(ok));
+        self.complete(host, cq, completion);
     }
 
     /// Checks that a queue pair may get something from a peer.
@@ -370,7 +405,7 @@ impl Firmware {
                 let cq = qp.recv_cq;
                 let completion = failed(arrival.qp, req_id, CompStatus::LocalQpInternalError);
                 qp.receive_queue.clear();
-                self.complete(host, cq, completion);
+                self.complete_receive(host, cq, completion);
             }
             NoReceive::Dma(error) => self.complaints.push(error.into()),
         }
@@ -389,7 +424,7 @@ impl Firmware {
         if let Some(qp) = self.resources.qps.get_mut(number) {
             qp.receive_queue.remove(receive);
             let cq = qp.recv_cq;
-            self.complete(host, cq, failed(number, receive.req_id, status));
+            self.complete_receive(host, cq, failed(number, receive.req_id, status));
         }
     }
 }

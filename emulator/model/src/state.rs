@@ -78,6 +78,8 @@ pub struct ResourceCounts {
     pub cq: usize,
     /// Queue pairs.
     pub qp: usize,
+    /// Event counters.
+    pub event_counter: usize,
 }
 
 /// The admin queue.

@@ -11,6 +11,7 @@ use efa_hw::{
         Command,
         cq::{CqCaps2, CreateCq},
         eq::{CreateEq, CreateEqCaps},
+        event_counter::CreateEventCounter,
         mr::{PageList, RegMr, RegMrFlags, RegMrPermissions},
         pd::AllocPd,
         uar::AllocUar,
@@ -41,6 +42,8 @@ fn driver() -> Driver {
     let groups = AenqGroup::FatalError.mask() | AenqGroup::KeepAlive.mask();
     driver.enable_events(groups).unwrap();
     driver.world.take_interrupts();
+    let overrides = r#"{"event_counters":true,"max_event_counters":1}"#;
+    driver.device.set(serde_json::from_str(overrides).unwrap());
     driver
 }
 
@@ -158,8 +161,8 @@ fn clearing_lets_the_next_reset_revive_it() {
 }
 
 /// Objects for which the device writes to memory: returns where.
-fn objects(driver: &mut Driver) -> [u64; 4] {
-    let [eq, cq, writable, read_only] = [(); 4].map(|()| driver.world.map(1));
+fn objects(driver: &mut Driver) -> [u64; 5] {
+    let [eq, cq, writable, read_only, counter] = [(); 5].map(|()| driver.world.map(1));
     let create_eq = CreateEq {
         depth: 256,
         msix_vector: 1,
@@ -203,7 +206,10 @@ fn objects(driver: &mut Driver) -> [u64; 4] {
         command.set_page_list(PageList::Inline([page, 0, 0, 0]));
         driver.execute(&command).unwrap();
     }
-    [eq, cq, writable, read_only]
+    // Its value is anywhere in the page.
+    let paddr = counter + 24;
+    driver.execute(&CreateEventCounter { uar, paddr }).unwrap();
+    [eq, cq, writable, read_only, counter]
 }
 
 /// How many lines of a page have been written to.
@@ -216,7 +222,7 @@ fn strays(driver: &mut Driver, page: u64) -> usize {
 #[test]
 fn it_may_go_on_writing_to_memory() {
     let mut driver = driver();
-    let [eq, cq, writable, read_only] = objects(&mut driver);
+    let [eq, cq, writable, read_only, counter] = objects(&mut driver);
     let (acq, aenq) = (driver.acq.base, driver.aenq.base);
     die(&mut driver, r#"{"silent":true,"resets":2,"dma":true}"#);
     let run = |driver: &mut Driver, times: u32| {
@@ -236,6 +242,10 @@ fn it_may_go_on_writing_to_memory() {
     ] {
         assert_eq!(strays(&mut driver, page), lines);
     }
+    let mut expected = [0; 64];
+    expected[24..32].copy_from_slice(&STRAY);
+    assert_eq!(driver.world.read(counter), expected);
+    assert_eq!(strays(&mut driver, counter), 0);
     // It looks like nothing new.
     assert!(driver.completion().is_none() && driver.event().is_none());
     let state = driver.device.state();

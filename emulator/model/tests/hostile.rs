@@ -6,13 +6,14 @@ mod attack;
 mod input;
 mod mock;
 
-use attack::{command, populate};
+use attack::{command, config, populate};
 use efa_hw::{
     admin::{
         AcqEntry, AqEntry, AqFlags, AqRequest, Command, Opcode, Protocol, Status,
         ah::{CreateAh, CreateAhResponse, DestroyAh},
         cq::{CreateCqResponse, DestroyCq},
         eq::{CreateEqResponse, DestroyEq},
+        event_counter::{CreateEventCounterResponse, DestroyEventCounter},
         mr::{DeregMr, RegMrResponse},
         pd::{AllocPd, AllocPdResponse, DeallocPd},
         qp::{CreateQpResponse, DestroyQp},
@@ -36,7 +37,7 @@ proptest! {
     /// Whatever was made in whichever order can be destroyed, and then nothing is left.
     #[test]
     fn teardown(data in vec(any::<u8>(), 0..4096), newest: bool) {
-        let mut driver = Driver::new(if newest { Profile::Efa4 } else { Profile::Efa3 });
+        let mut driver = Driver::with(config(if newest { Profile::Efa4 } else { Profile::Efa3 }));
         let addresses: Vec<u64> = (0..8).map(|_| driver.world.map(1)).collect();
         let mut made = populate(&mut driver, &addresses);
         let mut input = Input(&data);
@@ -66,11 +67,16 @@ proptest! {
                 }
                 _ => None,
             },
-            |command, completion| {
-                (command.opcode == u8::from(Opcode::CreateCq)).then(|| {
+            |command, completion| match Opcode::try_from(command.opcode) {
+                Ok(Opcode::CreateCq) => {
                     let cq_idx = CreateCqResponse::decode(completion).cq_idx;
-                    DestroyCq { cq_idx }.to_request()
-                })
+                    Some(DestroyCq { cq_idx }.to_request())
+                }
+                Ok(Opcode::CreateEventCounter) => {
+                    let cntr_handle = CreateEventCounterResponse::decode(completion).cntr_handle;
+                    Some(DestroyEventCounter { cntr_handle }.to_request())
+                }
+                _ => None,
             },
             |command, completion| match Opcode::try_from(command.opcode) {
                 Ok(Opcode::CreateEq) => {
@@ -100,9 +106,9 @@ proptest! {
 
     /// Every command with random content, but for what the interface reserves.
     #[test]
-    fn commands(opcode in 0_u8..22, flags in 0_u8..8, body in vec(any::<u8>(), 60)) {
+    fn commands(opcode in 0_u8..32, flags in 0_u8..8, body in vec(any::<u8>(), 60)) {
         for profile in [Profile::Efa3, Profile::Efa4] {
-            let mut driver = Driver::new(profile);
+            let mut driver = Driver::with(config(profile));
             driver.submit_request(&AqRequest {
                 opcode,
                 control: AqFlags::from_raw(flags),

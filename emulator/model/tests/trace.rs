@@ -10,6 +10,10 @@ use efa_hw::{
         ah::{CreateAh, DestroyAh},
         cq::{CqCaps1, CqCaps2, CreateCq, DestroyCq},
         eq::{CreateEq, CreateEqCaps, DestroyEq},
+        event_counter::{
+            AttachEventCounter, CreateEventCounter, DestroyEventCounter, DetachEventCounter,
+            ModifyEventCounter, QpEvents,
+        },
         mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrPermissions},
         pd::{AllocPd, DeallocPd},
         qp::{CreateQp, CreateQpFlags, DestroyQp, ModifyQp, ModifyQpMask, QueryQp},
@@ -232,6 +236,70 @@ fn commands() {
     check!(DeregMr { l_key: 1 }, "DEREG_MR(lkey=0x1) = SUCCESS");
     check!(DeallocPd { pd: 1 }, "DEALLOC_PD(pd=1) = RESOURCE_BUSY");
     check!(DeallocUar { uar: 1 }, "DEALLOC_UAR(uar=1) = SUCCESS");
+}
+
+#[test]
+fn event_counters() {
+    let mut driver = Driver::new(Profile::Efa3);
+    let overrides = r#"{"event_counters":true,"max_event_counters":2,"event_counter_max_val":255,
+        "event_counter_events":1023}"#;
+    driver.device.set(serde_json::from_str(overrides).unwrap());
+    driver.execute(&AllocUar {}).unwrap();
+    let paddr = driver.world.map(1);
+    let mut id = 1;
+    let mut check = |lines: Vec<String>, line: &str| {
+        assert_eq!(lines, [format!("aq {id} {line} [1 in flight]")]);
+        id += 1;
+    };
+    macro_rules! check {
+        ($command:expr, $line:expr) => {
+            check(traced(&mut driver, &$command), $line)
+        };
+    }
+    check!(
+        CreateEventCounter { uar: 1, paddr },
+        &format!("CREATE_EVENT_COUNTER(uar=1, pa={paddr:#x}) = SUCCESS counter=1")
+    );
+    for (operation, end) in [
+        (0, "SET, value=5) = SUCCESS"),
+        (1, "ADD, value=5) = SUCCESS"),
+        (9, "9, value=5) = ILLEGAL_PARAMETER"),
+    ] {
+        check!(
+            ModifyEventCounter {
+                cntr_handle: 1,
+                operation,
+                value: 5
+            },
+            &format!("MODIFY_EVENT_COUNTER(counter=1, {end}")
+        );
+    }
+    check!(
+        AttachEventCounter {
+            cntr_handle: 1,
+            qp_handle: 7,
+            events: QpEvents::from_raw(0x203),
+            ..Default::default()
+        },
+        "ATTACH_EVENT_COUNTER(counter=1, qp=7, events=0x203) = ILLEGAL_PARAMETER"
+    );
+    check!(
+        DetachEventCounter {
+            cntr_handle: 1,
+            attach_type: 3,
+            qp_handle: 7,
+            events: QpEvents::default(),
+        },
+        "DETACH_EVENT_COUNTER(counter=1, qp=7, events=0x0, type=3) = ILLEGAL_PARAMETER"
+    );
+    check!(
+        DestroyEventCounter { cntr_handle: 1 },
+        "DESTROY_EVENT_COUNTER(counter=1) = SUCCESS"
+    );
+    driver.world.trace.clear();
+    driver.feature::<QueueAttr2>().unwrap();
+    let line = "(QUEUE_ATTR_2) = SUCCESS inline=80B, counters=2, max_val=0xff, events=0x3ff [";
+    assert!(driver.world.traced(&[line]));
 }
 
 #[test]

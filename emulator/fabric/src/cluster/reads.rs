@@ -8,7 +8,7 @@ use efa_hw::io::CompStatus;
 use efa_model::{QpId, Request};
 
 use super::{
-    Cluster, Guest, PortId,
+    Cluster, Guest, Port, PortId,
     payload::{Moved, Source},
     receiving::Outcome,
 };
@@ -41,11 +41,18 @@ impl<G: Guest> Cluster<G> {
         length: u32,
     ) {
         if length == 0 {
+            self.served(from, own);
             return;
         }
         if let Some(connection) = self.connection(now, from, own, peer) {
             self.push(connection, Content::Response { reader, memory }, length);
         }
+    }
+
+    /// A peer has all that it wanted to read.
+    pub(super) fn served(&mut self, port: PortId, own: QpId) {
+        let Port { device, guest, .. } = &mut self.ports[port.0];
+        device.served_read(guest, own);
     }
 
     /// Takes a part of what a read reads.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_model::{Arrival, Content as ArrivalContent, QpId, Refusal};
+use efa_model::{Arrival, Content as ArrivalContent, QpId, Refusal, WriteEnd};
 
 use super::{
     Cluster, Guest, Port, PortId, SWEEP,
@@ -96,12 +96,10 @@ impl<G: Guest> Cluster<G> {
                 let content = ArrivalContent::Write {
                     memory: (key, address.wrapping_add(data.offset.into())),
                     length: data.length,
-                    end: immediate
-                        .filter(|_| complete >= length)
-                        .map(|immediate| (immediate, length)),
+                    end: (complete >= length).then_some(WriteEnd { length, immediate }),
                 };
                 let landed = self.land(to, data, header, qp, content, &source);
-                if landed.is_ok() && immediate.is_some() {
+                if landed.is_ok() && data.length < length {
                     if let Some(receiver) = self.receivers.get_mut(&data.connection) {
                         receiver.add_part(data.message, data.length, length);
                     }
@@ -143,7 +141,9 @@ impl<G: Guest> Cluster<G> {
                     receiver.add(data.psn);
                     receiver.forget(data.message);
                 }
-                _ => {}
+                // No other part of it comes.
+                Outcome::Sender(_) => receiver.forget(data.message),
+                Outcome::Tell(Verdict::NotReady) | Outcome::Silence => {}
             }
         }
         outcome

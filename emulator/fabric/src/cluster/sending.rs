@@ -166,8 +166,9 @@ impl<G: Guest> Cluster<G> {
         };
         match ack.verdict {
             Verdict::Taken => {
+                let qp = sender.qp;
                 if let Progress::Sent(message) = sender.taken(now, ack.psn) {
-                    self.sent(port, *message);
+                    self.sent(port, qp, *message);
                 }
             }
             Verdict::NotReady => match sender.not_ready(now, ack.psn) {
@@ -190,9 +191,14 @@ impl<G: Guest> Cluster<G> {
     }
 
     /// All of a message is acknowledged.
-    pub(super) fn sent(&mut self, port: PortId, message: Message) {
-        let Content::Request(request) = message.content else {
-            return;
+    pub(super) fn sent(&mut self, port: PortId, qp: QpId, message: Message) {
+        let request = match message.content {
+            Content::Request(request) => request,
+            Content::Response { .. } => {
+                self.served(port, qp);
+                return;
+            }
+            Content::Failure { .. } => return,
         };
         // A read ends when all was read.
         if request.operation == OpType::RdmaRead {

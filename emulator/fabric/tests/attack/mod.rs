@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use efa_fabric::{PathSettings, Settings};
+use efa_fabric::{PathSettings, PortId, Settings};
 use efa_hw::{
     admin::{
         ah::DestroyAh,
@@ -17,7 +17,7 @@ use efa_model::Profile;
 
 use crate::{
     input::Input,
-    net::{DEPTH, Net, PAGE, Qp, Region, Send, pattern},
+    net::{DEPTH, MOST, Net, PAGE, Qp, Region, Send, pattern},
 };
 
 impl Input<'_> {
@@ -39,6 +39,8 @@ struct Attack {
     regions: Vec<Region>,
     /// Memory that is mapped for each device, but in no region that peers or queue pairs may write.
     precious: Vec<(Region, Vec<u8>)>,
+    /// Values of event counters, each alone in its page.
+    counters: Vec<(PortId, u64)>,
 }
 
 impl Attack {
@@ -48,7 +50,12 @@ impl Attack {
         let (mut c, mut d) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
         net.introduce(&mut a, &mut b);
         net.introduce(&mut c, &mut d);
-        let qps = vec![a, b, c, d];
+        let mut qps = vec![a, b, c, d];
+        let mut counters = Vec::new();
+        for qp in &mut qps {
+            let places = net.count(qp, &[0x155, 0x2aa]);
+            counters.extend(places.into_iter().map(|place| (qp.port, place)));
+        }
         let regions = qps.iter().map(|qp| net.region(qp, 5, 100)).collect();
         let read_only = RegMrPermissions {
             remote_read_enable: true,
@@ -66,6 +73,7 @@ impl Attack {
             qps,
             regions,
             precious,
+            counters,
         }
     }
 
@@ -105,6 +113,7 @@ impl Attack {
                     ah: Some(input.near(qp.ah.into()) as u16),
                     peer_qp: input.near(peer.number.into()) as u16,
                     qkey: None,
+                    silent: choice & 128 != 0,
                 };
                 self.net.post(qp, &send);
             }
@@ -170,7 +179,7 @@ impl Attack {
         }
     }
 
-    /// Nothing that the attacker may not write has changed.
+    /// Nothing that the attacker may not write has changed, and event counters have values that they can have.
     fn check(&mut self) {
         for index in 0..self.precious.len() {
             let (region, bytes) = self.precious[index].clone();
@@ -178,6 +187,16 @@ impl Attack {
                 self.net.content(&region, 0, bytes.len()) == bytes,
                 "memory of {region:?} has changed"
             );
+        }
+        for (port, place) in &self.counters {
+            assert!(self.net.values(*port, &[*place])[0] <= MOST);
+            let page: [u8; PAGE as usize] = self
+                .net
+                .cluster
+                .with_guest(*port, |world| world.read(place - PAGE / 2));
+            let used = page.iter().enumerate().filter(|(_, byte)| **byte != 0);
+            let value = PAGE as usize / 2..PAGE as usize / 2 + 8;
+            assert!(used.map(|(at, _)| at).all(|at| value.contains(&at)));
         }
     }
 }

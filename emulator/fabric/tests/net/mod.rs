@@ -15,6 +15,7 @@ use efa_hw::{
         CtrlBuffInfo, Status,
         ah::CreateAh,
         cq::{CqCaps1, CqCaps2, CreateCq},
+        event_counter::{AttachEventCounter, CreateEventCounter, QpEvents},
         mr::{PageList, RegMr, RegMrFlags, RegMrPermissions},
         pd::AllocPd,
         qp::{CreateQp, CreateQpFlags, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
@@ -25,7 +26,7 @@ use efa_hw::{
         TxMetaDesc,
     },
 };
-use efa_model::{Config, Device, DmaError, Host, Profile};
+use efa_model::{Config, Device, DmaError, Host, Overrides, Profile};
 use mock::{Driver, World};
 
 pub(crate) const PAGE: u64 = 4096;
@@ -35,6 +36,9 @@ pub(crate) const DEPTH: u16 = 64;
 
 /// Q_Key of all queue pairs.
 pub(crate) const QKEY: u32 = 0x1234_5678;
+
+/// Largest value of event counters.
+pub(crate) const MOST: u64 = 499;
 
 /// Work done on more packets than any test has.
 const MUCH: u32 = 1 << 20;
@@ -96,6 +100,8 @@ pub(crate) struct Send {
     pub(crate) ah: Option<u16>,
     pub(crate) peer_qp: u16,
     pub(crate) qkey: Option<u32>,
+    /// Whether its success is not to be told.
+    pub(crate) silent: bool,
 }
 
 impl Net {
@@ -121,8 +127,15 @@ impl Net {
             drivers: Vec::new(),
         };
         for (number, profile) in profiles.iter().enumerate() {
-            let mut driver =
-                Driver::with(Config::new(*profile, program as u32 * 100 + number as u32));
+            let mut config = Config::new(*profile, program as u32 * 100 + number as u32);
+            config.overrides = Overrides {
+                event_counters: Some(true),
+                max_event_counters: Some(64),
+                event_counter_max_val: Some(MOST),
+                event_counter_events: Some(QpEvents::DEFINED),
+                ..Overrides::default()
+            };
+            let mut driver = Driver::with(config);
             let nobody = Device::new(Config::default());
             let device = std::mem::replace(&mut driver.device, nobody);
             let world = std::mem::take(&mut driver.world);
@@ -248,6 +261,40 @@ impl Net {
     /// Moves a queue pair to another state.
     pub(crate) fn modify(&mut self, qp: &mut Qp, state: QpState) {
         self.driver(qp.port, |driver| modify(driver, qp, state));
+    }
+
+    /// Resets a queue pair and makes event counters of it, each of some events; returns where their values are, each in a
+    /// page of its own.
+    pub(crate) fn count(&mut self, qp: &mut Qp, events: &[u32]) -> Vec<u64> {
+        self.modify(qp, QpState::Reset);
+        let (uar, qp_handle) = (qp.uar, qp.number.into());
+        let places = self.driver(qp.port, |driver| {
+            let counter = |events: &u32| {
+                let paddr = driver.world.map(1) + PAGE / 2;
+                let create = CreateEventCounter { uar, paddr };
+                let attach = AttachEventCounter {
+                    cntr_handle: driver.execute(&create).unwrap().cntr_handle,
+                    attach_type: 0,
+                    qp_handle,
+                    events: QpEvents::from_raw(*events),
+                };
+                driver.execute(&attach).unwrap();
+                paddr
+            };
+            events.iter().map(counter).collect()
+        });
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.modify(qp, state);
+        }
+        places
+    }
+
+    /// The values of event counters.
+    pub(crate) fn values(&mut self, port: PortId, places: &[u64]) -> Vec<u64> {
+        self.cluster.with_guest(port, |world| {
+            let value = |place: &u64| u64::from_le_bytes(world.read(*place));
+            places.iter().map(value).collect()
+        })
     }
 
     /// Sets how often a queue pair tries again if the receiver is not ready.
@@ -413,7 +460,7 @@ impl Net {
                 phase: false,
                 first: true,
                 last: true,
-                comp_req: true,
+                comp_req: !send.silent,
             },
             dest_qp_num: send.peer_qp,
             length: match &send.inline {
@@ -616,6 +663,11 @@ fn try_modify(driver: &mut Driver, qp: &mut Qp, state: QpState) -> Result<(), St
 }
 
 impl Qp {
+    /// Where its completion queue is.
+    pub(crate) fn completion_queue(&self) -> std::ops::Range<u64> {
+        self.cq..self.cq + 4 * PAGE
+    }
+
     /// Its doorbells: of the send queue and of the receive queue.
     pub(crate) fn doorbells(&self) -> [u64; 2] {
         [self.sq_doorbell, self.rq_doorbell]

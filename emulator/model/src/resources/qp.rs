@@ -14,7 +14,9 @@ use efa_hw::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{receive_queue::ReceiveQueue, send_queue::SendQueue, table::Table};
+use super::{
+    event_counter::Attached, receive_queue::ReceiveQueue, send_queue::SendQueue, table::Table,
+};
 use crate::{
     Host,
     attributes::Attributes,
@@ -58,6 +60,8 @@ pub(crate) struct Qp {
     pub(crate) recv_cq: (u16, u16),
     pub(crate) send_queue: SendQueue,
     pub(crate) receive_queue: ReceiveQueue,
+    /// What counts its events, also after a reset.
+    pub(super) counters: Attached,
     /// Distinguishes it from those that had its number before, and from what it was before a reset.
     pub(crate) incarnation: u32,
 }
@@ -143,7 +147,7 @@ impl Qps {
         }
     }
 
-    fn number(handle: u32) -> Result<u16, Status> {
+    pub(super) fn number(handle: u32) -> Result<u16, Status> {
         u16::try_from(handle).map_err(|_| Status::IllegalParameter)
     }
 }
@@ -263,6 +267,7 @@ impl Execute for CreateQp {
                     base: self.rq_base_addr,
                     size: self.recv_queue_ring_size.into(),
                 }),
+                counters: Attached::default(),
                 incarnation: 0,
             },
         )?;
@@ -376,6 +381,7 @@ impl Execute for DestroyQp {
         resources.uars.remove_user(qp.uar);
         resources.cqs.remove_user(qp.send_cq.0);
         resources.cqs.remove_user(qp.recv_cq.0);
+        resources.event_counters.detach_all(qp.counters);
         Ok(NoData {})
     }
 }

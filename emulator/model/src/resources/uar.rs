@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! User access regions. Completion queues and queue pairs use them.
+//! User access regions. Completion queues, queue pairs and event counters use them.
 
 use efa_hw::admin::{
     NoData,

@@ -8,7 +8,11 @@ use std::{
 };
 
 use efa_hw::{
-    admin::{AcqEntry, AqRequest, Command, Opcode, ah, cq, eq, mr, pd, qp, uar},
+    admin::{
+        AcqEntry, AqRequest, Command, Opcode, ah, cq, eq,
+        event_counter::{self, AttachType, ModifyOp},
+        mr, pd, qp, uar,
+    },
     features::{
         AenqConfig, DeviceAttr, EventQueueAttr, Feature, FeatureId, GetFeature, GetFeatureResponse,
         HwHints, NetworkAttr, QueueAttr1, QueueAttr2, SetFeature,
@@ -211,6 +215,32 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, request: &AqReque
             let command = mr::AllocMr::from_request(request);
             write!(f, "pd={}, max_pages={}", command.pd, command.max_pages)
         }
+        Opcode::CreateEventCounter => {
+            let command = event_counter::CreateEventCounter::from_request(request);
+            write!(f, "uar={}, pa={:#x}", command.uar, command.paddr)
+        }
+        Opcode::DestroyEventCounter => {
+            let command = event_counter::DestroyEventCounter::from_request(request);
+            write!(f, "counter={}", command.cntr_handle)
+        }
+        // The layouts are the same.
+        Opcode::AttachEventCounter | Opcode::DetachEventCounter => {
+            let command = event_counter::AttachEventCounter::from_request(request);
+            let (counter, qp) = (command.cntr_handle, command.qp_handle);
+            let events = command.events.into_raw();
+            write!(f, "counter={counter}, qp={qp}, events={events:#x}")?;
+            if command.attach_type != u8::from(AttachType::QpEvents) {
+                write!(f, ", type={}", command.attach_type)?;
+            }
+            Ok(())
+        }
+        Opcode::ModifyEventCounter => {
+            let command = event_counter::ModifyEventCounter::from_request(request);
+            let (counter, value) = (command.cntr_handle, command.value);
+            let operation = command.operation;
+            let operation = Code(ModifyOp::try_from(operation), operation.into());
+            write!(f, "counter={counter}, {operation}, value={value}")
+        }
     }
 }
 
@@ -269,6 +299,10 @@ pub(super) fn results(
         Opcode::AllocPd => write!(f, " pd={}", pd::AllocPdResponse::decode(entry).pd),
         Opcode::AllocUar => write!(f, " uar={}", uar::AllocUarResponse::decode(entry).uar),
         Opcode::CreateEq => write!(f, " eq={}", eq::CreateEqResponse::decode(entry).eqn),
+        Opcode::CreateEventCounter => {
+            let result = event_counter::CreateEventCounterResponse::decode(entry);
+            write!(f, " counter={}", result.cntr_handle)
+        }
         Opcode::GetFeature => attributes(
             f,
             GetFeature::from_request(request).feature_id,
@@ -283,7 +317,11 @@ pub(super) fn results(
         | Opcode::GetStats
         | Opcode::DeallocPd
         | Opcode::DeallocUar
-        | Opcode::DestroyEq => Ok(()),
+        | Opcode::DestroyEq
+        | Opcode::DestroyEventCounter
+        | Opcode::AttachEventCounter
+        | Opcode::ModifyEventCounter
+        | Opcode::DetachEventCounter => Ok(()),
     }
 }
 
@@ -332,7 +370,17 @@ fn attributes(f: &mut Formatter<'_>, id: u8, response: &GetFeatureResponse) -> f
         }
         Ok(FeatureId::QueueAttr2) => {
             let queues = QueueAttr2::from_response(response);
-            write!(f, " inline={}B", queues.inline_buf_size_ex)
+            write!(f, " inline={}B", queues.inline_buf_size_ex)?;
+            let counters = queues.max_event_counters;
+            let most = queues.event_counter_max_val;
+            let events = queues.supported_event_counter_qp_events.into_raw();
+            if (counters, most, events) != (0, 0, 0) {
+                write!(
+                    f,
+                    ", counters={counters}, max_val={most:#x}, events={events:#x}"
+                )?;
+            }
+            Ok(())
         }
         Ok(FeatureId::EventQueueAttr) => {
             let queues = EventQueueAttr::from_response(response);

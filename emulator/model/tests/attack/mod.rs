@@ -10,6 +10,10 @@ use efa_hw::{
         ah::{CreateAh, DestroyAh},
         cq::{CqCaps1, CqCaps2, CreateCq, DestroyCq},
         eq::{CreateEq, CreateEqCaps, DestroyEq},
+        event_counter::{
+            AttachEventCounter, CreateEventCounter, DestroyEventCounter, DetachEventCounter,
+            ModifyEventCounter, QpEvents,
+        },
         mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags},
         pd::{AllocPd, DeallocPd},
         qp::{CreateQp, DestroyQp, ModifyQp, ModifyQpMask, QueryQp},
@@ -62,6 +66,20 @@ impl Input<'_> {
         let number = u64::from(self.byte() % 4) + 1;
         self.near(number, world)
     }
+}
+
+/// A device with all that one can have.
+pub(crate) fn config(profile: Profile) -> Config {
+    let mut config = Config::new(profile, 0);
+    config.overrides = Overrides {
+        max_mr_pages: Some(MAX_MR_PAGES),
+        event_counters: Some(true),
+        max_event_counters: Some(64),
+        event_counter_max_val: Some(1000),
+        event_counter_events: Some(QpEvents::DEFINED),
+        ..Overrides::default()
+    };
+    config
 }
 
 /// A command that is not far from a good one.
@@ -198,6 +216,35 @@ pub(crate) fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
             max_pages: input.near(16, world) as u32,
         }
         .to_request(),
+        Opcode::CreateEventCounter => CreateEventCounter {
+            uar: number as u16,
+            paddr: input.near(address + number % 512 * 8, world),
+        }
+        .to_request(),
+        Opcode::DestroyEventCounter => DestroyEventCounter {
+            cntr_handle: number as u32,
+        }
+        .to_request(),
+        Opcode::AttachEventCounter => AttachEventCounter {
+            cntr_handle: number as u32,
+            attach_type: input.near(0, world) as u8,
+            qp_handle: input.number(world) as u32,
+            events: QpEvents::from_raw(input.u32()),
+        }
+        .to_request(),
+        Opcode::ModifyEventCounter => ModifyEventCounter {
+            cntr_handle: number as u32,
+            operation: input.near(number % 2, world) as u8,
+            value: input.likely(world),
+        }
+        .to_request(),
+        Opcode::DetachEventCounter => DetachEventCounter {
+            cntr_handle: number as u32,
+            attach_type: 0,
+            qp_handle: input.number(world) as u32,
+            events: QpEvents::from_raw(1 << (input.byte() % 16)),
+        }
+        .to_request(),
     }
 }
 
@@ -213,8 +260,9 @@ pub(crate) fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqRequest
     }
     // All bytes at 0xff make the good commands, with the numbers 4, of which there are as many.
     let good = |opcode: Opcode| {
+        let index = Opcode::ALL.iter().position(|other| *other == opcode);
         let data = [
-            &[0xff, 0xff, 0xff, u8::from(opcode) - 1],
+            &[0xff, 0xff, 0xff, index.unwrap() as u8],
             [0xff; 64].as_slice(),
         ]
         .concat();
@@ -228,6 +276,8 @@ pub(crate) fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqRequest
         Opcode::CreateQp,
         Opcode::RegMr,
         Opcode::CreateAh,
+        Opcode::CreateEventCounter,
+        Opcode::AttachEventCounter,
     ]
     .into_iter()
     .flat_map(|opcode| [good(opcode); 4])
@@ -281,7 +331,7 @@ fn submit(driver: &mut Driver, input: &mut Input<'_>, mut entry: AqEntry) {
 /// Does to a device what the bytes say.
 pub(crate) fn play(data: &[u8]) {
     let mut input = Input(data);
-    let mut config = Config::new(
+    let mut driver = Driver::with(config(
         [
             Profile::Efa0,
             Profile::Efa1,
@@ -289,13 +339,7 @@ pub(crate) fn play(data: &[u8]) {
             Profile::Efa3,
             Profile::Efa4,
         ][usize::from(input.byte() % 5)],
-        0,
-    );
-    config.overrides = Overrides {
-        max_mr_pages: Some(MAX_MR_PAGES),
-        ..Overrides::default()
-    };
-    let mut driver = Driver::with(config);
+    ));
     let mut addresses: Vec<u64> = (0..8).map(|_| driver.world.map(1)).collect();
     addresses.extend([driver.aq, driver.acq.base, driver.aenq.base]);
     populate(&mut driver, &addresses);
@@ -377,6 +421,7 @@ pub(crate) fn play(data: &[u8]) {
         let state = driver.device.state();
         assert!(state.admin.in_flight <= 256 && state.resources.mr_pages <= 1 << 22);
         assert!(state.resources.pd <= 256 && state.resources.ah <= 4096);
+        assert!(state.resources.event_counter <= 64);
     }
 
     // Whatever happened, power makes the device as new.

@@ -30,6 +30,8 @@ pub(crate) struct World {
     pub(crate) trace: Vec<String>,
     /// Bytes that the device read and wrote.
     pub(crate) dma_bytes: usize,
+    /// Where the device wrote to, in this order, if that is to be noted.
+    pub(crate) writes: Option<Vec<u64>>,
     /// Whether the device may not access memory at all.
     pub(crate) dma_is_off: bool,
 }
@@ -123,6 +125,9 @@ impl Host for World {
 
     fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
         self.check_dma(address, data.len())?;
+        self.writes
+            .iter_mut()
+            .for_each(|writes| writes.push(address));
         self.access(address, data.len(), |range, part| {
             for (byte, cell) in data[range].iter().zip(part) {
                 cell.set(*byte);

@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Event counters count each event once, whatever the network does.
+
+mod net;
+
+use std::time::Duration;
+
+use efa_fabric::Settings;
+use efa_hw::{
+    admin::{
+        cq::CqCaps1,
+        mr::RegMrPermissions,
+        qp::{CreateQpFlags, QpState, QpType},
+    },
+    io::{CompStatus, OpType},
+};
+use efa_model::{Overrides, Profile};
+use net::{DEPTH, MOST, Net, PAGE, Qp, Region, Send};
+
+const SEND_COMP: usize = 0;
+const SEND_ERR: usize = 1;
+const RECV_COMP: usize = 2;
+const RECV_ERR: usize = 3;
+const READ_COMP: usize = 4;
+const READ_ERR: usize = 5;
+const WRITE_COMP: usize = 6;
+const WRITE_ERR: usize = 7;
+const REMOTE_READ: usize = 8;
+const REMOTE_WRITE: usize = 9;
+
+/// How often each event has happened.
+type Counts = [u64; 10];
+
+/// Counts of these events.
+fn counts(events: &[(usize, u64)]) -> Counts {
+    let mut counts = Counts::default();
+    for (event, count) in events {
+        counts[*event] += count;
+    }
+    counts
+}
+
+/// A queue pair with an event counter for each event.
+struct End {
+    qp: Qp,
+    places: Vec<u64>,
+    region: Region,
+}
+
+impl End {
+    fn new(net: &mut Net, mut qp: Qp) -> Self {
+        let events: Vec<_> = (0..10).map(|bit| 1 << bit).collect();
+        let places = net.count(&mut qp, &events);
+        let region = net.region(&qp, 4, 0);
+        Self { qp, places, region }
+    }
+
+    fn values(&self, net: &mut Net) -> Counts {
+        let values = net.values(self.qp.port, &self.places);
+        values.try_into().unwrap()
+    }
+
+    fn receive(&mut self, net: &mut Net, length: u16) {
+        let (iova, lkey) = (self.region.iova, self.region.lkey);
+        net.receive(&mut self.qp, &[(iova, length, lkey)]);
+    }
+}
+
+fn pair_of(net: &mut Net, qp_type: QpType, flags: CreateQpFlags) -> [End; 2] {
+    let [mut a, mut b] =
+        [0, 1].map(|port| net.qp_with(port, qp_type, flags, CqCaps1::default(), 128));
+    net.introduce(&mut a, &mut b);
+    [a, b].map(|qp| End::new(net, qp))
+}
+
+fn pair(settings: Settings) -> (Net, End, End) {
+    let mut net = Net::new(&[Profile::Efa3; 2], settings);
+    let [a, b] = pair_of(&mut net, QpType::Srd, CreateQpFlags::default());
+    (net, a, b)
+}
+
+/// Lets time go by until two queue pairs have counted so much, and then some more.
+fn settle(net: &mut Net, ends: [&End; 2], expected: [Counts; 2]) {
+    let wrapped = expected.map(|counts| counts.map(|count| count % (MOST + 1)));
+    for _ in 0..4000 {
+        net.run_for(Duration::from_millis(1));
+        if ends.map(|end| end.values(net)) == wrapped {
+            break;
+        }
+    }
+    assert_eq!(ends.map(|end| end.values(net)), wrapped);
+}
+
+/// Posts work requests of all kinds, as many as there is room for; returns what both ends will have counted of them.
+fn post_all_kinds(net: &mut Net, from: &mut End, to: &End) -> [Counts; 2] {
+    let (mut ours, mut theirs) = (Counts::default(), Counts::default());
+    for number in 0..u32::from(DEPTH) {
+        let length = number * 37 % 1000;
+        let write = Send::write(&to.qp, &from.region, &to.region, length);
+        let (mut send, own, remote): (_, _, &[usize]) = match number % 6 {
+            0 => {
+                let message = Send::message(&to.qp, &from.region, length % 256);
+                (message, SEND_COMP, &[RECV_COMP])
+            }
+            1 => (write, WRITE_COMP, &[REMOTE_WRITE]),
+            2 => {
+                let immediate = Some(number);
+                let write = Send { immediate, ..write };
+                (write, WRITE_COMP, &[REMOTE_WRITE, RECV_COMP])
+            }
+            3 => {
+                let read = Send::read(&to.qp, &from.region, &to.region, length);
+                (read, READ_COMP, &[REMOTE_READ])
+            }
+            // Of nothing.
+            4 => {
+                let read = Send::read(&to.qp, &from.region, &to.region, 0);
+                (read, READ_COMP, &[REMOTE_READ])
+            }
+            _ => {
+                let write = Send::write(&to.qp, &from.region, &to.region, 0);
+                (write, WRITE_COMP, &[REMOTE_WRITE])
+            }
+        };
+        send.silent = number % 2 == 0;
+        net.put(&mut from.qp, &send);
+        ours[own] += 1;
+        for event in remote {
+            theirs[*event] += 1;
+        }
+    }
+    net.ring_send(&from.qp);
+    [ours, theirs]
+}
+
+fn add(sum: &mut Counts, counts: Counts) {
+    sum.iter_mut()
+        .zip(counts)
+        .for_each(|(sum, count)| *sum += count);
+}
+
+#[test]
+fn each_event_is_counted_once() {
+    /// Both ends post a whole queue in each.
+    const ROUNDS: u32 = 80;
+
+    let slow = Settings {
+        delay_us: 20.0,
+        ..Settings::default()
+    };
+    for (name, settings) in [
+        ("a perfect one", Settings::default()),
+        ("a good one", slow.clone()),
+        (
+            "one that loses",
+            Settings {
+                loss: 0.1,
+                ..slow.clone()
+            },
+        ),
+        (
+            "one that reorders",
+            Settings {
+                jitter_us: 200.0,
+                ..slow.clone()
+            },
+        ),
+        (
+            "one that does both",
+            Settings {
+                loss: 0.05,
+                jitter_us: 500.0,
+                ..slow
+            },
+        ),
+    ] {
+        let (mut net, mut a, mut b) = pair(settings);
+        for port in [a.qp.port, b.qp.port] {
+            // Messages of several packets that are not long.
+            net.driver(port, |driver| {
+                let mtu = Some(256);
+                driver.device.set(Overrides {
+                    mtu,
+                    ..Overrides::default()
+                });
+            });
+        }
+        let (mut of_a, mut of_b) = (Counts::default(), Counts::default());
+        for round in 0..ROUNDS {
+            let [ours, theirs] = post_all_kinds(&mut net, &mut a, &b);
+            add(&mut of_a, ours);
+            add(&mut of_b, theirs);
+            let [ours, theirs] = post_all_kinds(&mut net, &mut b, &a);
+            add(&mut of_b, ours);
+            add(&mut of_a, theirs);
+            if round % 8 == 0 {
+                // The receivers are not ready at first.
+                net.run_for(Duration::from_micros(700));
+            }
+            for _ in 0..22 {
+                a.receive(&mut net, 256);
+                b.receive(&mut net, 256);
+            }
+            settle(&mut net, [&a, &b], [of_a, of_b]);
+        }
+        net.run_for(Duration::from_secs(10));
+        settle(&mut net, [&a, &b], [of_a, of_b]);
+        // Ends count the same, and have wrapped.
+        assert_eq!(of_a, of_b, "{name}");
+        let total: u64 = [SEND_COMP, READ_COMP, WRITE_COMP]
+            .map(|event| of_a[event])
+            .iter()
+            .sum();
+        assert_eq!(total, u64::from(ROUNDS) * u64::from(DEPTH), "{name}");
+        assert!(
+            of_a[REMOTE_READ] > MOST && of_a[REMOTE_WRITE] > MOST,
+            "{name}"
+        );
+        assert_eq!(net.protocol_errors(), 0, "{name}");
+    }
+}
+
+#[test]
+fn failures_are_counted_as_such() {
+    let (mut net, mut a, mut b) = pair(Settings::default());
+    let region = a.region.clone();
+    // Nobody is there.
+    let mut send = Send::message(&b.qp, &region, 8);
+    send.peer_qp = 99;
+    net.post(&mut a.qp, &send);
+    assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadDestQpn);
+    assert_eq!(a.values(&mut net), counts(&[(SEND_ERR, 1)]));
+    // The receive buffers are too short: both fail.
+    b.receive(&mut net, 4);
+    net.post(&mut a.qp, &Send::message(&b.qp, &region, 8));
+    assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadLength);
+    assert_eq!(a.values(&mut net), counts(&[(SEND_ERR, 2)]));
+    assert_eq!(b.values(&mut net), counts(&[(RECV_ERR, 1)]));
+    // Only part of the memory may be written or read.
+    let all = RegMrPermissions {
+        local_write_enable: true,
+        remote_write_enable: true,
+        remote_read_enable: true,
+    };
+    let short = net.region_cut(&b.qp, 4, 0, 100, all);
+    let length = 4 * PAGE as u32;
+    net.post(&mut a.qp, &Send::write(&b.qp, &region, &short, length));
+    assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadAddress);
+    net.post(&mut a.qp, &Send::read(&b.qp, &region, &short, length));
+    assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadAddress);
+    // What is to be read is not there when it is sent.
+    net.unmap(&short);
+    net.post(
+        &mut a.qp,
+        &Send::read(&b.qp, &region, &short, 3 * PAGE as u32),
+    );
+    assert_eq!(net.status(&mut a.qp), CompStatus::LocalInvalidLkey);
+    net.run_for(Duration::from_secs(10));
+    assert_eq!(
+        a.values(&mut net),
+        counts(&[(SEND_ERR, 2), (WRITE_ERR, 1), (READ_ERR, 2)])
+    );
+    assert_eq!(b.values(&mut net), counts(&[(RECV_ERR, 1)]));
+}
+
+#[test]
+fn what_is_under_way_when_a_queue_pair_fails_is_flushed() {
+    let slow = Settings {
+        delay_us: 1000.0,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = pair(slow);
+    post_all_kinds(&mut net, &mut a, &b);
+    a.receive(&mut net, 8);
+    net.modify(&mut a.qp, QpState::Err);
+    let flushed = counts(&[
+        (SEND_ERR, 11),
+        (READ_ERR, 21),
+        (WRITE_ERR, 32),
+        (RECV_ERR, 1),
+    ]);
+    assert_eq!(a.values(&mut net), flushed);
+    net.run_for(Duration::from_secs(10));
+    assert_eq!(a.values(&mut net), flushed);
+    // Nothing of it was served.
+    assert_eq!(b.values(&mut net), Counts::default());
+}
+
+/// What is in the receive queue is no work request, which puts its queue pair in error.
+#[test]
+fn a_malformed_receive_is_counted() {
+    let (mut net, mut a, mut b) = pair(Settings::default());
+    b.receive(&mut net, 100);
+    net.spoil_receive(&b.qp);
+    let send = Send::message(&b.qp, &a.region, 8);
+    net.post(&mut a.qp, &send);
+    settle(
+        &mut net,
+        [&a, &b],
+        [counts(&[(SEND_ERR, 1)]), counts(&[(RECV_ERR, 1)])],
+    );
+}
+
+#[test]
+fn what_a_reset_forgets_is_not_counted() {
+    let slow = Settings {
+        delay_us: 1000.0,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = pair(slow);
+    post_all_kinds(&mut net, &mut a, &b);
+    net.modify(&mut a.qp, QpState::Reset);
+    net.run_for(Duration::from_secs(10));
+    assert_eq!(a.values(&mut net), Counts::default());
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        net.modify(&mut a.qp, state);
+    }
+    net.post(&mut a.qp, &Send::write(&b.qp, &a.region, &b.region, 8));
+    settle(
+        &mut net,
+        [&a, &b],
+        [counts(&[(WRITE_COMP, 1)]), counts(&[(REMOTE_WRITE, 1)])],
+    );
+}
+
+#[test]
+fn a_write_with_immediate_that_needs_no_receive_is_received() {
+    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+    let flags = CreateQpFlags {
+        unsolicited_write_recv: true,
+        ..CreateQpFlags::default()
+    };
+    let [mut a, b] = pair_of(&mut net, QpType::Srd, flags);
+    let mut write = Send::write(&b.qp, &a.region, &b.region, 100);
+    write.immediate = Some(1);
+    net.post(&mut a.qp, &write);
+    let theirs = counts(&[(REMOTE_WRITE, 1), (RECV_COMP, 1)]);
+    settle(&mut net, [&a, &b], [counts(&[(WRITE_COMP, 1)]), theirs]);
+}
+
+/// A datagram is sent, whether or not it arrives.
+#[test]
+fn datagrams() {
+    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+    let [mut a, mut b] = pair_of(&mut net, QpType::Ud, CreateQpFlags::default());
+    let send = Send::message(&b.qp, &a.region, 8);
+    net.post(&mut a.qp, &send);
+    settle(
+        &mut net,
+        [&a, &b],
+        [counts(&[(SEND_COMP, 1)]), Counts::default()],
+    );
+    b.receive(&mut net, 8);
+    b.receive(&mut net, 100);
+    net.post(&mut a.qp, &send);
+    net.post(&mut a.qp, &send);
+    let theirs = counts(&[(RECV_COMP, 1), (RECV_ERR, 1)]);
+    settle(&mut net, [&a, &b], [counts(&[(SEND_COMP, 3)]), theirs]);
+    // What can't be done at all.
+    let read = Send {
+        operation: OpType::RdmaRead.into(),
+        ..Send::write(&b.qp, &a.region, &b.region, 8)
+    };
+    net.post(&mut a.qp, &read);
+    let ours = counts(&[(SEND_COMP, 3), (READ_ERR, 1)]);
+    settle(&mut net, [&a, &b], [ours, theirs]);
+}
+
+/// Who sees a completion sees its event counted.
+#[test]
+fn events_are_counted_before_they_are_told() {
+    let (mut net, mut a, mut b) = pair(Settings::default());
+    b.receive(&mut net, 100);
+    b.receive(&mut net, 100);
+    for end in [&a, &b] {
+        net.cluster
+            .with_guest(end.qp.port, |world| world.writes = Some(Vec::new()));
+    }
+    net.post(&mut a.qp, &Send::message(&b.qp, &a.region, 8));
+    let mut write = Send::write(&b.qp, &a.region, &b.region, 8);
+    write.immediate = Some(1);
+    net.post(&mut a.qp, &write);
+    net.post(&mut a.qp, &Send::read(&b.qp, &a.region, &b.region, 8));
+    net.run_for(Duration::from_secs(1));
+    let mut order = |end: &End| -> Vec<_> {
+        let writes = net
+            .cluster
+            .with_guest(end.qp.port, |world| world.writes.take().unwrap());
+        let name = |at| end.places.iter().position(|place| *place == at);
+        let is_completion = |at| end.qp.completion_queue().contains(&at);
+        let name = |at| name(at).or_else(|| is_completion(at).then_some(usize::MAX));
+        writes.into_iter().filter_map(name).collect()
+    };
+    let told = usize::MAX;
+    assert_eq!(
+        order(&a),
+        [SEND_COMP, told, WRITE_COMP, told, READ_COMP, told]
+    );
+    assert_eq!(
+        order(&b),
+        [RECV_COMP, told, REMOTE_WRITE, RECV_COMP, told, REMOTE_READ]
+    );
+}

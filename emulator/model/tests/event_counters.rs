@@ -1,0 +1,722 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Event counters: their commands, and what of their queue pair they see without a peer.
+
+mod mock;
+
+use efa_hw::{
+    admin::{
+        Command, Status,
+        cq::{CqCaps2, CreateCq, DestroyCq},
+        event_counter::{
+            AttachEventCounter, CreateEventCounter, DestroyEventCounter, DetachEventCounter,
+            ModifyEventCounter, ModifyOp, QpEvents,
+        },
+        pd::AllocPd,
+        qp::{CreateQp, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
+        uar::{AllocUar, DeallocUar},
+    },
+    features::{DeviceAttr, QueueAttr2},
+    io::{CompStatus, OpType, RxDesc, RxLkeyCtrl, TxCtrl1, TxCtrl2, TxMetaDesc},
+    regs::ResetReason,
+};
+use efa_model::{Profile, ResourceCounts};
+use mock::Driver;
+
+/// Largest value here.
+const MOST: u64 = 99;
+
+const BUSY: Status = Status::ResourceBusy;
+const ILLEGAL: Status = Status::IllegalParameter;
+
+/// Events.
+const SEND_COMP: u32 = 1;
+const SEND_ERR: u32 = 1 << 1;
+const RECV_COMP: u32 = 1 << 2;
+const RECV_ERR: u32 = 1 << 3;
+const READ_ERR: u32 = 1 << 5;
+const WRITE_ERR: u32 = 1 << 7;
+const ALL: u32 = 0x3ff;
+
+/// A driver with a queue pair.
+struct Set {
+    driver: Driver,
+    pd: u16,
+    uar: u16,
+    cq_idx: u16,
+    cq: u64,
+    rq: u64,
+    qp: u32,
+    llq: usize,
+    doorbells: [u64; 2],
+}
+
+impl Set {
+    fn new() -> Self {
+        let mut driver = Driver::new(Profile::Efa3);
+        enable(&mut driver);
+        Self::of(driver)
+    }
+
+    fn of(mut driver: Driver) -> Self {
+        let [cq, rq] = [(); 2].map(|()| driver.world.map(1));
+        let pd = driver.execute(&AllocPd {}).unwrap().pd;
+        let uar = driver.execute(&AllocUar {}).unwrap().uar;
+        let create_cq = CreateCq {
+            caps_2: CqCaps2 {
+                cq_entry_size_words: 8,
+                set_src_addr: true,
+                ..CqCaps2::default()
+            },
+            sub_cq_depth: 64,
+            base_address: cq,
+            num_sub_cqs: 1,
+            uar,
+            ..CreateCq::default()
+        };
+        let cq_idx = driver.execute(&create_cq).unwrap().cq_idx;
+        let mut set = Self {
+            driver,
+            pd,
+            uar,
+            cq_idx,
+            cq,
+            rq,
+            qp: 0,
+            llq: 0,
+            doorbells: [0; 2],
+        };
+        set.qp = set.create_qp();
+        set
+    }
+
+    fn create_qp(&mut self) -> u32 {
+        let command = CreateQp {
+            pd: self.pd,
+            qp_type: QpType::Srd.into(),
+            rq_base_addr: self.rq,
+            send_cq_idx: self.cq_idx.into(),
+            recv_cq_idx: self.cq_idx.into(),
+            send_queue_ring_size: 16 * 64,
+            send_queue_depth: 16,
+            recv_queue_ring_size: 16 * 16,
+            recv_queue_depth: 16,
+            uar: self.uar,
+            ..CreateQp::default()
+        };
+        let made = self.driver.execute(&command).unwrap();
+        self.llq = made.llq_descriptors_offset as usize;
+        self.doorbells = [made.sq_db_offset.into(), made.rq_db_offset.into()];
+        made.qp_handle
+    }
+
+    /// Makes an event counter, and returns its handle and where its value is.
+    fn counter(&mut self) -> (u32, u64) {
+        let paddr = self.driver.world.map(1) + 8;
+        let handle = self.create(paddr).unwrap();
+        (handle, paddr)
+    }
+
+    fn create(&mut self, paddr: u64) -> Result<u32, Status> {
+        let uar = self.uar;
+        let command = CreateEventCounter { uar, paddr };
+        self.driver
+            .execute(&command)
+            .map(|response| response.cntr_handle)
+    }
+
+    fn destroy(&mut self, cntr_handle: u32) -> Result<(), Status> {
+        let command = DestroyEventCounter { cntr_handle };
+        self.driver.execute(&command).map(|_| ())
+    }
+
+    fn modify(&mut self, cntr_handle: u32, operation: ModifyOp, value: u64) -> Result<(), Status> {
+        let command = ModifyEventCounter {
+            cntr_handle,
+            operation: operation.into(),
+            value,
+        };
+        self.driver.execute(&command).map(|_| ())
+    }
+
+    fn attach(&mut self, cntr_handle: u32, events: u32) -> Result<(), Status> {
+        let command = AttachEventCounter {
+            cntr_handle,
+            attach_type: 0,
+            qp_handle: self.qp,
+            events: QpEvents::from_raw(events),
+        };
+        self.driver.execute(&command).map(|_| ())
+    }
+
+    fn detach(&mut self, cntr_handle: u32, events: u32) -> Result<(), Status> {
+        let command = DetachEventCounter {
+            cntr_handle,
+            attach_type: 0,
+            qp_handle: self.qp,
+            events: QpEvents::from_raw(events),
+        };
+        self.driver.execute(&command).map(|_| ())
+    }
+
+    /// Makes a counter of some events of the queue pair, and returns where its value is.
+    fn counter_of(&mut self, events: u32) -> u64 {
+        let (handle, paddr) = self.counter();
+        self.attach(handle, events).unwrap();
+        paddr
+    }
+
+    fn state(&mut self, state: QpState) {
+        let command = ModifyQp {
+            modify_mask: ModifyQpMask {
+                qp_state: true,
+                ..ModifyQpMask::default()
+            },
+            qp_handle: self.qp,
+            qp_state: state.into(),
+            ..ModifyQp::default()
+        };
+        self.driver.execute(&command).unwrap();
+    }
+
+    fn start(&mut self) {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.state(state);
+        }
+    }
+
+    /// Posts one send work request of each kind, of which none has an address handle.
+    fn post_all(&mut self) {
+        let memory = &mut self.driver.world.device_memory;
+        memory.resize(memory.len().max(self.llq + 16 * 64), 0);
+        for (index, operation) in [OpType::Send, OpType::RdmaRead, OpType::RdmaWrite]
+            .into_iter()
+            .enumerate()
+        {
+            let meta = TxMetaDesc {
+                ctrl1: TxCtrl1 {
+                    op_type: operation.into(),
+                    meta_desc: true,
+                    ..TxCtrl1::default()
+                },
+                ctrl2: TxCtrl2 {
+                    first: true,
+                    last: true,
+                    // Whether its success is to be told has nothing to do with it.
+                    comp_req: false,
+                    ..TxCtrl2::default()
+                },
+                ah: 77,
+                ..TxMetaDesc::default()
+            };
+            let at = self.llq + index * 64;
+            memory[at..at + TxMetaDesc::SIZE].copy_from_slice(&meta.encode());
+        }
+        self.ring(0, 3);
+    }
+
+    /// Resets the queue pair, which keeps its counters, and posts one of each again.
+    fn post_more(&mut self) {
+        self.state(QpState::Reset);
+        self.start();
+        self.post_all();
+    }
+
+    /// Posts receive work requests.
+    fn post_receives(&mut self, count: u32) {
+        for index in 0..count {
+            let desc = RxDesc {
+                lkey_ctrl: RxLkeyCtrl {
+                    first: true,
+                    last: true,
+                    lkey: 0,
+                },
+                ..RxDesc::default()
+            };
+            let at = self.rq + u64::from(index) * 16;
+            self.driver.world.write(at, &desc.encode());
+        }
+        self.ring(1, count);
+    }
+
+    fn ring(&mut self, doorbell: usize, value: u32) {
+        let offset = self.doorbells[doorbell];
+        self.driver
+            .device
+            .write_doorbell(&mut self.driver.world, offset, value);
+    }
+
+    fn value(&mut self, paddr: u64) -> u64 {
+        u64::from_le_bytes(self.driver.world.read(paddr))
+    }
+
+    fn counts(&self) -> ResourceCounts {
+        self.driver.device.state().resources
+    }
+
+    fn protocol_errors(&self) -> u64 {
+        self.driver.device.state().protocol_errors
+    }
+
+    fn set(&mut self, overrides: &str) {
+        self.driver
+            .device
+            .set(serde_json::from_str(overrides).unwrap());
+    }
+
+    /// Asserts that a command fails and changes nothing.
+    fn fails(&mut self, command: &impl Command, status: Status) {
+        let before = self.counts();
+        assert_eq!(self.driver.execute(command).err(), Some(status));
+        assert_eq!(self.counts(), before);
+    }
+}
+
+/// Lets a device have event counters.
+fn enable(driver: &mut Driver) {
+    let overrides = format!(
+        r#"{{"event_counters":true,"max_event_counters":8,"event_counter_max_val":{MOST},
+            "event_counter_events":{ALL}}}"#
+    );
+    driver.device.set(serde_json::from_str(&overrides).unwrap());
+}
+
+#[test]
+fn attributes() {
+    for profile in [Profile::Efa0, Profile::Efa1, Profile::Efa2, Profile::Efa3] {
+        let mut driver = Driver::new(profile);
+        let device: DeviceAttr = driver.feature().unwrap();
+        assert!(!device.device_caps.event_counters);
+    }
+    let mut driver = Driver::new(Profile::Efa3);
+    let limits = |queues: QueueAttr2| {
+        (
+            queues.max_event_counters,
+            queues.event_counter_max_val,
+            queues.supported_event_counter_qp_events.into_raw(),
+        )
+    };
+    assert_eq!(limits(driver.feature().unwrap()), (0, 0, 0));
+    enable(&mut driver);
+    let device: DeviceAttr = driver.feature().unwrap();
+    assert!(device.device_caps.event_counters);
+    assert_eq!(limits(driver.feature().unwrap()), (8, MOST, ALL));
+    let overrides = r#"{"event_counter_max_val":18446744073709551615}"#;
+    driver.device.set(serde_json::from_str(overrides).unwrap());
+    assert_eq!(limits(driver.feature().unwrap()), (8, u64::MAX, ALL));
+}
+
+#[test]
+fn a_device_without() {
+    let mut set = Set::new();
+    let (cntr_handle, _) = set.counter();
+    set.set(r#"{"event_counters":false}"#);
+    let (uar, qp_handle) = (set.uar, set.qp);
+    let unsupported = Status::UnsupportedOpcode;
+    set.fails(&CreateEventCounter { uar, paddr: 0x1000 }, unsupported);
+    set.fails(&DestroyEventCounter { cntr_handle }, unsupported);
+    let command = ModifyEventCounter {
+        cntr_handle,
+        ..ModifyEventCounter::default()
+    };
+    set.fails(&command, unsupported);
+    let command = AttachEventCounter {
+        cntr_handle,
+        qp_handle,
+        ..AttachEventCounter::default()
+    };
+    set.fails(&command, unsupported);
+    let command = DetachEventCounter {
+        cntr_handle,
+        qp_handle,
+        ..DetachEventCounter::default()
+    };
+    set.fails(&command, unsupported);
+    assert_eq!(set.protocol_errors(), 0);
+}
+
+#[test]
+fn creation() {
+    let mut set = Set::new();
+    let page = set.driver.world.map(1);
+    set.driver.world.write(page, &[0x55; 16]);
+    let first = set.create(page).unwrap();
+    assert_eq!(set.counts().event_counter, 1);
+    // Its memory is not written to before it changes.
+    assert_eq!(set.value(page), 0x5555_5555_5555_5555);
+    set.modify(first, ModifyOp::Add, 1).unwrap();
+    assert_eq!(
+        (set.value(page), set.value(page + 8)),
+        (1, 0x5555_5555_5555_5555)
+    );
+
+    // Memory that can't be.
+    for paddr in [0, page + 4, page + 1, 1 << 48, u64::MAX - 7] {
+        let uar = set.uar;
+        set.fails(&CreateEventCounter { uar, paddr }, ILLEGAL);
+    }
+    set.create((1 << 48) - 8).unwrap();
+    // A user access region that there is not.
+    for uar in [0, set.uar + 1, u16::MAX] {
+        let paddr = page + 8;
+        set.fails(&CreateEventCounter { uar, paddr }, ILLEGAL);
+    }
+    // More than there can be.
+    for _ in 2..8 {
+        set.create(page + 8).unwrap();
+    }
+    let command = CreateEventCounter {
+        uar: set.uar,
+        paddr: page,
+    };
+    set.fails(&command, Status::ResourceAllocationFailure);
+    assert_eq!(set.counts().event_counter, 8);
+    // Numbers are given out again as late as possible.
+    set.destroy(first).unwrap();
+    set.destroy(first + 1).unwrap();
+    assert_eq!(set.create(page), Ok(first));
+    assert_eq!(set.protocol_errors(), 0);
+}
+
+#[test]
+fn numbers_of_nothing() {
+    let mut set = Set::new();
+    let (handle, _) = set.counter();
+    let qp_handle = set.qp;
+    let events = QpEvents::from_raw(SEND_COMP);
+    for cntr_handle in [0, handle + 1, handle | 0x1_0000, u32::MAX] {
+        set.fails(&DestroyEventCounter { cntr_handle }, ILLEGAL);
+        let command = ModifyEventCounter {
+            cntr_handle,
+            ..ModifyEventCounter::default()
+        };
+        set.fails(&command, ILLEGAL);
+        assert_eq!(set.attach(cntr_handle, SEND_COMP), Err(ILLEGAL));
+        assert_eq!(set.attach(cntr_handle, 0), Err(ILLEGAL));
+        assert_eq!(set.detach(cntr_handle, 0), Err(ILLEGAL));
+    }
+    for qp in [0, qp_handle + 1, qp_handle | 0x1_0000, u32::MAX] {
+        set.qp = qp;
+        assert_eq!(set.attach(handle, SEND_COMP), Err(ILLEGAL));
+        assert_eq!(set.attach(handle, 0), Err(ILLEGAL));
+        assert_eq!(set.detach(handle, 0), Err(ILLEGAL));
+    }
+    for attach_type in [1, 255] {
+        let command = AttachEventCounter {
+            cntr_handle: handle,
+            attach_type,
+            qp_handle,
+            events,
+        };
+        set.fails(&command, ILLEGAL);
+    }
+    for operation in [2, 255] {
+        let command = ModifyEventCounter {
+            cntr_handle: handle,
+            operation,
+            value: 0,
+        };
+        set.fails(&command, ILLEGAL);
+    }
+    // Nothing was attached.
+    set.destroy(handle).unwrap();
+    assert_eq!(set.protocol_errors(), 0);
+}
+
+#[test]
+fn reserved_bits() {
+    let mut set = Set::new();
+    let (cntr_handle, _) = set.counter();
+    let command = AttachEventCounter {
+        cntr_handle,
+        qp_handle: set.qp,
+        ..AttachEventCounter::default()
+    };
+    for (offset, bit) in [(13, 4), (15, 0x80), (5, 1), (16, 1), (59, 0x80)] {
+        let mut request = command.to_request();
+        request.payload[offset] = bit;
+        let (status, _) = set.driver.execute_request(&request);
+        assert_eq!(status, u8::from(Status::MalformedRequest));
+    }
+}
+
+#[test]
+fn changes() {
+    let mut set = Set::new();
+    let (handle, paddr) = set.counter();
+    for (operation, value, expected) in [
+        (ModifyOp::Set, 7, 7),
+        (ModifyOp::Add, 5, 12),
+        (ModifyOp::Add, 0, 12),
+        (ModifyOp::Set, MOST, MOST),
+        (ModifyOp::Add, 1, 0),
+        (ModifyOp::Add, MOST, MOST),
+        (ModifyOp::Add, MOST, MOST - 1),
+        (ModifyOp::Set, 3, 3),
+        (ModifyOp::Add, 10 * (MOST + 1), 3),
+        // 2^64 is 16 more than a multiple of the values that there are.
+        (ModifyOp::Add, u64::MAX, 18),
+        (ModifyOp::Set, 0, 0),
+    ] {
+        set.modify(handle, operation, value).unwrap();
+        assert_eq!(set.value(paddr), expected, "{operation} {value}");
+    }
+    set.modify(handle, ModifyOp::Set, 5).unwrap();
+    for value in [MOST + 1, u64::MAX] {
+        assert_eq!(set.modify(handle, ModifyOp::Set, value), Err(ILLEGAL));
+    }
+    assert_eq!(set.value(paddr), 5);
+
+    set.set(r#"{"event_counter_max_val":18446744073709551615}"#);
+    set.modify(handle, ModifyOp::Set, u64::MAX).unwrap();
+    assert_eq!(set.value(paddr), u64::MAX);
+    set.modify(handle, ModifyOp::Add, 3).unwrap();
+    assert_eq!(set.value(paddr), 2);
+    assert_eq!(set.protocol_errors(), 0);
+}
+
+#[test]
+fn memory_that_is_gone() {
+    let mut set = Set::new();
+    let (handle, paddr) = set.counter();
+    set.attach(handle, ALL).unwrap();
+    set.modify(handle, ModifyOp::Set, 5).unwrap();
+    set.driver.world.unmap(paddr & !4095);
+    let unknown = Err(Status::UnknownError);
+    assert_eq!(set.modify(handle, ModifyOp::Set, 9), unknown);
+    assert_eq!(set.protocol_errors(), 1);
+    // Each event is one error, and is counted; its completion comes.
+    set.start();
+    set.post_all();
+    assert_eq!(set.protocol_errors(), 4);
+    for index in 0..3 {
+        let entry: [u8; 32] = set.driver.world.read(set.cq + index * 32);
+        assert_eq!(entry[2], u8::from(CompStatus::LocalInvalidAh));
+    }
+    // A device that may not access memory is no fault of the driver.
+    set.driver.world.dma_is_off = true;
+    set.ring(0, 4);
+    set.driver.world.dma_is_off = false;
+    assert_eq!(set.protocol_errors(), 4);
+    assert_eq!(set.detach(handle, ALL), Ok(()));
+    set.destroy(handle).unwrap();
+}
+
+#[test]
+fn attachments() {
+    let mut set = Set::new();
+    let ((first, _), (second, _)) = (set.counter(), set.counter());
+    set.attach(first, SEND_COMP | RECV_COMP).unwrap();
+    // Each event has one counter; a command that fails attaches nothing.
+    assert_eq!(set.attach(first, SEND_COMP), Err(BUSY));
+    assert_eq!(set.attach(second, SEND_COMP | SEND_ERR), Err(BUSY));
+    set.attach(second, SEND_ERR).unwrap();
+    // Of no events.
+    set.attach(first, 0).unwrap();
+    set.detach(first, 0).unwrap();
+    // What is attached can't be destroyed.
+    let busy = DestroyEventCounter { cntr_handle: first };
+    set.fails(&busy, BUSY);
+    // What is not attached, or is to another one.
+    for events in [RECV_ERR, SEND_ERR, SEND_COMP | RECV_ERR, ALL] {
+        assert_eq!(set.detach(first, events), Err(ILLEGAL));
+    }
+    set.detach(first, SEND_COMP).unwrap();
+    assert_eq!(set.detach(first, SEND_COMP), Err(ILLEGAL));
+    set.fails(&busy, BUSY);
+    set.attach(second, SEND_COMP).unwrap();
+    set.detach(first, RECV_COMP).unwrap();
+    set.destroy(first).unwrap();
+    // The same events of another queue pair.
+    let before = set.qp;
+    set.qp = set.create_qp();
+    set.attach(second, SEND_COMP | SEND_ERR).unwrap();
+    // The end of a queue pair detaches all.
+    let qp_handle = std::mem::replace(&mut set.qp, before);
+    set.driver.execute(&DestroyQp { qp_handle }).unwrap();
+    assert_eq!(set.destroy(second), Err(BUSY));
+    let qp_handle = set.qp;
+    set.driver.execute(&DestroyQp { qp_handle }).unwrap();
+    set.destroy(second).unwrap();
+    assert_eq!(set.protocol_errors(), 0);
+}
+
+#[test]
+fn events_that_a_device_does_not_count() {
+    let mut set = Set::new();
+    let (handle, _) = set.counter();
+    set.set(r#"{"event_counter_events":3}"#);
+    for events in [RECV_COMP, SEND_COMP | RECV_COMP, ALL] {
+        assert_eq!(set.attach(handle, events), Err(ILLEGAL));
+        assert_eq!(set.detach(handle, events), Err(ILLEGAL));
+    }
+    set.attach(handle, SEND_COMP | SEND_ERR).unwrap();
+}
+
+/// Counters are attached before anything can be counted.
+#[test]
+fn states_in_which_counters_can_be_attached() {
+    let mut set = Set::new();
+    let (handle, _) = set.counter();
+    for (state, possible) in [
+        (QpState::Init, true),
+        (QpState::Rtr, false),
+        (QpState::Rts, false),
+        (QpState::Sqd, false),
+        (QpState::Err, false),
+        (QpState::Reset, true),
+    ] {
+        set.state(state);
+        let expected = if possible { Ok(()) } else { Err(ILLEGAL) };
+        assert_eq!(set.attach(handle, SEND_COMP), expected, "{state}");
+        if possible {
+            set.detach(handle, SEND_COMP).unwrap();
+        }
+    }
+}
+
+#[test]
+fn who_uses_what() {
+    let mut set = Set::new();
+    let (first, _) = set.counter();
+    let (uar, cq_idx, qp_handle) = (set.uar, set.cq_idx, set.qp);
+    set.driver.execute(&DestroyQp { qp_handle }).unwrap();
+    set.driver.execute(&DestroyCq { cq_idx }).unwrap();
+    set.fails(&DeallocUar { uar }, BUSY);
+    set.destroy(first).unwrap();
+    set.driver.execute(&DeallocUar { uar }).unwrap();
+}
+
+#[test]
+fn a_reset_ends_all() {
+    let mut set = Set::new();
+    let (handle, paddr) = set.counter();
+    set.attach(handle, ALL).unwrap();
+    set.start();
+    set.driver.reset(ResetReason::Normal);
+    set.driver.set_up();
+    assert_eq!(set.counts(), ResourceCounts::default());
+    set.driver.world.write(paddr, &[0x55; 8]);
+    let mut set = Set::of(set.driver);
+    // The old one is one that a reset has ended, and the new one is another.
+    let (new, _) = set.counter();
+    assert_ne!(new, handle);
+    assert_eq!(set.modify(handle, ModifyOp::Set, 1), Err(ILLEGAL));
+    assert_eq!(set.protocol_errors(), 1);
+    set.start();
+    set.post_all();
+    assert_eq!(set.value(paddr), 0x5555_5555_5555_5555);
+    // So does a reset of the function.
+    set.driver.device.reset();
+    assert_eq!(set.counts(), ResourceCounts::default());
+}
+
+#[test]
+fn failures_are_counted_by_operation() {
+    let mut set = Set::new();
+    let of_events: Vec<_> = (0..10).map(|bit| 1_u32 << bit).collect();
+    // One counter for each event, as far as there are any; the last one has three.
+    let (last, rest) = (of_events[7..].iter().sum(), &of_events[..7]);
+    let mut places: Vec<_> = rest.iter().map(|events| set.counter_of(*events)).collect();
+    places.push(set.counter_of(last));
+    let check = |set: &mut Set, expected: [u64; 8]| {
+        let values: Vec<_> = places.iter().map(|place| set.value(*place)).collect();
+        assert_eq!(values, expected);
+    };
+    set.start();
+    set.post_all();
+    check(&mut set, [0, 1, 0, 0, 0, 1, 0, 1]);
+    // Those that are flushed are errors too.
+    set.post_receives(5);
+    set.state(QpState::Err);
+    check(&mut set, [0, 1, 0, 5, 0, 1, 0, 1]);
+    let memory = &mut set.driver.world.device_memory;
+    memory.copy_within(set.llq..set.llq + 192, set.llq + 192);
+    set.ring(0, 6);
+    check(&mut set, [0, 2, 0, 5, 0, 2, 0, 2]);
+    assert_eq!(set.protocol_errors(), 0);
+}
+
+/// Who sees a completion sees its event counted.
+#[test]
+fn events_are_counted_before_they_are_told() {
+    let mut set = Set::new();
+    let (sends, receives) = (set.counter_of(SEND_ERR), set.counter_of(RECV_ERR));
+    set.start();
+    set.driver.world.writes = Some(Vec::new());
+    set.post_receives(1);
+    set.driver.world.writes = Some(Vec::new());
+    set.post_all();
+    set.state(QpState::Err);
+    let cq = set.cq;
+    let writes = set.driver.world.writes.take().unwrap();
+    let writes: Vec<_> = writes
+        .into_iter()
+        .filter(|at| [sends, receives].contains(at) || (cq..cq + 4096).contains(at))
+        .collect();
+    assert_eq!(writes, [sends, cq, cq + 32, cq + 64, receives, cq + 96]);
+}
+
+#[test]
+fn a_malformed_work_request_is_counted() {
+    let mut set = Set::new();
+    let (errors, receives) = (set.counter_of(SEND_ERR), set.counter_of(RECV_ERR));
+    set.start();
+    set.post_receives(2);
+    // The ring has nothing but zeroes, which puts the queue pair in error.
+    set.ring(0, 2);
+    assert_eq!((set.value(errors), set.value(receives)), (2, 2));
+}
+
+#[test]
+fn one_counter_of_several_events_and_queue_pairs() {
+    let mut set = Set::new();
+    let (handle, paddr) = set.counter();
+    set.attach(handle, SEND_ERR | READ_ERR).unwrap();
+    set.start();
+    set.post_all();
+    assert_eq!(set.value(paddr), 2);
+    set.qp = set.create_qp();
+    set.attach(handle, WRITE_ERR).unwrap();
+    set.start();
+    set.post_all();
+    assert_eq!(set.value(paddr), 3);
+}
+
+#[test]
+fn values_wrap() {
+    let mut set = Set::new();
+    let (handle, paddr) = set.counter();
+    set.attach(handle, SEND_ERR | READ_ERR | WRITE_ERR).unwrap();
+    set.modify(handle, ModifyOp::Set, MOST - 1).unwrap();
+    set.start();
+    set.post_all();
+    assert_eq!(set.value(paddr), 1);
+    // If the largest value becomes less, the value is less, too.
+    set.set(r#"{"event_counter_max_val":0}"#);
+    set.post_more();
+    assert_eq!(set.value(paddr), 0);
+    set.set(r#"{"event_counter_max_val":18446744073709551615}"#);
+    set.modify(handle, ModifyOp::Set, u64::MAX - 1).unwrap();
+    set.post_more();
+    assert_eq!(set.value(paddr), 1);
+    assert_eq!(set.protocol_errors(), 0);
+}
+
+/// What is not attached any more, or belongs to a queue pair that is gone, is not counted.
+#[test]
+fn detached_counters_do_not_count() {
+    let mut set = Set::new();
+    let (handle, paddr) = set.counter();
+    set.attach(handle, SEND_ERR | READ_ERR).unwrap();
+    set.start();
+    set.detach(handle, SEND_ERR).unwrap();
+    set.post_all();
+    assert_eq!(set.value(paddr), 1);
+    let qp_handle = set.qp;
+    set.driver.execute(&DestroyQp { qp_handle }).unwrap();
+    set.qp = set.create_qp();
+    set.start();
+    set.post_all();
+    assert_eq!(set.value(paddr), 1);
+}
