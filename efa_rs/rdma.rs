@@ -4,7 +4,7 @@
 //!
 //! A driver implements [`Provider`], and for each kind of object that it has the trait of that
 //! kind: [`Ucontext`], [`ProtectionDomain`], [`AddressHandle`], [`CompletionQueue`], [`QueuePair`],
-//! [`MemoryRegion`]; [`Absent`] stands for a kind that it lacks. A [`Registration`] makes it all known
+//! [`CompletionCounter`], [`MemoryRegion`]; [`Absent`] stands for a kind that it lacks. A [`Registration`] makes it all known
 //! to the core. What a provider does not implement is not in its `ib_device_ops`.
 //!
 //! The lifetime `'a` everywhere is that of the data of a registration, in a driver the binding of
@@ -19,6 +19,7 @@
 
 mod ah;
 mod attr;
+mod comp_cntr;
 mod context;
 mod counters;
 mod cq;
@@ -54,6 +55,14 @@ pub(crate) use self::{
         PortSpeed,
         PortState,
         PortWidth, //
+    },
+    comp_cntr::{
+        CompCntrCaps,
+        CompCntrEntry,
+        CompCntrInitAttr,
+        CompCntrModifyOp,
+        CompletionCounter,
+        QpAttachOps, //
     },
     context::{
         Context,

@@ -5,6 +5,7 @@
 mod abi;
 mod ah;
 mod bars;
+mod comp_cntr;
 mod counters;
 mod cq;
 mod device;

@@ -44,8 +44,9 @@ pub(crate) struct Attributes {
     /// [`QueueAttr1::inline_buf_size`] are less than 2^16, as the command and userspace have 16 bits
     /// for them.
     pub(crate) queues: QueueAttr1,
-    /// Bytes of inline data in the longest send work request.
-    pub(crate) inline_buf_size_ex: u16,
+    /// More limits of queues; if the device does not tell them,
+    /// [`QueueAttr2::inline_buf_size_ex`] is [`QueueAttr1::inline_buf_size`], and there is nothing else.
+    pub(crate) more_queues: QueueAttr2,
     /// Address and MTU.
     pub(crate) network: NetworkAttr,
     /// Limits of event queues; all 0 if the device has none.
@@ -89,11 +90,14 @@ impl Attributes {
         queues.max_cq_depth = queues.max_cq_depth.min(u16::MAX.into());
         queues.inline_buf_size = queues.inline_buf_size.min(u16::MAX.into());
 
-        let inline_buf_size_ex = if supports(&device, FeatureId::QueueAttr2) {
-            admin.get_feature::<QueueAttr2>()?.inline_buf_size_ex
+        let more_queues = if supports(&device, FeatureId::QueueAttr2) {
+            admin.get_feature()?
         } else {
-            // CAST: At most `u16::MAX`, see above.
-            queues.inline_buf_size as u16
+            QueueAttr2 {
+                // CAST: At most `u16::MAX`, see above.
+                inline_buf_size_ex: queues.inline_buf_size as u16,
+                ..QueueAttr2::default()
+            }
         };
 
         require(admin, &device, FeatureId::NetworkAttr)?;
@@ -111,7 +115,7 @@ impl Attributes {
         Ok(Self {
             device,
             queues,
-            inline_buf_size_ex,
+            more_queues,
             network,
             event_queues,
             hints,

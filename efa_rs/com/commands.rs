@@ -24,6 +24,16 @@ use crate::{
                 CreateEq,
                 CreateEqCaps, //
             },
+            event_counter::{
+                AttachEventCounter,
+                AttachType,
+                CreateEventCounter,
+                DestroyEventCounter,
+                DetachEventCounter,
+                ModifyEventCounter,
+                ModifyOp,
+                QpEvents, //
+            },
             mr::{
                 DeregMr,
                 RegMr,
@@ -143,6 +153,65 @@ impl AdminQueue<'_> {
     /// Destroys a queue pair.
     pub(crate) fn destroy_qp(&self, qp_handle: u32) -> Result<(), CommandError> {
         self.execute(&DestroyQp { qp_handle }).map(|_| ())
+    }
+
+    /// Creates an event counter with its value at this address, and returns its handle.
+    pub(crate) fn create_event_counter(&self, uar: u16, paddr: u64) -> Result<u32, CommandError> {
+        self.execute(&CreateEventCounter { uar, paddr })
+            .map(|response| response.cntr_handle)
+    }
+
+    /// Destroys an event counter.
+    pub(crate) fn destroy_event_counter(&self, cntr_handle: u32) -> Result<(), CommandError> {
+        self.execute(&DestroyEventCounter { cntr_handle })
+            .map(|_| ())
+    }
+
+    /// Has an event counter count events of a queue pair.
+    pub(crate) fn attach_event_counter(
+        &self,
+        cntr_handle: u32,
+        qp_handle: u32,
+        events: QpEvents,
+    ) -> Result<(), CommandError> {
+        let command = AttachEventCounter {
+            cntr_handle,
+            attach_type: AttachType::QpEvents.into(),
+            qp_handle,
+            events,
+        };
+        self.execute(&command).map(|_| ())
+    }
+
+    /// Has an event counter not count events of a queue pair any more.
+    pub(crate) fn detach_event_counter(
+        &self,
+        cntr_handle: u32,
+        qp_handle: u32,
+        events: QpEvents,
+    ) -> Result<(), CommandError> {
+        let command = DetachEventCounter {
+            cntr_handle,
+            attach_type: AttachType::QpEvents.into(),
+            qp_handle,
+            events,
+        };
+        self.execute(&command).map(|_| ())
+    }
+
+    /// Changes the value of an event counter.
+    pub(crate) fn modify_event_counter(
+        &self,
+        cntr_handle: u32,
+        operation: ModifyOp,
+        value: u64,
+    ) -> Result<(), CommandError> {
+        let command = ModifyEventCounter {
+            cntr_handle,
+            operation: operation.into(),
+            value,
+        };
+        self.execute(&command).map(|_| ())
     }
 
     /// Registers a memory region.

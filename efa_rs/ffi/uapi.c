@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* The driver's own method of the MR object, whose declaration is made of macros. */
+/* What of the core's objects is the driver's own, whose declarations are made of macros. */
 
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <rdma/uverbs_ioctl.h>
@@ -43,7 +43,19 @@ ADD_UVERBS_METHODS(efa_mr_methods,
 		   UVERBS_OBJECT_MR,
 		   &UVERBS_METHOD(EFA_IB_METHOD_MR_QUERY));
 
+#define BUFFER(name) \
+	UVERBS_ATTR_PTR_IN(EFA_IB_ATTR_CREATE_COMP_CNTR_##name##_BUFFER, \
+			   UVERBS_ATTR_STRUCT(struct ib_uverbs_buffer_desc, length), \
+			   UA_MANDATORY)
+
+ADD_UVERBS_ATTRIBUTES_SIMPLE(efa_comp_cntr_attributes,
+			     UVERBS_OBJECT_COMP_CNTR,
+			     UVERBS_METHOD_COMP_CNTR_CREATE,
+			     BUFFER(COMP),
+			     BUFFER(ERR));
+
 const struct uapi_definition efa_uapi_definitions[] = {
 	UAPI_DEF_CHAIN_OBJ_TREE(UVERBS_OBJECT_MR, &efa_mr_methods),
+	UAPI_DEF_CHAIN_OBJ_TREE(UVERBS_OBJECT_COMP_CNTR, &efa_comp_cntr_attributes),
 	{},
 };

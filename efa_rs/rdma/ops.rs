@@ -8,6 +8,7 @@
 //! not used after they are destroyed.
 
 mod ah;
+mod comp_cntr;
 mod context;
 mod counters;
 mod cq;

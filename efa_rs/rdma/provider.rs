@@ -15,6 +15,7 @@ use super::{
         LinkLayer,
         PortAttr, //
     },
+    comp_cntr::CompletionCounter,
     context::Ucontext,
     counters::CounterDesc,
     cq::CompletionQueue,
@@ -99,6 +100,9 @@ pub(crate) trait Provider: Sized + 'static {
     /// Queue pairs.
     type Qp<'a>: QueuePair<'a, Self::Data<'a>, Self::Ucontext<'a>, Self::Pd<'a>, Self::Cq<'a>>;
 
+    /// Completion counters.
+    type CompCntr<'a>: CompletionCounter<'a, Self::Data<'a>, Self::Ucontext<'a>, Self::Qp<'a>>;
+
     /// Memory regions.
     type Mr<'a>: MemoryRegion<'a, Self::Data<'a>, Self::Pd<'a>>;
 
@@ -176,6 +180,9 @@ impl<'a, D, U> CompletionQueue<'a, D, U> for Absent {
 impl<'a, D, U, Pd, Cq> QueuePair<'a, D, U, Pd, Cq> for Absent {
     type Details = [u64; 0];
 }
+
+#[vtable]
+impl<'a, D, U, Qp> CompletionCounter<'a, D, U, Qp> for Absent {}
 
 #[vtable]
 impl<'a, D, Pd> MemoryRegion<'a, D, Pd> for Absent {

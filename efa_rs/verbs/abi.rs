@@ -45,6 +45,14 @@ pub(super) const CREATE_CQ_MIN_INPUT: usize =
 pub(super) const CREATE_QP_MIN_INPUT: usize =
     offset_of!(ffi::efa_ibv_create_qp, driver_qp_type) + size_of::<u32>();
 
+/// Attribute of the method that creates a completion counter: memory for what has ended well.
+pub(super) const CREATE_COMP_CNTR_COMP_BUFFER: u16 =
+    ffi::efa_comp_cntr_create_attrs_EFA_IB_ATTR_CREATE_COMP_CNTR_COMP_BUFFER as u16;
+
+/// Attribute of the method that creates a completion counter: memory for what has failed.
+pub(super) const CREATE_COMP_CNTR_ERR_BUFFER: u16 =
+    ffi::efa_comp_cntr_create_attrs_EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER as u16;
+
 /// Interconnects that a memory region is reached by, which `ffi/uapi.c` reads right behind the core's
 /// region.
 #[derive(Clone, Copy, Default)]
@@ -282,6 +290,8 @@ bits! {
         6:6 unsolicited_write_recv => bool,
         /// Completion queues can be in memory that the application provides.
         7:7 cq_with_ext_mem => bool,
+        /// Completion counters.
+        8:8 comp_cntr => bool,
         /// Request ids of send queues can have 64 bits.
         9:9 sq_64_bit_req_id => bool,
     }

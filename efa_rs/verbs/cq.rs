@@ -175,8 +175,8 @@ impl<'a> Cq<'a> {
     /// # Errors
     ///
     /// - `EOPNOTSUPP` if a completion channel is asked for of a device without event queues.
-    /// - [`EINVAL`] if a size or number is not one that the device has, if request ids of 64 bits are
-    ///   asked for that it does not have, or if memory that userspace provides is not contiguous.
+    /// - [`EINVAL`] if a size or number is not one that the device has, or if memory that userspace
+    ///   provides is not contiguous.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command and of [`Udata`].
     fn create(
@@ -205,10 +205,6 @@ impl<'a> Cq<'a> {
         if command.num_sub_cqs != queues.sub_cqs_per_cq {
             return Err(EINVAL);
         }
-        let sq_comp_64_bit_req_id = command.flags.with_sq_comp_64_bit_req_id;
-        if sq_comp_64_bit_req_id && !efa.attributes().device.device_caps.sq_64_bit_req_id {
-            return Err(EINVAL);
-        }
         let target = if command.flags.with_completion_channel {
             // CAST: The core has checked that the vector is one of the few that there are.
             let target = efa.session.event_target(attr.comp_vector as usize);
@@ -234,7 +230,7 @@ impl<'a> Cq<'a> {
                 // CAST: 4 or 8.
                 cq_entry_size_words: (command.cq_entry_size / 4) as u8,
                 set_src_addr: command.flags.with_sgid,
-                sq_comp_64_bit_req_id,
+                sq_comp_64_bit_req_id: command.flags.with_sq_comp_64_bit_req_id,
             },
             // CAST: At most `max_cq_depth`, which has 16 bits, see `Attributes`.
             sub_cq_depth: attr.cqe as u16,

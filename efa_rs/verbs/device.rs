@@ -15,6 +15,7 @@ use super::{
         QueryDeviceResp, //
     },
     ah::Ah,
+    comp_cntr::CompCntr,
     counters,
     cq::Cq,
     mr::Mr,
@@ -53,6 +54,7 @@ impl rdma::Provider for Verbs {
     type Ah<'a> = Ah;
     type Cq<'a> = Cq<'a>;
     type Qp<'a> = Qp<'a>;
+    type CompCntr<'a> = CompCntr<'a>;
     type Mr<'a> = Mr<'a>;
 
     fn enabled<'a>(device: &rdma::Named<'_, Efa<'a>>) {
@@ -181,6 +183,7 @@ fn caps(efa: &Efa<'_>) -> DeviceCaps {
         rdma_write: device.rdma_write,
         unsolicited_write_recv: device.unsolicited_write_recv,
         cq_with_ext_mem: true,
+        comp_cntr: device.event_counters,
         sq_64_bit_req_id: device.sq_64_bit_req_id,
     }
 }

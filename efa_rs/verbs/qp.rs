@@ -163,6 +163,11 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>> for Qp<'a> {
 }
 
 impl<'a> Qp<'a> {
+    /// Returns by what commands refer to the queue pair.
+    pub(super) fn handle(&self) -> u32 {
+        self.device_qp.handle
+    }
+
     /// Creates a queue pair.
     ///
     /// # Errors
@@ -367,7 +372,7 @@ fn check_sizes(efa: &Efa<'_>, cap: &QpCap, sq_ring_size: u32) -> Result {
         || cap.max_recv_wr > queues.max_rq_depth
         || cap.max_send_sge > queues.max_wr_send_sges.into()
         || cap.max_recv_sge > queues.max_wr_recv_sges.into()
-        || cap.max_inline_data > efa.attributes().inline_buf_size_ex.into()
+        || cap.max_inline_data > efa.attributes().more_queues.inline_buf_size_ex.into()
     {
         return Err(EINVAL);
     }

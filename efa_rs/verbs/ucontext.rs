@@ -71,7 +71,7 @@ impl Ucontext {
             max_llq_size: queues.max_llq_size,
             max_tx_batch: queues.max_tx_batch,
             min_sq_wr: queues.min_sq_depth,
-            inline_buf_size_ex: efa.attributes().inline_buf_size_ex,
+            inline_buf_size_ex: efa.attributes().more_queues.inline_buf_size_ex,
             ..AllocUcontextResp::default()
         };
         udata.respond(&response.encode()).inspect_err(|_| {

@@ -129,6 +129,7 @@ impl rdma::Provider for Null {
     type Ah<'a> = Absent;
     type Cq<'a> = Absent;
     type Qp<'a> = Absent;
+    type CompCntr<'a> = Absent;
     type Mr<'a> = Absent;
 
     fn firmware_version<'a>(_device: &Device<Numbers>) -> Result<CString> {

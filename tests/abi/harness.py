@@ -35,7 +35,7 @@ COUNTERS = (
 ).split()
 
 # Kinds of numbers that the device gives out, by the names that they have in the trace and in results.
-NUMBERS = {"send_cq": "cq", "recv_cq": "cq"} | {name: name for name in ("cq", "pd", "uar", "ah", "qp", "qpn", "lkey", "rkey")}
+NUMBERS = {"send_cq": "cq", "recv_cq": "cq"} | {name: name for name in ("cq", "pd", "uar", "ah", "qp", "qpn", "counter", "lkey", "rkey")}
 NUMBER = re.compile(rf"\b({'|'.join(NUMBERS)})=(0x[0-9a-f]+|\d+)")
 
 
@@ -153,6 +153,12 @@ class Session:
         recv = options.pop("recv_cq") if "recv_cq" in options else send
         return kind(context, pd, send, recv, **options)
 
+    def counter(self, comp=None, err=None, **options):
+        """A completion counter; its values are at 0 and 8 of a page unless they are elsewhere."""
+        comp = self.page.address if comp is None else comp
+        err = self.page.address + 8 if err is None else err
+        return objects.CompletionCounter(options.pop("context", self.context), comp, err, **options)
+
     def ah(self, **options):
         pd = options.pop("pd") if "pd" in options else self.pd
         return objects.AddressHandle(options.pop("context", self.context), pd, **options)
@@ -220,6 +226,11 @@ def _(value: objects.QueuePair):
         f" sub_cqs={r.send_sub_cq_idx}/{r.recv_sub_cq_idx}"
         f" keys={key(r.sq_db_mmap_key)},{key(r.llq_desc_mmap_key)},{key(r.rq_db_mmap_key)},{key(r.rq_mmap_key)}/{r.rq_mmap_size}B"
     )
+
+
+@show.register
+def _(value: objects.CompletionCounter):
+    return "counter"
 
 
 @show.register
@@ -296,7 +307,7 @@ def as_another_user(actions):
 MASKS = (
     (re.compile(r"^aq \d+ "), ""),
     (re.compile(r" \[\d+ in flight\]$"), ""),
-    (re.compile(r"\b(ba|rq_ba)=0x([0-9a-f]+)"), lambda match: f"{match[1]}={match[2][-3:] if match[2] != '0' else 'none'}"),
+    (re.compile(r"\b(ba|rq_ba|pa)=0x([0-9a-f]+)"), lambda match: f"{match[1]}={match[2][-3:] if match[2] != '0' else 'none'}"),
     (re.compile(r"pages=\[([^\]]*)\]"), lambda match: f"pages={sum(page != '0' for page in match[1].split(', '))}"),
     (re.compile(r"(?:direct|indirect)=0x[0-9a-f]+/\d+B"), "list"),
     (re.compile(r"buffer=0x[0-9a-f]+"), "buffer"),

@@ -17,6 +17,8 @@ import case_cq  # noqa: F401
 import case_cq_memory  # noqa: F401
 import case_qp_create  # noqa: F401
 import case_qp_modify  # noqa: F401
+import case_req_id  # noqa: F401
+import case_comp_cntr  # noqa: F401
 import case_mr  # noqa: F401
 import case_ah  # noqa: F401
 import case_mmap  # noqa: F401

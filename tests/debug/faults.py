@@ -36,6 +36,7 @@ from objects import (  # noqa: E402
     QPT_UD,
     AddressHandle,
     CompletionChannel,
+    CompletionCounter,
     CompletionQueue,
     IoctlMemoryRegion,
     Mapping,
@@ -227,7 +228,8 @@ def dma_mappings():
 MODULE = Path("/sys/module/efa")
 libc = ctypes.CDLL(None, use_errno=True)
 suite = Suite()
-main = selftest.any_function()
+# The one that has all kinds of objects.
+main = selftest.function_with("profile=efa4")
 if not main.is_bound:
     main.rebind()
 for module in (uverbs, objects):
@@ -253,11 +255,15 @@ class Bench:
     def region(self, length, **options):
         return MemoryRegion(self.context, self.pd, self.memory.address, length, **options)
 
+    def counter(self):
+        return CompletionCounter(self.context, self.memory.address, self.memory.address + 8)
+
     def fill(self):
         """Adds an object of each other kind."""
         pair = self.queue_pair()
         pair.to_rts()
         Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
+        self.counter().attach(pair, 1)
         self.region(PIECE_SIZE)
         AddressHandle(self.context, self.pd)
         CompletionQueue(self.context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd)
@@ -345,6 +351,7 @@ made("CQ with a completion channel", channel_cq, *CQ_DESTROY)
 made("CQ on user memory", umem_cq, *CQ_DESTROY)
 made("SRD QP", Bench.queue_pair, QueuePair.destroy, QueuePair.destroy_by_ioctl)
 made("UD QP", lambda bench: bench.queue_pair(qp_type=QPT_UD), QueuePair.destroy)
+made("completion counter", Bench.counter, CompletionCounter.destroy)
 MR_DESTROY = (MemoryRegion.dereg, MemoryRegion.dereg_by_ioctl)
 made("MR with its pages in the command", lambda bench: bench.region(INLINE_SIZE), *MR_DESTROY)
 made("MR with a page list in one piece", lambda bench: bench.region(PIECE_SIZE), *MR_DESTROY)
@@ -363,6 +370,12 @@ def fragmented(bench):
 
 
 made("MR by ioctl", ioctl_region, *MR_DESTROY)
+@case("AH: of a peer that has one")
+def shared_ah(bench):
+    AddressHandle(bench.context, bench.pd)
+    sweep(lambda: AddressHandle(bench.context, bench.pd), AddressHandle.destroy)
+
+
 made("AH", lambda bench: AddressHandle(bench.context, bench.pd), AddressHandle.destroy, AddressHandle.destroy_by_ioctl)
 
 
@@ -383,6 +396,24 @@ def modify_qp(bench):
 
         sweep(step, back)
         step()
+
+
+@case("completion counter: modify")
+def modify_counter(bench):
+    counter = bench.counter()
+    sweep(lambda: counter.modify(1))
+
+
+@case("completion counter: attach")
+def attach_counter(bench):
+    counter, pairs = bench.counter(), [bench.queue_pair()]
+
+    def renew(_):
+        # What it counts of a queue pair it counts until that is gone.
+        pairs.pop().destroy()
+        pairs.append(bench.queue_pair())
+
+    sweep(lambda: counter.attach(pairs[0], 1), renew)
 
 
 @case("QP: query")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Software that others wrote, between guests: all of them run this program, and guest 0 runs the tests. Prints KTAP.
 
-usage: run.py [short] [PART...]: the parts are contents, perftest, libfabric and mpi, or with more than two guests soak and mpi;
+usage: run.py [short] [PART...]: the parts are contents, efa4, perftest, libfabric and mpi, or with more than two guests soak and mpi;
 without any, all of them
 """
 
@@ -22,13 +22,13 @@ import perftest  # noqa: E402
 from selftest import Failed, Suite, emulator, equal, wait_until  # noqa: E402
 
 FOLDER = Path(__file__).resolve().parent
-CONTENTS_PORT = 7100
+CONTENTS_PORT, EFA4_PORT = 7100, 7101
 # Seconds, of which a million messages take some.
 SOAK_LIMIT = 3000
 # Seconds until what was killed has ended.
 END_LIMIT = 15
 # What two guests do, and what more of them do.
-PARTS, MORE_PARTS = ("contents", "perftest", "libfabric", "mpi"), ("soak", "mpi")
+PARTS, MORE_PARTS = ("contents", "efa4", "perftest", "libfabric", "mpi"), ("soak", "mpi")
 
 
 def contents(lossy):
@@ -36,6 +36,13 @@ def contents(lossy):
     program = FOLDER / "contents.py"
     environment = {"EFA_LOSS": "1"} if lossy else {}
     return guests.pair([program, "serve"], [program, "test", guests.name(1)], CONTENTS_PORT, 400, environment)
+
+
+def efa4(short):
+    """What only the newest devices have; its results become subtests."""
+    program = FOLDER / "efa4.py"
+    environment = {"EFA_OPERATIONS": "2000"} if short else {}
+    return guests.pair([program, "serve"], [program, "test", guests.name(1)], EFA4_PORT, 1200, environment)
 
 
 def wrong_bits_of_ours():
@@ -101,6 +108,8 @@ def tests(parts, short, condition):
     if guests.GUESTS == 2:
         if "contents" in parts:
             yield "contents", with_subtests(lambda: contents(lossy))
+        if "efa4" in parts:
+            yield "the newest devices", with_subtests(lambda: efa4(short))
         if "perftest" in parts:
             yield from perftest.tests(device(), short, condition)
         if "libfabric" in parts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Completion queues, queue pairs, memory regions and address handles by the raw uverbs interface.
+"""Completion queues, queue pairs, completion counters, memory regions and address handles by the raw uverbs interface.
 
 Each class makes an object of an open device; every field of the request and the size of the response can be given, also
 wrong ones. Names are those of <rdma/ib_user_verbs.h>, <rdma/ib_user_ioctl_cmds.h> and <rdma/efa-abi.h>.
@@ -16,10 +16,12 @@ from uverbs import UHW_IN, UHW_OUT, Buffer, fd_in, new_handle, object_handle, po
 
 OBJECT_PD, OBJECT_COMP_CHANNEL, OBJECT_CQ, OBJECT_QP = 1, 2, 3, 4
 OBJECT_AH, OBJECT_MR = 6, 7
-OBJECT_ASYNC_EVENT = 16
+OBJECT_ASYNC_EVENT, OBJECT_COMP_CNTR = 16, 19
 
 METHOD_CQ_CREATE, METHOD_CQ_DESTROY = 0, 1
-METHOD_QP_CREATE, METHOD_QP_DESTROY = 0, 1
+METHOD_QP_CREATE, METHOD_QP_DESTROY, METHOD_QP_ATTACH_COMP_CNTR = range(3)
+METHOD_COMP_CNTR_CREATE, METHOD_COMP_CNTR_DESTROY, METHOD_COMP_CNTR_MODIFY, METHOD_COMP_CNTR_READ = range(4)
+METHOD_QUERY_COMP_CNTR_CAPS = 8
 METHOD_PD_DESTROY = METHOD_AH_DESTROY = 0
 METHOD_DM_MR_REG, METHOD_MR_DESTROY, METHOD_ADVISE_MR, METHOD_QUERY_MR, METHOD_REG_DMABUF_MR, METHOD_REG_MR = range(6)
 METHOD_EFA_MR_QUERY = 0x1000
@@ -33,7 +35,7 @@ CREATE_QP, QUERY_QP, MODIFY_QP, DESTROY_QP = 24, 25, 26, 27
 ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ = 1, 2, 4
 
 CQ_WITH_COMPLETION_CHANNEL, CQ_WITH_SGID, CQ_WITH_SQ_COMP_64_BIT_REQ_ID = 1, 2, 4
-QP_WITH_UNSOLICITED_WRITE_RECV = 1
+QP_WITH_UNSOLICITED_WRITE_RECV, QP_WITH_SQ_64_BIT_REQ_ID = 1, 2
 QPT_RC, QPT_UC, QPT_UD, QPT_DRIVER = 2, 3, 4, 0xFF
 
 QPS_RESET, QPS_INIT, QPS_RTR, QPS_RTS, QPS_SQD, QPS_SQE, QPS_ERR = range(7)
@@ -42,6 +44,12 @@ QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_AV, QP_PATH_MTU, QP_TIMEOUT = 0x10, 0x20, 0x
 QP_RNR_RETRY, QP_RQ_PSN, QP_SQ_PSN, QP_DEST_QPN = 0x800, 0x1000, 0x10000, 0x100000
 
 BUFFER_DMABUF, BUFFER_VA = 0, 1
+
+COMP_CNTR_COMP, COMP_CNTR_ERR = 0, 1
+COMP_CNTR_SET, COMP_CNTR_INC = 0, 1
+ATTACH_SEND, ATTACH_RECV, ATTACH_RDMA_READ, ATTACH_REMOTE_RDMA_READ, ATTACH_RDMA_WRITE, ATTACH_REMOTE_RDMA_WRITE = (
+    1 << bit for bit in range(6)
+)
 
 CqResponse = collections.namedtuple("CqResponse", "comp_mask q_mmap_key q_mmap_size cq_idx db_off db_mmap_key")
 CQ_RESPONSE = struct.Struct("<I4xQQH2xIQ")
@@ -260,6 +268,51 @@ class IoctlQueuePair(QueuePair):
         self.caps = struct.unpack("<5I", capacity.bytes())
         self.raw = response.bytes()
         self.response = QpResponse(*padded(self.raw, QP_RESPONSE))
+
+
+def buffer_in(number, kind, fd, address, length, flags=0, optional_flags=0):
+    """An attribute that describes memory."""
+    return pointer_in(number, struct.pack("<IiIIQQ", kind, fd, flags, optional_flags, address, length))
+
+
+class CompletionCounter:
+    """A counter of what has ended well and of what has failed. COMP and ERR are the places of the two, or whole attributes."""
+
+    COMP_BUFFER, ERR_BUFFER = 0x1000, 0x1001
+
+    def __init__(self, context, comp, err, length=8, attributes=(), replace={}):
+        sent = [new_handle(0)]
+        for number, place in ((self.COMP_BUFFER, comp), (self.ERR_BUFFER, err)):
+            sent.append(buffer_in(number, BUFFER_VA, 0, place, length) if isinstance(place, int) else place)
+        self.context = context
+        answer = context.ioctl(OBJECT_COMP_CNTR, METHOD_COMP_CNTR_CREATE, *uverbs.replaced(sent, replace), *attributes)
+        self.handle = answer[0]
+
+    def modify(self, value, entry=COMP_CNTR_COMP, op=COMP_CNTR_SET, replace={}):
+        sent = [object_handle(0, self.handle)]
+        sent += [pointer_in(number, struct.pack("<Q", one)) for number, one in ((1, entry), (2, op), (3, value))]
+        self.context.ioctl(OBJECT_COMP_CNTR, METHOD_COMP_CNTR_MODIFY, *uverbs.replaced(sent, replace))
+
+    def read(self, entry=COMP_CNTR_COMP):
+        value = Buffer(8)
+        sent = (object_handle(0, self.handle), pointer_in(1, struct.pack("<Q", entry)), pointer_out(2, value))
+        self.context.ioctl(OBJECT_COMP_CNTR, METHOD_COMP_CNTR_READ, *sent)
+        return int.from_bytes(value.bytes(), "little")
+
+    def attach(self, pair, ops, replace={}):
+        sent = [object_handle(0, pair.handle), object_handle(1, self.handle), pointer_in(2, struct.pack("<I", ops))]
+        self.context.ioctl(OBJECT_QP, METHOD_QP_ATTACH_COMP_CNTR, *uverbs.replaced(sent, replace))
+
+    def destroy(self):
+        self.context.ioctl(OBJECT_COMP_CNTR, METHOD_COMP_CNTR_DESTROY, object_handle(0, self.handle))
+
+    @staticmethod
+    def caps(context, replace={}):
+        """How many there can be, their largest value, and what they can count."""
+        outputs = [Buffer(4), Buffer(8), Buffer(4)]
+        sent = [pointer_out(number, output) for number, output in enumerate(outputs)]
+        context.ioctl(uverbs.OBJECT_DEVICE, METHOD_QUERY_COMP_CNTR_CAPS, *uverbs.replaced(sent, replace))
+        return tuple(int.from_bytes(output.bytes(), "little") for output in outputs)
 
 
 class MemoryRegion:

@@ -20,7 +20,8 @@ if not selftest.emulator:
     selftest.skip_all("needs the emulator")
 
 suite = Suite()
-main = selftest.any_function()
+# The one that has all kinds of objects.
+main = function_with("profile=efa4")
 
 # The device announces it, in units of 100 ms. A device that fails no sooner is not taken for one that fails all the time.
 ADMIN_TIMEOUT = 5
@@ -70,10 +71,15 @@ class Set:
     """A context with one object of each kind, made in the order in which they need each other."""
 
     MEMORY = objects.Memory(64 * 4096)
-    STEPS = "open alloc_pd create_cq create_cq_with_events create_qp modify_qp query_qp create_ah reg_mr".split()
+    VALUES = objects.Memory(4096)
+    STEPS = (
+        "open alloc_pd create_cq create_cq_with_events create_qp modify_qp query_qp"
+        " create_comp_cntr modify_comp_cntr attach_comp_cntr create_ah reg_mr"
+    ).split()
 
     def __init__(self, until=None):
         self.stack = contextlib.ExitStack()
+        self.attached = 0
         for step in self.STEPS:
             if step == until:
                 break
@@ -102,6 +108,17 @@ class Set:
     def query_qp(self):
         self.qp.query()
 
+    def create_comp_cntr(self):
+        self.counter = objects.CompletionCounter(self.context, self.VALUES.address, self.VALUES.address + 8)
+
+    def modify_comp_cntr(self):
+        self.counter.modify(1)
+
+    def attach_comp_cntr(self):
+        # Each time to count something else.
+        self.attached += 1
+        self.counter.attach(self.qp, 1 << self.attached - 1)
+
     def create_ah(self):
         self.ah = objects.AddressHandle(self.context, self.pd)
 
@@ -117,6 +134,9 @@ class Set:
 
     def destroy_qp(self):
         self.qp.destroy()
+
+    def destroy_comp_cntr(self):
+        self.counter.destroy()
 
     def destroy_cq(self):
         self.cq.destroy()
@@ -136,6 +156,9 @@ class Set:
         self.stack.close()
 
 
+# What is destroyed last, in this order.
+LAST = ("destroy_comp_cntr", "destroy_cq", "destroy_cq_with_events", "dealloc_pd")
+
 # Verbs, the command that each causes, and what has to be gone before it.
 VERBS = {
     "open": ("ALLOC_UAR", ()),
@@ -145,16 +168,20 @@ VERBS = {
     "create_qp": ("CREATE_QP", ()),
     "modify_qp": ("MODIFY_QP", ()),
     "query_qp": ("QUERY_QP", ()),
+    "create_comp_cntr": ("CREATE_EVENT_COUNTER", ()),
+    "modify_comp_cntr": ("MODIFY_EVENT_COUNTER", ()),
+    "attach_comp_cntr": ("ATTACH_EVENT_COUNTER", ()),
     "create_ah": ("CREATE_AH", ()),
     "reg_mr": ("REG_MR", ()),
     "counters": ("GET_STATS", ()),
     "dereg_mr": ("DEREG_MR", ()),
     "destroy_ah": ("DESTROY_AH", ()),
     "destroy_qp": ("DESTROY_QP", ()),
+    "destroy_comp_cntr": ("DESTROY_EVENT_COUNTER", ("destroy_qp",)),
     "destroy_cq": ("DESTROY_CQ", ("destroy_qp",)),
     "destroy_cq_with_events": ("DESTROY_CQ", ()),
     "dealloc_pd": ("DEALLOC_PD", ("destroy_qp", "destroy_ah", "dereg_mr")),
-    "close": ("DEALLOC_UAR", ("dereg_mr", "destroy_ah", "destroy_qp", "destroy_cq", "destroy_cq_with_events", "dealloc_pd")),
+    "close": ("DEALLOC_UAR", ("dereg_mr", "destroy_ah", "destroy_qp", *LAST)),
 }
 
 # When these end, there are neither queue pairs nor memory regions.
@@ -174,7 +201,7 @@ def timed(action):
 def clean_attempt():
     """All verbs work, and leave nothing."""
     everything = Set()
-    for verb in ("counters", "dereg_mr", "destroy_ah", "destroy_qp", "destroy_cq", "destroy_cq_with_events", "dealloc_pd"):
+    for verb in ("counters", "dereg_mr", "destroy_ah", "destroy_qp", *LAST):
         getattr(everything, verb)()
     everything.close()
     equal(main.held(), {}, "what the device has after a clean attempt")
@@ -236,6 +263,7 @@ def attempt(verb, fault):
 # What a device keeps that refuses to free it, and what that needs. The process is told of others, and can try again.
 REFUSED = {
     "destroy_ah": "1 ah, 1 pd",
+    "destroy_comp_cntr": "1 event_counter, 1 uar",
     "destroy_cq": "1 cq, 1 uar",
     "destroy_cq_with_events": "1 cq, 1 uar",
     "dealloc_pd": "1 pd",
@@ -274,7 +302,7 @@ def add_faults():
 def run_to_its_end():
     """Makes and destroys everything, but for what fails; returns how many verbs did."""
     failed, everything = 0, Set(until="open")
-    for verb in (*Set.STEPS, "dereg_mr", "destroy_ah", "destroy_qp", "destroy_cq", "destroy_cq_with_events", "dealloc_pd"):
+    for verb in (*Set.STEPS, "dereg_mr", "destroy_ah", "destroy_qp", *LAST):
         try:
             getattr(everything, verb)()
         except (OSError, AttributeError):

@@ -319,7 +319,7 @@ def add_queries():
         ("profile=efa1", 0b10001111, 1 << 30, 1),
         ("profile=efa2", 0b11101111, 1 << 30, 1),
         ("profile=efa3", 0b11111111, 1 << 30, 1),
-        ("profile=efa4", 0b1011111111, 1 << 30, 1),
+        ("profile=efa4", 0b1111111111, 1 << 30, 1),
         # Without event queues there are no completion notifications.
         ("profile=efa2,msix=1", 0b11101011, 1 << 30, 1),
     ):

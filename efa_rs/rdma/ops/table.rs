@@ -6,6 +6,7 @@ use core::mem::MaybeUninit;
 
 use super::{
     ah,
+    comp_cntr,
     context,
     cq,
     pd,
@@ -16,6 +17,7 @@ use crate::{
     ffi,
     rdma::{
         ah::AddressHandle,
+        comp_cntr::CompletionCounter,
         context::Ucontext,
         cq::CompletionQueue,
         mr::MemoryRegion,
@@ -52,6 +54,12 @@ impl<P: Provider> Ops<P> {
         P::Ucontext<'static>,
         P::Pd<'static>,
         P::Cq<'static>,
+    >>::HAS_CREATE;
+    const HAS_COMP_CNTR: bool = <P::CompCntr<'static> as CompletionCounter<
+        'static,
+        P::Data<'static>,
+        P::Ucontext<'static>,
+        P::Qp<'static>,
     >>::HAS_CREATE;
     const HAS_MR: bool = <P::Mr<'static> as MemoryRegion<
         'static,
@@ -97,6 +105,12 @@ impl<P: Provider> Ops<P> {
         destroy_qp: only_if!(Self::HAS_QP, Self::destroy_qp),
         fill_res_qp_entry: only_if!(Self::HAS_QP, Self::fill_res_qp_entry),
 
+        query_comp_cntr_caps: only_if!(Self::HAS_COMP_CNTR, Self::query_comp_cntr_caps),
+        create_comp_cntr: only_if!(Self::HAS_COMP_CNTR, Self::create_comp_cntr),
+        modify_comp_cntr: only_if!(Self::HAS_COMP_CNTR, Self::modify_comp_cntr),
+        qp_attach_comp_cntr: only_if!(Self::HAS_COMP_CNTR, Self::qp_attach_comp_cntr),
+        destroy_comp_cntr: only_if!(Self::HAS_COMP_CNTR, Self::destroy_comp_cntr),
+
         reg_user_mr: only_if!(Self::HAS_MR, Self::reg_user_mr),
         reg_user_mr_dmabuf: only_if!(Self::HAS_MR, Self::reg_user_mr_dmabuf),
         dereg_mr: only_if!(Self::HAS_MR, Self::dereg_mr),
@@ -114,6 +128,7 @@ impl<P: Provider> Ops<P> {
         size_ib_ah: ah::Object::<P>::SIZE,
         size_ib_cq: cq::Object::<P>::SIZE,
         size_ib_qp: qp::Object::<P>::SIZE,
+        size_ib_comp_cntr: comp_cntr::Object::<P>::SIZE,
 
         // SAFETY: In a table of functions, sizes and flags, zero stands for what is not there.
         ..unsafe { MaybeUninit::<ffi::ib_device_ops>::zeroed().assume_init() }

@@ -50,8 +50,7 @@ impl Profile {
             (self >= Self::Efa1, self >= Self::Efa2, self >= Self::Efa3);
         let event_queues = self >= Self::Efa1;
         let newest = self >= Self::Efa4;
-        // The driver has none yet.
-        let event_counters = false;
+        let event_counters = newest;
         let features = [
             (FeatureId::DeviceAttr, true),
             (FeatureId::AenqConfig, true),

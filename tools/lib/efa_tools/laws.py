@@ -10,7 +10,7 @@ UNSAFE_ALLOWED = re.compile(r"efa_rs/(rdma|sys|ffi)(/|\.rs$)")
 RELEASE_ALLOWED = re.compile(r"efa_rs/(sys|ffi)(/|\.rs$)")
 RELEASE = re.compile(r"\blinux_\d+_\d+\b")
 UNSAFE = re.compile(r"\bunsafe\b")
-C_LINES = 400
+C_LINES = 420
 # What each folder of the driver may name, as Documentation/architecture.md draws it; all may name version.rs.
 ARROWS = {
     "driver": {"verbs", "com", "rdma", "sys", "hw"},
@@ -70,7 +70,7 @@ def releases_in_their_folders():
 
 
 def little_c():
-    """efa_rs has less than 400 lines of C: tracepoints, of which there is no other way, are a fifth of them."""
+    """efa_rs has less than 420 lines of C: tracepoints and methods of objects, of which there is no other way, are two fifths of them."""
     counts = {name: len(lines(name)) for name in files("efa_rs/*.c", "efa_rs/*.h")}
     if sum(counts.values()) < C_LINES:
         return []

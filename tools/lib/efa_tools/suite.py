@@ -203,7 +203,7 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
 
 
 # What it takes to move data in every way.
-INTEROP_DEVICES = ["profile=efa3"]
+INTEROP_DEVICES = ["profile=efa3", "profile=efa4"]
 
 
 def between_guests(name, guests, arguments, driver, flavour, timeout, environment=""):

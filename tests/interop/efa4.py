@@ -1,0 +1,386 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What only the newest devices have, between two guests: completion counters, request ids of 64 bits, RDMA writes of inline data.
+
+No library is needed, as older ones know nothing of it. One side is the server, which does what the other asks for over TCP:
+efa4.py serve, and efa4.py test GUEST.
+"""
+
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import random
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
+
+import objects  # noqa: E402
+from objects import (  # noqa: E402
+    ATTACH_RDMA_READ,
+    ATTACH_RDMA_WRITE,
+    ATTACH_RECV,
+    ATTACH_REMOTE_RDMA_READ,
+    ATTACH_REMOTE_RDMA_WRITE,
+    ATTACH_SEND,
+    CQ_WITH_SQ_COMP_64_BIT_REQ_ID,
+    QP_WITH_SQ_64_BIT_REQ_ID,
+    AddressHandle,
+    CompletionCounter,
+    CompletionQueue,
+    Mapping,
+    Memory,
+    MemoryRegion,
+    QueuePair,
+)
+from selftest import Failed, Suite, equal, functions  # noqa: E402
+from uverbs import opened  # noqa: E402
+
+PCI_DEVICE = "0xefa4"
+PORT = 7101
+QKEY = 0x1EFA4
+# Seconds until a completion must be there, with losses and on a busy host.
+LIMIT = 30
+# Work requests in each queue and in flight, bytes of an entry, and entries of the completion queue.
+DEPTH, WQE, RQE, CQE, CQ_ENTRIES = 64, 128, 16, 32, 256
+# Bytes of each side's memory; of a message, of which one goes into one packet or into several.
+MEMORY = 1 << 20
+LENGTHS = (1, 64, 1000, 8000)
+LONG_LENGTHS = (*LENGTHS, 9000, 60000)
+INLINE = 80
+OPERATIONS = int(os.environ.get("EFA_OPERATIONS", "50000"))
+
+SEND, READ, WRITE, WRITE_WITH_IMM = "send", "read", "write", "write with immediate"
+OP_TYPE = {SEND: 0, READ: 1, WRITE: 2, WRITE_WITH_IMM: 2}
+ATTACHED = {
+    "send": ATTACH_SEND,
+    "recv": ATTACH_RECV,
+    "read": ATTACH_RDMA_READ,
+    "write": ATTACH_RDMA_WRITE,
+    "remote read": ATTACH_REMOTE_RDMA_READ,
+    "remote write": ATTACH_REMOTE_RDMA_WRITE,
+}
+# What each operation counts here if it ends well, and there.
+COUNTED = {
+    SEND: ("send", ("recv",)),
+    READ: ("read", ("remote read",)),
+    WRITE: ("write", ("remote write",)),
+    WRITE_WITH_IMM: ("write", ("remote write", "recv")),
+}
+
+# Of a send work request: request id, control bytes, queue pair, buffers or bytes, immediate data, address handle, Q_Key, the rest
+# of the request id. Of memory and of a receive work request: length, key, address; address, request id, length, key.
+META = struct.Struct("<HBBHHIHxxI6x6s")
+PLACE = struct.Struct("<IIQ")
+RECV = struct.Struct("<QHHI")
+HAS_IMM, INLINE_MSG, META_DESC = 1 << 4, 1 << 5, 1 << 7
+FIRST, LAST, COMP_REQ = 1 << 2, 1 << 3, 1 << 4
+RECV_FIRST_AND_LAST = 1 << 30 | 1 << 31
+# Of a completion: request id, status, flags, queue pair, the rest of the request id.
+COMPLETED = struct.Struct("<HBBH6s20x")
+PHASE, QUEUE, SEND_QUEUE = 1, 3 << 1, 1 << 1
+
+
+def whole_pages(length):
+    return -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def device():
+    """The first device of that generation."""
+    for function in functions():
+        if (function.sysfs / "device").read_text().strip() == PCI_DEVICE:
+            return function
+    raise Failed(f"there is no device {PCI_DEVICE}")
+
+
+class Doorbell:
+    """A mapped register of 32 bits. There is one store for each write."""
+
+    def __init__(self, context, key, offset):
+        self.mapping = Mapping(context, key, whole_pages(offset + 4))
+        self.register = ctypes.c_uint32.from_buffer(self.mapping.memory, offset)
+
+    def ring(self, value):
+        self.register.value = value & 0xFFFF
+
+
+class Endpoint:
+    """A queue pair that can do all, its memory, and counters of all that happens to it."""
+
+    def __init__(self):
+        self.function = device()
+        self.context = context = opened(self.function)
+        self.pd, _ = context.alloc_pd()
+        self.memory, self.values = Memory(MEMORY), Memory(mmap.PAGESIZE)
+        # Counters begin with what is there.
+        self.values.memory[: mmap.PAGESIZE] = bytes(mmap.PAGESIZE)
+        access = objects.ACCESS_LOCAL_WRITE | objects.ACCESS_REMOTE_WRITE | objects.ACCESS_REMOTE_READ
+        self.region = MemoryRegion(context, self.pd, self.memory.address, MEMORY, access)
+        self.cq = CompletionQueue(context, cqe=CQ_ENTRIES, cq_entry_size=CQE, flags=CQ_WITH_SQ_COMP_64_BIT_REQ_ID)
+        self.qp = QueuePair(
+            *(context, self.pd, self.cq.handle, self.cq.handle, DEPTH, DEPTH),
+            rq_ring_size=DEPTH * RQE,
+            sq_ring_size=DEPTH * WQE,
+            max_inline_data=INLINE,
+            flags=QP_WITH_SQ_64_BIT_REQ_ID,
+        )
+        self.counters = {}
+        for number, (name, operations) in enumerate(ATTACHED.items()):
+            place = self.values.address + 16 * number
+            self.counters[name] = CompletionCounter(context, place, place + 8)
+            self.counters[name].attach(self.qp, operations)
+        self.qp.modify(objects.QP_STATE | objects.QP_PKEY_INDEX | objects.QP_PORT | objects.QP_QKEY, objects.QPS_INIT, qkey=QKEY)
+        self.qp.modify(objects.QP_STATE, objects.QPS_RTR)
+        self.qp.modify(objects.QP_STATE | objects.QP_SQ_PSN, objects.QPS_RTS)
+        cq, qp = self.cq.response, self.qp.response
+        self.cq_ring = Mapping(context, cq.q_mmap_key, cq.q_mmap_size).memory
+        self.rq_ring = Mapping(context, qp.rq_mmap_key, qp.rq_mmap_size).memory
+        self.sq_ring = Mapping(context, qp.llq_desc_mmap_key, whole_pages(qp.llq_desc_offset + DEPTH * WQE)).memory
+        self.sq_doorbell = Doorbell(context, qp.sq_db_mmap_key, qp.sq_db_offset)
+        self.rq_doorbell = Doorbell(context, qp.rq_db_mmap_key, qp.rq_db_offset)
+        self.sent = self.posted = self.taken = 0
+
+    def about(self):
+        """What a peer needs to know of it."""
+        place = {"address": self.memory.address, "rkey": self.region.rkey}
+        return {"gid": self.gid().hex(), "qpn": self.qp.qpn, **place}
+
+    def gid(self):
+        (name,) = self.function.names("infiniband")
+        text = (self.function.sysfs / "infiniband" / name / "ports/1/gids/0").read_text()
+        return bytes.fromhex(text.strip().replace(":", ""))
+
+    def meet(self, peer):
+        self.peer = peer
+        self.ah = AddressHandle(self.context, self.pd, dgid=bytes.fromhex(peer["gid"])).number
+
+    def read_values(self):
+        """What the counters have: how much has ended well, and how much has failed."""
+        values = struct.unpack_from(f"<{2 * len(ATTACHED)}Q", self.values.memory)
+        return {name: list(values[2 * number : 2 * number + 2]) for number, name in enumerate(ATTACHED)}
+
+    def receive(self, count):
+        """Posts so many receive work requests, of all the memory there is."""
+        for _ in range(count):
+            entry = RECV.pack(self.memory.address, self.posted & 0xFFFF, 0xFFFF, self.region.lkey | RECV_FIRST_AND_LAST)
+            offset = self.posted % DEPTH * RQE
+            self.rq_ring[offset : offset + RQE] = entry
+            self.posted += 1
+        self.rq_doorbell.ring(self.posted)
+
+    def post(self, operation, number, length, inline=None, **wrong):
+        """Posts a send work request; WRONG has what else than usual it has."""
+        rkey, qpn = wrong.get("rkey", self.peer["rkey"]), wrong.get("qpn", self.peer["qpn"])
+        buffer = PLACE.pack(length, self.region.lkey, self.memory.address)
+        body = buffer if inline is None else inline
+        if operation != SEND:
+            body = PLACE.pack(length, rkey, self.peer["address"]) + body
+        ctrl1 = OP_TYPE[operation] | META_DESC
+        ctrl1 |= (HAS_IMM if operation == WRITE_WITH_IMM else 0) | (0 if inline is None else INLINE_MSG)
+        ctrl2 = FIRST | LAST | COMP_REQ | self.sent // DEPTH & 1
+        id_bytes = number.to_bytes(8, "little")
+        meta = META.pack(
+            *(int.from_bytes(id_bytes[:2], "little"), ctrl1, ctrl2, qpn, 1 if inline is None else len(inline)),
+            *(0, self.ah, QKEY, id_bytes[2:]),
+        )
+        offset = self.qp.response.llq_desc_offset + self.sent % DEPTH * WQE
+        self.sq_ring[offset : offset + WQE] = (meta + body).ljust(WQE, b"\0")
+        self.sent += 1
+        self.sq_doorbell.ring(self.sent)
+
+    def poll(self):
+        """Takes a completion, if there is one: whether it is of a send, its request id and status."""
+        offset = self.taken % CQ_ENTRIES * CQE
+        low, status, flags, _, rest = COMPLETED.unpack_from(self.cq_ring, offset)
+        if flags & PHASE != 1 - (self.taken // CQ_ENTRIES & 1):
+            return None
+        self.taken += 1
+        is_send = flags & QUEUE == SEND_QUEUE
+        return is_send, int.from_bytes(low.to_bytes(2, "little") + rest, "little") if is_send else low, status
+
+    def complete(self, count):
+        """Waits for so many completions, and returns them."""
+        found, deadline = [], time.monotonic() + LIMIT
+        while len(found) < count:
+            if completion := self.poll():
+                found.append(completion)
+                deadline = time.monotonic() + LIMIT
+            elif time.monotonic() > deadline:
+                raise Failed(f"{len(found)} of {count} completions within {LIMIT} s, and no more")
+            else:
+                time.sleep(0.0005)
+        return found
+
+    def fail(self):
+        """Has all that is posted fail; returns the statuses of what was to be received."""
+        waiting = self.posted
+        self.qp.modify(objects.QP_STATE, objects.QPS_ERR)
+        return waiting
+
+
+class Server:
+    """The other side: each attribute is one of its functions."""
+
+    def __init__(self, host):
+        self.connection = socket.create_connection((host, PORT), 10)
+        self.answers = self.connection.makefile()
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.connection.sendall(json.dumps([name, *arguments]).encode() + b"\n")
+            answer = json.loads(self.answers.readline() or '{"error": "it is gone"}')
+            if "error" in answer:
+                raise Failed(f"the other side: {answer['error']}")
+            return answer["result"]
+
+        return call
+
+
+def serve():
+    """Does what the other side asks for, until it is gone."""
+    endpoint = None
+
+    def renew():
+        nonlocal endpoint
+        if endpoint:
+            endpoint.context.close()
+        endpoint = Endpoint()
+        return endpoint.about()
+
+    calls = {
+        "renew": renew,
+        "meet": lambda peer: endpoint.meet(peer),
+        "receive": lambda count: endpoint.receive(count),
+        "complete": lambda count: endpoint.complete(count),
+        "values": lambda: endpoint.read_values(),
+        "fail": lambda: endpoint.fail(),
+        "content": lambda length: endpoint.memory.memory[:length].hex(),
+        "clear": lambda length: endpoint.memory.memory.__setitem__(slice(0, length), bytes(length)),
+    }
+    with socket.create_server(("", PORT)) as listener:
+        connection, _ = listener.accept()
+    with connection, connection.makefile() as requests:
+        for line in requests:
+            name, *arguments = json.loads(line)
+            try:
+                answer = {"result": calls[name](*arguments)}
+            except (OSError, Failed) as error:
+                answer = {"error": f"{name}: {error}"}
+            connection.sendall(json.dumps(answer).encode() + b"\n")
+
+
+suite = Suite()
+chance = random.Random(4)
+
+
+@contextlib.contextmanager
+def pair():
+    """An endpoint here and a new one there that know each other."""
+    endpoint = Endpoint()
+    try:
+        endpoint.meet(server.renew())
+        server.meet(endpoint.about())
+        yield endpoint
+    finally:
+        endpoint.context.close()
+
+
+def nothing():
+    return {name: [0, 0] for name in ATTACHED}
+
+
+def many(operations, count):
+    """Many of these in a random order, each with an id of its own."""
+    with pair() as endpoint:
+        here, there = nothing(), nothing()
+        done = 0
+        while done < count:
+            batch = [chance.choice(operations) for _ in range(min(DEPTH, count - done))]
+            receives = sum("recv" in COUNTED[operation][1] for operation in batch)
+            server.receive(receives)
+            ids = [chance.randrange(1 << 64) for _ in batch]
+            for operation, number in zip(batch, ids, strict=True):
+                endpoint.post(operation, number, chance.choice(LENGTHS if operation == SEND else LONG_LENGTHS))
+                mine, others = COUNTED[operation]
+                here[mine][0] += 1
+                for other in others:
+                    there[other][0] += 1
+            completions = endpoint.complete(len(batch))
+            equal({(is_send, status) for is_send, _, status in completions}, {(True, 0)}, "how requests have ended")
+            equal(sorted(number for _, number, _ in completions), sorted(ids), "their ids")
+            equal({status for _, _, status in server.complete(receives)} - {0}, set(), "how receives have ended")
+            done += len(batch)
+        equal(endpoint.read_values(), here, "what is counted here")
+        equal(server.values(), there, "what is counted there")
+
+
+def failing(operation, **wrong):
+    """Some that fail, and one that does not."""
+    with pair() as endpoint:
+        for number in range(3):
+            endpoint.post(operation, 1 << 40 | number, 100, **wrong)
+        failed = endpoint.complete(3)
+        equal(all(status for _, _, status in failed), True, "that they failed")
+        equal(sorted(number for _, number, _ in failed), [1 << 40 | number for number in range(3)], "their ids")
+        equal(endpoint.read_values(), {**nothing(), COUNTED[operation][0]: [0, 3]}, "what is counted here")
+        equal(server.values(), nothing(), "what is counted there")
+        server.receive(1)
+        endpoint.post(operation, 7, 100)
+        equal(endpoint.complete(1), [(True, 7, 0)], "one that does not fail")
+        equal(endpoint.read_values(), {**nothing(), COUNTED[operation][0]: [1, 3]}, "what is counted then")
+
+
+@suite.case("receives that fail are counted", needs_emulator=False)
+def failed_receives():
+    with pair():
+        server.receive(5)
+        server.fail()
+        equal({status != 0 for _, _, status in server.complete(5)}, {True}, "that they failed")
+        equal(server.values(), {**nothing(), "recv": [0, 5]}, "what is counted there")
+
+
+@suite.case("sends that are flushed are counted", needs_emulator=False)
+def flushed():
+    with pair() as endpoint:
+        # They wait for a peer that receives nothing.
+        for number in range(4):
+            endpoint.post(SEND, number, 10)
+        endpoint.fail()
+        equal({status != 0 for _, _, status in endpoint.complete(4)}, {True}, "that they failed")
+        equal(endpoint.read_values(), {**nothing(), "send": [0, 4]}, "what is counted here")
+
+
+@suite.case(f"RDMA writes of 0 to {INLINE} bytes of inline data", needs_emulator=False)
+def inline_writes():
+    with pair() as endpoint:
+        for length in range(INLINE + 1):
+            data = chance.randbytes(length)
+            server.clear(INLINE + 16)
+            endpoint.post(WRITE, length, length, inline=data)
+            equal(endpoint.complete(1), [(True, length, 0)], f"completion of {length} bytes")
+            equal(bytes.fromhex(server.content(INLINE + 16)), data + bytes(INLINE + 16 - length), f"{length} bytes there")
+
+
+def add():
+    for operation in COUNTED:
+        name = f"each {operation} is counted once"
+        suite.add(name, lambda operation=operation: many([operation], OPERATIONS // 10), needs_emulator=False)
+    suite.add(f"{OPERATIONS} operations of all kinds", lambda: many(list(COUNTED), OPERATIONS), needs_emulator=False)
+    for operation in (READ, WRITE):
+        suite.add(f"{operation} of memory that is not the peer's", lambda op=operation: failing(op, rkey=0x123456), needs_emulator=False)
+    suite.add("send to a queue pair that is not there", lambda: failing(SEND, qpn=0xFFF0), needs_emulator=False)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["serve"]:
+        serve()
+    else:
+        _, name = sys.argv[1:]
+        server = Server(name)
+        add()
+        suite.run()
