@@ -65,6 +65,14 @@ def two_domains(s):
     return s.ah(), s.ah(pd=s.context.alloc_pd()[0])
 
 
+@cases.case("the device does not destroy it, and another one is created", "broken")
+def refused(s):
+    ah = s.ah()
+    with s.refusing("DESTROY_AH"):
+        result = attempt(ah.destroy)
+    return result, s.ah()
+
+
 @cases.case("destroy by write")
 def destroy(s):
     ah = s.ah()

@@ -337,6 +337,21 @@ def destroy(s):
     return attempt(counter.destroy), attempt(counter.destroy)
 
 
+def pinned():
+    """Memory of this process that is pinned, in KiB."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmPin"))
+
+
+@cases.case("the device does not destroy it", "broken")
+def refused(s):
+    counter = s.counter()
+    before = pinned()
+    with s.refusing("DESTROY_EVENT_COUNTER"):
+        result = attempt(counter.destroy)
+    return result, f"{before - pinned()} KiB less are pinned"
+
+
 @cases.case("destroy while it counts")
 def counting(s):
     counter = s.counter()

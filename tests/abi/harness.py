@@ -168,6 +168,15 @@ class Session:
         start = self.page.address if start is None else start
         return kind(options.pop("context", self.context), pd, start, length, **options)
 
+    @contextlib.contextmanager
+    def refusing(self, opcode):
+        """The device refuses these commands meanwhile."""
+        self.function.inject({"opcode": opcode}, {"status": "RESOURCE_BUSY"})
+        try:
+            yield
+        finally:
+            self.function.clear()
+
     def close(self):
         self.stack.close()
 
