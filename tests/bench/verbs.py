@@ -151,6 +151,9 @@ class Bench:
         self.queues(context, pd)
         make = lambda: objects.AddressHandle(context, pd)  # noqa: E731
         self.pair("create AH", make, "destroy AH", objects.AddressHandle.destroy)
+        known = make()
+        self.pair("create AH of a known peer", make, "destroy AH of a known peer", objects.AddressHandle.destroy)
+        known.destroy()
         self.regions(context, pd)
         self.call("query device", context.query_device)
         self.call("query port", lambda: context.query_port(1))
@@ -188,6 +191,23 @@ class Bench:
         self.modify(make_qp)
         qp.to_rts()
         self.call("query QP", lambda: qp.query(QP_STATE))
+        self.completion_counters(context, make_qp)
+
+    def completion_counters(self, context, make_qp):
+        values = Pages(PAGE)
+        make = lambda: objects.CompletionCounter(context, values.address, values.address + 8)  # noqa: E731
+        self.pair("create completion counter", make, "destroy completion counter", objects.CompletionCounter.destroy)
+        counter = make()
+        self.call("modify completion counter", lambda: counter.modify(1))
+        for number in range(FIRST + SAMPLES):
+            qp = make_qp()
+            name, attach = "attach completion counter", lambda qp=qp: counter.attach(qp, objects.ATTACH_SEND)
+            if number < FIRST:
+                observe(self.function, name, attach)
+            else:
+                count(name, attach)
+            qp.destroy()
+        counter.destroy()
 
     def modify(self, make_qp):
         for number in range(FIRST + SAMPLES):

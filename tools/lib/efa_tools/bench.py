@@ -12,7 +12,8 @@ DRIVERS = ("rust", "c")
 # One device for objects and one for contexts: no doorbells would fit into a device with 10,000 of both. The keep-alive
 # events would interrupt what is measured.
 DEVICES = (
-    "profile=efa3,keep_alive_ms=0,max_pd=12000,max_cq=12000,max_qp=12000,max_ah=12000,max_uar=64,max_llq_size=8192",
+    "profile=efa3,keep_alive_ms=0,max_pd=12000,max_cq=12000,max_qp=12000,max_ah=12000,max_uar=64,max_llq_size=8192"
+    ",event_counters=true,max_event_counters=16,event_counter_events=1023,event_counter_max_val=4294967295",
     "profile=efa3,keep_alive_ms=0,max_pd=16,max_cq=16,max_qp=16,max_uar=12000",
 )
 TIMEOUT = 1800
