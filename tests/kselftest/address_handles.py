@@ -22,7 +22,7 @@ log = KernelLog()
 # Threads, or processes, at a time, the peers that they have handles of, and how many handles each creates and destroys.
 CROWD = 64
 PEERS = 8
-TIMES = 50
+TIMES = 50 // selftest.SLOW
 # Protection domains that there have been at most.
 MOST_NUMBERS = 4096
 
