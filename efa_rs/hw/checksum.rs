@@ -9,8 +9,8 @@
 /// Position of the checksum in an entry.
 pub const OFFSET: usize = 4;
 
-/// Position of its second byte.
-const HIGH_OFFSET: usize = OFFSET + 1;
+/// Bytes of the checksum.
+const SIZE: usize = size_of::<u16>();
 
 /// The polynomial, reflected.
 const POLYNOMIAL: u16 = 0xa001;
@@ -37,17 +37,20 @@ static TABLE: [u16; 256] = {
     table
 };
 
-/// Returns the checksum that belongs into `entry`, whatever its checksum field holds now.
-pub fn of_entry(entry: &[u8]) -> u16 {
-    let mut remainder = u16::MAX;
-    for (offset, byte) in entry.iter().enumerate() {
-        let byte = match offset {
-            OFFSET | HIGH_OFFSET => 0,
-            _ => *byte,
-        };
+/// Returns what these bytes make of a remainder.
+#[inline]
+fn update(remainder: u16, bytes: &[u8]) -> u16 {
+    bytes.iter().fold(remainder, |remainder, byte| {
         let [low, high] = remainder.to_le_bytes();
         // Never out of bounds: the table has an element for each byte.
-        remainder = TABLE[usize::from(low ^ byte)] ^ u16::from(high);
-    }
-    !remainder
+        TABLE[usize::from(low ^ byte)] ^ u16::from(high)
+    })
+}
+
+/// Returns the checksum that belongs into `entry`, whatever its checksum field holds now.
+pub fn of_entry(entry: &[u8]) -> u16 {
+    let before = entry.get(..OFFSET).unwrap_or(entry);
+    let after = entry.get(OFFSET + SIZE..).unwrap_or_default();
+
+    !update(update(update(u16::MAX, before), &[0; SIZE]), after)
 }
