@@ -261,9 +261,10 @@ class Bench:
     def fill(self):
         """Adds an object of each other kind."""
         pair = self.queue_pair()
+        # Only one that is not in use yet can be counted.
+        self.counter().attach(pair, 1)
         pair.to_rts()
         Mapping(self.context, pair.response.sq_db_mmap_key, mmap.PAGESIZE).close()
-        self.counter().attach(pair, 1)
         self.region(PIECE_SIZE)
         AddressHandle(self.context, self.pd)
         CompletionQueue(self.context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=self.channel.fd)
