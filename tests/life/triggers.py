@@ -3,6 +3,7 @@
 device can be used again.
 """
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -279,7 +280,10 @@ class Pull(Removal):
         """Whether the function is not there any more, which is after the driver has let it go; something else may be there."""
         try:
             return (self.device.sysfs / "vendor").read_text() != AMAZON
-        except FileNotFoundError:
+        except OSError as error:
+            # ENODEV is what a read gets whose file goes meanwhile.
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
             return True
 
     def end(self):
