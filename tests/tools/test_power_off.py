@@ -39,7 +39,8 @@ class PowerOff(unittest.TestCase):
 
     def test_a_reset_too_many(self):
         self.assertEqual(bad(GOOD + "   46.0 1 reset SHUTDOWN\n"), 1)
-        self.assertEqual(bad(GOOD + "   46.0 2 reset SHUTDOWN\n"), 1)
+        self.assertEqual(bad(GOOD + "   46.0 2 reset SHUTDOWN\n"), 0)
+        self.assertEqual(bad(GOOD + "   46.0 2 reset SHUTDOWN\n" * 2), 1)
 
     def test_a_protocol_error(self):
         self.assertEqual(bad(GOOD + "   46.0 1 protocol error: a doorbell\n"), 1)
