@@ -328,6 +328,13 @@ cases.add("attach another kind of object", lambda s: s.counter().attach(s.a_qp, 
 cases.add("attach to a queue pair of another context", lambda s: s.counter(context=s.open()).attach(s.a_qp, 1))
 
 
+@cases.case("the device refuses the second half of it, and it is tried again")
+def half_attached(s):
+    counter = s.counter()
+    s.function.inject({"opcode": "ATTACH_EVENT_COUNTER"}, {"status": "UNKNOWN_ERROR"}, skip=1, times=1)
+    return attempt(counter.attach, s.a_qp, 1), attempt(counter.attach, s.a_qp, 1), attempt(counter.destroy)
+
+
 # The end.
 
 

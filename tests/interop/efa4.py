@@ -7,7 +7,6 @@ efa4.py serve, and efa4.py test GUEST.
 """
 
 import contextlib
-import ctypes
 import json
 import mmap
 import os
@@ -21,6 +20,20 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
 
 import objects  # noqa: E402
+from data_path import (  # noqa: E402
+    COMP_REQ,
+    FIRST,
+    HAS_IMM,
+    INLINE_MSG,
+    LAST,
+    META_DESC,
+    PHASE,
+    QUEUE,
+    RECV_FIRST_AND_LAST,
+    SEND_QUEUE,
+    Doorbell,
+    whole_pages,
+)
 from objects import (  # noqa: E402
     ATTACH_RDMA_READ,
     ATTACH_RDMA_WRITE,
@@ -29,6 +42,7 @@ from objects import (  # noqa: E402
     ATTACH_REMOTE_RDMA_WRITE,
     ATTACH_SEND,
     CQ_WITH_SQ_COMP_64_BIT_REQ_ID,
+    QKEY,
     QP_WITH_SQ_64_BIT_REQ_ID,
     AddressHandle,
     CompletionCounter,
@@ -43,7 +57,6 @@ from uverbs import opened  # noqa: E402
 
 PCI_DEVICE = "0xefa4"
 PORT = 7101
-QKEY = 0x1EFA4
 # Seconds until a completion must be there, with losses and on a busy host.
 LIMIT = 30
 # Work requests in each queue and in flight, bytes of an entry, and entries of the completion queue.
@@ -78,16 +91,8 @@ COUNTED = {
 META = struct.Struct("<HBBHHIHxxI6x6s")
 PLACE = struct.Struct("<IIQ")
 RECV = struct.Struct("<QHHI")
-HAS_IMM, INLINE_MSG, META_DESC = 1 << 4, 1 << 5, 1 << 7
-FIRST, LAST, COMP_REQ = 1 << 2, 1 << 3, 1 << 4
-RECV_FIRST_AND_LAST = 1 << 30 | 1 << 31
 # Of a completion: request id, status, flags, queue pair, the rest of the request id.
 COMPLETED = struct.Struct("<HBBH6s20x")
-PHASE, QUEUE, SEND_QUEUE = 1, 3 << 1, 1 << 1
-
-
-def whole_pages(length):
-    return -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def device():
@@ -96,17 +101,6 @@ def device():
         if (function.sysfs / "device").read_text().strip() == PCI_DEVICE:
             return function
     raise Failed(f"there is no device {PCI_DEVICE}")
-
-
-class Doorbell:
-    """A mapped register of 32 bits. There is one store for each write."""
-
-    def __init__(self, context, key, offset):
-        self.mapping = Mapping(context, key, whole_pages(offset + 4))
-        self.register = ctypes.c_uint32.from_buffer(self.mapping.memory, offset)
-
-    def ring(self, value):
-        self.register.value = value & 0xFFFF
 
 
 class Endpoint:
@@ -134,9 +128,7 @@ class Endpoint:
             place = self.values.address + 16 * number
             self.counters[name] = CompletionCounter(context, place, place + 8)
             self.counters[name].attach(self.qp, operations)
-        self.qp.modify(objects.QP_STATE | objects.QP_PKEY_INDEX | objects.QP_PORT | objects.QP_QKEY, objects.QPS_INIT, qkey=QKEY)
-        self.qp.modify(objects.QP_STATE, objects.QPS_RTR)
-        self.qp.modify(objects.QP_STATE | objects.QP_SQ_PSN, objects.QPS_RTS)
+        self.qp.to_rts()
         cq, qp = self.cq.response, self.qp.response
         self.cq_ring = Mapping(context, cq.q_mmap_key, cq.q_mmap_size).memory
         self.rq_ring = Mapping(context, qp.rq_mmap_key, qp.rq_mmap_size).memory
@@ -171,7 +163,7 @@ class Endpoint:
             offset = self.posted % DEPTH * RQE
             self.rq_ring[offset : offset + RQE] = entry
             self.posted += 1
-        self.rq_doorbell.ring(self.posted)
+        self.rq_doorbell.ring(self.posted & 0xFFFF)
 
     def post(self, operation, number, length, inline=None, **wrong):
         """Posts a send work request; WRONG has what else than usual it has."""
@@ -191,7 +183,7 @@ class Endpoint:
         offset = self.qp.response.llq_desc_offset + self.sent % DEPTH * WQE
         self.sq_ring[offset : offset + WQE] = (meta + body).ljust(WQE, b"\0")
         self.sent += 1
-        self.sq_doorbell.ring(self.sent)
+        self.sq_doorbell.ring(self.sent & 0xFFFF)
 
     def poll(self):
         """Takes a completion, if there is one: whether it is of a send, its request id and status."""

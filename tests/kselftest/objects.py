@@ -43,6 +43,9 @@ QP_STATE, QP_CUR_STATE, QP_EN_SQD_ASYNC_NOTIFY, QP_ACCESS_FLAGS = 1, 2, 4, 8
 QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_AV, QP_PATH_MTU, QP_TIMEOUT = 0x10, 0x20, 0x40, 0x80, 0x100, 0x200
 QP_RNR_RETRY, QP_RQ_PSN, QP_SQ_PSN, QP_DEST_QPN = 0x800, 0x1000, 0x10000, 0x100000
 
+# Of each queue pair that is taken to a state in which it can be used.
+QKEY = 0x11111111
+
 BUFFER_DMABUF, BUFFER_VA = 0, 1
 
 COMP_CNTR_COMP, COMP_CNTR_ERR = 0, 1
@@ -217,7 +220,7 @@ class QueuePair:
 
     def to_rts(self):
         """Takes it from RESET to RTS, each step with the attributes that both drivers ask for."""
-        self.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, QPS_INIT, qkey=0x11111111)
+        self.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, QPS_INIT, qkey=QKEY)
         self.modify(QP_STATE, QPS_RTR)
         self.modify(QP_STATE | QP_SQ_PSN, QPS_RTS)
 

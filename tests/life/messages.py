@@ -5,21 +5,14 @@ The layouts are those of rdma-core's efa_io_defs.h.
 """
 
 import ctypes
-import mmap
 import struct
 import time
 
+from data_path import COMP_REQ, FIRST, LAST, META_DESC, PHASE, RECV_FIRST_AND_LAST, SEND_QUEUE, Doorbell, whole_pages
 from objects import (
     ACCESS_LOCAL_WRITE,
     CQ_WITH_COMPLETION_CHANNEL,
-    QP_PKEY_INDEX,
-    QP_PORT,
-    QP_QKEY,
-    QP_SQ_PSN,
-    QP_STATE,
-    QPS_INIT,
-    QPS_RTR,
-    QPS_RTS,
+    QKEY,
     AddressHandle,
     CompletionChannel,
     CompletionQueue,
@@ -36,43 +29,17 @@ SENT, RECEIVED, SLOTS = 0, 1, 2
 # Entries of each queue, and the sizes of an entry in the rings.
 DEPTH = 16
 SEND_ENTRY, RECV_ENTRY, COMPLETION = 64, 16, 32
-QKEY = 0x11111111
 # Seconds until a message has arrived, where the emulator and both programs have to get a processor.
 LIMIT = 10
 
 # Of a send work request: request id, control bytes, queue pair and buffers, immediate data, address handle, Q_Key; then the
 # buffer: length, key and address.
 SEND = struct.Struct("<HBBHHIHHI12xIIQ16x")
-META_DESC, FIRST, LAST, COMP_REQ = 1 << 7, 1 << 2, 1 << 3, 1 << 4
 # Of a receive work request: address, request id, length, key and framing.
 RECV = struct.Struct("<QHHI")
-RECV_FIRST_AND_LAST = 1 << 30 | 1 << 31
 # Of a completion: request id, status, flags, queue pair, length.
 COMPLETED = struct.Struct("<HBBHH24x")
-PHASE, SEND_QUEUE = 1, 1 << 1
 ARM = 1 << 31
-
-
-def pages(length):
-    return -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-class Doorbell:
-    """A mapped register of 32 bits. There is one store for each write."""
-
-    def __init__(self, context, key, offset):
-        self.mapping = Mapping(context, key, pages(offset + 4))
-        self.register = ctypes.c_uint32.from_buffer(self.mapping.memory, offset)
-
-    def ring(self, value):
-        self.register.value = value
-
-    def read(self):
-        return self.register.value
-
-    def close(self):
-        del self.register
-        self.mapping.close()
 
 
 class Endpoint:
@@ -98,9 +65,7 @@ class Endpoint:
             rq_ring_size=DEPTH * RECV_ENTRY,
             sq_ring_size=DEPTH * SEND_ENTRY,
         )
-        self.qp.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, QPS_INIT, qkey=QKEY)
-        self.qp.modify(QP_STATE, QPS_RTR)
-        self.qp.modify(QP_STATE | QP_SQ_PSN, QPS_RTS)
+        self.qp.to_rts()
         self.map()
         self.handles = {}
         self.sent = self.posted = self.taken = 0
@@ -109,7 +74,7 @@ class Endpoint:
         cq, qp = self.cq.response, self.qp.response
         self.cq_ring = Mapping(self.context, cq.q_mmap_key, cq.q_mmap_size)
         self.rq_ring = Mapping(self.context, qp.rq_mmap_key, qp.rq_mmap_size)
-        self.send_queue = Mapping(self.context, qp.llq_desc_mmap_key, pages(qp.llq_desc_offset + DEPTH * SEND_ENTRY))
+        self.send_queue = Mapping(self.context, qp.llq_desc_mmap_key, whole_pages(qp.llq_desc_offset + DEPTH * SEND_ENTRY))
         self.sq_doorbell = Doorbell(self.context, qp.sq_db_mmap_key, qp.sq_db_offset)
         self.rq_doorbell = Doorbell(self.context, qp.rq_db_mmap_key, qp.rq_db_offset)
         self.doorbells = [self.sq_doorbell, self.rq_doorbell]
