@@ -357,11 +357,7 @@ impl<'bound> AdminQueue<'bound> {
     /// Accepts no more commands, and gives up those in flight: whoever waits for one wakes up, and a
     /// late completion is ignored.
     pub(super) fn close(&self) {
-        self.abandon(&mut self.state.lock());
-    }
-
-    /// Does what [`Self::close`] does.
-    fn abandon(&self, state: &mut State) {
+        let mut state = self.state.lock();
         state.running = false;
         for (slot, completed) in state.slots.iter_mut().zip(&self.completed) {
             if matches!(slot.progress, Progress::Submitted(_)) {
@@ -556,8 +552,8 @@ impl<'bound> AdminQueue<'bound> {
 
     /// Does all of [`Self::finish`] but let the next one in.
     ///
-    /// Of several commands that were submitted together none is waited for once one has timed out, as
-    /// that closes the queue.
+    /// Of several commands that were submitted together none is waited for once one has timed out: who
+    /// is told of that [closes](Self::close) the queue.
     fn await_completion(&self, slot: u16, opcode: Opcode) -> Result<AcqEntry, CommandError> {
         let timeout = self.completion_timeout();
 
@@ -576,7 +572,7 @@ impl<'bound> AdminQueue<'bound> {
         let (result, what_now) = if state.is_over(slot) {
             (state.take(slot), "its interrupt is missing")
         } else {
-            self.abandon(&mut state);
+            state.running = false;
             (Err(CommandError::Timeout), "the admin queue is closed")
         };
         drop(state);
