@@ -26,7 +26,8 @@ TOLERANCE = 12_000
 PATIENCE = 120
 
 # Seconds in which the driver lets all its devices go, on a usual kernel. One that checks all that it does needs longer for objects:
-# it has as much more as it takes to destroy the same ones when their process is killed.
+# it has twice as much more as it takes to destroy the same ones when their process is killed, as a host with other guests is not as
+# fast in one moment as in the next.
 REMOVED = 2
 
 MODULE = os.environ.get("EFA_KO")
@@ -132,7 +133,7 @@ def removed():
             equal(result_of(remove_module), result, "a second try")
             return result
         try:
-            limit = REMOVED + (max(killed) if selftest.SLOW > 1 else 0)
+            limit = REMOVED + (2 * max(killed) if selftest.SLOW > 1 else 0)
             print(f"# it took {took:.2f} s, of {limit:.2f}", flush=True)
             if took > limit:
                 raise Failed(f"it took {took:.1f} s, which is more than {limit:.1f} s")

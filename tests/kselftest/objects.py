@@ -427,8 +427,10 @@ class Memory:
             self.memory.madvise(mmap.MADV_NOHUGEPAGE)
         self.length = length
         offset = self.address - ctypes.addressof(self.view)
-        for page in range(offset, offset + length, mmap.PAGESIZE):
-            self.memory[page] = 1
+        # Every other page first: neighbours that are so in physical memory, too, would be one larger page to a device.
+        for first in (offset, offset + mmap.PAGESIZE):
+            for page in range(first, offset + length, 2 * mmap.PAGESIZE):
+                self.memory[page] = 1
         if prot != mmap.PROT_READ | mmap.PROT_WRITE:
             libc = ctypes.CDLL(None, use_errno=True)
             if libc.mprotect(ctypes.c_void_p(self.address), ctypes.c_size_t(length), prot) != 0:
