@@ -98,6 +98,8 @@ codes! {
         DestroyEq = 19 => "DESTROY_EQ",
         /// [`mr::AllocMr`].
         AllocMr = 20 => "ALLOC_MR",
+        /// Linux's interface has no more than its name.
+        Service = 21 => "SERVICE",
         /// [`event_counter::CreateEventCounter`].
         CreateEventCounter = 25 => "CREATE_EVENT_COUNTER",
         /// [`event_counter::DestroyEventCounter`].

@@ -121,6 +121,7 @@ impl Firmware {
             Opcode::CreateEq => self.run::<CreateEq>(host, entry),
             Opcode::DestroyEq => self.run::<DestroyEq>(host, entry),
             Opcode::AllocMr => self.run::<AllocMr>(host, entry),
+            Opcode::Service => Err(Status::UnsupportedOpcode.into()),
             Opcode::CreateEventCounter => self.run::<CreateEventCounter>(host, entry),
             Opcode::DestroyEventCounter => self.run::<DestroyEventCounter>(host, entry),
             Opcode::AttachEventCounter => self.run::<AttachEventCounter>(host, entry),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use efa_hw::admin::Command;
 use efa_hw::{
     admin::{
-        AqEntry, AqRequest, Protocol, Status,
+        AqEntry, AqRequest, Opcode, Protocol, Status,
         pd::{AllocPd, DeallocPd},
     },
     aenq::AenqGroup,
@@ -349,11 +349,15 @@ fn commands_that_are_none() {
     for profile in [Profile::Efa2, Profile::Efa4] {
         let mut driver = Driver::new(profile);
         let good = AllocPd {}.to_request();
-        for opcode in [0, 21, 255] {
+        for opcode in [0, 22, 255] {
             let request = AqRequest { opcode, ..good };
             let (status, _) = driver.execute_request(&request);
             assert_eq!(status, u8::from(Status::BadOpcode));
         }
+        // It has a name in the interface, and nothing more.
+        let opcode = Opcode::Service.into();
+        let (status, _) = driver.execute_request(&AqRequest { opcode, ..good });
+        assert_eq!(status, u8::from(Status::UnsupportedOpcode));
         // Every byte that the interface reserves in this command, and flags that it does not have.
         let entry_size = driver.protocol.entry_size();
         let after_header = (4..entry_size).map(|offset| (offset, 0x40));

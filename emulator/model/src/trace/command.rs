@@ -195,7 +195,7 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, request: &AqReque
             }
             Ok(())
         }
-        Opcode::AllocPd | Opcode::AllocUar => Ok(()),
+        Opcode::AllocPd | Opcode::AllocUar | Opcode::Service => Ok(()),
         Opcode::DeallocPd => write!(f, "pd={}", pd::DeallocPd::from_request(request).pd),
         Opcode::DeallocUar => write!(f, "uar={}", uar::DeallocUar::from_request(request).uar),
         Opcode::CreateEq => {
@@ -318,6 +318,7 @@ pub(super) fn results(
         | Opcode::DeallocPd
         | Opcode::DeallocUar
         | Opcode::DestroyEq
+        | Opcode::Service
         | Opcode::DestroyEventCounter
         | Opcode::AttachEventCounter
         | Opcode::ModifyEventCounter

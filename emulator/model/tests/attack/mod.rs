@@ -216,6 +216,10 @@ pub(crate) fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
             max_pages: input.near(16, world) as u32,
         }
         .to_request(),
+        Opcode::Service => AqRequest {
+            opcode: Opcode::Service.into(),
+            ..AllocPd {}.to_request()
+        },
         Opcode::CreateEventCounter => CreateEventCounter {
             uar: number as u16,
             paddr: input.near(address + number % 512 * 8, world),
