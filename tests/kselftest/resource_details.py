@@ -10,8 +10,17 @@ import shutil
 import subprocess
 
 import selftest
-from objects import CQ_WITH_COMPLETION_CHANNEL, QPT_UD, CompletionChannel, CompletionQueue, Memory, MemoryRegion, QueuePair
-from selftest import Failed, Skipped, Suite, any_function, equal, skip_all
+from objects import (
+    CQ_WITH_COMPLETION_CHANNEL,
+    QPT_UD,
+    CompletionChannel,
+    CompletionCounter,
+    CompletionQueue,
+    Memory,
+    MemoryRegion,
+    QueuePair,
+)
+from selftest import Failed, Skipped, Suite, any_function, equal, function_with, skip_all
 from uverbs import opened
 
 if not shutil.which("rdma"):
@@ -32,11 +41,11 @@ def shown(kind):
     return [entry for entry in json.loads(result.stdout or "[]") if (entry["ifname"], entry.get("pid")) == (name, os.getpid())]
 
 
-def summary():
-    """The numbers of all objects by kind."""
-    (name,) = main.names("infiniband")
+def summary(function=main, kinds=("pd", "cq", "qp", "mr", "ctx")):
+    """The numbers of all objects of a device by kind."""
+    (name,) = function.names("infiniband")
     (entry,) = json.loads(subprocess.run(["rdma", "-j", "resource", "show", name], capture_output=True, text=True, check=True).stdout)
-    return {kind: entry[kind] for kind in ("pd", "cq", "qp", "mr", "ctx")}
+    return {kind: entry[kind] for kind in kinds}
 
 
 def details(entries, *wanted):
@@ -156,6 +165,25 @@ def destroyed():
         region.dereg()
         equal((shown("qp"), shown("mr")), ([], []), "objects")
     equal(summary(), before, "the numbers of objects")
+
+
+@suite.case("completion counters are counted", "0 2 1 0")
+def counters():
+    function = function_with("profile=efa4")
+    if not function:
+        raise Skipped("there is no device profile=efa4")
+
+    def count():
+        return summary(function, ["comp_cntr"])["comp_cntr"]
+
+    before = count()
+    with opened(function) as context:
+        memory = Memory(PAGE)
+        made = [CompletionCounter(context, memory.address, memory.address + 8) for _ in range(2)]
+        during = count()
+        made.pop().destroy()
+        after = count()
+    return f"{before} {during} {after} {count()}"
 
 
 suite.run()
