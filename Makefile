@@ -30,13 +30,13 @@ help:
 	@echo 'make fuzz        attacks on each half of the emulated device that a fuzzer makes up, for SECONDS=600'
 	@echo 'make test-tools  the tests of the tools'
 	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
-	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR='
+	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR= PROFILE='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
 	@echo 'make check-sample  that provider in a guest                      FLAVOUR='
 	@echo 'make check-life  devices that die, come back and are taken away under load    DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
 	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR= USERLAND='
 	@echo 'make rdma-core-diff  the same with both drivers, and what ends differently    FLAVOUR= USERLAND='
-	@echo 'make interop     data between guests: contents, perftest, libfabric, Open MPI    DRIVER= FLAVOUR='
+	@echo 'make interop     data between guests: contents, perftest, libfabric, Open MPI    DRIVER= FLAVOUR= USERLAND='
 	@echo 'make soak        a million messages between four guests          DRIVER= FLAVOUR='
 	@echo 'make check-debug the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
 	@echo 'make check-install  the package on machines with systemd: install, kernel upgrades, removal, failures'
@@ -49,6 +49,7 @@ help:
 	@echo 'FLAVOUR  cloud-amd64 (default, what EC2 images run) or amd64; tools/series says of which Linux'
 	@echo 'ROUNDS   how many rounds each test has (default: few); TESTS, which ones: parts of their names, separated by semicolons'
 	@echo 'DEVICES  a list of emulated devices (default: profile=efa2)'
+	@echo 'PROFILE  of the device that most cases of abi-diff use: efa1, efa2, efa3 or efa4 (default: each, one after the other)'
 	@echo 'INSTANCE the EC2 instance whose devices to emulate instead, such as p4d.24xlarge'
 	@echo 'USERLAND stable (default, Debian 13 with rdma-core 56) or next (Debian testing with rdma-core 65 or newer)'
 
@@ -84,12 +85,12 @@ lint test-host test-asan test-tools:
 fuzz:
 	@tools/check fuzz $(SECONDS:%=--seconds %)
 
-.PHONY: kselftest stress interop soak
-kselftest stress interop soak:
+.PHONY: kselftest stress soak
+kselftest stress soak:
 	@tools/check $@ $(combination)
 
-.PHONY: rdma-core
-rdma-core:
+.PHONY: rdma-core interop
+rdma-core interop:
 	@tools/check $@ $(combination) --userland=$(USERLAND)
 
 .PHONY: rdma-core-diff
@@ -122,4 +123,4 @@ bench-data:
 
 .PHONY: abi-diff
 abi-diff:
-	@tools/check $@ --flavour $(FLAVOUR)
+	@tools/check $@ --flavour $(FLAVOUR) $(PROFILE:%=--profile %)

@@ -17,10 +17,10 @@ for option; do
 	set -- "$@" --aptopt="$option"; shift
 done
 
-# What a guest's first process and the tests need, and what shows a device. rdma-core's tests are in python3-pyverbs, as
-# documentation.
+# What a guest's first process and the tests need, what shows a device, and programs that move data. rdma-core's tests are in
+# python3-pyverbs, as documentation.
 packages='ca-certificates mount kmod udev iproute2 pciutils procps busybox-static python3
-	rdma-core ibverbs-utils python3-pyverbs'
+	rdma-core ibverbs-utils python3-pyverbs perftest libfabric-bin'
 
 exec mmdebstrap --mode=root --variant=apt --format=directory \
 	--aptopt='APT::Install-Recommends "false"' \

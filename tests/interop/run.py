@@ -3,7 +3,7 @@
 """Software that others wrote, between guests: all of them run this program, and guest 0 runs the tests. Prints KTAP.
 
 usage: run.py [short] [PART...]: the parts are contents, efa4, perftest, libfabric and mpi, or with more than two guests soak and mpi;
-without any, all of them
+without any, all of them. One more, inline, needs rdma-core 65
 """
 
 import contextlib
@@ -29,6 +29,8 @@ SOAK_LIMIT = 3000
 END_LIMIT = 15
 # What two guests do, and what more of them do.
 PARTS, MORE_PARTS = ("contents", "efa4", "perftest", "libfabric", "mpi"), ("soak", "mpi")
+# What two guests do if their userland can.
+NEXT_PARTS = ("inline",)
 
 
 def contents(lossy):
@@ -112,6 +114,8 @@ def tests(parts, short, condition):
             yield "the newest devices", with_subtests(lambda: efa4(short))
         if "perftest" in parts:
             yield from perftest.tests(device(), short, condition)
+        if "inline" in parts:
+            yield from perftest.inline_tests(device(), condition)
         if "libfabric" in parts:
             yield from libfabric.tests(short, lossy)
     elif "soak" in parts and condition is conditions.GOOD:
@@ -160,7 +164,7 @@ if __name__ == "__main__":
     short = "short" in arguments
     possible = PARTS if guests.GUESTS == 2 else MORE_PARTS
     parts = [argument for argument in arguments if argument != "short"] or possible
-    if not set(parts) <= set(possible):
+    if not set(parts) <= {*possible, *NEXT_PARTS}:
         sys.exit(__doc__)
     led = guests.start_serving()
     if guests.GUEST:

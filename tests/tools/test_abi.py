@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+import contextlib
+import io
 import types
 import unittest
 from unittest import mock
@@ -73,14 +75,33 @@ class Compare(unittest.TestCase):
         self.assertEqual(self.problems({"a": "BROKEN x"}, {"a": "BROKEN x"}), {"a": "it could not run"})
 
 
+class Devices(unittest.TestCase):
+    def test_the_first_has_the_profile(self):
+        text = "# comment\nefa3 profile=efa3\nfew profile=efa2,max_mr=4\n"
+        self.assertEqual(abi.devices(text), ["profile=efa3", "profile=efa2,max_mr=4"])
+        self.assertEqual(abi.devices(text, "efa4"), ["profile=efa4", "profile=efa2,max_mr=4"])
+
+    def test_every_guest_has_the_default_one_first(self):
+        self.assertEqual((abi.FOLDER / "devices").read_text().splitlines()[1], f"{abi.PROFILES[0]} profile={abi.PROFILES[0]}")
+
+
 class Diff(support.TemporaryCache):
     def test_each_case_counts(self):
         runs = {"c": {"a": "ok", "b": "ok", "c": "x"}, "rust": {"a": "ok", "b": "EINVAL", "c": "y"}}
-        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour: runs[driver]))
+        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile: runs[driver]))
         self.patch(mock.patch("efa_tools.abi.table", lambda text: {"c": abi.Allowed({"c": "x", "rust": "y"}, "why")}))
         tally, line = abi.diff("cloud-amd64")
-        self.assertEqual((tally.passed, tally.failures), (2, ["abi-diff: b"]))
+        self.assertEqual((tally.passed, tally.failures), (2, ["abi-diff efa3: b"]))
         self.assertEqual(line, "3 cases, 1 allowed differences, 1 others")
+
+    def test_each_profile_counts(self):
+        runs = {"efa3": {"a": "ok"}, "efa4": {"a": "ok", "b": "ok"}}
+        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile: runs[profile] | {"c": driver}))
+        self.patch(mock.patch("efa_tools.abi.table", lambda text: {}))
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            tally = abi.diff_all("cloud-amd64", runs)
+        self.assertEqual((tally.passed, tally.failures), (3, ["abi-diff efa3: c", "abi-diff efa4: c"]))
+        self.assertIn("efa4: 3 cases, 0 allowed differences, 1 others\n", printed.getvalue())
 
     def debug(self, output, found):
         """The tally with these cases and this tally of the debug kernel, and the same cases with the C driver."""
@@ -89,7 +110,7 @@ class Diff(support.TemporaryCache):
         if output:
             (self.folder / "out" / "abi").write_text(output)
         self.patch(mock.patch("efa_tools.suite.in_debug_guest", lambda *arguments, **options: (found, run)))
-        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour: {"a": "ok", "b": "ok"}))
+        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile: {"a": "ok", "b": "ok"}))
         self.patch(mock.patch("efa_tools.abi.table", lambda text: {}))
         return abi.diff_on_debug_kernel("cloud-amd64")
 

@@ -40,8 +40,8 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
     return f"rdma-core {' '.join(drivers)} {flavour}", lambda: suite.rdma_core(drivers, flavour, chosen)
 
 
-def interop(driver, flavour, short):
-    return f"interop {driver} {flavour}{' short' * short}", lambda: suite.interop(driver, flavour, short)
+def interop(driver, flavour, short, chosen=userland.STABLE):
+    return f"interop {driver} {flavour}{' short' * short}", lambda: suite.interop(driver, flavour, short, chosen)
 
 
 def sample(flavour):

@@ -156,7 +156,7 @@ def check_command():
         add_combination(command, ("rust", "c"))
         if name == "interop":
             command.add_argument("--short", action="store_true", help="only what is part of check")
-        if name == "rdma-core":
+        if name in ("interop", "rdma-core"):
             add_userland(command)
     command = suites.add_parser("rdma-core-diff", help="rdma-core's own tests with both drivers, with which they have to end alike")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
@@ -169,6 +169,8 @@ def check_command():
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
     command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    text = "what the device of most cases is; several are possible (default: each)"
+    command.add_argument("--profile", action="append", choices=abi.PROFILES, help=text)
     text = "the package on machines with systemd: install, kernel upgrades, removal, failures"
     command = suites.add_parser("check-install", help=text)
     names = ", ".join(install.SCENARIOS)
@@ -181,9 +183,7 @@ def check_command():
     match arguments.suite:
         case "abi-diff":
             steps.note(f"the cache is {cache.folder()}")
-            tally, line = abi.diff(arguments.flavour, at_once=2)
-            print(line, flush=True)
-            return 1 if tally.failed else 0
+            return 1 if abi.diff_all(arguments.flavour, arguments.profile or abi.PROFILES).failed else 0
         case None | "check":
             jobs = check.everything()
         case "check-all":
@@ -216,7 +216,7 @@ def check_command():
         case "sample":
             jobs = [check.sample(arguments.flavour)]
         case "interop":
-            jobs = [check.interop(arguments.driver, arguments.flavour, arguments.short)]
+            jobs = [check.interop(arguments.driver, arguments.flavour, arguments.short, arguments.userland)]
         case "rdma-core":
             jobs = [check.rdma_core((arguments.driver,), arguments.flavour, arguments.userland)]
         case "rdma-core-diff":

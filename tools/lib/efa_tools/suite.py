@@ -206,22 +206,29 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
 INTEROP_DEVICES = ["profile=efa3", "profile=efa4"]
 
 
-def between_guests(name, guests, arguments, driver, flavour, timeout, environment=""):
+def between_guests(name, guests, arguments, driver, flavour, timeout, environment="", **options):
     """Runs tests/interop/run.py on several guests; returns its tally."""
     command = f"{environment} /efa-rs/tests/interop/run.py {' '.join(arguments)}"
-    tally, _ = in_guest(name, command, driver, flavour, INTEROP_DEVICES, guests=guests, leader=True, timeout=timeout)
+    tally, _ = in_guest(name, command, driver, flavour, INTEROP_DEVICES, guests=guests, leader=True, timeout=timeout, **options)
     return tally
 
 
-def interop(driver, flavour, short=False):
-    """Data between guests: contents, and software that others wrote, of which libfabric and MPI with our driver only."""
-    name = f"interop {driver} {flavour}{' short' * short}"
+def interop(driver, flavour, short=False, chosen=userland.STABLE):
+    """Data between guests: contents, and software that others wrote, of which libfabric and MPI with our driver only; with the next
+    userland, what its rdma-core makes of that software.
+    """
+    name = f"interop {driver} {flavour}{' short' * short}{' next' * (chosen == userland.NEXT)}"
     length = ["short"] * short
-    parts = {2: [], 4: ["soak"] if short else []} if driver == "rust" else {2: ["contents", "perftest"], 4: ["soak"]}
+    if chosen == userland.NEXT:
+        parts = {2: ["perftest", "inline", *(["libfabric"] if driver == "rust" else [])]}
+    elif driver == "rust":
+        parts = {2: [], 4: ["soak"] if short else []}
+    else:
+        parts = {2: ["contents", "perftest"], 4: ["soak"]}
     total = Tally()
-    for guests, chosen in parts.items():
+    for guests, what in parts.items():
         timeout = 900 if short else 3600
-        total += between_guests(f"{name} {guests} guests", guests, length + chosen, driver, flavour, timeout)
+        total += between_guests(f"{name} {guests} guests", guests, length + what, driver, flavour, timeout, userland=chosen)
     return total
 
 
