@@ -6,15 +6,26 @@
 //! *low-latency queue*, those for the receive queue into host memory. A write to a doorbell tells the device how many there
 //! are. All layouts are those of rdma-core's `efa_io_defs.h` and `efa_io_regs_defs.h`.
 
-use super::wire::{
-    self,
-    bits,
-    codes,
-    layout, //
+use super::{
+    admin::mr::RegMrPermissions,
+    wire::{
+        self,
+        bits,
+        codes,
+        layout, //
+    }, //
 };
 
-/// Bits of a key in a work request.
-pub const KEY_MASK: u32 = (1 << 24) - 1;
+bits! {
+    /// A local or remote key in a work request.
+    pub struct Key(u32) {
+        /// What identifies the memory region.
+        19:0 region => u32,
+        /// How often a region that gets its pages by work requests was given new ones, modulo 16; 0 for any other. Source:
+        /// amzn-drivers, kernel/linux/efa/src/efa_verbs.h.
+        23:20 generation => u8,
+    }
+}
 
 /// Number of the address handle in a completion whose peer has none.
 pub const UNKNOWN_AH: u16 = u16::MAX;
@@ -122,6 +133,52 @@ layout! {
         rkey @ 4: u32,
         /// Address.
         buf_addr @ 8: u64,
+    }
+}
+
+codes! {
+    /// Where the bus addresses of the pages are that a work request gives to a memory region.
+    pub enum PblMode: u8 {
+        /// In the work request, which has room for one.
+        Inline = 0 => "INLINE_PBL",
+        /// In host memory, 8 bytes each.
+        Direct = 1 => "DIRECT_PBL",
+    }
+}
+
+bits! {
+    /// Form of the pages that a work request gives to a memory region.
+    pub struct FastMrRegFlags(u8) {
+        /// Size of each page, as a power of two.
+        4:0 phys_page_size_shift => u8,
+        /// Where their addresses are, a [`PblMode`].
+        6:5 pbl_mode => u8,
+    }
+}
+
+layout! {
+    /// Second half of a send work request that gives a memory region its pages.
+    pub struct FastMrRegReq[32] {
+        /// Local key of the region, with the generation that its keys are to have from now on.
+        lkey @ 0: u32,
+        /// What the region may be used for.
+        permissions @ 4: RegMrPermissions,
+        /// Form of its pages.
+        flags @ 5: FastMrRegFlags,
+        /// Address by which work requests refer to the region's start.
+        iova @ 8: u64,
+        /// Length of the region in bytes.
+        mr_length @ 16: u64,
+        /// Bus address of its page, or of the list of its pages.
+        pbl @ 24: u64,
+    }
+}
+
+layout! {
+    /// Second half of a send work request that takes the pages of a memory region away.
+    pub struct FastMrInvReq[32] {
+        /// Local key of the region.
+        lkey @ 0: u32,
     }
 }
 

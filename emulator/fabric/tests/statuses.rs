@@ -132,8 +132,13 @@ fn invalid_lkey() {
         });
     }
     refused("a remote key", expected, |_, _, _, send| {
-        send.buffers[0].2 |= 1 << 23;
+        send.buffers[0].2 |= 1 << 19;
     });
+    for generation in [1, 8, 15] {
+        refused("a key of another generation", expected, |_, _, _, send| {
+            send.buffers[0].2 |= generation << 20;
+        });
+    }
     refused("a key of another domain", expected, |net, a, _, send| {
         let other = net.qp(a.port.0, QpType::Srd);
         send.buffers[0].2 = net.region(&other, 1, 0).lkey;
@@ -219,7 +224,7 @@ fn bad_address() {
     let expected = CompStatus::RemoteBadAddress;
     for operation in [OpType::RdmaWrite, OpType::RdmaRead] {
         for (what, offset, key) in [
-            ("a key that is not", 0, Some(999 | (1 << 23))),
+            ("a key that is not", 0, Some(999 | (1 << 19))),
             ("a local key", 0, Some(1)),
             ("the byte before", u64::MAX, None),
             ("the byte behind", 4 * 4096 - 99, None),
@@ -233,6 +238,12 @@ fn bad_address() {
                 }
             });
         }
+        refused("a key of another generation", expected, |_, _, _, send| {
+            send.operation = operation.into();
+            if let Some((_, _, rkey)) = &mut send.remote {
+                *rkey |= 1 << 20;
+            }
+        });
         refused("a key of another domain", expected, |net, _, b, send| {
             let other = net.qp(b.port.0, QpType::Srd);
             let region = net.region(&other, 1, 0);
@@ -322,7 +333,7 @@ fn receive_buffers_that_are_too_short() {
 
 #[test]
 fn receive_buffers_that_are_not_the_programs() {
-    for key in [0, 999, (1 << 23) | 1] {
+    for key in [0, 999, (1 << 19) | 1] {
         let (mut net, mut a, mut b, from, to) = set();
         net.receive(&mut b, &[(to.iova, 100, key)]);
         net.post(&mut a, &Send::message(&b, &from, 100));

@@ -10,7 +10,7 @@ use efa_hw::{
     },
     aenq, eq as eqe,
     features::{self, Feature, FeatureId},
-    host_info, regs,
+    host_info, io, regs,
     stats::{self, Stats},
     wire::Undefined,
 };
@@ -939,6 +939,44 @@ fn registers() {
         .encode(),
         [2, 1, 0x58, 0, 6, 5, 4, 3]
     );
+}
+
+#[test]
+fn work_requests() {
+    assert_eq!(
+        io::FastMrRegReq {
+            lkey: 0x0102_0304,
+            permissions: mr::RegMrPermissions {
+                local_write_enable: true,
+                remote_write_enable: false,
+                remote_read_enable: true,
+            },
+            flags: io::FastMrRegFlags {
+                phys_page_size_shift: 12,
+                pbl_mode: io::PblMode::Direct.into(),
+            },
+            iova: 0x1112_1314_1516_1718,
+            mr_length: 0x2122_2324_2526_2728,
+            pbl: 0x3132_3334_3536_3738,
+        }
+        .encode(),
+        sparse(&[
+            (0, &[4, 3, 2, 1, 0b101, 0b010_1100]),
+            (8, &[0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]),
+            (16, &[0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21]),
+            (24, &[0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31]),
+        ])
+    );
+    assert_eq!(
+        io::FastMrInvReq { lkey: 0x0102_0304 }.encode(),
+        sparse(&[(0, &[4, 3, 2, 1])])
+    );
+    let key = io::Key {
+        region: 0x8_0102,
+        generation: 0xf,
+    };
+    assert_eq!(key.into_raw(), 0x00f8_0102);
+    assert_eq!(io::Key::from_raw(0xfff8_0102), key);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use efa_hw::{
     admin::{self, AqEntry, Command, Protocol, ah, cq, eq, event_counter, mr, pd, qp, uar},
-    aenq, features, host_info, regs, stats,
+    aenq, features, host_info, io, regs, stats,
 };
 use proptest::prelude::*;
 
@@ -77,6 +77,8 @@ layouts! {
     aenq_entry: aenq::AenqEntry, reserved [5..8];
     eqe: efa_hw::eq::Eqe, reserved [2..8, 10..16];
     host_info: host_info::HostInfo, reserved [177..180];
+    fast_mr_reg_req: io::FastMrRegReq, reserved [6..8];
+    fast_mr_inv_req: io::FastMrInvReq, reserved [4..32];
     readless_response: regs::ReadlessResponse, reserved [];
 }
 

@@ -173,7 +173,7 @@ fn commands() {
     check!(
         region(PageList::Inline([0x4000, 0, 0, 0])),
         "REG_MR(pd=1, iova=0x7000, length=4096, page_shift=12, page_num=0, pages=[4000, 0, 0, 0], \
-         local_write, remote_write, remote_read) = SUCCESS lkey=0x1, rkey=0x800001"
+         local_write, remote_write, remote_read) = SUCCESS lkey=0x1, rkey=0x80001"
     );
     let buffer = CtrlBuffInfo {
         length: 20,
@@ -196,7 +196,7 @@ fn commands() {
             pd: 1,
             max_pages: 9
         },
-        "ALLOC_MR(pd=1, max_pages=9) = SUCCESS lkey=0x2, rkey=0x800002"
+        "ALLOC_MR(pd=1, max_pages=9) = SUCCESS lkey=0x2, rkey=0x80002"
     );
     check!(
         GetStats {

@@ -10,7 +10,7 @@ use efa_hw::admin::{
     },
 };
 
-use efa_hw::io::KEY_MASK;
+use efa_hw::io::Key;
 
 use super::table::Table;
 use crate::{
@@ -22,8 +22,8 @@ use crate::{
 };
 
 /// The bit that distinguishes a remote key from the local key of the same region, so that a driver
-/// that mixes them up is noticed. Work requests have room for keys of 24 bits.
-const REMOTE_KEY: u32 = 1 << 23;
+/// that mixes them up is noticed. It is of what keys have for the region itself, see [`Key`].
+const REMOTE_KEY: u32 = 1 << 19;
 
 /// Bytes in a page of the host.
 const SMALLEST_PAGE: u64 = 4096;
@@ -32,6 +32,8 @@ const SMALLEST_PAGE: u64 = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Mr {
     pd: u16,
+    /// The generation of its keys.
+    generation: u8,
     /// Address of its first byte, as work requests have it.
     iova: u64,
     /// Length in bytes; 0 for one that has no memory yet.
@@ -163,6 +165,17 @@ impl Mrs {
         self.table.iter().map(|mr| mr.pages.len()).sum()
     }
 
+    /// The region that a local or remote key belongs to.
+    fn find(&self, key: Key) -> Result<&Mr, Denied> {
+        let number = u16::try_from(key.region & !REMOTE_KEY).map_err(|_| Denied)?;
+        let mr = self.table.get(number).map_err(|_| Denied)?;
+        if key.generation == mr.generation {
+            Ok(mr)
+        } else {
+            Err(Denied)
+        }
+    }
+
     /// Fails if there is no room for another region of so many pages.
     fn check_room(&self, attributes: &Attributes, pages: u64) -> Result<(), Status> {
         let room = pages <= u64::from(attributes.max_mr_pages)
@@ -190,11 +203,11 @@ impl Mrs {
         if memory.length == 0 {
             return Ok(());
         }
-        if (memory.key & REMOTE_KEY != 0) != access.is_remote() {
+        let key = Key::from_raw(memory.key);
+        if (key.region & REMOTE_KEY != 0) != access.is_remote() {
             return Err(Denied);
         }
-        let number = u16::try_from(memory.key & KEY_MASK & !REMOTE_KEY).map_err(|_| Denied)?;
-        let mr = self.table.get(number).map_err(|_| Denied)?;
+        let mr = self.find(key)?;
         let end = memory.address.checked_add(memory.length.into());
         let inside = memory.address >= mr.iova && end.is_some_and(|end| end - mr.iova <= mr.length);
         if mr.pd != pd || !mr.allows(access) || !inside {
@@ -281,6 +294,7 @@ impl Execute for RegMr {
         };
         let mr = Mr {
             pd: self.pd,
+            generation: 0,
             iova: self.iova,
             length: self.mr_length,
             permissions,
