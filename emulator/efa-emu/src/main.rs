@@ -80,7 +80,9 @@ fn list_profiles() -> Result<ExitCode, String> {
                 "messages only: no RDMA, event queues, network statistics or checksums"
             }
             Profile::Efa1 => "and RDMA read and event queues",
-            Profile::Efa2 => "and RDMA write, network statistics and checksums (the default)",
+            Profile::Efa2 => {
+                "and RDMA write, network statistics, checksums and kernel verbs (the default)"
+            }
             Profile::Efa3 => "and 128-byte send work requests and a faster link",
             Profile::Efa4 => "and 128-byte admin commands with checksums and a faster link",
         };

@@ -104,6 +104,10 @@ attributes! {
     max_rdma_size: u32,
     /// Whether it has the statistics of the network.
     network_stats: bool,
+    /// Whether memory regions can get their pages by work requests.
+    fast_mr: bool,
+    /// Whether memory regions can be bus addresses.
+    physical_mr: bool,
     /// Most user access regions.
     max_uar: u32,
     /// Most protection domains.

@@ -29,7 +29,8 @@ pub enum Profile {
     Efa0,
     /// RDMA read and event queues.
     Efa1,
-    /// RDMA write, statistics of the network, and checksums on completions.
+    /// RDMA write, statistics of the network, checksums on completions, and what only kernel verbs need: fast registration and
+    /// regions of bus addresses.
     #[default]
     Efa2,
     /// Send work requests of 128 bytes, polling in units of 128 bytes, and a faster link.
@@ -49,6 +50,7 @@ impl Profile {
         let (rdma_read, rdma_write, wide_wqe) =
             (self >= Self::Efa1, self >= Self::Efa2, self >= Self::Efa3);
         let event_queues = self >= Self::Efa1;
+        let kernel_verbs = self >= Self::Efa2;
         let newest = self >= Self::Efa4;
         let event_counters = newest;
         let features = [
@@ -103,6 +105,8 @@ impl Profile {
             sq_64_bit_req_id: newest,
             max_rdma_size: if rdma_read { 1 << 30 } else { 0 },
             network_stats: self >= Self::Efa2,
+            fast_mr: kernel_verbs,
+            physical_mr: kernel_verbs,
             max_uar: 256,
             max_pd: 256,
             max_ah: 4096,

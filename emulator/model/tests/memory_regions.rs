@@ -333,12 +333,82 @@ fn physical_memory() {
         phys_page_size_shift: 0,
         mem_addr_phy_mode_en: true,
     };
+    // As Amazon's driver does it.
     command.iova = 0;
     command.mr_length = 1 << 48;
     set.register(&command).unwrap();
+    // As the header says.
+    command.iova = PAGE;
+    command.mr_length = PAGE;
+    command.page_num = 1;
+    command.set_page_list(one_page(PAGE));
+    set.register(&command).unwrap();
     assert_eq!(set.pages(), 0);
+
+    let good = command;
     command.page_num = 2;
     assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+    for pages in [[PAGE, PAGE, 0, 0], [PAGE, 0, 0, 1]] {
+        command = good;
+        command.set_page_list(PageList::Inline(pages));
+        assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+    }
+    let buffer = write_list(&mut set.driver.world, &[PAGE]);
+    for list in [PageList::Direct(buffer), PageList::Indirect(buffer)] {
+        command = good;
+        command.set_page_list(list);
+        assert_eq!(set.register(&command), Err(Status::MalformedRequest));
+    }
+    for (iova, length) in [
+        (0, (1 << 48) + 1),
+        ((1 << 48) - PAGE, PAGE + 1),
+        (1 << 48, 1),
+        (0, u64::MAX),
+        (0, 0),
+    ] {
+        command = good;
+        (command.iova, command.mr_length) = (iova, length);
+        let result = set.register(&command);
+        assert_eq!(result, Err(Status::IllegalParameter), "{iova:#x}");
+    }
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
+}
+
+/// What only kernel verbs need is not what each device can do.
+#[test]
+fn devices_without_kernel_verbs() {
+    let unsupported = Err(Status::UnsupportedOpcode);
+    for (profile, possible) in [
+        (Profile::Efa0, false),
+        (Profile::Efa1, false),
+        (Profile::Efa2, true),
+        (Profile::Efa3, true),
+        (Profile::Efa4, true),
+    ] {
+        let mut set = Set::new(profile);
+        let mut physical = set.region(1, PageList::Inline([0; 4]));
+        physical.flags.mem_addr_phy_mode_en = true;
+        let max_pages = 1;
+        let fast = AllocMr {
+            pd: set.pd,
+            max_pages,
+        };
+        if possible {
+            set.register(&physical).unwrap();
+            set.driver.execute(&fast).unwrap();
+        }
+        // Either can be had without the other.
+        for (fast_mr, physical_mr) in [(false, false), (true, false), (false, true)] {
+            if possible || fast_mr || physical_mr {
+                let json = format!(r#"{{"fast_mr":{fast_mr},"physical_mr":{physical_mr}}}"#);
+                set.driver.device.set(serde_json::from_str(&json).unwrap());
+            }
+            let result = set.driver.execute(&fast).map(|_| ());
+            assert_eq!(result, if fast_mr { Ok(()) } else { unsupported });
+            let result = set.register(&physical).map(|_| ());
+            assert_eq!(result, if physical_mr { Ok(()) } else { unsupported });
+        }
+    }
 }
 
 #[test]

@@ -266,8 +266,15 @@ impl Execute for RegMr {
         firmware.resources.pds.get(self.pd)?;
 
         let pages = if self.flags.mem_addr_phy_mode_en {
-            if !matches!(list, PageList::Inline(_)) || self.page_num > 1 {
+            if !attributes.physical_mr {
+                return Err(Status::UnsupportedOpcode.into());
+            }
+            // Amazon's driver gives no page at all.
+            if !matches!(list, PageList::Inline([_, 0, 0, 0])) || self.page_num > 1 {
                 return Err(Status::MalformedRequest.into());
+            }
+            if !attributes.reaches(self.iova, self.mr_length) {
+                return Err(Status::IllegalParameter.into());
             }
             Vec::new()
         } else {
@@ -327,6 +334,9 @@ impl Execute for AllocMr {
         _host: &mut dyn Host,
     ) -> Result<AllocMrResponse, Failure> {
         let attributes = &firmware.attributes;
+        if !attributes.fast_mr {
+            return Err(Status::UnsupportedOpcode.into());
+        }
         let resources = &mut firmware.resources;
         resources.pds.get(self.pd)?;
         if self.max_pages == 0 {

@@ -77,6 +77,8 @@ pub(crate) fn config(profile: Profile) -> Config {
         max_event_counters: Some(64),
         event_counter_max_val: Some(1000),
         event_counter_events: Some(QpEvents::DEFINED),
+        fast_mr: Some(true),
+        physical_mr: Some(true),
         ..Overrides::default()
     };
     config
