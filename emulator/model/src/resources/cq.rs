@@ -10,7 +10,7 @@ use efa_hw::{
     io::{Cdesc, CqDb},
 };
 
-use super::table::{Table, Users};
+use super::table::{Shared, Table, Users};
 use crate::{
     DmaError, Host, Queue, QueueError,
     firmware::{Execute, Failure, Firmware},
@@ -37,6 +37,12 @@ pub(crate) struct Cq {
     /// Whether the next completion is to raise an event.
     armed: bool,
     users: Users,
+}
+
+impl Shared for Cq {
+    fn users(&mut self) -> &mut Users {
+        &mut self.users
+    }
 }
 
 impl Cq {
@@ -170,15 +176,11 @@ impl Cqs {
     }
 
     pub(crate) fn add_user(&mut self, index: u16) {
-        if let Ok(cq) = self.0.get_mut(index) {
-            cq.users.add();
-        }
+        self.0.add_user(index);
     }
 
     pub(crate) fn remove_user(&mut self, index: u16) {
-        if let Ok(cq) = self.0.get_mut(index) {
-            cq.users.remove();
-        }
+        self.0.remove_user(index);
     }
 }
 
@@ -257,8 +259,7 @@ impl Execute for CreateCq {
 impl Execute for DestroyCq {
     fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
         let resources = &mut firmware.resources;
-        resources.cqs.0.get(self.cq_idx)?.users.none()?;
-        let cq = resources.cqs.0.remove(self.cq_idx)?;
+        let cq = resources.cqs.0.remove_unused(self.cq_idx)?;
         resources.uars.remove_user(cq.uar);
         if let Some(eqn) = cq.eqn {
             resources.eqs.remove_user(eqn);

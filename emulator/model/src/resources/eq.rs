@@ -11,7 +11,7 @@ use efa_hw::{
     features::FeatureId,
 };
 
-use super::table::{Table, Users};
+use super::table::{Shared, Table, Users};
 use crate::{
     DmaError, Host, Queue, QueueError,
     firmware::{Execute, Failure, Firmware},
@@ -29,6 +29,12 @@ pub(crate) struct Eq {
     /// Whether the interrupt for one of them waits for the driver to arm the queue.
     waiting: bool,
     users: Users,
+}
+
+impl Shared for Eq {
+    fn users(&mut self) -> &mut Users {
+        &mut self.users
+    }
 }
 
 impl Eq {
@@ -143,15 +149,11 @@ impl Eqs {
     }
 
     pub(crate) fn add_user(&mut self, eqn: u16) {
-        if let Ok(eq) = self.0.get_mut(eqn) {
-            eq.users.add();
-        }
+        self.0.add_user(eqn);
     }
 
     pub(crate) fn remove_user(&mut self, eqn: u16) {
-        if let Ok(eq) = self.0.get_mut(eqn) {
-            eq.users.remove();
-        }
+        self.0.remove_user(eqn);
     }
 }
 
@@ -193,9 +195,7 @@ impl Execute for CreateEq {
 
 impl Execute for DestroyEq {
     fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        let eqs = &mut firmware.resources.eqs.0;
-        eqs.get(self.eqn)?.users.none()?;
-        eqs.remove(self.eqn)?;
+        firmware.resources.eqs.0.remove_unused(self.eqn)?;
         Ok(NoData {})
     }
 }

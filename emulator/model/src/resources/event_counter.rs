@@ -17,7 +17,7 @@ use efa_hw::{
 use super::{
     Resources,
     qp::Qps,
-    table::{Table, Users},
+    table::{Shared, Table, Users},
 };
 use crate::{
     DmaError, Host,
@@ -94,6 +94,12 @@ struct EventCounter {
     users: Users,
 }
 
+impl Shared for EventCounter {
+    fn users(&mut self) -> &mut Users {
+        &mut self.users
+    }
+}
+
 impl EventCounter {
     /// Shows the host a value.
     fn show(&self, host: &mut dyn Host, value: u64) -> Result<(), DmaError> {
@@ -151,9 +157,7 @@ impl EventCounters {
     /// Takes note that a queue pair with these counters is gone.
     pub(super) fn detach_all(&mut self, attached: Attached) {
         for number in attached.0.into_iter().flatten() {
-            if let Ok(counter) = self.0.get_mut(number) {
-                counter.users.remove();
-            }
+            self.0.remove_user(number);
         }
     }
 }
@@ -222,8 +226,7 @@ impl Execute for DestroyEventCounter {
         check_possible(&firmware.attributes)?;
         let number = EventCounters::number(self.cntr_handle)?;
         let resources = &mut firmware.resources;
-        resources.event_counters.0.get(number)?.users.none()?;
-        let counter = resources.event_counters.0.remove(number)?;
+        let counter = resources.event_counters.0.remove_unused(number)?;
         resources.uars.remove_user(counter.uar);
         Ok(NoData {})
     }

@@ -147,28 +147,38 @@ impl Users {
     }
 }
 
+/// An object that others refer to.
+pub(crate) trait Shared {
+    fn users(&mut self) -> &mut Users;
+}
+
+impl Shared for Users {
+    fn users(&mut self) -> &mut Users {
+        self
+    }
+}
+
 /// Objects that have nothing but users.
 pub(crate) type Used = Table<Users>;
 
-impl Used {
+impl<T: Shared> Table<T> {
     /// Takes note of a new user of an object that was just seen to exist.
     pub(crate) fn add_user(&mut self, number: u16) {
-        if let Ok(users) = self.get_mut(number) {
-            users.add();
+        if let Ok(object) = self.get_mut(number) {
+            object.users().add();
         }
     }
 
     /// Takes note that a user is gone.
     pub(crate) fn remove_user(&mut self, number: u16) {
-        if let Ok(users) = self.get_mut(number) {
-            users.remove();
+        if let Ok(object) = self.get_mut(number) {
+            object.users().remove();
         }
     }
 
     /// Removes an object that has no users.
-    pub(crate) fn remove_unused(&mut self, number: u16) -> Result<(), Status> {
-        self.get(number)?.none()?;
-        self.remove(number)?;
-        Ok(())
+    pub(crate) fn remove_unused(&mut self, number: u16) -> Result<T, Status> {
+        self.get_mut(number)?.users().none()?;
+        self.remove(number)
     }
 }
