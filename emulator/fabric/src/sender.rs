@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-use efa_hw::io::{CompStatus, OpType};
-use efa_model::{QpId, Request};
+use efa_hw::io::CompStatus;
+use efa_model::{Operation, QpId, Request};
 
 use crate::{
     cluster::PortId,
@@ -197,14 +197,14 @@ impl Sender {
                 let (qp, immediate) = (request.peer_qp, request.immediate);
                 let (memory, length) = (request.remote, request.length);
                 match request.operation {
-                    OpType::Send => Subject::Send { qp, immediate },
-                    OpType::RdmaWrite => Subject::Write {
+                    Operation::Send => Subject::Send { qp, immediate },
+                    Operation::RdmaWrite => Subject::Write {
                         qp,
                         memory,
                         length,
                         immediate,
                     },
-                    OpType::RdmaRead => Subject::Read {
+                    Operation::RdmaRead => Subject::Read {
                         qp,
                         memory,
                         length,

@@ -51,7 +51,7 @@ pub use profile::Profile;
 pub use protocol_error::ProtocolError;
 pub use queue::{Queue, QueueError};
 pub use requester::{Payload, Request};
-pub use resources::{mr::Segment, qp::QpId};
+pub use resources::{mr::Segment, qp::QpId, send_queue::Operation};
 pub use responder::{Arrival, Content, Landing, Refusal, WriteEnd};
 pub use state::{AdminState, HostInfoState, ResourceCounts, State};
 pub use statistics::{Counters, TransportEvent};

@@ -4,7 +4,7 @@
 
 use efa_hw::{
     admin::qp::{QpState, QpType},
-    io::{Cdesc, CdescFlags, CompStatus, OpType, QueueType},
+    io::{Cdesc, CdescFlags, CompStatus, QueueType},
 };
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
         event_counter::QpEvent,
         mr::{Access, Keyed, Segment},
         qp::QpId,
-        send_queue::{Data, Fetched, Outstanding},
+        send_queue::{Data, Fetched, Operation, Outstanding},
     },
 };
 
@@ -34,7 +34,7 @@ pub struct Request {
     /// Q_Key that the peer's queue pair must have; for unreliable datagrams only.
     pub qkey: u32,
     /// What is asked for.
-    pub operation: OpType,
+    pub operation: Operation,
     /// Immediate data.
     pub immediate: Option<u32>,
     /// Remote key and address of the peer's memory, for RDMA.

@@ -2,8 +2,8 @@
 
 //! Moving payload from the memory of a sender to that of a receiver.
 
-use efa_hw::io::{CompStatus, OpType};
-use efa_model::{DmaError, Host, Payload, Segment};
+use efa_hw::io::CompStatus;
+use efa_model::{DmaError, Host, Operation, Payload, Segment};
 
 use super::{Cluster, CopyError, Guest, PortId};
 use crate::{Network, packet::Data, sender::Content};
@@ -34,7 +34,7 @@ impl<G: Guest> Cluster<G> {
         let (qp, message) = found.ok_or(CompStatus::Flushed)?;
         let device = &mut self.ports[from.0].device;
         match &message.content {
-            Content::Request(request) if request.operation == OpType::RdmaRead => {
+            Content::Request(request) if request.operation == Operation::RdmaRead => {
                 Ok(Payload::Memory)
             }
             Content::Request(request) => {

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use efa_hw::io::{CompStatus, OpType};
-use efa_model::{QpId, Request, TransportEvent};
+use efa_hw::io::CompStatus;
+use efa_model::{Operation, QpId, Request, TransportEvent};
 
 use super::{
     Cluster, Guest, PortId, SWEEP,
@@ -31,7 +31,7 @@ impl<G: Guest> Cluster<G> {
             return;
         };
         let mut length = request.length;
-        if request.operation == OpType::RdmaRead {
+        if request.operation == Operation::RdmaRead {
             length = 0;
             let read = Read {
                 request: request.clone(),
@@ -201,7 +201,7 @@ impl<G: Guest> Cluster<G> {
             Content::Failure { .. } => return,
         };
         // A read ends when all was read.
-        if request.operation == OpType::RdmaRead {
+        if request.operation == Operation::RdmaRead {
             if request.length > 0 {
                 return;
             }

@@ -38,6 +38,17 @@ pub(crate) struct SendQueue {
     next: u64,
 }
 
+/// What the transport does for a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Sends to a receive buffer.
+    Send,
+    /// Reads from memory of the peer.
+    RdmaRead,
+    /// Writes to memory of the peer.
+    RdmaWrite,
+}
+
 /// A work request that was fetched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outstanding {
@@ -61,7 +72,7 @@ pub(crate) struct Fetched {
 /// What a work request asks for, apart from whom.
 #[derive(Debug)]
 pub(crate) struct Work {
-    pub(crate) operation: OpType,
+    pub(crate) operation: Operation,
     pub(crate) immediate: Option<u32>,
     /// Memory of the peer, for RDMA.
     pub(crate) remote: Keyed,
@@ -173,23 +184,27 @@ impl Fetched {
         qp_type: QpType,
         attributes: &Attributes,
     ) -> Result<Work, CompStatus> {
-        let operation = OpType::try_from(self.meta.ctrl1.op_type)
-            .map_err(|_| CompStatus::LocalUnsupportedOp)?;
+        let operation = match OpType::try_from(self.meta.ctrl1.op_type) {
+            Ok(OpType::Send) => Operation::Send,
+            Ok(OpType::RdmaRead) => Operation::RdmaRead,
+            Ok(OpType::RdmaWrite) => Operation::RdmaWrite,
+            Err(_) => return Err(CompStatus::LocalUnsupportedOp),
+        };
         let has_imm = self.meta.ctrl1.has_imm;
         let (possible, most, buffers) = match operation {
-            OpType::Send => (true, attributes.mtu, attributes.max_wr_send_sges),
-            OpType::RdmaRead => (
+            Operation::Send => (true, attributes.mtu, attributes.max_wr_send_sges),
+            Operation::RdmaRead => (
                 attributes.rdma_read && !has_imm && !self.meta.ctrl1.inline_msg,
                 attributes.max_rdma_size,
                 attributes.max_wr_rdma_sges,
             ),
-            OpType::RdmaWrite => (
+            Operation::RdmaWrite => (
                 attributes.rdma_write,
                 attributes.max_rdma_size,
                 attributes.max_wr_rdma_sges,
             ),
         };
-        let rdma = operation != OpType::Send;
+        let rdma = operation != Operation::Send;
         if !possible || rdma && qp_type != QpType::Srd {
             return Err(CompStatus::LocalUnsupportedOp);
         }
