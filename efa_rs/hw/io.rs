@@ -42,6 +42,10 @@ codes! {
         RdmaRead = 1 => "RDMA_READ",
         /// Writes to memory of the peer.
         RdmaWrite = 2 => "RDMA_WRITE",
+        /// Gives a memory region its pages, see [`FastMrRegReq`].
+        FastReg = 3 => "FAST_REG",
+        /// Takes them away, see [`FastMrInvReq`].
+        FastInv = 4 => "FAST_INV",
     }
 }
 

@@ -54,9 +54,11 @@ fn refused(what: &str, expected: CompStatus, change: impl FnOnce(&mut Net, &Qp, 
 #[test]
 fn unsupported_op() {
     let expected = CompStatus::LocalUnsupportedOp;
-    refused("an unknown operation", expected, |_, _, _, send| {
-        send.operation = 3
-    });
+    for operation in [5, 7, 15] {
+        refused("an unknown operation", expected, |_, _, _, send| {
+            send.operation = operation;
+        });
+    }
     refused("a read with immediate data", expected, |_, _, _, send| {
         send.operation = OpType::RdmaRead.into();
         send.immediate = Some(1);

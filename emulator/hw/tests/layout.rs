@@ -991,6 +991,13 @@ fn codes() {
         assert_eq!(Opcode::try_from(number), Ok(opcode));
         assert_eq!(u8::from(opcode), number);
     }
+    let names = ["SEND", "RDMA_READ", "RDMA_WRITE", "FAST_REG", "FAST_INV"];
+    assert_eq!(io::OpType::ALL.len(), names.len());
+    for (number, name) in (0..).zip(names) {
+        assert_eq!(io::OpType::try_from(number).unwrap().to_string(), name);
+    }
+    let modes = [io::PblMode::Inline, io::PblMode::Direct].map(u8::from);
+    assert_eq!(modes, [0, 1]);
     assert_eq!(format!("{:>12}|", Opcode::RegMr), "      REG_MR|");
     assert_eq!(
         Undefined(24).to_string(),

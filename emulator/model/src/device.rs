@@ -386,6 +386,7 @@ impl Device {
 
     /// What the device is like now.
     pub fn state(&self) -> State {
+        let (fast_regs, fast_invs) = self.firmware.statistics.region_changes();
         State {
             ready: self.firmware.attributes.ready,
             resets: self.resets.iter().cloned().collect(),
@@ -409,6 +410,8 @@ impl Device {
             stale_doorbells: self.stale_doorbells,
             commands_when_fatal: self.commands_when_fatal,
             protocol_errors: self.protocol_errors,
+            fast_regs,
+            fast_invs,
             faults: self.faults.len(),
             faults_hit: self.faults.hits(),
         }

@@ -8,7 +8,7 @@ use efa_hw::admin::{
     mr::{INLINE_PAGES, PageList},
 };
 
-use crate::{Host, firmware::Failure};
+use crate::{DmaError, Host, firmware::Failure};
 
 /// Reads the bus addresses of `count` pages.
 ///
@@ -36,7 +36,7 @@ fn direct(host: &mut dyn Host, buffer: CtrlBuffInfo, count: usize) -> Result<Vec
     if buffer.length as usize != count * CHUNK_ENTRY_SIZE {
         return Err(Status::MalformedRequest.into());
     }
-    addresses(host, buffer.address, count)
+    Ok(addresses(host, buffer.address, count)?)
 }
 
 fn indirect(host: &mut dyn Host, first: CtrlBuffInfo, count: usize) -> Result<Vec<u64>, Failure> {
@@ -66,7 +66,11 @@ fn indirect(host: &mut dyn Host, first: CtrlBuffInfo, count: usize) -> Result<Ve
 }
 
 /// Reads addresses that are one after the other in host memory.
-fn addresses(host: &mut dyn Host, address: u64, count: usize) -> Result<Vec<u64>, Failure> {
+pub(crate) fn addresses(
+    host: &mut dyn Host,
+    address: u64,
+    count: usize,
+) -> Result<Vec<u64>, DmaError> {
     let mut bytes = vec![0; count * CHUNK_ENTRY_SIZE];
     host.dma_read(address, &mut bytes)?;
     Ok(bytes

@@ -121,8 +121,16 @@ impl Firmware {
         }
     }
 
-    /// Hands a work request to the transport, or completes it if it can't be carried out.
+    /// Hands a work request to the transport, or completes it if it is not for that or can't be carried out.
     fn start(&mut self, host: &mut dyn Host, number: u16, fetched: &Fetched) {
+        if let Some(work) = fetched.region_work() {
+            let status = self.change_region(host, number, fetched, work);
+            self.end(host, number, &outstanding(fetched, 0), status);
+            if status == CompStatus::LocalQpInternalError {
+                self.fail(host, number);
+            }
+            return;
+        }
         let Some(qp) = self.resources.qps.get_mut(number) else {
             return;
         };
@@ -174,7 +182,9 @@ impl Firmware {
         let ok = status == CompStatus::Ok;
         self.statistics
             .count_request(request.operation, request.length, ok);
-        self.count(host, number, QpEvent::of_request(request.operation, ok));
+        if let Some(event) = QpEvent::of_request(request.operation, ok) {
+            self.count(host, number, event);
+        }
         let Some(qp) = self.resources.qps.get(number) else {
             return;
         };

@@ -26,6 +26,7 @@ mod uar;
 
 use efa_hw::io::Cdesc;
 
+use self::mr::Mr;
 use crate::{
     DmaError, Host, ProtocolError, Queue, QueueError, queue::Place, state::ResourceCounts,
 };
@@ -33,7 +34,7 @@ use crate::{
 /// All objects of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
-    pds: pd::Pds,
+    pub(crate) pds: pd::Pds,
     uars: uar::Uars,
     eqs: eq::Eqs,
     event_counters: event_counter::EventCounters,
@@ -121,10 +122,14 @@ impl Resources {
     pub(crate) fn counts(&self) -> ResourceCounts {
         ResourceCounts {
             pd: self.pds.len(),
+            privileged_pd: self.pds.privileged(),
             uar: self.uars.len(),
             eq: self.eqs.len(),
             ah: self.ahs.len(),
             mr: self.mrs.len(),
+            fast_mr: self.mrs.count(Mr::is_fast),
+            registered_fast_mr: self.mrs.count(|mr| mr.is_fast() && mr.has_memory()),
+            physical_mr: self.mrs.count(Mr::is_physical),
             mr_pages: self.mrs.known_pages(),
             cq: self.cqs.len(),
             qp: self.qps.len(),

@@ -53,6 +53,10 @@ pub struct State {
     pub commands_when_fatal: u64,
     /// How often the driver did what a correct driver never does.
     pub protocol_errors: u64,
+    /// Fast registrations that were done, since power on.
+    pub fast_regs: u64,
+    /// Fast invalidations that were done, since power on.
+    pub fast_invs: u64,
     /// Rules that there are.
     pub faults: usize,
     /// How often a rule hit.
@@ -64,6 +68,8 @@ pub struct State {
 pub struct ResourceCounts {
     /// Protection domains.
     pub pd: usize,
+    /// Those of them that are privileged.
+    pub privileged_pd: usize,
     /// User access regions.
     pub uar: usize,
     /// Event queues.
@@ -72,6 +78,12 @@ pub struct ResourceCounts {
     pub ah: usize,
     /// Memory regions.
     pub mr: usize,
+    /// Those of them that get their pages by work requests.
+    pub fast_mr: usize,
+    /// Those of the latter that have pages.
+    pub registered_fast_mr: usize,
+    /// Memory regions that are bus addresses.
+    pub physical_mr: usize,
     /// Pages of memory regions.
     pub mr_pages: usize,
     /// Completion queues.

@@ -26,6 +26,8 @@ pub(crate) struct Statistics {
     rdma_read: RdmaReadStats,
     rdma_write: RdmaWriteStats,
     network: NetworkStats,
+    registrations: u64,
+    invalidations: u64,
 }
 
 /// All counters of a device, as its statistics have them.
@@ -114,7 +116,15 @@ impl Statistics {
                 add(&mut self.rdma_write.write_bytes, length);
                 add(&mut self.rdma_write.write_wr_err, 1 - one);
             }
+            // The interface has no counters for these.
+            OpType::FastReg => add(&mut self.registrations, one),
+            OpType::FastInv => add(&mut self.invalidations, one),
         }
+    }
+
+    /// How many fast registrations and invalidations were done.
+    pub(crate) fn region_changes(&self) -> (u64, u64) {
+        (self.registrations, self.invalidations)
     }
 
     /// All counters.

@@ -3,16 +3,18 @@
 //! What happens, one line each.
 
 mod command;
+mod region_work;
 
 use std::fmt::{self, Display, Formatter};
 
 use efa_hw::{
     admin::{AcqEntry, AcqHeader, AqEntry, Opcode, Status},
     aenq::AenqGroup,
+    io::CompStatus,
     regs::Register,
 };
 
-use crate::ProtocolError;
+use crate::{ProtocolError, RegionWork};
 
 /// Something that happened. `Display` gives one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +29,15 @@ pub enum TraceEvent {
         in_flight: usize,
         /// Whether a rule for faults hit it.
         injected: bool,
+    },
+    /// A work request that changes a memory region was carried out, or was not.
+    RegionWork {
+        /// The queue pair.
+        qp: u16,
+        /// The work request.
+        work: RegionWork,
+        /// How it ended.
+        status: CompStatus,
     },
     /// The driver read a register.
     RegisterRead {
@@ -116,6 +127,7 @@ impl Display for TraceEvent {
                 }
                 write!(f, " [{in_flight} in flight]")
             }
+            Self::RegionWork { qp, work, status } => write!(f, "sq {qp} {work} = {status}"),
             Self::RegisterRead { offset, value } => {
                 f.write_str("read ")?;
                 match Register::try_from(*offset) {
@@ -158,6 +170,11 @@ impl Display for TraceEvent {
             Self::ProtocolError(error) => write!(f, "protocol error: {error}"),
         }
     }
+}
+
+/// A flag, by its name if it is set.
+fn flag(name: &'static str, set: bool) -> &'static str {
+    if set { name } else { "" }
 }
 
 fn event(f: &mut Formatter<'_>, group: u16, syndrome: u16) -> fmt::Result {

@@ -110,6 +110,7 @@ impl Attack {
                             input.near(target.rkey.into()) as u32,
                         )
                     }),
+                    body: None,
                     ah: Some(input.near(qp.ah.into()) as u16),
                     peer_qp: input.near(peer.number.into()) as u16,
                     qkey: None,

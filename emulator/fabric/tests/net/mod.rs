@@ -16,14 +16,14 @@ use efa_hw::{
         ah::CreateAh,
         cq::{CqCaps1, CqCaps2, CreateCq},
         event_counter::{AttachEventCounter, CreateEventCounter, QpEvents},
-        mr::{PageList, RegMr, RegMrFlags, RegMrPermissions},
+        mr::{AllocMr, PageList, RegMr, RegMrFlags, RegMrPermissions},
         pd::AllocPd,
         qp::{CreateQp, CreateQpFlags, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
         uar::AllocUar,
     },
     io::{
-        Cdesc, CompStatus, OpType, RemoteMemAddr, RxDesc, RxLkeyCtrl, TxBufDesc, TxCtrl1, TxCtrl2,
-        TxMetaDesc,
+        Cdesc, CompStatus, FastMrInvReq, FastMrRegFlags, FastMrRegReq, Key, OpType, PblMode,
+        RemoteMemAddr, RxDesc, RxLkeyCtrl, TxBufDesc, TxCtrl1, TxCtrl2, TxMetaDesc,
     },
 };
 use efa_model::{Config, Device, DmaError, Host, Overrides, Profile};
@@ -39,6 +39,13 @@ pub(crate) const QKEY: u32 = 0x1234_5678;
 
 /// Largest value of event counters.
 pub(crate) const MOST: u64 = 499;
+
+/// What a region can be used for.
+pub(crate) const ALL_PERMISSIONS: RegMrPermissions = RegMrPermissions {
+    local_write_enable: true,
+    remote_write_enable: true,
+    remote_read_enable: true,
+};
 
 /// Work done on more packets than any test has.
 const MUCH: u32 = 1 << 20;
@@ -97,6 +104,8 @@ pub(crate) struct Send {
     pub(crate) buffers: Vec<(u64, u32, u32)>,
     pub(crate) inline: Option<Vec<u8>>,
     pub(crate) remote: Option<(u64, u32, u32)>,
+    /// What is neither.
+    pub(crate) body: Option<[u8; 32]>,
     pub(crate) ah: Option<u16>,
     pub(crate) peer_qp: u16,
     pub(crate) qkey: Option<u32>,
@@ -199,9 +208,35 @@ impl Net {
         caps_1: CqCaps1,
         wqe_size: u32,
     ) -> Qp {
+        let pd = self.driver(PortId(port), |driver| driver.execute(&AllocPd {}));
+        self.qp_in(pd.unwrap().pd, port, qp_type, flags, caps_1, wqe_size)
+    }
+
+    /// Makes another queue pair of the protection domain of one.
+    pub(crate) fn sibling(&mut self, qp: &Qp, qp_type: QpType) -> Qp {
+        let mut other = self.qp_in(
+            qp.pd,
+            qp.port.0,
+            qp_type,
+            CreateQpFlags::default(),
+            CqCaps1::default(),
+            qp.wqe_size as u32,
+        );
+        other.ah = qp.ah;
+        other
+    }
+
+    fn qp_in(
+        &mut self,
+        pd: u16,
+        port: usize,
+        qp_type: QpType,
+        flags: CreateQpFlags,
+        caps_1: CqCaps1,
+        wqe_size: u32,
+    ) -> Qp {
         let port = PortId(port);
         self.driver(port, |driver| {
-            let pd = driver.execute(&AllocPd {}).unwrap().pd;
             let uar = driver.execute(&AllocUar {}).unwrap().uar;
             let (cq, rq) = (driver.world.map(4), driver.world.map(1));
             let create = CreateCq {
@@ -347,12 +382,7 @@ impl Net {
 
     /// Registers memory of so many pages, of which no two are contiguous, from `offset` in the first page on.
     pub(crate) fn region(&mut self, qp: &Qp, pages: u64, offset: u64) -> Region {
-        let all = RegMrPermissions {
-            local_write_enable: true,
-            remote_write_enable: true,
-            remote_read_enable: true,
-        };
-        self.region_with(qp, pages, offset, all)
+        self.region_with(qp, pages, offset, ALL_PERMISSIONS)
     }
 
     pub(crate) fn region_with(
@@ -408,6 +438,88 @@ impl Net {
                 pages,
             }
         })
+    }
+
+    /// Makes a region that gets its pages by work requests, and memory for it of so many pages, of which no two are
+    /// contiguous, from `offset` in the first page on.
+    pub(crate) fn fast_region(&mut self, qp: &Qp, pages: u64, offset: u64) -> Region {
+        let command = AllocMr {
+            pd: qp.pd,
+            max_pages: pages as u32,
+        };
+        let made = self
+            .driver(qp.port, |driver| driver.execute(&command))
+            .unwrap();
+        let region = Region {
+            port: qp.port,
+            iova: 0x7f00_0000_0000 + offset,
+            lkey: made.l_key,
+            rkey: made.r_key,
+            pages: vec![0; pages as usize],
+        };
+        self.elsewhere(&region)
+    }
+
+    /// The same region with as much other memory.
+    pub(crate) fn elsewhere(&mut self, region: &Region) -> Region {
+        let pages = self.cluster.with_guest(region.port, |world| {
+            region.pages.iter().map(|_| world.map(1)).collect()
+        });
+        Region {
+            pages,
+            ..region.clone()
+        }
+    }
+
+    /// Writes a list of the pages of a region and returns the request that gives it all of them, to be used for anything.
+    pub(crate) fn listed(&mut self, region: &Region) -> FastMrRegReq {
+        let bytes: Vec<u8> = region.pages.iter().flat_map(|p| p.to_le_bytes()).collect();
+        let list = self.cluster.with_guest(region.port, |world| {
+            let address = world.map((bytes.len() as u64).div_ceil(PAGE));
+            world.write(address, &bytes);
+            address
+        });
+        region.request(PblMode::Direct, list)
+    }
+
+    /// Makes a region of bus addresses.
+    pub(crate) fn physical_region(
+        &mut self,
+        qp: &Qp,
+        iova: u64,
+        length: u64,
+        permissions: RegMrPermissions,
+    ) -> Region {
+        let command = RegMr {
+            pd: qp.pd,
+            mr_length: length,
+            flags: RegMrFlags {
+                phys_page_size_shift: 0,
+                mem_addr_phy_mode_en: true,
+            },
+            permissions,
+            iova,
+            ..RegMr::default()
+        };
+        let made = self
+            .driver(qp.port, |driver| driver.execute(&command))
+            .unwrap();
+        Region {
+            port: qp.port,
+            iova,
+            lkey: made.l_key,
+            rkey: made.r_key,
+            pages: Vec::new(),
+        }
+    }
+
+    /// Posts a work request and returns how it ends.
+    pub(crate) fn outcome(&mut self, qp: &mut Qp, send: &Send) -> CompStatus {
+        let req_id = self.post(qp, send);
+        let completion = self.wait(qp);
+        assert_eq!(completion.req_id, req_id);
+        assert_eq!(completion.flags.op_type, send.operation);
+        CompStatus::try_from(completion.status).unwrap()
     }
 
     /// Writes to a region, as the program would.
@@ -491,6 +603,7 @@ impl Net {
             wqe.extend(buffer.encode());
         }
         wqe.extend(send.inline.iter().flatten());
+        wqe.extend(send.body.iter().flatten());
         self.put_raw(qp, &wqe);
         req_id
     }
@@ -674,7 +787,72 @@ impl Qp {
     }
 }
 
+impl Region {
+    /// Where its pages are.
+    pub(crate) fn pages(&self) -> &[u64] {
+        &self.pages
+    }
+
+    /// Its memory with the keys that another one has.
+    pub(crate) fn with_keys(&self, other: &Self) -> Self {
+        Self {
+            lkey: other.lkey,
+            rkey: other.rkey,
+            ..self.clone()
+        }
+    }
+
+    /// The request that gives it all of its pages, to be used for anything.
+    pub(crate) fn request(&self, mode: PblMode, pbl: u64) -> FastMrRegReq {
+        FastMrRegReq {
+            lkey: self.lkey,
+            permissions: ALL_PERMISSIONS,
+            flags: FastMrRegFlags {
+                phys_page_size_shift: 12,
+                pbl_mode: mode.into(),
+            },
+            iova: self.iova,
+            mr_length: self.pages.len() as u64 * PAGE - self.iova % PAGE,
+            pbl,
+        }
+    }
+
+    /// The same with its first page in the request.
+    pub(crate) fn inline(&self) -> FastMrRegReq {
+        self.request(PblMode::Inline, self.pages[0])
+    }
+
+    /// Makes its keys those of the next generation, as clients do before they register it.
+    pub(crate) fn renew(&mut self) {
+        for key in [&mut self.lkey, &mut self.rkey] {
+            let mut parts = Key::from_raw(*key);
+            parts.generation = (parts.generation + 1) % 16;
+            *key = parts.into_raw();
+        }
+    }
+}
+
 impl Send {
+    /// What gives a region its pages.
+    pub(crate) fn register(request: &FastMrRegReq) -> Self {
+        Self {
+            operation: OpType::FastReg.into(),
+            ah: Some(0),
+            qkey: Some(0),
+            body: Some(request.encode()),
+            ..Self::default()
+        }
+    }
+
+    /// What takes them away.
+    pub(crate) fn invalidate(lkey: u32) -> Self {
+        Self {
+            operation: OpType::FastInv.into(),
+            body: Some(FastMrInvReq { lkey }.encode()),
+            ..Self::register(&FastMrRegReq::default())
+        }
+    }
+
     /// A message from a region.
     pub(crate) fn message(peer: &Qp, region: &Region, length: u32) -> Self {
         Self {

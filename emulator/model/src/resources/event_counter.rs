@@ -48,15 +48,16 @@ pub(crate) enum QpEvent {
 }
 
 impl QpEvent {
-    /// A work request of the send queue has ended.
-    pub(crate) fn of_request(operation: OpType, ok: bool) -> Self {
+    /// A work request of the send queue has ended, if there is such an event.
+    pub(crate) fn of_request(operation: OpType, ok: bool) -> Option<Self> {
         match (operation, ok) {
-            (OpType::Send, true) => Self::SendComp,
-            (OpType::Send, false) => Self::SendCompErr,
-            (OpType::RdmaRead, true) => Self::ReadComp,
-            (OpType::RdmaRead, false) => Self::ReadCompErr,
-            (OpType::RdmaWrite, true) => Self::WriteComp,
-            (OpType::RdmaWrite, false) => Self::WriteCompErr,
+            (OpType::Send, true) => Some(Self::SendComp),
+            (OpType::Send, false) => Some(Self::SendCompErr),
+            (OpType::RdmaRead, true) => Some(Self::ReadComp),
+            (OpType::RdmaRead, false) => Some(Self::ReadCompErr),
+            (OpType::RdmaWrite, true) => Some(Self::WriteComp),
+            (OpType::RdmaWrite, false) => Some(Self::WriteCompErr),
+            (OpType::FastReg | OpType::FastInv, _) => None,
         }
     }
 

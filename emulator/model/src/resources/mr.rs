@@ -10,11 +10,11 @@ use efa_hw::admin::{
     },
 };
 
-use efa_hw::io::Key;
+use efa_hw::io::{CompStatus, FastMrRegReq, Key, PblMode};
 
 use super::table::Table;
 use crate::{
-    Host,
+    DmaError, Host,
     attributes::Attributes,
     firmware::{Execute, Failure, Firmware},
     page_list,
@@ -27,6 +27,9 @@ const REMOTE_KEY: u32 = 1 << 19;
 
 /// Bytes in a page of the host.
 const SMALLEST_PAGE: u64 = 4096;
+
+/// Bytes in an address of a page list, and to what such a list is aligned.
+const PAGE_ADDRESS_SIZE: u64 = 8;
 
 /// A memory region.
 #[derive(Debug, Default)]
@@ -41,6 +44,8 @@ pub(crate) struct Mr {
     permissions: RegMrPermissions,
     /// Its addresses are bus addresses.
     physical: bool,
+    /// It gets its pages by work requests.
+    fast: bool,
     /// Size of each page, as a power of two.
     page_shift: u8,
     /// Bus addresses of its pages, as far as they are known.
@@ -50,6 +55,21 @@ pub(crate) struct Mr {
 }
 
 impl Mr {
+    /// Whether it gets its pages by work requests.
+    pub(super) fn is_fast(&self) -> bool {
+        self.fast
+    }
+
+    /// Whether its addresses are bus addresses.
+    pub(super) fn is_physical(&self) -> bool {
+        self.physical
+    }
+
+    /// Whether work requests can use it.
+    pub(super) fn has_memory(&self) -> bool {
+        self.length > 0
+    }
+
     fn allows(&self, access: Access) -> bool {
         match access {
             Access::LocalRead => true,
@@ -129,6 +149,27 @@ pub struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Denied;
 
+/// Why a region gets no pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RegisterError {
+    /// The work request is to end like this.
+    Refused(CompStatus),
+    /// The list of pages can't be read.
+    Dma(DmaError),
+}
+
+impl From<CompStatus> for RegisterError {
+    fn from(status: CompStatus) -> Self {
+        Self::Refused(status)
+    }
+}
+
+impl From<DmaError> for RegisterError {
+    fn from(error: DmaError) -> Self {
+        Self::Dma(error)
+    }
+}
+
 /// Memory as a work request refers to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keyed {
@@ -160,6 +201,11 @@ impl Mrs {
         self.table.take_missed()
     }
 
+    /// How many are of some kind.
+    pub(super) fn count(&self, kind: impl Fn(&Mr) -> bool) -> usize {
+        self.table.iter().filter(|mr| kind(mr)).count()
+    }
+
     /// How many pages the device knows.
     pub(crate) fn known_pages(&self) -> usize {
         self.table.iter().map(|mr| mr.pages.len()).sum()
@@ -174,6 +220,78 @@ impl Mrs {
         } else {
             Err(Denied)
         }
+    }
+
+    /// The region of a protection domain that gets its pages by work requests and that a local key belongs to, whatever its
+    /// generation.
+    fn find_fast(&mut self, pd: u16, key: u32) -> Result<&mut Mr, Denied> {
+        let parts = Key::from_raw(key);
+        let number = u16::try_from(parts.region).map_err(|_| Denied)?;
+        let mr = self.table.get_mut(number).map_err(|_| Denied)?;
+        if mr.fast && mr.pd == pd && parts.into_raw() == key {
+            Ok(mr)
+        } else {
+            Err(Denied)
+        }
+    }
+
+    /// Gives a region the pages that a work request of a queue pair of `pd` has for it.
+    pub(crate) fn register(
+        &mut self,
+        host: &mut dyn Host,
+        attributes: &Attributes,
+        pd: u16,
+        request: &FastMrRegReq,
+    ) -> Result<(), RegisterError> {
+        let mr = self.find_fast(pd, request.lkey);
+        let mr = mr.map_err(|_| CompStatus::LocalInvalidLkey)?;
+        // It has to be invalidated first.
+        if mr.has_memory() {
+            return Err(CompStatus::LocalInvalidLkey.into());
+        }
+        let page_shift = request.flags.phys_page_size_shift;
+        let page_size = 1 << page_shift;
+        let mode = PblMode::try_from(request.flags.pbl_mode);
+        let mode = mode.map_err(|_| CompStatus::LocalUnsupportedOp)?;
+        if !permits(attributes, request.permissions) || attributes.page_size_cap & page_size == 0 {
+            return Err(CompStatus::LocalUnsupportedOp.into());
+        }
+        let most = match mode {
+            PblMode::Inline => 1.min(mr.capacity),
+            PblMode::Direct => mr.capacity,
+        };
+        let count = page_count(request.iova, request.mr_length, page_shift)
+            .filter(|count| *count <= most)
+            .and_then(|count| usize::try_from(count).ok())
+            .ok_or(CompStatus::LocalBadLength)?;
+        let pages = match mode {
+            PblMode::Inline => vec![request.pbl],
+            PblMode::Direct if request.pbl % PAGE_ADDRESS_SIZE == 0 => {
+                page_list::addresses(host, request.pbl, count)?
+            }
+            PblMode::Direct => return Err(CompStatus::LocalInvalidLkey.into()),
+        };
+        if !are_possible(attributes, &pages, page_size) {
+            return Err(CompStatus::LocalInvalidLkey.into());
+        }
+        mr.generation = Key::from_raw(request.lkey).generation;
+        mr.iova = request.iova;
+        mr.length = request.mr_length;
+        mr.permissions = request.permissions;
+        mr.page_shift = page_shift;
+        mr.pages = pages;
+        Ok(())
+    }
+
+    /// Takes the pages of a region away, for a work request of a queue pair of `pd`. Amazon's driver takes either key for it.
+    pub(crate) fn invalidate(&mut self, pd: u16, key: u32) -> Result<(), Denied> {
+        let mr = self.find_fast(pd, key & !REMOTE_KEY)?;
+        if !mr.has_memory() || mr.generation != Key::from_raw(key).generation {
+            return Err(Denied);
+        }
+        mr.length = 0;
+        mr.pages = Vec::new();
+        Ok(())
     }
 
     /// Fails if there is no room for another region of so many pages.
@@ -237,14 +355,30 @@ impl Mrs {
     }
 }
 
-/// How many pages a region has.
-fn page_count(command: &RegMr) -> Result<u64, Status> {
-    let shift = command.flags.phys_page_size_shift;
-    let offset = command.iova & ((1 << shift) - 1);
-    offset
-        .checked_add(command.mr_length)
-        .map(|end| end.div_ceil(1 << shift))
-        .ok_or(Status::IllegalParameter)
+/// How many pages of size `1 << shift` a region has, if there can be such a region.
+fn page_count(iova: u64, length: u64, shift: u8) -> Option<u64> {
+    let last = length.checked_sub(1)?;
+    iova.checked_add(last)?;
+    let offset = iova & ((1 << shift) - 1);
+    let end = offset.checked_add(length)?;
+    Some(end.div_ceil(1 << shift))
+}
+
+/// Whether a device can do to a region what it is to be used for.
+fn permits(attributes: &Attributes, permissions: RegMrPermissions) -> bool {
+    (attributes.rdma_read || !permissions.remote_read_enable)
+        && (attributes.rdma_write || !permissions.remote_write_enable)
+}
+
+/// Whether pages can be where they are said to be.
+fn are_possible(attributes: &Attributes, pages: &[u64], page_size: u64) -> bool {
+    // No host gives out its very first page. Larger pages may begin there.
+    let possible = |page: &u64| {
+        page % page_size == 0
+            && (*page != 0 || page_size > SMALLEST_PAGE)
+            && attributes.reaches(*page, page_size)
+    };
+    pages.iter().all(possible)
 }
 
 impl Execute for RegMr {
@@ -255,12 +389,8 @@ impl Execute for RegMr {
     ) -> Result<RegMrResponse, Failure> {
         let attributes = &firmware.attributes;
         let list = self.page_list().ok_or(Status::MalformedRequest)?;
-        let permissions = self.permissions;
-        let legal = self.mr_length > 0
-            && self.iova.checked_add(self.mr_length - 1).is_some()
-            && (attributes.rdma_read || !permissions.remote_read_enable)
-            && (attributes.rdma_write || !permissions.remote_write_enable);
-        if !legal {
+        let possible = self.mr_length > 0 && self.iova.checked_add(self.mr_length - 1).is_some();
+        if !possible || !permits(attributes, self.permissions) {
             return Err(Status::IllegalParameter.into());
         }
         firmware.resources.pds.get(self.pd)?;
@@ -282,19 +412,15 @@ impl Execute for RegMr {
             if attributes.page_size_cap & page_size == 0 {
                 return Err(Status::IllegalParameter.into());
             }
-            let count = page_count(&self)?;
+            let shift = self.flags.phys_page_size_shift;
+            let count = page_count(self.iova, self.mr_length, shift);
+            let count = count.ok_or(Status::IllegalParameter)?;
             if self.page_num != 0 && u64::from(self.page_num) != count {
                 return Err(Status::IllegalParameter.into());
             }
             firmware.resources.mrs.check_room(attributes, count)?;
             let pages = page_list::read(host, list, count)?;
-            // No host gives out its very first page. Larger pages may begin there.
-            let possible = |page: &u64| {
-                page % page_size == 0
-                    && (*page != 0 || page_size > SMALLEST_PAGE)
-                    && attributes.reaches(*page, page_size)
-            };
-            if !pages.iter().all(possible) {
+            if !are_possible(attributes, &pages, page_size) {
                 return Err(Status::IllegalParameter.into());
             }
             pages
@@ -304,14 +430,19 @@ impl Execute for RegMr {
             generation: 0,
             iova: self.iova,
             length: self.mr_length,
-            permissions,
+            permissions: self.permissions,
+            fast: false,
             physical: self.flags.mem_addr_phy_mode_en,
             page_shift: self.flags.phys_page_size_shift,
             capacity: pages.len() as u64,
             pages,
         };
-        let l_key = firmware.resources.mrs.insert(attributes, mr)?;
-        firmware.resources.pds.add_user(self.pd);
+        let resources = &mut firmware.resources;
+        let l_key = resources.mrs.insert(attributes, mr)?;
+        resources.pds.add_user(self.pd);
+        if self.flags.mem_addr_phy_mode_en {
+            resources.pds.make_privileged(self.pd);
+        }
         Ok(RegMrResponse {
             l_key,
             r_key: l_key | REMOTE_KEY,
@@ -346,11 +477,13 @@ impl Execute for AllocMr {
         resources.mrs.check_room(attributes, capacity)?;
         let mr = Mr {
             pd: self.pd,
+            fast: true,
             capacity,
             ..Mr::default()
         };
         let l_key = resources.mrs.insert(attributes, mr)?;
         resources.pds.add_user(self.pd);
+        resources.pds.make_privileged(self.pd);
         Ok(AllocMrResponse {
             l_key,
             r_key: l_key | REMOTE_KEY,
@@ -361,7 +494,17 @@ impl Execute for AllocMr {
 impl Execute for DeregMr {
     fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
         let resources = &mut firmware.resources;
-        let number = u16::try_from(self.l_key).map_err(|_| Status::IllegalParameter)?;
+        let key = Key::from_raw(self.l_key);
+        let number = u16::try_from(key.region).map_err(|_| Status::IllegalParameter)?;
+        // The driver may have made the key of a fast region newer in vain.
+        let generation = if resources.mrs.table.get(number)?.fast {
+            key.generation
+        } else {
+            0
+        };
+        if self.l_key != (Key { generation, ..key }).into_raw() {
+            return Err(Status::IllegalParameter.into());
+        }
         let mr = resources.mrs.table.remove(number)?;
         resources.mrs.total_pages -= mr.capacity;
         resources.pds.remove_user(mr.pd);

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 
 use efa_hw::{
     admin::qp::QpType,
-    io::{CompStatus, OpType, RemoteMemAddr, TxBufDesc, TxMetaDesc},
+    io::{CompStatus, FastMrInvReq, FastMrRegReq, OpType, RemoteMemAddr, TxBufDesc, TxMetaDesc},
     wire::At,
 };
 
 use super::mr::Keyed;
-use crate::{Host, attributes::Attributes};
+use crate::{Host, RegionWork, attributes::Attributes};
 
 /// Bytes of the largest send work request.
 const MAX_WQE_SIZE: usize = 128;
@@ -178,7 +178,26 @@ impl Fetched {
         OpType::try_from(self.meta.ctrl1.op_type).unwrap_or(OpType::Send)
     }
 
-    /// Finds out what the work request asks for, if a queue pair of this device can do it.
+    /// What the work request asks for, if that is to change a memory region.
+    pub(crate) fn region_work(&self) -> Option<RegionWork> {
+        let body = At::<0>::load(&self.body);
+        match self.operation() {
+            OpType::FastReg => Some(RegionWork::Register(FastMrRegReq::decode(&body))),
+            OpType::FastInv => Some(RegionWork::Invalidate(FastMrInvReq::decode(&body))),
+            OpType::Send | OpType::RdmaRead | OpType::RdmaWrite => None,
+        }
+    }
+
+    /// Whether all that the interface reserves is zero in such a work request.
+    pub(crate) fn is_canonical(&self, work: RegionWork) -> bool {
+        let body = match work {
+            RegionWork::Register(request) => request.encode(),
+            RegionWork::Invalidate(request) => request.encode(),
+        };
+        self.body.starts_with(&body)
+    }
+
+    /// Finds out what the transport is to do, if a queue pair of this device can do it.
     pub(crate) fn work(
         &self,
         qp_type: QpType,
@@ -188,7 +207,9 @@ impl Fetched {
             Ok(OpType::Send) => Operation::Send,
             Ok(OpType::RdmaRead) => Operation::RdmaRead,
             Ok(OpType::RdmaWrite) => Operation::RdmaWrite,
-            Err(_) => return Err(CompStatus::LocalUnsupportedOp),
+            Ok(OpType::FastReg | OpType::FastInv) | Err(_) => {
+                return Err(CompStatus::LocalUnsupportedOp);
+            }
         };
         let has_imm = self.meta.ctrl1.has_imm;
         let (possible, most, buffers) = match operation {

@@ -20,6 +20,8 @@ use efa_hw::{
     stats::{GetStats, StatsScope, StatsType},
 };
 
+use super::flag;
+
 /// The name of a numbered value, or the number if it has no name.
 struct Code<T, N>(Result<T, N>, u32);
 
@@ -38,11 +40,6 @@ fn qp_state(state: u32) -> impl Display {
 
 fn feature(id: u8) -> impl Display {
     Code(FeatureId::try_from(id), id.into())
-}
-
-/// A flag, by its name if it is set.
-fn flag(name: &'static str, set: bool) -> &'static str {
-    if set { name } else { "" }
 }
 
 /// Writes what a command asks for.

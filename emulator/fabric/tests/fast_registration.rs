@@ -1,0 +1,863 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Memory regions of clients in the kernel: those that work requests give their pages to, and those of bus addresses.
+
+mod net;
+
+use std::time::Duration;
+
+use efa_fabric::Settings;
+use efa_hw::{
+    admin::{
+        Status,
+        mr::{AllocMr, DeregMr, RegMrPermissions},
+        qp::{QpState, QpType},
+    },
+    io::{CompStatus, FastMrRegReq, OpType, PblMode},
+    regs::ResetReason,
+};
+use efa_model::{Death, Overrides, Profile, ResourceCounts, State};
+use net::{ALL_PERMISSIONS, Net, PAGE, Qp, Region, Send, pattern};
+
+const OK: CompStatus = CompStatus::Ok;
+const KEY: CompStatus = CompStatus::LocalInvalidLkey;
+const LENGTH: CompStatus = CompStatus::LocalBadLength;
+const UNSUPPORTED: CompStatus = CompStatus::LocalUnsupportedOp;
+const MALFORMED: CompStatus = CompStatus::LocalQpInternalError;
+const ADDRESS: CompStatus = CompStatus::RemoteBadAddress;
+
+fn state(net: &mut Net, qp: &Qp) -> State {
+    net.driver(qp.port, |driver| driver.device.state())
+}
+
+fn resources(net: &mut Net, qp: &Qp) -> ResourceCounts {
+    state(net, qp).resources
+}
+
+fn set(net: &mut Net, qp: &Qp, overrides: Overrides) {
+    net.driver(qp.port, |driver| driver.device.set(overrides));
+}
+
+/// Whether a peer can write to a region, which is tried.
+fn is_writable(net: &mut Net, a: &Qp, b: &mut Qp, region: &Region) -> bool {
+    let from = net.region(b, 1, 0);
+    let bytes = pattern(16, from.lkey.into());
+    net.fill(&from, 0, &bytes);
+    let status = net.outcome(b, &Send::write(a, &from, region, 16));
+    let written = net.content(region, 0, 16) == bytes;
+    assert_eq!((status == OK, status == ADDRESS), (written, !written));
+    written
+}
+
+/// Posts a work request that has to end with this status and to change no region.
+fn refused(net: &mut Net, a: &mut Qp, send: &Send, expected: CompStatus, what: &str) {
+    let before = state(net, a);
+    assert_eq!(net.outcome(a, send), expected, "{what}");
+    let after = state(net, a);
+    assert_eq!(after.resources, before.resources, "{what}");
+    let changes = |state: &State| (state.fast_regs, state.fast_invs);
+    assert_eq!(changes(&after), changes(&before), "{what}");
+}
+
+/// A peer writes to and reads from a region, and the queue pair sends from it and receives into it.
+#[test]
+fn contents() {
+    for (pages, offset) in [(1, 0), (1, 100), (2, 0), (3, 4000), (600, 8)] {
+        let (mut net, mut a, mut b) = Net::pair(Settings::default());
+        let mut fast = net.fast_region(&a, pages, offset);
+        let length = pages * PAGE - offset;
+        let other = net.region(&b, pages, 0);
+        let bytes = pattern(length as usize, 1);
+        let length = length as u32;
+        net.fill(&other, 0, &bytes);
+        fast.renew();
+        let request = if pages == 1 {
+            fast.inline()
+        } else {
+            net.listed(&fast)
+        };
+
+        let write = Send::write(&a, &other, &fast, length);
+        assert_eq!(net.outcome(&mut b, &write), ADDRESS);
+        assert_eq!(net.outcome(&mut a, &Send::register(&request)), OK);
+        assert_eq!(net.outcome(&mut b, &write), OK);
+        assert!(net.content(&fast, 0, bytes.len()) == bytes);
+
+        let back = net.region(&b, pages, 0);
+        let read = Send::read(&a, &back, &fast, length);
+        assert_eq!(net.outcome(&mut b, &read), OK);
+        assert!(net.content(&back, 0, bytes.len()) == bytes);
+
+        // The same by work requests of the queue pair itself.
+        let third = net.region(&b, pages, 0);
+        let write = Send::write(&b, &fast, &third, length);
+        assert_eq!(net.outcome(&mut a, &write), OK);
+        assert!(net.content(&third, 0, bytes.len()) == bytes);
+        net.fill(&third, 0, &pattern(64, 2));
+        net.receive(&mut a, &[(fast.iova + 8, 64, fast.lkey)]);
+        net.post(&mut b, &Send::message(&a, &third, 64));
+        assert_eq!(net.status(&mut a), OK);
+        assert_eq!(net.content(&fast, 8, 64), pattern(64, 2));
+        assert_eq!(net.status(&mut b), OK);
+        // But not behind its end.
+        let mut beyond = Send::write(&a, &other, &fast, 1);
+        beyond.remote = Some((fast.iova + u64::from(length), 1, fast.rkey));
+        assert_eq!(net.outcome(&mut b, &beyond), ADDRESS);
+
+        let counts = resources(&mut net, &a);
+        assert_eq!((counts.fast_mr, counts.registered_fast_mr), (1, 1));
+        assert_eq!(counts.mr_pages as u64, pages);
+        assert_eq!(net.protocol_errors(), 0);
+    }
+}
+
+/// After its invalidation a region is nothing to anybody, until it is registered again, with other pages and another key.
+#[test]
+fn invalidation() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let mut fast = net.fast_region(&a, 2, 0);
+    let first = fast.clone();
+    let other = net.region(&b, 2, 0);
+    for round in 1..=40_u64 {
+        let old = fast.clone();
+        fast = net.elsewhere(&fast);
+        fast.renew();
+        let request = net.listed(&fast);
+        assert_eq!(net.outcome(&mut a, &Send::register(&request)), OK);
+        assert_eq!(state(&mut net, &a).fast_regs, round);
+
+        let bytes = pattern(5000, round);
+        net.fill(&other, 0, &bytes);
+        let write = Send::write(&a, &other, &fast, 5000);
+        assert_eq!(net.outcome(&mut b, &write), OK);
+        assert!(net.content(&fast, 0, 5000) == bytes);
+        // The key of the last generation is a key of nothing, for peers and for the queue pair.
+        let before = net.content(&old, 0, 5000);
+        let late = Send::write(&a, &other, &old, 5000);
+        assert_eq!(net.outcome(&mut b, &late), ADDRESS);
+        assert_eq!(net.outcome(&mut a, &Send::write(&b, &old, &other, 16)), KEY);
+        assert!(net.content(&fast, 0, 5000) == bytes);
+        assert!(net.content(&old, 0, 5000) == before);
+
+        // Clients of Amazon's driver give either key.
+        let key = if round % 2 == 0 { fast.lkey } else { fast.rkey };
+        assert_eq!(net.outcome(&mut a, &Send::invalidate(key)), OK);
+        assert_eq!(state(&mut net, &a).fast_invs, round);
+        let counts = resources(&mut net, &a);
+        assert_eq!((counts.registered_fast_mr, counts.mr_pages), (0, 0));
+        assert_eq!(net.outcome(&mut b, &write), ADDRESS);
+        let read = Send::read(&a, &other, &fast, 5000);
+        assert_eq!(net.outcome(&mut b, &read), ADDRESS);
+        let write = Send::write(&b, &fast, &other, 100);
+        assert_eq!(net.outcome(&mut a, &write), KEY);
+        assert!(net.content(&fast, 0, 5000) == bytes);
+    }
+    // After 16 generations keys are what they were.
+    for _ in 0..8 {
+        fast.renew();
+    }
+    assert_eq!((fast.lkey, fast.rkey), (first.lkey, first.rkey));
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+/// Whatever is behind these work requests in the send queue finds them done.
+#[test]
+fn order() {
+    let (mut net, mut a, b) = Net::pair(Settings::default());
+    let mut fast = net.fast_region(&a, 1, 0);
+    let to = net.region(&b, 4, 0);
+    for round in 0..20 {
+        fast = net.elsewhere(&fast);
+        fast.renew();
+        net.fill(&fast, 0, &pattern(4096, round));
+        // Invalidate what is left of the last round, register, and use it, with one doorbell.
+        let mut posted = Vec::new();
+        if round > 0 {
+            let mut old = fast.clone();
+            (0..15).for_each(|_| old.renew());
+            posted.push((net.put(&mut a, &Send::invalidate(old.lkey)), OK));
+        }
+        posted.push((net.put(&mut a, &Send::register(&fast.inline())), OK));
+        let write = Send::write(&b, &fast, &to, 4096);
+        posted.push((net.put(&mut a, &write), OK));
+        net.ring_send(&a);
+        for _ in 0..posted.len() {
+            let completion = net.wait(&mut a);
+            let (_, status) = posted
+                .iter()
+                .find(|(id, _)| *id == completion.req_id)
+                .unwrap();
+            assert_eq!(completion.status, u8::from(*status));
+        }
+        assert!(net.content(&to, 0, 4096) == pattern(4096, round));
+    }
+    // What stands before an invalidation may find it done, too: nothing orders it behind what is in flight.
+    let write = Send::write(&b, &fast, &to, 4096);
+    let write = net.put(&mut a, &write);
+    let invalidate = net.put(&mut a, &Send::invalidate(fast.lkey));
+    net.ring_send(&a);
+    for (req_id, status) in [(invalidate, OK), (write, KEY)] {
+        let completion = net.wait(&mut a);
+        let ended = (completion.req_id, completion.status);
+        assert_eq!(ended, (req_id, u8::from(status)));
+    }
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+/// A peer's write that is on its way finds a region as it is on arrival.
+#[test]
+fn invalidation_while_a_peer_writes() {
+    let settings = Settings {
+        delay_us: 1000.0,
+        ..Settings::default()
+    };
+    let (mut net, mut a, mut b) = Net::pair(settings);
+    let fast = net.fast_region(&a, 8, 0);
+    let request = net.listed(&fast);
+    assert_eq!(net.outcome(&mut a, &Send::register(&request)), OK);
+    let from = net.region(&b, 8, 0);
+    net.fill(&from, 0, &pattern(8 * 4096, 1));
+    net.post(&mut b, &Send::write(&a, &from, &fast, 8 * 4096));
+    net.run_for(Duration::from_micros(500));
+    assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
+    let before = net.content(&fast, 0, 8 * 4096);
+    assert_eq!(net.status(&mut b), ADDRESS);
+    assert!(net.content(&fast, 0, 8 * 4096) == before);
+}
+
+/// Each registration that is wrong in one way ends with a status, and with a region that is as before.
+#[test]
+fn bad_registrations() {
+    type Change = fn(&mut FastMrRegReq);
+    let wrong: &[(&str, CompStatus, Change)] = &[
+        ("key zero", KEY, |r| r.lkey = 0),
+        ("a key of nothing", KEY, |r| r.lkey = 999),
+        ("a region far off", KEY, |r| r.lkey |= 1 << 16),
+        ("a remote key", KEY, |r| r.lkey |= 1 << 19),
+        ("a key of more than 24 bits", KEY, |r| r.lkey |= 1 << 24),
+        ("no length", LENGTH, |r| r.mr_length = 0),
+        ("a page too many", LENGTH, |r| r.mr_length += 1),
+        ("a page too many by its offset", LENGTH, |r| r.iova += 1),
+        ("far too many pages", LENGTH, |r| r.mr_length = 1 << 40),
+        ("a length beyond all addresses", LENGTH, |r| {
+            r.mr_length = u64::MAX;
+        }),
+        ("an end beyond all addresses", LENGTH, |r| {
+            (r.iova, r.mr_length) = (u64::MAX - PAGE + 1, 2 * PAGE);
+        }),
+        ("an inline list of several", LENGTH, |r| {
+            r.flags.pbl_mode = PblMode::Inline.into();
+        }),
+        ("a kind of list that is not", UNSUPPORTED, |r| {
+            r.flags.pbl_mode = 2;
+        }),
+        ("another one", UNSUPPORTED, |r| r.flags.pbl_mode = 3),
+        ("pages of a byte", UNSUPPORTED, |r| {
+            r.flags.phys_page_size_shift = 0;
+        }),
+        ("pages of 2 KiB", UNSUPPORTED, |r| {
+            r.flags.phys_page_size_shift = 11;
+        }),
+        ("pages of 2 GiB", UNSUPPORTED, |r| {
+            r.flags.phys_page_size_shift = 31;
+        }),
+        ("pages that are not aligned", KEY, |r| {
+            r.flags.phys_page_size_shift = 20;
+        }),
+        ("a list that begins late", KEY, |r| r.pbl += 8),
+    ];
+    for (what, status, change) in wrong {
+        let (mut net, mut a, mut b) = Net::pair(Settings::default());
+        let fast = net.fast_region(&a, 4, 0);
+        // Behind the list there is memory, which is zero.
+        let good = net.listed(&fast);
+        let mut bad = good;
+        change(&mut bad);
+        refused(&mut net, &mut a, &Send::register(&bad), *status, what);
+        assert!(!is_writable(&mut net, &a, &mut b, &fast), "{what}");
+        // The good one still can be done, after which the bad one can't for another reason, and has no effect either.
+        assert_eq!(net.outcome(&mut a, &Send::register(&good)), OK, "{what}");
+        refused(&mut net, &mut a, &Send::register(&bad), KEY, what);
+        assert!(is_writable(&mut net, &a, &mut b, &fast), "{what}");
+        assert_eq!(net.protocol_errors(), 0, "{what}");
+    }
+}
+
+/// Pages in the work request.
+#[test]
+fn bad_pages() {
+    for page in [0, 1, PAGE / 2, 3 * PAGE + 8, 1 << 48, u64::MAX - PAGE + 1] {
+        let (mut net, mut a, _) = Net::pair(Settings::default());
+        let fast = net.fast_region(&a, 1, 0);
+        let bad = fast.request(PblMode::Inline, page);
+        refused(&mut net, &mut a, &Send::register(&bad), KEY, "a bad page");
+        // The same in a list.
+        let request = net.listed(&fast);
+        net.cluster.with_guest(a.port, |world| {
+            world.write(request.pbl, &page.to_le_bytes());
+        });
+        let bad = Send::register(&request);
+        refused(&mut net, &mut a, &bad, KEY, "a list with a bad page");
+        assert_eq!(net.protocol_errors(), 0);
+    }
+}
+
+/// Lists have to be aligned, but may be anywhere else.
+#[test]
+fn places_of_lists() {
+    let (mut net, mut a, _) = Net::pair(Settings::default());
+    let fast = net.fast_region(&a, 2, 0);
+    let good = net.listed(&fast);
+    let list: [u8; 16] = net.cluster.with_guest(a.port, |world| world.read(good.pbl));
+    for offset in 1..=16 {
+        let pbl = good.pbl + PAGE / 2 + offset;
+        net.cluster
+            .with_guest(a.port, |world| world.write(pbl, &list));
+        let register = Send::register(&FastMrRegReq { pbl, ..good });
+        if offset % 8 == 0 {
+            assert_eq!(net.outcome(&mut a, &register), OK);
+            assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
+        } else {
+            refused(&mut net, &mut a, &register, KEY, "a list not aligned");
+        }
+    }
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+/// A list in memory that is not there, or not all of it.
+#[test]
+fn lists_that_are_not_there() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let fast = net.fast_region(&a, 2, 0);
+    let good = net.listed(&fast);
+    for (errors, pbl) in (1..).zip([0, 0xdead_0000, good.pbl + PAGE - 8, !7]) {
+        let bad = Send::register(&FastMrRegReq { pbl, ..good });
+        refused(&mut net, &mut a, &bad, KEY, "a list that is not there");
+        assert_eq!(net.protocol_errors(), errors, "{pbl:#x}");
+    }
+    assert_eq!(net.outcome(&mut a, &Send::register(&good)), OK);
+    assert!(is_writable(&mut net, &a, &mut b, &fast));
+    // The list is not needed any more.
+    net.cluster
+        .with_guest(a.port, |world| world.unmap(good.pbl & !(PAGE - 1)));
+    assert!(is_writable(&mut net, &a, &mut b, &fast));
+}
+
+/// What is registered can't be registered, what is not can't be invalidated, and neither by a key of another generation.
+#[test]
+fn twice() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let mut fast = net.fast_region(&a, 1, 0);
+    fast.renew();
+    let invalidate = |key| Send::invalidate(key);
+    let never = "an invalidation of what was never registered";
+    refused(&mut net, &mut a, &invalidate(fast.lkey), KEY, never);
+    let good = fast.inline();
+    assert_eq!(net.outcome(&mut a, &Send::register(&good)), OK);
+
+    let elsewhere = net.elsewhere(&fast);
+    for generation in 0..16 {
+        let mut again = elsewhere.inline();
+        again.lkey ^= generation << 20;
+        let what = "a second registration";
+        refused(&mut net, &mut a, &Send::register(&again), KEY, what);
+    }
+    assert!(is_writable(&mut net, &a, &mut b, &fast));
+    for generation in 1..16 {
+        for key in [fast.lkey, fast.rkey] {
+            let key = key ^ (generation << 20);
+            let what = "an invalidation with the key of another generation";
+            refused(&mut net, &mut a, &invalidate(key), KEY, what);
+        }
+    }
+    for key in [
+        0,
+        999,
+        fast.lkey | (1 << 16),
+        fast.lkey | (1 << 24),
+        u32::MAX,
+    ] {
+        let what = "an invalidation of nothing";
+        refused(&mut net, &mut a, &invalidate(key), KEY, what);
+    }
+    assert!(is_writable(&mut net, &a, &mut b, &fast));
+    assert_eq!(net.outcome(&mut a, &invalidate(fast.lkey)), OK);
+    let again = "a second invalidation";
+    refused(&mut net, &mut a, &invalidate(fast.lkey), KEY, again);
+    refused(&mut net, &mut a, &invalidate(fast.rkey), KEY, again);
+    assert!(!is_writable(&mut net, &a, &mut b, &fast));
+    // The key of the generation before is as good as any, as is the same once more.
+    assert_eq!(net.outcome(&mut a, &Send::register(&good)), OK);
+    assert!(is_writable(&mut net, &a, &mut b, &fast));
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+/// Regions of other domains, and of other kinds, are nothing to these work requests.
+#[test]
+fn regions_of_others() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let own = net.fast_region(&a, 1, 0);
+    let other = net.qp(0, QpType::Srd);
+    let foreign = net.fast_region(&other, 1, 0);
+    let (listed, physical) = (
+        net.region(&a, 1, 0),
+        net.physical_region(&a, own.pages()[0], PAGE, ALL_PERMISSIONS),
+    );
+    for (region, what) in [
+        (&foreign, "a region of another domain"),
+        (&listed, "a region of REG_MR"),
+        (&physical, "a physical region"),
+    ] {
+        let request = FastMrRegReq {
+            lkey: region.lkey,
+            ..own.inline()
+        };
+        refused(&mut net, &mut a, &Send::register(&request), KEY, what);
+        for key in [region.lkey, region.rkey] {
+            refused(&mut net, &mut a, &Send::invalidate(key), KEY, what);
+        }
+    }
+    assert!(is_writable(&mut net, &a, &mut b, &listed));
+    // Nor can others invalidate what they did not register.
+    assert_eq!(net.outcome(&mut a, &Send::register(&own.inline())), OK);
+    let mut other = other;
+    refused(&mut net, &mut other, &Send::invalidate(own.lkey), KEY, "");
+    assert!(is_writable(&mut net, &a, &mut b, &own));
+    // Another queue pair of the same domain can do and use all.
+    let mut sibling = net.sibling(&a, QpType::Srd);
+    let to = net.region(&b, 1, 0);
+    net.fill(&own, 0, &pattern(100, 5));
+    let write = Send::write(&b, &own, &to, 100);
+    assert_eq!(net.outcome(&mut sibling, &write), OK);
+    assert_eq!(net.content(&to, 0, 100), pattern(100, 5));
+    let invalidate = Send::invalidate(own.lkey);
+    assert_eq!(net.outcome(&mut sibling, &invalidate), OK);
+    assert!(!is_writable(&mut net, &a, &mut b, &own));
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+/// Queue pairs of programs, and others that can't do it.
+#[test]
+fn unprivileged() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    // What a program has: no region but those of REG_MR.
+    let listed = net.region(&a, 1, 0);
+    assert_eq!(resources(&mut net, &a).privileged_pd, 0);
+    let kernel = net.qp(0, QpType::Srd);
+    let fast = net.fast_region(&kernel, 1, 0);
+    assert_eq!(resources(&mut net, &a).privileged_pd, 1);
+    let mut registration = fast.inline();
+    for key in [fast.lkey, listed.lkey, 0] {
+        registration.lkey = key;
+        for send in [Send::register(&registration), Send::invalidate(key)] {
+            refused(
+                &mut net,
+                &mut a,
+                &send,
+                UNSUPPORTED,
+                "a program's queue pair",
+            );
+        }
+    }
+    // Not even what makes no sense gets further.
+    let mut nonsense = Send::register(&registration);
+    nonsense.body = Some([0xff; 32]);
+    refused(&mut net, &mut a, &nonsense, UNSUPPORTED, "nonsense");
+    assert!(is_writable(&mut net, &a, &mut b, &listed));
+
+    // Either kind of region makes a domain the kernel's, and it remains that.
+    let region = net.physical_region(&a, PAGE, PAGE, ALL_PERMISSIONS);
+    let l_key = region.lkey;
+    net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }))
+        .unwrap();
+    assert_eq!(resources(&mut net, &a).privileged_pd, 2);
+    refused(
+        &mut net,
+        &mut a,
+        &Send::invalidate(1),
+        KEY,
+        "the kernel's queue pair",
+    );
+
+    // Datagrams, and devices that can't do it.
+    let own = net.fast_region(&a, 1, 0);
+    let register = Send::register(&own.inline());
+    let mut datagrams = net.sibling(&a, QpType::Ud);
+    refused(&mut net, &mut datagrams, &register, UNSUPPORTED, "UD");
+    let mut strange = register.clone();
+    strange.immediate = Some(1);
+    refused(&mut net, &mut a, &strange, UNSUPPORTED, "immediate data");
+    strange.immediate = None;
+    strange.inline = Some(Vec::new());
+    refused(&mut net, &mut a, &strange, UNSUPPORTED, "inline data");
+    let without = Overrides {
+        fast_mr: Some(false),
+        ..Overrides::default()
+    };
+    set(&mut net, &a, without);
+    refused(&mut net, &mut a, &register, UNSUPPORTED, "another device");
+    net.driver(a.port, |driver| driver.device.clear());
+    assert_eq!(net.outcome(&mut a, &register), OK);
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+/// What the interface reserves is zero, or else the queue pair is in error, and what is behind is not done.
+#[test]
+fn malformed() {
+    let reserved = [(4, 0x08), (4, 0x80), (5, 0x80), (6, 1), (7, 0x80)];
+    let register = reserved.map(|(at, bit)| (OpType::FastReg, at, bit));
+    let invalidate = [4, 5, 15, 31].map(|at| (OpType::FastInv, at, 1));
+    for (operation, at, bit) in register.into_iter().chain(invalidate) {
+        let (mut net, mut a, mut b) = Net::pair(Settings::default());
+        let fast = net.fast_region(&a, 1, 0);
+        let good = Send::register(&fast.inline());
+        let mut bad = good.clone();
+        if operation == OpType::FastInv {
+            assert_eq!(net.outcome(&mut a, &good), OK);
+            bad = Send::invalidate(fast.lkey);
+        }
+        bad.body.as_mut().unwrap()[at] |= bit;
+        let before = resources(&mut net, &a);
+        net.put(&mut a, &bad);
+        net.put(&mut a, &good);
+        net.put(&mut a, &Send::invalidate(fast.lkey));
+        net.ring_send(&a);
+        for (operation, status) in [
+            (operation, MALFORMED),
+            (OpType::FastReg, CompStatus::Flushed),
+            (OpType::FastInv, CompStatus::Flushed),
+        ] {
+            let completion = net.wait(&mut a);
+            assert_eq!(completion.flags.op_type, u8::from(operation));
+            assert_eq!(completion.status, u8::from(status));
+        }
+        assert_eq!(resources(&mut net, &a), before);
+        let sibling = net.sibling(&a, QpType::Srd);
+        let expected = operation == OpType::FastInv;
+        assert_eq!(is_writable(&mut net, &sibling, &mut b, &fast), expected);
+        assert_eq!(net.protocol_errors(), 0);
+    }
+}
+
+/// A queue pair that does not send yet does not register either.
+#[test]
+fn states() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let fast = net.fast_region(&a, 1, 0);
+    net.modify(&mut a, QpState::Sqd);
+    net.post(&mut a, &Send::register(&fast.inline()));
+    net.run_for(Duration::from_millis(10));
+    assert_eq!(net.poll(&mut a), None);
+    assert!(!is_writable(&mut net, &a, &mut b, &fast));
+    net.modify(&mut a, QpState::Rts);
+    assert_eq!(net.status(&mut a), OK);
+    assert!(is_writable(&mut net, &a, &mut b, &fast));
+    net.modify(&mut a, QpState::Err);
+    net.post(&mut a, &Send::invalidate(fast.lkey));
+    assert_eq!(net.status(&mut a), CompStatus::Flushed);
+    // The region has nothing to do with the state of who registered it.
+    net.modify(&mut a, QpState::Reset);
+    let sibling = net.sibling(&a, QpType::Srd);
+    assert!(is_writable(&mut net, &sibling, &mut b, &fast));
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+/// A success that nobody wants to know of is not told, and counted by no event counter.
+#[test]
+fn completions() {
+    let (mut net, mut a, _) = Net::pair(Settings::default());
+    let places = net.count(&mut a, &[0x3ff]);
+    let fast = net.fast_region(&a, 1, 0);
+    let mut silent = Send::register(&fast.inline());
+    silent.silent = true;
+    net.post(&mut a, &silent);
+    assert_eq!(resources(&mut net, &a).registered_fast_mr, 1);
+    assert_eq!(net.poll(&mut a), None);
+    // But a failure is.
+    assert_eq!(net.outcome(&mut a, &silent), KEY);
+    assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
+    assert_eq!(net.values(a.port, &places), [0]);
+    let counters = net.driver(a.port, |driver| driver.device.counters());
+    assert_eq!((counters.send_wrs, counters.write_wr_err), (0, 0));
+}
+
+#[test]
+fn permissions() {
+    for bits in 0..8 {
+        let (mut net, mut a, mut b) = Net::pair(Settings::default());
+        let fast = net.fast_region(&a, 1, 0);
+        let other = net.region(&b, 1, 0);
+        let permissions = RegMrPermissions::from_raw(bits);
+        let request = FastMrRegReq {
+            permissions,
+            ..fast.inline()
+        };
+        assert_eq!(net.outcome(&mut a, &Send::register(&request)), OK);
+        let allowed = permissions.remote_write_enable;
+        assert_eq!(is_writable(&mut net, &a, &mut b, &fast), allowed);
+        let status = net.outcome(&mut b, &Send::read(&a, &other, &fast, 8));
+        assert_eq!(status == OK, permissions.remote_read_enable);
+        let status = net.outcome(&mut a, &Send::read(&b, &fast, &other, 8));
+        assert_eq!(status == OK, permissions.local_write_enable);
+        let status = net.outcome(&mut a, &Send::write(&b, &fast, &other, 8));
+        assert_eq!(status, OK, "sending from it needs none");
+
+        // A device that can't do RDMA can't be asked for it.
+        let without = Overrides {
+            rdma_read: Some(false),
+            rdma_write: Some(false),
+            ..Overrides::default()
+        };
+        assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
+        set(&mut net, &a, without);
+        let status = net.outcome(&mut a, &Send::register(&request));
+        let possible = bits & 6 == 0;
+        assert_eq!(status, if possible { OK } else { UNSUPPORTED });
+    }
+}
+
+/// Pages larger than the host's.
+#[test]
+fn large_pages() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let fast = net.fast_region(&a, 2, 0);
+    let from = net.region(&b, 8, 0);
+    net.fill(&from, 0, &pattern(8 * 4096, 4));
+    // Two pages of 16 KiB, of which the region begins in the first and ends in the second.
+    let (pages, list) = net.cluster.with_guest(a.port, |world| {
+        let mut aligned = || (world.map(8) + 4 * PAGE - 1) & !(4 * PAGE - 1);
+        let pages = [aligned(), aligned()];
+        let list = world.map(1);
+        world.write(
+            list,
+            &[pages[1].to_le_bytes(), pages[0].to_le_bytes()].concat(),
+        );
+        (pages, list)
+    });
+    let offset = 12_000;
+    let mut request = fast.request(PblMode::Direct, list);
+    request.flags.phys_page_size_shift = 14;
+    request.iova += offset;
+    request.mr_length = 20_000;
+    assert_eq!(net.outcome(&mut a, &Send::register(&request)), OK);
+    let mut write = Send::write(&a, &from, &fast, 20_000);
+    write.remote = Some((request.iova, 20_000, fast.rkey));
+    assert_eq!(net.outcome(&mut b, &write), OK);
+    let (mut first, mut second) = (
+        vec![0; 16_384 - 12_000],
+        vec![0; 20_000 - (16_384 - 12_000)],
+    );
+    net.cluster.with_guest(a.port, |world| {
+        world.peek(pages[1] + offset, &mut first).unwrap();
+        world.peek(pages[0], &mut second).unwrap();
+    });
+    assert!([first, second].concat() == pattern(8 * 4096, 4)[..20_000]);
+}
+
+/// What a region may have is decided when it is allocated, and what it has counts then.
+#[test]
+fn room() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let few = Overrides {
+        max_mr_pages: Some(4),
+        max_total_pages: Some(6),
+        ..Overrides::default()
+    };
+    set(&mut net, &a, few);
+    let fast = net.fast_region(&a, 4, 0);
+    let more = AllocMr {
+        pd: a.pd,
+        max_pages: 3,
+    };
+    let full = Err(Status::ResourceAllocationFailure);
+    let result = net.driver(a.port, |driver| driver.execute(&more));
+    assert_eq!(result, full);
+    let request = net.listed(&fast);
+    assert_eq!(net.outcome(&mut a, &Send::register(&request)), OK);
+    assert!(is_writable(&mut net, &a, &mut b, &fast));
+    let result = net.driver(a.port, |driver| driver.execute(&more));
+    assert_eq!(result, full);
+}
+
+/// A region is deregistered whatever the generation of its key, for the driver may have made that newer in vain.
+#[test]
+fn deregistration() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let illegal = Err(Status::IllegalParameter);
+    for registered in [false, true] {
+        let mut fast = net.fast_region(&a, 1, 0);
+        if registered {
+            assert_eq!(net.outcome(&mut a, &Send::register(&fast.inline())), OK);
+        }
+        let old = fast.clone();
+        fast.renew();
+        for l_key in [fast.rkey, fast.lkey | (1 << 16), fast.lkey | (1 << 24)] {
+            let result = net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }));
+            assert_eq!(result.map(|_| ()), illegal);
+        }
+        assert_eq!(is_writable(&mut net, &a, &mut b, &old), registered);
+        let l_key = fast.lkey;
+        net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }))
+            .unwrap();
+        assert!(!is_writable(&mut net, &a, &mut b, &old));
+        assert_eq!(resources(&mut net, &a).mr, 0);
+        let what = "a region that was deregistered";
+        refused(&mut net, &mut a, &Send::register(&old.inline()), KEY, what);
+        refused(&mut net, &mut a, &Send::invalidate(old.lkey), KEY, what);
+    }
+    // Other regions have no generations.
+    let listed = net.region(&a, 1, 0);
+    let l_key = listed.lkey | (1 << 20);
+    let result = net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }));
+    assert_eq!(result.map(|_| ()), illegal);
+    assert!(is_writable(&mut net, &a, &mut b, &listed));
+}
+
+/// Bus addresses, for queue pairs and for peers.
+#[test]
+fn physical_regions() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::default());
+    let (memory, theirs) = (net.region(&a, 3, 0), net.region(&b, 3, 0));
+    let dma = net.physical_region(&a, 0, 1 << 48, ALL_PERMISSIONS);
+    assert_eq!(resources(&mut net, &a).physical_mr, 1);
+    let page = memory.pages()[1];
+    net.fill(&memory, 4096, &pattern(4096, 1));
+    let mut write = Send::write(&b, &dma, &theirs, 4096);
+    write.buffers[0].0 = page;
+    assert_eq!(net.outcome(&mut a, &write), OK);
+    assert!(net.content(&theirs, 0, 4096) == pattern(4096, 1));
+
+    net.fill(&theirs, 0, &pattern(4000, 2));
+    let mut write = Send::write(&a, &theirs, &dma, 4000);
+    write.remote = Some((page + 96, 4000, dma.rkey));
+    assert_eq!(net.outcome(&mut b, &write), OK);
+    assert!(net.content(&memory, 4096 + 96, 4000) == pattern(4000, 2));
+    let mut read = Send::read(&a, &theirs, &dma, 96);
+    read.remote = Some((page, 96, dma.rkey));
+    assert_eq!(net.outcome(&mut b, &read), OK);
+    assert!(net.content(&theirs, 0, 96) == pattern(4096, 1)[..96]);
+
+    // Where no memory is.
+    let mut nowhere = Send::write(&b, &dma, &theirs, 100);
+    nowhere.buffers[0].0 = 0xdead_0000;
+    assert_eq!(net.outcome(&mut a, &nowhere), KEY);
+    let mut nowhere = Send::write(&a, &theirs, &dma, 100);
+    nowhere.remote = Some((0xdead_0000, 100, dma.rkey));
+    assert_eq!(net.outcome(&mut b, &nowhere), ADDRESS);
+
+    // One that is no more than a page, and one that lets nobody write.
+    let small = net.physical_region(&a, page, PAGE, ALL_PERMISSIONS);
+    let before = net.content(&memory, 0, 3 * 4096);
+    for (address, length) in [(page - 1, 2), (page + PAGE - 1, 2), (page + PAGE, 1)] {
+        let mut beyond = Send::write(&a, &theirs, &small, length);
+        beyond.remote = Some((address, length, small.rkey));
+        assert_eq!(net.outcome(&mut b, &beyond), ADDRESS);
+    }
+    let mute = net.physical_region(&a, page, PAGE, RegMrPermissions::default());
+    let write = Send::write(&a, &theirs, &mute, 16);
+    assert_eq!(net.outcome(&mut b, &write), ADDRESS);
+    let read = Send::read(&b, &mute, &theirs, 16);
+    assert_eq!(net.outcome(&mut a, &read), KEY);
+    // Their keys are nothing to queue pairs of programs.
+    let mut program = net.qp(0, QpType::Srd);
+    program.ah = net.handle(&program, b.port);
+    let mut write = Send::write(&b, &dma, &theirs, 16);
+    write.buffers[0].0 = page;
+    assert_eq!(net.outcome(&mut program, &write), KEY);
+    assert!(net.content(&memory, 0, 3 * 4096) == before);
+}
+
+/// The newest devices have work requests of 64 bytes as well.
+#[test]
+fn profiles() {
+    for profile in [Profile::Efa2, Profile::Efa3, Profile::Efa4] {
+        let mut net = Net::new(&[profile; 2], Settings::default());
+        let (mut a, mut b) = (net.narrow_qp(0, QpType::Srd), net.narrow_qp(1, QpType::Srd));
+        net.introduce(&mut a, &mut b);
+        let fast = net.fast_region(&a, 1, 0);
+        assert_eq!(net.outcome(&mut a, &Send::register(&fast.inline())), OK);
+        assert!(is_writable(&mut net, &a, &mut b, &fast));
+        assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
+        assert!(!is_writable(&mut net, &a, &mut b, &fast));
+        assert_eq!(net.protocol_errors(), 0);
+    }
+}
+
+/// Each of these work requests is a line of the trace, also those that have no effect.
+#[test]
+fn trace() {
+    let (mut net, mut a, _) = Net::pair(Settings::default());
+    let mut fast = net.fast_region(&a, 2, 5);
+    fast.renew();
+    let direct = net.listed(&fast);
+    let inline = FastMrRegReq {
+        permissions: RegMrPermissions::default(),
+        mr_length: 100,
+        ..fast.inline()
+    };
+    let mut strange = inline;
+    strange.flags.pbl_mode = 3;
+    net.cluster.with_guest(a.port, |world| world.trace.clear());
+    net.outcome(&mut a, &Send::register(&inline));
+    net.outcome(&mut a, &Send::register(&direct));
+    net.outcome(&mut a, &Send::invalidate(fast.lkey));
+    net.outcome(&mut a, &Send::register(&strange));
+    let (qp, key, page) = (a.number, fast.lkey, fast.pages()[0]);
+    let start = format!("sq {qp} FAST_REG(lkey={key:#x}, iova=0x7f0000000005, length=");
+    let all = ", local_write, remote_write, remote_read";
+    let lines = [
+        format!("{start}100, page_shift=12, page={page:#x}) = OK"),
+        format!(
+            "{start}8187, page_shift=12, direct={:#x}{all}) = LOCAL_ERROR_INVALID_LKEY",
+            direct.pbl
+        ),
+        format!("sq {qp} FAST_INV(lkey={key:#x}) = OK"),
+        format!(
+            "{start}100, page_shift=12, pbl_mode=3, pbl={page:#x}) = LOCAL_ERROR_UNSUPPORTED_OP"
+        ),
+    ];
+    let trace = net.cluster.with_guest(a.port, |world| world.trace.clone());
+    assert_eq!(trace, lines);
+}
+
+/// A device that dies writes to what is registered, and not to what was.
+#[test]
+fn death() {
+    for invalidated in [false, true] {
+        let (mut net, mut a, _) = Net::pair(Settings::default());
+        let fast = net.fast_region(&a, 1, 0);
+        assert_eq!(net.outcome(&mut a, &Send::register(&fast.inline())), OK);
+        if invalidated {
+            assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
+        }
+        net.driver(a.port, |driver| {
+            let death = Death {
+                dma: true,
+                ..Death::default()
+            };
+            driver.device.die(&mut driver.world, driver.now, death);
+        });
+        net.run_for(Duration::from_millis(100));
+        let untouched = net.content(&fast, 0, 4096).iter().all(|byte| *byte == 0);
+        assert_eq!(untouched, invalidated);
+    }
+}
+
+/// A reset ends regions and the privilege of domains.
+#[test]
+fn reset() {
+    let (mut net, mut a, b) = Net::pair(Settings::default());
+    let fast = net.fast_region(&a, 1, 0);
+    net.physical_region(&a, PAGE, PAGE, ALL_PERMISSIONS);
+    assert_eq!(net.outcome(&mut a, &Send::register(&fast.inline())), OK);
+    net.driver(a.port, |driver| {
+        driver.reset(ResetReason::Normal);
+        driver.set_up();
+    });
+    assert_eq!(resources(&mut net, &a), ResourceCounts::default());
+    let (mut a, mut b) = (net.qp(0, QpType::Srd), b);
+    net.introduce(&mut a, &mut b);
+    assert!(!is_writable(&mut net, &a, &mut b, &fast));
+    let register = Send::register(&fast.inline());
+    refused(&mut net, &mut a, &register, UNSUPPORTED, "a new domain");
+}
