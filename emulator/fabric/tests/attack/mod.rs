@@ -11,13 +11,13 @@ use efa_hw::{
         mr::{DeregMr, RegMrPermissions},
         qp::{QpState, QpType},
     },
-    io::{RxDesc, RxLkeyCtrl},
+    io::{FastMrRegFlags, FastMrRegReq, RxDesc, RxLkeyCtrl},
 };
 use efa_model::Profile;
 
 use crate::{
     input::Input,
-    net::{DEPTH, MOST, Net, PAGE, Qp, Region, Send, pattern},
+    net::{DEPTH, MOST, Net, PAGE, Qp, Region, Send, mock::Driver, pattern},
 };
 
 impl Input<'_> {
@@ -41,7 +41,13 @@ struct Attack {
     precious: Vec<(Region, Vec<u8>)>,
     /// Values of event counters, each alone in its page.
     counters: Vec<(PortId, u64)>,
+    /// Of each device, a region that gets its pages by work requests of the only queue pair that may do that, and what gives it
+    /// all of them.
+    fast: Vec<(Region, FastMrRegReq)>,
 }
+
+/// How many of the queue pairs belong to programs. The others are the kernel's, which does not mistake whose memory it is.
+const PROGRAMS: usize = 4;
 
 impl Attack {
     fn new(settings: Settings) -> Self {
@@ -50,7 +56,14 @@ impl Attack {
         let (mut c, mut d) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
         net.introduce(&mut a, &mut b);
         net.introduce(&mut c, &mut d);
-        let mut qps = vec![a, b, c, d];
+        let (mut e, mut f) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
+        net.introduce(&mut e, &mut f);
+        let fast = [&e, &f].map(|qp| {
+            let region = net.fast_region(qp, 5, 100);
+            let request = net.listed(&region);
+            (region, request)
+        });
+        let mut qps = vec![a, b, c, d, e, f];
         let mut counters = Vec::new();
         for qp in &mut qps {
             let places = net.count(qp, &[0x155, 0x2aa]);
@@ -74,19 +87,75 @@ impl Attack {
             regions,
             precious,
             counters,
+            fast: fast.into(),
         }
+    }
+
+    /// Posts something that changes a memory region.
+    fn change_region(&mut self, input: &mut Input<'_>, index: usize, victim: u64) {
+        let qp = &mut self.qps[index];
+        let (region, good) = &mut self.fast[qp.port.0];
+        let choice = input.byte();
+        let send = if choice & 3 == 0 {
+            let keys = [region.lkey, region.rkey, self.regions[index].lkey];
+            Send::invalidate(input.near(keys[usize::from(choice >> 6) % 3].into()) as u32)
+        } else {
+            if choice & 4 != 0 {
+                region.renew();
+            }
+            // What a program would like to have is memory of others.
+            let (page, list) = match index {
+                0..PROGRAMS => (victim, victim),
+                _ => (region.pages()[0], good.pbl),
+            };
+            let mode = input.near((choice >> 7).into()) as u8;
+            let pbl = if mode == 0 { page } else { list };
+            Send::register(&FastMrRegReq {
+                lkey: input.near(region.lkey.into()) as u32,
+                permissions: RegMrPermissions::from_raw(input.byte()),
+                flags: FastMrRegFlags {
+                    pbl_mode: mode,
+                    ..good.flags
+                },
+                iova: input.near(good.iova),
+                mr_length: input.near(if mode == 0 { PAGE / 2 } else { good.mr_length }),
+                pbl: input.near(pbl),
+            })
+        };
+        self.net.post(qp, &send);
+    }
+
+    /// How many work requests have changed a memory region of either device.
+    fn changes(&mut self) -> [(u64, u64); 2] {
+        [PortId(0), PortId(1)].map(|port| {
+            let state = self.net.driver(port, |driver| driver.device.state());
+            (state.fast_regs, state.fast_invs)
+        })
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
         let choice = input.byte();
         let index = usize::from(input.byte()) % self.qps.len();
+        let changes = self.changes();
+        self.act(input, choice, index);
+        if index < PROGRAMS {
+            assert_eq!(self.changes(), changes, "a program has changed a region");
+        }
+    }
+
+    fn act(&mut self, input: &mut Input<'_>, choice: u8, index: usize) {
         // Its peer, most of the time.
         let other = input.near(index as u64 ^ 1) as usize % self.qps.len();
         let peer = self.qps[other].clone();
-        let (own, theirs) = (self.regions[index].clone(), self.regions[other].clone());
+        // The kernel's memory is that of the work requests, most of the time.
+        let mut memory = |index: usize| match self.qps[index].port.0 {
+            port if index >= PROGRAMS && input.byte() < 192 => self.fast[port].0.clone(),
+            _ => self.regions[index].clone(),
+        };
+        let (own, theirs) = (memory(index), memory(other));
         let victim = self.precious[other].0.clone();
         let qp = &mut self.qps[index];
-        match choice % 12 {
+        match choice % 14 {
             0..=3 => {
                 let target = if input.byte() < 32 { &victim } else { &theirs };
                 let length = input.u32() % 20_000;
@@ -173,6 +242,10 @@ impl Attack {
                     self.regions[index] = self.net.region(&qp, 5, 100);
                 }
             }
+            11 | 12 => {
+                let page = victim.pages()[0];
+                self.change_region(input, index, page);
+            }
             _ => {
                 let time = Duration::from_micros(u64::from(input.u32()) % 20_000);
                 self.net.run_for(time);
@@ -180,8 +253,13 @@ impl Attack {
         }
     }
 
-    /// Nothing that the attacker may not write has changed, and event counters have values that they can have.
+    /// Nothing that the attacker may not write has changed, event counters have values that they can have, and programs no
+    /// privilege.
     fn check(&mut self) {
+        for port in [PortId(0), PortId(1)] {
+            let resources = |driver: &mut Driver| driver.device.state().resources;
+            assert_eq!(self.net.driver(port, resources).privileged_pd, 1);
+        }
         for index in 0..self.precious.len() {
             let (region, bytes) = self.precious[index].clone();
             assert!(
