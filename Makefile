@@ -33,6 +33,7 @@ help:
 	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR= PROFILE='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
 	@echo 'make check-sample  that provider in a guest                      FLAVOUR='
+	@echo 'make kverbs      a client of the verbs in the kernel              FLAVOUR= (or debug)'
 	@echo 'make check-life  devices that die, come back and are taken away under load    DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
 	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR= USERLAND='
 	@echo 'make rdma-core-diff  the same with both drivers, and what ends differently    FLAVOUR= USERLAND='
@@ -100,6 +101,10 @@ rdma-core-diff:
 .PHONY: check-sample
 check-sample:
 	@tools/check sample --flavour $(FLAVOUR)
+
+.PHONY: kverbs
+kverbs:
+	@tools/check $@ --flavour $(FLAVOUR)
 
 .PHONY: check-life
 check-life:

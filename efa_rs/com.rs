@@ -41,7 +41,10 @@ pub(crate) use self::{
     counter::Counter,
     error::CommandError,
     health::Cause,
-    lent::Lent,
+    lent::{
+        Epoch,
+        Lent, //
+    },
     page_list::Pages,
     recovery::{
         Recovery,

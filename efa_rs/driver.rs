@@ -202,7 +202,7 @@ impl<'bound> Service<'bound> for Interface<'bound> {
             doorbells: self.doorbells(session)?,
             memory: self.memory.clone(),
         };
-        let efa = Efa::new(session.clone(), bars, self.errors.clone());
+        let efa = Efa::new(session.clone(), bars, self.errors.clone())?;
         let info = efa.node_info()?;
 
         let home = self.home.clone();

@@ -37,10 +37,14 @@ mod qp_attr;
 mod registration;
 mod udata;
 mod umem;
+mod work;
 
 #[allow(unused_imports, reason = "for providers that lack a kind of object")]
 pub(crate) use self::provider::Absent;
-pub(crate) use crate::ffi::UapiDefinitions;
+pub(crate) use crate::ffi::{
+    SendWrLayout,
+    UapiDefinitions, //
+};
 
 pub(crate) use self::{
     ah::{
@@ -72,7 +76,8 @@ pub(crate) use self::{
     cq::{
         CompletionQueue,
         CqEvents,
-        CqInitAttr, //
+        CqInitAttr,
+        KernelCqInitAttr, //
     },
     device::{
         Device,
@@ -113,5 +118,18 @@ pub(crate) use self::{
         Registration, //
     },
     udata::Udata,
-    umem::Umem, //
+    umem::Umem,
+    work::{
+        QpRef,
+        RecvWr,
+        RecvWrs,
+        SendWr,
+        SendWrs,
+        Sge,
+        WcOpcode,
+        WcStatus,
+        WorkCompletion,
+        WorkCompletions,
+        WrOpcode, //
+    },
 };

@@ -10,6 +10,9 @@ mod counters;
 mod cq;
 mod device;
 mod errors;
+mod kernel_cq;
+mod kernel_qp;
+mod kernel_uar;
 mod mr;
 mod pd;
 mod port;
@@ -19,6 +22,7 @@ mod ucontext;
 
 use kernel::{
     pci,
+    prelude::*,
     sync::Arc, //
 };
 
@@ -27,6 +31,8 @@ use crate::com::{
     Attributes,
     Session, //
 };
+
+use self::kernel_uar::KernelUar;
 
 pub(crate) use self::{
     bars::Bars,
@@ -40,6 +46,7 @@ pub(crate) struct Efa<'bound> {
     ids: PciIds,
     bars: Bars<'bound>,
     errors: Arc<Errors>,
+    kernel_uar: Arc<KernelUar>,
 }
 
 /// The PCI ids that userspace knows the device by.
@@ -51,13 +58,17 @@ struct PciIds {
 
 impl<'bound> Efa<'bound> {
     /// Makes the verbs of a device. `errors` counts those that fail.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
     pub(crate) fn new(
         session: Arc<Session<'bound>>,
         bars: Bars<'bound>,
         errors: Arc<Errors>,
-    ) -> Self {
+    ) -> Result<Self> {
         let pdev: &pci::Device = session.controller().pdev();
-        Self {
+        Ok(Self {
             ids: PciIds {
                 vendor: pdev.vendor_id().as_raw(),
                 device: pdev.device_id(),
@@ -66,7 +77,8 @@ impl<'bound> Efa<'bound> {
             session,
             bars,
             errors,
-        }
+            kernel_uar: KernelUar::new()?,
+        })
     }
 
     /// Returns the admin queue.

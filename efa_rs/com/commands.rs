@@ -35,6 +35,8 @@ use crate::{
                 QpEvents, //
             },
             mr::{
+                AllocMr,
+                AllocMrResponse,
                 DeregMr,
                 RegMr,
                 RegMrResponse, //
@@ -217,6 +219,15 @@ impl AdminQueue<'_> {
     /// Registers a memory region.
     pub(crate) fn register_mr(&self, command: &RegMr) -> Result<RegMrResponse, CommandError> {
         self.execute(command)
+    }
+
+    /// Creates a memory region that gets its pages by work requests, at most so many.
+    pub(crate) fn alloc_mr(
+        &self,
+        pd: u16,
+        max_pages: u32,
+    ) -> Result<AllocMrResponse, CommandError> {
+        self.execute(&AllocMr { pd, max_pages })
     }
 
     /// Removes a memory region.

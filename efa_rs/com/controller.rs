@@ -73,6 +73,8 @@ pub(crate) struct Controller<'bound> {
     is_fresh: Atomic<bool>,
     /// The version of the admin interface, or [`UNKNOWN`].
     version: Atomic<u32>,
+    /// Bits of the addresses that the device uses.
+    address_width: Atomic<u32>,
 }
 
 impl<'bound> Controller<'bound> {
@@ -107,6 +109,7 @@ impl<'bound> Controller<'bound> {
                 waker,
                 is_fresh: Atomic::new(false),
                 version: Atomic::new(UNKNOWN),
+                address_width: Atomic::new(0),
             },
             GFP_KERNEL,
         )?;
@@ -121,7 +124,14 @@ impl<'bound> Controller<'bound> {
                 error
             );
         })?;
+        controller.address_width.store(u32::from(width), Relaxed);
         Ok(controller)
+    }
+
+    /// Returns how many bytes the device can address.
+    pub(crate) fn memory_size(&self) -> u64 {
+        1u64.checked_shl(self.address_width.load(Relaxed))
+            .unwrap_or(u64::MAX)
     }
 
     /// Returns the binding.

@@ -73,6 +73,11 @@ impl<'bound> Epoch<'bound> {
         self.state.load(Acquire) == STOPPED
     }
 
+    /// Returns whether the device can't write to memory of the session any more.
+    pub(crate) fn is_halted(&self) -> bool {
+        self.state.load(Acquire) != RUNNING
+    }
+
     /// Decides what has become of an object that the device was told to destroy.
     ///
     /// A device that does not answer is stopped by whoever looks after it, and this waits until it
@@ -91,7 +96,7 @@ impl<'bound> Epoch<'bound> {
 
     /// Waits until the device is stopped, or at least no bus master, and returns whether it is.
     fn is_over(&self) -> bool {
-        self.state.load(Acquire) != RUNNING || self.over.wait_timeout(HALT_TIMEOUT)
+        self.is_halted() || self.over.wait_timeout(HALT_TIMEOUT)
     }
 }
 

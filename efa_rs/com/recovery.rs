@@ -337,6 +337,7 @@ impl<'bound, S: Service<'bound>> Life<'bound, S> {
     fn stop(&self, controller: &Controller<'bound>, reason: ResetReason) {
         self.session.close();
         controller.stop(reason, self.session.epoch());
+        self.session.tell_stopped();
     }
 }
 

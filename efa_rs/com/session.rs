@@ -214,6 +214,13 @@ impl<'bound> Session<'bound> {
         self.event_queues.get(comp_vector).map(EventQueue::target)
     }
 
+    /// Tells all who wait for completions that the device was stopped.
+    pub(super) fn tell_stopped(&self) {
+        for queue in &self.event_queues {
+            queue.target().subscribers.stopped();
+        }
+    }
+
     /// Returns how many event queues there are.
     pub(crate) fn event_queues(&self) -> usize {
         self.event_queues.len()

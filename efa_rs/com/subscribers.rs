@@ -19,6 +19,9 @@ use kernel::{
 pub(crate) trait CompletionHandler: Send + Sync + 'static {
     /// Called in interrupt context, with a spinlock held.
     fn completed(&self);
+
+    /// Told that the device was stopped, so that nothing completes any more. Called with a spinlock held.
+    fn stopped(&self) {}
 }
 
 /// The handlers of an event queue, by the numbers of their completion queues.
@@ -61,6 +64,13 @@ impl Subscribers {
             cqn,
             place,
         })
+    }
+
+    /// Tells all handlers that the device was stopped.
+    pub(super) fn stopped(&self) {
+        for handler in self.handlers.lock().values() {
+            handler.stopped();
+        }
     }
 
     /// Tells the handler of a queue, and returns whether there is one.

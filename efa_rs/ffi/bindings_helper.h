@@ -5,6 +5,7 @@
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <uapi/rdma/efa-abi.h>
 
+#include "../include/efa_verbs.h"
 #include "helpers.c"
 #include "objects.h"
 #include "trace.c"

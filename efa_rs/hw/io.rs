@@ -16,6 +16,12 @@ use super::{
     }, //
 };
 
+/// Bytes of the largest send work request.
+pub const MAX_WQE_SIZE: usize = 128;
+
+/// Bytes of the smallest one.
+pub const MIN_WQE_SIZE: usize = 64;
+
 bits! {
     /// A local or remote key in a work request.
     pub struct Key(u32) {

@@ -30,8 +30,6 @@ pub mod checksum;
 pub mod eq;
 pub mod features;
 pub mod host_info;
-// The driver has no part in it.
-#[cfg(not(MODULE))]
 pub mod io;
 pub mod pci;
 pub mod regs;

@@ -18,7 +18,8 @@ use super::{
     context::Context,
     device::Device,
     udata::Udata,
-    umem::Umem, //
+    umem::Umem,
+    work::WorkCompletions, //
 };
 use crate::{
     ffi,
@@ -131,6 +132,18 @@ impl<'c, 'a> CqInitAttr<'c, 'a> {
     }
 }
 
+/// What a new completion queue of a client in the kernel shall be.
+pub(crate) struct KernelCqInitAttr<'c> {
+    /// Number of entries, at least one.
+    pub(crate) cqe: u32,
+    /// Vector for completion events, less than the device has.
+    pub(crate) comp_vector: u32,
+    /// Flags that the core defines.
+    pub(crate) flags: u32,
+    /// Who is to be told of completions, unless the client only polls.
+    pub(crate) events: Option<&'c Arc<CqEvents>>,
+}
+
 /// A completion queue of a device with data `D`, created in a context with data `U`.
 #[vtable]
 pub(crate) trait CompletionQueue<'a, D, U>: Sized + Send + Sync {
@@ -148,6 +161,27 @@ pub(crate) trait CompletionQueue<'a, D, U>: Sized + Send + Sync {
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
         Err(eopnotsupp())
+    }
+
+    /// Creates a completion queue for a client in the kernel.
+    fn create_kernel(
+        _device: &Device<D>,
+        _attr: &KernelCqInitAttr<'_>,
+    ) -> impl PinInit<Self, Error> {
+        Err(eopnotsupp())
+    }
+
+    /// Takes completions. Called in any context.
+    fn poll(&self, _device: &Device<D>, _completions: &mut WorkCompletions<'_>) {}
+
+    /// Has the client told of the next completion. Called in any context.
+    fn request_notify(&self, _device: &Device<D>, _solicited_only: bool) -> Result {
+        Err(eopnotsupp())
+    }
+
+    /// Returns whether there are completions to take. Called in any context.
+    fn has_completions(&self, _device: &Device<D>) -> bool {
+        false
     }
 
     /// Returns the number of entries.

@@ -31,6 +31,12 @@ impl Access {
     /// Reading from it by a peer.
     pub(crate) const REMOTE_READ: u32 = ffi::ib_access_flags_IB_ACCESS_REMOTE_READ;
 
+    /// Takes what the core passes.
+    pub(super) fn from_raw(access: c_int) -> Self {
+        // CAST: A set of bits.
+        Self(access as u32)
+    }
+
     /// Returns the flags, all that the caller has given.
     pub(crate) fn bits(self) -> u32 {
         self.0
@@ -83,8 +89,7 @@ impl<'a> MrInitAttr<'a> {
         Self {
             length,
             iova,
-            // CAST: A set of bits.
-            access: Access(access as u32),
+            access: Access::from_raw(access),
             has_dmah: !dmah.is_null(),
             memory,
             device,
@@ -141,6 +146,24 @@ pub(crate) trait MemoryRegion<'a, D, Pd>: Sized + Send + Sync {
         _attr: &MrInitAttr<'a>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
+        Err(eopnotsupp())
+    }
+
+    /// Makes a region of all memory that the device can address, by the addresses that it has for it.
+    fn register_dma(_device: &Device<D>, _pd: &Pd, _access: Access) -> impl PinInit<Self, Error> {
+        Err(eopnotsupp())
+    }
+
+    /// Makes a region of at most so many pages, of which it gets some by work requests of the kernel.
+    fn alloc(_device: &Device<D>, _pd: &Pd, _max_pages: u32) -> impl PinInit<Self, Error> {
+        Err(eopnotsupp())
+    }
+
+    /// Forgets the pages that the next registration by a work request would have. Called in any context.
+    fn clear_pages(&self) {}
+
+    /// Adds a page for the next registration by a work request. Called in any context.
+    fn add_page(&self, _addr: u64) -> Result {
         Err(eopnotsupp())
     }
 

@@ -98,7 +98,15 @@ pub(crate) trait Provider: Sized + 'static {
     type Cq<'a>: CompletionQueue<'a, Self::Data<'a>, Self::Ucontext<'a>>;
 
     /// Queue pairs.
-    type Qp<'a>: QueuePair<'a, Self::Data<'a>, Self::Ucontext<'a>, Self::Pd<'a>, Self::Cq<'a>>;
+    type Qp<'a>: QueuePair<
+        'a,
+        Self::Data<'a>,
+        Self::Ucontext<'a>,
+        Self::Pd<'a>,
+        Self::Cq<'a>,
+        Self::Ah<'a>,
+        Self::Mr<'a>,
+    >;
 
     /// Completion counters.
     type CompCntr<'a>: CompletionCounter<'a, Self::Data<'a>, Self::Ucontext<'a>, Self::Qp<'a>>;
@@ -177,7 +185,7 @@ impl<'a, D, U> CompletionQueue<'a, D, U> for Absent {
 }
 
 #[vtable]
-impl<'a, D, U, Pd, Cq> QueuePair<'a, D, U, Pd, Cq> for Absent {
+impl<'a, D, U, Pd, Cq, Ah, Mr> QueuePair<'a, D, U, Pd, Cq, Ah, Mr> for Absent {
     type Details = [u64; 0];
 }
 

@@ -14,9 +14,17 @@ use super::{
         QpType,
         QueriedQp, //
     },
-    udata::Udata, //
+    udata::Udata,
+    work::{
+        QpRef,
+        RecvWrs,
+        SendWrs, //
+    }, //
 };
-use crate::sys::errno::eopnotsupp;
+use crate::{
+    ffi::SendWrLayout,
+    sys::errno::eopnotsupp, //
+};
 
 /// What a new queue pair shall be.
 pub(crate) struct QpInitAttr<'c, Pd, Cq> {
@@ -37,9 +45,12 @@ pub(crate) struct QpInitAttr<'c, Pd, Cq> {
 }
 
 /// A queue pair of a device with data `D`, created in a context with data `U`, in a protection domain
-/// `Pd` and with completion queues `Cq`.
+/// `Pd`, with completion queues `Cq`, which sends to address handles `Ah` and registers memory regions `Mr`.
 #[vtable]
-pub(crate) trait QueuePair<'a, D, U, Pd, Cq>: Sized + Send + Sync {
+pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
+    /// The structure of send work requests of a transport that is the driver's own.
+    const SEND_WR_LAYOUT: Option<SendWrLayout> = None;
+
     /// What `rdma resource show` tells of a queue pair, by [`Self::DETAILS`].
     type Details: AsRef<[u64]> + Copy + Default + Send + Sync;
 
@@ -53,6 +64,29 @@ pub(crate) trait QueuePair<'a, D, U, Pd, Cq>: Sized + Send + Sync {
         _attr: &QpInitAttr<'_, Pd, Cq>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
+        Err(eopnotsupp())
+    }
+
+    /// Creates a queue pair for a client in the kernel, and returns what it can hold in `cap`.
+    ///
+    /// `qp` is what its completions name; `signal_all` says that all of its work requests are to have
+    /// one.
+    fn create_kernel(
+        _device: &Device<D>,
+        _attr: &QpInitAttr<'_, Pd, Cq>,
+        _qp: QpRef,
+        _signal_all: bool,
+    ) -> impl PinInit<Self, Error> {
+        Err(eopnotsupp())
+    }
+
+    /// Posts send work requests, up to the first one with which it fails. Called in any context.
+    fn post_send(&self, _device: &Device<D>, _wrs: &mut SendWrs<'_, Ah, Mr>) -> Result {
+        Err(eopnotsupp())
+    }
+
+    /// Posts receive work requests, up to the first one with which it fails. Called in any context.
+    fn post_recv(&self, _device: &Device<D>, _wrs: &mut RecvWrs<'_>) -> Result {
         Err(eopnotsupp())
     }
 

@@ -11,7 +11,9 @@ pub(crate) struct QpType(ffi::ib_qp_type);
 impl QpType {
     /// Unreliable datagram.
     pub(crate) const UD: Self = Self(ffi::ib_qp_type_IB_QPT_UD);
-    /// One that the driver defines.
+    /// One that the driver defines, for clients in the kernel.
+    pub(crate) const RESERVED1: Self = Self(ffi::ib_qp_type_IB_QPT_RESERVED1);
+    /// One that the driver defines, for programs.
     pub(crate) const DRIVER: Self = Self(ffi::ib_qp_type_IB_QPT_DRIVER);
 
     /// Takes what the core passes.

@@ -50,6 +50,11 @@ impl Udata<'_> {
         unsafe { Self::from_raw(&raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata) }
     }
 
+    /// Returns whether the caller is within the kernel.
+    pub(super) fn is_kernel(&self) -> bool {
+        self.raw.is_null()
+    }
+
     /// Returns what the core has passed.
     pub(super) fn as_raw(&self) -> *mut ffi::ib_udata {
         self.raw

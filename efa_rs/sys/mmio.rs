@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! PCI memory regions that are reserved and not mapped, as only userspace maps them.
+//! PCI memory regions that are reserved without being mapped, as userspace maps them, and of which the
+//! kernel maps parts.
 //!
-//! To be replaced by [`kernel::pci::Bar`] once a BAR can be requested without a mapping.
+//! To be replaced by [`kernel::pci::Bar`] once a BAR can be requested without a mapping, and its parts be
+//! mapped such that writes combine.
+
+use core::ptr::NonNull;
 
 use kernel::{
     bindings,
@@ -15,6 +19,9 @@ use kernel::{
 };
 
 use super::pci::as_raw;
+
+/// Bytes that are written at once.
+const WORD: usize = size_of::<u64>();
 
 /// A memory BAR that this driver has reserved.
 ///
@@ -74,6 +81,7 @@ impl<'bound> Region<'bound> {
             // INVARIANT: `start + length` of a resource does not overflow, and this is within.
             Some(end) if end <= self.length => Ok(Pages {
                 start: self.start + page,
+                length: length as u64,
                 _region: self.clone(),
             }),
             _ => Err(EINVAL),
@@ -101,9 +109,10 @@ pub(crate) fn is_memory(pdev: &pci::Device, bar: u8) -> bool {
 ///
 /// # Invariants
 ///
-/// `start` is the physical address of pages of `_region`.
+/// `start` is the physical address of `length` bytes of `_region`, at the start of a page.
 pub(crate) struct Pages<'bound> {
     start: u64,
+    length: u64,
     _region: Arc<Region<'bound>>,
 }
 
@@ -111,5 +120,152 @@ impl Pages<'_> {
     /// Returns the physical address of the first page.
     pub(crate) fn start(&self) -> u64 {
         self.start
+    }
+}
+
+impl<'bound> Pages<'bound> {
+    /// Maps the first `length` bytes, which have to be all that was asked for in [`Region::pages`], such that
+    /// writes may be combined and reordered, or uncached.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no room in the kernel's address space.
+    pub(crate) fn map(self, length: usize, combines_writes: bool) -> Result<Window<'bound>> {
+        if length as u64 > self.length {
+            return Err(EINVAL);
+        }
+        // SAFETY: By the type invariant these are pages of a BAR, which is reserved for this driver.
+        let base = unsafe {
+            if combines_writes {
+                bindings::ioremap_wc(self.start, length)
+            } else {
+                bindings::ioremap(self.start, length)
+            }
+        };
+        let base = NonNull::new(base.cast()).ok_or(ENOMEM)?;
+
+        // INVARIANT: The pages were just mapped.
+        Ok(Window {
+            base,
+            length,
+            _pages: self,
+        })
+    }
+}
+
+/// Pages of a reserved BAR that the kernel writes to.
+///
+/// # Invariants
+///
+/// At `base`, which starts at a page, `length` bytes of `_pages` are mapped.
+pub(crate) struct Window<'bound> {
+    base: NonNull<u8>,
+    length: usize,
+    _pages: Pages<'bound>,
+}
+
+// SAFETY: The mapping is the kernel's, and not a task's.
+unsafe impl Send for Window<'_> {}
+
+// SAFETY: Writes to a device may come from any CPU.
+unsafe impl Sync for Window<'_> {}
+
+impl<'bound> Window<'bound> {
+    /// Returns the register of 32 bits at an offset.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if it is not in here, or not aligned.
+    pub(crate) fn doorbell(self, offset: usize) -> Result<Doorbell<'bound>> {
+        match offset.checked_add(size_of::<u32>()) {
+            // INVARIANT: It is in the mapping.
+            Some(end) if end <= self.length && offset % size_of::<u32>() == 0 => Ok(Doorbell {
+                window: self,
+                offset,
+            }),
+            _ => Err(EINVAL),
+        }
+    }
+
+    /// Returns `count` slots, a power of two, of `size` bytes each from an offset on.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if they are not in here, or not of whole words.
+    pub(crate) fn slots(self, offset: usize, size: usize, count: u32) -> Result<Slots<'bound>> {
+        let end = size
+            .checked_mul(count as usize)
+            .and_then(|length| length.checked_add(offset));
+        let is_whole = (offset | size) % WORD == 0 && size != 0 && count.is_power_of_two();
+        match end {
+            // INVARIANT: They are in the mapping, and of whole words.
+            Some(end) if end <= self.length && is_whole => Ok(Slots {
+                window: self,
+                offset,
+                size,
+                mask: count - 1,
+            }),
+            _ => Err(EINVAL),
+        }
+    }
+}
+
+impl Drop for Window<'_> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant this is a mapping, which nobody uses any more.
+        unsafe { bindings::iounmap(self.base.as_ptr().cast()) }
+    }
+}
+
+/// A register of 32 bits.
+///
+/// # Invariants
+///
+/// `offset` is that of an aligned word of `window`.
+pub(crate) struct Doorbell<'bound> {
+    window: Window<'bound>,
+    offset: usize,
+}
+
+impl Doorbell<'_> {
+    /// Writes to the register, after all that was written to memory before.
+    #[inline]
+    pub(crate) fn ring(&self, value: u32) {
+        // SAFETY: By the type invariants the register is mapped, and aligned.
+        unsafe { bindings::writel(value, self.window.base.add(self.offset).as_ptr().cast()) }
+    }
+}
+
+/// A ring of slots in memory of the device.
+///
+/// # Invariants
+///
+/// From `offset` on, `window` has `mask + 1` slots of `size` bytes, a power of two of slots of whole words.
+pub(crate) struct Slots<'bound> {
+    window: Window<'bound>,
+    offset: usize,
+    size: usize,
+    mask: u32,
+}
+
+impl Slots<'_> {
+    /// Returns the number of slots.
+    pub(crate) fn count(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// Writes the slot at `index`, which wraps: as much of it as `bytes` are, in words.
+    #[inline]
+    pub(crate) fn write(&self, index: u32, bytes: &[u8]) {
+        let place = self.offset + (index & self.mask) as usize * self.size;
+        let length = bytes.len().min(self.size);
+        // SAFETY: By the type invariants the slot is mapped; no more is written than it has, and `bytes` have.
+        unsafe {
+            bindings::__iowrite64_copy(
+                self.window.base.add(place).as_ptr().cast(),
+                bytes.as_ptr().cast(),
+                length / WORD,
+            )
+        };
     }
 }

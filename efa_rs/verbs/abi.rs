@@ -22,7 +22,10 @@ use crate::{
         bits,
         layout, //
     },
-    rdma::DriverId, //
+    rdma::{
+        DriverId,
+        QpType, //
+    },
 };
 
 /// Version of the interface.
@@ -36,6 +39,9 @@ pub(super) const METHODS: ffi::UapiDefinitions = ffi::UapiDefinitions::EFA;
 
 /// The transport that userspace may ask for as one that the driver defines: SRD.
 pub(super) const DRIVER_QP_TYPE_SRD: u32 = ffi::EFA_QP_DRIVER_TYPE_SRD;
+
+/// The same for clients in the kernel, `EFA_QPT_SRD`.
+pub(super) const KERNEL_QP_TYPE_SRD: QpType = QpType::RESERVED1;
 
 /// Least bytes of input of `create_cq`: the first release of the interface ended there.
 pub(super) const CREATE_CQ_MIN_INPUT: usize =

@@ -26,6 +26,7 @@ use crate::{
 pub(crate) struct Ah {
     /// The one of the device, which others may share.
     ah: Arc<PeerAh>,
+    number: u16,
 }
 
 #[vtable]
@@ -47,6 +48,11 @@ impl<'a> rdma::AddressHandle<Efa<'a>, Pd> for Ah {
 }
 
 impl Ah {
+    /// Returns by what work requests refer to the peer.
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+
     /// Creates an address handle.
     ///
     /// # Errors
@@ -72,6 +78,6 @@ impl Ah {
                 .inspect_err(|_| ah_cache.destroy(&ah))?;
         }
 
-        Ok(Self { ah })
+        Ok(Self { ah, number })
     }
 }

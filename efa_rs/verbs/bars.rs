@@ -10,7 +10,11 @@ use kernel::{
 
 use crate::{
     rdma::Mapping,
-    sys::mmio::Region, //
+    sys::mmio::{
+        Doorbell,
+        Region,
+        Slots, //
+    },
 };
 
 /// The reserved BARs.
@@ -39,6 +43,45 @@ impl<'bound> Bars<'bound> {
     /// - [`EINVAL`] if they are not in the BAR.
     pub(super) fn send_queue(&self, offset: u32, length: usize) -> Result<Mapping<'bound>> {
         Ok(Mapping::WriteCombining(self.memory.pages(offset, length)?))
+    }
+}
+
+/// The parts that clients in the kernel write to.
+impl<'bound> Bars<'bound> {
+    /// Maps the doorbell at an offset that the device has given.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if it is not in the BAR, or not aligned.
+    /// - [`ENOMEM`] if there is no room for it.
+    pub(super) fn map_doorbell(&self, offset: u32) -> Result<Doorbell<'bound>> {
+        let pages = self.doorbells.pages(offset, PAGE_SIZE)?;
+        pages
+            .map(PAGE_SIZE, false)?
+            .doorbell(offset_in_page(offset) as usize)
+    }
+
+    /// Maps a send queue of `count` work requests, a power of two, of `size` bytes each, at an offset that
+    /// the device has given.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if it is not in the BAR, or not aligned.
+    /// - [`ENOMEM`] if there is no room for it.
+    pub(super) fn map_send_queue(
+        &self,
+        offset: u32,
+        size: usize,
+        count: u32,
+    ) -> Result<Slots<'bound>> {
+        let first = offset_in_page(offset) as usize;
+        let length = size
+            .checked_mul(count as usize)
+            .and_then(|length| length.checked_add(first))
+            .and_then(|length| length.checked_next_multiple_of(PAGE_SIZE))
+            .ok_or(EINVAL)?;
+        let pages = self.memory.pages(offset, length)?;
+        pages.map(length, true)?.slots(first, size, count)
     }
 }
 

@@ -16,6 +16,10 @@ use super::{
         CREATE_CQ_MIN_INPUT, //
     },
     bars::offset_in_page,
+    kernel_cq::{
+        KernelCq,
+        Notifier, //
+    },
     ucontext::Ucontext,
     Efa, //
 };
@@ -31,18 +35,24 @@ use crate::{
         CqCaps2,
         CreateCq, //
     },
+    io::CompletionRings,
     rdma::{
         self,
         Context,
         CqEvents,
         CqInitAttr,
+        KernelCqInitAttr,
         Mapping,
         MmapEntry,
         Udata,
-        Umem, //
+        Umem,
+        WorkCompletions, //
     },
     sys::{
-        dma::UserBuffer,
+        dma::{
+            Entries,
+            UserBuffer, //
+        },
         errno::eopnotsupp, //
     },
 };
@@ -76,6 +86,8 @@ enum Ring<'a> {
     Driver(Lent<'a, UserBuffer<'a>>),
     /// Memory that userspace provides.
     User(Lent<'a, Umem<'a>>),
+    /// Memory of the driver that a client in the kernel polls.
+    Kernel(Arc<KernelCq<'a>>),
 }
 
 impl Ring<'_> {
@@ -84,6 +96,7 @@ impl Ring<'_> {
         match self {
             Self::Driver(buffer) => buffer.dma_address(),
             Self::User(umem) => umem.start(),
+            Self::Kernel(queue) => queue.memory().dma_address(),
         }
     }
 
@@ -95,6 +108,7 @@ impl Ring<'_> {
         match self {
             Self::Driver(buffer) => buffer.lend(command),
             Self::User(umem) => umem.lend(command),
+            Self::Kernel(queue) => queue.memory().lend(command),
         }
     }
 
@@ -103,6 +117,7 @@ impl Ring<'_> {
         match self {
             Self::Driver(buffer) => buffer.give_back(),
             Self::User(umem) => umem.give_back(),
+            Self::Kernel(queue) => queue.memory().give_back(),
         }
     }
 }
@@ -127,6 +142,35 @@ impl<'a> rdma::CompletionQueue<'a, Efa<'a>, Ucontext> for Cq<'a> {
         }
         Self::create(efa, context, attr, udata)
             .inspect_err(|_| efa.errors.create_cq_err.increment())
+    }
+
+    fn create_kernel(
+        device: &rdma::Device<Efa<'a>>,
+        attr: &KernelCqInitAttr<'_>,
+    ) -> impl PinInit<Self, Error> {
+        let efa = device.data();
+        Self::create_polled(efa, attr).inspect_err(|_| efa.errors.create_cq_err.increment())
+    }
+
+    fn poll(&self, _device: &rdma::Device<Efa<'a>>, completions: &mut WorkCompletions<'_>) {
+        if let Ring::Kernel(queue) = &self.ring {
+            queue.poll(completions);
+        }
+    }
+
+    fn request_notify(&self, _device: &rdma::Device<Efa<'a>>, solicited_only: bool) -> Result {
+        // The device does not know which completions are solicited.
+        match &self.ring {
+            Ring::Kernel(queue) if !solicited_only => queue.arm(),
+            _ => Err(eopnotsupp()),
+        }
+    }
+
+    fn has_completions(&self, _device: &rdma::Device<Efa<'a>>) -> bool {
+        match &self.ring {
+            Ring::Kernel(queue) => queue.has_completions(),
+            _ => false,
+        }
     }
 
     fn cqe(&self) -> u32 {
@@ -165,6 +209,14 @@ impl Drop for Created<'_, '_> {
 }
 
 impl<'a> Cq<'a> {
+    /// Returns the queue that clients in the kernel poll, if it is one.
+    pub(super) fn polled(&self) -> Option<&Arc<KernelCq<'a>>> {
+        match &self.ring {
+            Ring::Kernel(queue) => Some(queue),
+            _ => None,
+        }
+    }
+
     /// Returns the number that the device has given the queue.
     pub(super) fn index(&self) -> u16 {
         self.cq_idx
@@ -293,6 +345,93 @@ impl<'a> Cq<'a> {
                 created.cq_idx.into(),
                 command.cq_entry_size.into(),
                 size as u64,
+                created.db_offset.into(),
+            ],
+        })
+    }
+
+    /// Creates a completion queue for a client in the kernel.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if flags or events are asked for that the device does not have.
+    /// - [`EINVAL`] if there are more entries than the device has.
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the admin command.
+    fn create_polled(efa: &Efa<'a>, attr: &KernelCqInitAttr<'_>) -> Result<Self> {
+        let queues = &efa.attributes().queues;
+        if attr.flags != 0 {
+            return Err(eopnotsupp());
+        }
+        let depth = attr.cqe.checked_next_power_of_two().ok_or(EINVAL)?;
+        if depth > queues.max_cq_depth {
+            return Err(EINVAL);
+        }
+        let (target, notifier) = match attr.events {
+            Some(events) => {
+                // CAST: The core has checked that the vector is one of the few that there are.
+                let target = efa.session.event_target(attr.comp_vector as usize);
+                (
+                    Some(target.ok_or_else(eopnotsupp)?),
+                    Some(Notifier::new(events)?),
+                )
+            }
+            None => (None, None),
+        };
+
+        let (epoch, sub_cqs) = (efa.session.epoch(), queues.sub_cqs_per_cq);
+        let count = CompletionRings::entries(sub_cqs, depth).ok_or(EINVAL)?;
+        let memory = Entries::zeroed(efa.session.controller().dev(), count)?;
+        let memory = Arc::new(memory, GFP_KERNEL)?;
+        let rings = CompletionRings::new(memory.clone(), sub_cqs, depth)?;
+        let memory = Lent::new(epoch, "a completion queue", memory);
+        let queue = KernelCq::new(rings, memory, notifier.clone(), epoch)?;
+        let ring = Ring::Kernel(queue.clone());
+
+        let create = CreateCq {
+            caps_1: CqCaps1 {
+                interrupt_mode_enabled: target.is_some(),
+                virt: false,
+            },
+            caps_2: CqCaps2 {
+                // CAST: 8.
+                cq_entry_size_words: (ENTRY_SIZE_EX / 4) as u8,
+                ..CqCaps2::default()
+            },
+            // CAST: At most `max_cq_depth`, which has 16 bits, see `Attributes`.
+            sub_cq_depth: depth as u16,
+            eqn: target.map_or(0, |target| target.eqn),
+            base_address: ring.dma_address(),
+            num_sub_cqs: sub_cqs,
+            uar: efa.kernel_uar.get(efa.admin())?,
+            ..CreateCq::default()
+        };
+        let created = ring.lend(|| efa.admin().create_cq(&create))?;
+        let mut guard = Created {
+            efa,
+            cq_idx: created.cq_idx,
+            ring: Some(ring),
+        };
+
+        if created.flags.db_valid {
+            queue.set_doorbell(efa.bars.map_doorbell(created.db_offset)?);
+        }
+        let subscription = target
+            .zip(notifier)
+            .map(|(target, notifier)| target.subscribers.subscribe(created.cq_idx, notifier))
+            .transpose()?;
+
+        Ok(Self {
+            cq_idx: created.cq_idx,
+            cqe: depth,
+            _subscription: subscription,
+            _ring_entry: None,
+            _doorbell_entry: None,
+            ring: guard.ring.take().ok_or(EINVAL)?,
+            details: [
+                created.cq_idx.into(),
+                ENTRY_SIZE_EX.into(),
+                u64::from(count) * u64::from(ENTRY_SIZE_EX),
                 created.db_offset.into(),
             ],
         })

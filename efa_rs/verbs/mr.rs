@@ -4,7 +4,13 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
 };
 
 use super::{
@@ -17,11 +23,14 @@ use crate::{
         Lent,
         Pages, //
     },
-    hw::admin::mr::{
-        RegMr,
-        RegMrFlags,
-        RegMrPermissions,
-        RegMrResponse, //
+    hw::{
+        admin::mr::{
+            RegMr,
+            RegMrFlags,
+            RegMrPermissions,
+            RegMrResponse, //
+        },
+        io::PblMode,
     },
     rdma::{
         self,
@@ -31,15 +40,40 @@ use crate::{
         Udata,
         Umem, //
     },
-    sys::errno::eopnotsupp,
+    sys::{
+        dma::Entries,
+        errno::eopnotsupp, //
+    },
 };
 
 /// A memory region.
 pub(crate) struct Mr<'a> {
     keys: MrKeys,
-    memory: Lent<'a, Umem<'a>>,
+    memory: Memory<'a>,
     interconnects: MrInterconnects,
     details: [u64; 2],
+}
+
+/// What a memory region consists of.
+enum Memory<'a> {
+    /// Memory of a process or of a DMA buffer.
+    User(Lent<'a, Umem<'a>>),
+    /// All memory that the device can address.
+    All,
+    /// What work requests give it.
+    Fast(FastPages<'a>),
+}
+
+/// Pages for the next registration by a work request.
+struct FastPages<'a> {
+    /// Their bus addresses.
+    list: Lent<'a, Entries<'a, { size_of::<u64>() }>>,
+    /// The most there can be.
+    max: u32,
+    /// How many there are.
+    count: Atomic<u32>,
+    /// The first one.
+    first: Atomic<u64>,
 }
 
 #[vtable]
@@ -59,6 +93,31 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
         Self::register(efa, pd, attr, udata).inspect_err(|_| efa.errors.reg_mr_err.increment())
     }
 
+    fn register_dma(
+        device: &rdma::Device<Efa<'a>>,
+        pd: &Pd,
+        access: Access,
+    ) -> impl PinInit<Self, Error> {
+        Self::register_all(device.data(), pd, access)
+    }
+
+    fn alloc(device: &rdma::Device<Efa<'a>>, pd: &Pd, max_pages: u32) -> impl PinInit<Self, Error> {
+        Self::alloc_fast(device.data(), pd, max_pages)
+    }
+
+    fn clear_pages(&self) {
+        if let Memory::Fast(pages) = &self.memory {
+            pages.count.store(0, Relaxed);
+        }
+    }
+
+    fn add_page(&self, addr: u64) -> Result {
+        match &self.memory {
+            Memory::Fast(pages) => pages.add(addr),
+            _ => Err(EINVAL),
+        }
+    }
+
     fn keys(&self) -> MrKeys {
         self.keys
     }
@@ -75,7 +134,11 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
     fn deregister(&self, device: &rdma::Device<Efa<'a>>) -> Result {
         let efa = device.data();
         let result = efa.admin().deregister_mr(self.keys.lkey);
-        self.memory.settle(result)
+        match &self.memory {
+            Memory::User(memory) => memory.settle(result),
+            Memory::All => efa.session.epoch().settle(result),
+            Memory::Fast(pages) => pages.list.settle(result),
+        }
     }
 }
 
@@ -158,10 +221,113 @@ impl<'a> Mr<'a> {
                 lkey: registered.l_key,
                 rkey: registered.r_key,
             },
-            memory,
+            memory: Memory::User(memory),
             interconnects: interconnects(&registered),
             details: [page_size, count as u64],
         })
+    }
+
+    /// Creates a region of at most so many pages, for clients in the kernel.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if that is none, or more than a region can have.
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the admin command.
+    fn alloc_fast(efa: &Efa<'a>, pd: &Pd, max_pages: u32) -> Result<Self> {
+        if max_pages == 0 || max_pages > efa.attributes().queues.max_mr_pages {
+            return Err(EINVAL);
+        }
+        let count = max_pages.checked_next_power_of_two().ok_or(EINVAL)?;
+        let list = Entries::zeroed(efa.session.controller().dev(), count)?;
+        let list = Arc::new(list, GFP_KERNEL)?;
+        let list = Lent::new(efa.session.epoch(), "a list of pages", list);
+        // From here on work requests tell the device where the list is.
+        let allocated = list.lend(|| efa.admin().alloc_mr(pd.pdn, max_pages))?;
+        Ok(Self {
+            keys: MrKeys {
+                lkey: allocated.l_key,
+                rkey: allocated.r_key,
+            },
+            memory: Memory::Fast(FastPages {
+                list,
+                max: max_pages,
+                count: Atomic::new(0),
+                first: Atomic::new(0),
+            }),
+            interconnects: MrInterconnects::default(),
+            details: [0, max_pages.into()],
+        })
+    }
+
+    /// Returns the pages for a registration by a work request: where they are, and the one there is or the
+    /// address of their list.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if it does not get its pages so.
+    pub(super) fn fast_pages(&self) -> Result<(PblMode, u64)> {
+        let Memory::Fast(pages) = &self.memory else {
+            return Err(EINVAL);
+        };
+        Ok(match pages.count.load(Relaxed) {
+            0 | 1 => (PblMode::Inline, pages.first.load(Relaxed)),
+            _ => (PblMode::Direct, pages.list.dma_address()),
+        })
+    }
+
+    /// Creates a region of all memory that the device can address, for clients in the kernel.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if peers are to use it.
+    /// - Those of the admin command.
+    fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access) -> Result<Self> {
+        if access.required() & !Access::LOCAL_WRITE != 0 {
+            return Err(eopnotsupp());
+        }
+        let registered = efa.admin().register_mr(&RegMr {
+            pd: pd.pdn,
+            mr_length: efa.session.controller().memory_size(),
+            flags: RegMrFlags {
+                phys_page_size_shift: 0,
+                mem_addr_phy_mode_en: true,
+            },
+            permissions: RegMrPermissions {
+                local_write_enable: access.bits() & Access::LOCAL_WRITE != 0,
+                ..RegMrPermissions::default()
+            },
+            ..RegMr::default()
+        })?;
+        Ok(Self {
+            keys: MrKeys {
+                lkey: registered.l_key,
+                rkey: registered.r_key,
+            },
+            memory: Memory::All,
+            interconnects: interconnects(&registered),
+            details: [0; 2],
+        })
+    }
+}
+
+impl FastPages<'_> {
+    /// Adds a page.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there are as many as there can be.
+    fn add(&self, addr: u64) -> Result {
+        let count = self.count.load(Relaxed);
+        if count == self.max {
+            return Err(ENOMEM);
+        }
+        if count == 0 {
+            self.first.store(addr, Relaxed);
+        }
+        self.list.write(count, &addr.to_le_bytes());
+        self.count.store(count + 1, Relaxed);
+        Ok(())
     }
 }
 

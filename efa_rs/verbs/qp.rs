@@ -16,26 +16,45 @@ use kernel::{
 
 use super::{
     abi::{
+        self,
         CreateQpCmd,
         CreateQpResp,
         CREATE_QP_MIN_INPUT,
         DRIVER_QP_TYPE_SRD, //
     },
+    ah::Ah,
     bars::offset_in_page,
     cq::Cq,
+    kernel_cq::Posted,
+    kernel_qp::{
+        KernelQp,
+        Parts,
+        Sizes, //
+    },
+    mr::Mr,
     pd::Pd,
     qp_state::transition_is_ok,
     ucontext::Ucontext,
     Efa, //
 };
 use crate::{
-    com::Lent,
-    hw::admin::qp::{
-        self,
-        CreateQp,
-        CreateQpFlags,
-        ModifyQp,
-        ModifyQpMask, //
+    com::{
+        CommandError,
+        Lent, //
+    },
+    hw::{
+        admin::qp::{
+            self,
+            CreateQp,
+            CreateQpFlags,
+            ModifyQp,
+            ModifyQpMask, //
+        },
+        io::RxDesc,
+    },
+    io::{
+        RecvRing,
+        SendRing, //
     },
     rdma::{
         self,
@@ -46,13 +65,20 @@ use crate::{
         QpAttrMask,
         QpCap,
         QpInitAttr,
+        QpRef,
         QpState,
         QpType,
         QueriedQp,
+        RecvWrs,
+        SendWrLayout,
+        SendWrs,
         Udata, //
     },
     sys::{
-        dma::UserBuffer,
+        dma::{
+            Entries,
+            UserBuffer, //
+        },
         errno::eopnotsupp, //
     },
 };
@@ -78,7 +104,8 @@ const QUERYABLE: QpAttrMask = QpAttrMask::STATE
 
 /// A queue pair.
 pub(crate) struct Qp<'a> {
-    _mmap_entries: MmapEntries,
+    /// What a process maps, or a client in the kernel posts to.
+    side: Side<'a>,
     device_qp: DeviceQp<'a>,
     qp_num: u16,
     qp_type: QpType,
@@ -86,6 +113,12 @@ pub(crate) struct Qp<'a> {
     state: Atomic<u32>,
     cap: QpCap,
     details: [u64; 4],
+}
+
+/// Whose queue pair it is, and what that one has of it.
+enum Side<'a> {
+    User { _mmap_entries: MmapEntries },
+    Kernel(Arc<KernelQp<'a>>),
 }
 
 /// What userspace maps of a queue pair.
@@ -100,7 +133,44 @@ struct MmapEntries {
 struct DeviceQp<'a> {
     handle: u32,
     /// The ring of the receive queue, unless that is empty.
-    receive_ring: Option<Lent<'a, UserBuffer<'a>>>,
+    receive_ring: Option<ReceiveRing<'a>>,
+}
+
+/// The memory of a receive queue's ring.
+enum ReceiveRing<'a> {
+    /// That userspace maps.
+    User(Lent<'a, UserBuffer<'a>>),
+    /// That the kernel writes to.
+    Kernel(Lent<'a, Entries<'a, { RxDesc::SIZE }>>),
+}
+
+impl ReceiveRing<'_> {
+    /// Returns the address of the first entry as the device sees it.
+    fn dma_address(&self) -> u64 {
+        match self {
+            Self::User(buffer) => buffer.dma_address(),
+            Self::Kernel(entries) => entries.dma_address(),
+        }
+    }
+
+    /// Runs the command that tells the device of the ring: see [`Lent::lend`].
+    fn lend<R>(
+        &self,
+        command: impl FnOnce() -> Result<R, CommandError>,
+    ) -> Result<R, CommandError> {
+        match self {
+            Self::User(buffer) => buffer.lend(command),
+            Self::Kernel(entries) => entries.lend(command),
+        }
+    }
+
+    /// Says that the device has let go of the ring.
+    fn give_back(&self) {
+        match self {
+            Self::User(buffer) => buffer.give_back(),
+            Self::Kernel(entries) => entries.give_back(),
+        }
+    }
 }
 
 impl<'a> DeviceQp<'a> {
@@ -120,7 +190,9 @@ impl<'a> DeviceQp<'a> {
 }
 
 #[vtable]
-impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>> for Qp<'a> {
+impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'a> {
+    const SEND_WR_LAYOUT: Option<SendWrLayout> = Some(SendWrLayout::EFA_SRD);
+
     type Details = [u64; 4];
 
     const DETAILS: &'static [&'static CStr] = &[
@@ -141,6 +213,29 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>> for Qp<'a> {
             .inspect_err(|_| efa.errors.create_qp_err.increment())
     }
 
+    fn create_kernel(
+        device: &rdma::Device<Efa<'a>>,
+        attr: &QpInitAttr<'_, Pd, Cq<'a>>,
+        qp: QpRef,
+        signal_all: bool,
+    ) -> impl PinInit<Self, Error> {
+        let efa = device.data();
+        Self::create_posted(efa, attr, qp, signal_all)
+            .inspect_err(|_| efa.errors.create_qp_err.increment())
+    }
+
+    fn post_send(
+        &self,
+        device: &rdma::Device<Efa<'a>>,
+        wrs: &mut SendWrs<'_, Ah, Mr<'a>>,
+    ) -> Result {
+        self.posted(device.data())?.post_send(self.state(), wrs)
+    }
+
+    fn post_recv(&self, device: &rdma::Device<Efa<'a>>, wrs: &mut RecvWrs<'_>) -> Result {
+        self.posted(device.data())?.post_recv(self.state(), wrs)
+    }
+
     fn qp_num(&self) -> u32 {
         self.qp_num.into()
     }
@@ -158,7 +253,11 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>> for Qp<'a> {
     }
 
     fn destroy(&self, device: &rdma::Device<Efa<'a>>) -> Result {
-        self.device_qp.destroy(device.data())
+        self.device_qp.destroy(device.data())?;
+        if let Side::Kernel(pair) = &self.side {
+            pair.detach();
+        }
+        Ok(())
     }
 }
 
@@ -208,7 +307,8 @@ impl<'a> Qp<'a> {
             size => {
                 let buffer = UserBuffer::zeroed(efa.session.controller().dev(), size as usize)?;
                 let buffer = Arc::new(buffer, GFP_KERNEL)?;
-                Some(Lent::new(efa.session.epoch(), "a queue pair", buffer))
+                let ring = Lent::new(efa.session.epoch(), "a queue pair", buffer);
+                Some(ReceiveRing::User(ring))
             }
         };
 
@@ -255,7 +355,9 @@ impl<'a> Qp<'a> {
         })?;
 
         Ok(Self {
-            _mmap_entries: mmap_entries,
+            side: Side::User {
+                _mmap_entries: mmap_entries,
+            },
             device_qp,
             qp_num: created.qp_num,
             qp_type: attr.qp_type,
@@ -268,6 +370,143 @@ impl<'a> Qp<'a> {
                 created.llq_descriptors_offset.into(),
             ],
         })
+    }
+
+    /// Creates a queue pair for a client in the kernel.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if flags, a transport or a shared receive queue are asked for that are not
+    ///   supported.
+    /// - [`EINVAL`] if a size is more than the device has, or a completion queue is not of the kernel.
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the admin command.
+    fn create_posted(
+        efa: &Efa<'a>,
+        attr: &QpInitAttr<'_, Pd, Cq<'a>>,
+        qp: QpRef,
+        signals_all: bool,
+    ) -> Result<Self> {
+        if attr.has_srq || attr.create_flags != 0 {
+            return Err(eopnotsupp());
+        }
+        let qp_type = match attr.qp_type {
+            QpType::UD => qp::QpType::Ud,
+            abi::KERNEL_QP_TYPE_SRD => qp::QpType::Srd,
+            _ => return Err(eopnotsupp()),
+        };
+        let (send_cq, recv_cq) = attr.send_cq.zip(attr.recv_cq).ok_or(EINVAL)?;
+        let polled = |cq: &Cq<'a>| cq.polled().cloned().ok_or(EINVAL);
+        let (send_queue, recv_queue) = (polled(send_cq)?, polled(recv_cq)?);
+
+        let sizes = Sizes::new(efa, &attr.cap)?;
+        check_sizes(efa, &attr.cap, sizes.send_bytes()?)?;
+        let (epoch, dev) = (efa.session.epoch(), efa.session.controller().dev());
+        let entries = match sizes.recv_entries {
+            0 => None,
+            count => Some(Arc::new(Entries::zeroed(dev, count)?, GFP_KERNEL)?),
+        };
+        let receive_ring = entries
+            .as_ref()
+            .map(|entries| ReceiveRing::Kernel(Lent::new(epoch, "a queue pair", entries.clone())));
+        let posted = Arc::new(
+            Posted {
+                qp,
+                send: sizes.send_requests()?,
+                recv: sizes.recv_requests()?,
+            },
+            GFP_KERNEL,
+        )?;
+
+        let create = CreateQp {
+            pd: attr.pd.pdn,
+            qp_type: qp_type.into(),
+            rq_base_addr: receive_ring.as_ref().map_or(0, |ring| ring.dma_address()),
+            send_cq_idx: send_cq.index().into(),
+            recv_cq_idx: recv_cq.index().into(),
+            send_queue_ring_size: sizes.send_bytes()?,
+            send_queue_depth: sizes.send_depth,
+            recv_queue_ring_size: sizes.recv_bytes()?,
+            recv_queue_depth: sizes.recv_depth,
+            uar: efa.kernel_uar.get(efa.admin())?,
+            ..CreateQp::default()
+        };
+        let tell = || efa.admin().create_qp(&create);
+        let created = match &receive_ring {
+            Some(ring) => ring.lend(tell)?,
+            None => tell()?,
+        };
+        let device_qp = DeviceQp {
+            handle: created.qp_handle,
+            receive_ring,
+        };
+
+        let make = || {
+            let slots = efa.bars.map_send_queue(
+                created.llq_descriptors_offset,
+                sizes.wqe_size,
+                sizes.send_depth,
+            )?;
+            let doorbell = efa.bars.map_doorbell(created.sq_db_offset)?;
+            let recv = match entries {
+                Some(entries) => {
+                    let doorbell = efa.bars.map_doorbell(created.rq_db_offset)?;
+                    Some(RecvRing::new(entries, doorbell))
+                }
+                None => None,
+            };
+            KernelQp::new(Parts {
+                send: SendRing::new(slots, doorbell, sizes.max_batch),
+                recv,
+                posted,
+                send_cq: send_queue,
+                recv_cq: recv_queue,
+                qp_num: created.qp_num,
+                qp_type: attr.qp_type,
+                limits: sizes.limits(efa, &attr.cap),
+                signals_all,
+            })
+        };
+        let pair = make().inspect_err(|_: &Error| {
+            // The error to return is the first one.
+            let _ = device_qp.destroy(efa);
+        })?;
+
+        Ok(Self {
+            side: Side::Kernel(pair),
+            device_qp,
+            qp_num: created.qp_num,
+            qp_type: attr.qp_type,
+            state: Atomic::new(QpState::Reset as u32),
+            cap: attr.cap,
+            details: [
+                created.qp_handle.into(),
+                sizes.send_bytes()?.into(),
+                sizes.recv_bytes()?.into(),
+                created.llq_descriptors_offset.into(),
+            ],
+        })
+    }
+
+    /// Returns the state that the queue pair was last put into.
+    fn state(&self) -> Option<QpState> {
+        QpState::from_raw(self.state.load(Relaxed))
+    }
+
+    /// Returns what clients in the kernel post to.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if it is a queue pair of a process.
+    /// - [`EIO`] if the device was stopped.
+    fn posted(&self, efa: &Efa<'a>) -> Result<&KernelQp<'a>> {
+        if efa.session.epoch().is_halted() {
+            return Err(EIO);
+        }
+        match &self.side {
+            Side::Kernel(pair) => Ok(pair),
+            Side::User { .. } => Err(EINVAL),
+        }
     }
 
     /// Changes attributes of the queue pair.
@@ -285,7 +524,7 @@ impl<'a> Qp<'a> {
         let cur_state = if has(QpAttrMask::CUR_STATE) {
             attr.cur_state
         } else {
-            QpState::from_raw(self.state.load(Relaxed)).ok_or(EINVAL)?
+            self.state().ok_or(EINVAL)?
         };
         let new_state = if has(QpAttrMask::STATE) {
             attr.state
@@ -422,7 +661,7 @@ fn map<'a>(
     response.llq_desc_mmap_key = send_queue.key();
 
     let receive = match &device_qp.receive_ring {
-        Some(ring) => {
+        Some(ReceiveRing::User(ring)) => {
             let doorbell = efa.bars.doorbell(created.rq_db_offset)?;
             let doorbell = context.insert_mmap(doorbell, PAGE_SIZE)?;
             response.rq_db_offset = offset_in_page(created.rq_db_offset);
@@ -433,7 +672,7 @@ fn map<'a>(
             response.rq_mmap_size = ring.size() as u64;
             Some([doorbell, queue])
         }
-        None => None,
+        _ => None,
     };
 
     let entries = MmapEntries {

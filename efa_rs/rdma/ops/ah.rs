@@ -29,7 +29,7 @@ pub(super) type Object<P> = ObjectOf<<P as Provider>::Ah<'static>>;
 type ObjectOf<T> = object::Object<ffi::ib_ah, (), T>;
 
 impl<P: Provider> Ops<P> {
-    pub(super) extern "C" fn create_user_ah(
+    pub(super) extern "C" fn create_ah(
         ah: *mut ffi::ib_ah,
         init_attr: *mut ffi::rdma_ah_init_attr,
         udata: *mut ffi::ib_udata,
@@ -54,7 +54,7 @@ impl<P: Provider> Ops<P> {
             if flags & ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE == 0 {
                 return Err(eopnotsupp());
             }
-            // SAFETY: By the core's promise the object was created by `create_user_ah`; if its
+            // SAFETY: By the core's promise the object was created by `create_ah`; if its
             // destruction succeeds, it is not used after this call.
             unsafe {
                 let device = Self::device((*ah).device);

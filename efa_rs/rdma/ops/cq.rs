@@ -20,12 +20,15 @@ use crate::{
         cq::{
             CompletionQueue,
             CqEvents,
-            CqInitAttr, //
+            CqInitAttr,
+            KernelCqInitAttr, //
         },
         object,
         provider::Provider,
-        udata::Udata, //
+        udata::Udata,
+        work::WorkCompletions, //
     },
+    sys::errno::eopnotsupp,
 };
 
 /// A completion queue with its details, and with who is told of completions and the provider's data.
@@ -58,7 +61,7 @@ impl<P: Provider> Ops<P> {
     where
         'a: 'o,
     {
-        // SAFETY: The caller guarantees that `create_user_cq` has initialized the data.
+        // SAFETY: The caller guarantees that the queue was created, which has initialized the data.
         (!cq.is_null()).then(|| unsafe { &Object::<'a, P>::data(cq).data })
     }
 
@@ -88,17 +91,98 @@ impl<P: Provider> Ops<P> {
                 };
                 create().inspect_err(|_| events.forget())?;
 
-                let queue = &Object::<'_, P>::data(cq).data;
-                (*cq).cqe = queue.cqe().try_into().unwrap_or(c_int::MAX);
-                Object::<'_, P>::keep(cq, queue.details());
+                Self::tell(cq);
             }
             Ok(0)
         })
     }
 
+    pub(super) extern "C" fn create_cq(
+        cq: *mut ffi::ib_cq,
+        attr: *const ffi::ib_cq_init_attr,
+        attrs: *mut ffi::uverbs_attr_bundle,
+    ) -> c_int {
+        from_result(|| {
+            // Those of programs are made by `create_user_cq`.
+            if !attrs.is_null() {
+                return Err(eopnotsupp());
+            }
+            // SAFETY: The queue is there until it was destroyed, or this has failed: both forget it.
+            let events = unsafe { CqEvents::new(cq) }?;
+
+            // SAFETY: By the core's promise the device is registered. It has allocated the object for this
+            // call, of the size that the table gives.
+            unsafe {
+                let device = Self::device((*cq).device);
+                let attr = KernelCqInitAttr {
+                    cqe: (*attr).cqe,
+                    comp_vector: (*attr).comp_vector,
+                    flags: (*attr).flags,
+                    events: (*cq).comp_handler.is_some().then_some(&events),
+                };
+                let data = <P::Cq<'_> as CompletionQueue<_, _>>::create_kernel(device, &attr);
+                let kept = events.clone();
+                let init = try_pin_init!(Data { data <- data, events: kept }? Error);
+                Object::<'_, P>::init(cq, init).inspect_err(|_| events.forget())?;
+                Self::tell(cq);
+            }
+            Ok(0)
+        })
+    }
+
+    /// Tells the core of a new completion queue.
+    ///
+    /// # Safety
+    ///
+    /// `cq` must be a completion queue whose data was initialized, and that nobody else uses yet.
+    unsafe fn tell(cq: *mut ffi::ib_cq) {
+        // SAFETY: The caller guarantees that the data is there.
+        unsafe {
+            let queue = &Object::<'_, P>::data(cq).data;
+            (*cq).cqe = queue.cqe().try_into().unwrap_or(c_int::MAX);
+            Object::<'_, P>::keep(cq, queue.details());
+        }
+    }
+
+    pub(super) extern "C" fn poll_cq(
+        cq: *mut ffi::ib_cq,
+        count: c_int,
+        wc: *mut ffi::ib_wc,
+    ) -> c_int {
+        // SAFETY: By the core's promise the object was created by `create_cq`, as programs poll theirs
+        // without the kernel; there is room for so many completions.
+        unsafe {
+            let mut completions = WorkCompletions::new(wc, count);
+            let device = Self::device((*cq).device);
+            Object::<'_, P>::data(cq)
+                .data
+                .poll(device, &mut completions);
+            // CAST: At most `count`.
+            completions.count() as c_int
+        }
+    }
+
+    pub(super) extern "C" fn req_notify_cq(
+        cq: *mut ffi::ib_cq,
+        flags: ffi::ib_cq_notify_flags,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the core's promise the object was created by `create_cq`.
+            unsafe {
+                let (queue, device) = (&Object::<'_, P>::data(cq).data, Self::device((*cq).device));
+                let solicited_only = flags & ffi::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
+                    == ffi::ib_cq_notify_flags_IB_CQ_SOLICITED;
+                queue.request_notify(device, solicited_only)?;
+                let reports_missed =
+                    flags & ffi::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
+                Ok((reports_missed && queue.has_completions(device)).into())
+            }
+        })
+    }
+
     pub(super) extern "C" fn destroy_cq(cq: *mut ffi::ib_cq, _udata: *mut ffi::ib_udata) -> c_int {
         from_result(|| {
-            // SAFETY: By the core's promise the object was created by `create_user_cq`; if its
+            // SAFETY: By the core's promise the object was created by one of the functions above; if its
             // destruction succeeds, it is not used after this call.
             unsafe {
                 let data = Object::<'_, P>::data(cq);

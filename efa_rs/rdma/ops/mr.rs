@@ -5,7 +5,10 @@
 use kernel::{
     bindings,
     error::from_result,
-    ffi::c_int,
+    ffi::{
+        c_int,
+        c_uint, //
+    },
     prelude::*, //
 };
 
@@ -17,6 +20,7 @@ use crate::{
     ffi,
     rdma::{
         mr::{
+            Access,
             Memory,
             MemoryRegion,
             MrInitAttr, //
@@ -57,7 +61,7 @@ impl<P: Provider> Ops<P> {
         // the call; the input is the call's.
         unsafe {
             let attr = MrInitAttr::new((*pd).device, memory, length, iova, access, dmah);
-            Self::register(pd, &attr, &Udata::from_raw(udata))
+            Self::register_user(pd, &attr, &Udata::from_raw(udata))
         }
     }
 
@@ -76,7 +80,92 @@ impl<P: Provider> Ops<P> {
         // the call; the attributes are the call's.
         unsafe {
             let attr = MrInitAttr::new((*pd).device, memory, length, iova, access, dmah);
-            Self::register(pd, &attr, &Udata::of(attrs))
+            Self::register_user(pd, &attr, &Udata::of(attrs))
+        }
+    }
+
+    pub(super) extern "C" fn get_dma_mr(pd: *mut ffi::ib_pd, access: c_int) -> *mut ffi::ib_mr {
+        // SAFETY: By the core's promise the domain was created, on a device that is registered during
+        // the call.
+        unsafe {
+            let device = Self::device((*pd).device);
+            let access = Access::from_raw(access);
+            let init =
+                <P::Mr<'_> as MemoryRegion<_, _>>::register_dma(device, Self::pd(pd), access);
+            Self::register(init, 0)
+        }
+    }
+
+    pub(super) extern "C" fn alloc_mr(
+        pd: *mut ffi::ib_pd,
+        mr_type: ffi::ib_mr_type,
+        max_num_sg: u32,
+    ) -> *mut ffi::ib_mr {
+        if mr_type != ffi::ib_mr_type_IB_MR_TYPE_MEM_REG {
+            return Error::to_ptr(EINVAL);
+        }
+        // SAFETY: By the core's promise the domain was created, on a device that is registered during
+        // the call.
+        unsafe {
+            let device = Self::device((*pd).device);
+            let init = <P::Mr<'_> as MemoryRegion<_, _>>::alloc(device, Self::pd(pd), max_num_sg);
+            Self::register(init, 0)
+        }
+    }
+
+    pub(super) extern "C" fn map_mr_sg(
+        mr: *mut ffi::ib_mr,
+        sg: *mut bindings::scatterlist,
+        sg_nents: c_int,
+        sg_offset: *mut c_uint,
+    ) -> c_int {
+        // SAFETY: By the core's promise the object was made by `register`. The list is the client's, and
+        // valid.
+        unsafe {
+            Self::mr(mr).clear_pages();
+            ffi::ib_sg_to_pages(mr, sg, sg_nents, sg_offset, Some(Self::set_page))
+        }
+    }
+
+    /// Called by the core for each page of a list.
+    extern "C" fn set_page(mr: *mut ffi::ib_mr, addr: u64) -> c_int {
+        from_result(|| {
+            // SAFETY: It is the region that `map_mr_sg` has passed on.
+            unsafe { Self::mr(mr) }.add_page(addr)?;
+            Ok(0)
+        })
+    }
+
+    /// Returns the provider's data of a memory region.
+    ///
+    /// # Safety
+    ///
+    /// `mr` must be one of a device that is registered with the provider `P`, and not be deregistered for
+    /// `'o`.
+    pub(super) unsafe fn mr<'o, 'a>(mr: *mut ffi::ib_mr) -> &'o P::Mr<'a>
+    where
+        'a: 'o,
+    {
+        // SAFETY: The caller guarantees that `register` has initialized the data.
+        unsafe { Object::<'a, P>::data(mr) }
+    }
+
+    /// Registers memory of a program.
+    ///
+    /// # Safety
+    ///
+    /// `pd` must be a protection domain of a device that is registered with the provider `P`.
+    unsafe fn register_user(
+        pd: *mut ffi::ib_pd,
+        attr: &MrInitAttr<'_>,
+        udata: &Udata<'_>,
+    ) -> *mut ffi::ib_mr {
+        // SAFETY: The caller guarantees that the device is registered, and the domain created.
+        unsafe {
+            let device = Self::device((*pd).device);
+            let init =
+                <P::Mr<'_> as MemoryRegion<_, _>>::register_user(device, Self::pd(pd), attr, udata);
+            Self::register(init, attr.length)
         }
     }
 
@@ -84,34 +173,22 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// `pd` must be a protection domain of a device that is registered with the provider `P`.
-    unsafe fn register(
-        pd: *mut ffi::ib_pd,
-        attr: &MrInitAttr<'_>,
-        udata: &Udata<'_>,
-    ) -> *mut ffi::ib_mr {
+    /// The region must be one of a device that is registered with the provider `P`.
+    unsafe fn register<'a>(init: impl PinInit<P::Mr<'a>, Error>, length: u64) -> *mut ffi::ib_mr {
         let make = || {
             let object = KBox::<Object<'_, P>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
             let object = KBox::into_raw(object).cast::<ffi::ib_mr>();
 
             // SAFETY: The object was just allocated, of the size that it takes and zeroed; a box's
-            // content does not move. The caller guarantees that the device is registered, and the
-            // domain created.
+            // content does not move.
             unsafe {
-                let device = Self::device((*pd).device);
-                let init = <P::Mr<'_> as MemoryRegion<_, _>>::register_user(
-                    device,
-                    Self::pd(pd),
-                    attr,
-                    udata,
-                );
                 Object::<'_, P>::init(object, init).inspect_err(|_| Self::free(object))?;
 
                 let region = Object::<'_, P>::data(object);
                 let keys = region.keys();
                 (*object).lkey = keys.lkey;
                 (*object).rkey = keys.rkey;
-                (*object).length = attr.length;
+                (*object).length = length;
                 Object::<'_, P>::keep(
                     object,
                     KeptOf {

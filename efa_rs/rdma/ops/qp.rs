@@ -2,10 +2,13 @@
 
 //! Verbs of queue pairs.
 
+use core::ptr::NonNull;
+
 use kernel::{
     bindings,
     error::from_result,
-    ffi::c_int, //
+    ffi::c_int,
+    prelude::*, //
 };
 
 use super::{
@@ -13,7 +16,10 @@ use super::{
     Ops, //
 };
 use crate::{
-    ffi,
+    ffi::{
+        self,
+        SendWrLayout, //
+    },
     rdma::{
         object,
         provider::Provider,
@@ -27,7 +33,12 @@ use crate::{
             QpCap,
             QpType, //
         },
-        udata::Udata, //
+        udata::Udata,
+        work::{
+            QpRef,
+            RecvWrs,
+            SendWrs, //
+        },
     },
     sys::errno::eopnotsupp,
 };
@@ -42,6 +53,8 @@ type Details<'a, P> = <<P as Provider>::Qp<'a> as QueuePair<
     <P as Provider>::Ucontext<'a>,
     <P as Provider>::Pd<'a>,
     <P as Provider>::Cq<'a>,
+    <P as Provider>::Ah<'a>,
+    <P as Provider>::Mr<'a>,
 >>::Details;
 
 impl<P: Provider> Ops<P> {
@@ -67,10 +80,20 @@ impl<P: Provider> Ops<P> {
                     has_srq: !raw.srq.is_null(),
                     create_flags: raw.create_flags,
                 };
-                let context = Self::context(&udata)?;
-                let init =
-                    <P::Qp<'_> as QueuePair<_, _, _, _>>::create(device, &context, &attr, &udata);
-                Object::<'_, P>::init(qp, init)?;
+                if udata.is_kernel() {
+                    let own = QpRef::new(NonNull::new(qp).ok_or(EINVAL)?);
+                    let signal_all = raw.sq_sig_type == ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
+                    let init = <P::Qp<'_> as QueuePair<_, _, _, _, _, _>>::create_kernel(
+                        device, &attr, own, signal_all,
+                    );
+                    Object::<'_, P>::init(qp, init)?;
+                } else {
+                    let context = Self::context(&udata)?;
+                    let init = <P::Qp<'_> as QueuePair<_, _, _, _, _, _>>::create(
+                        device, &context, &attr, &udata,
+                    );
+                    Object::<'_, P>::init(qp, init)?;
+                }
 
                 let pair = Object::<'_, P>::data(qp);
                 (*qp).qp_num = pair.qp_num();
@@ -149,6 +172,55 @@ impl<P: Provider> Ops<P> {
         })
     }
 
+    pub(super) extern "C" fn post_send(
+        qp: *mut ffi::ib_qp,
+        wr: *const ffi::ib_send_wr,
+        bad_wr: *mut *const ffi::ib_send_wr,
+    ) -> c_int {
+        // SAFETY: By the core's promise the object was created by `create_qp`. Clients have a work request
+        // in the structure that its transport has for it, and all that it points to is there until it has
+        // completed; there is room for a pointer to one.
+        unsafe {
+            let layout = match QpType::from_raw((*qp).qp_type) {
+                QpType::UD => Some(SendWrLayout::UD),
+                _ => <P::Qp<'_> as QueuePair<_, _, _, _, _, _>>::SEND_WR_LAYOUT,
+            };
+            let Some(layout) = layout else {
+                *bad_wr = wr;
+                return eopnotsupp().to_errno();
+            };
+            let mut wrs = SendWrs::<P::Ah<'_>, P::Mr<'_>>::new(wr, layout, |mr| Self::mr(mr));
+            let device = Self::device((*qp).device);
+            match Object::<'_, P>::data(qp).post_send(device, &mut wrs) {
+                Ok(()) => 0,
+                Err(error) => {
+                    *bad_wr = wrs.current();
+                    error.to_errno()
+                }
+            }
+        }
+    }
+
+    pub(super) extern "C" fn post_recv(
+        qp: *mut ffi::ib_qp,
+        wr: *const ffi::ib_recv_wr,
+        bad_wr: *mut *const ffi::ib_recv_wr,
+    ) -> c_int {
+        // SAFETY: By the core's promise the object was created by `create_qp`. The work requests and
+        // what they point to are the client's, and valid; there is room for a pointer to one.
+        unsafe {
+            let mut wrs = RecvWrs::new(wr);
+            let device = Self::device((*qp).device);
+            match Object::<'_, P>::data(qp).post_recv(device, &mut wrs) {
+                Ok(()) => 0,
+                Err(error) => {
+                    *bad_wr = wrs.current();
+                    error.to_errno()
+                }
+            }
+        }
+    }
+
     pub(super) extern "C" fn fill_res_qp_entry(
         msg: *mut bindings::sk_buff,
         qp: *mut ffi::ib_qp,
@@ -157,7 +229,7 @@ impl<P: Provider> Ops<P> {
         // message is being built.
         unsafe {
             let values = Object::<'_, P>::kept(qp);
-            let names = <P::Qp<'_> as QueuePair<_, _, _, _>>::DETAILS;
+            let names = <P::Qp<'_> as QueuePair<_, _, _, _, _, _>>::DETAILS;
             details::write(msg, names, values.as_ref())
         }
     }

@@ -48,13 +48,29 @@ impl<P: Provider> Ops<P> {
         P::Data<'static>,
         P::Ucontext<'static>,
     >>::HAS_CREATE_USER;
+    const HAS_KERNEL_CQ: bool = <P::Cq<'static> as CompletionQueue<
+        'static,
+        P::Data<'static>,
+        P::Ucontext<'static>,
+    >>::HAS_CREATE_KERNEL;
     const HAS_QP: bool = <P::Qp<'static> as QueuePair<
         'static,
         P::Data<'static>,
         P::Ucontext<'static>,
         P::Pd<'static>,
         P::Cq<'static>,
+        P::Ah<'static>,
+        P::Mr<'static>,
     >>::HAS_CREATE;
+    const HAS_KERNEL_QP: bool = <P::Qp<'static> as QueuePair<
+        'static,
+        P::Data<'static>,
+        P::Ucontext<'static>,
+        P::Pd<'static>,
+        P::Cq<'static>,
+        P::Ah<'static>,
+        P::Mr<'static>,
+    >>::HAS_CREATE_KERNEL;
     const HAS_COMP_CNTR: bool = <P::CompCntr<'static> as CompletionCounter<
         'static,
         P::Data<'static>,
@@ -66,6 +82,14 @@ impl<P: Provider> Ops<P> {
         P::Data<'static>,
         P::Pd<'static>,
     >>::HAS_REGISTER_USER;
+    const HAS_DMA_MR: bool = <P::Mr<'static> as MemoryRegion<
+        'static,
+        P::Data<'static>,
+        P::Pd<'static>,
+    >>::HAS_REGISTER_DMA;
+
+    const HAS_ALLOC_MR: bool =
+        <P::Mr<'static> as MemoryRegion<'static, P::Data<'static>, P::Pd<'static>>>::HAS_ALLOC;
 
     /// The table, all but its owner.
     pub(in crate::rdma) const TABLE: ffi::ib_device_ops = ffi::ib_device_ops {
@@ -92,17 +116,23 @@ impl<P: Provider> Ops<P> {
         alloc_pd: only_if!(Self::HAS_PD, Self::alloc_pd),
         dealloc_pd: only_if!(Self::HAS_PD, Self::dealloc_pd),
 
-        create_user_ah: only_if!(Self::HAS_AH, Self::create_user_ah),
+        create_user_ah: only_if!(Self::HAS_AH, Self::create_ah),
+        create_ah: only_if!(Self::HAS_AH && Self::HAS_KERNEL_QP, Self::create_ah),
         destroy_ah: only_if!(Self::HAS_AH, Self::destroy_ah),
 
         create_user_cq: only_if!(Self::HAS_CQ, Self::create_user_cq),
-        destroy_cq: only_if!(Self::HAS_CQ, Self::destroy_cq),
+        destroy_cq: only_if!(Self::HAS_CQ || Self::HAS_KERNEL_CQ, Self::destroy_cq),
+        create_cq: only_if!(Self::HAS_KERNEL_CQ, Self::create_cq),
+        poll_cq: only_if!(Self::HAS_KERNEL_CQ, Self::poll_cq),
+        req_notify_cq: only_if!(Self::HAS_KERNEL_CQ, Self::req_notify_cq),
         fill_res_cq_entry: only_if!(Self::HAS_CQ, Self::fill_res_cq_entry),
 
         create_qp: only_if!(Self::HAS_QP, Self::create_qp),
         modify_qp: only_if!(Self::HAS_QP, Self::modify_qp),
         query_qp: only_if!(Self::HAS_QP, Self::query_qp),
         destroy_qp: only_if!(Self::HAS_QP, Self::destroy_qp),
+        post_send: only_if!(Self::HAS_KERNEL_QP, Self::post_send),
+        post_recv: only_if!(Self::HAS_KERNEL_QP, Self::post_recv),
         fill_res_qp_entry: only_if!(Self::HAS_QP, Self::fill_res_qp_entry),
 
         query_comp_cntr_caps: only_if!(Self::HAS_COMP_CNTR, Self::query_comp_cntr_caps),
@@ -113,6 +143,9 @@ impl<P: Provider> Ops<P> {
 
         reg_user_mr: only_if!(Self::HAS_MR, Self::reg_user_mr),
         reg_user_mr_dmabuf: only_if!(Self::HAS_MR, Self::reg_user_mr_dmabuf),
+        alloc_mr: only_if!(Self::HAS_ALLOC_MR, Self::alloc_mr),
+        map_mr_sg: only_if!(Self::HAS_ALLOC_MR, Self::map_mr_sg),
+        get_dma_mr: only_if!(Self::HAS_DMA_MR, Self::get_dma_mr),
         dereg_mr: only_if!(Self::HAS_MR, Self::dereg_mr),
         fill_res_mr_entry: only_if!(Self::HAS_MR, Self::fill_res_mr_entry),
 

@@ -512,6 +512,23 @@ fn garbage_in_the_send_queue() {
 }
 
 #[test]
+fn work_requests_of_the_round_before() {
+    let (mut net, mut a, _, from, to) = set();
+    // A peer that there is not, so that each ends by itself.
+    let mut send = Send::message(&a, &from, 8);
+    send.ah = Some(77);
+    for _ in 0..2 * DEPTH {
+        net.post(&mut a, &send);
+        assert_eq!(net.status(&mut a), CompStatus::LocalInvalidAh);
+    }
+    // The doorbell is rung, and nothing was written.
+    net.skip(&mut a);
+    net.ring_send(&a);
+    assert_eq!(net.status(&mut a), CompStatus::LocalQpInternalError);
+    assert_untouched(&mut net, &from, &to);
+}
+
+#[test]
 fn more_work_requests_than_there_is_room_for() {
     let (mut net, mut a, mut b, from, to) = set();
     net.receive(&mut b, &[(to.iova, 8, to.lkey)]);

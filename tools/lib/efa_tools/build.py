@@ -66,20 +66,25 @@ def rust_module(release, *options, variant=""):
     """Builds a copy of efa_rs/, again only what has changed since the last time."""
     if not (cache.CLONE / "efa_rs" / "Kbuild").exists():
         raise Failure("efa_rs/Kbuild is missing: this clone has no Rust module to build; use --driver c or none.")
-    return build_rust("efa_rs", "rust", release, options, variant) / "efa.ko"
+    return build_folder("efa_rs", "rust", release, options, variant) / "efa.ko"
 
 
 def sample(release, *options, variant=""):
     """Builds a copy of the sample, with what its links lead to, likewise."""
-    return build_rust("samples/null_rdma", "null_rdma", release, options, variant) / "null_rdma.ko"
+    return build_folder("samples/null_rdma", "null_rdma", release, options, variant) / "null_rdma.ko"
 
 
-def build_rust(source, name, release, options, variant):
+def kverbs_client(release):
+    """Builds the test client of kernel verbs."""
+    return build_folder("tests/kverbs", "kverbs_client", release, (), "") / "kverbs_client.ko"
+
+
+def build_folder(source, name, release, options, variant):
     """Builds a module of the clone's folder SOURCE; returns the folder that it is built in."""
     flavour = toolroot.flavour_of(release)
     kit_folder = kit(release)
     folder = cache.clone_folder("module", f"{name}-{release}{variant}-{kit_folder.name}")
-    cache.require_space(0.2, "a Rust module")
+    cache.require_space(0.2, "a kernel module")
     script = f"""
         rsync --recursive --copy-links --times --perms --delete --exclude-from=/efa-rs/.gitignore \
             --exclude=bindings_generated.rs /efa-rs/{source}/ {BUILD}/module/ &&

@@ -48,6 +48,10 @@ def sample(flavour):
     return f"sample {flavour}", lambda: suite.sample(flavour)
 
 
+def kverbs(flavour):
+    return f"kverbs {flavour}", lambda: suite.kverbs(flavour)
+
+
 def power_off(driver, flavour):
     return f"power-off {driver} {flavour}", lambda: suite.power_off(driver, flavour)
 
@@ -108,6 +112,7 @@ def everything(longer=False):
         # The first takes longer than the second and the two below it together, which keep other guests from an emulator.
         *(check_debug("rust") if longer else []),
         ("host tests with AddressSanitizer", suite.test_asan),
+        *([kverbs(toolroot.DEBUG)] if longer else []),
         ("fuzzing", lambda: suite.fuzz(20)),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         *(kselftest("rust", flavour) for flavour in following),
@@ -117,6 +122,7 @@ def everything(longer=False):
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
         sample(cloud),
+        kverbs(cloud),
         abi_diff(cloud),
     ]
 

@@ -167,6 +167,8 @@ def check_command():
     command.add_argument("--tests", default="", metavar="NAMES", help="parts of names of tests, separated by semicolons (default: all)")
     command = suites.add_parser("sample", help="the provider of samples/null_rdma, in a guest")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    command = suites.add_parser("kverbs", help="a client of the verbs in the kernel, in a guest")
+    command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
     command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     text = "what the device of most cases is; several are possible (default: each)"
@@ -215,6 +217,8 @@ def check_command():
             jobs = life.jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen)
         case "sample":
             jobs = [check.sample(arguments.flavour)]
+        case "kverbs":
+            jobs = [check.kverbs(arguments.flavour)]
         case "interop":
             jobs = [check.interop(arguments.driver, arguments.flavour, arguments.short, arguments.userland)]
         case "rdma-core":

@@ -11,10 +11,12 @@ RELEASE_ALLOWED = re.compile(r"efa_rs/(sys|ffi)(/|\.rs$)")
 RELEASE = re.compile(r"\blinux_\d+_\d+\b")
 UNSAFE = re.compile(r"\bunsafe\b")
 C_LINES = 420
+CLIENTS_HEADER = "efa_rs/include/efa_verbs.h"
 # What each folder of the driver may name, as Documentation/architecture.md draws it; all may name version.rs.
 ARROWS = {
     "driver": {"verbs", "com", "rdma", "sys", "hw"},
-    "verbs": {"rdma", "com", "hw", "sys"},
+    "verbs": {"rdma", "com", "io", "hw", "sys"},
+    "io": {"hw", "sys"},
     "com": {"hw", "sys"},
     "rdma": {"sys", "ffi"},
     "sys": {"ffi"},
@@ -70,8 +72,11 @@ def releases_in_their_folders():
 
 
 def little_c():
-    """efa_rs has less than 420 lines of C: tracepoints and methods of objects, of which there is no other way, are two fifths of them."""
-    counts = {name: len(lines(name)) for name in files("efa_rs/*.c", "efa_rs/*.h")}
+    """efa_rs has less than 420 lines of C: tracepoints and methods of objects, of which there is no other way, are two fifths of them.
+
+    What clients in the kernel include is not among them.
+    """
+    counts = {name: len(lines(name)) for name in files("efa_rs/*.c", "efa_rs/*.h") if name != CLIENTS_HEADER}
     if sum(counts.values()) < C_LINES:
         return []
     return [f"{name}: {count} lines" for name, count in counts.items()]

@@ -179,6 +179,15 @@ def sample(flavour):
     return tally
 
 
+def kverbs(flavour):
+    """A client in the kernel, with two devices of one guest."""
+    module = build.kverbs_client(toolroot.kernel(flavour))
+    command = f"/efa-rs/tests/kverbs/kverbs.py /share/{module.name}"
+    options = {"devices": ["profile=efa3", "profile=efa4"], "share": module.parent, "timeout": 300}
+    tally, _ = in_guest(f"kverbs {flavour}", command, "rust", flavour, **options)
+    return tally
+
+
 # The device that can do most.
 RDMA_CORE_DEVICES = ["profile=efa3"]
 # How each test ends with the rdma-core of a userland.

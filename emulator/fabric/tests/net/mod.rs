@@ -569,7 +569,7 @@ impl Net {
                 meta_desc: true,
             },
             ctrl2: TxCtrl2 {
-                phase: false,
+                phase: qp.sent / DEPTH % 2 != 0,
                 first: true,
                 last: true,
                 comp_req: !send.silent,
@@ -619,6 +619,11 @@ impl Net {
             memory[at..at + size].fill(0);
             memory[at..at + wqe.len().min(size)].copy_from_slice(&wqe[..wqe.len().min(size)]);
         });
+    }
+
+    /// Writes no work request where the next one would be.
+    pub(crate) fn skip(&self, qp: &mut Qp) {
+        qp.sent = qp.sent.wrapping_add(1);
     }
 
     pub(crate) fn ring_send(&mut self, qp: &Qp) {

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 
 use efa_hw::{
     admin::qp::QpType,
-    io::{CompStatus, FastMrInvReq, FastMrRegReq, OpType, RemoteMemAddr, TxBufDesc, TxMetaDesc},
+    io::{
+        CompStatus, FastMrInvReq, FastMrRegReq, MAX_WQE_SIZE, OpType, RemoteMemAddr, TxBufDesc,
+        TxMetaDesc,
+    },
     wire::At,
 };
 
 use super::mr::Keyed;
 use crate::{Host, RegionWork, attributes::Attributes};
-
-/// Bytes of the largest send work request.
-const MAX_WQE_SIZE: usize = 128;
 
 /// Most buffers that the largest send work request has room for.
 const MAX_BUFFERS: usize = 2;
@@ -67,6 +67,8 @@ pub(crate) struct Fetched {
     body: [u8; MAX_WQE_SIZE - TxMetaDesc::SIZE],
     /// Bytes of the body.
     size: usize,
+    /// The phase that it has to have, which is that of the round through the queue.
+    phase: bool,
 }
 
 /// What a work request asks for, apart from whom.
@@ -127,6 +129,7 @@ impl SendQueue {
             return None;
         }
         let index = u32::from(self.fetched) & (self.depth - 1);
+        let round = u32::from(self.fetched) / self.depth;
         self.fetched = self.fetched.wrapping_add(1);
         let mut wqe = [0; MAX_WQE_SIZE];
         // CAST: at most `MAX_WQE_SIZE`.
@@ -139,6 +142,7 @@ impl SendQueue {
             meta: TxMetaDesc::decode(&At::<0>::load(&wqe)),
             body: At::<{ TxMetaDesc::SIZE }>::load(&wqe),
             size: size - TxMetaDesc::SIZE,
+            phase: round % 2 != 0,
         })
     }
 
@@ -170,7 +174,11 @@ impl Fetched {
     /// What the interface promises of every work request.
     pub(crate) fn is_well_formed(&self) -> bool {
         let (ctrl1, ctrl2) = (self.meta.ctrl1, self.meta.ctrl2);
-        ctrl1.meta_desc && !ctrl1.meta_extension && ctrl2.first && ctrl2.last
+        ctrl1.meta_desc
+            && !ctrl1.meta_extension
+            && ctrl2.first
+            && ctrl2.last
+            && ctrl2.phase == self.phase
     }
 
     /// The operation, or the nearest there is to it.

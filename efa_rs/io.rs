@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The data path of clients in the kernel: rings of work requests and completions.
+//!
+//! Each queue has an owner of its indices: who posts has the [`SendRing`] or [`RecvRing`] behind a
+//! lock, who polls the [`CompletionRings`]. Between them are the [`Outstanding`] work requests, which
+//! need no lock. Nothing here allocates after its creation.
+
+mod completion_rings;
+mod outstanding;
+mod recv_ring;
+mod send_ring;
+
+pub(crate) use self::{
+    completion_rings::CompletionRings,
+    outstanding::Outstanding,
+    recv_ring::{
+        Buffer,
+        RecvRing, //
+    },
+    send_ring::{
+        SendRing,
+        BODY_SIZE, //
+    },
+};

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Work requests that have not completed.
+
+use kernel::{
+    prelude::*,
+    sync::atomic::{
+        Acquire,
+        Atomic,
+        Relaxed,
+        Release, //
+    }, //
+};
+
+/// The work requests of a queue that have not completed.
+///
+/// The device gets the index of a work request, and its completions, which come in any order, have it.
+/// One task at a time adds work requests, the one that posts; one at a time removes them, the one that
+/// polls. Free indices go from the latter to the former through a ring, in which each side writes its own
+/// end only.
+pub(crate) struct Outstanding {
+    slots: KVec<Slot>,
+    /// Indices that are free, from `taken` to `returned`.
+    free: KVec<Atomic<u32>>,
+    /// Indices ever taken from the ring; written by who posts.
+    taken: Atomic<u32>,
+    /// Indices ever returned to the ring; written by who polls.
+    returned: Atomic<u32>,
+    mask: u32,
+}
+
+/// A work request that may be there.
+struct Slot {
+    wr_id: Atomic<u64>,
+    is_outstanding: Atomic<bool>,
+}
+
+/// The index of an outstanding work request.
+#[derive(Clone, Copy)]
+pub(crate) struct WrIndex(u16);
+
+impl WrIndex {
+    /// Returns what the device gets.
+    pub(crate) fn as_raw(self) -> u16 {
+        self.0
+    }
+}
+
+impl Outstanding {
+    /// Makes room for `count` work requests.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if that is no power of two, or more than indices have bits for.
+    /// - [`ENOMEM`] if there is no memory.
+    pub(crate) fn new(count: u32) -> Result<Self> {
+        if !count.is_power_of_two() || count > u32::from(u16::MAX) + 1 {
+            return Err(EINVAL);
+        }
+        // CAST: `usize` has 64 bits on every architecture that has EFA.
+        let mut slots = KVec::with_capacity(count as usize, GFP_KERNEL)?;
+        let mut free = KVec::with_capacity(count as usize, GFP_KERNEL)?;
+        for index in 0..count {
+            let slot = Slot {
+                wr_id: Atomic::new(0),
+                is_outstanding: Atomic::new(false),
+            };
+            slots.push(slot, GFP_KERNEL)?;
+            free.push(Atomic::new(index), GFP_KERNEL)?;
+        }
+        Ok(Self {
+            slots,
+            free,
+            taken: Atomic::new(0),
+            returned: Atomic::new(count),
+            mask: count - 1,
+        })
+    }
+
+    /// Adds a work request, and returns its index; nothing if there is no room. To be called by who posts.
+    #[inline]
+    pub(crate) fn add(&self, wr_id: u64) -> Option<WrIndex> {
+        let taken = self.taken.load(Relaxed);
+        // The index was written before `returned` was.
+        if taken == self.returned.load(Acquire) {
+            return None;
+        }
+        let index = self.free.get(self.place(taken))?.load(Relaxed);
+        let slot = self.slots.get(index as usize)?;
+        self.taken.store(taken.wrapping_add(1), Relaxed);
+
+        slot.wr_id.store(wr_id, Relaxed);
+        // Who polls without the device's having completed it sees the id.
+        slot.is_outstanding.store(true, Release);
+        // CAST: There are as many as indices have bits for.
+        Some(WrIndex(index as u16))
+    }
+
+    /// Removes a work request, and returns by what the client knows it; nothing if there is none with this
+    /// index. To be called by who polls.
+    #[inline]
+    pub(crate) fn remove(&self, index: u16) -> Option<u64> {
+        let slot = self.slots.get(usize::from(index))?;
+        // The id was written before.
+        if !slot.is_outstanding.load(Acquire) {
+            return None;
+        }
+        slot.is_outstanding.store(false, Relaxed);
+        let wr_id = slot.wr_id.load(Relaxed);
+
+        let returned = self.returned.load(Relaxed);
+        self.free
+            .get(self.place(returned))?
+            .store(index.into(), Relaxed);
+        self.returned.store(returned.wrapping_add(1), Release);
+        Some(wr_id)
+    }
+
+    /// Removes any work request, as [`Self::remove`] does. To be called by who polls.
+    pub(crate) fn remove_any(&self) -> Option<u64> {
+        let is_outstanding = |slot: &Slot| slot.is_outstanding.load(Relaxed);
+        let index = self.slots.iter().position(is_outstanding)?;
+        // CAST: There are as many as indices have bits for.
+        self.remove(index as u16)
+    }
+
+    /// Returns whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        // CAST: At most 2^16.
+        self.returned
+            .load(Acquire)
+            .wrapping_sub(self.taken.load(Acquire))
+            == self.slots.len() as u32
+    }
+
+    /// Returns where in the ring a counter is.
+    fn place(&self, counter: u32) -> usize {
+        (counter & self.mask) as usize
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The ring of a receive queue, in memory.
+
+use kernel::sync::{
+    barrier::{
+        dma_mb,
+        Write, //
+    },
+    Arc, //
+};
+
+use super::outstanding::WrIndex;
+use crate::{
+    hw::io::{
+        RxDesc,
+        RxLkeyCtrl, //
+    },
+    sys::{
+        dma::Entries,
+        mmio::Doorbell, //
+    },
+};
+
+/// A buffer of a receive work request.
+pub(crate) struct Buffer {
+    /// Address as the device sees it.
+    pub(crate) addr: u64,
+    /// Length in bytes.
+    pub(crate) length: u16,
+    /// Local key of the memory region.
+    pub(crate) lkey: u32,
+}
+
+/// The ring of a receive queue, and how far it is filled.
+pub(crate) struct RecvRing<'bound> {
+    entries: Arc<Entries<'bound, { RxDesc::SIZE }>>,
+    doorbell: Doorbell<'bound>,
+    /// Descriptors ever written.
+    produced: u32,
+    /// Of those, the ones that the device was told of.
+    announced: u32,
+}
+
+impl<'bound> RecvRing<'bound> {
+    /// Takes an empty ring.
+    pub(crate) fn new(
+        entries: Arc<Entries<'bound, { RxDesc::SIZE }>>,
+        doorbell: Doorbell<'bound>,
+    ) -> Self {
+        Self {
+            entries,
+            doorbell,
+            produced: 0,
+            announced: 0,
+        }
+    }
+
+    /// Writes a work request of these buffers, or of an empty one if there are none.
+    ///
+    /// The caller has an index for it, so that it has as many descriptors as a work request can have buffers.
+    #[inline]
+    pub(crate) fn push(&mut self, index: WrIndex, buffers: impl ExactSizeIterator<Item = Buffer>) {
+        let count = buffers.len();
+        for (number, buffer) in buffers.enumerate() {
+            self.write(RxDesc {
+                buf_addr: buffer.addr,
+                req_id: if number == 0 { index.as_raw() } else { 0 },
+                length: buffer.length,
+                lkey_ctrl: RxLkeyCtrl {
+                    lkey: buffer.lkey,
+                    first: number == 0,
+                    last: number + 1 == count,
+                },
+            });
+        }
+        if count == 0 {
+            self.write(RxDesc {
+                req_id: index.as_raw(),
+                lkey_ctrl: RxLkeyCtrl {
+                    lkey: 0,
+                    first: true,
+                    last: true,
+                },
+                ..RxDesc::default()
+            });
+        }
+    }
+
+    fn write(&mut self, descriptor: RxDesc) {
+        self.entries.write(self.produced, &descriptor.encode());
+        self.produced = self.produced.wrapping_add(1);
+    }
+
+    /// Tells the device of the work requests that it has not been told of.
+    #[inline]
+    pub(crate) fn announce(&mut self) {
+        if self.announced == self.produced {
+            return;
+        }
+        dma_mb(Write);
+        self.doorbell.ring(u32::from(self.produced as u16));
+        self.announced = self.produced;
+    }
+}

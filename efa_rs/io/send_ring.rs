@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The ring of a send queue, in the device's memory.
+
+use kernel::sync::barrier::{
+    mb,
+    Write, //
+};
+
+use crate::{
+    hw::io::{
+        TxCtrl2,
+        TxMetaDesc,
+        MAX_WQE_SIZE, //
+    },
+    sys::mmio::{
+        Doorbell,
+        Slots, //
+    },
+};
+
+/// What of a work request is behind its first descriptor.
+pub(crate) const BODY_SIZE: usize = MAX_WQE_SIZE - TxMetaDesc::SIZE;
+
+/// The ring of a send queue, and how far it is filled.
+pub(crate) struct SendRing<'bound> {
+    slots: Slots<'bound>,
+    doorbell: Doorbell<'bound>,
+    /// Work requests ever written; their slot and phase follow from it.
+    produced: u32,
+    /// Of those, the ones that the device was not told of.
+    unannounced: u32,
+    /// The most that the device may be told of at once.
+    max_batch: u32,
+}
+
+impl<'bound> SendRing<'bound> {
+    /// Takes an empty ring. The device is told of at most `max_batch` work requests at once, at least one.
+    pub(crate) fn new(slots: Slots<'bound>, doorbell: Doorbell<'bound>, max_batch: u32) -> Self {
+        Self {
+            slots,
+            doorbell,
+            produced: 0,
+            unannounced: 0,
+            max_batch: max_batch.max(1),
+        }
+    }
+
+    /// Writes a work request, of whose first descriptor the framing is added here.
+    ///
+    /// The caller has an index for it, so that it has a slot.
+    #[inline]
+    pub(crate) fn push(&mut self, mut meta: TxMetaDesc, body: &[u8; BODY_SIZE]) {
+        let round = self.produced / self.slots.count();
+        meta.ctrl1.meta_desc = true;
+        meta.ctrl2 = TxCtrl2 {
+            phase: round % 2 != 0,
+            first: true,
+            last: true,
+            comp_req: true,
+        };
+
+        let mut wqe = [0; MAX_WQE_SIZE];
+        let (first, rest) = wqe.split_at_mut(TxMetaDesc::SIZE);
+        first.copy_from_slice(&meta.encode());
+        rest.copy_from_slice(body);
+        self.slots.write(self.produced, &wqe);
+
+        self.produced = self.produced.wrapping_add(1);
+        self.unannounced += 1;
+        if self.unannounced == self.max_batch {
+            self.announce();
+        }
+    }
+
+    /// Tells the device of the work requests that it has not been told of.
+    #[inline]
+    pub(crate) fn announce(&mut self) {
+        if self.unannounced == 0 {
+            return;
+        }
+        // The slots are written in any order, and before the doorbell.
+        mb(Write);
+        self.doorbell.ring(u32::from(self.produced as u16));
+        // What is written to them next comes after it.
+        mb(Write);
+        self.unannounced = 0;
+    }
+}

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Completion queues that clients in the kernel poll.
+
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SetOnce,
+        SpinLockIrq, //
+    }, //
+};
+
+use crate::{
+    com::{
+        CompletionHandler,
+        Epoch,
+        Lent, //
+    },
+    hw::io::{
+        Cdesc,
+        CompStatus,
+        CqDb,
+        OpType,
+        QueueType, //
+    },
+    io::{
+        CompletionRings,
+        Outstanding, //
+    },
+    rdma::{
+        CqEvents,
+        QpRef,
+        WcOpcode,
+        WcStatus,
+        WorkCompletion,
+        WorkCompletions, //
+    },
+    sys::{
+        dma::Entries,
+        mmio::Doorbell, //
+    },
+};
+
+/// What completion queues know of a queue pair: what it has posted.
+pub(super) struct Posted {
+    pub(super) qp: QpRef,
+    pub(super) send: Outstanding,
+    pub(super) recv: Option<Outstanding>,
+}
+
+/// Which completions of a queue pair come here.
+#[derive(Clone, Copy)]
+pub(super) struct Sides {
+    pub(super) send: bool,
+    pub(super) recv: bool,
+}
+
+/// A queue pair whose completions come here.
+struct Attached {
+    posted: Arc<Posted>,
+    sides: Sides,
+}
+
+/// What polling changes.
+struct Polled<'a> {
+    rings: CompletionRings<'a>,
+    pairs: RBTree<u16, Attached>,
+}
+
+/// A completion queue that is polled.
+#[pin_data]
+pub(super) struct KernelCq<'a> {
+    #[pin]
+    polled: SpinLockIrq<Polled<'a>>,
+    /// The most that a device has to say before it repeats itself.
+    size: u32,
+    memory: Lent<'a, Entries<'a, { Cdesc::SIZE }>>,
+    /// Set once the device has told where it is.
+    doorbell: SetOnce<Doorbell<'a>>,
+    notifier: Option<Arc<Notifier>>,
+    epoch: Arc<Epoch<'a>>,
+}
+
+/// Tells a client of completions.
+pub(super) struct Notifier {
+    events: Arc<CqEvents>,
+    /// Events ever told, of which the doorbell that asks for the next one has the last bits.
+    told: Atomic<u32>,
+}
+
+impl Notifier {
+    /// Makes one for a completion queue.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(events: &Arc<CqEvents>) -> Result<Arc<Self>> {
+        Ok(Arc::new(
+            Self {
+                events: events.clone(),
+                told: Atomic::new(0),
+            },
+            GFP_KERNEL,
+        )?)
+    }
+}
+
+impl CompletionHandler for Notifier {
+    fn completed(&self) {
+        // Events of a queue come one after the other.
+        self.told
+            .store(self.told.load(Relaxed).wrapping_add(1), Relaxed);
+        self.events.notify();
+    }
+
+    fn stopped(&self) {
+        self.events.notify();
+    }
+}
+
+impl<'a> KernelCq<'a> {
+    /// Makes a completion queue of which the device does not know yet.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(
+        rings: CompletionRings<'a>,
+        memory: Lent<'a, Entries<'a, { Cdesc::SIZE }>>,
+        notifier: Option<Arc<Notifier>>,
+        epoch: &Arc<Epoch<'a>>,
+    ) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                polled <- new_spinlock_irq!(Polled { rings, pairs: RBTree::new() }, "efa_kernel_cq"),
+                size: memory.count(),
+                memory,
+                doorbell: SetOnce::new(),
+                notifier,
+                epoch: epoch.clone(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the memory of the rings.
+    pub(super) fn memory(&self) -> &Lent<'a, Entries<'a, { Cdesc::SIZE }>> {
+        &self.memory
+    }
+
+    /// Says where the doorbell is.
+    pub(super) fn set_doorbell(&self, doorbell: Doorbell<'a>) {
+        self.doorbell.populate(doorbell);
+    }
+
+    /// Has completions of a queue pair come here.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn attach(&self, qp_num: u16, posted: &Arc<Posted>, sides: Sides) -> Result {
+        let posted = posted.clone();
+        let node = RBTreeNode::new(qp_num, Attached { posted, sides }, GFP_KERNEL)?;
+        // Who had the number before was destroyed, or else the device is wrong about it.
+        let before = self.polled.lock().pairs.insert(node);
+        drop(before);
+        Ok(())
+    }
+
+    /// Forgets a queue pair that is gone, and the completions of it that nobody has taken.
+    pub(super) fn detach(&self, qp_num: u16, posted: &Arc<Posted>) {
+        let mut polled = self.polled.lock();
+        let is_own = |attached: &Attached| Arc::ptr_eq(&attached.posted, posted);
+        if !polled.pairs.get(&qp_num).is_some_and(is_own) {
+            return;
+        }
+        let attached = polled.pairs.remove(&qp_num);
+        // The next queue pair with this number is another one.
+        polled.rings.amend(|mut completion| {
+            if completion.qp_num == qp_num {
+                completion.flags.q_type = 0;
+            }
+            completion
+        });
+        drop(polled);
+        drop(attached);
+    }
+
+    /// Takes completions.
+    pub(super) fn poll(&self, completions: &mut WorkCompletions<'_>) {
+        let mut polled = self.polled.lock();
+        // What makes no sense is passed over, but not for ever.
+        for _ in 0..self.size {
+            if completions.is_full() {
+                return;
+            }
+            let Some(completion) = polled.rings.pop() else {
+                break;
+            };
+            if let Some(completion) = polled.translate(&completion) {
+                completions.push(&completion);
+            }
+        }
+        // Nothing that was posted completes by itself any more, and the device uses none of it.
+        if self.epoch.is_halted() {
+            polled.flush(completions);
+        }
+    }
+
+    /// Returns whether there is a completion to take.
+    pub(super) fn has_completions(&self) -> bool {
+        let polled = self.polled.lock();
+        polled.rings.has_some() || self.epoch.is_halted() && polled.has_posted()
+    }
+
+    /// Asks for an event for the next completion.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if nobody is to be told of events.
+    pub(super) fn arm(&self) -> Result {
+        let (doorbell, notifier) = self
+            .doorbell
+            .as_ref()
+            .zip(self.notifier.as_ref())
+            .ok_or(EINVAL)?;
+        let polled = self.polled.lock();
+        let command = CqDb {
+            consumer_index: polled.rings.total(),
+            // CAST: The last two bits.
+            cmd_sn: (notifier.told.load(Relaxed) & 3) as u8,
+            arm: true,
+        };
+        doorbell.ring(command.into_raw());
+        Ok(())
+    }
+}
+
+impl Polled<'_> {
+    /// Returns a completion as clients know it; nothing if it is of no work request.
+    fn translate(&self, completion: &Cdesc) -> Option<WorkCompletion> {
+        let attached = self.pairs.get(&completion.qp_num)?;
+        let op_type = OpType::try_from(completion.flags.op_type);
+        let status = CompStatus::try_from(completion.status);
+        let outcome = |wr_id, opcode| WorkCompletion {
+            wr_id,
+            status: wc_status(status.ok()),
+            opcode,
+            vendor_err: completion.status.into(),
+            qp: attached.posted.qp,
+            byte_len: 0,
+            src_qp: 0,
+            slid: 0,
+            imm_data: None,
+        };
+
+        match QueueType::try_from(completion.flags.q_type).ok()? {
+            QueueType::Send if attached.sides.send => {
+                let wr_id = attached.posted.send.remove(completion.req_id)?;
+                let opcode = match op_type {
+                    Ok(OpType::RdmaRead) => WcOpcode::RdmaRead,
+                    Ok(OpType::RdmaWrite) => WcOpcode::RdmaWrite,
+                    Ok(OpType::FastReg) => WcOpcode::RegMr,
+                    Ok(OpType::FastInv) => WcOpcode::LocalInv,
+                    _ => WcOpcode::Send,
+                };
+                Some(outcome(wr_id, opcode))
+            }
+            QueueType::Receive if attached.sides.recv => {
+                let wr_id = attached.posted.recv.as_ref()?.remove(completion.req_id)?;
+                let [low, high, ..] = completion.extension;
+                let is_write = op_type == Ok(OpType::RdmaWrite);
+                let high = if is_write {
+                    u16::from_le_bytes([low, high])
+                } else {
+                    0
+                };
+                Some(WorkCompletion {
+                    byte_len: u32::from(completion.length) | u32::from(high) << 16,
+                    src_qp: completion.src_qp_num.into(),
+                    slid: completion.ah.into(),
+                    imm_data: completion.flags.has_imm.then_some(completion.imm),
+                    ..outcome(
+                        wr_id,
+                        if is_write {
+                            WcOpcode::RecvRdmaWithImm
+                        } else {
+                            WcOpcode::Recv
+                        },
+                    )
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends what was posted and has not completed.
+    fn flush(&mut self, completions: &mut WorkCompletions<'_>) {
+        for Attached { posted, sides } in self.pairs.values() {
+            let queues = [
+                (sides.send.then_some(&posted.send), WcOpcode::Send),
+                (posted.recv.as_ref().filter(|_| sides.recv), WcOpcode::Recv),
+            ];
+            for (outstanding, opcode) in queues {
+                let Some(outstanding) = outstanding else {
+                    continue;
+                };
+                while !completions.is_full() {
+                    let Some(wr_id) = outstanding.remove_any() else {
+                        break;
+                    };
+                    completions.push(&WorkCompletion {
+                        wr_id,
+                        status: WcStatus::WrFlushErr,
+                        opcode,
+                        vendor_err: u8::from(CompStatus::Flushed).into(),
+                        qp: posted.qp,
+                        byte_len: 0,
+                        src_qp: 0,
+                        slid: 0,
+                        imm_data: None,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Returns whether something was posted that has not completed.
+    fn has_posted(&self) -> bool {
+        self.pairs.values().any(|Attached { posted, sides }| {
+            let recv = posted.recv.as_ref();
+            sides.send && !posted.send.is_empty()
+                || sides.recv && recv.is_some_and(|recv| !recv.is_empty())
+        })
+    }
+}
+
+/// Returns the status in the terms of the verbs.
+fn wc_status(status: Option<CompStatus>) -> WcStatus {
+    use CompStatus as Device;
+
+    let Some(status) = status else {
+        return WcStatus::GeneralErr;
+    };
+    match status {
+        Device::Ok => WcStatus::Success,
+        Device::Flushed => WcStatus::WrFlushErr,
+        Device::LocalQpInternalError | Device::LocalUnsupportedOp | Device::LocalInvalidAh => {
+            WcStatus::LocQpOpErr
+        }
+        Device::LocalInvalidLkey => WcStatus::LocProtErr,
+        Device::LocalBadLength => WcStatus::LocLenErr,
+        Device::RemoteBadAddress => WcStatus::RemAccessErr,
+        Device::RemoteAbort => WcStatus::RemAbortErr,
+        Device::RemoteBadDestQpn => WcStatus::RemInvRdReqErr,
+        Device::RemoteRnr => WcStatus::RnrRetryExcErr,
+        Device::RemoteBadLength | Device::RemoteFeatureMismatch => WcStatus::RemInvReqErr,
+        Device::RemoteBadStatus => WcStatus::BadRespErr,
+        Device::LocalUnrespRemote => WcStatus::RespTimeoutErr,
+        Device::RemoteUnknownPeer | Device::LocalUnreachRemote => WcStatus::GeneralErr,
+    }
+}

@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Queue pairs that clients in the kernel post to.
+
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+
+use super::{
+    ah::Ah,
+    kernel_cq::{
+        KernelCq,
+        Posted,
+        Sides, //
+    },
+    mr::Mr,
+    Efa, //
+};
+use crate::{
+    hw::{
+        admin::mr::RegMrPermissions,
+        io::{
+            FastMrInvReq,
+            FastMrRegFlags,
+            FastMrRegReq,
+            OpType,
+            RemoteMemAddr,
+            RxDesc,
+            TxBufDesc,
+            TxCtrl1,
+            TxMetaDesc,
+            MAX_WQE_SIZE,
+            MIN_WQE_SIZE, //
+        },
+        wire::At,
+    },
+    io::{
+        Buffer,
+        Outstanding,
+        RecvRing,
+        SendRing,
+        BODY_SIZE, //
+    },
+    rdma::{
+        Access,
+        QpCap,
+        QpState,
+        QpType,
+        RecvWr,
+        RecvWrs,
+        SendWr,
+        SendWrs,
+        Sge,
+        WrOpcode, //
+    },
+};
+
+/// Sizes of the queues of a queue pair in the kernel.
+pub(super) struct Sizes {
+    /// Bytes of a send work request.
+    pub(super) wqe_size: usize,
+    /// Send work requests, a power of two.
+    pub(super) send_depth: u32,
+    /// Receive work requests, a power of two or none.
+    pub(super) recv_depth: u32,
+    /// Descriptors of receive work requests, a power of two or none.
+    pub(super) recv_entries: u32,
+    /// Send work requests that the device may be told of at once.
+    pub(super) max_batch: u32,
+}
+
+impl Sizes {
+    /// Finds out what is needed for this capacity.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if it is more than there can be.
+    pub(super) fn new(efa: &Efa<'_>, cap: &QpCap) -> Result<Self> {
+        let queues = &efa.attributes().queues;
+
+        let wqe_size = if cap.max_inline_data > queues.inline_buf_size {
+            MAX_WQE_SIZE
+        } else {
+            MIN_WQE_SIZE
+        };
+        let send_depth = cap
+            .max_send_wr
+            .max(queues.min_sq_depth.into())
+            .max(1)
+            .checked_next_power_of_two()
+            .ok_or(EINVAL)?;
+        let recv_depth = match cap.max_recv_wr {
+            0 => 0,
+            count => count.checked_next_power_of_two().ok_or(EINVAL)?,
+        };
+        let recv_entries = cap
+            .max_recv_sge
+            .max(1)
+            .checked_next_power_of_two()
+            .and_then(|sges| sges.checked_mul(recv_depth))
+            .ok_or(EINVAL)?;
+
+        // A device that has a least depth takes no doorbell for all of a queue at once.
+        let mut max_batch = match u32::from(queues.max_tx_batch) {
+            0 => u32::from(u16::MAX),
+            // CAST: 64 or 128.
+            units => units * MIN_WQE_SIZE as u32 / wqe_size as u32,
+        };
+        if queues.min_sq_depth != 0 {
+            max_batch = max_batch.min(send_depth - 1);
+        }
+        Ok(Self {
+            wqe_size,
+            send_depth,
+            recv_depth,
+            recv_entries,
+            max_batch,
+        })
+    }
+
+    /// Returns the bytes of the send queue's ring.
+    pub(super) fn send_bytes(&self) -> Result<u32> {
+        // CAST: 64 or 128.
+        self.send_depth
+            .checked_mul(self.wqe_size as u32)
+            .ok_or(EINVAL)
+    }
+
+    /// Returns the bytes of the receive queue's ring.
+    pub(super) fn recv_bytes(&self) -> Result<u32> {
+        // CAST: 16.
+        self.recv_entries
+            .checked_mul(RxDesc::SIZE as u32)
+            .ok_or(EINVAL)
+    }
+
+    /// Returns what a work request may have.
+    pub(super) fn limits(&self, efa: &Efa<'_>, cap: &QpCap) -> Limits {
+        Limits {
+            // CAST: `usize` has 64 bits on every architecture that has EFA.
+            send_sges: cap.max_send_sge as usize,
+            rdma_sges: efa.attributes().queues.max_wr_rdma_sges.into(),
+            inline_data: cap.max_inline_data as usize,
+            wqe_size: self.wqe_size,
+            recv_sges: cap.max_recv_sge as usize,
+        }
+    }
+
+    /// Makes room for what is posted to the send queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Outstanding::new`].
+    pub(super) fn send_requests(&self) -> Result<Outstanding> {
+        Outstanding::new(self.send_depth)
+    }
+
+    /// Makes room for what is posted to the receive queue, unless that is empty.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Outstanding::new`].
+    pub(super) fn recv_requests(&self) -> Result<Option<Outstanding>> {
+        match self.recv_depth {
+            0 => Ok(None),
+            depth => Ok(Some(Outstanding::new(depth)?)),
+        }
+    }
+}
+
+/// What a work request of a queue pair may have.
+pub(super) struct Limits {
+    /// Buffers of a send.
+    pub(super) send_sges: usize,
+    /// Buffers of an RDMA read or write.
+    pub(super) rdma_sges: usize,
+    /// Bytes of inline data.
+    pub(super) inline_data: usize,
+    /// Bytes of a send work request in the ring.
+    pub(super) wqe_size: usize,
+    /// Buffers of a receive.
+    pub(super) recv_sges: usize,
+}
+
+/// A queue pair that is posted to.
+#[pin_data]
+pub(super) struct KernelQp<'a> {
+    #[pin]
+    send: SpinLockIrq<SendRing<'a>>,
+    #[pin]
+    recv: SpinLockIrq<Option<RecvRing<'a>>>,
+    posted: Arc<Posted>,
+    send_cq: Arc<KernelCq<'a>>,
+    recv_cq: Arc<KernelCq<'a>>,
+    qp_num: u16,
+    qp_type: QpType,
+    limits: Limits,
+    /// Whether all work requests have a completion, asked for or not. Those of this device always have one.
+    signals_all: bool,
+}
+
+/// What a queue pair consists of.
+pub(super) struct Parts<'a> {
+    pub(super) send: SendRing<'a>,
+    pub(super) recv: Option<RecvRing<'a>>,
+    pub(super) posted: Arc<Posted>,
+    pub(super) send_cq: Arc<KernelCq<'a>>,
+    pub(super) recv_cq: Arc<KernelCq<'a>>,
+    pub(super) qp_num: u16,
+    pub(super) qp_type: QpType,
+    pub(super) limits: Limits,
+    pub(super) signals_all: bool,
+}
+
+impl<'a> KernelQp<'a> {
+    /// Makes a queue pair of its parts, whose completions come to its completion queues from now on.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(parts: Parts<'a>) -> Result<Arc<Self>> {
+        let Parts {
+            send,
+            recv,
+            posted,
+            send_cq,
+            recv_cq,
+            qp_num,
+            qp_type,
+            limits,
+            signals_all,
+        } = parts;
+        let pair = Arc::pin_init(
+            pin_init!(Self {
+                send <- new_spinlock_irq!(send, "efa_send_queue"),
+                recv <- new_spinlock_irq!(recv, "efa_receive_queue"),
+                posted,
+                send_cq,
+                recv_cq,
+                qp_num,
+                qp_type,
+                limits,
+                signals_all,
+            }),
+            GFP_KERNEL,
+        )?;
+        pair.attach().inspect_err(|_| pair.detach())?;
+        Ok(pair)
+    }
+
+    fn attach(&self) -> Result {
+        let is_one = Arc::ptr_eq(&self.send_cq, &self.recv_cq);
+        let attach = |cq: &KernelCq<'a>, send, recv| {
+            cq.attach(self.qp_num, &self.posted, Sides { send, recv })
+        };
+        attach(&self.send_cq, true, is_one)?;
+        if !is_one {
+            attach(&self.recv_cq, false, true)?;
+        }
+        Ok(())
+    }
+
+    /// Has no completions come any more. The device has destroyed the queue pair, or was stopped.
+    pub(super) fn detach(&self) {
+        self.send_cq.detach(self.qp_num, &self.posted);
+        self.recv_cq.detach(self.qp_num, &self.posted);
+    }
+
+    /// Posts send work requests.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if the queue pair can't send in its state, or not what is asked for.
+    /// - [`ENOMEM`] if the queue is full.
+    pub(super) fn post_send(
+        &self,
+        state: Option<QpState>,
+        wrs: &mut SendWrs<'_, Ah, Mr<'a>>,
+    ) -> Result {
+        let mut ring = self.send.lock();
+        let result = wrs.try_for_each(|wr| {
+            if !matches!(state, Some(QpState::Rts | QpState::Sqd)) {
+                return Err(EINVAL);
+            }
+            let (mut meta, body) = self.encode(&wr)?;
+            meta.req_id = self.posted.send.add(wr.id()).ok_or(ENOMEM)?.as_raw();
+            ring.push(meta, &body);
+            Ok(())
+        });
+        ring.announce();
+        result
+    }
+
+    /// Returns a work request as the device wants it, without an id.
+    fn encode(&self, wr: &SendWr<'_, Ah, Mr<'a>>) -> Result<(TxMetaDesc, [u8; BODY_SIZE])> {
+        if wr.has_other_flags() || !wr.is_signaled() && !self.signals_all {
+            return Err(EINVAL);
+        }
+        let opcode = wr.opcode().ok_or(EINVAL)?;
+        let op_type = match opcode {
+            WrOpcode::Send | WrOpcode::SendWithImm => OpType::Send,
+            WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => OpType::RdmaWrite,
+            WrOpcode::RdmaRead => OpType::RdmaRead,
+            WrOpcode::RegMr => {
+                return self.for_region(OpType::FastReg, wr, &register(wr)?.encode())
+            }
+            WrOpcode::LocalInv => {
+                let lkey = wr.invalidated_key();
+                return self.for_region(OpType::FastInv, wr, &FastMrInvReq { lkey }.encode());
+            }
+        };
+        let is_rdma = op_type != OpType::Send;
+        let destination = wr.destination()?;
+        let mut meta = TxMetaDesc {
+            ctrl1: TxCtrl1 {
+                op_type: op_type.into(),
+                has_imm: opcode.has_imm(),
+                inline_msg: wr.is_inline(),
+                ..TxCtrl1::default()
+            },
+            // CAST: Numbers of queue pairs have 16 bits; of longer ones there are none.
+            dest_qp_num: u16::try_from(destination.qpn).map_err(|_| EINVAL)?,
+            ah: destination.ah.number(),
+            qkey: if self.qp_type == QpType::UD {
+                destination.qkey
+            } else {
+                0
+            },
+            immediate_data: if opcode.has_imm() { wr.imm_data() } else { 0 },
+            ..TxMetaDesc::default()
+        };
+
+        let mut body = [0; BODY_SIZE];
+        let mut rest = &mut body[..];
+        if is_rdma {
+            let memory = wr.remote_memory()?;
+            let length = total(wr.sges())?;
+            let remote = RemoteMemAddr {
+                length,
+                rkey: memory.rkey,
+                buf_addr: memory.addr,
+            };
+            let (first, others) = rest.split_at_mut(RemoteMemAddr::SIZE);
+            first.copy_from_slice(&remote.encode());
+            rest = others;
+        }
+
+        let length = if wr.is_inline() {
+            self.write_inline(wr, op_type, rest)?
+        } else {
+            self.write_buffers(wr, is_rdma, rest)?
+        };
+        meta.length = u16::try_from(length).map_err(|_| EINVAL)?;
+        Ok((meta, body))
+    }
+
+    /// Returns a work request for a memory region.
+    fn for_region(
+        &self,
+        op_type: OpType,
+        wr: &SendWr<'_, Ah, Mr<'a>>,
+        request: &[u8; FastMrRegReq::SIZE],
+    ) -> Result<(TxMetaDesc, [u8; BODY_SIZE])> {
+        if self.qp_type == QpType::UD || wr.is_inline() {
+            return Err(EINVAL);
+        }
+        let meta = TxMetaDesc {
+            ctrl1: TxCtrl1 {
+                op_type: op_type.into(),
+                ..TxCtrl1::default()
+            },
+            ..TxMetaDesc::default()
+        };
+        let mut body = [0; BODY_SIZE];
+        At::<0>::store(&mut body, *request);
+        Ok((meta, body))
+    }
+
+    /// Writes the inline data of a work request, and returns how many bytes they are.
+    fn write_inline(
+        &self,
+        wr: &SendWr<'_, Ah, Mr<'a>>,
+        op_type: OpType,
+        place: &mut [u8],
+    ) -> Result<usize> {
+        match op_type {
+            OpType::Send => {}
+            // There is room behind the peer's memory only in a large one.
+            OpType::RdmaWrite if self.limits.wqe_size == MAX_WQE_SIZE => {}
+            _ => return Err(EINVAL),
+        }
+        let place = place.get_mut(..self.limits.inline_data).ok_or(EINVAL)?;
+        wr.copy_inline(place).ok_or(EINVAL)
+    }
+
+    /// Writes the buffers of a work request, and returns how many they are.
+    fn write_buffers(
+        &self,
+        wr: &SendWr<'_, Ah, Mr<'a>>,
+        is_rdma: bool,
+        place: &mut [u8],
+    ) -> Result<usize> {
+        let most = if is_rdma {
+            self.limits.rdma_sges
+        } else {
+            self.limits.send_sges
+        };
+        if wr.sges().len() > most {
+            return Err(EINVAL);
+        }
+        let places = place.chunks_exact_mut(TxBufDesc::SIZE);
+        for (sge, place) in wr.sges().iter().zip(places) {
+            let buffer = TxBufDesc {
+                length: sge.length(),
+                lkey: sge.lkey(),
+                buf_addr: sge.addr(),
+            };
+            place.copy_from_slice(&buffer.encode());
+        }
+        Ok(wr.sges().len())
+    }
+
+    /// Posts receive work requests.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if the queue pair can't receive in its state, or not what is asked for.
+    /// - [`ENOMEM`] if the queue is full.
+    pub(super) fn post_recv(&self, state: Option<QpState>, wrs: &mut RecvWrs<'_>) -> Result {
+        let mut ring = self.recv.lock();
+        let Some(ring) = &mut *ring else {
+            return Err(ENOMEM);
+        };
+        let result = wrs.try_for_each(|wr| {
+            if matches!(state, None | Some(QpState::Reset | QpState::Err)) {
+                return Err(EINVAL);
+            }
+            self.post_one(ring, &wr)
+        });
+        ring.announce();
+        result
+    }
+
+    fn post_one(&self, ring: &mut RecvRing<'a>, wr: &RecvWr<'_>) -> Result {
+        let sges = wr.sges();
+        // A descriptor has 16 bits for the length.
+        if sges.len() > self.limits.recv_sges
+            || sges.iter().any(|sge| sge.length() > u16::MAX.into())
+        {
+            return Err(EINVAL);
+        }
+        let outstanding = self.posted.recv.as_ref().ok_or(ENOMEM)?;
+        let index = outstanding.add(wr.id()).ok_or(ENOMEM)?;
+        ring.push(
+            index,
+            sges.iter().map(|sge| Buffer {
+                addr: sge.addr(),
+                // CAST: Checked above.
+                length: sge.length() as u16,
+                lkey: sge.lkey(),
+            }),
+        );
+        Ok(())
+    }
+}
+
+/// Returns the registration that a work request asks for.
+fn register(wr: &SendWr<'_, Ah, Mr<'_>>) -> Result<FastMrRegReq> {
+    let registration = wr.registration()?;
+    let access = registration.access;
+    if access.required() & !(Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE) != 0
+    {
+        return Err(EINVAL);
+    }
+    let has = |flag| access.bits() & flag != 0;
+    let (pbl_mode, pbl) = registration.mr.fast_pages()?;
+    Ok(FastMrRegReq {
+        lkey: registration.lkey,
+        permissions: RegMrPermissions {
+            local_write_enable: has(Access::LOCAL_WRITE),
+            remote_write_enable: has(Access::REMOTE_WRITE),
+            remote_read_enable: has(Access::REMOTE_READ),
+        },
+        flags: FastMrRegFlags {
+            // CAST: Less than 32.
+            phys_page_size_shift: registration.page_size.checked_ilog2().ok_or(EINVAL)? as u8,
+            pbl_mode: pbl_mode.into(),
+        },
+        iova: registration.iova,
+        mr_length: registration.length,
+        pbl,
+    })
+}
+
+/// Returns how many bytes the buffers have.
+fn total(sges: &[Sge]) -> Result<u32> {
+    sges.iter()
+        .try_fold(0u32, |total, sge| total.checked_add(sge.length()))
+        .ok_or(EINVAL)
+}

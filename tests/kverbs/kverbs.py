@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What clients in the kernel can do: runs the tests of kverbs_client, whose module is given."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
+
+import selftest  # noqa: E402
+from selftest import FUNCTIONS, Suite, equal, wait_until  # noqa: E402
+
+TESTS = {
+    "send": "a message",
+    "imm": "a message with immediate data",
+    "inline": "a message of 32 bytes, inline",
+    "inline_large": "a message of 80 bytes, inline, with immediate data",
+    "ud": "a datagram",
+    "many": "2,000 messages in chains",
+    "bad_wr": "a chain with a work request that is refused",
+    "flush": "a queue pair in error",
+    "stale": "a queue pair after another one that has left completions",
+    "events": "events",
+    "rdma": "regions that are registered by work requests, written, read and invalidated",
+    "rdma_bad": "registrations that are none",
+}
+HELD = Path("/sys/module/kverbs_client/parameters/held")
+PARAMETER = Path("/sys/module/kverbs_client/parameters/test")
+
+suite = Suite()
+
+
+def run(name):
+    before = [function.state()["resources"] for function in FUNCTIONS]
+    try:
+        PARAMETER.write_text(name)
+    except OSError as error:
+        return selftest.errno_name(error.errno)
+    finally:
+        equal([function.state()["protocol_errors"] for function in FUNCTIONS], [0] * len(FUNCTIONS), "protocol errors")
+    after = [function.state()["resources"] for function in FUNCTIONS]
+    # The kernel keeps the user access region of its doorbells.
+    for one in (*before, *after):
+        one.pop("uar")
+    equal(after, before, "what the devices have")
+    return "ok"
+
+
+def held():
+    """How the queue pairs that were left open have ended."""
+    error = -int(HELD.read_text())
+    return selftest.errno_name(error) if error else "ok"
+
+
+def goes(how):
+    """What becomes of queue pairs whose device goes, and whether the next one works."""
+    function = FUNCTIONS[0]
+    PARAMETER.write_text("hold")
+    before = held()
+    how(function)
+    wait_until(lambda: held() != before, "the client is told", 10)
+    result = held()
+    if not function.is_bound:
+        function.rebind()
+    function.settle()
+    for function in FUNCTIONS:
+        equal({kind: count for kind, count in function.held().items() if kind != "uar"}, {}, "what a device has")
+    return f"{before}, {result}, {run('send')}"
+
+
+def dies(function):
+    selftest.emulator.send({"command": "die", "device": function.number})
+
+
+for name, what in TESTS.items():
+    suite.add(what, lambda name=name: run(name), "ok")
+
+suite.add("a device that is unbound", lambda: goes(lambda function: function.unbind()), "EINPROGRESS, ok, ok")
+suite.add("a device that dies", lambda: goes(dies), "EINPROGRESS, ok, ok")
+
+subprocess.run(["insmod", sys.argv[1]], check=True)
+suite.run()

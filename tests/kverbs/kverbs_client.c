@@ -1,0 +1,918 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * A client of the verbs in the kernel: moves data between the first two devices, which may be the
+ * same, and looks at what arrives. It uses nothing but rdma/ib_verbs.h and efa_verbs.h.
+ *
+ * Writing the name of a test to its parameter `test` runs that, and fails with its errno.
+ */
+
+#include <linux/delay.h>
+#include <linux/dma-mapping.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/random.h>
+#include <linux/slab.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_verbs.h>
+
+#include "efa_verbs.h"
+
+#define QKEY 0x11111111
+#define DEPTH 16
+#define SIZE 4096
+/* More than queue pairs have numbers. */
+#define NUMBERS 0x10000
+#define PATIENCE_MS 5000
+/* What is in front of an unreliable datagram. */
+#define GRH_SIZE 40
+
+static DEFINE_MUTEX(devices_lock);
+static struct ib_device *devices[2];
+
+/* One end of a conversation. */
+struct end {
+	struct ib_device *dev;
+	struct ib_pd *pd;
+	struct ib_cq *cq;
+	struct ib_qp *qp;
+	struct ib_ah *peer;
+	u32 peer_qpn;
+	u8 *buffer;
+	u64 dma;
+	struct completion event;
+};
+
+static void on_completion(struct ib_cq *cq, void *context)
+{
+	struct end *end = context;
+
+	complete(&end->event);
+}
+
+static int to_state(struct ib_qp *qp, enum ib_qp_state state)
+{
+	struct ib_qp_attr attr = { .qp_state = state, .port_num = 1, .qkey = QKEY };
+	int mask = IB_QP_STATE;
+
+	if (state == IB_QPS_INIT)
+		mask |= IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY;
+	if (state == IB_QPS_RTS)
+		mask |= IB_QP_SQ_PSN;
+	return ib_modify_qp(qp, &attr, mask);
+}
+
+static void end_close(struct end *end)
+{
+	if (end->peer)
+		rdma_destroy_ah(end->peer, RDMA_DESTROY_AH_SLEEPABLE);
+	if (end->qp)
+		ib_destroy_qp(end->qp);
+	if (end->cq)
+		ib_destroy_cq(end->cq);
+	if (end->dma)
+		ib_dma_unmap_single(end->dev, end->dma, SIZE, DMA_BIDIRECTIONAL);
+	kfree(end->buffer);
+	if (end->pd)
+		ib_dealloc_pd(end->pd);
+	memset(end, 0, sizeof(*end));
+}
+
+static int end_open(struct end *end, struct ib_device *dev, enum ib_qp_type type, u32 max_inline,
+		    bool with_events)
+{
+	struct ib_cq_init_attr cq_attr = { .cqe = 4 * DEPTH };
+	struct ib_qp_init_attr attr = {
+		.cap = {
+			.max_send_wr = DEPTH,
+			.max_recv_wr = DEPTH,
+			.max_send_sge = 1,
+			.max_recv_sge = 1,
+			.max_inline_data = max_inline,
+		},
+		.sq_sig_type = IB_SIGNAL_ALL_WR,
+		.qp_type = type,
+	};
+	int state, err;
+
+	memset(end, 0, sizeof(*end));
+	init_completion(&end->event);
+	end->dev = dev;
+	end->pd = ib_alloc_pd(dev, 0);
+	if (IS_ERR(end->pd)) {
+		err = PTR_ERR(end->pd);
+		end->pd = NULL;
+		return err;
+	}
+	end->cq = ib_create_cq(dev, with_events ? on_completion : NULL, NULL, end, &cq_attr);
+	if (IS_ERR(end->cq)) {
+		err = PTR_ERR(end->cq);
+		end->cq = NULL;
+		goto close;
+	}
+	attr.send_cq = end->cq;
+	attr.recv_cq = end->cq;
+	end->qp = ib_create_qp(end->pd, &attr);
+	if (IS_ERR(end->qp)) {
+		err = PTR_ERR(end->qp);
+		end->qp = NULL;
+		goto close;
+	}
+	for (state = IB_QPS_INIT; state <= IB_QPS_RTS; state++) {
+		err = to_state(end->qp, state);
+		if (err)
+			goto close;
+	}
+
+	err = -ENOMEM;
+	end->buffer = kzalloc(SIZE, GFP_KERNEL);
+	if (!end->buffer)
+		goto close;
+	end->dma = ib_dma_map_single(dev, end->buffer, SIZE, DMA_BIDIRECTIONAL);
+	if (!ib_dma_mapping_error(dev, end->dma))
+		return 0;
+	end->dma = 0;
+close:
+	end_close(end);
+	return err;
+}
+
+static int connect_to(struct end *end, struct end *peer)
+{
+	struct rdma_ah_attr attr = { .type = rdma_ah_find_type(end->dev, 1) };
+	union ib_gid gid;
+	int err;
+
+	err = rdma_query_gid(peer->dev, 1, 0, &gid);
+	if (err)
+		return err;
+	rdma_ah_set_port_num(&attr, 1);
+	rdma_ah_set_grh(&attr, &gid, 0, 0, 1, 0);
+	end->peer = rdma_create_ah(end->pd, &attr, RDMA_CREATE_AH_SLEEPABLE);
+	if (IS_ERR(end->peer)) {
+		err = PTR_ERR(end->peer);
+		end->peer = NULL;
+		return err;
+	}
+	end->peer_qpn = peer->qp->qp_num;
+	return 0;
+}
+
+static int pair_open(struct end ends[2], enum ib_qp_type type, u32 max_inline, bool with_events)
+{
+	int err;
+
+	err = end_open(&ends[0], devices[0], type, max_inline, with_events);
+	if (err)
+		return err;
+	err = end_open(&ends[1], devices[1] ?: devices[0], type, max_inline, with_events);
+	if (err) {
+		end_close(&ends[0]);
+		return err;
+	}
+	err = connect_to(&ends[0], &ends[1]);
+	if (!err)
+		err = connect_to(&ends[1], &ends[0]);
+	if (err) {
+		end_close(&ends[1]);
+		end_close(&ends[0]);
+	}
+	return err;
+}
+
+static void pair_close(struct end ends[2])
+{
+	end_close(&ends[1]);
+	end_close(&ends[0]);
+}
+
+/* Waits for a completion by polling. */
+static int await(struct end *end, struct ib_wc *wc)
+{
+	unsigned long until = jiffies + msecs_to_jiffies(PATIENCE_MS);
+	int count;
+
+	do {
+		count = ib_poll_cq(end->cq, 1, wc);
+		if (count)
+			return count < 0 ? count : 0;
+		usleep_range(50, 100);
+	} while (time_before(jiffies, until));
+	pr_err("nothing has completed\n");
+	return -ETIMEDOUT;
+}
+
+static int expect(struct end *end, u64 id, enum ib_wc_status status, enum ib_wc_opcode opcode, struct ib_wc *wc)
+{
+	int err = await(end, wc);
+
+	if (err)
+		return err;
+	if (wc->wr_id != id || wc->status != status || wc->opcode != opcode || wc->qp != end->qp) {
+		pr_err("completion of %llu, status %s (%u), opcode %d; not of %llu, %s, %d\n", wc->wr_id,
+		       ib_wc_status_msg(wc->status), wc->vendor_err, wc->opcode, id, ib_wc_status_msg(status),
+		       opcode);
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+static int receive(struct end *end, u64 id, u32 length)
+{
+	struct ib_sge sge = { .addr = end->dma, .length = length, .lkey = end->pd->local_dma_lkey };
+	struct ib_recv_wr wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 };
+
+	return ib_post_recv(end->qp, &wr, NULL);
+}
+
+/* The send work request of a transport, with its buffer. */
+struct request {
+	union {
+		struct ib_srd_wr srd;
+		struct ib_ud_wr ud;
+	};
+	struct ib_sge sge;
+};
+
+static struct ib_send_wr *request_set(struct request *request, struct end *end, u64 id, u32 length)
+{
+	struct ib_send_wr *wr;
+
+	memset(request, 0, sizeof(*request));
+	request->sge = (struct ib_sge) {
+		.addr = end->dma,
+		.length = length,
+		.lkey = end->pd->local_dma_lkey,
+	};
+	if (end->qp->qp_type == IB_QPT_UD) {
+		request->ud.ah = end->peer;
+		request->ud.remote_qpn = end->peer_qpn;
+		request->ud.remote_qkey = QKEY;
+		wr = &request->ud.wr;
+	} else {
+		request->srd.ah = end->peer;
+		request->srd.remote_qpn = end->peer_qpn;
+		request->srd.remote_qkey = QKEY;
+		wr = &request->srd.wr;
+	}
+	wr->wr_id = id;
+	wr->opcode = IB_WR_SEND;
+	wr->sg_list = &request->sge;
+	wr->num_sge = 1;
+	wr->send_flags = IB_SEND_SIGNALED;
+	return wr;
+}
+
+static int compare(struct end ends[2], u32 offset, u32 length, struct ib_wc *wc)
+{
+	if (wc->byte_len != offset + length) {
+		pr_err("%u bytes have arrived, not %u\n", wc->byte_len, offset + length);
+		return -EBADMSG;
+	}
+	ib_dma_sync_single_for_cpu(ends[1].dev, ends[1].dma, SIZE, DMA_BIDIRECTIONAL);
+	if (memcmp(ends[0].buffer, ends[1].buffer + offset, length)) {
+		pr_err("other data has arrived\n");
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+/* Sends one message, maybe inline, with immediate data. */
+static int send_one(enum ib_qp_type type, u32 length, u32 max_inline, bool with_imm)
+{
+	u32 offset = type == IB_QPT_UD ? GRH_SIZE : 0;
+	struct request request;
+	struct ib_send_wr *wr;
+	struct end ends[2];
+	struct ib_wc wc;
+	int err;
+
+	err = pair_open(ends, type, max_inline, false);
+	if (err)
+		return err;
+	err = receive(&ends[1], 7, SIZE);
+	if (err)
+		goto close;
+
+	get_random_bytes(ends[0].buffer, length);
+	ib_dma_sync_single_for_device(ends[0].dev, ends[0].dma, SIZE, DMA_BIDIRECTIONAL);
+	wr = request_set(&request, &ends[0], 8, length);
+	if (max_inline) {
+		wr->send_flags |= IB_SEND_INLINE;
+		request.sge.addr = (uintptr_t)ends[0].buffer;
+		request.sge.lkey = 0;
+	}
+	if (with_imm) {
+		wr->opcode = IB_WR_SEND_WITH_IMM;
+		wr->ex.imm_data = cpu_to_be32(0x01020304);
+	}
+	err = ib_post_send(ends[0].qp, wr, NULL);
+	if (!err)
+		err = expect(&ends[0], 8, IB_WC_SUCCESS, IB_WC_SEND, &wc);
+	if (!err)
+		err = expect(&ends[1], 7, IB_WC_SUCCESS, IB_WC_RECV, &wc);
+	if (!err)
+		err = compare(ends, offset, length, &wc);
+	if (!err && with_imm && (!(wc.wc_flags & IB_WC_WITH_IMM) || wc.ex.imm_data != cpu_to_be32(0x01020304))) {
+		pr_err("immediate data is %#x\n", be32_to_cpu(wc.ex.imm_data));
+		err = -EBADMSG;
+	}
+	if (!err && wc.src_qp != ends[0].qp->qp_num) {
+		pr_err("the message is from %u\n", wc.src_qp);
+		err = -EBADMSG;
+	}
+close:
+	pair_close(ends);
+	return err;
+}
+
+static int test_send(void)
+{
+	return send_one(EFA_QPT_SRD, SIZE, 0, false);
+}
+
+static int test_imm(void)
+{
+	return send_one(EFA_QPT_SRD, 100, 0, true);
+}
+
+static int test_inline(void)
+{
+	return send_one(EFA_QPT_SRD, 32, 32, false);
+}
+
+static int test_inline_large(void)
+{
+	return send_one(EFA_QPT_SRD, 80, 80, true);
+}
+
+static int test_ud(void)
+{
+	return send_one(IB_QPT_UD, 1000, 0, false);
+}
+
+/* Many messages, a few in each chain, so that all rings go round several times. */
+static int test_many(void)
+{
+	struct request requests[4];
+	struct end ends[2];
+	u64 id = 0;
+	int err, round, i;
+
+	err = pair_open(ends, EFA_QPT_SRD, 0, false);
+	if (err)
+		return err;
+	for (round = 0; round < 500 && !err; round++) {
+		struct ib_wc wc;
+
+		for (i = 0; i < ARRAY_SIZE(requests) && !err; i++) {
+			struct ib_send_wr *wr = request_set(&requests[i], &ends[0], id + i, 64);
+
+			if (i)
+				requests[i - 1].srd.wr.next = wr;
+			err = receive(&ends[1], id + i, 64);
+		}
+		if (!err)
+			err = ib_post_send(ends[0].qp, &requests[0].srd.wr, NULL);
+		/* They are not ordered. */
+		for (i = 0; i < 2 * ARRAY_SIZE(requests) && !err; i++) {
+			struct end *end = &ends[i % 2];
+
+			err = await(end, &wc);
+			if (!err && (wc.status || wc.wr_id < id || wc.wr_id >= id + ARRAY_SIZE(requests))) {
+				pr_err("completion of %llu, status %d in round %d\n", wc.wr_id, wc.status, round);
+				err = -EBADMSG;
+			}
+		}
+		id += ARRAY_SIZE(requests);
+	}
+	pair_close(ends);
+	return err;
+}
+
+/* What can't be posted, in the middle of a chain: what is before it is executed. */
+static int test_bad_wr(void)
+{
+	struct request requests[3];
+	const struct ib_send_wr *bad;
+	struct ib_send_wr *wr;
+	struct end ends[2];
+	struct ib_wc wc;
+	int err, i;
+
+	err = pair_open(ends, EFA_QPT_SRD, 0, false);
+	if (err)
+		return err;
+	for (i = 0; i < ARRAY_SIZE(requests); i++) {
+		wr = request_set(&requests[i], &ends[0], i, 64);
+		if (i)
+			requests[i - 1].srd.wr.next = wr;
+	}
+	requests[1].srd.wr.send_flags |= IB_SEND_FENCE;
+	err = receive(&ends[1], 0, 64);
+	if (err)
+		goto close;
+	if (ib_post_send(ends[0].qp, &requests[0].srd.wr, &bad) != -EINVAL || bad != &requests[1].srd.wr) {
+		pr_err("the second one of a chain is not refused\n");
+		err = -EBADMSG;
+		goto close;
+	}
+	err = expect(&ends[0], 0, IB_WC_SUCCESS, IB_WC_SEND, &wc);
+	if (!err && ib_poll_cq(ends[0].cq, 1, &wc)) {
+		pr_err("more than one has completed\n");
+		err = -EBADMSG;
+	}
+close:
+	pair_close(ends);
+	return err;
+}
+
+/* As many receives as there is room for, and one more; all of them end when the queue pair is in error. */
+static int test_flush(void)
+{
+	struct end ends[2];
+	struct ib_wc wc;
+	int err, i;
+
+	err = pair_open(ends, EFA_QPT_SRD, 0, false);
+	if (err)
+		return err;
+	for (i = 0; i < DEPTH && !err; i++)
+		err = receive(&ends[1], i, 64);
+	if (!err && receive(&ends[1], i, 64) != -ENOMEM) {
+		pr_err("a full queue takes more\n");
+		err = -EBADMSG;
+	}
+	if (!err)
+		err = to_state(ends[1].qp, IB_QPS_ERR);
+	if (!err && receive(&ends[1], i, 64) != -EINVAL) {
+		pr_err("a queue pair in error takes more\n");
+		err = -EBADMSG;
+	}
+	for (i = 0; i < DEPTH && !err; i++)
+		err = expect(&ends[1], i, IB_WC_WR_FLUSH_ERR, IB_WC_RECV, &wc);
+	pair_close(ends);
+	return err;
+}
+
+/* What a queue pair that is gone has left in its completion queue is not the next one's. */
+static int test_stale(void)
+{
+	struct ib_qp_init_attr attr = {
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
+		.sq_sig_type = IB_SIGNAL_ALL_WR,
+		.qp_type = EFA_QPT_SRD,
+	};
+	struct end end;
+	struct ib_wc wc;
+	int err, i;
+	u32 old;
+
+	err = end_open(&end, devices[0], EFA_QPT_SRD, 0, false);
+	if (err)
+		return err;
+	for (i = 0; i < DEPTH && !err; i++)
+		err = receive(&end, i, 64);
+	if (!err)
+		err = to_state(end.qp, IB_QPS_ERR);
+	/* One of them is taken, the others are there then, too. */
+	if (!err)
+		err = expect(&end, 0, IB_WC_WR_FLUSH_ERR, IB_WC_RECV, &wc);
+	if (err)
+		goto close;
+	msleep(20);
+
+	attr.send_cq = end.cq;
+	attr.recv_cq = end.cq;
+	old = end.qp->qp_num;
+	/* Numbers are used again after all others. */
+	for (i = 0; i < NUMBERS; i++) {
+		err = ib_destroy_qp(end.qp);
+		if (err)
+			goto close;
+		end.qp = ib_create_qp(end.pd, &attr);
+		if (IS_ERR(end.qp)) {
+			err = PTR_ERR(end.qp);
+			end.qp = NULL;
+			goto close;
+		}
+		if (end.qp->qp_num == old)
+			break;
+	}
+	if (end.qp->qp_num != old) {
+		pr_err("no queue pair gets the number of one that is gone\n");
+		err = -EBADMSG;
+		goto close;
+	}
+	err = to_state(end.qp, IB_QPS_INIT);
+	for (i = 0; i < DEPTH && !err; i++)
+		err = receive(&end, 100 + i, 64);
+	if (!err && ib_poll_cq(end.cq, 1, &wc)) {
+		pr_err("completion of %llu, of a queue pair that is gone\n", wc.wr_id);
+		err = -EBADMSG;
+	}
+close:
+	end_close(&end);
+	return err;
+}
+
+/* An event for each of a few messages. */
+static int test_events(void)
+{
+	struct request request;
+	struct end ends[2];
+	struct ib_wc wc;
+	int err, i;
+
+	err = pair_open(ends, EFA_QPT_SRD, 0, true);
+	if (err)
+		return err;
+	for (i = 0; i < 20 && !err; i++) {
+		reinit_completion(&ends[1].event);
+		err = receive(&ends[1], i, 64);
+		if (!err)
+			err = ib_req_notify_cq(ends[1].cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS);
+		if (!err)
+			err = ib_post_send(ends[0].qp, request_set(&request, &ends[0], i, 64), NULL);
+		if (!err && !wait_for_completion_timeout(&ends[1].event, msecs_to_jiffies(PATIENCE_MS))) {
+			pr_err("no event has come in round %d\n", i);
+			err = -ETIMEDOUT;
+		}
+		if (!err)
+			err = expect(&ends[1], i, IB_WC_SUCCESS, IB_WC_RECV, &wc);
+		if (!err)
+			err = expect(&ends[0], i, IB_WC_SUCCESS, IB_WC_SEND, &wc);
+	}
+	pair_close(ends);
+	return err;
+}
+
+/* Pages that are registered by a work request. */
+struct region {
+	struct end *end;
+	struct ib_mr *mr;
+	struct page *pages[4];
+	struct scatterlist sg[4];
+	int mapped;
+};
+
+static void region_close(struct region *region)
+{
+	int i;
+
+	if (region->mr)
+		ib_dereg_mr(region->mr);
+	if (region->mapped)
+		ib_dma_unmap_sg(region->end->dev, region->sg, ARRAY_SIZE(region->sg), DMA_BIDIRECTIONAL);
+	for (i = 0; i < ARRAY_SIZE(region->pages); i++)
+		if (region->pages[i])
+			__free_page(region->pages[i]);
+}
+
+static int region_open(struct region *region, struct end *end)
+{
+	int i;
+
+	memset(region, 0, sizeof(*region));
+	region->end = end;
+	sg_init_table(region->sg, ARRAY_SIZE(region->sg));
+	for (i = 0; i < ARRAY_SIZE(region->pages); i++) {
+		region->pages[i] = alloc_page(GFP_KERNEL | __GFP_ZERO);
+		if (!region->pages[i])
+			goto close;
+		sg_set_page(&region->sg[i], region->pages[i], PAGE_SIZE, 0);
+	}
+	region->mapped = ib_dma_map_sg(end->dev, region->sg, ARRAY_SIZE(region->sg), DMA_BIDIRECTIONAL);
+	if (!region->mapped)
+		goto close;
+	region->mr = ib_alloc_mr(end->pd, IB_MR_TYPE_MEM_REG, ARRAY_SIZE(region->pages));
+	if (!IS_ERR(region->mr))
+		return 0;
+	pr_err("a region could not be allocated: %pe\n", region->mr);
+	region->mr = NULL;
+close:
+	region_close(region);
+	return -ENOMEM;
+}
+
+/* Registers the first COUNT pages, under new keys. */
+static int region_register(struct region *region, int count, enum ib_wc_status status)
+{
+	struct ib_reg_wr wr = {
+		.wr = { .wr_id = 50, .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED },
+		.mr = region->mr,
+		.access = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_WRITE,
+	};
+	struct ib_wc wc;
+	int err;
+
+	err = ib_map_mr_sg(region->mr, region->sg, count, NULL, PAGE_SIZE);
+	if (err != count) {
+		pr_err("%d of %d pages are mapped\n", err, count);
+		return -EBADMSG;
+	}
+	efa_inc_fast_reg_key_gen(region->mr);
+	wr.key = region->mr->rkey;
+	err = ib_post_send(region->end->qp, &wr.wr, NULL);
+	return err ?: expect(region->end, 50, status, IB_WC_REG_MR, &wc);
+}
+
+static int region_invalidate(struct region *region, enum ib_wc_status status)
+{
+	struct ib_send_wr wr = {
+		.wr_id = 51,
+		.opcode = IB_WR_LOCAL_INV,
+		.send_flags = IB_SEND_SIGNALED,
+		.ex.invalidate_rkey = region->mr->rkey,
+	};
+	struct ib_wc wc;
+	int err;
+
+	err = ib_post_send(region->end->qp, &wr, NULL);
+	return err ?: expect(region->end, 51, status, IB_WC_LOCAL_INV, &wc);
+}
+
+/* Has the other end write its buffer to a region, or read it. */
+static int rdma(struct end *end, struct region *region, u32 rkey, u64 offset, u32 length, enum ib_wr_opcode opcode,
+		enum ib_wc_status status)
+{
+	struct ib_sge sge = { .addr = end->dma, .length = length, .lkey = end->pd->local_dma_lkey };
+	struct ib_srd_rdma_wr wr = {
+		.wr = {
+			.wr = {
+				.wr_id = 52,
+				.opcode = opcode,
+				.send_flags = IB_SEND_SIGNALED,
+				.sg_list = &sge,
+				.num_sge = 1,
+			},
+			.ah = end->peer,
+			.remote_qpn = end->peer_qpn,
+			.remote_qkey = QKEY,
+		},
+		.remote_addr = region->mr->iova + offset,
+		.rkey = rkey,
+	};
+	struct ib_wc wc;
+	int err;
+
+	err = ib_post_send(end->qp, &wr.wr.wr, NULL);
+	return err ?: expect(end, 52, status, opcode == IB_WR_RDMA_READ ? IB_WC_RDMA_READ : IB_WC_RDMA_WRITE, &wc);
+}
+
+static int region_compare(struct region *region, u32 offset, const u8 *data, u32 length)
+{
+	u32 i;
+
+	for (i = 0; i < ARRAY_SIZE(region->pages); i++)
+		ib_dma_sync_single_for_cpu(region->end->dev, sg_dma_address(&region->sg[i]), PAGE_SIZE, DMA_BIDIRECTIONAL);
+	for (i = 0; i < length; i++) {
+		const u8 *page = page_address(region->pages[(offset + i) / PAGE_SIZE]);
+
+		if (page[(offset + i) % PAGE_SIZE] != data[i]) {
+			pr_err("byte %u of a region is another one\n", offset + i);
+			return -EBADMSG;
+		}
+	}
+	return 0;
+}
+
+/* A region is registered again and again, used by the peer, and invalidated. */
+static int test_rdma(void)
+{
+	struct region region;
+	struct end ends[2];
+	int err, round;
+
+	err = pair_open(ends, EFA_QPT_SRD, 0, false);
+	if (err)
+		return err;
+	err = region_open(&region, &ends[1]);
+	if (err)
+		goto close;
+	for (round = 0; round < 40 && !err; round++) {
+		int count = round % ARRAY_SIZE(region.pages) + 1;
+		u32 offset = (count - 1) * PAGE_SIZE / 2, length = PAGE_SIZE - round, rkey;
+		u8 *copy;
+
+		err = region_register(&region, count, IB_WC_SUCCESS);
+		if (err)
+			break;
+		rkey = region.mr->rkey;
+		get_random_bytes(ends[0].buffer, length);
+		ib_dma_sync_single_for_device(ends[0].dev, ends[0].dma, SIZE, DMA_BIDIRECTIONAL);
+		err = rdma(&ends[0], &region, rkey, offset, length, IB_WR_RDMA_WRITE, IB_WC_SUCCESS);
+		if (!err)
+			err = region_compare(&region, offset, ends[0].buffer, length);
+		copy = kmemdup(ends[0].buffer, length, GFP_KERNEL);
+		memset(ends[0].buffer, 0, SIZE);
+		ib_dma_sync_single_for_device(ends[0].dev, ends[0].dma, SIZE, DMA_BIDIRECTIONAL);
+		if (!err)
+			err = rdma(&ends[0], &region, rkey, offset, length, IB_WR_RDMA_READ, IB_WC_SUCCESS);
+		ib_dma_sync_single_for_cpu(ends[0].dev, ends[0].dma, SIZE, DMA_BIDIRECTIONAL);
+		if (!err && copy && memcmp(copy, ends[0].buffer, length)) {
+			pr_err("other data was read in round %d\n", round);
+			err = -EBADMSG;
+		}
+		kfree(copy);
+		/* Beyond its end, and after it. */
+		if (!err)
+			err = rdma(&ends[0], &region, rkey, count * PAGE_SIZE - 1, 2, IB_WR_RDMA_READ, IB_WC_REM_ACCESS_ERR);
+		if (!err)
+			err = region_invalidate(&region, IB_WC_SUCCESS);
+		if (!err)
+			err = rdma(&ends[0], &region, rkey, offset, 1, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
+	}
+	region_close(&region);
+close:
+	pair_close(ends);
+	return err;
+}
+
+/* What is registered twice or invalidated twice, and keys of the registration before. */
+static int test_rdma_bad(void)
+{
+	struct region region;
+	struct end ends[2];
+	u32 old;
+	int err;
+
+	err = pair_open(ends, EFA_QPT_SRD, 0, false);
+	if (err)
+		return err;
+	err = region_open(&region, &ends[1]);
+	if (err)
+		goto close;
+	err = region_invalidate(&region, IB_WC_LOC_PROT_ERR);
+	if (!err)
+		err = region_register(&region, 4, IB_WC_SUCCESS);
+	old = region.mr->rkey;
+	if (!err)
+		err = region_register(&region, 4, IB_WC_LOC_PROT_ERR);
+	if (!err)
+		err = rdma(&ends[0], &region, old, 0, 8, IB_WR_RDMA_WRITE, IB_WC_SUCCESS);
+	if (!err)
+		err = rdma(&ends[0], &region, region.mr->rkey, 0, 8, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
+	region.mr->rkey = old;
+	if (!err)
+		err = region_invalidate(&region, IB_WC_SUCCESS);
+	if (!err)
+		err = region_invalidate(&region, IB_WC_LOC_PROT_ERR);
+	if (!err)
+		err = region_register(&region, 2, IB_WC_SUCCESS);
+	if (!err)
+		err = rdma(&ends[0], &region, old, 0, 8, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
+	/* The key of all memory is not for peers. */
+	if (!err)
+		err = rdma(&ends[0], &region, ends[1].pd->local_dma_lkey, 0, 8, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
+	if (!err && !IS_ERR(ib_alloc_mr(ends[1].pd, IB_MR_TYPE_MEM_REG, U32_MAX))) {
+		pr_err("a region of any number of pages can be had\n");
+		err = -EBADMSG;
+	}
+	region_close(&region);
+close:
+	pair_close(ends);
+	return err;
+}
+
+/* Queue pairs that are left open, with all receives posted, until one of their devices goes. */
+static struct end held[2];
+static int held_result = -ENOENT;
+
+static int test_hold(void)
+{
+	int err, i, j;
+
+	err = pair_open(held, EFA_QPT_SRD, 0, true);
+	if (err)
+		return err;
+	for (i = 0; i < 2 && !err; i++) {
+		for (j = 0; j < DEPTH && !err; j++)
+			err = receive(&held[i], j, 64);
+		if (!err)
+			err = ib_req_notify_cq(held[i].cq, IB_CQ_NEXT_COMP);
+	}
+	if (err)
+		pair_close(held);
+	held_result = -EINPROGRESS;
+	return err;
+}
+
+/* A device goes: its client is told, and finds that all that it had posted has ended. */
+static int held_release(struct end *end)
+{
+	struct ib_wc wc;
+	int err = 0, i;
+
+	if (!wait_for_completion_timeout(&end->event, msecs_to_jiffies(PATIENCE_MS))) {
+		pr_err("no event has come of the end\n");
+		return -ETIMEDOUT;
+	}
+	for (i = 0; i < DEPTH && !err; i++)
+		err = expect(end, i, IB_WC_WR_FLUSH_ERR, IB_WC_RECV, &wc);
+	if (!err && ib_poll_cq(end->cq, 1, &wc)) {
+		pr_err("more has ended than was posted\n");
+		err = -EBADMSG;
+	}
+	if (!err && receive(end, 0, 64) != -EIO) {
+		pr_err("a device that goes takes more\n");
+		err = -EBADMSG;
+	}
+	return err;
+}
+
+static int held_get(char *buffer, const struct kernel_param *param)
+{
+	return sysfs_emit(buffer, "%d\n", held_result);
+}
+
+static const struct kernel_param_ops held_ops = { .get = held_get };
+module_param_cb(held, &held_ops, NULL, 0400);
+MODULE_PARM_DESC(held, "How the test `hold` ended, as an errno");
+
+static const struct {
+	const char *name;
+	int (*run)(void);
+} tests[] = {
+	{ "send", test_send },
+	{ "imm", test_imm },
+	{ "inline", test_inline },
+	{ "inline_large", test_inline_large },
+	{ "ud", test_ud },
+	{ "many", test_many },
+	{ "bad_wr", test_bad_wr },
+	{ "flush", test_flush },
+	{ "stale", test_stale },
+	{ "events", test_events },
+	{ "rdma", test_rdma },
+	{ "rdma_bad", test_rdma_bad },
+	{ "hold", test_hold },
+};
+
+static int test_set(const char *value, const struct kernel_param *param)
+{
+	int i, err = -ENOENT;
+
+	mutex_lock(&devices_lock);
+	for (i = 0; i < ARRAY_SIZE(tests); i++)
+		if (sysfs_streq(value, tests[i].name))
+			err = devices[0] ? tests[i].run() : -ENODEV;
+	mutex_unlock(&devices_lock);
+	return err;
+}
+
+static const struct kernel_param_ops test_ops = { .set = test_set };
+module_param_cb(test, &test_ops, NULL, 0200);
+MODULE_PARM_DESC(test, "Runs the test of this name");
+
+static int add_one(struct ib_device *dev)
+{
+	int i;
+
+	mutex_lock(&devices_lock);
+	for (i = 0; i < ARRAY_SIZE(devices); i++) {
+		if (!devices[i]) {
+			devices[i] = dev;
+			break;
+		}
+	}
+	mutex_unlock(&devices_lock);
+	return 0;
+}
+
+static void remove_one(struct ib_device *dev, void *data)
+{
+	int i;
+
+	mutex_lock(&devices_lock);
+	for (i = 0; i < ARRAY_SIZE(held); i++) {
+		if (held[i].dev == dev) {
+			held_result = held_release(&held[i]);
+			pair_close(held);
+		}
+	}
+	for (i = 0; i < ARRAY_SIZE(devices); i++)
+		if (devices[i] == dev)
+			devices[i] = NULL;
+	mutex_unlock(&devices_lock);
+}
+
+static struct ib_client client = {
+	.name = "kverbs_client",
+	.add = add_one,
+	.remove = remove_one,
+};
+
+static int __init kverbs_init(void)
+{
+	return ib_register_client(&client);
+}
+
+static void __exit kverbs_exit(void)
+{
+	ib_unregister_client(&client);
+}
+
+module_init(kverbs_init);
+module_exit(kverbs_exit);
+MODULE_DESCRIPTION("Test client of kernel verbs");
+MODULE_LICENSE("Dual BSD/GPL");
