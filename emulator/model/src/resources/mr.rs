@@ -257,7 +257,7 @@ impl Mrs {
             return Err(CompStatus::LocalUnsupportedOp.into());
         }
         let most = match mode {
-            PblMode::Inline => 1.min(mr.capacity),
+            PblMode::Inline => 1,
             PblMode::Direct => mr.capacity,
         };
         let count = page_count(request.iova, request.mr_length, page_shift)
