@@ -80,7 +80,7 @@ impl<P: Provider> Ops<P> {
                     has_srq: !raw.srq.is_null(),
                     create_flags: raw.create_flags,
                 };
-                if udata.is_kernel() {
+                if Self::HAS_KERNEL_QP && udata.is_kernel() {
                     let own = QpRef::new(NonNull::new(qp).ok_or(EINVAL)?);
                     let signal_all = raw.sq_sig_type == ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
                     let init = <P::Qp<'_> as QueuePair<_, _, _, _, _, _>>::create_kernel(

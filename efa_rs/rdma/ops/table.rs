@@ -48,11 +48,13 @@ impl<P: Provider> Ops<P> {
         P::Data<'static>,
         P::Ucontext<'static>,
     >>::HAS_CREATE_USER;
-    const HAS_KERNEL_CQ: bool = <P::Cq<'static> as CompletionQueue<
-        'static,
-        P::Data<'static>,
-        P::Ucontext<'static>,
-    >>::HAS_CREATE_KERNEL;
+    const HAS_KERNEL_CQ: bool =
+        cfg!(kverbs)
+            && <P::Cq<'static> as CompletionQueue<
+                'static,
+                P::Data<'static>,
+                P::Ucontext<'static>,
+            >>::HAS_CREATE_KERNEL;
     const HAS_QP: bool = <P::Qp<'static> as QueuePair<
         'static,
         P::Data<'static>,
@@ -62,15 +64,16 @@ impl<P: Provider> Ops<P> {
         P::Ah<'static>,
         P::Mr<'static>,
     >>::HAS_CREATE;
-    const HAS_KERNEL_QP: bool = <P::Qp<'static> as QueuePair<
-        'static,
-        P::Data<'static>,
-        P::Ucontext<'static>,
-        P::Pd<'static>,
-        P::Cq<'static>,
-        P::Ah<'static>,
-        P::Mr<'static>,
-    >>::HAS_CREATE_KERNEL;
+    pub(super) const HAS_KERNEL_QP: bool = cfg!(kverbs)
+        && <P::Qp<'static> as QueuePair<
+            'static,
+            P::Data<'static>,
+            P::Ucontext<'static>,
+            P::Pd<'static>,
+            P::Cq<'static>,
+            P::Ah<'static>,
+            P::Mr<'static>,
+        >>::HAS_CREATE_KERNEL;
     const HAS_COMP_CNTR: bool = <P::CompCntr<'static> as CompletionCounter<
         'static,
         P::Data<'static>,
@@ -82,14 +85,14 @@ impl<P: Provider> Ops<P> {
         P::Data<'static>,
         P::Pd<'static>,
     >>::HAS_REGISTER_USER;
-    const HAS_DMA_MR: bool = <P::Mr<'static> as MemoryRegion<
+    const HAS_DMA_MR: bool = cfg!(kverbs) && <P::Mr<'static> as MemoryRegion<
         'static,
         P::Data<'static>,
         P::Pd<'static>,
     >>::HAS_REGISTER_DMA;
 
-    const HAS_ALLOC_MR: bool =
-        <P::Mr<'static> as MemoryRegion<'static, P::Data<'static>, P::Pd<'static>>>::HAS_ALLOC;
+    const HAS_ALLOC_MR: bool = cfg!(kverbs)
+        && <P::Mr<'static> as MemoryRegion<'static, P::Data<'static>, P::Pd<'static>>>::HAS_ALLOC;
 
     /// The table, all but its owner.
     pub(in crate::rdma) const TABLE: ffi::ib_device_ops = ffi::ib_device_ops {

@@ -15,6 +15,7 @@ def lint():
         ("rustfmt", suite.rustfmt),
         ("clippy of the emulator", suite.clippy_emulator),
         ("clippy of the sample", suite.clippy_sample),
+        ("module without kernel verbs", suite.without_kverbs),
         *(clippy_module(flavour) for flavour in (toolroot.FLAVOURS[0], *toolroot.NEXT)),
     ]
 
@@ -90,7 +91,7 @@ def everything(longer=False):
     """
     cloud, stock = toolroot.FLAVOURS
     following = toolroot.NEXT if longer else ()
-    laws, rustfmt, clippy_emulator, clippy_sample, clippy_cloud, *clippy_following = lint()
+    laws, rustfmt, clippy_emulator, clippy_sample, no_kverbs, clippy_cloud, *clippy_following = lint()
     combinations = [(driver, flavour) for flavour in (cloud, stock) for driver in ("rust", "c")]
     return [
         module("rust", cloud),
@@ -106,6 +107,7 @@ def everything(longer=False):
         clippy_cloud,
         clippy_emulator,
         clippy_sample,
+        no_kverbs,
         module("c", cloud),
         module("c", stock),
         ("tests of the tools", suite.test_tools),

@@ -57,6 +57,26 @@ def clippy_module(flavour):
     return attempt(f"clippy of the module {flavour}", lambda: build.rust_module(toolroot.kernel(flavour), *CLIPPY, variant="-clippy"))
 
 
+# Functions that only clients in the kernel call.
+KERNEL_VERBS = re.compile(r"\b(post_send|post_recv|poll_cq|req_notify_cq|get_dma_mr|alloc_mr|map_mr_sg)\b")
+
+
+def without_kverbs():
+    """KVERBS=0 leaves out what clients in the kernel need, and nothing else does."""
+    release = toolroot.kernel(toolroot.FLAVOURS[0])
+    with_them = kernel_verbs(build.rust_module(release))
+    without = kernel_verbs(build.rust_module(release, "KVERBS=0", variant="-no-kverbs"))
+    problems = [f"it has {name}" for name in without] + ["no module has any"] * (not with_them)
+    return check("a module with KVERBS=0 has no kernel verbs", problems)
+
+
+def kernel_verbs(module):
+    """The kernel verbs that a module has."""
+    command = build.in_toolroot(["nm", "--demangle", f"{build.BUILD}/{module.name}"], [(module.parent, build.BUILD, "ro")])
+    symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return sorted(set(KERNEL_VERBS.findall("\n".join(line for line in symbols.splitlines() if "Ops<" in line))))
+
+
 def clippy_sample():
     """Nor has the sample, with what it takes of the module."""
     release = toolroot.kernel(toolroot.FLAVOURS[0])
