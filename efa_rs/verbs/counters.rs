@@ -2,8 +2,8 @@
 
 //! Counters of device and port.
 //!
-//! Monitoring tools look for these names, so they are those of Linux's C driver, which has no resets
-//! to count.
+//! Monitoring tools look for these names, so they are those of Linux's C driver, and of Amazon's for kernel
+//! verbs. Neither has resets to count.
 
 use kernel::prelude::*;
 
@@ -37,6 +37,8 @@ pub(super) const DEVICE: &[CounterDesc] = &[
     CounterDesc::new(c"alloc_ucontext_err"),
     CounterDesc::new(c"create_ah_err"),
     CounterDesc::new(c"mmap_err"),
+    CounterDesc::new(c"alloc_mr_err"),
+    CounterDesc::new(c"get_dma_mr_err"),
     CounterDesc::new(c"resets"),
     CounterDesc::new(c"resets_fatal_error"),
     CounterDesc::new(c"resets_command_timeout"),
@@ -91,6 +93,8 @@ pub(super) fn read_device(efa: &Efa<'_>, values: &mut [u64]) -> Result {
             errors.alloc_ucontext_err.get(),
             errors.create_ah_err.get(),
             errors.mmap_err.get(),
+            errors.alloc_mr_err.get(),
+            errors.get_dma_mr_err.get(),
             statistics.all_resets(),
             statistics.resets(Cause::FatalError),
             statistics.resets(Cause::CommandTimeout),

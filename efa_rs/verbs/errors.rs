@@ -21,4 +21,8 @@ pub(crate) struct Errors {
     pub(super) create_ah_err: Counter,
     /// `mmap`.
     pub(super) mmap_err: Counter,
+    /// `alloc_mr`.
+    pub(super) alloc_mr_err: Counter,
+    /// `get_dma_mr`.
+    pub(super) get_dma_mr_err: Counter,
 }

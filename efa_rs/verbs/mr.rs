@@ -98,11 +98,13 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
         pd: &Pd,
         access: Access,
     ) -> impl PinInit<Self, Error> {
-        Self::register_all(device.data(), pd, access)
+        let efa = device.data();
+        Self::register_all(efa, pd, access).inspect_err(|_| efa.errors.get_dma_mr_err.increment())
     }
 
     fn alloc(device: &rdma::Device<Efa<'a>>, pd: &Pd, max_pages: u32) -> impl PinInit<Self, Error> {
-        Self::alloc_fast(device.data(), pd, max_pages)
+        let efa = device.data();
+        Self::alloc_fast(efa, pd, max_pages).inspect_err(|_| efa.errors.alloc_mr_err.increment())
     }
 
     fn clear_pages(&self) {

@@ -12,7 +12,7 @@ rdma_write_bytes rdma_write_recv_bytes rdma_write_wr_err rdma_write_wrs recv_byt
 retrans_timeout_events rx_bytes rx_drops rx_pkts send_bytes send_wrs tx_bytes tx_pkts unresponsive_remote_events"
 types=(BASIC MESSAGES RDMA_READ RDMA_WRITE NETWORK)
 specs=(profile=efa0 profile=efa1 profile=efa3 profile=efa4)
-plan $((18 + ${#types[@]} + ${#specs[@]}))
+plan $((19 + ${#types[@]} + ${#specs[@]}))
 
 use_any_device || skip_all "there is no EFA device that is bound to the driver"
 if have_emulator; then
@@ -81,16 +81,20 @@ commands() {
 find_counters
 names "$device"
 resets=
+kernel_verbs=
 others=
 for name in $REPLY; do
 	case $name in
 	resets*) resets+="$name " ;;
+	alloc_mr_err | get_dma_mr_err) kernel_verbs+="$name " ;;
 	*) others+="$name " ;;
 	esac
 done
 resets=${resets% }
+kernel_verbs=${kernel_verbs% }
 expect "names of the device's counters" "$device_names" "${others% }"
 expect "counters of resets" "" "$resets"
+expect "counters of kernel verbs" "" "$kernel_verbs"
 names "$port"
 expect "names of the port's counters" "$port_names" "$REPLY"
 
@@ -103,7 +107,7 @@ read_file "$port/lifespan"
 check "lifespan of the port's counters" [ $? = 0 ]
 
 failed=
-for name in $device_names $resets; do
+for name in $device_names $resets $kernel_verbs; do
 	read_file "$device/$name"
 	[[ $REPLY =~ ^[0-9]+$ ]] || failed+="$name "
 done
@@ -173,7 +177,7 @@ lifespan "$port" $always
 
 commands
 before=$REPLY
-for name in $device_names $resets; do
+for name in $device_names $resets $kernel_verbs; do
 	read_file "$device/$name"
 done
 commands

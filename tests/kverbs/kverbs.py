@@ -4,6 +4,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
@@ -76,6 +77,20 @@ def dies(function):
 for name, what in TESTS.items():
     suite.add(what, lambda name=name: run(name), "ok")
 
+def counted():
+    """What a device refuses counts: a region that is too large, which is refused once in this test."""
+    (name,) = FUNCTIONS[1].names("infiniband")
+    folder = Path("/sys/class/infiniband", name, "hw_counters")
+    (folder / "lifespan").write_text("0")
+    counters = [folder / counter for counter in ("alloc_mr_err", "get_dma_mr_err")]
+    before = [int(counter.read_text()) for counter in counters]
+    FUNCTIONS[1].inject({"opcode": "REG_MR"}, {"status": "RESOURCE_BUSY"}, times=1)
+    results = run("send"), run("rdma_bad")
+    time.sleep(0.05)
+    return *results, *(int(counter.read_text()) - value for counter, value in zip(counters, before))
+
+
+suite.add("errors are counted", lambda: " ".join(map(str, counted())), "EINVAL ok 1 1")
 suite.add("a device that is unbound", lambda: goes(lambda function: function.unbind()), "EINPROGRESS, ok, ok")
 suite.add("a device that dies", lambda: goes(dies), "EINPROGRESS, ok, ok")
 
