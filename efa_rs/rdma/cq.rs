@@ -140,8 +140,8 @@ pub(crate) struct KernelCqInitAttr<'c> {
     pub(crate) comp_vector: u32,
     /// Flags that the core defines.
     pub(crate) flags: u32,
-    /// Who is to be told of completions, unless the client only polls.
-    pub(crate) events: Option<&'c Arc<CqEvents>>,
+    /// Who is to be told of completions, if the client asks for it.
+    pub(crate) events: &'c Arc<CqEvents>,
 }
 
 /// A completion queue of a device with data `D`, created in a context with data `U`.

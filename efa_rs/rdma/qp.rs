@@ -90,6 +90,16 @@ pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
         Err(eopnotsupp())
     }
 
+    /// Returns whether send work requests have not completed, or whose completion nobody has taken.
+    fn has_posted_sends(&self) -> bool {
+        false
+    }
+
+    /// Returns whether receive work requests have not completed, or whose completion nobody has taken.
+    fn has_posted_recvs(&self) -> bool {
+        false
+    }
+
     /// Returns the number of the queue pair.
     fn qp_num(&self) -> u32 {
         0

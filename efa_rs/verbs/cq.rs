@@ -354,8 +354,8 @@ impl<'a> Cq<'a> {
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if flags or events are asked for that the device does not have.
-    /// - [`EINVAL`] if there are more entries than the device has.
+    /// - `EOPNOTSUPP` if flags are asked for.
+    /// - [`EINVAL`] if there are more entries than the device has, or there is no such vector.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
     fn create_polled(efa: &Efa<'a>, attr: &KernelCqInitAttr<'_>) -> Result<Self> {
@@ -367,16 +367,17 @@ impl<'a> Cq<'a> {
         if depth > queues.max_cq_depth {
             return Err(EINVAL);
         }
-        let (target, notifier) = match attr.events {
-            Some(events) => {
+        // Without event queues, clients can still poll.
+        let (target, notifier) = match efa.session.event_queues() {
+            0 => (None, None),
+            _ => {
                 // CAST: The core has checked that the vector is one of the few that there are.
                 let target = efa.session.event_target(attr.comp_vector as usize);
                 (
-                    Some(target.ok_or_else(eopnotsupp)?),
-                    Some(Notifier::new(events)?),
+                    Some(target.ok_or(EINVAL)?),
+                    Some(Notifier::new(attr.events)?),
                 )
             }
-            None => (None, None),
         };
 
         let (epoch, sub_cqs) = (efa.session.epoch(), queues.sub_cqs_per_cq);

@@ -96,6 +96,8 @@ pub(super) struct Notifier {
     events: Arc<CqEvents>,
     /// Events ever told, of which the doorbell that asks for the next one has the last bits.
     told: Atomic<u32>,
+    /// Whether the client has asked for an event since the last one.
+    is_asked: Atomic<bool>,
 }
 
 impl Notifier {
@@ -109,6 +111,7 @@ impl Notifier {
             Self {
                 events: events.clone(),
                 told: Atomic::new(0),
+                is_asked: Atomic::new(false),
             },
             GFP_KERNEL,
         )?)
@@ -120,11 +123,15 @@ impl CompletionHandler for Notifier {
         // Events of a queue come one after the other.
         self.told
             .store(self.told.load(Relaxed).wrapping_add(1), Relaxed);
+        self.is_asked.store(false, Relaxed);
         self.events.notify();
     }
 
+    /// Clients that only poll do not want to be told.
     fn stopped(&self) {
-        self.events.notify();
+        if self.is_asked.load(Relaxed) {
+            self.events.notify();
+        }
     }
 }
 
@@ -235,6 +242,7 @@ impl<'a> KernelCq<'a> {
             .zip(self.notifier.as_ref())
             .ok_or(EINVAL)?;
         let polled = self.polled.lock();
+        notifier.is_asked.store(true, Relaxed);
         let command = CqDb {
             consumer_index: polled.rings.total(),
             // CAST: The last two bits.

@@ -271,6 +271,19 @@ impl<'a> KernelQp<'a> {
         self.recv_cq.detach(self.qp_num, &self.posted);
     }
 
+    /// Returns whether send work requests are outstanding.
+    pub(super) fn has_posted_sends(&self) -> bool {
+        !self.posted.send.is_empty()
+    }
+
+    /// Returns whether receive work requests are outstanding.
+    pub(super) fn has_posted_recvs(&self) -> bool {
+        self.posted
+            .recv
+            .as_ref()
+            .is_some_and(|recv| !recv.is_empty())
+    }
+
     /// Posts send work requests.
     ///
     /// # Errors

@@ -236,6 +236,14 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'
         self.posted(device.data())?.post_recv(self.state(), wrs)
     }
 
+    fn has_posted_sends(&self) -> bool {
+        matches!(&self.side, Side::Kernel(pair) if pair.has_posted_sends())
+    }
+
+    fn has_posted_recvs(&self) -> bool {
+        matches!(&self.side, Side::Kernel(pair) if pair.has_posted_recvs())
+    }
+
     fn qp_num(&self) -> u32 {
         self.qp_num.into()
     }

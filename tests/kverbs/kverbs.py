@@ -23,6 +23,7 @@ TESTS = {
     "flush": "a queue pair in error",
     "stale": "a queue pair after another one that has left completions",
     "events": "events",
+    "drain": "queues that the core polls, and drains",
     "rdma": "regions that are registered by work requests, written, read and invalidated",
     "rdma_bad": "registrations that are none",
 }

@@ -546,6 +546,99 @@ static int test_events(void)
 	return err;
 }
 
+/* What the core polls for its clients, and tells them by a function of each work request. */
+struct counted {
+	struct ib_cqe cqe;
+	atomic_t ends;
+	enum ib_wc_status status;
+};
+
+static void counted_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct counted *counted = container_of(wc->wr_cqe, struct counted, cqe);
+
+	counted->status = wc->status;
+	atomic_inc(&counted->ends);
+}
+
+/* Receives that all end before ib_drain_qp() does, whoever polls; and a message before. */
+static int test_drain_by(enum ib_poll_context context)
+{
+	struct ib_qp_init_attr attr = {
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
+		.sq_sig_type = IB_SIGNAL_ALL_WR,
+		.qp_type = EFA_QPT_SRD,
+	};
+	struct counted recv = { .cqe.done = counted_done }, send = { .cqe.done = counted_done };
+	struct ib_recv_wr recv_wr = { .wr_cqe = &recv.cqe };
+	struct request request;
+	struct ib_send_wr *wr;
+	struct end end;
+	int err, state, i;
+
+	err = end_open(&end, devices[0], EFA_QPT_SRD, 0, false);
+	if (err)
+		return err;
+	ib_destroy_qp(end.qp);
+	end.qp = NULL;
+	ib_destroy_cq(end.cq);
+	end.cq = ib_alloc_cq(end.dev, &end, 2 * DEPTH, 0, context);
+	if (IS_ERR(end.cq)) {
+		err = PTR_ERR(end.cq);
+		end.cq = NULL;
+		goto close;
+	}
+	attr.send_cq = end.cq;
+	attr.recv_cq = end.cq;
+	end.qp = ib_create_qp(end.pd, &attr);
+	if (IS_ERR(end.qp)) {
+		err = PTR_ERR(end.qp);
+		end.qp = NULL;
+		goto free;
+	}
+	for (state = IB_QPS_INIT; state <= IB_QPS_RTS && !err; state++)
+		err = to_state(end.qp, state);
+	for (i = 0; i < DEPTH && !err; i++)
+		err = ib_post_recv(end.qp, &recv_wr, NULL);
+	if (!err)
+		err = connect_to(&end, &end);
+	wr = request_set(&request, &end, 0, 0);
+	wr->num_sge = 0;
+	wr->wr_cqe = &send.cqe;
+	if (!err)
+		err = ib_post_send(end.qp, wr, NULL);
+	for (i = 0; i < PATIENCE_MS && !err && atomic_read(&send.ends) + atomic_read(&recv.ends) < 2; i++) {
+		if (context == IB_POLL_DIRECT)
+			ib_process_cq_direct(end.cq, -1);
+		msleep(1);
+	}
+	if (!err && (atomic_read(&send.ends) != 1 || atomic_read(&recv.ends) != 1 || send.status || recv.status)) {
+		pr_err("%d sends and %d receives have ended, status %d and %d\n", atomic_read(&send.ends),
+		       atomic_read(&recv.ends), send.status, recv.status);
+		err = -EBADMSG;
+	}
+	ib_drain_qp(end.qp);
+	if (!err && (atomic_read(&recv.ends) != DEPTH || recv.status != IB_WC_WR_FLUSH_ERR)) {
+		pr_err("%d of %d receives have ended, status %d\n", atomic_read(&recv.ends), DEPTH, recv.status);
+		err = -EBADMSG;
+	}
+	/* Nothing is left to do. */
+	ib_drain_qp(end.qp);
+	ib_destroy_qp(end.qp);
+	end.qp = NULL;
+free:
+	ib_free_cq(end.cq);
+	end.cq = NULL;
+close:
+	end_close(&end);
+	return err;
+}
+
+static int test_drain(void)
+{
+	return test_drain_by(IB_POLL_DIRECT) ?: test_drain_by(IB_POLL_SOFTIRQ) ?: test_drain_by(IB_POLL_WORKQUEUE);
+}
+
 /* Pages that are registered by a work request. */
 struct region {
 	struct end *end;
@@ -845,6 +938,7 @@ static const struct {
 	{ "events", test_events },
 	{ "rdma", test_rdma },
 	{ "rdma_bad", test_rdma_bad },
+	{ "drain", test_drain },
 	{ "hold", test_hold },
 };
 

@@ -118,7 +118,8 @@ impl<P: Provider> Ops<P> {
                     cqe: (*attr).cqe,
                     comp_vector: (*attr).comp_vector,
                     flags: (*attr).flags,
-                    events: (*cq).comp_handler.is_some().then_some(&events),
+                    // The core says who is told only after this, for queues that it polls itself.
+                    events: &events,
                 };
                 let data = <P::Cq<'_> as CompletionQueue<_, _>>::create_kernel(device, &attr);
                 let kept = events.clone();

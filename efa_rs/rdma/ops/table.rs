@@ -135,6 +135,8 @@ impl<P: Provider> Ops<P> {
         query_qp: only_if!(Self::HAS_QP, Self::query_qp),
         destroy_qp: only_if!(Self::HAS_QP, Self::destroy_qp),
         post_send: only_if!(Self::HAS_KERNEL_QP, Self::post_send),
+        drain_sq: only_if!(Self::HAS_KERNEL_QP, Self::drain_sq),
+        drain_rq: only_if!(Self::HAS_KERNEL_QP, Self::drain_rq),
         post_recv: only_if!(Self::HAS_KERNEL_QP, Self::post_recv),
         fill_res_qp_entry: only_if!(Self::HAS_QP, Self::fill_res_qp_entry),
 
