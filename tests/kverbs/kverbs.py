@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """What clients in the kernel can do: runs the tests of kverbs_client, whose module is given."""
 
+import os
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ TESTS = {
     "rdma": "regions that are registered by work requests, written, read and invalidated",
     "rdma_bad": "registrations that are none",
 }
+ROUNDS = int(os.environ.get("EFA_ROUNDS", 3))
 HELD = Path("/sys/module/kverbs_client/parameters/held")
 PARAMETER = Path("/sys/module/kverbs_client/parameters/test")
 
@@ -55,11 +57,13 @@ def held():
     return selftest.errno_name(error) if error else "ok"
 
 
-def goes(how):
+def goes(how, test="hold"):
     """What becomes of queue pairs whose device goes, and whether the next one works."""
     function = FUNCTIONS[0]
-    PARAMETER.write_text("hold")
+    PARAMETER.write_text(test)
     before = held()
+    if test == "busy":
+        time.sleep(0.2)
     how(function)
     wait_until(lambda: held() != before, "the client is told", 10)
     result = held()
@@ -92,8 +96,21 @@ def counted():
 
 
 suite.add("errors are counted", lambda: " ".join(map(str, counted())), "EINVAL ok 1 1")
-suite.add("a device that is unbound", lambda: goes(lambda function: function.unbind()), "EINPROGRESS, ok, ok")
-suite.add("a device that dies", lambda: goes(dies), "EINPROGRESS, ok, ok")
+def rounds(how):
+    """The same while messages move, again and again."""
+    results = {goes(how, "busy") for _ in range(ROUNDS)}
+    return " / ".join(sorted(results))
+
+
+def unbound(function):
+    function.unbind()
+
+
+GONE = "EINPROGRESS, ok, ok"
+suite.add("a device that is unbound", lambda: goes(unbound), GONE)
+suite.add("a device that dies", lambda: goes(dies), GONE)
+suite.add(f"a device that is unbound under load, {ROUNDS} times", lambda: rounds(unbound), GONE)
+suite.add(f"a device that dies under load, {ROUNDS} times", lambda: rounds(dies), GONE)
 
 subprocess.run(["insmod", sys.argv[1]], check=True)
 suite.run()

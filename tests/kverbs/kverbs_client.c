@@ -8,6 +8,7 @@
 
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
+#include <linux/kthread.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/random.h>
@@ -913,6 +914,79 @@ static int held_release(struct end *end)
 	return err;
 }
 
+/* Moves messages between the two ends without a pause, until their device goes. */
+static struct task_struct *busy;
+static u64 moved;
+
+static int move_one(void)
+{
+	struct request request;
+	struct ib_wc wc;
+	int err, i;
+
+	err = receive(&held[1], moved, SIZE);
+	if (!err)
+		err = ib_post_send(held[0].qp, request_set(&request, &held[0], moved, SIZE), NULL);
+	for (i = 0; i < 2 && !err; i++) {
+		err = await(&held[i], &wc);
+		if (!err && wc.status == IB_WC_WR_FLUSH_ERR)
+			err = -EIO;
+		/* The other device is the one that goes. */
+		if (!err && wc.status == IB_WC_RESP_TIMEOUT_ERR)
+			err = -EIO;
+		if (!err && (wc.status || wc.wr_id != moved)) {
+			pr_err("completion of %llu, status %s, not of %llu\n", wc.wr_id, ib_wc_status_msg(wc.status), moved);
+			err = -EBADMSG;
+		}
+	}
+	return err;
+}
+
+static int busy_run(void *unused)
+{
+	int err = 0;
+
+	while (!kthread_should_stop() && !err) {
+		err = move_one();
+		if (!err)
+			moved++;
+	}
+	while (!kthread_should_stop())
+		msleep(1);
+	return err == -EIO ? 0 : err;
+}
+
+static int test_busy(void)
+{
+	int err;
+
+	err = pair_open(held, EFA_QPT_SRD, 0, false);
+	if (err)
+		return err;
+	moved = 0;
+	busy = kthread_run(busy_run, NULL, "kverbs_busy");
+	if (IS_ERR(busy)) {
+		err = PTR_ERR(busy);
+		busy = NULL;
+		pair_close(held);
+		return err;
+	}
+	held_result = -EINPROGRESS;
+	return 0;
+}
+
+static int busy_stop(void)
+{
+	int err = kthread_stop(busy);
+
+	busy = NULL;
+	if (!err && !moved) {
+		pr_err("no message was moved\n");
+		err = -EBADMSG;
+	}
+	return err;
+}
+
 static int held_get(char *buffer, const struct kernel_param *param)
 {
 	return sysfs_emit(buffer, "%d\n", held_result);
@@ -940,6 +1014,7 @@ static const struct {
 	{ "rdma_bad", test_rdma_bad },
 	{ "drain", test_drain },
 	{ "hold", test_hold },
+	{ "busy", test_busy },
 };
 
 static int test_set(const char *value, const struct kernel_param *param)
@@ -980,7 +1055,7 @@ static void remove_one(struct ib_device *dev, void *data)
 	mutex_lock(&devices_lock);
 	for (i = 0; i < ARRAY_SIZE(held); i++) {
 		if (held[i].dev == dev) {
-			held_result = held_release(&held[i]);
+			held_result = busy ? busy_stop() : held_release(&held[i]);
 			pair_close(held);
 		}
 	}
