@@ -3,6 +3,8 @@
 """What clients in the kernel can do: runs the tests of kverbs_client, whose module is given."""
 
 import os
+import re
+import struct
 import subprocess
 import sys
 import time
@@ -96,6 +98,37 @@ def counted():
 
 
 suite.add("errors are counted", lambda: " ".join(map(str, counted())), "EINVAL ok 1 1")
+# An entry of a completion queue: id, status, flags and queue pair; the rest is of receives.
+ENTRY = struct.Struct("<HBBHHHHI16x")
+PHASE, SEND, RECEIVE = 1, 1 << 1, 2 << 1
+
+
+def lies():
+    """A device completes what was never posted, and what it has completed before."""
+    function = FUNCTIONS[0]
+    trace = {"command": "trace", "device": function.number}
+    selftest.emulator.send(trace)
+    PARAMETER.write_text("hold")
+    lines = "\n".join(selftest.emulator.send(trace)["lines"])
+    (cq,) = re.findall(r"CREATE_CQ\(.*\bcq=(\d+)", lines)
+    (qpn,) = re.findall(r"CREATE_QP\(.*\bqpn=(\d+)", lines)
+    qpn, other = int(qpn), (int(qpn) + 1) % 0x10000
+    entries = [
+        (3, 0, PHASE | RECEIVE, other, 10, 0, 0, 0),
+        (0xFFFF, 0, PHASE | RECEIVE, qpn, 10, 0, 0, 0),
+        (3, 0, PHASE | SEND, qpn, 0, 0, 0, 0),
+        (3, 0, PHASE, qpn, 10, 0, 0, 0),
+        (3, 0, PHASE | SEND | RECEIVE, qpn, 10, 0, 0, 0),
+        (3, 0, PHASE | RECEIVE, qpn, 10, 0, 0, 0),
+        (3, 0, PHASE | RECEIVE, qpn, 10, 0, 0, 0),
+        (16, 0, PHASE | RECEIVE, qpn, 10, 0, 0, 0),
+    ]
+    data = b"".join(ENTRY.pack(*entry) for entry in entries)
+    selftest.emulator.send({"command": "poke", "device": function.number, "queue": {"cq": int(cq)}, "data": list(data)})
+    PARAMETER.write_text("lies")
+    return held()
+
+
 def rounds(how):
     """The same while messages move, again and again."""
     results = {goes(how, "busy") for _ in range(ROUNDS)}
@@ -106,6 +139,7 @@ def unbound(function):
     function.unbind()
 
 
+suite.add("a device that makes completions up", lies, "ok")
 GONE = "EINPROGRESS, ok, ok"
 suite.add("a device that is unbound", lambda: goes(unbound), GONE)
 suite.add("a device that dies", lambda: goes(dies), GONE)

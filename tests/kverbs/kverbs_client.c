@@ -891,6 +891,28 @@ static int test_hold(void)
 	return err;
 }
 
+/* What is left open has completions that the device has made up, of which one is of something that was posted. */
+static int test_lies(void)
+{
+	struct ib_wc wc;
+	int err;
+
+	if (!held[0].dev)
+		return -ENOENT;
+	err = expect(&held[0], 3, IB_WC_SUCCESS, IB_WC_RECV, &wc);
+	if (!err && wc.byte_len != 10) {
+		pr_err("%u bytes have arrived\n", wc.byte_len);
+		err = -EBADMSG;
+	}
+	if (!err && ib_poll_cq(held[0].cq, 1, &wc)) {
+		pr_err("completion of %llu, which was not posted\n", wc.wr_id);
+		err = -EBADMSG;
+	}
+	pair_close(held);
+	held_result = err;
+	return err;
+}
+
 /* A device goes: its client is told, and finds that all that it had posted has ended. */
 static int held_release(struct end *end)
 {
@@ -1014,6 +1036,7 @@ static const struct {
 	{ "rdma_bad", test_rdma_bad },
 	{ "drain", test_drain },
 	{ "hold", test_hold },
+	{ "lies", test_lies },
 	{ "busy", test_busy },
 };
 
