@@ -67,7 +67,7 @@ def goes(how, test="hold"):
     if test == "busy":
         time.sleep(0.2)
     how(function)
-    wait_until(lambda: held() != before, "the client is told", 10)
+    wait_until(lambda: held() != before, "the client is told", 60)
     result = held()
     if not function.is_bound:
         function.rebind()
@@ -78,7 +78,15 @@ def goes(how, test="hold"):
 
 
 def dies(function):
+    """A device dies, and comes back."""
+    before = function.status()["session"]
+
+    def is_back():
+        status = function.status()
+        return status["state"] == "up" and status["session"] != before
+
     selftest.emulator.send({"command": "die", "device": function.number})
+    wait_until(is_back, "the device is back", 60)
 
 
 for name, what in TESTS.items():

@@ -23,7 +23,7 @@
 #define SIZE 4096
 /* More than queue pairs have numbers. */
 #define NUMBERS 0x10000
-#define PATIENCE_MS 5000
+#define PATIENCE_MS 20000
 /* What is in front of an unreliable datagram. */
 #define GRH_SIZE 40
 

@@ -203,7 +203,7 @@ def kverbs(flavour):
     """A client in the kernel, with two devices of one guest."""
     module = build.kverbs_client(toolroot.kernel(flavour))
     command = f"/efa-rs/tests/kverbs/kverbs.py /share/{module.name}"
-    options = {"devices": ["profile=efa3", "profile=efa4"], "share": module.parent, "timeout": 300}
+    options = {"devices": ["profile=efa3", "profile=efa4"], "share": module.parent, "timeout": 900}
     tally, _ = in_guest(f"kverbs {flavour}", command, "rust", flavour, **options)
     return tally
 
