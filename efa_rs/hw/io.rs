@@ -310,6 +310,9 @@ layout! {
     }
 }
 
+/// Position of the byte with the phase in a completion.
+pub const CDESC_FLAGS_OFFSET: usize = 3;
+
 impl Cdesc {
     /// Adds the upper 48 bits of a send work request's id, as they were there: they are in the place of
     /// what a receive tells of the peer.

@@ -16,13 +16,11 @@ use kernel::{
 use crate::{
     hw::io::{
         Cdesc,
-        CdescFlags, //
+        CdescFlags,
+        CDESC_FLAGS_OFFSET, //
     },
     sys::dma::Entries,
 };
-
-/// Position of the byte with the phase in an entry.
-const FLAGS_OFFSET: usize = 3;
 
 /// The rings of a completion queue, its *sub-queues*, and how far they are consumed.
 ///
@@ -73,15 +71,15 @@ impl<'bound> CompletionRings<'bound> {
         })
     }
 
-    /// Returns the entry of the next completion of a ring, if the device has written it.
-    fn pending(&self, ring: usize) -> Option<u32> {
-        let consumed = *self.consumed.get(ring)?;
-        let mask = (1 << self.depth_shift) - 1;
+    /// Returns the entry of a ring's completion that comes after `ahead` others, if the device has written it.
+    fn pending(&self, ring: usize, ahead: u32) -> Option<u32> {
+        let position = self.consumed.get(ring)?.wrapping_add(ahead);
+        let depth = 1 << self.depth_shift;
         // CAST: There are at most 2^16 rings.
-        let entry = (ring as u32) << self.depth_shift | consumed & mask;
-        let flags = CdescFlags::from_raw(self.entries.read_byte::<FLAGS_OFFSET>(entry));
-        let expected = consumed >> self.depth_shift & 1 == 0;
-        (flags.phase == expected).then_some(entry)
+        let entry = (ring as u32) << self.depth_shift | position & (depth - 1);
+        let flags = CdescFlags::from_raw(self.entries.read_byte::<CDESC_FLAGS_OFFSET>(entry));
+        let expected = position >> self.depth_shift & 1 == 0;
+        (ahead < depth && flags.phase == expected).then_some(entry)
     }
 
     /// Returns the next completion, of whichever ring has one.
@@ -94,7 +92,7 @@ impl<'bound> CompletionRings<'bound> {
             } else {
                 0
             };
-            let Some(entry) = self.pending(ring) else {
+            let Some(entry) = self.pending(ring, 0) else {
                 continue;
             };
 
@@ -112,7 +110,7 @@ impl<'bound> CompletionRings<'bound> {
 
     /// Returns whether there is a completion.
     pub(crate) fn has_some(&self) -> bool {
-        (0..self.consumed.len()).any(|ring| self.pending(ring).is_some())
+        (0..self.consumed.len()).any(|ring| self.pending(ring, 0).is_some())
     }
 
     /// Returns how many completions were ever consumed, modulo 2^16.
@@ -123,18 +121,7 @@ impl<'bound> CompletionRings<'bound> {
     /// Changes each completion that was not consumed yet.
     pub(crate) fn amend(&mut self, change: impl Fn(Cdesc) -> Cdesc) {
         for ring in 0..self.consumed.len() {
-            let Some(&consumed) = self.consumed.get(ring) else {
-                continue;
-            };
-            let mask = (1 << self.depth_shift) - 1;
-            for number in 0..=mask {
-                let position = consumed.wrapping_add(number);
-                // CAST: There are at most 2^16 rings.
-                let entry = (ring as u32) << self.depth_shift | position & mask;
-                let flags = CdescFlags::from_raw(self.entries.read_byte::<FLAGS_OFFSET>(entry));
-                if flags.phase != (position >> self.depth_shift & 1 == 0) {
-                    break;
-                }
+            for entry in (0..).map_while(|ahead| self.pending(ring, ahead)) {
                 dma_mb(Read);
                 let completion = change(Cdesc::decode(&self.entries.read(entry)));
                 self.entries.write(entry, &completion.encode());

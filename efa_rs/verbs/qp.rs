@@ -174,6 +174,28 @@ impl ReceiveRing<'_> {
 }
 
 impl<'a> DeviceQp<'a> {
+    /// Creates a queue pair, and returns with it what the device tells of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the admin command.
+    fn create(
+        efa: &Efa<'a>,
+        command: &CreateQp,
+        receive_ring: Option<ReceiveRing<'a>>,
+    ) -> Result<(Self, qp::CreateQpResponse)> {
+        let tell = || efa.admin().create_qp(command);
+        let created = match &receive_ring {
+            Some(ring) => ring.lend(tell)?,
+            None => tell()?,
+        };
+        let device_qp = Self {
+            handle: created.qp_handle,
+            receive_ring,
+        };
+        Ok((device_qp, created))
+    }
+
     /// Destroys the queue pair.
     ///
     /// # Errors
@@ -339,15 +361,7 @@ impl<'a> Qp<'a> {
             sl: command.sl,
             ..CreateQp::default()
         };
-        let tell = || efa.admin().create_qp(&create);
-        let created = match &receive_ring {
-            Some(ring) => ring.lend(tell)?,
-            None => tell()?,
-        };
-        let device_qp = DeviceQp {
-            handle: created.qp_handle,
-            receive_ring,
-        };
+        let (device_qp, created) = DeviceQp::create(efa, &create, receive_ring)?;
 
         let respond = || {
             let (response, mmap_entries) =
@@ -439,15 +453,7 @@ impl<'a> Qp<'a> {
             uar: efa.kernel_uar.get(efa.admin())?,
             ..CreateQp::default()
         };
-        let tell = || efa.admin().create_qp(&create);
-        let created = match &receive_ring {
-            Some(ring) => ring.lend(tell)?,
-            None => tell()?,
-        };
-        let device_qp = DeviceQp {
-            handle: created.qp_handle,
-            receive_ring,
-        };
+        let (device_qp, created) = DeviceQp::create(efa, &create, receive_ring)?;
 
         let make = || {
             let slots = efa.bars.map_send_queue(
