@@ -62,6 +62,37 @@ static int to_state(struct ib_qp *qp, enum ib_qp_state state)
 	return ib_modify_qp(qp, &attr, mask);
 }
 
+static int to_rts(struct ib_qp *qp)
+{
+	int err = 0, state;
+
+	for (state = IB_QPS_INIT; state <= IB_QPS_RTS && !err; state++)
+		err = to_state(qp, state);
+	return err;
+}
+
+/* Makes a queue pair whose completions all come to the end's completion queue. */
+static int qp_open(struct end *end, enum ib_qp_type type, u32 max_inline)
+{
+	struct ib_qp_init_attr attr = {
+		.send_cq = end->cq,
+		.recv_cq = end->cq,
+		.cap = {
+			.max_send_wr = DEPTH,
+			.max_recv_wr = DEPTH,
+			.max_send_sge = 1,
+			.max_recv_sge = 1,
+			.max_inline_data = max_inline,
+		},
+		.sq_sig_type = IB_SIGNAL_ALL_WR,
+		.qp_type = type,
+	};
+	struct ib_qp *qp = ib_create_qp(end->pd, &attr);
+
+	end->qp = IS_ERR(qp) ? NULL : qp;
+	return PTR_ERR_OR_ZERO(qp);
+}
+
 static void end_close(struct end *end)
 {
 	if (end->peer)
@@ -82,18 +113,7 @@ static int end_open(struct end *end, struct ib_device *dev, enum ib_qp_type type
 		    bool with_events)
 {
 	struct ib_cq_init_attr cq_attr = { .cqe = 4 * DEPTH };
-	struct ib_qp_init_attr attr = {
-		.cap = {
-			.max_send_wr = DEPTH,
-			.max_recv_wr = DEPTH,
-			.max_send_sge = 1,
-			.max_recv_sge = 1,
-			.max_inline_data = max_inline,
-		},
-		.sq_sig_type = IB_SIGNAL_ALL_WR,
-		.qp_type = type,
-	};
-	int state, err;
+	int err;
 
 	memset(end, 0, sizeof(*end));
 	init_completion(&end->event);
@@ -110,19 +130,11 @@ static int end_open(struct end *end, struct ib_device *dev, enum ib_qp_type type
 		end->cq = NULL;
 		goto close;
 	}
-	attr.send_cq = end->cq;
-	attr.recv_cq = end->cq;
-	end->qp = ib_create_qp(end->pd, &attr);
-	if (IS_ERR(end->qp)) {
-		err = PTR_ERR(end->qp);
-		end->qp = NULL;
+	err = qp_open(end, type, max_inline);
+	if (!err)
+		err = to_rts(end->qp);
+	if (err)
 		goto close;
-	}
-	for (state = IB_QPS_INIT; state <= IB_QPS_RTS; state++) {
-		err = to_state(end->qp, state);
-		if (err)
-			goto close;
-	}
 
 	err = -ENOMEM;
 	end->buffer = kzalloc(SIZE, GFP_KERNEL);
@@ -458,11 +470,6 @@ static int test_flush(void)
 /* What a queue pair that is gone has left in its completion queue is not the next one's. */
 static int test_stale(void)
 {
-	struct ib_qp_init_attr attr = {
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
-		.sq_sig_type = IB_SIGNAL_ALL_WR,
-		.qp_type = EFA_QPT_SRD,
-	};
 	struct end end;
 	struct ib_wc wc;
 	int err, i;
@@ -482,20 +489,15 @@ static int test_stale(void)
 		goto close;
 	msleep(20);
 
-	attr.send_cq = end.cq;
-	attr.recv_cq = end.cq;
 	old = end.qp->qp_num;
 	/* Numbers are used again after all others. */
 	for (i = 0; i < NUMBERS; i++) {
 		err = ib_destroy_qp(end.qp);
 		if (err)
 			goto close;
-		end.qp = ib_create_qp(end.pd, &attr);
-		if (IS_ERR(end.qp)) {
-			err = PTR_ERR(end.qp);
-			end.qp = NULL;
+		err = qp_open(&end, EFA_QPT_SRD, 0);
+		if (err)
 			goto close;
-		}
 		if (end.qp->qp_num == old)
 			break;
 	}
@@ -565,17 +567,12 @@ static void counted_done(struct ib_cq *cq, struct ib_wc *wc)
 /* Receives that all end before ib_drain_qp() does, whoever polls; and a message before. */
 static int test_drain_by(enum ib_poll_context context)
 {
-	struct ib_qp_init_attr attr = {
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
-		.sq_sig_type = IB_SIGNAL_ALL_WR,
-		.qp_type = EFA_QPT_SRD,
-	};
 	struct counted recv = { .cqe.done = counted_done }, send = { .cqe.done = counted_done };
 	struct ib_recv_wr recv_wr = { .wr_cqe = &recv.cqe };
 	struct request request;
 	struct ib_send_wr *wr;
 	struct end end;
-	int err, state, i;
+	int err, i;
 
 	err = end_open(&end, devices[0], EFA_QPT_SRD, 0, false);
 	if (err)
@@ -589,16 +586,10 @@ static int test_drain_by(enum ib_poll_context context)
 		end.cq = NULL;
 		goto close;
 	}
-	attr.send_cq = end.cq;
-	attr.recv_cq = end.cq;
-	end.qp = ib_create_qp(end.pd, &attr);
-	if (IS_ERR(end.qp)) {
-		err = PTR_ERR(end.qp);
-		end.qp = NULL;
+	err = qp_open(&end, EFA_QPT_SRD, 0);
+	if (err)
 		goto free;
-	}
-	for (state = IB_QPS_INIT; state <= IB_QPS_RTS && !err; state++)
-		err = to_state(end.qp, state);
+	err = to_rts(end.qp);
 	for (i = 0; i < DEPTH && !err; i++)
 		err = ib_post_recv(end.qp, &recv_wr, NULL);
 	if (!err)
