@@ -35,7 +35,7 @@ LONG = 300
 
 def before():
     main.clear()
-    main.set(keep_alive_ms=0, shared_ah=False)
+    main.set(shared_ah=False)
 
 
 def after():

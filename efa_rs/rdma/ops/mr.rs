@@ -90,9 +90,8 @@ impl<P: Provider> Ops<P> {
         unsafe {
             let device = Self::device((*pd).device);
             let access = Access::from_raw(access);
-            let init =
-                <P::Mr<'_> as MemoryRegion<_, _>>::register_dma(device, Self::pd(pd), access);
-            Self::register(init, 0)
+            let domain = Self::pd(pd);
+            Self::register(0, || P::Mr::register_dma(device, domain, access))
         }
     }
 
@@ -108,8 +107,8 @@ impl<P: Provider> Ops<P> {
         // the call.
         unsafe {
             let device = Self::device((*pd).device);
-            let init = <P::Mr<'_> as MemoryRegion<_, _>>::alloc(device, Self::pd(pd), max_num_sg);
-            Self::register(init, 0)
+            let domain = Self::pd(pd);
+            Self::register(0, || P::Mr::alloc(device, domain, max_num_sg))
         }
     }
 
@@ -163,18 +162,24 @@ impl<P: Provider> Ops<P> {
         // SAFETY: The caller guarantees that the device is registered, and the domain created.
         unsafe {
             let device = Self::device((*pd).device);
-            let init =
-                <P::Mr<'_> as MemoryRegion<_, _>>::register_user(device, Self::pd(pd), attr, udata);
-            Self::register(init, attr.length)
+            let domain = Self::pd(pd);
+            Self::register(attr.length, || {
+                P::Mr::register_user(device, domain, attr, udata)
+            })
         }
     }
 
     /// Makes the object of a memory region, which the core expects the driver to allocate.
     ///
+    /// `init` is called once there is memory for it: what it has registered could not be taken back.
+    ///
     /// # Safety
     ///
     /// The region must be one of a device that is registered with the provider `P`.
-    unsafe fn register<'a>(init: impl PinInit<P::Mr<'a>, Error>, length: u64) -> *mut ffi::ib_mr {
+    unsafe fn register<'a, I>(length: u64, init: impl FnOnce() -> I) -> *mut ffi::ib_mr
+    where
+        I: PinInit<P::Mr<'a>, Error>,
+    {
         let make = || {
             let object = KBox::<Object<'_, P>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
             let object = KBox::into_raw(object).cast::<ffi::ib_mr>();
@@ -182,7 +187,7 @@ impl<P: Provider> Ops<P> {
             // SAFETY: The object was just allocated, of the size that it takes and zeroed; a box's
             // content does not move.
             unsafe {
-                Object::<'_, P>::init(object, init).inspect_err(|_| Self::free(object))?;
+                Object::<'_, P>::init(object, init()).inspect_err(|_| Self::free(object))?;
 
                 let region = Object::<'_, P>::data(object);
                 let keys = region.keys();
