@@ -24,7 +24,7 @@ BAD = (
     Condition(", reordering", {"jitter_us": 200}),
     Condition(", one of four paths down", {"paths": 4, "path": [{"down": True}]}, lossy=True),
 )
-LOSS_AND_REORDERING = Condition("", {"loss": 0.01, "jitter_us": 200}, lossy=True)
+LOSS_AND_REORDERING = Condition(", 1 % loss and reordering", {"loss": 0.01, "jitter_us": 200}, lossy=True)
 WRONG_BITS = Condition("", {"flip": 1})
 
 

@@ -23,6 +23,7 @@ TESTS = {
     "ud": "a datagram",
     "many": "2,000 messages in chains",
     "bad_wr": "a chain with a work request that is refused",
+    "wrong": "work requests with each field wrong",
     "flush": "a queue pair in error",
     "stale": "a queue pair after another one that has left completions",
     "events": "events",

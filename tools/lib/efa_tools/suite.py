@@ -200,12 +200,14 @@ def sample(flavour):
 
 
 def kverbs(flavour):
-    """A client in the kernel, with two devices of one guest."""
+    """Clients in the kernel: of two devices of one guest, and of two guests."""
     module = build.kverbs_client(toolroot.kernel(flavour))
-    command = f"/efa-rs/tests/kverbs/kverbs.py /share/{module.name}"
-    options = {"devices": ["profile=efa3", "profile=efa4"], "share": module.parent, "timeout": 900}
-    tally, _ = in_guest(f"kverbs {flavour}", command, "rust", flavour, **options)
-    return tally
+    options = {"share": module.parent, "timeout": 900}
+    local = f"/efa-rs/tests/kverbs/kverbs.py /share/{module.name}"
+    between = f"/efa-rs/tests/kverbs/between.py /share/{module.name}"
+    tally, _ = in_guest(f"kverbs {flavour}", local, "rust", flavour, ["profile=efa3", "profile=efa4"], **options)
+    two, _ = in_guest(f"kverbs {flavour} between guests", between, "rust", flavour, ["profile=efa4"], guests=2, leader=True, **options)
+    return tally + two
 
 
 # The device that can do most.

@@ -1,34 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/*
- * A client of the verbs in the kernel: moves data between the first two devices, which may be the
- * same, and looks at what arrives. It uses nothing but rdma/ib_verbs.h and efa_verbs.h.
- *
- * Writing the name of a test to its parameter `test` runs that, and fails with its errno.
- */
+/* Tests that move data between the first two devices, which may be the same, and look at what arrives. */
 
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
 #include <linux/kthread.h>
 #include <linux/module.h>
-#include <linux/mutex.h>
 #include <linux/random.h>
 #include <linux/slab.h>
 #include <rdma/ib_cache.h>
-#include <rdma/ib_verbs.h>
 
-#include "efa_verbs.h"
+#include "client.h"
 
-#define QKEY 0x11111111
 #define DEPTH 16
 #define SIZE 4096
 /* More than queue pairs have numbers. */
 #define NUMBERS 0x10000
-#define PATIENCE_MS 20000
 /* What is in front of an unreliable datagram. */
 #define GRH_SIZE 40
-
-static DEFINE_MUTEX(devices_lock);
-static struct ib_device *devices[2];
 
 /* One end of a conversation. */
 struct end {
@@ -48,27 +36,6 @@ static void on_completion(struct ib_cq *cq, void *context)
 	struct end *end = context;
 
 	complete(&end->event);
-}
-
-static int to_state(struct ib_qp *qp, enum ib_qp_state state)
-{
-	struct ib_qp_attr attr = { .qp_state = state, .port_num = 1, .qkey = QKEY };
-	int mask = IB_QP_STATE;
-
-	if (state == IB_QPS_INIT)
-		mask |= IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY;
-	if (state == IB_QPS_RTS)
-		mask |= IB_QP_SQ_PSN;
-	return ib_modify_qp(qp, &attr, mask);
-}
-
-static int to_rts(struct ib_qp *qp)
-{
-	int err = 0, state;
-
-	for (state = IB_QPS_INIT; state <= IB_QPS_RTS && !err; state++)
-		err = to_state(qp, state);
-	return err;
 }
 
 /* Makes a queue pair whose completions all come to the end's completion queue. */
@@ -151,16 +118,13 @@ close:
 
 static int connect_to(struct end *end, struct end *peer)
 {
-	struct rdma_ah_attr attr = { .type = rdma_ah_find_type(end->dev, 1) };
 	union ib_gid gid;
 	int err;
 
 	err = rdma_query_gid(peer->dev, 1, 0, &gid);
 	if (err)
 		return err;
-	rdma_ah_set_port_num(&attr, 1);
-	rdma_ah_set_grh(&attr, &gid, 0, 0, 1, 0);
-	end->peer = rdma_create_ah(end->pd, &attr, RDMA_CREATE_AH_SLEEPABLE);
+	end->peer = ah_of(end->pd, &gid);
 	if (IS_ERR(end->peer)) {
 		err = PTR_ERR(end->peer);
 		end->peer = NULL;
@@ -218,8 +182,10 @@ static int expect(struct end *end, u64 id, enum ib_wc_status status, enum ib_wc_
 {
 	int err = await(end, wc);
 
-	if (err)
+	if (err) {
+		pr_err("%llu was to complete with %s\n", id, ib_wc_status_msg(status));
 		return err;
+	}
 	if (wc->wr_id != id || wc->status != status || wc->opcode != opcode || wc->qp != end->qp) {
 		pr_err("completion of %llu, status %s (%u), opcode %d; not of %llu, %s, %d\n", wc->wr_id,
 		       ib_wc_status_msg(wc->status), wc->vendor_err, wc->opcode, id, ib_wc_status_msg(status),
@@ -437,6 +403,148 @@ static int test_bad_wr(void)
 close:
 	pair_close(ends);
 	return err;
+}
+
+/* A work request that is refused, and leaves nothing behind. */
+static int refuse(struct ib_qp *qp, const struct ib_send_wr *wr, const char *what)
+{
+	const struct ib_send_wr *bad = NULL;
+	int err = ib_post_send(qp, wr, &bad);
+
+	if (err == -EINVAL && bad == wr)
+		return 0;
+	pr_err("%s: %d\n", what, err);
+	return -EBADMSG;
+}
+
+/* The same of a send with another value in one of its fields. */
+#define REFUSE_WITH(field, value)						\
+	do {									\
+		wr = request_set(&request, &ends[0], 9, 8);			\
+		field = value;							\
+		err = err ?: refuse(ends[0].qp, wr, #field " = " #value);	\
+	} while (0)
+
+static int wrong_sends(struct end ends[2])
+{
+	struct ib_reg_wr reg = { .wr = { .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED } };
+	bool is_srd = ends[0].qp->qp_type == EFA_QPT_SRD;
+	struct request request;
+	struct ib_send_wr *wr;
+	int err = 0;
+
+	REFUSE_WITH(wr->opcode, IB_WR_ATOMIC_CMP_AND_SWP);
+	REFUSE_WITH(wr->opcode, IB_WR_SEND_WITH_INV);
+	REFUSE_WITH(wr->opcode, IB_WR_RDMA_READ_WITH_INV);
+	REFUSE_WITH(wr->opcode, IB_WR_REG_MR_INTEGRITY);
+	REFUSE_WITH(wr->opcode, 1000);
+	REFUSE_WITH(wr->send_flags, IB_SEND_SIGNALED | IB_SEND_FENCE);
+	REFUSE_WITH(wr->send_flags, IB_SEND_SIGNALED | IB_SEND_IP_CSUM);
+	REFUSE_WITH(wr->send_flags, 1 << 30);
+	REFUSE_WITH(wr->num_sge, 1000);
+	/* The queue pair has room for none. */
+	REFUSE_WITH(wr->send_flags, IB_SEND_SIGNALED | IB_SEND_INLINE);
+	if (is_srd) {
+		REFUSE_WITH(request.srd.ah, NULL);
+		REFUSE_WITH(request.srd.remote_qpn, 0x10000);
+		/* More than 32 bits have room for. */
+		REFUSE_WITH(wr->num_sge, INT_MAX);
+	} else {
+		REFUSE_WITH(request.ud.ah, NULL);
+		REFUSE_WITH(request.ud.remote_qpn, 0x10000);
+		REFUSE_WITH(wr->opcode, IB_WR_RDMA_WRITE);
+		REFUSE_WITH(wr->opcode, IB_WR_RDMA_READ);
+		REFUSE_WITH(wr->opcode, IB_WR_LOCAL_INV);
+	}
+	return err ?: refuse(ends[0].qp, &reg.wr, "a registration of nothing");
+}
+
+/* A registration that is refused. */
+static int wrong_registrations(struct end *end)
+{
+	struct ib_reg_wr reg = {
+		.wr = { .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED },
+		.access = IB_ACCESS_LOCAL_WRITE,
+	};
+	int err;
+
+	reg.mr = ib_alloc_mr(end->pd, IB_MR_TYPE_MEM_REG, 4);
+	if (IS_ERR(reg.mr))
+		return PTR_ERR(reg.mr);
+	reg.key = reg.mr->rkey;
+	err = refuse(end->qp, &reg.wr, "a registration without pages");
+	reg.access |= IB_ACCESS_REMOTE_ATOMIC;
+	err = err ?: refuse(end->qp, &reg.wr, "a registration for atomics");
+	ib_dereg_mr(reg.mr);
+	return err;
+}
+
+static int wrong_receives(struct end *end)
+{
+	struct ib_sge sges[2] = { { .addr = end->dma, .length = 64, .lkey = end->pd->local_dma_lkey } };
+	struct ib_recv_wr wr = { .sg_list = sges, .num_sge = 2 };
+	const struct ib_recv_wr *bad = NULL;
+
+	if (ib_post_recv(end->qp, &wr, &bad) != -EINVAL || bad != &wr) {
+		pr_err("a receive with too many buffers is taken\n");
+		return -EBADMSG;
+	}
+	wr.num_sge = 1;
+	sges[0].length = 0x10000;
+	if (ib_post_recv(end->qp, &wr, &bad) != -EINVAL) {
+		pr_err("a receive with too large a buffer is taken\n");
+		return -EBADMSG;
+	}
+	return 0;
+}
+
+/* A key that there is not, which only the device finds. */
+static int wrong_key(struct end ends[2])
+{
+	struct ib_send_wr *wr;
+	struct request request;
+	struct ib_wc wc;
+	int err;
+
+	wr = request_set(&request, &ends[0], 4, 64);
+	request.sge.lkey ^= 0x1000;
+	err = ib_post_send(ends[0].qp, wr, NULL);
+	return err ?: expect(&ends[0], 4, IB_WC_LOC_PROT_ERR, IB_WC_SEND, &wc);
+}
+
+/* Work requests with each field wrong; after all of them, one that is right. */
+static int test_wrong(void)
+{
+	static const enum ib_qp_type types[] = { EFA_QPT_SRD, IB_QPT_UD };
+	struct request request;
+	struct end ends[2];
+	struct ib_wc wc;
+	int err, i;
+
+	for (i = 0; i < ARRAY_SIZE(types); i++) {
+		err = pair_open(ends, types[i], 0, false);
+		if (err)
+			return err;
+		err = wrong_sends(ends);
+		if (!err && types[i] == EFA_QPT_SRD)
+			err = wrong_registrations(&ends[0]);
+		if (!err)
+			err = wrong_receives(&ends[1]);
+		if (!err)
+			err = receive(&ends[1], 5, SIZE);
+		if (!err && types[i] == EFA_QPT_SRD)
+			err = wrong_key(ends);
+		if (!err)
+			err = ib_post_send(ends[0].qp, request_set(&request, &ends[0], 6, 64), NULL);
+		if (!err)
+			err = expect(&ends[0], 6, IB_WC_SUCCESS, IB_WC_SEND, &wc);
+		if (!err)
+			err = expect(&ends[1], 5, IB_WC_SUCCESS, IB_WC_RECV, &wc);
+		pair_close(ends);
+		if (err)
+			return err;
+	}
+	return 0;
 }
 
 /* As many receives as there is room for, and one more; all of them end when the queue pair is in error. */
@@ -1020,6 +1128,7 @@ static const struct {
 	{ "ud", test_ud },
 	{ "many", test_many },
 	{ "bad_wr", test_bad_wr },
+	{ "wrong", test_wrong },
 	{ "flush", test_flush },
 	{ "stale", test_stale },
 	{ "events", test_events },
@@ -1031,71 +1140,24 @@ static const struct {
 	{ "busy", test_busy },
 };
 
-static int test_set(const char *value, const struct kernel_param *param)
+int local_run(const char *name)
 {
-	int i, err = -ENOENT;
+	int i;
 
-	mutex_lock(&devices_lock);
 	for (i = 0; i < ARRAY_SIZE(tests); i++)
-		if (sysfs_streq(value, tests[i].name))
-			err = devices[0] ? tests[i].run() : -ENODEV;
-	mutex_unlock(&devices_lock);
-	return err;
+		if (sysfs_streq(name, tests[i].name))
+			return tests[i].run();
+	return -ENOENT;
 }
 
-static const struct kernel_param_ops test_ops = { .set = test_set };
-module_param_cb(test, &test_ops, NULL, 0200);
-MODULE_PARM_DESC(test, "Runs the test of this name");
-
-static int add_one(struct ib_device *dev)
+void local_removed(struct ib_device *dev)
 {
 	int i;
 
-	mutex_lock(&devices_lock);
-	for (i = 0; i < ARRAY_SIZE(devices); i++) {
-		if (!devices[i]) {
-			devices[i] = dev;
-			break;
-		}
-	}
-	mutex_unlock(&devices_lock);
-	return 0;
-}
-
-static void remove_one(struct ib_device *dev, void *data)
-{
-	int i;
-
-	mutex_lock(&devices_lock);
 	for (i = 0; i < ARRAY_SIZE(held); i++) {
 		if (held[i].dev == dev) {
 			held_result = busy ? busy_stop() : held_release(&held[i]);
 			pair_close(held);
 		}
 	}
-	for (i = 0; i < ARRAY_SIZE(devices); i++)
-		if (devices[i] == dev)
-			devices[i] = NULL;
-	mutex_unlock(&devices_lock);
 }
-
-static struct ib_client client = {
-	.name = "kverbs_client",
-	.add = add_one,
-	.remove = remove_one,
-};
-
-static int __init kverbs_init(void)
-{
-	return ib_register_client(&client);
-}
-
-static void __exit kverbs_exit(void)
-{
-	ib_unregister_client(&client);
-}
-
-module_init(kverbs_init);
-module_exit(kverbs_exit);
-MODULE_DESCRIPTION("Test client of kernel verbs");
-MODULE_LICENSE("Dual BSD/GPL");
