@@ -25,6 +25,7 @@ mod counters;
 mod cq;
 mod device;
 mod home;
+mod kernel_client;
 mod layouts;
 mod mmap;
 mod mr;
@@ -84,6 +85,10 @@ pub(crate) use self::{
         Named, //
     },
     home::Home,
+    kernel_client::{
+        KernelClient,
+        KernelOwned, //
+    },
     layouts::layouts_agree,
     mmap::{
         Mapping,

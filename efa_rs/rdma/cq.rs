@@ -17,6 +17,7 @@ use kernel::{
 use super::{
     context::Context,
     device::Device,
+    kernel_client::KernelClient,
     udata::Udata,
     umem::Umem,
     work::WorkCompletions, //
@@ -142,6 +143,8 @@ pub(crate) struct KernelCqInitAttr<'c> {
     pub(crate) flags: u32,
     /// Who is to be told of completions, if the client asks for it.
     pub(crate) events: &'c Arc<CqEvents>,
+    /// Whose it is.
+    pub(crate) client: KernelClient,
 }
 
 /// A completion queue of a device with data `D`, created in a context with data `U`.

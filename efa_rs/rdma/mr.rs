@@ -11,6 +11,7 @@ use kernel::{
 
 use super::{
     device::Device,
+    kernel_client::KernelClient,
     udata::Udata,
     umem::Umem, //
 };
@@ -150,12 +151,22 @@ pub(crate) trait MemoryRegion<'a, D, Pd>: Sized + Send + Sync {
     }
 
     /// Makes a region of all memory that the device can address, by the addresses that it has for it.
-    fn register_dma(_device: &Device<D>, _pd: &Pd, _access: Access) -> impl PinInit<Self, Error> {
+    fn register_dma(
+        _device: &Device<D>,
+        _pd: &Pd,
+        _access: Access,
+        _client: KernelClient,
+    ) -> impl PinInit<Self, Error> {
         Err(eopnotsupp())
     }
 
     /// Makes a region of at most so many pages, of which it gets some by work requests of the kernel.
-    fn alloc(_device: &Device<D>, _pd: &Pd, _max_pages: u32) -> impl PinInit<Self, Error> {
+    fn alloc(
+        _device: &Device<D>,
+        _pd: &Pd,
+        _max_pages: u32,
+        _client: KernelClient,
+    ) -> impl PinInit<Self, Error> {
         Err(eopnotsupp())
     }
 

@@ -7,6 +7,7 @@ use kernel::prelude::*;
 use super::{
     context::Context,
     device::Device,
+    kernel_client::KernelClient,
     qp_attr::{
         QpAttr,
         QpAttrMask,
@@ -76,6 +77,7 @@ pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
         _attr: &QpInitAttr<'_, Pd, Cq>,
         _qp: QpRef,
         _signal_all: bool,
+        _client: KernelClient,
     ) -> impl PinInit<Self, Error> {
         Err(eopnotsupp())
     }

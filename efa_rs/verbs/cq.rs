@@ -42,6 +42,7 @@ use crate::{
         CqEvents,
         CqInitAttr,
         KernelCqInitAttr,
+        KernelOwned,
         Mapping,
         MmapEntry,
         Udata,
@@ -87,7 +88,7 @@ enum Ring<'a> {
     /// Memory that userspace provides.
     User(Lent<'a, Umem<'a>>),
     /// Memory of the driver that a client in the kernel polls.
-    Kernel(Arc<KernelCq<'a>>),
+    Kernel(KernelOwned<Arc<KernelCq<'a>>>),
 }
 
 impl Ring<'_> {
@@ -387,7 +388,7 @@ impl<'a> Cq<'a> {
         let rings = CompletionRings::new(memory.clone(), sub_cqs, depth)?;
         let memory = Lent::new(epoch, "a completion queue", memory);
         let queue = KernelCq::new(rings, memory, notifier.clone(), epoch)?;
-        let ring = Ring::Kernel(queue.clone());
+        let ring = Ring::Kernel(attr.client.own(queue.clone()));
 
         let create = CreateCq {
             caps_1: CqCaps1 {

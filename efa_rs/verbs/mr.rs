@@ -35,6 +35,8 @@ use crate::{
     rdma::{
         self,
         Access,
+        KernelClient,
+        KernelOwned,
         MrInitAttr,
         MrKeys,
         Udata,
@@ -59,9 +61,9 @@ enum Memory<'a> {
     /// Memory of a process or of a DMA buffer.
     User(Lent<'a, Umem<'a>>),
     /// All memory that the device can address.
-    All,
+    All(KernelOwned<()>),
     /// What work requests give it.
-    Fast(FastPages<'a>),
+    Fast(KernelOwned<FastPages<'a>>),
 }
 
 /// Pages for the next registration by a work request.
@@ -97,14 +99,22 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
         device: &rdma::Device<Efa<'a>>,
         pd: &Pd,
         access: Access,
+        client: KernelClient,
     ) -> impl PinInit<Self, Error> {
         let efa = device.data();
-        Self::register_all(efa, pd, access).inspect_err(|_| efa.errors.get_dma_mr_err.increment())
+        Self::register_all(efa, pd, access, client)
+            .inspect_err(|_| efa.errors.get_dma_mr_err.increment())
     }
 
-    fn alloc(device: &rdma::Device<Efa<'a>>, pd: &Pd, max_pages: u32) -> impl PinInit<Self, Error> {
+    fn alloc(
+        device: &rdma::Device<Efa<'a>>,
+        pd: &Pd,
+        max_pages: u32,
+        client: KernelClient,
+    ) -> impl PinInit<Self, Error> {
         let efa = device.data();
-        Self::alloc_fast(efa, pd, max_pages).inspect_err(|_| efa.errors.alloc_mr_err.increment())
+        Self::alloc_fast(efa, pd, max_pages, client)
+            .inspect_err(|_| efa.errors.alloc_mr_err.increment())
     }
 
     fn clear_pages(&self) {
@@ -138,7 +148,7 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
         let result = efa.admin().deregister_mr(self.keys.lkey);
         match &self.memory {
             Memory::User(memory) => memory.settle(result),
-            Memory::All => efa.session.epoch().settle(result),
+            Memory::All(_) => efa.session.epoch().settle(result),
             Memory::Fast(pages) => pages.list.settle(result),
         }
     }
@@ -236,7 +246,7 @@ impl<'a> Mr<'a> {
     /// - [`EINVAL`] if that is none, or more than a region can have.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
-    fn alloc_fast(efa: &Efa<'a>, pd: &Pd, max_pages: u32) -> Result<Self> {
+    fn alloc_fast(efa: &Efa<'a>, pd: &Pd, max_pages: u32, client: KernelClient) -> Result<Self> {
         if max_pages == 0 || max_pages > efa.attributes().queues.max_mr_pages {
             return Err(EINVAL);
         }
@@ -251,12 +261,12 @@ impl<'a> Mr<'a> {
                 lkey: allocated.l_key,
                 rkey: allocated.r_key,
             },
-            memory: Memory::Fast(FastPages {
+            memory: Memory::Fast(client.own(FastPages {
                 list,
                 max: max_pages,
                 count: Atomic::new(0),
                 first: Atomic::new(0),
-            }),
+            })),
             interconnects: MrInterconnects::default(),
             details: [0, max_pages.into()],
         })
@@ -284,7 +294,7 @@ impl<'a> Mr<'a> {
     ///
     /// - `EOPNOTSUPP` if peers are to use it.
     /// - Those of the admin command.
-    fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access) -> Result<Self> {
+    fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access, client: KernelClient) -> Result<Self> {
         if access.required() & !Access::LOCAL_WRITE != 0 {
             return Err(eopnotsupp());
         }
@@ -306,7 +316,7 @@ impl<'a> Mr<'a> {
                 lkey: registered.l_key,
                 rkey: registered.r_key,
             },
-            memory: Memory::All,
+            memory: Memory::All(client.own(())),
             interconnects: interconnects(&registered),
             details: [0; 2],
         })

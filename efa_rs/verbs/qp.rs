@@ -59,6 +59,8 @@ use crate::{
     rdma::{
         self,
         Context,
+        KernelClient,
+        KernelOwned,
         Mapping,
         MmapEntry,
         QpAttr,
@@ -118,7 +120,7 @@ pub(crate) struct Qp<'a> {
 /// Whose queue pair it is, and what that one has of it.
 enum Side<'a> {
     User { _mmap_entries: MmapEntries },
-    Kernel(Arc<KernelQp<'a>>),
+    Kernel(KernelOwned<Arc<KernelQp<'a>>>),
 }
 
 /// What userspace maps of a queue pair.
@@ -141,7 +143,7 @@ enum ReceiveRing<'a> {
     /// That userspace maps.
     User(Lent<'a, UserBuffer<'a>>),
     /// That the kernel writes to.
-    Kernel(Lent<'a, Entries<'a, { RxDesc::SIZE }>>),
+    Kernel(KernelOwned<Lent<'a, Entries<'a, { RxDesc::SIZE }>>>),
 }
 
 impl ReceiveRing<'_> {
@@ -240,9 +242,10 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'
         attr: &QpInitAttr<'_, Pd, Cq<'a>>,
         qp: QpRef,
         signal_all: bool,
+        client: KernelClient,
     ) -> impl PinInit<Self, Error> {
         let efa = device.data();
-        Self::create_posted(efa, attr, qp, signal_all)
+        Self::create_posted(efa, attr, qp, signal_all, client)
             .inspect_err(|_| efa.errors.create_qp_err.increment())
     }
 
@@ -408,6 +411,7 @@ impl<'a> Qp<'a> {
         attr: &QpInitAttr<'_, Pd, Cq<'a>>,
         qp: QpRef,
         signals_all: bool,
+        client: KernelClient,
     ) -> Result<Self> {
         if attr.has_srq || attr.create_flags != 0 {
             return Err(eopnotsupp());
@@ -428,9 +432,10 @@ impl<'a> Qp<'a> {
             0 => None,
             count => Some(Arc::new(Entries::zeroed(dev, count)?, GFP_KERNEL)?),
         };
-        let receive_ring = entries
-            .as_ref()
-            .map(|entries| ReceiveRing::Kernel(Lent::new(epoch, "a queue pair", entries.clone())));
+        let receive_ring = entries.as_ref().map(|entries| {
+            let ring = Lent::new(epoch, "a queue pair", entries.clone());
+            ReceiveRing::Kernel(client.own(ring))
+        });
         let posted = Arc::new(
             Posted {
                 qp,
@@ -487,7 +492,7 @@ impl<'a> Qp<'a> {
         })?;
 
         Ok(Self {
-            side: Side::Kernel(pair),
+            side: Side::Kernel(client.own(pair)),
             device_qp,
             qp_num: created.qp_num,
             qp_type: attr.qp_type,

@@ -23,6 +23,7 @@ use crate::{
             CqInitAttr,
             KernelCqInitAttr, //
         },
+        kernel_client::KernelClient,
         object,
         provider::Provider,
         udata::Udata,
@@ -107,6 +108,7 @@ impl<P: Provider> Ops<P> {
             if !attrs.is_null() {
                 return Err(eopnotsupp());
             }
+            let client = KernelClient::ANY.ok_or_else(eopnotsupp)?;
             // SAFETY: The queue is there until it was destroyed, or this has failed: both forget it.
             let events = unsafe { CqEvents::new(cq) }?;
 
@@ -120,6 +122,7 @@ impl<P: Provider> Ops<P> {
                     flags: (*attr).flags,
                     // The core says who is told only after this, for queues that it polls itself.
                     events: &events,
+                    client,
                 };
                 let data = <P::Cq<'_> as CompletionQueue<_, _>>::create_kernel(device, &attr);
                 let kept = events.clone();

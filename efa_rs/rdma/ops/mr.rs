@@ -19,6 +19,7 @@ use super::{
 use crate::{
     ffi,
     rdma::{
+        kernel_client::KernelClient,
         mr::{
             Access,
             Memory,
@@ -29,6 +30,7 @@ use crate::{
         provider::Provider,
         udata::Udata, //
     },
+    sys::errno::eopnotsupp,
 };
 
 /// A memory region with what is kept of it and the provider's data.
@@ -91,7 +93,7 @@ impl<P: Provider> Ops<P> {
             let device = Self::device((*pd).device);
             let access = Access::from_raw(access);
             let domain = Self::pd(pd);
-            Self::register(0, || P::Mr::register_dma(device, domain, access))
+            Self::register_kernel(|client| P::Mr::register_dma(device, domain, access, client))
         }
     }
 
@@ -108,7 +110,7 @@ impl<P: Provider> Ops<P> {
         unsafe {
             let device = Self::device((*pd).device);
             let domain = Self::pd(pd);
-            Self::register(0, || P::Mr::alloc(device, domain, max_num_sg))
+            Self::register_kernel(|client| P::Mr::alloc(device, domain, max_num_sg, client))
         }
     }
 
@@ -166,6 +168,22 @@ impl<P: Provider> Ops<P> {
             Self::register(attr.length, || {
                 P::Mr::register_user(device, domain, attr, udata)
             })
+        }
+    }
+
+    /// Makes a region for a client in the kernel.
+    ///
+    /// # Safety
+    ///
+    /// The region must be one of a device that is registered with the provider `P`.
+    unsafe fn register_kernel<'a, I>(init: impl FnOnce(KernelClient) -> I) -> *mut ffi::ib_mr
+    where
+        I: PinInit<P::Mr<'a>, Error>,
+    {
+        match KernelClient::ANY {
+            // SAFETY: The caller guarantees it.
+            Some(client) => unsafe { Self::register(0, || init(client)) },
+            None => Error::to_ptr(eopnotsupp()),
         }
     }
 

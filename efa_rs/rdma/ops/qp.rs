@@ -30,6 +30,7 @@ use crate::{
         SendWrLayout, //
     },
     rdma::{
+        kernel_client::KernelClient,
         object,
         provider::Provider,
         qp::{
@@ -95,11 +96,11 @@ impl<P: Provider> Ops<P> {
                     has_srq: !raw.srq.is_null(),
                     create_flags: raw.create_flags,
                 };
-                if Self::HAS_KERNEL_QP && udata.is_kernel() {
+                if let (true, Some(client)) = (udata.is_kernel(), KernelClient::ANY) {
                     let own = QpRef::new(NonNull::new(qp).ok_or(EINVAL)?);
                     let signal_all = raw.sq_sig_type == ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
                     let init = <P::Qp<'_> as QueuePair<_, _, _, _, _, _>>::create_kernel(
-                        device, &attr, own, signal_all,
+                        device, &attr, own, signal_all, client,
                     );
                     Object::<'_, P>::init(qp, init)?;
                 } else {

@@ -20,6 +20,7 @@ use crate::{
         comp_cntr::CompletionCounter,
         context::Ucontext,
         cq::CompletionQueue,
+        kernel_client::KernelClient,
         mr::MemoryRegion,
         pd::ProtectionDomain,
         provider::Provider,
@@ -49,7 +50,7 @@ impl<P: Provider> Ops<P> {
         P::Ucontext<'static>,
     >>::HAS_CREATE_USER;
     const HAS_KERNEL_CQ: bool =
-        cfg!(kverbs)
+        KernelClient::ANY.is_some()
             && <P::Cq<'static> as CompletionQueue<
                 'static,
                 P::Data<'static>,
@@ -64,7 +65,7 @@ impl<P: Provider> Ops<P> {
         P::Ah<'static>,
         P::Mr<'static>,
     >>::HAS_CREATE;
-    pub(super) const HAS_KERNEL_QP: bool = cfg!(kverbs)
+    pub(super) const HAS_KERNEL_QP: bool = KernelClient::ANY.is_some()
         && <P::Qp<'static> as QueuePair<
             'static,
             P::Data<'static>,
@@ -85,13 +86,13 @@ impl<P: Provider> Ops<P> {
         P::Data<'static>,
         P::Pd<'static>,
     >>::HAS_REGISTER_USER;
-    const HAS_DMA_MR: bool = cfg!(kverbs) && <P::Mr<'static> as MemoryRegion<
+    const HAS_DMA_MR: bool = KernelClient::ANY.is_some() && <P::Mr<'static> as MemoryRegion<
         'static,
         P::Data<'static>,
         P::Pd<'static>,
     >>::HAS_REGISTER_DMA;
 
-    const HAS_ALLOC_MR: bool = cfg!(kverbs)
+    const HAS_ALLOC_MR: bool = KernelClient::ANY.is_some()
         && <P::Mr<'static> as MemoryRegion<'static, P::Data<'static>, P::Pd<'static>>>::HAS_ALLOC;
 
     /// The table, all but its owner.
