@@ -124,6 +124,7 @@ def everything(longer=False):
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
         sample(cloud),
+        (f"kselftest rust {cloud} KVERBS=0", lambda: suite.programs_without_kverbs(cloud)),
         kverbs(cloud),
         abi_diff(cloud),
     ]

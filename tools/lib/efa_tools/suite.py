@@ -61,11 +61,15 @@ def clippy_module(flavour):
 KERNEL_VERBS = re.compile(r"\b(post_send|post_recv|poll_cq|req_notify_cq|get_dma_mr|alloc_mr|map_mr_sg)\b")
 
 
+def module_without_kverbs(release):
+    return build.rust_module(release, "KVERBS=0", variant="-no-kverbs")
+
+
 def without_kverbs():
     """KVERBS=0 leaves out what clients in the kernel need, and nothing else does."""
     release = toolroot.kernel(toolroot.FLAVOURS[0])
     with_them = kernel_verbs(build.rust_module(release))
-    without = kernel_verbs(build.rust_module(release, "KVERBS=0", variant="-no-kverbs"))
+    without = kernel_verbs(module_without_kverbs(release))
     problems = [f"it has {name}" for name in without] + ["no module has any"] * (not with_them)
     return check("a module with KVERBS=0 has no kernel verbs", problems)
 
@@ -187,6 +191,15 @@ def bounce(driver, flavour):
     name = f"kselftest {driver} {flavour} swiotlb=force"
     command = "/efa-rs/tests/kselftest/run.sh bounce.py dmesg.sh"
     tally, _ = in_guest(name, command, driver, flavour, timeout=300, append="swiotlb=force")
+    return tally
+
+
+def programs_without_kverbs(flavour):
+    """Programs have all that they have otherwise."""
+    name = f"kselftest rust {flavour} KVERBS=0"
+    command = "/efa-rs/tests/kselftest/run.sh queues.py resource_details.py dmesg.sh"
+    module = module_without_kverbs(toolroot.kernel(flavour))
+    tally, _ = in_guest(name, command, "rust", flavour, timeout=300, module=module)
     return tally
 
 
