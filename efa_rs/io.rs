@@ -13,7 +13,10 @@ mod send_ring;
 
 pub(crate) use self::{
     completion_rings::CompletionRings,
-    outstanding::Outstanding,
+    outstanding::{
+        Outstanding,
+        Request, //
+    },
     recv_ring::{
         Buffer,
         RecvRing, //

@@ -32,7 +32,17 @@ pub(crate) struct Outstanding {
 /// A work request that may be there.
 struct Slot {
     wr_id: Atomic<u64>,
+    op_type: Atomic<u32>,
     is_outstanding: Atomic<bool>,
+}
+
+/// What is to be known of a work request when it has completed, whatever the device says of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    /// By what the client knows it.
+    pub(crate) wr_id: u64,
+    /// What the device was asked for, an [`OpType`](crate::hw::io::OpType); of a receive nothing.
+    pub(crate) op_type: u8,
 }
 
 /// The index of an outstanding work request.
@@ -63,6 +73,7 @@ impl Outstanding {
         for index in 0..count {
             let slot = Slot {
                 wr_id: Atomic::new(0),
+                op_type: Atomic::new(0),
                 is_outstanding: Atomic::new(false),
             };
             slots.push(slot, GFP_KERNEL)?;
@@ -79,7 +90,7 @@ impl Outstanding {
 
     /// Adds a work request, and returns its index; nothing if there is no room. To be called by who posts.
     #[inline]
-    pub(crate) fn add(&self, wr_id: u64) -> Option<WrIndex> {
+    pub(crate) fn add(&self, request: Request) -> Option<WrIndex> {
         let taken = self.taken.load(Relaxed);
         // The index was written before `returned` was.
         if taken == self.returned.load(Acquire) {
@@ -89,35 +100,40 @@ impl Outstanding {
         let slot = self.slots.get(index as usize)?;
         self.taken.store(taken.wrapping_add(1), Relaxed);
 
-        slot.wr_id.store(wr_id, Relaxed);
-        // Who polls without the device's having completed it sees the id.
+        slot.wr_id.store(request.wr_id, Relaxed);
+        slot.op_type.store(request.op_type.into(), Relaxed);
+        // Who polls without the device's having completed it sees the rest.
         slot.is_outstanding.store(true, Release);
         // CAST: There are as many as indices have bits for.
         Some(WrIndex(index as u16))
     }
 
-    /// Removes a work request, and returns by what the client knows it; nothing if there is none with this
+    /// Removes a work request, and returns what is known of it; nothing if there is none with this
     /// index. To be called by who polls.
     #[inline]
-    pub(crate) fn remove(&self, index: u16) -> Option<u64> {
+    pub(crate) fn remove(&self, index: u16) -> Option<Request> {
         let slot = self.slots.get(usize::from(index))?;
-        // The id was written before.
+        // The rest was written before.
         if !slot.is_outstanding.load(Acquire) {
             return None;
         }
         slot.is_outstanding.store(false, Relaxed);
-        let wr_id = slot.wr_id.load(Relaxed);
+        let request = Request {
+            wr_id: slot.wr_id.load(Relaxed),
+            // CAST: It was one byte when it was written.
+            op_type: slot.op_type.load(Relaxed) as u8,
+        };
 
         let returned = self.returned.load(Relaxed);
         self.free
             .get(self.place(returned))?
             .store(index.into(), Relaxed);
         self.returned.store(returned.wrapping_add(1), Release);
-        Some(wr_id)
+        Some(request)
     }
 
     /// Removes any work request, as [`Self::remove`] does. To be called by who polls.
-    pub(crate) fn remove_any(&self) -> Option<u64> {
+    pub(crate) fn remove_any(&self) -> Option<Request> {
         let is_outstanding = |slot: &Slot| slot.is_outstanding.load(Relaxed);
         let index = self.slots.iter().position(is_outstanding)?;
         // CAST: There are as many as indices have bits for.

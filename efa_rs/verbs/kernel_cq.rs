@@ -35,7 +35,8 @@ use crate::{
     },
     io::{
         CompletionRings,
-        Outstanding, //
+        Outstanding,
+        Request, //
     },
     rdma::{
         CqEvents,
@@ -258,7 +259,6 @@ impl Polled<'_> {
     /// Returns a completion as clients know it; nothing if it is of no work request.
     fn translate(&self, completion: &Cdesc) -> Option<WorkCompletion> {
         let attached = self.pairs.get(&completion.qp_num)?;
-        let op_type = OpType::try_from(completion.flags.op_type);
         let status = CompStatus::try_from(completion.status);
         let outcome = |wr_id, opcode| WorkCompletion {
             wr_id,
@@ -274,20 +274,13 @@ impl Polled<'_> {
 
         match QueueType::try_from(completion.flags.q_type).ok()? {
             QueueType::Send if attached.sides.send => {
-                let wr_id = attached.posted.send.remove(completion.req_id)?;
-                let opcode = match op_type {
-                    Ok(OpType::RdmaRead) => WcOpcode::RdmaRead,
-                    Ok(OpType::RdmaWrite) => WcOpcode::RdmaWrite,
-                    Ok(OpType::FastReg) => WcOpcode::RegMr,
-                    Ok(OpType::FastInv) => WcOpcode::LocalInv,
-                    _ => WcOpcode::Send,
-                };
-                Some(outcome(wr_id, opcode))
+                let request = attached.posted.send.remove(completion.req_id)?;
+                Some(outcome(request.wr_id, send_opcode(&request)))
             }
             QueueType::Receive if attached.sides.recv => {
-                let wr_id = attached.posted.recv.as_ref()?.remove(completion.req_id)?;
+                let request = attached.posted.recv.as_ref()?.remove(completion.req_id)?;
                 let [low, high, ..] = completion.extension;
-                let is_write = op_type == Ok(OpType::RdmaWrite);
+                let is_write = completion.flags.op_type == u8::from(OpType::RdmaWrite);
                 let high = if is_write {
                     u16::from_le_bytes([low, high])
                 } else {
@@ -299,7 +292,7 @@ impl Polled<'_> {
                     slid: completion.ah.into(),
                     imm_data: completion.flags.has_imm.then_some(completion.imm),
                     ..outcome(
-                        wr_id,
+                        request.wr_id,
                         if is_write {
                             WcOpcode::RecvRdmaWithImm
                         } else {
@@ -316,21 +309,25 @@ impl Polled<'_> {
     fn flush(&mut self, completions: &mut WorkCompletions<'_>) {
         for Attached { posted, sides } in self.pairs.values() {
             let queues = [
-                (sides.send.then_some(&posted.send), WcOpcode::Send),
-                (posted.recv.as_ref().filter(|_| sides.recv), WcOpcode::Recv),
+                (sides.send.then_some(&posted.send), true),
+                (posted.recv.as_ref().filter(|_| sides.recv), false),
             ];
-            for (outstanding, opcode) in queues {
+            for (outstanding, is_send) in queues {
                 let Some(outstanding) = outstanding else {
                     continue;
                 };
                 while !completions.is_full() {
-                    let Some(wr_id) = outstanding.remove_any() else {
+                    let Some(request) = outstanding.remove_any() else {
                         break;
                     };
                     completions.push(&WorkCompletion {
-                        wr_id,
+                        wr_id: request.wr_id,
                         status: WcStatus::WrFlushErr,
-                        opcode,
+                        opcode: if is_send {
+                            send_opcode(&request)
+                        } else {
+                            WcOpcode::Recv
+                        },
                         vendor_err: u8::from(CompStatus::Flushed).into(),
                         qp: posted.qp,
                         byte_len: 0,
@@ -350,6 +347,18 @@ impl Polled<'_> {
             sides.send && !posted.send.is_empty()
                 || sides.recv && recv.is_some_and(|recv| !recv.is_empty())
         })
+    }
+}
+
+/// Returns what a send work request has asked for, which clients look at even of one that has failed: some
+/// find out by it what its id means.
+fn send_opcode(request: &Request) -> WcOpcode {
+    match OpType::try_from(request.op_type) {
+        Ok(OpType::RdmaRead) => WcOpcode::RdmaRead,
+        Ok(OpType::RdmaWrite) => WcOpcode::RdmaWrite,
+        Ok(OpType::FastReg) => WcOpcode::RegMr,
+        Ok(OpType::FastInv) => WcOpcode::LocalInv,
+        _ => WcOpcode::Send,
     }
 }
 

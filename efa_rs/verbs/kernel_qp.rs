@@ -43,6 +43,7 @@ use crate::{
         Buffer,
         Outstanding,
         RecvRing,
+        Request,
         SendRing,
         BODY_SIZE, //
     },
@@ -301,7 +302,11 @@ impl<'a> KernelQp<'a> {
                 return Err(EINVAL);
             }
             let (mut meta, body) = self.encode(&wr)?;
-            meta.req_id = self.posted.send.add(wr.id()).ok_or(ENOMEM)?.as_raw();
+            let request = Request {
+                wr_id: wr.id(),
+                op_type: meta.ctrl1.op_type,
+            };
+            meta.req_id = self.posted.send.add(request).ok_or(ENOMEM)?.as_raw();
             ring.push(meta, &body);
             Ok(())
         });
@@ -468,7 +473,11 @@ impl<'a> KernelQp<'a> {
             return Err(EINVAL);
         }
         let outstanding = self.posted.recv.as_ref().ok_or(ENOMEM)?;
-        let index = outstanding.add(wr.id()).ok_or(ENOMEM)?;
+        let request = Request {
+            wr_id: wr.id(),
+            op_type: 0,
+        };
+        let index = outstanding.add(request).ok_or(ENOMEM)?;
         ring.push(
             index,
             sges.iter().map(|sge| Buffer {

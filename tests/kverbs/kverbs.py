@@ -113,7 +113,7 @@ PHASE, SEND, RECEIVE = 1, 1 << 1, 2 << 1
 
 
 def lies():
-    """A device completes what was never posted, and what it has completed before."""
+    """A device completes what was never posted, and what it has completed before, and is wrong about what that was."""
     function = FUNCTIONS[0]
     trace = {"command": "trace", "device": function.number}
     selftest.emulator.send(trace)
@@ -125,9 +125,11 @@ def lies():
     entries = [
         (3, 0, PHASE | RECEIVE, other, 10, 0, 0, 0),
         (0xFFFF, 0, PHASE | RECEIVE, qpn, 10, 0, 0, 0),
-        (3, 0, PHASE | SEND, qpn, 0, 0, 0, 0),
+        (7, 0, PHASE | SEND, qpn, 0, 0, 0, 0),
         (3, 0, PHASE, qpn, 10, 0, 0, 0),
         (3, 0, PHASE | SEND | RECEIVE, qpn, 10, 0, 0, 0),
+        (1, 0, PHASE | SEND, qpn, 0, 0, 0, 0),
+        (1, 0, PHASE | SEND, qpn, 0, 0, 0, 0),
         (3, 0, PHASE | RECEIVE, qpn, 10, 0, 0, 0),
         (3, 0, PHASE | RECEIVE, qpn, 10, 0, 0, 0),
         (16, 0, PHASE | RECEIVE, qpn, 10, 0, 0, 0),

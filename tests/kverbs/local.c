@@ -967,9 +967,49 @@ close:
 	return err;
 }
 
-/* Queue pairs that are left open, with all receives posted, until one of their devices goes. */
+/* Queue pairs that are left open, with all receives and some sends posted, until one of their devices goes. */
 static struct end held[2];
 static int held_result = -ENOENT;
+
+/* Sends of each kind, by whose completions a client knows the kind also when they have failed. */
+#define FIRST_SEND 100
+
+static const struct {
+	enum ib_wr_opcode wr;
+	enum ib_wc_opcode wc;
+} kinds[] = {
+	{ IB_WR_SEND, IB_WC_SEND },
+	{ IB_WR_RDMA_READ, IB_WC_RDMA_READ },
+	{ IB_WR_RDMA_WRITE, IB_WC_RDMA_WRITE },
+	{ IB_WR_LOCAL_INV, IB_WC_LOCAL_INV },
+};
+
+/* Posts them to a send queue that is drained, in which they stay. */
+static int hold_sends(struct end *end)
+{
+	struct ib_sge sge = { .addr = end->dma, .length = 64, .lkey = end->pd->local_dma_lkey };
+	int err, i;
+
+	err = to_state(end->qp, IB_QPS_SQD);
+	for (i = 0; i < ARRAY_SIZE(kinds) && !err; i++) {
+		struct ib_srd_rdma_wr wr = {
+			.wr = {
+				.wr = {
+					.wr_id = FIRST_SEND + i,
+					.opcode = kinds[i].wr,
+					.sg_list = &sge,
+					.num_sge = 1,
+				},
+				.ah = end->peer,
+				.remote_qpn = end->peer_qpn,
+				.remote_qkey = QKEY,
+			},
+		};
+
+		err = ib_post_send(end->qp, &wr.wr.wr, NULL);
+	}
+	return err;
+}
 
 static int test_hold(void)
 {
@@ -982,6 +1022,8 @@ static int test_hold(void)
 		for (j = 0; j < DEPTH && !err; j++)
 			err = receive(&held[i], j, 64);
 		if (!err)
+			err = hold_sends(&held[i]);
+		if (!err)
 			err = ib_req_notify_cq(held[i].cq, IB_CQ_NEXT_COMP);
 	}
 	if (err)
@@ -990,7 +1032,10 @@ static int test_hold(void)
 	return err;
 }
 
-/* What is left open has completions that the device has made up, of which one is of something that was posted. */
+/*
+ * What is left open has completions that the device has made up, of which two are of something that was posted: a read,
+ * of which the device says that it is a send, and a receive.
+ */
 static int test_lies(void)
 {
 	struct ib_wc wc;
@@ -998,7 +1043,9 @@ static int test_lies(void)
 
 	if (!held[0].dev)
 		return -ENOENT;
-	err = expect(&held[0], 3, IB_WC_SUCCESS, IB_WC_RECV, &wc);
+	err = expect(&held[0], FIRST_SEND + 1, IB_WC_SUCCESS, IB_WC_RDMA_READ, &wc);
+	if (!err)
+		err = expect(&held[0], 3, IB_WC_SUCCESS, IB_WC_RECV, &wc);
 	if (!err && wc.byte_len != 10) {
 		pr_err("%u bytes have arrived\n", wc.byte_len);
 		err = -EBADMSG;
@@ -1022,6 +1069,8 @@ static int held_release(struct end *end)
 		pr_err("no event has come of the end\n");
 		return -ETIMEDOUT;
 	}
+	for (i = 0; i < ARRAY_SIZE(kinds) && !err; i++)
+		err = expect(end, FIRST_SEND + i, IB_WC_WR_FLUSH_ERR, kinds[i].wc, &wc);
 	for (i = 0; i < DEPTH && !err; i++)
 		err = expect(end, i, IB_WC_WR_FLUSH_ERR, IB_WC_RECV, &wc);
 	if (!err && ib_poll_cq(end->cq, 1, &wc)) {
