@@ -113,7 +113,8 @@ impl Profile {
             shared_ah: !newest,
             max_mr: 65536,
             max_mr_pages: 1 << 20,
-            max_total_pages: 1 << 22,
+            // Twice what Lustre's efalnd takes by default for one interface, 33,280 regions of 256 pages.
+            max_total_pages: 1 << 24,
             max_cq: 512,
             max_cq_depth: 32768,
             sub_cqs_per_cq: 1,

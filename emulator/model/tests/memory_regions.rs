@@ -437,3 +437,16 @@ fn room_for_pages() {
     set.driver.execute(&DeregMr { l_key }).unwrap();
     set.register(&four).unwrap();
 }
+
+/// Lustre's efalnd makes as many as it may have messages under way, 512 and 4,096 for each of its queue pairs, each of 1 MiB.
+#[test]
+fn room_for_the_regions_of_efalnd() {
+    let mut set = Set::new(Profile::Efa2);
+    let command = AllocMr {
+        pd: set.pd,
+        max_pages: 256,
+    };
+    for _ in 0..512 + 8 * 4096 {
+        set.driver.execute(&command).unwrap();
+    }
+}
