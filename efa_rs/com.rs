@@ -25,6 +25,7 @@ mod lent;
 mod numbers;
 mod page_list;
 mod quarantine;
+mod reclaim;
 mod recovery;
 mod registers;
 mod report;
@@ -46,6 +47,7 @@ pub(crate) use self::{
         Lent, //
     },
     page_list::Pages,
+    reclaim::Reclaim,
     recovery::{
         Recovery,
         Service, //

@@ -36,6 +36,7 @@ mod provider;
 mod qp;
 mod qp_attr;
 mod registration;
+mod revocable;
 mod udata;
 mod umem;
 mod work;
@@ -121,6 +122,10 @@ pub(crate) use self::{
     registration::{
         NodeInfo,
         Registration, //
+    },
+    revocable::{
+        Hold,
+        Revocable, //
     },
     udata::Udata,
     umem::Umem,

@@ -135,7 +135,7 @@ impl<'bound> Controller<'bound> {
     }
 
     /// Returns the binding.
-    pub(super) fn binding(&self) -> Binding<'bound> {
+    pub(crate) fn binding(&self) -> Binding<'bound> {
         self.binding
     }
 
@@ -184,6 +184,7 @@ impl<'bound> Controller<'bound> {
     pub(super) fn prepare(&self) -> Result<Version> {
         if !self.is_fresh.load(Relaxed) {
             self.reset(ResetReason::Normal)?;
+            self.quarantine.release();
         }
         match self.version.load(Relaxed) {
             UNKNOWN => {
@@ -235,7 +236,6 @@ impl<'bound> Controller<'bound> {
         // Its firmware may be another one now.
         self.version.store(UNKNOWN, Relaxed);
         self.is_fresh.store(true, Relaxed);
-        self.quarantine.release();
         Ok(())
     }
 
@@ -263,7 +263,8 @@ impl<'bound> Controller<'bound> {
         }
         epoch.end(was_reset);
         if was_reset {
-            // What came there before the epoch had its end.
+            // Not before the epoch had its end: whoever takes back what is in there waits for that, with a lock
+            // that giving it back takes.
             self.quarantine.release();
         }
     }
@@ -277,8 +278,10 @@ impl<'bound> Controller<'bound> {
 impl Drop for Controller<'_> {
     fn drop(&mut self) {
         // A device that was not reset may still answer a read, and use what is in quarantine: it must not
-        // be able to when their memory is given back, which comes next.
+        // be able to when their memory is given back, which comes next. It is not left to the drop of the
+        // quarantine, as what is in there may keep it.
         self.isolate();
+        self.quarantine.release();
     }
 }
 

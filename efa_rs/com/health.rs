@@ -54,16 +54,19 @@ pub(crate) enum Cause {
     RegisterTimeout,
     /// The bus or a user asked for it.
     Requested,
+    /// It did not let go of memory that was taken back.
+    MemoryHeld,
 }
 
 impl Cause {
     /// All of them.
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::FatalError,
         Self::CommandTimeout,
         Self::KeepAlive,
         Self::RegisterTimeout,
         Self::Requested,
+        Self::MemoryHeld,
     ];
 
     /// Returns a name for messages and files.
@@ -74,13 +77,14 @@ impl Cause {
             Self::KeepAlive => "keep_alive",
             Self::RegisterTimeout => "register_timeout",
             Self::Requested => "requested",
+            Self::MemoryHeld => "memory_held",
         }
     }
 
     /// Returns what the device is told.
     pub(super) fn reset_reason(self) -> ResetReason {
         match self {
-            Self::FatalError | Self::RegisterTimeout => ResetReason::Generic,
+            Self::FatalError | Self::RegisterTimeout | Self::MemoryHeld => ResetReason::Generic,
             Self::CommandTimeout => ResetReason::AdminTimeout,
             Self::KeepAlive => ResetReason::KeepAliveTimeout,
             Self::Requested => ResetReason::OsTrigger,
@@ -104,19 +108,19 @@ impl SharedCause {
 
     /// Sets the cause.
     pub(super) fn set(&self, cause: Cause) {
-        // CAST: The place in a list of five.
+        // CAST: The place in a list of six.
         self.code.store(cause as u32 + 1, Relaxed);
     }
 
     /// Sets the cause if there was none, and returns whether that is so.
     fn set_first(&self, cause: Cause) -> bool {
-        // CAST: The place in a list of five.
+        // CAST: The place in a list of six.
         self.code.cmpxchg(0, cause as u32 + 1, Relaxed).is_ok()
     }
 
     /// Returns the cause.
     pub(super) fn get(&self) -> Option<Cause> {
-        // CAST: At most five.
+        // CAST: At most six.
         let place = (self.code.load(Relaxed) as usize).checked_sub(1)?;
         Cause::ALL.get(place).copied()
     }

@@ -95,7 +95,7 @@ impl<'bound> Epoch<'bound> {
     }
 
     /// Waits until the device is stopped, or at least no bus master, and returns whether it is.
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.is_halted() || self.over.wait_timeout(HALT_TIMEOUT)
     }
 }

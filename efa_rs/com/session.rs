@@ -29,7 +29,8 @@ use super::{
         Health, //
     },
     host_info,
-    lent::Epoch, //
+    lent::Epoch,
+    reclaim::Reclaim, //
 };
 use crate::{
     hw::regs::{
@@ -65,6 +66,7 @@ pub(crate) struct Session<'bound> {
     attributes: Attributes,
     health: Arc<Health>,
     epoch: Arc<Epoch<'bound>>,
+    reclaim: Arc<Reclaim<'bound>>,
     controller: Arc<Controller<'bound>>,
 }
 
@@ -166,6 +168,13 @@ impl<'bound> Session<'bound> {
             let _ = host_info::send(pdev, &admin, &epoch);
         }
 
+        let reclaim = Reclaim {
+            admin: admin.clone(),
+            epoch: epoch.clone(),
+            health: health.clone(),
+            pdev,
+        };
+        let reclaim = Arc::new(reclaim, GFP_KERNEL)?;
         let session = Arc::new(
             Self {
                 management,
@@ -176,6 +185,7 @@ impl<'bound> Session<'bound> {
                 attributes,
                 health,
                 epoch,
+                reclaim,
                 controller: controller.clone(),
             },
             GFP_KERNEL,
@@ -207,6 +217,11 @@ impl<'bound> Session<'bound> {
     /// Returns whether the device may use what it was told of in this session.
     pub(crate) fn epoch(&self) -> &Arc<Epoch<'bound>> {
         &self.epoch
+    }
+
+    /// Returns what takes memory back.
+    pub(crate) fn reclaim(&self) -> &Arc<Reclaim<'bound>> {
+        &self.reclaim
     }
 
     /// Returns the event queue that reports the completions of queues with this completion vector.

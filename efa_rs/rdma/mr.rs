@@ -12,12 +12,19 @@ use kernel::{
 use super::{
     device::Device,
     kernel_client::KernelClient,
+    revocable::{
+        Hold,
+        Revocable, //
+    },
     udata::Udata,
     umem::Umem, //
 };
 use crate::{
     ffi,
-    sys::errno::eopnotsupp, //
+    sys::{
+        attach::Attachment,
+        errno::eopnotsupp, //
+    },
 };
 
 /// What a memory region may be used for, besides sending from it.
@@ -98,21 +105,32 @@ impl<'a> MrInitAttr<'a> {
         }
     }
 
-    /// Pins the memory.
+    /// Pins the memory. `hold`, what the device has of it, is told if it is taken back.
     ///
     /// # Errors
     ///
-    /// Those of pinning memory.
-    pub(crate) fn pin(&self) -> Result<Umem<'a>> {
+    /// - [`ENODEV`] if it was taken back meanwhile.
+    /// - Those of pinning memory.
+    pub(crate) fn pin<H: Hold + 'a>(
+        &self,
+        host: Attachment<'a, 'a>,
+        hold: H,
+    ) -> Result<Revocable<'a, H>> {
         // CAST: A set of bits.
         let access = self.access.bits() as c_int;
 
-        // SAFETY: By the requirement of `new`, the device is valid, and the registration for `'a`.
-        unsafe {
-            match self.memory {
-                Memory::Process { start } => Umem::get_va(self.device, start, self.length, access),
-                Memory::DmaBuf { fd, offset } => {
-                    Umem::get_dmabuf(self.device, fd, offset, self.length, access)
+        match self.memory {
+            Memory::Process { start } => {
+                // SAFETY: By the requirement of `new`, the device is valid, and the registration for `'a`.
+                let umem = unsafe { Umem::get_va(self.device, start, self.length, access) }?;
+                Revocable::of_process(umem, hold)
+            }
+            Memory::DmaBuf { fd, offset } => {
+                // SAFETY: By the requirement of `new`, device and registration are valid; the memory is what
+                // `get_dmabuf` has returned.
+                unsafe {
+                    let umem = Umem::get_dmabuf(self.device, fd, offset, self.length, access)?;
+                    Revocable::of_dmabuf(umem, hold, host)
                 }
             }
         }

@@ -13,7 +13,10 @@ use core::{
 
 use kernel::{
     error::from_err_ptr,
-    ffi::c_int,
+    ffi::{
+        c_int,
+        c_void, //
+    },
     prelude::*, //
 };
 
@@ -87,7 +90,8 @@ impl<'a> Umem<'a> {
         }
     }
 
-    /// Pins `length` bytes at `offset` of a DMA buffer.
+    /// Pins `length` bytes at `offset` of a DMA buffer, whose exporter may take them back:
+    /// [`Self::on_revocation`] says who is told.
     ///
     /// # Safety
     ///
@@ -100,19 +104,53 @@ impl<'a> Umem<'a> {
         access: c_int,
     ) -> Result<Self> {
         // CAST: `usize` has 64 bits on every architecture that has EFA.
-        // SAFETY: The caller guarantees that the device is valid; the core checks the rest.
+        // SAFETY: The caller guarantees that the device is valid; the core checks the rest, and returns
+        // with the lock held that is released here.
         unsafe {
-            let raw = ffi::ib_umem_dmabuf_get_pinned(
+            let raw = from_err_ptr(ffi::ib_umem_dmabuf_get_pinned_revocable_and_lock(
                 device,
                 offset as usize,
                 length as usize,
                 fd,
                 access,
-            )
+            ))?;
+            ffi::ib_umem_dmabuf_revoke_unlock(raw);
             // It starts with the memory proper.
-            .cast();
-            Self::from_raw(device, raw)?.ok_or(EINVAL)
+            Self::from_raw(device, raw.cast())?.ok_or(EINVAL)
         }
+    }
+
+    /// Has `revoked` called with `context` when the exporter takes the memory back, or else when it is
+    /// unpinned.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if it was taken back already.
+    ///
+    /// # Safety
+    ///
+    /// The memory must be of [`Self::get_dmabuf`]. `context` must be what `revoked` can be called with as
+    /// long as this lives, and while it is dropped.
+    pub(super) unsafe fn on_revocation(
+        &self,
+        revoked: extern "C" fn(*mut c_void),
+        context: *mut c_void,
+    ) -> Result {
+        let raw: *mut ffi::ib_umem_dmabuf = self.raw.as_ptr().cast();
+        // SAFETY: The caller guarantees that the memory is of a DMA buffer, and what may be called; the lock
+        // is that under which the core looks at both.
+        unsafe {
+            ffi::ib_umem_dmabuf_revoke_lock(raw);
+            let is_revoked = (*raw).revoked() != 0;
+            if !is_revoked {
+                ffi::ib_umem_dmabuf_set_revoke_locked(raw, Some(revoked), context);
+            }
+            ffi::ib_umem_dmabuf_revoke_unlock(raw);
+            if is_revoked {
+                return Err(ENODEV);
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether the device sees the memory as one piece.
@@ -129,19 +167,24 @@ impl<'a> Umem<'a> {
 
     /// Divides the memory into pages of the largest of `page_sizes`, of which each is a bit, that it
     /// can be divided into if the device refers to its first byte as `iova`.
-    pub(crate) fn divide(&mut self, page_sizes: u64, iova: u64) -> Option<Pages<'_>> {
+    ///
+    /// # Safety
+    ///
+    /// Nobody else may divide it meanwhile, and the exporter of a DMA buffer must not have taken it back,
+    /// nor do so while the pages are used.
+    pub(super) unsafe fn divide(&self, page_sizes: u64, iova: u64) -> Option<Pages<'_>> {
         let raw = self.raw.as_ptr();
         // CAST: `usize` has 64 bits on every architecture that has EFA.
-        // SAFETY: By the type invariant `raw` is valid; nobody else uses it, as this is borrowed
-        // mutably and the core stores `iova`.
+        // SAFETY: By the type invariant `raw` is valid; the caller guarantees that its pages are there,
+        // and that nobody else has the core store `iova`.
         let page_size = unsafe { ffi::ib_umem_find_best_pgsz(raw, page_sizes as usize, iova) };
         if page_size == 0 {
             return None;
         }
 
         let mut iter = MaybeUninit::uninit();
-        // SAFETY: By the type invariant `raw` is valid, and the page size is one that the core has
-        // found. The second function initializes the iterator.
+        // SAFETY: By the type invariant `raw` is valid, by the caller's promise its pages are there, and
+        // the page size is one that the core has found. The second function initializes the iterator.
         unsafe {
             let count = ffi::efa_umem_num_blocks(raw, page_size);
             ffi::efa_umem_iter_start(iter.as_mut_ptr(), raw, page_size);
@@ -162,7 +205,7 @@ impl Drop for Umem<'_> {
     }
 }
 
-/// The pages of a [`Umem`], and an iterator over their addresses.
+/// The pages of a [`Umem`], which are there, and an iterator over their addresses.
 pub(crate) struct Pages<'u> {
     page_size: u64,
     count: usize,
@@ -184,8 +227,8 @@ impl Pages<'_> {
     /// Writes the next addresses, as the device sees them, into `pages`, and returns how many there
     /// were.
     pub(crate) fn fill(&mut self, pages: &mut [u64]) -> usize {
-        // SAFETY: The iterator is that of a `Umem` that is borrowed, and the slice is as long as
-        // given.
+        // SAFETY: The iterator is that of a `Umem` that is borrowed, and by the promise of `divide` its pages
+        // are there; the slice is as long as given.
         unsafe { ffi::efa_umem_iter_fill(&mut self.iter, pages.as_mut_ptr(), pages.len()) }
     }
 }

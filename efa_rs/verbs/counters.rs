@@ -45,6 +45,7 @@ pub(super) const DEVICE: &[CounterDesc] = &[
     CounterDesc::new(c"resets_keep_alive"),
     CounterDesc::new(c"resets_register_timeout"),
     CounterDesc::new(c"resets_requested"),
+    CounterDesc::new(c"resets_memory_held"),
 ];
 
 /// Counters of the port, in the order of [`read_port`].
@@ -101,6 +102,7 @@ pub(super) fn read_device(efa: &Efa<'_>, values: &mut [u64]) -> Result {
             statistics.resets(Cause::KeepAlive),
             statistics.resets(Cause::RegisterTimeout),
             statistics.resets(Cause::Requested),
+            statistics.resets(Cause::MemoryHeld),
         ],
     )
 }

@@ -21,7 +21,8 @@ use super::{
 use crate::{
     com::{
         Lent,
-        Pages, //
+        Pages,
+        Reclaim, //
     },
     hw::{
         admin::mr::{
@@ -39,8 +40,8 @@ use crate::{
         KernelOwned,
         MrInitAttr,
         MrKeys,
-        Udata,
-        Umem, //
+        Revocable,
+        Udata, //
     },
     sys::{
         dma::Entries,
@@ -59,11 +60,40 @@ pub(crate) struct Mr<'a> {
 /// What a memory region consists of.
 enum Memory<'a> {
     /// Memory of a process or of a DMA buffer.
-    User(Lent<'a, Umem<'a>>),
+    User(Lent<'a, Revocable<'a, Hold<'a>>>),
     /// All memory that the device can address.
     All(KernelOwned<()>),
     /// What work requests give it.
     Fast(KernelOwned<FastPages<'a>>),
+}
+
+/// What the device has of the memory of a region.
+struct Hold<'a> {
+    what: Held,
+    reclaim: Arc<Reclaim<'a>>,
+}
+
+enum Held {
+    /// Nothing: it was not told yet, or has let go of it.
+    Nothing,
+    /// It may have something, as it has not said what came of the registration.
+    Unknown,
+    /// A region with this key.
+    Region(u32),
+}
+
+impl rdma::Hold for Hold<'_> {
+    fn revoke(&mut self) {
+        match self.what {
+            Held::Nothing => (),
+            Held::Unknown => self.reclaim.by_force(),
+            Held::Region(key) => {
+                if self.reclaim.by(|admin| admin.deregister_mr(key)) {
+                    self.what = Held::Nothing;
+                }
+            }
+        }
+    }
 }
 
 /// Pages for the next registration by a work request.
@@ -145,11 +175,22 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
     /// If the device does not answer, the region goes only once it is stopped.
     fn deregister(&self, device: &rdma::Device<Efa<'a>>) -> Result {
         let efa = device.data();
-        let result = efa.admin().deregister_mr(self.keys.lkey);
+        let deregister = || efa.admin().deregister_mr(self.keys.lkey);
         match &self.memory {
-            Memory::User(memory) => memory.settle(result),
-            Memory::All(_) => efa.session.epoch().settle(result),
-            Memory::Fast(pages) => pages.list.settle(result),
+            Memory::User(memory) => {
+                let mut kept = memory.keep();
+                let result = match kept.hold().what {
+                    // It was taken back. The key may be another region's by now.
+                    Held::Nothing => Ok(()),
+                    Held::Unknown | Held::Region(_) => deregister(),
+                };
+                if result.is_ok() {
+                    kept.hold().what = Held::Nothing;
+                }
+                memory.settle(result)
+            }
+            Memory::All(_) => efa.session.epoch().settle(deregister()),
+            Memory::Fast(pages) => pages.list.settle(deregister()),
         }
     }
 }
@@ -182,19 +223,26 @@ impl<'a> Mr<'a> {
             return Err(eopnotsupp());
         }
 
-        let mut umem = attr.pin()?;
-        let mut addresses = umem
-            .divide(device.page_size_cap, attr.iova)
+        let controller = efa.session.controller();
+        let hold = Hold {
+            what: Held::Nothing,
+            reclaim: efa.session.reclaim().clone(),
+        };
+        let memory = Arc::new(attr.pin(controller.binding(), hold)?, GFP_KERNEL)?;
+        // Until the device has said that it has the region.
+        let mut kept = memory.keep();
+
+        let mut addresses = kept
+            .divide(device.page_size_cap, attr.iova)?
             .ok_or_else(eopnotsupp)?;
         let (page_size, count) = (addresses.page_size(), addresses.count());
         if count > queues.max_mr_pages as usize {
             return Err(ENOMEM);
         }
-        let dev = efa.session.controller().dev();
-        let (list, pages) = Pages::new(dev, count, |pages| addresses.fill(pages))?;
+        let (list, pages) = Pages::new(controller.dev(), count, |pages| addresses.fill(pages))?;
 
         let epoch = efa.session.epoch();
-        let memory = Lent::new(epoch, "a memory region", Arc::new(umem, GFP_KERNEL)?);
+        let memory = Lent::new(epoch, "a memory region", memory.clone());
         let pages = match pages {
             Some(pages) => {
                 let pages = Arc::new(pages, GFP_KERNEL)?;
@@ -222,11 +270,20 @@ impl<'a> Mr<'a> {
         };
         command.set_page_list(list);
 
+        kept.hold().what = Held::Unknown;
         let register = || efa.admin().register_mr(&command);
-        let registered = memory.lend(|| match &pages {
-            Some(pages) => pages.lend(register).inspect(|_| pages.give_back()),
-            None => register(),
-        })?;
+        let registered = memory
+            .lend(|| match &pages {
+                Some(pages) => pages.lend(register).inspect(|_| pages.give_back()),
+                None => register(),
+            })
+            .inspect_err(|error| {
+                if !error.device_may_use_memory() {
+                    kept.hold().what = Held::Nothing;
+                }
+            })?;
+        kept.hold().what = Held::Region(registered.l_key);
+        drop(kept);
 
         Ok(Self {
             keys: MrKeys {

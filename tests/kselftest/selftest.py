@@ -26,7 +26,7 @@ KSFT_PASS, KSFT_FAIL, KSFT_SKIP = 0, 1, 4
 LOG_ERROR = 3
 
 # Why the driver resets a device that is in use.
-REASONS = ("fatal_error", "command_timeout", "keep_alive", "register_timeout", "requested")
+REASONS = ("fatal_error", "command_timeout", "keep_alive", "register_timeout", "requested", "memory_held")
 # The statuses with which a device can refuse a command, and what they mean to a process.
 STATUSES = {
     "RESOURCE_ALLOCATION_FAILURE": "ENOMEM",
