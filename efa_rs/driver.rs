@@ -115,8 +115,19 @@ struct Interface<'bound> {
     errors: Arc<Errors>,
 }
 
+/// Tells how programs can have the device use memory of other devices.
+///
+/// In Amazon's driver that is whose functions it calls for memory of GPUs, or nothing.
+struct PeerMemory;
+
+impl sys::sysfs::File for PeerMemory {
+    const NAME: &'static CStr = c"p2p";
+    const TEXT: &'static CStr = c"DMABUF";
+}
+
 impl sys::pci::Driver for EfaDriver {
     type Data<'bound> = Driver<'bound>;
+    type File = PeerMemory;
     const ID_TABLE: pci::IdTable<()> = &PCI_TABLE;
 
     fn probe<'bound>(

@@ -17,6 +17,7 @@ pub(crate) mod pci;
 pub(crate) mod pci_config;
 pub(crate) mod ratelimit;
 pub(crate) mod semaphore;
+pub(crate) mod sysfs;
 pub(crate) mod system;
 pub(crate) mod time;
 pub(crate) mod trace;

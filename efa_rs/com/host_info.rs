@@ -94,7 +94,7 @@ fn describe(pdev: &pci::Device) -> HostInfo {
         spec_version: SPEC_VERSION,
         flags: HostInfoFlags {
             intree: false,
-            gdr: false,
+            gdr: true,
         },
     }
 }

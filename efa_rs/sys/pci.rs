@@ -42,6 +42,7 @@ use super::{
         Attachment,
         Binding, //
     },
+    sysfs,
     work::{
         Running,
         Waker, //
@@ -171,6 +172,9 @@ pub(crate) trait Driver: 'static {
     /// What `probe` makes.
     type Data<'bound>: Send + Sync + 'bound;
 
+    /// A file that each of its devices has in sysfs.
+    type File: sysfs::File;
+
     /// The devices that the driver is for.
     const ID_TABLE: pci::IdTable<()>;
 
@@ -299,6 +303,7 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
             (*pdrv.get()).shutdown = Some(Self::shutdown_callback);
             (*pdrv.get()).err_handler = &raw const *Self::ERROR_HANDLERS;
             (*pdrv.get()).driver.pm = &raw const *Self::POWER;
+            (*pdrv.get()).dev_groups = sysfs::Groups::<T::File>::TABLE.as_ptr().cast_mut();
         }
 
         // SAFETY: The caller upholds the same requirements.

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A file of each bound device in sysfs, whose text never changes. The kernel crate has none.
+
+use core::{
+    marker::PhantomData,
+    ptr::{
+        null,
+        null_mut, //
+    },
+};
+
+use kernel::{
+    bindings,
+    ffi::c_char,
+    prelude::*, //
+};
+
+/// A file with a line of text.
+pub(crate) trait File: 'static {
+    /// Its name.
+    const NAME: &'static CStr;
+
+    /// The line, without its end.
+    const TEXT: &'static CStr;
+}
+
+/// What a driver hands to the driver core to have the file.
+pub(super) struct Groups<F: File>(PhantomData<F>);
+
+impl<F: File> Groups<F> {
+    /// The list of groups of files, which ends with null.
+    pub(super) const TABLE: &'static [*const bindings::attribute_group; 2] = &[Self::GROUP, null()];
+
+    const GROUP: &'static bindings::attribute_group = &bindings::attribute_group {
+        __bindgen_anon_2: bindings::attribute_group__bindgen_ty_2 {
+            attrs: Self::FILES.as_ptr().cast_mut(),
+        },
+        // SAFETY: In a group of files, null stands for what is not there.
+        ..unsafe { core::mem::zeroed() }
+    };
+
+    const FILES: &'static [*mut bindings::attribute; 2] =
+        &[(&raw const Self::FILE.attr).cast_mut(), null_mut()];
+
+    const FILE: &'static bindings::device_attribute = &bindings::device_attribute {
+        attr: bindings::attribute {
+            name: F::NAME.to_bytes_with_nul().as_ptr(),
+            mode: 0o444,
+        },
+        __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 {
+            show: Some(Self::show),
+        },
+        // SAFETY: Null stands for a function that is not there.
+        ..unsafe { core::mem::zeroed() }
+    };
+
+    extern "C" fn show(
+        _device: *mut bindings::device,
+        _attribute: *mut bindings::device_attribute,
+        buffer: *mut c_char,
+    ) -> isize {
+        // SAFETY: The driver core passes a buffer of a page, as the function expects; the format has one
+        // text.
+        let length =
+            unsafe { bindings::sysfs_emit(buffer, c"%s\n".as_char_ptr(), F::TEXT.as_char_ptr()) };
+        // CAST: At most a page.
+        length as isize
+    }
+}
