@@ -34,6 +34,7 @@ help:
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
 	@echo 'make check-sample  that provider in a guest                      FLAVOUR='
 	@echo 'make kverbs      a client of the verbs in the kernel              FLAVOUR= (or debug)'
+	@echo 'make peer-memory  RDMA to and from memory of another device, which takes it back    FLAVOUR='
 	@echo 'make check-life  devices that die, come back and are taken away under load    DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
 	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR= USERLAND='
 	@echo 'make rdma-core-diff  the same with both drivers, and what ends differently    FLAVOUR= USERLAND='
@@ -102,8 +103,8 @@ rdma-core-diff:
 check-sample:
 	@tools/check sample --flavour $(FLAVOUR)
 
-.PHONY: kverbs
-kverbs:
+.PHONY: kverbs peer-memory
+kverbs peer-memory:
 	@tools/check $@ --flavour $(FLAVOUR)
 
 .PHONY: check-life

@@ -375,9 +375,8 @@ class Server:
         return call
 
 
-def serve():
+def serve(side):
     """Serves one client until it goes."""
-    side = Side()
     with socket.create_server(("", PORT)) as listener:
         connection, _ = listener.accept()
     # However the client ends, this is the end.
@@ -649,7 +648,7 @@ def soak(hosts):
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["serve"]:
-            serve()
+            serve(Side())
         case ["test", host]:
             main(host)
         case ["soak", *hosts] if hosts:

@@ -53,6 +53,10 @@ def kverbs(flavour):
     return f"kverbs {flavour}", lambda: suite.kverbs(flavour)
 
 
+def peer_memory(flavour):
+    return f"peer memory {flavour}", lambda: suite.peer_memory(flavour)
+
+
 def power_off(driver, flavour):
     return f"power-off {driver} {flavour}", lambda: suite.power_off(driver, flavour)
 
@@ -126,6 +130,7 @@ def everything(longer=False):
         sample(cloud),
         (f"kselftest rust {cloud} KVERBS=0", lambda: suite.programs_without_kverbs(cloud)),
         kverbs(cloud),
+        peer_memory(cloud),
         abi_diff(cloud),
     ]
 

@@ -72,6 +72,9 @@ def vm():
     parser.add_argument(
         "--hotplug", action="store_true", help="each device is in a slot of its own, and guests have QEMU's monitor"
     )
+    parser.add_argument(
+        "--memory-device", metavar="SIZE", help="guest 0 has a device with so much memory in a BAR, such as 16M, and an IOMMU"
+    )
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="what the emulator does at its start")
     parser.add_argument("--share", type=Path, metavar="FOLDER", help="of the host, which guests see at /share, read-only")
     parser.add_argument("--timeout", type=float, metavar="S", help="end after that many seconds (default: 600; a shell: never)")
@@ -169,6 +172,8 @@ def check_command():
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("kverbs", help="a client of the verbs in the kernel, in a guest")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    command = suites.add_parser("peer-memory", help="RDMA to and from memory of another device, which takes it back")
+    command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
     command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     text = "what the device of most cases is; several are possible (default: each)"
@@ -219,6 +224,8 @@ def check_command():
             jobs = [check.sample(arguments.flavour)]
         case "kverbs":
             jobs = [check.kverbs(arguments.flavour)]
+        case "peer-memory":
+            jobs = [check.peer_memory(arguments.flavour)]
         case "interop":
             jobs = [check.interop(arguments.driver, arguments.flavour, arguments.short, arguments.userland)]
         case "rdma-core":

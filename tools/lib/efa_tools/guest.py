@@ -71,6 +71,8 @@ class Options:
     append: str = ""
     # Each device is in a slot of its own, and the guest has QEMU's monitor, see tools/guest/monitor.py.
     hotplug: bool = False
+    # Guest 0 has a device with so much memory in a BAR, and an IOMMU: see tests/peer.
+    memory_device: str | None = None
     # Counts instructions, which needs TCG, one CPU and a device that does nothing at a time of its own.
     plugin: Path | None = None
 
@@ -197,10 +199,14 @@ class Run:
             append += " tsc=unstable nohz=off"
         # As the CPUs of EC2 do, copy and clear memory by one instruction.
         features = ",+erms,+fsrm" if options.plugin else ""
+        if options.memory_device and not guest:
+            # Linux lets devices reach each other's memory if it knows the host bridge, or the CPU as one of AMD's since Zen.
+            features += ",family=23"
+            append += " iommu=pt"
         if options.flavour == toolroot.DEBUG:
             # It is so slow that it takes the TSC for unstable, and would wait a minute for chance to gather by itself.
             append += " tsc=reliable"
-            features = ",+rdrand"
+            features += ",+rdrand"
         append += f" {self.init()}"
         command = [
             *qemu.machine(image, self.accelerator, options.memory, options.cpus, append, features),
@@ -209,6 +215,8 @@ class Run:
             *("-device", "virtconsole,chardev=terminal"),
             *qemu.network(guest, options.guests),
         ]
+        if options.memory_device and not guest:
+            command += qemu.memory_device(f"{RUN}/shared/bar", options.memory_device)
         for tag in ("root", "efa-rs", "run", *(["share"] if options.share else [])):
             command += qemu.share(tag, f"{RUN}/{tag}{guest}")
         devices = [qemu.efa(f"{RUN}/efa{guest}.{number}", bool(options.plugin)) for number in range(self.devices)]

@@ -63,6 +63,17 @@ def places(number, count):
     return {"addr": f"{FIRST_SHARED_SLOT + number // 8:x}.{number % 8}", "multifunction": True}
 
 
+def memory_device(file, size):
+    """A device with SIZE bytes of memory in its BAR 2, which is FILE of the host, in a slot of its own, and an IOMMU for it."""
+    return [
+        # With what it takes to have devices of QEMU's host follow its mappings.
+        *device({"driver": "intel-iommu", "caching-mode": True}),
+        *("-object", f"memory-backend-file,id=bar,mem-path={file},size={size},share=on"),
+        *device({"driver": "pcie-root-port", "id": "memory-port", "chassis": 2, "slot": 1}),
+        *device({"driver": "ivshmem-plain", "id": "memory-device", "memdev": "bar", "bus": "memory-port"}),
+    ]
+
+
 def hotplug(devices, monitor):
     """The options for devices in slots of their own, which Linux's pciehp manages, and for QEMU's monitor as a port of the guest.
 

@@ -223,6 +223,13 @@ def kverbs(flavour):
     return tally + two
 
 
+def peer_memory(flavour):
+    """RDMA of one guest to and from memory of another device that the other guest has."""
+    options = {"devices": ["profile=efa3"], "guests": 2, "leader": True, "hotplug": True, "memory_device": "16M", "timeout": 600}
+    tally, _ = in_guest(f"peer memory {flavour}", "/efa-rs/tests/peer/peer.py", "rust", flavour, **options)
+    return tally
+
+
 # The device that can do most.
 RDMA_CORE_DEVICES = ["profile=efa3"]
 # How each test ends with the rdma-core of a userland.
