@@ -42,7 +42,7 @@ help:
 	@echo 'make soak        a million messages between four guests          DRIVER= FLAVOUR='
 	@echo 'make check-debug the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
 	@echo 'make check-install  the package on machines with systemd: install, kernel upgrades, removal, failures'
-	@echo 'make bench       what the Rust driver costs compared with the C driver           FLAVOUR='
+	@echo 'make bench       what the Rust driver costs compared with the C driver           FLAVOUR= AMAZON='
 	@echo 'make bench-data  how fast data moves between guests, and over rdma_rxe           DRIVER='
 	@echo 'make clean       removes what was built of this clone'
 	@echo 'make distclean   removes the whole cache'
@@ -53,6 +53,7 @@ help:
 	@echo 'DEVICES  a list of emulated devices (default: profile=efa2)'
 	@echo 'PROFILE  of the device that most cases of abi-diff use: efa1, efa2, efa3 or efa4 (default: each, one after the other)'
 	@echo 'INSTANCE the EC2 instance whose devices to emulate instead, such as p4d.24xlarge'
+	@echo 'AMAZON   a checkout of github.com/amzn/amzn-drivers, with whose kernel verbs to compare'
 	@echo 'USERLAND stable (default, Debian 13 with rdma-core 56) or next (Debian testing with rdma-core 65 or newer)'
 
 .PHONY: demo
@@ -121,7 +122,7 @@ check-install:
 
 .PHONY: bench
 bench:
-	@tools/bench --flavour $(FLAVOUR)
+	@tools/bench --flavour $(FLAVOUR) $(AMAZON:%=--amazon %)
 
 .PHONY: bench-data
 bench-data:

@@ -2,10 +2,10 @@
 
 //! A plugin of QEMU's TCG that counts the kernel instructions of what a program in the guest marks.
 //!
-//! The program executes `nopl DISP(%rax)`, where the upper half of the displacement is [`MAGIC`] and
-//! the lower one says what it marks: the start or end of a part, or the end of a sample, which
-//! consists of all parts since the one before. In a part are counted the instructions in the
-//! kernel's half of the address space
+//! The program, or a module that works for it, executes `nopl DISP(%rax)`, where the upper half of
+//! the displacement is [`MAGIC`] and the lower one says what it marks: the start or end of a part, or
+//! the end of a sample, which consists of all parts since the one before. In a part are counted the
+//! instructions in the kernel's half of the address space
 //!  - that the program's own task executes,
 //!  - of interrupts of devices while another task runs, as the program then waits for a device.
 //!
@@ -330,7 +330,23 @@ extern "C" fn translated(block: *mut c_void, _data: *mut c_void) {
             let length = qemu_plugin_insn_data(instruction, bytes.as_mut_ptr(), bytes.len());
             (instruction, qemu_plugin_insn_vaddr(instruction), length)
         };
-        if address & KERNEL != 0 {
+        let mark: Option<Executed> = match (bytes[..3] == NOPL, [bytes[5], bytes[6]]) {
+            (true, MAGIC) => Some(marked),
+            (true, NUMBER) => Some(given_number),
+            _ => None,
+        };
+        if let Some(mark) = mark {
+            let low = usize::from(u16::from_le_bytes([bytes[3], bytes[4]]));
+            // SAFETY: QEMU gave the instruction; the data is a number.
+            unsafe {
+                qemu_plugin_register_vcpu_insn_exec_cb(
+                    instruction,
+                    mark,
+                    NO_REGISTERS,
+                    low as *mut c_void,
+                );
+            }
+        } else if address & KERNEL != 0 {
             let Some((data, counting)) =
                 with(|counter| (counter.instruction(address), counter.counting))
             else {
@@ -350,22 +366,6 @@ extern "C" fn translated(block: *mut c_void, _data: *mut c_void) {
                     counting,
                     0,
                     data.cast(),
-                );
-            }
-        } else if bytes[..3] == NOPL {
-            let callback: Executed = match [bytes[5], bytes[6]] {
-                MAGIC => marked,
-                NUMBER => given_number,
-                _ => continue,
-            };
-            let low = usize::from(u16::from_le_bytes([bytes[3], bytes[4]]));
-            // SAFETY: QEMU gave the instruction; the data is a number.
-            unsafe {
-                qemu_plugin_register_vcpu_insn_exec_cb(
-                    instruction,
-                    callback,
-                    NO_REGISTERS,
-                    low as *mut c_void,
                 );
             }
         }

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Marks what count.rs counts: the system calls that a program makes while `counted`."""
+"""Marks what count.rs counts: the system calls that a program makes while `counted`, or what a module marks for it."""
 
 import contextlib
 import ctypes
 import fcntl
+import json
 import mmap
 import os
+import shutil
 
 START, END, SWITCHES_HERE, INTERRUPTS_HERE, SAMPLE = 1, 2, 3, 4, 0x8000
+# The label of samples that are of nothing.
+DROPPED = 0x7FFF
 MAGIC, NUMBER = 0x6FA0, 0x6FA1
 
 WRITE, CLOSE, MMAP, MUNMAP, IOCTL, PREAD, OPENAT = 1, 3, 9, 11, 16, 17, 257
@@ -33,6 +37,7 @@ def _mark(what, magic=MAGIC):
 # the marks, so that a fault of this program is not counted.
 _LOAD = bytes.fromhex("488b07 488b7710 488b5718 4c8b5720 4c8b4728 4c8b4f30 488b7f08")
 _system_call = _function(_LOAD + _mark(START) + b"\x0f\x05" + _mark(END) + b"\xc3")
+_drop = _function(_mark(SAMPLE | DROPPED) + b"\xc3")
 _labels = {}
 
 
@@ -70,9 +75,17 @@ def end_sample(name):
     _labels[name][1](None)
 
 
-def labels():
-    """The names of all samples by the number that the marks have."""
-    return [name for name in _labels]
+def drop_sample():
+    """What was counted since the last time is no sample."""
+    _drop(None)
+
+
+def finish(folder, **results):
+    """Writes what it takes to read the counts, and what else the program has found."""
+    # By the number that the marks have.
+    results["labels"] = list(_labels)
+    (folder / "results.json").write_text(json.dumps(results))
+    shutil.copyfile("/proc/kallsyms", folder / "kallsyms")
 
 
 def _write(fd, data):

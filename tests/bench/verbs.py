@@ -9,11 +9,9 @@ it.
 
 import ctypes
 import gc
-import json
 import mmap
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
@@ -333,9 +331,7 @@ def main():
         Bench(function).verbs()
     if "growth" in parts:
         growth(function, function_for_contexts)
-    results = {"labels": marks.labels(), "commands": commands, "memory": memory}
-    (folder / "results.json").write_text(json.dumps(results))
-    shutil.copyfile("/proc/kallsyms", folder / "kallsyms")
+    marks.finish(folder, commands=commands, memory=memory)
 
 
 main()

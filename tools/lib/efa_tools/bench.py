@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The cost of the Rust driver compared with that of the C driver: same kernel, same devices, same program."""
+"""The cost of the Rust driver compared with that of the C driver, and of its kernel verbs with those of Amazon's: same kernel, same
+devices, same program.
+"""
 
 import json
 import math
 import subprocess
+from collections import Counter
 
-from . import build, cache, counts, guest, plot, size, steps, toolroot
+from . import amazon, build, cache, counts, guest, plot, size, steps, toolroot
 from .failure import Failure
 
 DRIVERS = ("rust", "c")
@@ -17,6 +20,9 @@ DEVICES = (
     "profile=efa3,keep_alive_ms=0,max_pd=16,max_cq=16,max_qp=16,max_uar=12000",
 )
 TIMEOUT = 1800
+# Linux's C driver has no kernel verbs, Amazon's has. The names of what is counted of them begin so.
+KVERBS_DRIVERS = ("rust", "amazon")
+KVERBS = ("post_", "poll_")
 PROBE = "probe"
 COUNTER_READ = "read port counters"
 
@@ -29,13 +35,51 @@ def prepare(driver, flavour, parts):
     return guest.prepare(options)
 
 
-def measure(run):
+def prepare_kverbs(driver, flavour, checkout):
+    """Builds what a guest with a driver needs for tests/bench/kernel_verbs.py."""
+    release = toolroot.kernel(flavour)
+    client = build.bench_client(release)
+    module = amazon.module(checkout, release) if driver == "amazon" else None
+    return guest.prepare(
+        guest.Options(
+            f"python3 /efa-rs/tests/bench/kernel_verbs.py /share/{client.name} /run/efa-rs/out",
+            *("c" if module else "rust", flavour, [DEVICES[0]]),
+            module=module,
+            share=client.parent,
+            cpus=1,
+            plugin=build.bench_plugin(),
+        )
+    )
+
+
+def measure(driver, run):
     """Runs a guest; returns its results."""
-    options = run.options
-    with steps.step(f"bench {options.driver} {options.flavour}"):
+    with steps.step(f"bench {driver} {run.options.flavour}"):
         if guest.execute(run):
-            raise Failure(f"The bench failed with the driver {options.driver}: see above.")
+            raise Failure(f"The bench failed with the driver {driver}: see above.")
     return counts.Results(run.folder / "counts", run.shared / "out")
+
+
+def kverbs_of(checkout):
+    """The drivers whose kernel verbs can be compared, given where Amazon's is, if it is there."""
+    return KVERBS_DRIVERS if checkout else KVERBS_DRIVERS[:1]
+
+
+def measure_kverbs(flavour, checkout):
+    """The results of each driver."""
+    runs = {driver: prepare_kverbs(driver, flavour, checkout) for driver in kverbs_of(checkout)}
+    return {driver: measure(f"{driver}, kernel verbs", run) for driver, run in runs.items()}
+
+
+def collect_kverbs(results):
+    """All figures of kernel verbs, by call and then by driver."""
+    return {
+        name: {
+            driver: {"instructions": result.instructions[name], "in_module": result.module_instructions(name)}
+            for driver, result in results.items()
+        }
+        for name in results["rust"].instructions
+    }
 
 
 def is_growth(name):
@@ -71,8 +115,13 @@ def collect(results, parts):
     }
 
 
-def ratio(figures):
-    return figures["rust"]["instructions"] / figures["c"]["instructions"]
+def ratio(figures, reference="c"):
+    return figures["rust"]["instructions"] / figures[reference]["instructions"]
+
+
+def kverbs_ratios(figures):
+    """Of each call of kernel verbs; none without Amazon's driver."""
+    return {name: ratio(of, "amazon") for name, of in figures["kernel_verbs"].items() if "amazon" in of}
 
 
 def columns(rows):
@@ -105,6 +154,8 @@ def tables(figures):
         rows += [(kind, f"{of['c']:,.0f}", f"{of['rust']:,.0f}") for kind, of in figures["bytes_per_object"].items()]
         yield from columns(rows)
     yield ""
+    yield from kverbs_table(figures)
+    yield ""
     probe = figures["probe"]
     rows = [("probe", "C", "Rust")]
     shown = {"commands": "commands", "round_trips": "round trips of commands", "register_reads": "reads of registers"}
@@ -118,6 +169,30 @@ def tables(figures):
     yield ""
 
 
+def kverbs_table(figures):
+    ratios = kverbs_ratios(figures)
+    drivers = ("amazon", "rust") if ratios else ("rust",)
+    names = {"amazon": f"Amazon's C, {figures['amazon']}", "rust": "Rust"}
+    ratio_head = ["rust/amazon"] if ratios else []
+    heads = [names[driver] for driver in drivers]
+    rows = [("kernel verbs, per call", *heads, *ratio_head, f"in efa.ko: {heads[0]}", *heads[1:])]
+    for name, of in figures["kernel_verbs"].items():
+        instructions, in_module = ([f"{of[driver][key]:,}" for driver in drivers] for key in ("instructions", "in_module"))
+        rows.append((name, *instructions, *([f"{ratios[name]:.3f}"] if ratios else []), *in_module))
+    return columns(rows)
+
+
+def kverbs_summary(figures):
+    ratios = kverbs_ratios(figures)
+    if not ratios:
+        return ["kernel verbs: not compared with Amazon's driver, as no checkout of amzn/amzn-drivers was given: AMAZON=FOLDER"]
+    worst = max(ratios, key=ratios.get)
+    return [
+        f"geomean instructions of kernel verbs rust/amazon: {geomean(ratios.values()):.3f}",
+        f"worst call of kernel verbs rust/amazon: {ratios[worst]:.3f} {worst}",
+    ]
+
+
 def summary(figures):
     """The last lines."""
     ratios = {name: ratio(of) for name, of in figures["verbs"].items()}
@@ -128,6 +203,7 @@ def summary(figures):
         f"worst verb rust/c: {ratios[worst]:.3f} {worst}",
         f"size rust/c: {sizes['rust'] / sizes['c']:.3f} ({sizes['rust']:,} and {sizes['c']:,} bytes of text and data)",
         f"counter read round trips: rust {counter['rust']['round_trips']}, c {counter['c']['round_trips']}",
+        *kverbs_summary(figures),
     ]
 
 
@@ -142,12 +218,14 @@ def picture(figures):
     return plot.draw({name: ratio(of) for name, of in figures["verbs"].items()}, makes)
 
 
-def run(flavour, folder):
-    """The whole bench: prints tables and summary, writes bench.json and bench.svg to FOLDER."""
+def run(flavour, folder, checkout):
+    """The whole bench: prints tables and summary, writes bench.json and bench.svg to FOLDER. CHECKOUT has Amazon's driver, if any."""
+    version = amazon.version(checkout) if checkout else None
     runs = {driver: prepare(driver, flavour, ("verbs", "growth")) for driver in DRIVERS}
-    results = {driver: measure(run) for driver, run in runs.items()}
+    results = {driver: measure(driver, run) for driver, run in runs.items()}
+    kverbs = collect_kverbs(measure_kverbs(flavour, checkout))
     parts = {driver: size.parts(run.shared / "efa.ko") for driver, run in runs.items()}
-    figures = {"kernel": toolroot.kernel(flavour), **collect(results, parts)}
+    figures = {"kernel": toolroot.kernel(flavour), "amazon": version, "kernel_verbs": kverbs, **collect(results, parts)}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(figures, indent=1) + "\n")
     (folder / "bench.svg").write_text(picture(figures))
@@ -162,13 +240,18 @@ def demangled(names):
     return dict(zip(names, output.splitlines()))
 
 
-def profile(flavour, verb, count):
+def profile(flavour, verb, count, checkout):
     """Prints where a verb spends its instructions with each driver, the largest differences first."""
-    runs = {driver: prepare(driver, flavour, ("verbs",)) for driver in DRIVERS}
-    results = {driver: measure(run) for driver, run in runs.items()}
-    if verb not in results["c"].profiles:
-        raise Failure(f"There is no verb {verb}: choose one of {', '.join(results['c'].profiles)}.")
-    rust, c = (results[driver].profiles[verb] for driver in DRIVERS)
+    if verb.startswith(KVERBS):
+        results = measure_kverbs(flavour, checkout)
+    else:
+        runs = {driver: prepare(driver, flavour, ("verbs",)) for driver in DRIVERS}
+        results = {driver: measure(driver, run) for driver, run in runs.items()}
+    known = results["rust"].profiles
+    if verb not in known:
+        raise Failure(f"There is no verb {verb}: choose one of {', '.join(known)}.")
+    rust, *others = (result.profiles[verb] for result in results.values())
+    c = others[0] if others else Counter()
     names = sorted({*rust, *c}, key=lambda name: -abs(rust[name] - c[name]))[:count]
     shown = demangled(names)
     rows = [("rust - c", "Rust", "C", "function")]

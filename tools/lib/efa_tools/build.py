@@ -79,6 +79,11 @@ def kverbs_client(release):
     return build_folder("tests/kverbs", "kverbs_client", release, (), "") / "kverbs_client.ko"
 
 
+def bench_client(release):
+    """Builds the client of kernel verbs whose calls the bench counts."""
+    return build_folder("tests/bench/client", "bench_client", release, (), "") / "bench_client.ko"
+
+
 def build_folder(source, name, release, options, variant):
     """Builds a module of the clone's folder SOURCE; returns the folder that it is built in."""
     flavour = toolroot.flavour_of(release)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What a guest of the bench leaves: instructions per sample, the kernel's symbols, and what tests/bench/verbs.py saw."""
+"""What a guest of the bench leaves: instructions per sample, the kernel's symbols, and what its program saw."""
 
 import bisect
 import json
@@ -68,14 +68,14 @@ class Results:
     """All of one guest."""
 
     def __init__(self, counts, folder):
-        """COUNTS is the file of the plugin, FOLDER that of verbs.py."""
+        """COUNTS is the file of the plugin, FOLDER that of the program."""
         seen = json.loads((folder / "results.json").read_text())
         symbols = Symbols((folder / "kallsyms").read_text())
         groups = parse_groups(counts.read_text())
-        self.commands, self.memory = seen["commands"], seen["memory"]
+        self.commands, self.memory = seen.get("commands", {}), seen.get("memory", {})
         self.instructions, self.profiles = {}, {}
         for label, name in enumerate(seen["labels"]):
-            group = representative(groups[label], self.commands[name]["round_trips"])
+            group = representative(groups[label], self.commands.get(name, {}).get("round_trips", 0))
             self.instructions[name] = min(group.totals)
             self.profiles[name] = symbols.profile(group.counts)
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The packaging root: the toolroot with a layer of packages over it that only packaging and its tests need."""
+"""The packaging root: the toolroot with a layer of packages over it that only packaging, its tests and the bench need."""
 
 from . import cache, namespace, steps, toolroot
 
-# debhelper .. rpmlint: what packages are built and checked with; mmdebstrap: makes the machines of the install tests.
-PACKAGES = ("debhelper", "dh-dkms", "fakeroot", "lintian", "rpm", "rpmlint", "mmdebstrap")
+# debhelper .. rpmlint: what packages are built and checked with; mmdebstrap: makes the machines of the install tests; cmake:
+# what Amazon's driver finds out about a kernel with.
+PACKAGES = ("debhelper", "dh-dkms", "fakeroot", "lintian", "rpm", "rpmlint", "mmdebstrap", "cmake")
 SCRIPT = """
     set -eu
     export DEBIAN_FRONTEND=noninteractive

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Has a client in the kernel post and poll in a guest, where count.rs counts the instructions of each call.
+
+Arguments: the client's module, and a folder, which gets the names of the samples and the kernel's symbols.
+"""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+
+import marks  # noqa: E402
+
+SAMPLES, FIRST = 9, 2
+PARAMETER = "/sys/module/bench_client/parameters/round"
+
+# What is counted, and what the client has to do for it: the call, of which kind of message, and of how many at once.
+CALLS = {
+    "post_send": "post_send send 1",
+    "post_send inline": "post_send inline 1",
+    "post_send RDMA write": "post_send write 1",
+    "post_send registration": "register region 1",
+    "post_send invalidation": "invalidate region 1",
+    "post_send of 16": "post_send send 16",
+    "post_recv": "post_recv send 1",
+    "post_recv of 16": "post_recv send 16",
+    "poll_cq a send": "poll_send send 1",
+    "poll_cq a receive": "poll_recv send 1",
+    "poll_cq 16 sends": "poll_send send 16",
+    "poll_cq 16 receives": "poll_recv send 16",
+    "poll_cq nothing": "poll_empty send 1",
+}
+
+
+def sample(name, text):
+    """Has the client make a call once; returns whether what was to be there was."""
+    try:
+        Path(PARAMETER).write_text(text)
+    except OSError as error:
+        if error.errno != errno.EAGAIN:
+            raise
+        marks.drop_sample()
+        return False
+    marks.end_sample(name)
+    return True
+
+
+def main():
+    module, folder = sys.argv[1:]
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    marks.begin()
+    subprocess.run(["insmod", module], check=True)
+    for name, text in CALLS.items():
+        for _ in range(FIRST):
+            sample(name, text)
+        wanted = SAMPLES
+        while wanted:
+            wanted -= sample(name, text)
+    marks.finish(Path(folder))
+
+
+main()
