@@ -22,7 +22,8 @@ pub(crate) use self::{
         RecvRing, //
     },
     send_ring::{
-        SendRing,
-        BODY_SIZE, //
+        Body,
+        Part,
+        SendRing, //
     },
 };

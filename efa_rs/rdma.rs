@@ -131,6 +131,7 @@ pub(crate) use self::{
     umem::Umem,
     work::{
         QpRef,
+        Received,
         RecvWr,
         RecvWrs,
         SendWr,

@@ -4,6 +4,7 @@
 //!
 //! Each file names the upstream API that would replace it. Nothing here knows of EFA or of RDMA.
 
+pub(crate) mod atomic;
 pub(crate) mod attach;
 pub(crate) mod completion;
 pub(crate) mod debugfs;

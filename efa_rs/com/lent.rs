@@ -6,15 +6,7 @@ use core::ops::Deref;
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     time::Delta, //
 };
 
@@ -22,7 +14,16 @@ use super::{
     error::CommandError,
     quarantine::Quarantine, //
 };
-use crate::sys::completion::Completion;
+use crate::sys::{
+    atomic::{
+        Acquire,
+        AtomicBool,
+        AtomicU32,
+        Relaxed,
+        Release, //
+    },
+    completion::Completion, //
+};
 
 /// How long to wait for a device to be stopped that does not answer. What that takes at most: two resets
 /// with halves of 3.1 s each, a reset by the bus between them, and what reads of registers take.
@@ -38,7 +39,7 @@ const STOPPED: u32 = 2;
 /// Whether the device may use what it was told of in one session.
 #[pin_data]
 pub(crate) struct Epoch<'bound> {
-    state: Atomic<u32>,
+    state: AtomicU32,
     #[pin]
     over: Completion,
     quarantine: Arc<Quarantine<'bound>>,
@@ -53,7 +54,7 @@ impl<'bound> Epoch<'bound> {
     pub(super) fn new(quarantine: &Arc<Quarantine<'bound>>) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                state: Atomic::new(RUNNING),
+                state: AtomicU32::new(RUNNING),
                 over <- Completion::new(),
                 quarantine: quarantine.clone(),
             }),
@@ -107,7 +108,7 @@ impl<'bound> Epoch<'bound> {
 pub(crate) struct Lent<'bound, T: Send + Sync + 'bound> {
     memory: Arc<T>,
     what: &'static str,
-    is_lent: Atomic<bool>,
+    is_lent: AtomicBool,
     epoch: Arc<Epoch<'bound>>,
 }
 
@@ -117,7 +118,7 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         Self {
             memory,
             what,
-            is_lent: Atomic::new(false),
+            is_lent: AtomicBool::new(false),
             epoch: epoch.clone(),
         }
     }

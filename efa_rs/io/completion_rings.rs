@@ -23,19 +23,24 @@ use crate::{
 };
 
 /// The rings of a completion queue, its *sub-queues*, and how far they are consumed.
-///
-/// # Invariants
-///
-/// `entries` has room for all of `consumed`, each with `1 << depth_shift` entries.
 pub(crate) struct CompletionRings<'bound> {
     entries: Arc<Entries<'bound, { Cdesc::SIZE }>>,
-    depth_shift: u32,
-    /// Completions ever consumed of each ring; their entry and phase follow from it.
-    consumed: KVec<u32>,
+    /// Entries of each ring, a power of two, less one.
+    mask: u32,
+    rings: KVec<Ring>,
     /// The ring to look at next, so that none waits for the others.
     next: usize,
     /// Completions consumed of all rings.
     total: u16,
+}
+
+/// A ring.
+#[derive(Clone, Copy)]
+struct Ring {
+    /// Its first entry, a multiple of the depth.
+    first: u32,
+    /// Completions ever consumed; their entry and phase follow from it.
+    consumed: u32,
 }
 
 impl<'bound> CompletionRings<'bound> {
@@ -61,56 +66,55 @@ impl<'bound> CompletionRings<'bound> {
             Some(needed) if depth.is_power_of_two() && needed <= entries.count() => {}
             _ => return Err(EINVAL),
         }
-        // INVARIANT: That was checked above.
+        let mut rings = KVec::with_capacity(count.into(), GFP_KERNEL)?;
+        for ring in 0..u32::from(count) {
+            let first = ring * depth;
+            rings.push(Ring { first, consumed: 0 }, GFP_KERNEL)?;
+        }
         Ok(Self {
             entries,
-            depth_shift: depth.trailing_zeros(),
-            consumed: KVec::from_elem(0, count.into(), GFP_KERNEL)?,
+            mask: depth - 1,
+            rings,
             next: 0,
             total: 0,
         })
     }
 
-    /// Returns the entry of a ring's completion that comes after `ahead` others, if the device has written it.
-    fn pending(&self, ring: usize, ahead: u32) -> Option<u32> {
-        let position = self.consumed.get(ring)?.wrapping_add(ahead);
-        let depth = 1 << self.depth_shift;
-        // CAST: There are at most 2^16 rings.
-        let entry = (ring as u32) << self.depth_shift | position & (depth - 1);
+    /// Returns the entry of a ring's completion at a position, if the device has written it.
+    #[inline]
+    fn pending(&self, ring: Ring, position: u32) -> Option<u32> {
+        let entry = ring.first | position & self.mask;
         let flags = CdescFlags::from_raw(self.entries.read_byte::<CDESC_FLAGS_OFFSET>(entry));
-        let expected = position >> self.depth_shift & 1 == 0;
-        (ahead < depth && flags.phase == expected).then_some(entry)
+        // Changes with each round, of which the first has a 1.
+        let expected = position & self.mask.wrapping_add(1) == 0;
+        (flags.phase == expected).then_some(entry)
     }
 
     /// Returns the next completion, of whichever ring has one.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Cdesc> {
-        for _ in 0..self.consumed.len() {
-            let ring = self.next;
-            self.next = if ring + 1 < self.consumed.len() {
-                ring + 1
-            } else {
-                0
-            };
-            let Some(entry) = self.pending(ring, 0) else {
-                continue;
-            };
-
-            // The device writes the phase last.
-            dma_mb(Read);
-            let completion = Cdesc::decode(&self.entries.read(entry));
-            if let Some(consumed) = self.consumed.get_mut(ring) {
-                *consumed = consumed.wrapping_add(1);
+    pub(crate) fn pop(&mut self) -> Option<[u8; Cdesc::SIZE]> {
+        for _ in 0..self.rings.len() {
+            let index = self.next;
+            let ring = *self.rings.get(index)?;
+            self.next = index.wrapping_add(1);
+            if self.next >= self.rings.len() {
+                self.next = 0;
             }
-            self.total = self.total.wrapping_add(1);
-            return Some(completion);
+            if let Some(entry) = self.pending(ring, ring.consumed) {
+                self.rings.get_mut(index)?.consumed = ring.consumed.wrapping_add(1);
+                self.total = self.total.wrapping_add(1);
+                // The device writes the phase last.
+                dma_mb(Read);
+                return Some(self.entries.read(entry));
+            }
         }
         None
     }
 
     /// Returns whether there is a completion.
     pub(crate) fn has_some(&self) -> bool {
-        (0..self.consumed.len()).any(|ring| self.pending(ring, 0).is_some())
+        let mut rings = self.rings.iter();
+        rings.any(|ring| self.pending(*ring, ring.consumed).is_some())
     }
 
     /// Returns how many completions were ever consumed, modulo 2^16.
@@ -119,9 +123,10 @@ impl<'bound> CompletionRings<'bound> {
     }
 
     /// Changes each completion that was not consumed yet.
-    pub(crate) fn amend(&mut self, change: impl Fn(Cdesc) -> Cdesc) {
-        for ring in 0..self.consumed.len() {
-            for entry in (0..).map_while(|ahead| self.pending(ring, ahead)) {
+    pub(crate) fn amend(&self, change: impl Fn(Cdesc) -> Cdesc) {
+        for ring in &self.rings {
+            let positions = (0..=self.mask).map(|ahead| ring.consumed.wrapping_add(ahead));
+            for entry in positions.map_while(|position| self.pending(*ring, position)) {
                 dma_mb(Read);
                 let completion = change(Cdesc::decode(&self.entries.read(entry)));
                 self.entries.write(entry, &completion.encode());

@@ -2,14 +2,16 @@
 
 //! Work requests that have not completed.
 
-use kernel::{
-    prelude::*,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Relaxed,
-        Release, //
-    }, //
+use kernel::prelude::*;
+
+use crate::sys::atomic::{
+    Acquire,
+    AtomicBool,
+    AtomicU32,
+    AtomicU64,
+    AtomicU8,
+    Relaxed,
+    Release, //
 };
 
 /// The work requests of a queue that have not completed.
@@ -20,20 +22,20 @@ use kernel::{
 /// end only.
 pub(crate) struct Outstanding {
     slots: KVec<Slot>,
-    /// Indices that are free, from `taken` to `returned`.
-    free: KVec<Atomic<u32>>,
-    /// Indices ever taken from the ring; written by who posts.
-    taken: Atomic<u32>,
+    /// Indices ever taken from the ring of free ones; written by who posts.
+    taken: AtomicU32,
     /// Indices ever returned to the ring; written by who polls.
-    returned: Atomic<u32>,
+    returned: AtomicU32,
     mask: u32,
 }
 
 /// A work request that may be there.
 struct Slot {
-    wr_id: Atomic<u64>,
-    op_type: Atomic<u32>,
-    is_outstanding: Atomic<bool>,
+    wr_id: AtomicU64,
+    op_type: AtomicU8,
+    is_outstanding: AtomicBool,
+    /// Of the ring of free indices, the one at this place; those from `taken` to `returned` are free.
+    free: AtomicU32,
 }
 
 /// What is to be known of a work request when it has completed, whatever the device says of it.
@@ -69,21 +71,19 @@ impl Outstanding {
         }
         // CAST: `usize` has 64 bits on every architecture that has EFA.
         let mut slots = KVec::with_capacity(count as usize, GFP_KERNEL)?;
-        let mut free = KVec::with_capacity(count as usize, GFP_KERNEL)?;
         for index in 0..count {
             let slot = Slot {
-                wr_id: Atomic::new(0),
-                op_type: Atomic::new(0),
-                is_outstanding: Atomic::new(false),
+                wr_id: AtomicU64::new(0),
+                op_type: AtomicU8::new(0),
+                is_outstanding: AtomicBool::new(false),
+                free: AtomicU32::new(index),
             };
             slots.push(slot, GFP_KERNEL)?;
-            free.push(Atomic::new(index), GFP_KERNEL)?;
         }
         Ok(Self {
             slots,
-            free,
-            taken: Atomic::new(0),
-            returned: Atomic::new(count),
+            taken: AtomicU32::new(0),
+            returned: AtomicU32::new(count),
             mask: count - 1,
         })
     }
@@ -96,12 +96,12 @@ impl Outstanding {
         if taken == self.returned.load(Acquire) {
             return None;
         }
-        let index = self.free.get(self.place(taken))?.load(Relaxed);
+        let index = self.slots.get(self.place(taken))?.free.load(Relaxed);
         let slot = self.slots.get(index as usize)?;
         self.taken.store(taken.wrapping_add(1), Relaxed);
 
         slot.wr_id.store(request.wr_id, Relaxed);
-        slot.op_type.store(request.op_type.into(), Relaxed);
+        slot.op_type.store(request.op_type, Relaxed);
         // Who polls without the device's having completed it sees the rest.
         slot.is_outstanding.store(true, Release);
         // CAST: There are as many as indices have bits for.
@@ -120,14 +120,12 @@ impl Outstanding {
         slot.is_outstanding.store(false, Relaxed);
         let request = Request {
             wr_id: slot.wr_id.load(Relaxed),
-            // CAST: It was one byte when it was written.
-            op_type: slot.op_type.load(Relaxed) as u8,
+            op_type: slot.op_type.load(Relaxed),
         };
 
         let returned = self.returned.load(Relaxed);
-        self.free
-            .get(self.place(returned))?
-            .store(index.into(), Relaxed);
+        let place = self.slots.get(self.place(returned))?;
+        place.free.store(index.into(), Relaxed);
         self.returned.store(returned.wrapping_add(1), Release);
         Some(request)
     }

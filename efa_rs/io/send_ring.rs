@@ -9,6 +9,7 @@ use kernel::sync::barrier::{
 
 use crate::{
     hw::io::{
+        TxBufDesc,
         TxCtrl2,
         TxMetaDesc,
         MAX_WQE_SIZE, //
@@ -19,8 +20,11 @@ use crate::{
     },
 };
 
-/// What of a work request is behind its first descriptor.
-pub(crate) const BODY_SIZE: usize = MAX_WQE_SIZE - TxMetaDesc::SIZE;
+/// A part of what is behind the first descriptor of a work request: a buffer, or as much of other data.
+pub(crate) type Part = [u8; TxBufDesc::SIZE];
+
+/// What is behind it, of the largest work request.
+pub(crate) type Body = [Part; (MAX_WQE_SIZE - TxMetaDesc::SIZE) / size_of::<Part>()];
 
 /// The ring of a send queue, and how far it is filled.
 pub(crate) struct SendRing<'bound> {
@@ -28,8 +32,8 @@ pub(crate) struct SendRing<'bound> {
     doorbell: Doorbell<'bound>,
     /// Work requests ever written; their slot and phase follow from it.
     produced: u32,
-    /// Of those, the ones that the device was not told of.
-    unannounced: u32,
+    /// Of those, the ones that the device was told of.
+    announced: u32,
     /// The most that the device may be told of at once.
     max_batch: u32,
 }
@@ -41,7 +45,7 @@ impl<'bound> SendRing<'bound> {
             slots,
             doorbell,
             produced: 0,
-            unannounced: 0,
+            announced: 0,
             max_batch: max_batch.max(1),
         }
     }
@@ -50,25 +54,20 @@ impl<'bound> SendRing<'bound> {
     ///
     /// The caller has an index for it, so that it has a slot.
     #[inline]
-    pub(crate) fn push(&mut self, mut meta: TxMetaDesc, body: &[u8; BODY_SIZE]) {
-        let round = self.produced / self.slots.count();
+    pub(crate) fn push(&mut self, mut meta: TxMetaDesc, body: &Body) {
         meta.ctrl1.meta_desc = true;
         meta.ctrl2 = TxCtrl2 {
-            phase: round % 2 != 0,
+            // Changes with each round.
+            phase: self.produced & self.slots.count() != 0,
             first: true,
             last: true,
             comp_req: true,
         };
 
-        let mut wqe = [0; MAX_WQE_SIZE];
-        let (first, rest) = wqe.split_at_mut(TxMetaDesc::SIZE);
-        first.copy_from_slice(&meta.encode());
-        rest.copy_from_slice(body);
-        self.slots.write(self.produced, &wqe);
+        self.slots.write(self.produced, &meta.encode(), body);
 
         self.produced = self.produced.wrapping_add(1);
-        self.unannounced += 1;
-        if self.unannounced == self.max_batch {
+        if self.produced.wrapping_sub(self.announced) == self.max_batch {
             self.announce();
         }
     }
@@ -76,7 +75,7 @@ impl<'bound> SendRing<'bound> {
     /// Tells the device of the work requests that it has not been told of.
     #[inline]
     pub(crate) fn announce(&mut self) {
-        if self.unannounced == 0 {
+        if self.announced == self.produced {
             return;
         }
         // The slots are written in any order, and before the doorbell.
@@ -84,6 +83,6 @@ impl<'bound> SendRing<'bound> {
         self.doorbell.ring(u32::from(self.produced as u16));
         // What is written to them next comes after it.
         mb(Write);
-        self.unannounced = 0;
+        self.announced = self.produced;
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct QpInitAttr<'c, Pd, Cq> {
 #[vtable]
 pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
     /// The structure of send work requests of a transport that is the driver's own.
-    const SEND_WR_LAYOUT: Option<SendWrLayout> = None;
+    const SEND_WR_LAYOUT: Option<&'static SendWrLayout> = None;
 
     /// What `rdma resource show` tells of a queue pair, by [`Self::DETAILS`].
     type Details: AsRef<[u64]> + Copy + Default + Send + Sync;

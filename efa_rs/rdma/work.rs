@@ -47,10 +47,10 @@ impl Sge {
     ///
     /// # Safety
     ///
-    /// `list` must point to `count` buffers that are valid for `'w`, if there is one.
+    /// `list` must point to `count` buffers that are valid for `'w`, unless there are none.
     unsafe fn list<'w>(list: *const ffi::ib_sge, count: c_int) -> &'w [Self] {
         match usize::try_from(count) {
-            Ok(count) if count > 0 && !list.is_null() => {
+            Ok(count) if count > 0 => {
                 // SAFETY: The caller guarantees that the buffers are there, of which `Sge` has the
                 // layout.
                 unsafe { slice::from_raw_parts(list.cast(), count) }
@@ -131,7 +131,7 @@ type MrOf<'w, Mr> = unsafe fn(*mut ffi::ib_mr) -> &'w Mr;
 /// points to; `mr_of` can be called with the regions that it names.
 pub(crate) struct SendWr<'w, Ah, Mr> {
     raw: NonNull<ffi::ib_send_wr>,
-    layout: SendWrLayout,
+    layout: &'static SendWrLayout,
     mr_of: MrOf<'w, Mr>,
     lifetime: PhantomData<(&'w ffi::ib_send_wr, &'w Ah)>,
 }
@@ -301,7 +301,7 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
 pub(crate) struct SendWrs<'w, Ah, Mr> {
     current: *const ffi::ib_send_wr,
     next: *const ffi::ib_send_wr,
-    layout: SendWrLayout,
+    layout: &'static SendWrLayout,
     mr_of: MrOf<'w, Mr>,
     lifetime: PhantomData<(&'w ffi::ib_send_wr, &'w Ah)>,
 }
@@ -315,7 +315,7 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
     /// registration; so must be what they point to. `mr_of` must be callable with the regions that they name.
     pub(super) unsafe fn new(
         first: *const ffi::ib_send_wr,
-        layout: SendWrLayout,
+        layout: &'static SendWrLayout,
         mr_of: MrOf<'w, Mr>,
     ) -> Self {
         Self {
@@ -490,11 +490,15 @@ pub(crate) struct WorkCompletion {
     pub(crate) vendor_err: u32,
     /// Its queue pair.
     pub(crate) qp: QpRef,
-    /// Bytes received.
+}
+
+/// What was received.
+pub(crate) struct Received {
+    /// Bytes.
     pub(crate) byte_len: u32,
-    /// Queue pair of the peer, of a receive.
+    /// Queue pair of the peer.
     pub(crate) src_qp: u32,
-    /// Where the peer is, of a receive.
+    /// Where the peer is.
     pub(crate) slid: u32,
     /// Immediate data, if there is any.
     pub(crate) imm_data: Option<u32>,
@@ -532,14 +536,37 @@ impl WorkCompletions<'_> {
         self.count == self.room.len()
     }
 
-    /// Adds a completion, for which there has to be room: else it is lost.
-    pub(crate) fn push(&mut self, completion: &WorkCompletion) {
-        let Some(place) = self.room.get_mut(self.count) else {
-            return;
-        };
+    /// Adds a completion; nothing if there is no room.
+    #[inline]
+    pub(crate) fn push(&mut self, completion: &WorkCompletion) -> Option<()> {
+        self.add(completion).map(|_| ())
+    }
+
+    /// Adds the completion of a receive, likewise.
+    #[inline]
+    pub(crate) fn push_received(
+        &mut self,
+        completion: &WorkCompletion,
+        received: &Received,
+    ) -> Option<()> {
+        let wc = self.add(completion)?;
+        wc.byte_len = received.byte_len;
+        wc.src_qp = received.src_qp;
+        wc.slid = received.slid;
+        if let Some(imm_data) = received.imm_data {
+            // SAFETY: All variants are numbers.
+            unsafe { *wc.ex.imm_data.as_mut() = imm_data.to_be() };
+            // CAST: A flag of a few bits.
+            wc.wc_flags = ffi::ib_wc_flags_IB_WC_WITH_IMM as c_int;
+        }
+        Some(())
+    }
+
+    #[inline]
+    fn add(&mut self, completion: &WorkCompletion) -> Option<&mut ffi::ib_wc> {
+        let place = self.room.get_mut(self.count)?.as_mut_ptr();
         self.count += 1;
 
-        let place = place.as_mut_ptr();
         // SAFETY: There is room for a completion, of which all zeroes are one.
         let wc = unsafe {
             place.write_bytes(0, 1);
@@ -551,15 +578,7 @@ impl WorkCompletions<'_> {
         wc.opcode = completion.opcode as ffi::ib_wc_opcode;
         wc.vendor_err = completion.vendor_err;
         wc.qp = completion.qp.0.as_ptr();
-        wc.byte_len = completion.byte_len;
-        wc.src_qp = completion.src_qp;
-        wc.slid = completion.slid;
         wc.port_num = 1;
-        if let Some(imm_data) = completion.imm_data {
-            // SAFETY: All variants are numbers.
-            unsafe { *wc.ex.imm_data.as_mut() = imm_data.to_be() };
-            // CAST: A flag of a few bits.
-            wc.wc_flags = ffi::ib_wc_flags_IB_WC_WITH_IMM as c_int;
-        }
+        Some(wc)
     }
 }

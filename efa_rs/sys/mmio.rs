@@ -200,10 +200,11 @@ impl<'bound> Window<'bound> {
         match end {
             // INVARIANT: They are in the mapping, and of whole words.
             Some(end) if end <= self.length && is_whole => Ok(Slots {
-                window: self,
-                offset,
+                // SAFETY: This is in the mapping.
+                base: unsafe { self.base.add(offset) },
                 size,
                 mask: count - 1,
+                _window: self,
             }),
             _ => Err(EINVAL),
         }
@@ -240,32 +241,67 @@ impl Doorbell<'_> {
 ///
 /// # Invariants
 ///
-/// From `offset` on, `window` has `mask + 1` slots of `size` bytes, a power of two of slots of whole words.
+/// From `base` on, `_window` has `mask + 1` slots of `size` bytes, a power of two of slots of whole words.
 pub(crate) struct Slots<'bound> {
-    window: Window<'bound>,
-    offset: usize,
+    base: NonNull<u8>,
     size: usize,
     mask: u32,
+    _window: Window<'bound>,
 }
+
+// SAFETY: The mapping is the kernel's, and not a task's.
+unsafe impl Send for Slots<'_> {}
+
+// SAFETY: Writes to a device may come from any CPU.
+unsafe impl Sync for Slots<'_> {}
 
 impl Slots<'_> {
     /// Returns the number of slots.
     pub(crate) fn count(&self) -> u32 {
-        self.mask + 1
+        self.mask.wrapping_add(1)
     }
 
-    /// Writes the slot at `index`, which wraps: as much of it as `bytes` are, in words.
+    /// Writes the slot at `index`, which wraps: `first`, and as many of `others` as there is room for.
     #[inline]
-    pub(crate) fn write(&self, index: u32, bytes: &[u8]) {
-        let place = self.offset + (index & self.mask) as usize * self.size;
-        let length = bytes.len().min(self.size);
-        // SAFETY: By the type invariants the slot is mapped; no more is written than it has, and `bytes` have.
-        unsafe {
-            bindings::__iowrite64_copy(
-                self.window.base.add(place).as_ptr().cast(),
-                bytes.as_ptr().cast(),
-                length / WORD,
-            )
+    pub(crate) fn write<const N: usize, const M: usize>(
+        &self,
+        index: u32,
+        first: &[u8; N],
+        others: &[[u8; M]],
+    ) {
+        const { assert!(N % WORD == 0 && M % WORD == 0) };
+        let Some(room) = self.size.checked_sub(N) else {
+            return;
         };
+        // It is within the window, so that this does not wrap.
+        let offset = ((index & self.mask) as usize).wrapping_mul(self.size);
+        // SAFETY: By the type invariant the slot is mapped, and has `N + room` bytes.
+        unsafe {
+            let slot = self.base.add(offset);
+            write_words(slot, first);
+            for (number, other) in others.iter().take(room / M).enumerate() {
+                write_words(slot.add(N + number * M), other);
+            }
+        }
+    }
+}
+
+/// Writes to memory of a device, in words.
+///
+/// # Safety
+///
+/// `place` must be aligned to words, and have room for `bytes`, which are whole ones.
+#[inline]
+unsafe fn write_words<const N: usize>(place: NonNull<u8>, bytes: &[u8; N]) {
+    for (number, bytes) in bytes.chunks_exact(WORD).enumerate() {
+        let mut word = [0; WORD];
+        word.copy_from_slice(bytes);
+        // SAFETY: The caller guarantees that there is room. A volatile write is what `__raw_writeq` is.
+        unsafe {
+            place
+                .cast::<u64>()
+                .add(number)
+                .write_volatile(u64::from_ne_bytes(word));
+        }
     }
 }

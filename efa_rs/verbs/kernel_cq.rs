@@ -41,6 +41,7 @@ use crate::{
     rdma::{
         CqEvents,
         QpRef,
+        Received,
         WcOpcode,
         WcStatus,
         WorkCompletion,
@@ -207,16 +208,25 @@ impl<'a> KernelCq<'a> {
     /// Takes completions.
     pub(super) fn poll(&self, completions: &mut WorkCompletions<'_>) {
         let mut polled = self.polled.lock();
+        let Polled { rings, pairs } = &mut *polled;
+        // Completions of a queue pair mostly come one after the other.
+        let mut last = None;
         // What makes no sense is passed over, but not for ever.
-        for _ in 0..self.size {
+        let mut passed_over = 0;
+        while passed_over < self.size {
             if completions.is_full() {
                 return;
             }
-            let Some(completion) = polled.rings.pop() else {
+            let Some(completion) = rings.pop() else {
                 break;
             };
-            if let Some(completion) = polled.translate(&completion) {
-                completions.push(&completion);
+            let Cdesc { qp_num, .. } = Cdesc::decode(&completion);
+            if !matches!(last, Some((number, _)) if number == qp_num) {
+                last = pairs.get(&qp_num).map(|attached| (qp_num, attached));
+            }
+            let told = last.and_then(|(_, attached)| attached.complete(&completion, completions));
+            if told.is_none() {
+                passed_over += 1;
             }
         }
         // Nothing that was posted completes by itself any more, and the device uses none of it.
@@ -255,56 +265,52 @@ impl<'a> KernelCq<'a> {
     }
 }
 
-impl Polled<'_> {
-    /// Returns a completion as clients know it; nothing if it is of no work request.
-    fn translate(&self, completion: &Cdesc) -> Option<WorkCompletion> {
-        let attached = self.pairs.get(&completion.qp_num)?;
-        let status = CompStatus::try_from(completion.status);
+impl Attached {
+    /// Tells of a completion as clients know it; nothing if it is of no work request.
+    #[inline]
+    fn complete(
+        &self,
+        completion: &[u8; Cdesc::SIZE],
+        completions: &mut WorkCompletions<'_>,
+    ) -> Option<()> {
+        let completion = Cdesc::decode(completion);
+        let Self { posted, sides } = self;
         let outcome = |wr_id, opcode| WorkCompletion {
             wr_id,
-            status: wc_status(status.ok()),
+            status: wc_status(completion.status),
             opcode,
             vendor_err: completion.status.into(),
-            qp: attached.posted.qp,
-            byte_len: 0,
-            src_qp: 0,
-            slid: 0,
-            imm_data: None,
+            qp: posted.qp,
         };
 
         match QueueType::try_from(completion.flags.q_type).ok()? {
-            QueueType::Send if attached.sides.send => {
-                let request = attached.posted.send.remove(completion.req_id)?;
-                Some(outcome(request.wr_id, send_opcode(&request)))
+            QueueType::Send if sides.send => {
+                let request = posted.send.remove(completion.req_id)?;
+                completions.push(&outcome(request.wr_id, send_opcode(&request)))
             }
-            QueueType::Receive if attached.sides.recv => {
-                let request = attached.posted.recv.as_ref()?.remove(completion.req_id)?;
-                let [low, high, ..] = completion.extension;
+            QueueType::Receive if sides.recv => {
+                let wr_id = posted.recv.as_ref()?.remove(completion.req_id)?.wr_id;
                 let is_write = completion.flags.op_type == u8::from(OpType::RdmaWrite);
-                let high = if is_write {
-                    u16::from_le_bytes([low, high])
+                let (opcode, high) = if is_write {
+                    let [low, high, ..] = completion.extension;
+                    (WcOpcode::RecvRdmaWithImm, u16::from_le_bytes([low, high]))
                 } else {
-                    0
+                    (WcOpcode::Recv, 0)
                 };
-                Some(WorkCompletion {
+                let received = Received {
                     byte_len: u32::from(completion.length) | u32::from(high) << 16,
                     src_qp: completion.src_qp_num.into(),
                     slid: completion.ah.into(),
                     imm_data: completion.flags.has_imm.then_some(completion.imm),
-                    ..outcome(
-                        request.wr_id,
-                        if is_write {
-                            WcOpcode::RecvRdmaWithImm
-                        } else {
-                            WcOpcode::Recv
-                        },
-                    )
-                })
+                };
+                completions.push_received(&outcome(wr_id, opcode), &received)
             }
             _ => None,
         }
     }
+}
 
+impl Polled<'_> {
     /// Ends what was posted and has not completed.
     fn flush(&mut self, completions: &mut WorkCompletions<'_>) {
         for Attached { posted, sides } in self.pairs.values() {
@@ -330,10 +336,6 @@ impl Polled<'_> {
                         },
                         vendor_err: u8::from(CompStatus::Flushed).into(),
                         qp: posted.qp,
-                        byte_len: 0,
-                        src_qp: 0,
-                        slid: 0,
-                        imm_data: None,
                     });
                 }
             }
@@ -352,23 +354,31 @@ impl Polled<'_> {
 
 /// Returns what a send work request has asked for, which clients look at even of one that has failed: some
 /// find out by it what its id means.
+#[inline]
 fn send_opcode(request: &Request) -> WcOpcode {
     match OpType::try_from(request.op_type) {
         Ok(OpType::RdmaRead) => WcOpcode::RdmaRead,
         Ok(OpType::RdmaWrite) => WcOpcode::RdmaWrite,
         Ok(OpType::FastReg) => WcOpcode::RegMr,
         Ok(OpType::FastInv) => WcOpcode::LocalInv,
-        _ => WcOpcode::Send,
+        Ok(OpType::Send) | Err(_) => WcOpcode::Send,
     }
 }
 
 /// Returns the status in the terms of the verbs.
-fn wc_status(status: Option<CompStatus>) -> WcStatus {
+#[inline]
+fn wc_status(status: u8) -> WcStatus {
+    // Nearly all are.
+    if status == u8::from(CompStatus::Ok) {
+        return WcStatus::Success;
+    }
+    CompStatus::try_from(status).map_or(WcStatus::GeneralErr, wc_error)
+}
+
+#[cold]
+fn wc_error(status: CompStatus) -> WcStatus {
     use CompStatus as Device;
 
-    let Some(status) = status else {
-        return WcStatus::GeneralErr;
-    };
     match status {
         Device::Ok => WcStatus::Success,
         Device::Flushed => WcStatus::WrFlushErr,

@@ -36,16 +36,16 @@ use crate::{
             TxMetaDesc,
             MAX_WQE_SIZE,
             MIN_WQE_SIZE, //
-        },
-        wire::At,
+        }, //
     },
     io::{
+        Body,
         Buffer,
         Outstanding,
+        Part,
         RecvRing,
         Request,
-        SendRing,
-        BODY_SIZE, //
+        SendRing, //
     },
     rdma::{
         Access,
@@ -142,10 +142,13 @@ impl Sizes {
 
     /// Returns what a work request may have.
     pub(super) fn limits(&self, efa: &Efa<'_>, cap: &QpCap) -> Limits {
+        let places = (self.wqe_size - TxMetaDesc::SIZE) / TxBufDesc::SIZE;
+        let rdma_sges = usize::from(efa.attributes().queues.max_wr_rdma_sges);
         Limits {
             // CAST: `usize` has 64 bits on every architecture that has EFA.
-            send_sges: cap.max_send_sge as usize,
-            rdma_sges: efa.attributes().queues.max_wr_rdma_sges.into(),
+            send_sges: places.min(cap.max_send_sge as usize),
+            // The first place has the peer's memory.
+            rdma_sges: rdma_sges.min(places - 1),
             inline_data: cap.max_inline_data as usize,
             wqe_size: self.wqe_size,
             recv_sges: cap.max_recv_sge as usize,
@@ -296,12 +299,13 @@ impl<'a> KernelQp<'a> {
         state: Option<QpState>,
         wrs: &mut SendWrs<'_, Ah, Mr<'a>>,
     ) -> Result {
+        if !matches!(state, Some(QpState::Rts | QpState::Sqd)) {
+            return Err(EINVAL);
+        }
         let mut ring = self.send.lock();
         let result = wrs.try_for_each(|wr| {
-            if !matches!(state, Some(QpState::Rts | QpState::Sqd)) {
-                return Err(EINVAL);
-            }
-            let (mut meta, body) = self.encode(&wr)?;
+            let mut body = Body::default();
+            let mut meta = self.encode(&wr, &mut body)?;
             let request = Request {
                 wr_id: wr.id(),
                 op_type: meta.ctrl1.op_type,
@@ -314,8 +318,9 @@ impl<'a> KernelQp<'a> {
         result
     }
 
-    /// Returns a work request as the device wants it, without an id.
-    fn encode(&self, wr: &SendWr<'_, Ah, Mr<'a>>) -> Result<(TxMetaDesc, [u8; BODY_SIZE])> {
+    /// Writes a work request as the device wants it, and returns its first descriptor, without an id.
+    #[inline]
+    fn encode(&self, wr: &SendWr<'_, Ah, Mr<'a>>, body: &mut Body) -> Result<TxMetaDesc> {
         if wr.has_other_flags() || !wr.is_signaled() && !self.signals_all {
             return Err(EINVAL);
         }
@@ -325,11 +330,11 @@ impl<'a> KernelQp<'a> {
             WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => OpType::RdmaWrite,
             WrOpcode::RdmaRead => OpType::RdmaRead,
             WrOpcode::RegMr => {
-                return self.for_region(OpType::FastReg, wr, &register(wr)?.encode())
+                return self.for_region(OpType::FastReg, wr, &register(wr)?.encode(), body)
             }
             WrOpcode::LocalInv => {
                 let lkey = wr.invalidated_key();
-                return self.for_region(OpType::FastInv, wr, &FastMrInvReq { lkey }.encode());
+                return self.for_region(OpType::FastInv, wr, &FastMrInvReq { lkey }.encode(), body);
             }
         };
         let is_rdma = op_type != OpType::Send;
@@ -353,50 +358,50 @@ impl<'a> KernelQp<'a> {
             ..TxMetaDesc::default()
         };
 
-        let mut body = [0; BODY_SIZE];
-        let mut rest = &mut body[..];
-        if is_rdma {
+        let places = if is_rdma {
+            let [first, others @ ..] = body;
             let memory = wr.remote_memory()?;
-            let length = total(wr.sges())?;
             let remote = RemoteMemAddr {
-                length,
+                length: total(wr.sges())?,
                 rkey: memory.rkey,
                 buf_addr: memory.addr,
             };
-            let (first, others) = rest.split_at_mut(RemoteMemAddr::SIZE);
-            first.copy_from_slice(&remote.encode());
-            rest = others;
-        }
-
-        let length = if wr.is_inline() {
-            self.write_inline(wr, op_type, rest)?
+            *first = remote.encode();
+            others
         } else {
-            self.write_buffers(wr, is_rdma, rest)?
+            &mut body[..]
         };
-        meta.length = u16::try_from(length).map_err(|_| EINVAL)?;
-        Ok((meta, body))
+        let length = if wr.is_inline() {
+            self.write_inline(wr, op_type, places)?
+        } else {
+            self.write_buffers(wr, is_rdma, places)?
+        };
+        // CAST: No more than there are places, or bytes of them.
+        meta.length = length as u16;
+        Ok(meta)
     }
 
-    /// Returns a work request for a memory region.
+    /// Writes a work request for a memory region, and returns its first descriptor.
     fn for_region(
         &self,
         op_type: OpType,
         wr: &SendWr<'_, Ah, Mr<'a>>,
         request: &[u8; FastMrRegReq::SIZE],
-    ) -> Result<(TxMetaDesc, [u8; BODY_SIZE])> {
+        body: &mut Body,
+    ) -> Result<TxMetaDesc> {
         if self.qp_type == QpType::UD || wr.is_inline() {
             return Err(EINVAL);
         }
-        let meta = TxMetaDesc {
+        for (place, part) in body.iter_mut().zip(request.chunks_exact(TxBufDesc::SIZE)) {
+            place.copy_from_slice(part);
+        }
+        Ok(TxMetaDesc {
             ctrl1: TxCtrl1 {
                 op_type: op_type.into(),
                 ..TxCtrl1::default()
             },
             ..TxMetaDesc::default()
-        };
-        let mut body = [0; BODY_SIZE];
-        At::<0>::store(&mut body, *request);
-        Ok((meta, body))
+        })
     }
 
     /// Writes the inline data of a work request, and returns how many bytes they are.
@@ -404,7 +409,7 @@ impl<'a> KernelQp<'a> {
         &self,
         wr: &SendWr<'_, Ah, Mr<'a>>,
         op_type: OpType,
-        place: &mut [u8],
+        places: &mut [Part],
     ) -> Result<usize> {
         match op_type {
             OpType::Send => {}
@@ -412,6 +417,7 @@ impl<'a> KernelQp<'a> {
             OpType::RdmaWrite if self.limits.wqe_size == MAX_WQE_SIZE => {}
             _ => return Err(EINVAL),
         }
+        let place = places.as_flattened_mut();
         let place = place.get_mut(..self.limits.inline_data).ok_or(EINVAL)?;
         wr.copy_inline(place).ok_or(EINVAL)
     }
@@ -421,26 +427,26 @@ impl<'a> KernelQp<'a> {
         &self,
         wr: &SendWr<'_, Ah, Mr<'a>>,
         is_rdma: bool,
-        place: &mut [u8],
+        places: &mut [Part],
     ) -> Result<usize> {
         let most = if is_rdma {
             self.limits.rdma_sges
         } else {
             self.limits.send_sges
         };
-        if wr.sges().len() > most {
+        let sges = wr.sges();
+        if sges.len() > most {
             return Err(EINVAL);
         }
-        let places = place.chunks_exact_mut(TxBufDesc::SIZE);
-        for (sge, place) in wr.sges().iter().zip(places) {
+        for (sge, place) in sges.iter().zip(places) {
             let buffer = TxBufDesc {
                 length: sge.length(),
                 lkey: sge.lkey(),
                 buf_addr: sge.addr(),
             };
-            place.copy_from_slice(&buffer.encode());
+            *place = buffer.encode();
         }
-        Ok(wr.sges().len())
+        Ok(sges.len())
     }
 
     /// Posts receive work requests.
@@ -450,20 +456,19 @@ impl<'a> KernelQp<'a> {
     /// - [`EINVAL`] if the queue pair can't receive in its state, or not what is asked for.
     /// - [`ENOMEM`] if the queue is full.
     pub(super) fn post_recv(&self, state: Option<QpState>, wrs: &mut RecvWrs<'_>) -> Result {
+        if matches!(state, None | Some(QpState::Reset | QpState::Err)) {
+            return Err(EINVAL);
+        }
         let mut ring = self.recv.lock();
         let Some(ring) = &mut *ring else {
             return Err(ENOMEM);
         };
-        let result = wrs.try_for_each(|wr| {
-            if matches!(state, None | Some(QpState::Reset | QpState::Err)) {
-                return Err(EINVAL);
-            }
-            self.post_one(ring, &wr)
-        });
+        let result = wrs.try_for_each(|wr| self.post_one(ring, &wr));
         ring.announce();
         result
     }
 
+    #[inline]
     fn post_one(&self, ring: &mut RecvRing<'a>, wr: &RecvWr<'_>) -> Result {
         let sges = wr.sges();
         // A descriptor has 16 bits for the length.

@@ -5,13 +5,7 @@
 use kernel::{
     page::PAGE_SIZE,
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    },
+    sync::Arc, //
 };
 
 use super::{
@@ -77,6 +71,10 @@ use crate::{
         Udata, //
     },
     sys::{
+        atomic::{
+            AtomicU32,
+            Relaxed, //
+        },
         dma::{
             Entries,
             UserBuffer, //
@@ -112,7 +110,7 @@ pub(crate) struct Qp<'a> {
     qp_num: u16,
     qp_type: QpType,
     /// State that it was last put into.
-    state: Atomic<u32>,
+    state: AtomicU32,
     cap: QpCap,
     details: [u64; 4],
 }
@@ -215,7 +213,7 @@ impl<'a> DeviceQp<'a> {
 
 #[vtable]
 impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'a> {
-    const SEND_WR_LAYOUT: Option<SendWrLayout> = Some(SendWrLayout::EFA_SRD);
+    const SEND_WR_LAYOUT: Option<&'static SendWrLayout> = Some(&SendWrLayout::EFA_SRD);
 
     type Details = [u64; 4];
 
@@ -386,7 +384,7 @@ impl<'a> Qp<'a> {
             device_qp,
             qp_num: created.qp_num,
             qp_type: attr.qp_type,
-            state: Atomic::new(QpState::Reset as u32),
+            state: AtomicU32::new(QpState::Reset as u32),
             cap: attr.cap,
             details: [
                 created.qp_handle.into(),
@@ -496,7 +494,7 @@ impl<'a> Qp<'a> {
             device_qp,
             qp_num: created.qp_num,
             qp_type: attr.qp_type,
-            state: Atomic::new(QpState::Reset as u32),
+            state: AtomicU32::new(QpState::Reset as u32),
             cap: attr.cap,
             details: [
                 created.qp_handle.into(),

@@ -198,7 +198,7 @@ impl<P: Provider> Ops<P> {
         // completed; there is room for a pointer to one.
         unsafe {
             let layout = match QpType::from_raw((*qp).qp_type) {
-                QpType::UD => Some(SendWrLayout::UD),
+                QpType::UD => Some(&SendWrLayout::UD),
                 _ => <P::Qp<'_> as QueuePair<_, _, _, _, _, _>>::SEND_WR_LAYOUT,
             };
             let Some(layout) = layout else {
