@@ -6,7 +6,7 @@ import xml.etree.ElementTree as xml
 from unittest import mock
 
 import support
-from efa_tools import bench, counts, plot, size
+from efa_tools import amazon, bench, counts, plot, size
 from efa_tools.failure import Failure
 
 KALLSYMS = """\
@@ -39,10 +39,31 @@ def figures(**ratios):
 
     verbs = {name: {"rust": cost(ratio * 1000), "c": cost(1000)} for name, ratio in ratios.items()}
     verbs[bench.COUNTER_READ] = {"rust": {**cost(1000), "round_trips": 1}, "c": {**cost(1000), "round_trips": 5}}
-    return {"verbs": verbs, "growth": {}, "bytes_per_object": {}, "text_and_data": {"rust": 1500, "c": 1000}}
+    sizes = {"rust": 1500, "c": 1000}
+    return {"verbs": verbs, "growth": {}, "bytes_per_object": {}, "text_and_data": sizes, "amazon": None, "kernel_verbs": {}}
+
+
+def kverbs_figures(**instructions):
+    """What collect_kverbs() returns of calls with these instructions by driver, in a bench with Amazon's driver."""
+    calls = {
+        name: {driver: {"instructions": count, "in_module": count - 10} for driver, count in counted.items()}
+        for name, counted in instructions.items()
+    }
+    return {**figures(dear=2), "amazon": "3.1.0", "kernel_verbs": calls}
 
 
 class Counts(support.TemporaryCache):
+    def test_samples_without_a_label_do_not_count(self):
+        results = self.results(["alloc"])
+        self.assertEqual(results.instructions, {"alloc": 20})
+
+    def test_a_program_need_not_see_commands(self):
+        (self.folder / "counts").write_text(COUNTS)
+        (self.folder / "kallsyms").write_text(KALLSYMS)
+        (self.folder / "results.json").write_text('{"labels": ["post_send"]}')
+        results = counts.Results(self.folder / "counts", self.folder)
+        self.assertEqual(results.instructions, {"post_send": 7})
+
     def results(self, labels):
         (self.folder / "counts").write_text(COUNTS)
         (self.folder / "kallsyms").write_text(KALLSYMS)
@@ -78,8 +99,29 @@ class Summary(unittest.TestCase):
                 "worst verb rust/c: 2.000 dear",
                 "size rust/c: 1.500 (1,500 and 1,000 bytes of text and data)",
                 "counter read round trips: rust 1, c 5",
+                "kernel verbs: not compared with Amazon's driver, as no checkout of amzn/amzn-drivers was given: AMAZON=FOLDER",
             ],
         )
+
+    def test_last_lines_with_amazons_driver(self):
+        found = kverbs_figures(post_send={"rust": 200, "amazon": 100}, poll_cq={"rust": 50, "amazon": 100})
+        self.assertEqual(
+            bench.summary(found)[-2:],
+            [
+                "geomean instructions of kernel verbs rust/amazon: 1.000",
+                "worst call of kernel verbs rust/amazon: 2.000 post_send",
+            ],
+        )
+
+    def test_table_with_amazons_driver(self):
+        found = kverbs_figures(post_send={"rust": 200, "amazon": 100})
+        self.assertEqual(
+            [row.split() for row in bench.kverbs_table(found)][1:], [["post_send", "100", "200", "2.000", "90", "190"]]
+        )
+
+    def test_table_without_it(self):
+        found = kverbs_figures(post_send={"rust": 200})
+        self.assertEqual([row.split() for row in bench.kverbs_table(found)][1:], [["post_send", "200", "190"]])
 
     def test_columns_are_aligned(self):
         self.assertEqual(bench.columns([("a", "1"), ("long", "100")]), ["a       1", "long  100"])
@@ -137,6 +179,19 @@ class Size(support.TemporaryCache):
     def test_an_address_without_an_answer_is_noticed(self):
         with self.assertRaisesRegex(Failure, "addr2line knows 8 of the 16 bytes of .text"):
             self.parts(LINES)
+
+
+class Amazon(support.TemporaryCache):
+    def test_another_folder_is_refused(self):
+        with self.assertRaisesRegex(Failure, "is it a checkout of amzn/amzn-drivers"):
+            amazon.version(self.folder)
+
+    def test_the_version_is_that_of_its_package(self):
+        driver = self.folder / amazon.PLACE
+        for name, text in {"src/efa_data_verbs.c": "", "conf/dkms.conf": 'PACKAGE_NAME="efa"\nPACKAGE_VERSION="3.1.0"\n'}.items():
+            (driver / name).parent.mkdir(parents=True, exist_ok=True)
+            (driver / name).write_text(text)
+        self.assertEqual(amazon.version(self.folder), "3.1.0")
 
 
 class Picture(unittest.TestCase):
