@@ -25,10 +25,14 @@
 #define INLINE_SIZE 32
 #define PATIENCE_MS 20000
 
-/* What count.rs looks for: an instruction that does nothing, with a displacement that no compiler would use. */
-#define MARK(what) asm volatile("nopl %c0(%%rax)" : : "i"(0x6fa00000 | (what)) : "memory")
 #define START 1
 #define END 2
+
+/* What count.rs looks for: an instruction that does nothing, with a displacement that no compiler would use. */
+static __always_inline void mark(const u32 what)
+{
+	asm volatile("nopl %c0(%%rax)" : : "i"(0x6fa00000 | what) : "memory");
+}
 
 /* Makes a call, marked or not. No interrupt is counted as part of it. */
 #define CALL(is_marked, call)				\
@@ -38,9 +42,9 @@
 							\
 	if (is_marked) {				\
 		local_irq_save(flags);			\
-		MARK(START);				\
+		mark(START);				\
 		ret = call;				\
-		MARK(END);				\
+		mark(END);				\
 		local_irq_restore(flags);		\
 	} else {					\
 		ret = call;				\
