@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A safe layer over the RDMA core, for drivers that provide an `ib_device`.
+//! A safe layer over the RDMA core, of which there are two sides: this one is for drivers that provide an
+//! `ib_device`; `client`, with the `cfg` `rdma_client`, is for clients in the kernel that use one.
 //!
 //! A driver implements [`Provider`], and for each kind of object that it has the trait of that
 //! kind: [`Ucontext`], [`ProtectionDomain`], [`AddressHandle`], [`CompletionQueue`], [`QueuePair`],
@@ -19,6 +20,8 @@
 
 mod ah;
 mod attr;
+#[cfg(rdma_client)]
+pub(crate) mod client;
 mod comp_cntr;
 mod context;
 mod counters;

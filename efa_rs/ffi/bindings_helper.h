@@ -2,6 +2,7 @@
 /* What bindgen reads: the headers that the kernel crate's own bindings leave out. */
 
 #include <linux/version.h>
+#include <rdma/ib_cache.h>
 #include <rdma/ib_user_ioctl_verbs.h>
 #include <uapi/rdma/efa-abi.h>
 

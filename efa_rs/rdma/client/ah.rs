@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Address handles.
+
+use core::mem::MaybeUninit;
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    device::{
+        Device,
+        Owned, //
+    },
+    object::{
+        Object,
+        Raw, //
+    },
+    pd::Pd,
+};
+use crate::{
+    ffi,
+    rdma::Gid,
+    sys::errno::eopnotsupp, //
+};
+
+/// Where a peer is.
+pub(crate) struct AddressHandle<'a>(Owned<'a, ffi::ib_ah, Arc<Pd<'a>>>);
+
+impl<'a> AddressHandle<'a> {
+    /// Creates an address handle for the peer with a GID, by a port's first GID. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if there is no such port.
+    /// - `EOPNOTSUPP` if the port has addresses of another kind.
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the provider.
+    pub(crate) fn new(pd: &Arc<Pd<'a>>, port: u32, dgid: &Gid) -> Result<Arc<Self>> {
+        let device = pd.device();
+        let mut attr = MaybeUninit::<ffi::rdma_ah_attr>::zeroed();
+        // SAFETY: All zeroes are valid attributes: they have numbers and a pointer, which may be null.
+        let attr = unsafe { attr.assume_init_mut() };
+        attr.type_ = address_type(device, port)?;
+        attr.port_num = port;
+        // CAST: A flag of a few bits.
+        attr.ah_flags = ffi::ib_ah_flags_IB_AH_GRH as u8;
+        attr.grh.hop_limit = 1;
+        // SAFETY: A GID is 16 bytes, however they are looked at.
+        unsafe { *attr.grh.dgid.raw.as_mut() = *dgid };
+
+        // SAFETY: The domain is there as long as the handle, which is new and needs nothing else.
+        let owned = unsafe {
+            Owned::new(device, pd.clone(), Object::Ah, |pd| {
+                Raw::created(ffi::rdma_create_ah(
+                    pd.as_raw(),
+                    attr,
+                    ffi::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE,
+                ))
+            })
+        }?;
+        Ok(Arc::new(Self(owned), GFP_KERNEL)?)
+    }
+
+    /// Returns the core's structure.
+    pub(super) fn as_raw(&self) -> *mut ffi::ib_ah {
+        self.0.as_ptr()
+    }
+
+    /// Returns the protection domain.
+    pub(super) fn pd(&self) -> &Arc<Pd<'a>> {
+        &self.0
+    }
+}
+
+/// Returns what kind of addresses a port has: as the core's `rdma_ah_find_type`, for those kinds that this
+/// layer knows how to fill.
+fn address_type(device: &Device, port: u32) -> Result<ffi::rdma_ah_attr_type> {
+    let raw = device.as_raw();
+    // SAFETY: The device is registered, when its count of ports and their kinds don't change. Ports are
+    // counted from one, and their data is indexed so.
+    let protocols = unsafe {
+        if port == 0 || port > (*raw).phys_port_cnt {
+            return Err(EINVAL);
+        }
+        (*(*raw).port_data.add(port as usize))
+            .immutable
+            .core_cap_flags
+    };
+    match protocols
+        & (ffi::RDMA_CORE_CAP_PROT_IB
+            | ffi::RDMA_CORE_CAP_PROT_ROCE
+            | ffi::RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP)
+    {
+        0 => Ok(ffi::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_UNDEFINED),
+        ffi::RDMA_CORE_CAP_PROT_IB => Ok(ffi::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_IB),
+        _ => Err(eopnotsupp()),
+    }
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Completion queues.
+
+use core::mem::MaybeUninit;
+
+use kernel::{
+    error::to_result,
+    ffi::c_int,
+    new_spinlock_irq,
+    pr_err_once,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+
+use super::{
+    ah::AddressHandle,
+    device::{
+        Device,
+        Owned, //
+    },
+    handler::{
+        on_completion,
+        CompletionHandler,
+        Handler, //
+    },
+    object::{
+        Object,
+        Raw, //
+    },
+    posted::{
+        Held,
+        Outstanding,
+        Posted, //
+    },
+};
+use crate::{
+    ffi,
+    rdma::{
+        WcOpcode,
+        WcStatus, //
+    },
+    sys::errno::eopnotsupp, //
+};
+
+/// The end of a work request.
+pub(crate) struct Completion<'a> {
+    /// By what the client knows it.
+    pub(crate) id: u64,
+    /// How it ended.
+    pub(crate) status: WcStatus,
+    /// The status in the device's own terms.
+    pub(crate) vendor_err: u32,
+    /// What it was.
+    pub(crate) opcode: WcOpcode,
+    /// What it was about, which the device does not use any more on its behalf.
+    pub(crate) held: Held<'a>,
+    /// What has arrived, if it was a receive, and something has.
+    pub(crate) received: Option<Received>,
+    /// Where the peer is: the last reference to it is dropped by who drops this, who may sleep.
+    _ah: Option<Arc<AddressHandle<'a>>>,
+}
+
+/// What a receive has got.
+#[derive(Clone, Copy)]
+pub(crate) struct Received {
+    /// Bytes that have arrived.
+    pub(crate) byte_len: u32,
+    /// The peer's queue pair.
+    pub(crate) src_qp: u32,
+    /// Immediate data, if there is any.
+    pub(crate) imm_data: Option<u32>,
+}
+
+/// The queue pairs of a completion queue: what they have posted, by the address that completions name.
+type Pairs<'a> = RBTree<usize, Arc<Outstanding<'a>>>;
+
+/// Where the completions of queue pairs arrive.
+#[pin_data]
+pub(crate) struct CompletionQueue<'a> {
+    owned: Owned<'a, ffi::ib_cq, KBox<Handler<'a>>>,
+    #[pin]
+    pairs: SpinLockIrq<Pairs<'a>>,
+}
+
+impl<'a> CompletionQueue<'a> {
+    /// Creates a queue of at least `cqe` entries, whose events come by a vector of the device.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if there are to be no entries, or too many, or there is no such vector.
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the provider.
+    pub(crate) fn new(
+        device: &'a Device,
+        cqe: u32,
+        comp_vector: u32,
+        handler: Arc<dyn CompletionHandler + 'a>,
+    ) -> Result<Arc<Self>> {
+        if cqe == 0 || comp_vector >= device.num_comp_vectors() {
+            return Err(EINVAL);
+        }
+        let attr = ffi::ib_cq_init_attr {
+            cqe,
+            comp_vector,
+            flags: 0,
+        };
+        let handler = Handler::new(handler)?;
+        let gate = handler.gate();
+        // SAFETY: The device is registered, and the name stays. The queue is new, and needs its handler only,
+        // whose gate this is.
+        let owned = unsafe {
+            Owned::new(
+                device,
+                handler,
+                |cq| Object::Cq(cq, gate),
+                |handler| {
+                    Raw::created(ffi::__ib_create_cq(
+                        device.as_raw(),
+                        Some(on_completion),
+                        None,
+                        handler.context(),
+                        &attr,
+                        device.owner_name(),
+                    ))
+                },
+            )
+        }?;
+        Arc::pin_init(
+            pin_init!(Self {
+                owned,
+                pairs <- new_spinlock_irq!(RBTree::new(), "rdma_client_pairs"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Takes a completion, if there is one. May be called in any context.
+    ///
+    /// # Errors
+    ///
+    /// - Those of the provider.
+    ///
+    /// # Examples
+    ///
+    /// ```ignore
+    /// while let Some(completion) = cq.poll()? {
+    ///     if completion.status != WcStatus::Success {
+    ///         return Err(EIO);
+    ///     }
+    ///     self.completed(completion.id)?;
+    /// }
+    /// ```
+    pub(crate) fn poll(&self) -> Result<Option<Completion<'a>>> {
+        let poll = self.owned.device().ops().poll_cq.ok_or(eopnotsupp())?;
+        let mut wc = MaybeUninit::<ffi::ib_wc>::zeroed();
+
+        // As long as this lock is held, no queue pair that completions name is forgotten.
+        let pairs = self.pairs.lock();
+        loop {
+            // SAFETY: The queue is there as long as this is; there is room for one.
+            let count = unsafe { poll(self.owned.as_ptr(), 1, wc.as_mut_ptr()) };
+            if count <= 0 {
+                to_result(count)?;
+                return Ok(None);
+            }
+            // SAFETY: The provider has filled it; all zeroes are valid as well.
+            let wc = unsafe { wc.assume_init_ref() };
+            // SAFETY: All variants are as large, and numbers or pointers.
+            let number = unsafe { *wc.__bindgen_anon_1.wr_id.as_ref() };
+            let posted = pairs.get(&wc.qp.addr()).and_then(|pair| pair.take(number));
+            match posted {
+                Some(posted) => return Ok(Some(Completion::new(posted, wc))),
+                // It is of nothing that was posted, or was reported before.
+                None => pr_err_once!("A completion is of no work request\n"),
+            }
+        }
+    }
+
+    /// Has the handler told of the next completion; returns whether there may be some already. May be called in any
+    /// context.
+    ///
+    /// # Errors
+    ///
+    /// - Those of the provider.
+    pub(crate) fn request_notify(&self) -> Result<bool> {
+        let notify = self
+            .owned
+            .device()
+            .ops()
+            .req_notify_cq
+            .ok_or(eopnotsupp())?;
+        let flags = ffi::ib_cq_notify_flags_IB_CQ_NEXT_COMP
+            | ffi::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
+        // SAFETY: The queue is there as long as this is.
+        let missed = unsafe { notify(self.owned.as_ptr(), flags) };
+        if missed < 0 {
+            to_result(missed)?;
+        }
+        Ok(missed > 0)
+    }
+
+    /// Returns the device.
+    pub(super) fn device(&self) -> &'a Device {
+        self.owned.device()
+    }
+
+    /// Returns the core's structure.
+    pub(super) fn as_raw(&self) -> *mut ffi::ib_cq {
+        self.owned.as_ptr()
+    }
+}
+
+impl<'a> Completion<'a> {
+    /// Makes a completion of what was posted and what the provider says of its end.
+    fn new(posted: Posted<'a>, wc: &ffi::ib_wc) -> Self {
+        let status = status(wc.status);
+        // Of others, the provider need not say anything else.
+        let succeeded = status == WcStatus::Success;
+        let (opcode, received) = match posted.opcode {
+            WcOpcode::Recv if succeeded => {
+                // CAST: A flag of a few bits.
+                let has_imm = wc.wc_flags & ffi::ib_wc_flags_IB_WC_WITH_IMM as c_int != 0;
+                let opcode = match wc.opcode {
+                    ffi::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM => WcOpcode::RecvRdmaWithImm,
+                    _ => WcOpcode::Recv,
+                };
+                // SAFETY: All variants are numbers.
+                let imm_data = u32::from_be(unsafe { *wc.ex.imm_data.as_ref() });
+                let received = Received {
+                    byte_len: wc.byte_len,
+                    src_qp: wc.src_qp,
+                    imm_data: has_imm.then_some(imm_data),
+                };
+                (opcode, Some(received))
+            }
+            opcode => (opcode, None),
+        };
+        Self {
+            id: posted.id,
+            status,
+            vendor_err: wc.vendor_err,
+            opcode,
+            held: posted.held,
+            received,
+            _ah: posted.ah,
+        }
+    }
+}
+
+/// Returns the status that has a number.
+fn status(raw: ffi::ib_wc_status) -> WcStatus {
+    match raw {
+        ffi::ib_wc_status_IB_WC_SUCCESS => WcStatus::Success,
+        ffi::ib_wc_status_IB_WC_LOC_LEN_ERR => WcStatus::LocLenErr,
+        ffi::ib_wc_status_IB_WC_LOC_QP_OP_ERR => WcStatus::LocQpOpErr,
+        ffi::ib_wc_status_IB_WC_LOC_PROT_ERR => WcStatus::LocProtErr,
+        ffi::ib_wc_status_IB_WC_WR_FLUSH_ERR => WcStatus::WrFlushErr,
+        ffi::ib_wc_status_IB_WC_BAD_RESP_ERR => WcStatus::BadRespErr,
+        ffi::ib_wc_status_IB_WC_REM_INV_REQ_ERR => WcStatus::RemInvReqErr,
+        ffi::ib_wc_status_IB_WC_REM_ACCESS_ERR => WcStatus::RemAccessErr,
+        ffi::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR => WcStatus::RnrRetryExcErr,
+        ffi::ib_wc_status_IB_WC_REM_INV_RD_REQ_ERR => WcStatus::RemInvRdReqErr,
+        ffi::ib_wc_status_IB_WC_REM_ABORT_ERR => WcStatus::RemAbortErr,
+        ffi::ib_wc_status_IB_WC_RESP_TIMEOUT_ERR => WcStatus::RespTimeoutErr,
+        _ => WcStatus::GeneralErr,
+    }
+}
+
+/// That a completion queue knows a queue pair, until this is dropped after the queue pair was destroyed.
+pub(super) struct Member<'a> {
+    cq: Arc<CompletionQueue<'a>>,
+    key: usize,
+    outstanding: Arc<Outstanding<'a>>,
+}
+
+impl<'a> Member<'a> {
+    /// Tells a completion queue of a queue pair of which nothing has completed yet.
+    pub(super) fn new(
+        cq: Arc<CompletionQueue<'a>>,
+        place: RBTreeNodeReservation<usize, Arc<Outstanding<'a>>>,
+        pair: *mut ffi::ib_qp,
+        outstanding: Arc<Outstanding<'a>>,
+    ) -> Self {
+        let key = pair.addr();
+        let node = place.into_node(key, outstanding.clone());
+        // There may be one that was destroyed, at the same address.
+        let before = cq.pairs.lock().insert(node);
+        drop(before);
+        Self {
+            cq,
+            key,
+            outstanding,
+        }
+    }
+}
+
+impl Drop for Member<'_> {
+    fn drop(&mut self) {
+        // Who has got a completion of it from the provider holds the lock until that was dealt with.
+        let mut pairs = self.cq.pairs.lock();
+        // Another one may have its address by now.
+        let is_own = |pair| Arc::ptr_eq(pair, &self.outstanding);
+        let outstanding = if pairs.get(&self.key).is_some_and(is_own) {
+            pairs.remove(&self.key)
+        } else {
+            None
+        };
+        drop(pairs);
+        drop(outstanding);
+    }
+}

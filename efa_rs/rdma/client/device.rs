@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A device, while it is present, and what a client has of it.
+
+use core::{
+    mem::{
+        ManuallyDrop,
+        MaybeUninit, //
+    },
+    ops::Deref,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    bindings,
+    device::Bound,
+    error::to_result,
+    ffi::c_char,
+    new_mutex,
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
+    sync::Mutex, //
+};
+
+use super::object::{
+    Object,
+    Raw, //
+};
+use crate::{
+    ffi,
+    rdma::Gid, //
+};
+
+/// A device of the RDMA core's, from when a client is told of it until it is to leave it.
+///
+/// What the client creates on it borrows from this. Each object is destroyed with its owner or, if safe code
+/// has leaked that, when the device goes.
+///
+/// # Invariants
+///
+/// `raw` is registered as long as this exists, and its parent bound.
+#[pin_data]
+pub(crate) struct Device {
+    raw: NonNull<ffi::ib_device>,
+    client: &'static CStr,
+    #[pin]
+    objects: Mutex<Objects>,
+}
+
+/// The objects that there are, in the order in which they were created.
+struct Objects {
+    next: u64,
+    alive: RBTree<u64, Object>,
+}
+
+// SAFETY: The core's functions for devices may be called by any task.
+unsafe impl Send for Device {}
+
+// SAFETY: The objects are under a lock; the rest does not change.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Makes what stands for a device.
+    ///
+    /// # Safety
+    ///
+    /// `raw` must be registered, and its parent bound, until the value is dropped.
+    pub(super) unsafe fn new(
+        raw: NonNull<ffi::ib_device>,
+        client: &'static CStr,
+    ) -> impl PinInit<Self> {
+        let objects = Objects {
+            next: 0,
+            alive: RBTree::new(),
+        };
+        // INVARIANT: The caller guarantees it.
+        pin_init!(Self {
+            raw,
+            client,
+            objects <- new_mutex!(objects, "rdma_client_objects"),
+        })
+    }
+
+    /// Returns the core's structure.
+    pub(super) fn as_raw(&self) -> *mut ffi::ib_device {
+        self.raw.as_ptr()
+    }
+
+    /// Returns the table of the provider's functions.
+    pub(super) fn ops(&self) -> &ffi::ib_device_ops {
+        // SAFETY: By the type invariant the device is registered, when its table does not change.
+        unsafe { &(*self.as_raw()).ops }
+    }
+
+    /// Returns who the core is told that objects belong to: text that does not go.
+    pub(super) fn owner_name(&self) -> *const c_char {
+        self.client.as_char_ptr()
+    }
+
+    /// Returns the device that does DMA, if one does.
+    pub(super) fn dma_device(&self) -> Option<&kernel::device::Device<Bound>> {
+        // SAFETY: By the type invariant the device is registered, when this does not change.
+        let parent = unsafe { (*self.as_raw()).dma_device };
+        if parent.is_null() {
+            return None;
+        }
+        // SAFETY: By the type invariant the parent is there, and bound.
+        unsafe { Some(kernel::device::Device::<Bound>::from_raw(parent)) }
+    }
+
+    /// Returns how many completion vectors there are.
+    pub(crate) fn num_comp_vectors(&self) -> u32 {
+        // SAFETY: By the type invariant the device is registered, when this does not change.
+        let vectors = unsafe { (*self.as_raw()).num_comp_vectors };
+        vectors.try_into().unwrap_or(0)
+    }
+
+    /// Returns a GID of a port, both of which are counted from 1 and from 0.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if there is no such port, or the index is too large.
+    /// - [`ENOENT`] if there is none at that index.
+    pub(crate) fn gid(&self, port: u32, index: u32) -> Result<Gid> {
+        let mut gid = MaybeUninit::<ffi::ib_gid>::zeroed();
+        let index = index.try_into().map_err(|_| EINVAL)?;
+        // SAFETY: By the type invariant the device is registered; there is room for a GID.
+        to_result(unsafe { ffi::rdma_query_gid(self.as_raw(), port, index, gid.as_mut_ptr()) })?;
+        // SAFETY: A GID is 16 bytes, however they are looked at, which were initialized.
+        Ok(unsafe { *gid.assume_init_ref().raw.as_ref() })
+    }
+
+    /// Keeps an object, to destroy it when the device goes if not before; returns its number.
+    fn keep(&self, place: RBTreeNodeReservation<u64, Object>, object: Object) -> u64 {
+        let mut objects = self.objects.lock();
+        let number = objects.next;
+        // No machine is up for so long that this wraps.
+        objects.next = number.wrapping_add(1);
+        objects.alive.insert(place.into_node(number, object));
+        number
+    }
+
+    /// Destroys an object, and returns whether it is gone by that.
+    ///
+    /// # Safety
+    ///
+    /// The object must not be used any more.
+    unsafe fn destroy(&self, number: u64) -> bool {
+        let (object, node) = {
+            let mut objects = self.objects.lock();
+            // It is taken out first, so that nobody else destroys it as well.
+            let object = objects.alive.get(&number).copied();
+            (object, objects.alive.remove_node(&number))
+        };
+        let (Some(object), Some(node)) = (object, node) else {
+            return false;
+        };
+        // SAFETY: What was alive exists; the caller guarantees that this is its last use.
+        if let Err(error) = unsafe { object.destroy() } {
+            pr_err!("An object of the RDMA core can't be destroyed: {error:?}\n");
+            self.objects.lock().alive.insert(node);
+            return false;
+        }
+        true
+    }
+
+    /// Destroys what safe code has leaked, or could not be destroyed before: queue pairs first, as what they
+    /// have posted needs the others, and else the youngest first, as objects need older ones.
+    ///
+    /// What has been leaked may be known to completion handlers that have been leaked with it. So they are not
+    /// called from here on, and never dropped.
+    ///
+    /// # Safety
+    ///
+    /// Nobody but completion handlers may use any of the objects any more.
+    pub(super) unsafe fn end(&self) {
+        let turns: [fn(&Object) -> bool; 3] =
+            [Object::is_completion_queue, Object::is_queue_pair, |_| true];
+        let left = self.objects.lock().alive.keys().count();
+        if left > 0 {
+            pr_err!("Objects of the RDMA core have no owner any more, and are destroyed: {left}\n");
+        }
+        for (turn, is_turn) in turns.iter().enumerate() {
+            let mut before = u64::MAX;
+            while let Some((number, object)) = self.youngest(before, is_turn) {
+                // SAFETY: What is alive exists, and its handler, as who owns both was leaked. When all handlers
+                // are silent, nobody uses anything any more, as the caller guarantees.
+                unsafe {
+                    if turn == 0 {
+                        object.silence();
+                    } else {
+                        self.destroy(number);
+                    }
+                }
+                before = number;
+            }
+        }
+    }
+
+    /// Returns the youngest object with a number less than `before` that is as asked for.
+    fn youngest(&self, before: u64, is_wanted: impl Fn(&Object) -> bool) -> Option<(u64, Object)> {
+        let objects = self.objects.lock();
+        let older = objects
+            .alive
+            .iter()
+            .take_while(|(number, _)| **number < before);
+        let youngest = older.filter(|(_, object)| is_wanted(object)).last();
+        youngest.map(|(number, object)| (*number, *object))
+    }
+}
+
+/// An object of the core's, and `D`, what it needs: is dropped after the object was destroyed, and leaked if
+/// that fails.
+///
+/// # Invariants
+///
+/// The object exists, has this number, and is destroyed by nobody else as long as the device is present.
+pub(super) struct Owned<'a, T, D = ()> {
+    device: &'a Device,
+    raw: Raw<T>,
+    number: u64,
+    needs: ManuallyDrop<D>,
+}
+
+impl<'a, T, D> Owned<'a, T, D> {
+    /// Creates an object. `object` says how it is destroyed.
+    ///
+    /// # Safety
+    ///
+    /// `create` must return a new object that `object` is right for, and that needs no more than `needs`.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of `create`.
+    pub(super) unsafe fn new(
+        device: &'a Device,
+        needs: D,
+        object: impl FnOnce(Raw<T>) -> Object,
+        create: impl FnOnce(&D) -> Result<Raw<T>>,
+    ) -> Result<Self> {
+        let place = RBTreeNodeReservation::new(GFP_KERNEL)?;
+        let raw = create(&needs)?;
+
+        // INVARIANT: The object is new, and its number known to nobody else.
+        Ok(Self {
+            device,
+            raw,
+            number: device.keep(place, object(raw)),
+            needs: ManuallyDrop::new(needs),
+        })
+    }
+
+    /// Returns the object.
+    pub(super) fn as_ptr(&self) -> *mut T {
+        self.raw.as_ptr()
+    }
+
+    /// Returns the device.
+    pub(super) fn device(&self) -> &'a Device {
+        self.device
+    }
+}
+
+impl<T, D> Deref for Owned<'_, T, D> {
+    type Target = D;
+
+    fn deref(&self) -> &D {
+        &self.needs
+    }
+}
+
+impl<T, D> Drop for Owned<'_, T, D> {
+    fn drop(&mut self) {
+        // SAFETY: Who uses the object borrows from this; by the type invariant nobody else destroys it. If
+        // it is gone, so may be what it needs, which nobody uses after this.
+        unsafe {
+            if self.device.destroy(self.number) {
+                ManuallyDrop::drop(&mut self.needs);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The core's objects, and how they are destroyed.
+
+use core::ptr::{
+    null_mut,
+    NonNull, //
+};
+
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    prelude::*, //
+};
+
+use super::handler::Gate;
+use crate::ffi;
+
+/// An object that the core has created for this client.
+pub(super) struct Raw<T>(NonNull<T>);
+
+impl<T> Clone for Raw<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Raw<T> {}
+
+// SAFETY: What the core has for the verbs may be used by any task.
+unsafe impl<T> Send for Raw<T> {}
+
+// SAFETY: A shared reference gives access to the pointer only.
+unsafe impl<T> Sync for Raw<T> {}
+
+impl<T> Raw<T> {
+    /// Takes what a function of the core returns that creates an object.
+    pub(super) fn created(object: *mut T) -> Result<Self> {
+        Ok(Self(NonNull::new(from_err_ptr(object)?).ok_or(ENOMEM)?))
+    }
+
+    /// Returns the pointer.
+    pub(super) fn as_ptr(self) -> *mut T {
+        self.0.as_ptr()
+    }
+}
+
+/// An object that is to be destroyed.
+#[derive(Clone, Copy)]
+pub(super) enum Object {
+    /// A protection domain.
+    Pd(Raw<ffi::ib_pd>),
+    /// An address handle.
+    Ah(Raw<ffi::ib_ah>),
+    /// A completion queue, and the gate to its handler.
+    Cq(Raw<ffi::ib_cq>, NonNull<Gate>),
+    /// A queue pair.
+    Qp(Raw<ffi::ib_qp>),
+    /// A memory region.
+    Mr(Raw<ffi::ib_mr>),
+}
+
+// SAFETY: A gate may be closed by any task, and so may the rest be destroyed.
+unsafe impl Send for Object {}
+
+impl Object {
+    /// Returns whether it has a handler.
+    pub(super) fn is_completion_queue(&self) -> bool {
+        matches!(self, Self::Cq(..))
+    }
+
+    /// Returns whether it has work requests, which need others.
+    pub(super) fn is_queue_pair(&self) -> bool {
+        matches!(self, Self::Qp(_))
+    }
+
+    /// Has what belongs to the client not called any more on behalf of the object. May sleep.
+    ///
+    /// # Safety
+    ///
+    /// The object must exist, and its handler.
+    pub(super) unsafe fn silence(&self) {
+        if let Self::Cq(_, gate) = self {
+            // SAFETY: The caller guarantees that the handler is there, of which this is a part.
+            unsafe { gate.as_ref() }.close();
+        }
+    }
+
+    /// Destroys the object; it lives on if this fails. The caller may sleep.
+    ///
+    /// # Errors
+    ///
+    /// - [`EBUSY`] if others of the core's objects need it.
+    /// - Those of the provider, which should have none.
+    ///
+    /// # Safety
+    ///
+    /// The object must exist, and must not be used any more if this succeeds.
+    pub(super) unsafe fn destroy(&self) -> Result {
+        // SAFETY: The caller guarantees that the object exists, and that this may be its end. It is the
+        // kernel's, so that there is no data of userspace.
+        unsafe {
+            to_result(match self {
+                Self::Pd(pd) => ffi::ib_dealloc_pd_user(pd.as_ptr(), null_mut()),
+                Self::Ah(ah) => ffi::rdma_destroy_ah_user(
+                    ah.as_ptr(),
+                    ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE,
+                    null_mut(),
+                ),
+                Self::Cq(cq, _) => ffi::ib_destroy_cq_user(cq.as_ptr(), null_mut()),
+                Self::Qp(qp) => ffi::ib_destroy_qp_user(qp.as_ptr(), null_mut()),
+                Self::Mr(mr) => ffi::ib_dereg_mr_user(mr.as_ptr(), null_mut()),
+            })
+        }
+    }
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Protection domains.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    device::{
+        Device,
+        Owned, //
+    },
+    object::{
+        Object,
+        Raw, //
+    },
+};
+use crate::ffi;
+
+/// A protection domain: what is to be used together belongs to the same one.
+pub(crate) struct Pd<'a>(Owned<'a, ffi::ib_pd>);
+
+impl<'a> Pd<'a> {
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the provider.
+    pub(crate) fn new(device: &'a Device) -> Result<Arc<Self>> {
+        // SAFETY: The device is registered, and the name stays. The domain is new, and needs nothing else.
+        let owned = unsafe {
+            Owned::new(device, (), Object::Pd, |()| {
+                Raw::created(ffi::__ib_alloc_pd(device.as_raw(), 0, device.owner_name()))
+            })
+        }?;
+        Ok(Arc::new(Self(owned), GFP_KERNEL)?)
+    }
+
+    /// Returns the core's structure.
+    pub(super) fn as_raw(&self) -> *mut ffi::ib_pd {
+        self.0.as_ptr()
+    }
+
+    /// Returns the device.
+    pub(crate) fn device(&self) -> &'a Device {
+        self.0.device()
+    }
+
+    /// Returns the key of all memory that is mapped for the device.
+    pub(super) fn local_dma_lkey(&self) -> u32 {
+        // SAFETY: The domain is there as long as this is, and its key does not change.
+        unsafe { (*self.as_raw()).local_dma_lkey }
+    }
+}

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Queue pairs.
+
+use core::{
+    mem::MaybeUninit,
+    ptr::{
+        self,
+        null, //
+    }, //
+};
+
+use kernel::{
+    error::to_result,
+    ffi::c_int,
+    prelude::*,
+    rbtree::RBTreeNodeReservation,
+    sync::Arc, //
+};
+
+use super::{
+    ah::AddressHandle,
+    buffer::Slice,
+    cq::{
+        CompletionQueue,
+        Member, //
+    },
+    device::Owned,
+    object::{
+        Object,
+        Raw, //
+    },
+    pd::Pd,
+    posted::{
+        Held,
+        Outstanding,
+        Posted, //
+    },
+    region::FastRegion,
+    transport::Transport,
+};
+use crate::{
+    ffi,
+    rdma::{
+        work::RemoteMemory,
+        QpCap,
+        QpState,
+        WcOpcode, //
+    },
+    sys::errno::eopnotsupp, //
+};
+
+/// The peer's queue pair that a work request is for.
+#[derive(Clone, Copy)]
+pub(crate) struct Peer<'w, 'a> {
+    /// Where it is.
+    pub(crate) ah: &'w Arc<AddressHandle<'a>>,
+    /// Its number.
+    pub(crate) qpn: u32,
+    /// Its Q_Key.
+    pub(crate) qkey: u32,
+}
+
+/// What a send work request does with its buffer.
+#[derive(Clone, Copy)]
+pub(crate) enum Operation<'w> {
+    /// Sends it to a receive buffer.
+    Send,
+    /// The same with immediate data.
+    SendWithImm(u32),
+    /// Reads memory of the peer into it.
+    RdmaRead(&'w RemoteMemory),
+    /// Writes it to memory of the peer.
+    RdmaWrite(&'w RemoteMemory),
+    /// The same with immediate data, for a receive buffer.
+    RdmaWriteWithImm(&'w RemoteMemory, u32),
+}
+
+impl Operation<'_> {
+    fn raw_opcode(&self) -> ffi::ib_wr_opcode {
+        match self {
+            Self::Send => ffi::ib_wr_opcode_IB_WR_SEND,
+            Self::SendWithImm(_) => ffi::ib_wr_opcode_IB_WR_SEND_WITH_IMM,
+            Self::RdmaRead(_) => ffi::ib_wr_opcode_IB_WR_RDMA_READ,
+            Self::RdmaWrite(_) => ffi::ib_wr_opcode_IB_WR_RDMA_WRITE,
+            Self::RdmaWriteWithImm(..) => ffi::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM,
+        }
+    }
+
+    fn completed_as(&self) -> WcOpcode {
+        match self {
+            Self::Send | Self::SendWithImm(_) => WcOpcode::Send,
+            Self::RdmaRead(_) => WcOpcode::RdmaRead,
+            Self::RdmaWrite(_) | Self::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,
+        }
+    }
+
+    fn imm_data(&self) -> Option<u32> {
+        match self {
+            Self::SendWithImm(data) | Self::RdmaWriteWithImm(_, data) => Some(*data),
+            _ => None,
+        }
+    }
+
+    fn remote_memory(&self) -> Option<&RemoteMemory> {
+        match self {
+            Self::Send | Self::SendWithImm(_) => None,
+            Self::RdmaRead(memory)
+            | Self::RdmaWrite(memory)
+            | Self::RdmaWriteWithImm(memory, _) => Some(memory),
+        }
+    }
+}
+
+/// What a queue pair needs as long as it exists.
+struct Needs<'a> {
+    outstanding: Arc<Outstanding<'a>>,
+    pd: Arc<Pd<'a>>,
+    send_cq: Arc<CompletionQueue<'a>>,
+    recv_cq: Arc<CompletionQueue<'a>>,
+}
+
+/// Room for a work request of any transport: the largest are those of RDMA.
+type AnySendWr = [u64; 16];
+
+const _: () = {
+    assert!(size_of::<ffi::ib_ud_wr>() <= size_of::<AnySendWr>());
+    assert!(size_of::<ffi::ib_srd_rdma_wr>() <= size_of::<AnySendWr>());
+};
+
+/// A queue pair that is not connected: each of its send work requests names a peer.
+///
+/// A work request that was posted keeps what it is about until it has completed, or the queue pair was
+/// destroyed, as its drop does.
+pub(crate) struct QueuePair<'a> {
+    transport: Transport,
+    owned: Owned<'a, ffi::ib_qp, Needs<'a>>,
+    // The completion queues forget the queue pair after it was destroyed.
+    _members: [Option<Member<'a>>; 2],
+}
+
+impl<'a> QueuePair<'a> {
+    /// Creates a queue pair, which can't be used before it is [brought up](Self::bring_up).
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if the device lacks the transport.
+    /// - [`EINVAL`] if a completion queue is one of another device, or the queue pair is too large.
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the provider.
+    pub(crate) fn new(
+        pd: &Arc<Pd<'a>>,
+        send_cq: &Arc<CompletionQueue<'a>>,
+        recv_cq: &Arc<CompletionQueue<'a>>,
+        transport: Transport,
+        cap: QpCap,
+    ) -> Result<Self> {
+        let device = pd.device();
+        if !transport.is_of(device) {
+            return Err(eopnotsupp());
+        }
+        let is_here = |cq: &CompletionQueue<'a>| ptr::eq(cq.device(), device);
+        if !is_here(send_cq) || !is_here(recv_cq) {
+            return Err(EINVAL);
+        }
+
+        let needs = Needs {
+            outstanding: Outstanding::new(cap.max_send_wr, cap.max_recv_wr)?,
+            pd: pd.clone(),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+        };
+        let places = (
+            RBTreeNodeReservation::new(GFP_KERNEL)?,
+            RBTreeNodeReservation::new(GFP_KERNEL)?,
+        );
+        // SAFETY: All zeroes are valid attributes: they have numbers and pointers, which may be null. What
+        // they point to, the name among that, is there as long as the queue pair, which is new.
+        let owned = unsafe {
+            Owned::new(device, needs, Object::Qp, |needs| {
+                let mut attr = MaybeUninit::<ffi::ib_qp_init_attr>::zeroed();
+                let attr = attr.assume_init_mut();
+                attr.send_cq = needs.send_cq.as_raw();
+                attr.recv_cq = needs.recv_cq.as_raw();
+                attr.cap = cap.into_raw();
+                // Each one completes, and so gives back what it has kept.
+                attr.sq_sig_type = ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
+                attr.qp_type = transport.qp_type;
+                Raw::created(ffi::ib_create_qp_kernel(
+                    needs.pd.as_raw(),
+                    attr,
+                    device.owner_name(),
+                ))
+            })
+        }?;
+
+        let member = |cq: &Arc<CompletionQueue<'a>>, place| {
+            let outstanding = owned.outstanding.clone();
+            Member::new(cq.clone(), place, owned.as_ptr(), outstanding)
+        };
+        let sends = member(send_cq, places.0);
+        let recvs = (!Arc::ptr_eq(send_cq, recv_cq)).then(|| member(recv_cq, places.1));
+        Ok(Self {
+            transport,
+            owned,
+            _members: [Some(sends), recvs],
+        })
+    }
+
+    /// Returns the number by which peers know it.
+    pub(crate) fn qp_num(&self) -> u32 {
+        // SAFETY: The queue pair is there as long as this is, and its number does not change.
+        unsafe { (*self.owned.as_ptr()).qp_num }
+    }
+
+    /// Makes it ready to receive and to send.
+    ///
+    /// # Errors
+    ///
+    /// - Those of the provider, such as if it is not in its first state.
+    pub(crate) fn bring_up(&mut self, attr: &BringUpAttr) -> Result {
+        // SAFETY: All zeroes are valid attributes: they have numbers and pointers, which may be null.
+        let mut raw: ffi::ib_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        raw.port_num = attr.port;
+        raw.qkey = attr.qkey;
+        raw.sq_psn = attr.sq_psn;
+        let mut mask = ffi::ib_qp_attr_mask_IB_QP_PKEY_INDEX
+            | ffi::ib_qp_attr_mask_IB_QP_PORT
+            | ffi::ib_qp_attr_mask_IB_QP_QKEY;
+        self.modify(&mut raw, QpState::Init, mask)?;
+        self.modify(&mut raw, QpState::Rtr, 0)?;
+
+        mask = ffi::ib_qp_attr_mask_IB_QP_SQ_PSN;
+        if let Some(retries) = attr.rnr_retry {
+            raw.rnr_retry = retries;
+            mask |= ffi::ib_qp_attr_mask_IB_QP_RNR_RETRY;
+        }
+        self.modify(&mut raw, QpState::Rts, mask)
+    }
+
+    /// Ends it: what is posted completes, and nothing more can be.
+    ///
+    /// # Errors
+    ///
+    /// - Those of the provider.
+    pub(crate) fn fail(&mut self) -> Result {
+        // SAFETY: All zeroes are valid attributes: they have numbers and pointers, which may be null.
+        let mut raw: ffi::ib_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        self.modify(&mut raw, QpState::Err, 0)
+    }
+
+    fn modify(&mut self, attr: &mut ffi::ib_qp_attr, state: QpState, mask: u32) -> Result {
+        attr.qp_state = state as ffi::ib_qp_state;
+        // CAST: A set of bits.
+        let mask = (ffi::ib_qp_attr_mask_IB_QP_STATE | mask) as c_int;
+        // SAFETY: The queue pair is there as long as this is, and so are the attributes for now.
+        to_result(unsafe { ffi::ib_modify_qp(self.owned.as_ptr(), attr, mask) })
+    }
+
+    /// Posts a receive, which is known by `id`. May be called in any context.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if the queue is full.
+    /// - [`EINVAL`] if the buffer is one of another protection domain.
+    /// - Those of the provider.
+    pub(crate) fn post_recv(&self, id: u64, slice: Slice<'_, 'a>) -> Result {
+        self.expect_own(slice.buffer().pd())?;
+        let post = self.owned.device().ops().post_recv.ok_or(eopnotsupp())?;
+        let posted = Posted {
+            id,
+            opcode: WcOpcode::Recv,
+            held: Held::Buffer(slice.buffer().clone()),
+            ah: None,
+        };
+        self.owned.outstanding.post(posted, |number| {
+            let mut sge = slice.sge();
+            let mut wr = MaybeUninit::<ffi::ib_recv_wr>::zeroed();
+            let mut bad = null();
+            // SAFETY: All zeroes are a valid work request: it has numbers and pointers, which may be null. The queue
+            // pair is there as long as this is, and so is for now what is passed; all variants of the
+            // number are as large.
+            to_result(unsafe {
+                let wr = wr.assume_init_mut();
+                *wr.__bindgen_anon_1.wr_id.as_mut() = number;
+                wr.sg_list = &mut sge;
+                wr.num_sge = 1;
+                post(self.owned.as_ptr(), wr, &mut bad)
+            })
+        })
+    }
+
+    /// Posts a send work request to a peer, which is known by `id`. May be called in any context.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if the queue is full.
+    /// - [`EINVAL`] if the buffer or the address handle is one of another protection domain.
+    /// - `EOPNOTSUPP` if the transport has no RDMA.
+    /// - Those of the provider.
+    pub(crate) fn post_send(
+        &self,
+        id: u64,
+        peer: Peer<'_, 'a>,
+        slice: Slice<'_, 'a>,
+        operation: Operation<'_>,
+    ) -> Result {
+        self.expect_own(slice.buffer().pd())?;
+        self.expect_own(peer.ah.pd())?;
+        let layout = &self.transport.layout;
+        let remote = match (operation.remote_memory(), layout.remote_memory) {
+            (None, _) => None,
+            (Some(memory), Some(offsets)) => Some((memory, offsets)),
+            (Some(_), None) => return Err(eopnotsupp()),
+        };
+
+        let posted = Posted {
+            id,
+            opcode: operation.completed_as(),
+            held: Held::Buffer(slice.buffer().clone()),
+            ah: Some(peer.ah.clone()),
+        };
+        let mut sge = slice.sge();
+        let mut room: AnySendWr = [0; 16];
+        let base: *mut ffi::ib_send_wr = room.as_mut_ptr().cast();
+        // SAFETY: The room is for a work request of any transport, for which zeroes are valid, and which begins with the
+        // core's. The offsets are those of the transport; all variants of the others are numbers.
+        unsafe {
+            (*base).opcode = operation.raw_opcode();
+            (*base).sg_list = &mut sge;
+            (*base).num_sge = 1;
+            if let Some(data) = operation.imm_data() {
+                *(*base).ex.imm_data.as_mut() = data.to_be();
+            }
+            base.byte_add(layout.ah)
+                .cast::<*mut ffi::ib_ah>()
+                .write(peer.ah.as_raw());
+            base.byte_add(layout.remote_qpn)
+                .cast::<u32>()
+                .write(peer.qpn);
+            base.byte_add(layout.remote_qkey)
+                .cast::<u32>()
+                .write(peer.qkey);
+            if let Some((memory, (addr, rkey))) = remote {
+                base.byte_add(addr).cast::<u64>().write(memory.addr);
+                base.byte_add(rkey).cast::<u32>().write(memory.rkey);
+            }
+        }
+        // SAFETY: This is such a work request, whose buffer and address handle are kept.
+        unsafe { self.post(posted, base) }
+    }
+
+    /// Posts a registration of part of a region's buffer, under a new key. May be called in any context.
+    ///
+    /// Peers may use the part from when this has completed until the [invalidation](Self::post_local_inv)
+    /// has. `access` is a set of what [`Access`](crate::rdma::Access) has.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if the queue is full.
+    /// - [`EINVAL`] if the region is one of another protection domain, or the part of another buffer.
+    /// - Those of the provider.
+    pub(crate) fn post_reg_mr(
+        &self,
+        id: u64,
+        region: &Arc<FastRegion<'a>>,
+        part: Slice<'_, 'a>,
+        access: u32,
+    ) -> Result<RemoteMemory> {
+        self.expect_own(region.pd())?;
+        let posted = Posted {
+            id,
+            opcode: WcOpcode::RegMr,
+            held: Held::Region(region.clone()),
+            ah: None,
+        };
+        region.register(part, access, &self.transport, |wr| {
+            // SAFETY: This is a registration of a region that is kept.
+            unsafe { self.post(posted, &raw mut wr.wr) }
+        })
+    }
+
+    /// Posts the end of a region's registration. May be called in any context.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if the queue is full.
+    /// - [`EINVAL`] if the region is one of another protection domain.
+    /// - Those of the provider.
+    pub(crate) fn post_local_inv(&self, id: u64, region: &Arc<FastRegion<'a>>) -> Result {
+        self.expect_own(region.pd())?;
+        let posted = Posted {
+            id,
+            opcode: WcOpcode::LocalInv,
+            held: Held::Region(region.clone()),
+            ah: None,
+        };
+        region.invalidate(|wr| {
+            // SAFETY: This is an invalidation of a region that is kept.
+            unsafe { self.post(posted, wr) }
+        })
+    }
+
+    /// Posts a send work request.
+    ///
+    /// # Safety
+    ///
+    /// It must be in the structure that goes with its opcode and the transport, and what it names must be
+    /// there until it has completed: `posted` keeps it. Its buffers are needed for now only.
+    unsafe fn post(&self, posted: Posted<'a>, wr: *mut ffi::ib_send_wr) -> Result {
+        let post = self.owned.device().ops().post_send.ok_or(eopnotsupp())?;
+        self.owned.outstanding.post(posted, |number| {
+            let mut bad = null();
+            // SAFETY: The queue pair is there as long as this is; the caller guarantees that the work request is
+            // valid, of whose number all variants are as large.
+            to_result(unsafe {
+                *(*wr).__bindgen_anon_1.wr_id.as_mut() = number;
+                post(self.owned.as_ptr(), wr, &mut bad)
+            })
+        })
+    }
+
+    /// Fails unless a protection domain is that of the queue pair.
+    fn expect_own(&self, pd: &Arc<Pd<'a>>) -> Result {
+        if Arc::ptr_eq(pd, &self.owned.pd) {
+            Ok(())
+        } else {
+            Err(EINVAL)
+        }
+    }
+}
+
+/// What a queue pair is to be brought up with.
+pub(crate) struct BringUpAttr {
+    /// Port, counted from 1.
+    pub(crate) port: u32,
+    /// Q_Key that peers have to name.
+    pub(crate) qkey: u32,
+    /// Packet sequence number of the send queue.
+    pub(crate) sq_psn: u32,
+    /// How often to try again if the receiver is not ready, if the device is to be told: 7 is for ever.
+    pub(crate) rnr_retry: Option<u8>,
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Memory regions that work requests register.
+
+use core::{
+    mem::MaybeUninit,
+    ptr::null_mut, //
+};
+
+use kernel::{
+    bindings,
+    ffi::{
+        c_int,
+        c_uint, //
+    },
+    new_spinlock_irq,
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+
+use super::{
+    buffer::{
+        Buffer,
+        Slice, //
+    },
+    device::Owned,
+    object::{
+        Object,
+        Raw, //
+    },
+    pd::Pd,
+    transport::Transport,
+};
+use crate::{
+    ffi,
+    rdma::{
+        work::RemoteMemory,
+        Access, //
+    },
+};
+
+/// A region of a buffer that peers may use while it is registered.
+#[pin_data]
+pub(crate) struct FastRegion<'a> {
+    owned: Owned<'a, ffi::ib_mr, Arc<Buffer<'a>>>,
+    /// Guards what the core's structure says of the next registration.
+    #[pin]
+    mapping: SpinLockIrq<()>,
+}
+
+impl<'a> FastRegion<'a> {
+    /// Allocates a region for as much as all of a buffer.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if the buffer is larger than the device's regions.
+    /// - `EOPNOTSUPP` if the device has none.
+    /// - [`ENOMEM`] if there is no memory.
+    /// - Those of the provider.
+    pub(crate) fn new(buffer: &Arc<Buffer<'a>>) -> Result<Arc<Self>> {
+        let pages = u32::try_from(buffer.size().div_ceil(PAGE_SIZE)).map_err(|_| EINVAL)?;
+        // SAFETY: The domain is there as long as the buffer, and that as long as the region, which is new.
+        let owned = unsafe {
+            Owned::new(buffer.pd().device(), buffer.clone(), Object::Mr, |buffer| {
+                Raw::created(ffi::ib_alloc_mr(
+                    buffer.pd().as_raw(),
+                    ffi::ib_mr_type_IB_MR_TYPE_MEM_REG,
+                    pages,
+                ))
+            })
+        }?;
+        Arc::pin_init(
+            pin_init!(Self {
+                owned,
+                mapping <- new_spinlock_irq!((), "rdma_client_region"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Returns the buffer.
+    pub(crate) fn buffer(&self) -> &Arc<Buffer<'a>> {
+        &self.owned
+    }
+
+    /// Returns the protection domain.
+    pub(super) fn pd(&self) -> &Arc<Pd<'a>> {
+        self.owned.pd()
+    }
+
+    /// Has a work request posted that registers part of the buffer under a new key; returns what a peer
+    /// needs to know. The part begins at a page.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if it is part of another buffer, or is empty, or the provider does not take it.
+    /// - Those of `post`.
+    pub(super) fn register(
+        &self,
+        part: Slice<'_, 'a>,
+        access: u32,
+        transport: &Transport,
+        post: impl FnOnce(&mut ffi::ib_reg_wr) -> Result,
+    ) -> Result<RemoteMemory> {
+        let (address, length) = part.range();
+        if !Arc::ptr_eq(part.buffer(), self.buffer()) || length == 0 {
+            return Err(EINVAL);
+        }
+
+        let mut list = MaybeUninit::<bindings::scatterlist>::zeroed();
+        // SAFETY: There is room for a list of one entry, for which zeroes are valid.
+        let entry = unsafe {
+            bindings::sg_init_table(list.as_mut_ptr(), 1);
+            list.assume_init_mut()
+        };
+        entry.dma_address = address;
+        entry.length = length;
+        #[cfg(CONFIG_NEED_SG_DMA_LENGTH)]
+        {
+            entry.dma_length = length;
+        }
+
+        let mr = self.owned.as_ptr();
+        let _guard = self.mapping.lock();
+        // SAFETY: The region is there, and as the lock is held nobody else changes it. The list is valid.
+        // A page's size fits.
+        let mapped = unsafe { ffi::ib_map_mr_sg(mr, entry, 1, null_mut(), PAGE_SIZE as c_uint) };
+        if mapped != 1 {
+            return Err(EINVAL);
+        }
+        // SAFETY: The region is there, and as the lock is held nobody else changes its keys.
+        let (rkey, addr) = unsafe {
+            (*mr).lkey = transport.next_key((*mr).lkey);
+            (*mr).rkey = transport.next_key((*mr).rkey);
+            ((*mr).rkey, (*mr).iova)
+        };
+
+        let known = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let mut wr = MaybeUninit::<ffi::ib_reg_wr>::zeroed();
+        // SAFETY: All zeroes are a valid work request: it has numbers and pointers, which may be null.
+        let wr = unsafe { wr.assume_init_mut() };
+        wr.wr.opcode = ffi::ib_wr_opcode_IB_WR_REG_MR;
+        wr.mr = mr;
+        wr.key = rkey;
+        // CAST: A few bits.
+        wr.access = (access & known) as c_int;
+        post(wr)?;
+        Ok(RemoteMemory { addr, rkey })
+    }
+
+    /// Has a work request posted that ends the registration.
+    ///
+    /// # Errors
+    ///
+    /// Those of `post`.
+    pub(super) fn invalidate(&self, post: impl FnOnce(&mut ffi::ib_send_wr) -> Result) -> Result {
+        let mut wr = MaybeUninit::<ffi::ib_send_wr>::zeroed();
+        // SAFETY: All zeroes are a valid work request: it has numbers and pointers, which may be null.
+        let wr = unsafe { wr.assume_init_mut() };
+        wr.opcode = ffi::ib_wr_opcode_IB_WR_LOCAL_INV;
+
+        let _guard = self.mapping.lock();
+        // SAFETY: The region is there, and as the lock is held nobody changes its keys; all variants of
+        // the other are numbers.
+        unsafe { *wr.ex.invalidate_rkey.as_mut() = (*self.owned.as_ptr()).rkey };
+        post(wr)
+    }
+}

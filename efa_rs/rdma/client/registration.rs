@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Registration of a client, and the presence of devices.
+
+use core::{
+    marker::{
+        PhantomData,
+        PhantomPinned, //
+    },
+    ptr::{
+        null_mut,
+        NonNull, //
+    }, //
+};
+
+use kernel::{
+    error::{
+        from_result,
+        to_result, //
+    },
+    ffi::{
+        c_int,
+        c_void, //
+    },
+    new_condvar,
+    new_mutex,
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
+        CondVar,
+        Mutex, //
+    },
+    types::Opaque, //
+};
+
+use super::device::Device;
+use crate::ffi;
+
+/// A client of the RDMA core's devices, which [`client_slot`] gives its slot.
+pub(crate) trait Client: HasSlot {
+    /// What the core calls the client, and the owner of what it creates.
+    const NAME: &'static CStr;
+
+    /// What the client has of a device, from when it is told of it until it is to leave it: `'a`.
+    type Data<'a>: Send + Sync + 'a;
+
+    /// A device is there. If this fails, the client has nothing to do with it.
+    fn add<'a>(device: &'a Device) -> impl PinInit<Self::Data<'a>, Error> + 'a;
+
+    /// The device is about to go: whoever [uses](Registration::with_first) it must end soon, which is waited
+    /// for. The data is dropped then.
+    fn remove<'a>(device: &'a Device, data: Pin<&Self::Data<'a>>) {
+        let _ = (device, data);
+    }
+}
+
+/// Has a slot of its own. Implemented by [`client_slot`].
+///
+/// # Safety
+///
+/// [`HasSlot::slot`] must return the same slot each time.
+pub(crate) unsafe trait HasSlot: Sized + 'static {
+    /// Returns the slot.
+    fn slot() -> &'static Slot<Self>;
+}
+
+/// Makes the slot of a client.
+macro_rules! client_slot {
+    ($client:ty) => {
+        const _: () = {
+            static SLOT: $crate::rdma::client::Slot<$client> = $crate::rdma::client::Slot::new();
+
+            #[allow(unsafe_code, reason = "the macro is part of the layer")]
+            // SAFETY: There is one such variable, which is returned each time.
+            unsafe impl $crate::rdma::client::HasSlot for $client {
+                fn slot() -> &'static $crate::rdma::client::Slot<Self> {
+                    &SLOT
+                }
+            }
+        };
+    };
+}
+pub(crate) use client_slot;
+
+/// Where the core's calls find a client's registration: they come without any word of whose they are.
+pub(crate) struct Slot<T>(Atomic<*mut c_void>, PhantomData<fn() -> T>);
+
+impl<T> Slot<T> {
+    /// Makes the slot of a client.
+    pub(crate) const fn new() -> Self {
+        Self(Atomic::new(null_mut()), PhantomData)
+    }
+}
+
+/// A registered client; unregistered when dropped. Then it has left all devices.
+///
+/// A registration that is leaked stays until the module is unloaded, which it must not be: as with
+/// [`kernel::driver::Registration`], a module is to keep it in its data.
+///
+/// # Invariants
+///
+/// `client` is registered, and the client's slot has a pointer to this.
+#[pin_data(PinnedDrop)]
+pub(crate) struct Registration<T: Client> {
+    #[pin]
+    present: Mutex<KVec<Present<T>>>,
+    /// Is notified when a device is used by one less.
+    #[pin]
+    left: CondVar,
+    #[pin]
+    client: Opaque<ffi::ib_client>,
+    #[pin]
+    pinned: PhantomPinned,
+}
+
+// SAFETY: The core's functions for clients may be called by any task.
+unsafe impl<T: Client> Send for Registration<T> {}
+
+// SAFETY: A shared reference gives access to the data of devices, which is `Sync`, under a lock.
+unsafe impl<T: Client> Sync for Registration<T> {}
+
+/// A device that is present.
+struct Present<T: Client> {
+    presence: NonNull<Presence<T>>,
+    users: usize,
+    /// The client is to leave it.
+    goes: bool,
+}
+
+// SAFETY: What is pointed to is `Send`, as the data is, and the device.
+unsafe impl<T: Client> Send for Present<T> {}
+
+/// A device and the client's data.
+///
+/// # Invariants
+///
+/// `data` is a box, whose real lifetime is that of the device.
+struct Presence<T: Client> {
+    data: NonNull<T::Data<'static>>,
+    device: Pin<KBox<Device>>,
+}
+
+impl<T: Client> Presence<T> {
+    /// Tells the client of a device.
+    ///
+    /// # Safety
+    ///
+    /// The device must be registered until the value is dropped.
+    unsafe fn new(raw: NonNull<ffi::ib_device>) -> Result<KBox<Self>> {
+        // SAFETY: The caller guarantees that it is registered, so that its parent is bound.
+        let device = KBox::pin_init(unsafe { Device::new(raw, T::NAME) }, GFP_KERNEL)?;
+        let data = KBox::pin_init(T::add(&device), GFP_KERNEL);
+        let data = data.inspect_err(|_| {
+            // SAFETY: What the client has created has gone with its data, or was leaked.
+            unsafe { device.end() }
+        })?;
+        // SAFETY: The data is not moved by this.
+        let data = KBox::into_raw(unsafe { Pin::into_inner_unchecked(data) });
+
+        // INVARIANT: The box was just given up.
+        let presence = Self {
+            // SAFETY: A box is never null.
+            data: unsafe { NonNull::new_unchecked(data.cast()) },
+            device,
+        };
+        Ok(KBox::new(presence, GFP_KERNEL)?)
+    }
+
+    /// Returns the data.
+    fn data(&self) -> Pin<&T::Data<'_>> {
+        // SAFETY: By the type invariant the data is there, does not move, and is valid as long as the device.
+        // The lifetime does not matter to its layout.
+        unsafe { Pin::new_unchecked(self.data.cast().as_ref()) }
+    }
+}
+
+impl<T: Client> Drop for Presence<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant this is a box, which nobody uses any more. Nor does anybody use then what the
+        // client has created.
+        unsafe {
+            drop(KBox::<T::Data<'_>>::from_raw(self.data.as_ptr().cast()));
+            self.device.end();
+        }
+    }
+}
+
+impl<T: Client> Registration<T> {
+    /// Registers a client. Devices may be added before this returns.
+    ///
+    /// # Errors
+    ///
+    /// - [`EBUSY`] if the client is registered already.
+    /// - [`ENOMEM`] if there is no memory.
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
+        try_pin_init!(&this in Self {
+            present <- new_mutex!(KVec::new(), "rdma_client_present"),
+            left <- new_condvar!("rdma_client_left"),
+            // INVARIANT: The registration and the slot are both taken here, or neither is.
+            client <- Opaque::try_ffi_init(move |slot: *mut ffi::ib_client| {
+                let own = T::slot();
+                own.0.cmpxchg(null_mut(), this.as_ptr().cast(), Full).map_err(|_| EBUSY)?;
+                // SAFETY: There is room for a client, of which zeroes are a valid one. It does not move. What its
+                // functions use of this has been initialized.
+                to_result(unsafe {
+                    slot.write_bytes(0, 1);
+                    (*slot).name = T::NAME.as_char_ptr();
+                    (*slot).add = Some(Self::add);
+                    (*slot).remove = Some(Self::remove);
+                    ffi::ib_register_client(slot)
+                })
+                .inspect_err(|_| own.0.store(null_mut(), Release))
+            }),
+            pinned: PhantomPinned,
+        }? Error)
+    }
+
+    /// Calls `f` with the data of the device that has been there for longest, if there is one.
+    ///
+    /// The device is there as long as this runs: when it is to go, that is waited for, after
+    /// [`Client::remove`].
+    pub(crate) fn with_first<R>(
+        &self,
+        f: impl for<'a> FnOnce(Pin<&T::Data<'a>>) -> R,
+    ) -> Option<R> {
+        let presence = {
+            let mut present = self.present.lock();
+            let first = present.iter_mut().find(|one| !one.goes)?;
+            first.users += 1;
+            first.presence
+        };
+        // SAFETY: It is there as long as it has users. The function can't tell how long that is, so that
+        // nothing of it gets out.
+        let result = f(unsafe { presence.as_ref() }.data());
+
+        let mut present = self.present.lock();
+        if let Some(one) = present.iter_mut().find(|one| one.presence == presence) {
+            one.users -= 1;
+        }
+        self.left.notify_all();
+        Some(result)
+    }
+
+    /// Called by the core for each device.
+    extern "C" fn add(device: *mut ffi::ib_device) -> c_int {
+        from_result(|| {
+            let this: *mut Self = T::slot().0.load(Acquire).cast();
+            // SAFETY: The core calls this while the client is registered or is being so, when the slot has
+            // a pointer to what is initialized of the registration.
+            let (present, client) = unsafe { (&(*this).present, (*this).client.get()) };
+            let device = NonNull::new(device).ok_or(EINVAL)?;
+            // SAFETY: The core calls this for registered devices, and `remove` before they are not any more.
+            let presence = unsafe { Presence::<T>::new(device) }?;
+
+            let mut present = present.lock();
+            present.reserve(1, GFP_KERNEL)?;
+            let presence = KBox::into_raw(presence);
+            let one = Present {
+                // SAFETY: A box is never null.
+                presence: unsafe { NonNull::new_unchecked(presence) },
+                users: 0,
+                goes: false,
+            };
+            // There is room for it.
+            let _ = present.push_within_capacity(one);
+            // SAFETY: Both are registered with each other at the moment.
+            unsafe { ffi::ib_set_client_data(device.as_ptr(), client, presence.cast()) };
+            Ok(0)
+        })
+    }
+
+    /// Called by the core before a device goes, or the client.
+    extern "C" fn remove(_device: *mut ffi::ib_device, data: *mut c_void) {
+        let Some(presence) = NonNull::new(data.cast::<Presence<T>>()) else {
+            return;
+        };
+        let this: *mut Self = T::slot().0.load(Acquire).cast();
+        // SAFETY: The core calls this while the client is registered, when the slot has a pointer to the
+        // registration, of which these are initialized.
+        let (present, left) = unsafe { (&(*this).present, &(*this).left) };
+        if let Some(one) = present
+            .lock()
+            .iter_mut()
+            .find(|one| one.presence == presence)
+        {
+            one.goes = true;
+        }
+
+        // SAFETY: `add` has given it to the core, and below is who takes it back.
+        let its = unsafe { presence.as_ref() };
+        T::remove(&its.device, its.data());
+
+        let mut guard = present.lock();
+        while let Some(index) = guard.iter().position(|one| one.presence == presence) {
+            if guard[index].users == 0 {
+                let _ = guard.remove(index);
+                break;
+            }
+            left.wait(&mut guard);
+        }
+        drop(guard);
+        // SAFETY: This was a box that `add` has given up, and nobody uses it any more.
+        drop(unsafe { KBox::from_raw(presence.as_ptr()) });
+    }
+}
+
+#[pinned_drop]
+impl<T: Client> PinnedDrop for Registration<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariant the client is registered.
+        unsafe { ffi::ib_unregister_client(self.client.get()) };
+        T::slot().0.store(null_mut(), Release);
+    }
+}

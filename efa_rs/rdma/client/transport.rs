@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Transports of queue pairs that are not connected.
+
+use super::device::Device;
+use crate::{
+    ffi,
+    rdma::SendWrLayout, //
+};
+
+/// How a queue pair talks to its peers, who are named by each work request.
+#[derive(Clone, Copy)]
+pub(crate) struct Transport {
+    pub(super) qp_type: ffi::ib_qp_type,
+    pub(super) layout: SendWrLayout,
+    /// Which bits of a region's keys say how often it was registered.
+    pub(super) generation: u32,
+    /// The driver that gives this type its meaning, if the core does not.
+    driver: Option<ffi::rdma_driver_id>,
+}
+
+impl Transport {
+    /// Unreliable datagrams.
+    pub(crate) const UD: Self = Self {
+        qp_type: ffi::ib_qp_type_IB_QPT_UD,
+        layout: SendWrLayout::UD,
+        generation: 0xff,
+        driver: None,
+    };
+
+    /// EFA's reliable datagrams, `include/efa_verbs.h`.
+    pub(crate) const EFA_SRD: Self = Self {
+        qp_type: ffi::ib_qp_type_IB_QPT_RESERVED1,
+        layout: SendWrLayout::EFA_SRD,
+        generation: ffi::EFA_MR_GEN_MASK,
+        driver: Some(ffi::rdma_driver_id_RDMA_DRIVER_EFA),
+    };
+
+    /// Returns whether this transport is one that the device's driver may have.
+    pub(crate) fn is_of(&self, device: &Device) -> bool {
+        self.driver
+            .is_none_or(|driver| device.ops().driver_id == driver)
+    }
+
+    /// Returns the key that comes after `key`.
+    pub(super) fn next_key(&self, key: u32) -> u32 {
+        let one = self.generation & self.generation.wrapping_neg();
+        key & !self.generation | key.wrapping_add(one) & self.generation
+    }
+}
