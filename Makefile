@@ -19,7 +19,7 @@ help:
 	@echo
 	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES= or INSTANCE= USERLAND='
 	@echo 'make module      builds efa.ko, and says where it is             DRIVER= FLAVOUR= or KVER='
-	@echo 'make sample      builds null_rdma.ko, a provider without hardware, and says where it is'
+	@echo 'make sample      builds null_rdma.ko, a provider without hardware, and rdma_exchange.ko, a client, and says where they are'
 	@echo 'make emulator    builds efa-emu, and says where it is'
 	@echo 'make dist        the source tarball, which two times has the same bytes'
 	@echo 'make deb         the Debian package efa-rs-dkms'
@@ -32,7 +32,7 @@ help:
 	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
 	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR= PROFILE='
 	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
-	@echo 'make check-sample  that provider in a guest                      FLAVOUR='
+	@echo 'make check-sample  each of them in a guest                       FLAVOUR= (or debug)'
 	@echo 'make kverbs      a client of the verbs in the kernel              FLAVOUR= (or debug)'
 	@echo 'make peer-memory  RDMA to and from memory of another device, which takes it back    FLAVOUR='
 	@echo 'make check-life  devices that die, come back and are taken away under load    DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='

@@ -69,9 +69,13 @@ def rust_module(release, *options, variant=""):
     return build_folder("efa_rs", "rust", release, options, variant) / "efa.ko"
 
 
-def sample(release, *options, variant=""):
-    """Builds a copy of the sample, with what its links lead to, likewise."""
-    return build_folder("samples/null_rdma", "null_rdma", release, options, variant) / "null_rdma.ko"
+# The folders of samples/, each of which is a module of its name: a provider, and a client.
+SAMPLES = ("null_rdma", "rdma_exchange")
+
+
+def sample(name, release, *options, variant=""):
+    """Builds a copy of a sample, with what its links lead to, likewise."""
+    return build_folder(f"samples/{name}", name, release, options, variant) / f"{name}.ko"
 
 
 def kverbs_client(release):

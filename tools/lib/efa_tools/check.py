@@ -14,7 +14,7 @@ def lint():
         ("laws", suite.project_laws),
         ("rustfmt", suite.rustfmt),
         ("clippy of the emulator", suite.clippy_emulator),
-        ("clippy of the sample", suite.clippy_sample),
+        ("clippy of the samples", suite.clippy_samples),
         ("module without kernel verbs", suite.without_kverbs),
         *(clippy_module(flavour) for flavour in (toolroot.FLAVOURS[0], *toolroot.NEXT)),
     ]
@@ -45,8 +45,8 @@ def interop(driver, flavour, short, chosen=userland.STABLE):
     return f"interop {driver} {flavour}{' short' * short}", lambda: suite.interop(driver, flavour, short, chosen)
 
 
-def sample(flavour):
-    return f"sample {flavour}", lambda: suite.sample(flavour)
+def sample(name, flavour):
+    return f"{name} {flavour}", lambda: suite.sample(name, flavour)
 
 
 def kverbs(flavour):
@@ -95,7 +95,7 @@ def everything(longer=False):
     """
     cloud, stock = toolroot.FLAVOURS
     following = toolroot.NEXT if longer else ()
-    laws, rustfmt, clippy_emulator, clippy_sample, no_kverbs, clippy_cloud, *clippy_following = lint()
+    laws, rustfmt, clippy_emulator, clippy_samples, no_kverbs, clippy_cloud, *clippy_following = lint()
     combinations = [(driver, flavour) for flavour in (cloud, stock) for driver in ("rust", "c")]
     return [
         module("rust", cloud),
@@ -110,7 +110,7 @@ def everything(longer=False):
         rustfmt,
         clippy_cloud,
         clippy_emulator,
-        clippy_sample,
+        clippy_samples,
         no_kverbs,
         module("c", cloud),
         module("c", stock),
@@ -118,7 +118,7 @@ def everything(longer=False):
         # The first takes longer than the second and the two below it together, which keep other guests from an emulator.
         *(check_debug("rust") if longer else []),
         ("host tests with AddressSanitizer", suite.test_asan),
-        *([kverbs(toolroot.DEBUG)] if longer else []),
+        *([kverbs(toolroot.DEBUG), sample("rdma_exchange", toolroot.DEBUG)] if longer else []),
         ("fuzzing", lambda: suite.fuzz(20)),
         *(kselftest(driver, flavour) for driver, flavour in combinations),
         *(kselftest("rust", flavour) for flavour in following),
@@ -127,7 +127,7 @@ def everything(longer=False):
         *(interop("rust", flavour, short=True) for flavour in following),
         rdma_core(("rust", "c"), cloud),
         *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
-        sample(cloud),
+        *(sample(name, cloud) for name in build.SAMPLES),
         (f"kselftest rust {cloud} KVERBS=0", lambda: suite.programs_without_kverbs(cloud)),
         kverbs(cloud),
         peer_memory(cloud),

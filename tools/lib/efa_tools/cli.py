@@ -106,7 +106,7 @@ def build_command():
     command = commands.add_parser("module", help="efa.ko")
     add_combination(command, ("rust", "c"))
     command.add_argument("--kernel", metavar="RELEASE", help="a kernel of the toolroot, in place of --flavour")
-    command = commands.add_parser("sample", help="null_rdma.ko, the provider of samples/null_rdma")
+    command = commands.add_parser("sample", help="the modules of samples/: null_rdma.ko, a provider, and rdma_exchange.ko, a client")
     flavours = toolroot.all_flavours()
     command.add_argument("--flavour", choices=flavours, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     commands.add_parser("dist", help="the source tarball")
@@ -123,7 +123,8 @@ def build_command():
         case "module":
             print(build.module(arguments.driver, arguments.kernel or toolroot.kernel(arguments.flavour)))
         case "sample":
-            print(build.sample(toolroot.kernel(arguments.flavour)))
+            release = toolroot.kernel(arguments.flavour)
+            print(*(build.sample(name, release) for name in build.SAMPLES), sep="\n")
         case "dist" | "deb" | "rpm" as what:
             print(getattr(package, what)())
         case "clean":
@@ -168,7 +169,7 @@ def check_command():
     add_combination(command, ("rust", "c"))
     command.add_argument("--rounds", type=positive, metavar="N", help="of each test (default: few)")
     command.add_argument("--tests", default="", metavar="NAMES", help="parts of names of tests, separated by semicolons (default: all)")
-    command = suites.add_parser("sample", help="the provider of samples/null_rdma, in a guest")
+    command = suites.add_parser("sample", help="the provider and the client of samples/, in a guest each")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("kverbs", help="a client of the verbs in the kernel, in a guest")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
@@ -221,7 +222,7 @@ def check_command():
             chosen = [text.strip() for text in arguments.tests.split(";") if text.strip()]
             jobs = life.jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen)
         case "sample":
-            jobs = [check.sample(arguments.flavour)]
+            jobs = [check.sample(name, arguments.flavour) for name in build.SAMPLES]
         case "kverbs":
             jobs = [check.kverbs(arguments.flavour)]
         case "peer-memory":

@@ -81,10 +81,13 @@ def kernel_verbs(module):
     return sorted(set(KERNEL_VERBS.findall("\n".join(line for line in symbols.splitlines() if "Ops<" in line))))
 
 
-def clippy_sample():
-    """Nor has the sample, with what it takes of the module."""
+def clippy_samples():
+    """Nor have the samples, with what they take of the module."""
     release = toolroot.kernel(toolroot.FLAVOURS[0])
-    return attempt("clippy of the sample", lambda: build.sample(release, *CLIPPY, variant="-clippy"))
+    total = Tally()
+    for name in build.SAMPLES:
+        total += attempt(f"clippy of the sample {name}", lambda name=name: build.sample(name, release, *CLIPPY, variant="-clippy"))
+    return total
 
 
 def clippy_emulator():
@@ -203,12 +206,18 @@ def programs_without_kverbs(flavour):
     return tally
 
 
-def sample(flavour):
-    """The provider of samples/null_rdma, in a guest with no other."""
-    module = build.sample(toolroot.kernel(flavour))
-    command = f"/efa-rs/tests/samples/null_rdma.py /share/{module.name}"
-    options = {"driver": "none", "devices": [], "share": module.parent, "timeout": 120}
-    tally, _ = in_guest(f"sample {flavour}", command, flavour=flavour, **options)
+# What each sample needs: the provider is in a guest with no other.
+SAMPLE_OPTIONS = {
+    "null_rdma": {"driver": "none", "devices": [], "timeout": 120},
+    "rdma_exchange": {"driver": "rust", "devices": ["profile=efa3", "profile=efa4"], "timeout": 900},
+}
+
+
+def sample(name, flavour):
+    """A sample in a guest."""
+    module = build.sample(name, toolroot.kernel(flavour))
+    command = f"/efa-rs/tests/samples/{name}.py /share/{module.name}"
+    tally, _ = in_guest(f"{name} {flavour}", command, flavour=flavour, share=module.parent, **SAMPLE_OPTIONS[name])
     return tally
 
 

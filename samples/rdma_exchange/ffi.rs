@@ -1,0 +1,1 @@
+../../efa_rs/ffi.rs

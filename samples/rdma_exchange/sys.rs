@@ -1,0 +1,1 @@
+../../efa_rs/sys.rs

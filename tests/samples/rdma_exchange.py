@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The client of samples/rdma_exchange, whose module the argument names: it talks to itself, and its device goes."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
+
+import selftest  # noqa: E402
+from selftest import FUNCTIONS, Failed, Suite, equal, wait_until  # noqa: E402
+
+MODULE = sys.argv[1]
+RUN = Path("/sys/kernel/debug/rdma_exchange/run")
+ROUNDS = int(os.environ.get("EFA_ROUNDS", 3))
+# More than are made before their device goes.
+ENDLESS = 10_000_000
+# How long a command may go on whose device goes: less than it would wait for completions.
+SECONDS = 10
+
+suite = Suite()
+
+
+def run(*command):
+    subprocess.run(command, check=True)
+
+
+def before():
+    for function in FUNCTIONS:
+        if not function.is_bound:
+            function.rebind()
+        function.settle()
+    run("insmod", MODULE)
+
+
+def after():
+    run("rmmod", "rdma_exchange")
+    for function in FUNCTIONS:
+        held = function.held()
+        # The kernel keeps the user access region of its doorbells.
+        held.pop("uar", None)
+        equal((held, function.state()["protocol_errors"]), ({}, 0), "what a device has, and protocol errors")
+
+
+def command(*words):
+    """Runs a command; returns how it ends."""
+    try:
+        # Unbuffered: a command is one write.
+        with open(RUN, "wb", buffering=0) as file:
+            file.write(" ".join(map(str, words)).encode())
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "ok"
+
+
+def opened(pairs):
+    """Opens a session that talks to itself; returns the device that it is on."""
+    equal(command("open", pairs), "ok", "open")
+    answer = RUN.read_text().split()
+    equal(command("meet", *answer), "ok", "meet")
+    for function in FUNCTIONS:
+        for name in function.names("infiniband") if function.is_bound else []:
+            gid = Path("/sys/class/infiniband", name, "ports/1/gids/0").read_text().strip()
+            if gid.replace(":", "") == answer[0]:
+                return function
+    raise Failed(f"no device has the GID {answer[0]}")
+
+
+@suite.case("it exchanges data with itself")
+def exchanges():
+    for pairs in 1, 8:
+        opened(pairs)
+        for words in (("send", 500, 8192), ("send", 1, 32), ("exchange", 500, 65536), ("exchange", 1, 1)):
+            equal(command(*words), "ok", words)
+            _, count, _, size, *_ = RUN.read_text().split()
+            directions = 2 if words[0] == "exchange" else 1
+            equal((int(count), int(size)), (words[1], directions * words[1] * words[2]), "what it tells")
+        equal(command("close"), "ok", "close")
+
+
+@suite.case("it refuses what makes no sense")
+def refuses():
+    for words in (("none",), ("open",), ("open", 0), ("open", 9), ("open", -1), ("x" * 257,)):
+        equal(command(*words), "EINVAL", words)
+    equal([command("meet", "0", 1), command("send", 1, 32)], ["ENOTCONN"] * 2, "without a session")
+    equal([command("open", 2), command("open", 2)], ["ok", "EBUSY"], "to open twice")
+    equal([command("meet", "0", 1), command("meet", "xyz", 1, 2)], ["EINVAL"] * 2, "to meet others")
+    equal([command("send", 1, 32), command("exchange", 1, 1)], ["ENOTCONN"] * 2, "before it has met")
+    opened_again = [command("close"), command("close"), command("open", 2)]
+    equal(opened_again, ["ok"] * 3, "to close twice, and to open again")
+    for words in (("send", 1, 31), ("send", 1, 8193), ("send", 1), ("send", "a", "b"), ("exchange", 1, 0), ("exchange", 1, 65537)):
+        equal(command(*words), "EINVAL", words)
+
+
+@suite.case("it tells of a peer that is not there")
+def alone():
+    for words in (("send", 1, 100), ("exchange", 1, 100)):
+        equal(command("open", 1), "ok", "open")
+        gid, _ = RUN.read_text().split()
+        equal(command("meet", gid, 0xFFFF), "ok", "meet")
+        equal(command(*words), "EBADMSG", words)
+        equal(command("close"), "ok", "close")
+
+
+def ends(how, *words):
+    """A command that is being run ends with EIO when something happens; the next device can be used then."""
+    function, results = opened(4), []
+    thread = threading.Thread(target=lambda: results.append(command(*words)))
+    thread.start()
+    time.sleep(0.5)
+    start = time.monotonic()
+    how(function)
+    thread.join(3 * SECONDS)
+    equal((results, thread.is_alive()), (["EIO"], False), "how the command ends")
+    equal(time.monotonic() - start < SECONDS, True, f"whether that takes less than {SECONDS} s")
+    return function
+
+
+def unbound(function):
+    function.unbind()
+
+
+def dies(function):
+    selftest.emulator.send({"command": "die", "device": function.number})
+
+
+def goes(how, *words):
+    for _ in range(ROUNDS):
+        function = ends(how, *words)
+        opened(1)
+        equal(command(*words[:1], 20, *words[2:]), "ok", "another device")
+        if not function.is_bound:
+            function.rebind()
+        wait_until(lambda function=function: function.status()["state"] == "up", "the device is back", 60)
+        equal(command("close"), "ok", "close")
+
+
+for what, how in (("is unbound", unbound), ("dies", dies)):
+    for words in (("exchange", ENDLESS, 4096), ("send", ENDLESS, 8192)):
+        suite.add(f"its device {what} under {words[0]}, {ROUNDS} times", lambda how=how, words=words: goes(how, *words))
+
+
+@suite.case("its device goes while a session is open")
+def idle():
+    function = opened(8)
+    function.unbind()
+    function.rebind()
+    function.settle()
+    opened(8)
+
+
+@suite.case("it is unloaded while a command runs")
+def unloaded():
+    ends(lambda _: run("rmmod", "rdma_exchange"), "exchange", ENDLESS, 100)
+    run("insmod", MODULE)
+
+
+suite.run(before, after)
