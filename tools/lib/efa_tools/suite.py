@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -222,11 +223,17 @@ def sample(name, flavour):
 
 
 def kverbs(flavour):
-    """Clients in the kernel: of two devices of one guest, and of two guests."""
-    module = build.kverbs_client(toolroot.kernel(flavour))
-    options = {"share": module.parent, "timeout": 900}
-    local = f"/efa-rs/tests/kverbs/kverbs.py /share/{module.name}"
-    between = f"/efa-rs/tests/kverbs/between.py /share/{module.name}"
+    """Clients in the kernel: of two devices of one guest, and of two guests, where that in C and that in Rust talk to each other."""
+    release = toolroot.kernel(flavour)
+    folder = cache.clone_folder("clients", release)
+    folder.mkdir(parents=True, exist_ok=True)
+    modules = build.kverbs_client(release), build.sample("rdma_exchange", release)
+    for module in modules:
+        shutil.copy(module, folder)
+    options = {"share": folder, "timeout": 900}
+    shared = [f"/share/{module.name}" for module in modules]
+    local = f"/efa-rs/tests/kverbs/kverbs.py {shared[0]}"
+    between = f"/efa-rs/tests/kverbs/between.py {' '.join(shared)}"
     tally, _ = in_guest(f"kverbs {flavour}", local, "rust", flavour, ["profile=efa3", "profile=efa4"], **options)
     two, _ = in_guest(f"kverbs {flavour} between guests", between, "rust", flavour, ["profile=efa4"], guests=2, leader=True, **options)
     return tally + two
