@@ -236,7 +236,8 @@ def kverbs(flavour):
     between = f"/efa-rs/tests/kverbs/between.py {' '.join(shared)}"
     tally, _ = in_guest(f"kverbs {flavour}", local, "rust", flavour, ["profile=efa3", "profile=efa4"], **options)
     two, _ = in_guest(f"kverbs {flavour} between guests", between, "rust", flavour, ["profile=efa4"], guests=2, leader=True, **options)
-    return tally + two
+    tally += two
+    return tally
 
 
 def peer_memory(flavour):
