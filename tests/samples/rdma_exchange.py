@@ -126,7 +126,15 @@ def unbound(function):
 
 
 def dies(function):
+    """It dies, and is back: what was posted ends before the client is told to leave it."""
+    before = function.status()["session"]
+
+    def is_back():
+        status = function.status()
+        return status["state"] == "up" and status["session"] != before
+
     selftest.emulator.send({"command": "die", "device": function.number})
+    wait_until(is_back, "the device is back", 60)
 
 
 def goes(how, *words):
@@ -136,7 +144,6 @@ def goes(how, *words):
         equal(command(*words[:1], 20, *words[2:]), "ok", "another device")
         if not function.is_bound:
             function.rebind()
-        wait_until(lambda function=function: function.status()["state"] == "up", "the device is back", 60)
         equal(command("close"), "ok", "close")
 
 
