@@ -44,15 +44,21 @@ impl<F: File> Groups<F> {
         &[(&raw const Self::FILE.attr).cast_mut(), null_mut()];
 
     const FILE: &'static bindings::device_attribute = &bindings::device_attribute {
-        attr: bindings::attribute {
-            name: F::NAME.to_bytes_with_nul().as_ptr(),
-            mode: 0o444,
-        },
+        attr: Self::ATTRIBUTE,
         __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 {
             show: Some(Self::show),
         },
         // SAFETY: Null stands for a function that is not there.
         ..unsafe { core::mem::zeroed() }
+    };
+
+    /// A kernel with lockdep has more fields.
+    const ATTRIBUTE: bindings::attribute = {
+        // SAFETY: Null stands for a key that is not there.
+        let mut attribute: bindings::attribute = unsafe { core::mem::zeroed() };
+        attribute.name = F::NAME.to_bytes_with_nul().as_ptr();
+        attribute.mode = 0o444;
+        attribute
     };
 
     extern "C" fn show(
