@@ -234,6 +234,8 @@ def kverbs(flavour):
     shared = [f"/share/{module.name}" for module in modules]
     local = f"/efa-rs/tests/kverbs/kverbs.py {shared[0]}"
     between = f"/efa-rs/tests/kverbs/between.py {' '.join(shared)}"
+    if flavour == toolroot.DEBUG:
+        between = f"EFA_SLOW_KERNEL=4 {between}"
     tally, _ = in_guest(f"kverbs {flavour}", local, "rust", flavour, ["profile=efa3", "profile=efa4"], **options)
     two, _ = in_guest(f"kverbs {flavour} between guests", between, "rust", flavour, ["profile=efa4"], guests=2, leader=True, **options)
     tally += two
