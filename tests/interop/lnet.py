@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
 
 import conditions  # noqa: E402
 import guests  # noqa: E402
-from selftest import FUNCTIONS, Failed, Suite, emulator, equal, wait_until  # noqa: E402
+from selftest import FUNCTIONS, Failed, Suite, equal, wait_until  # noqa: E402
 
 ENVIRONMENT = {
     "PATH": f"/share/bin:{os.environ['PATH']}",
@@ -164,7 +164,7 @@ def rebind(function, asking):
 
 def die(function):
     """The driver has noticed, and waits until LNet lets go."""
-    emulator.send({"command": "die", "device": function.number})
+    function.die()
     time.sleep(2)
     equal(function.status()["state"], "resetting", "the device's state while efalnd holds it")
 

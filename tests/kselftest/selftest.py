@@ -296,6 +296,21 @@ class Function:
         lines = (DEBUGFS / self.address / "state").read_text().splitlines()
         return dict(line.split(": ", 1) for line in lines)
 
+    def die(self, **how):
+        """It dies, until it is reset."""
+        emulator.send({"command": "die", "device": self.number, **how})
+
+    def die_and_recover(self):
+        """It dies, and the driver has it back."""
+        before = self.status()["session"]
+
+        def is_back():
+            status = self.status()
+            return status["state"] == "up" and status["session"] != before
+
+        self.die()
+        wait_until(is_back, "the device is back", 60)
+
     def leftovers(self):
         """What the driver should not have any more once the device is unbound."""
         found = [f"{kind} {name}" for kind in ("infiniband", "infiniband_verbs", "msi_irqs") for name in self.names(kind)]

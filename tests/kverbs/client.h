@@ -5,20 +5,14 @@
 #include <linux/mutex.h>
 #include <rdma/ib_verbs.h>
 
-#include "efa_verbs.h"
+#include "setup.h"
 
-#define QKEY 0x11111111
 /* How long nothing may complete. */
 #define PATIENCE_MS 20000
 
 /* The first devices there are, for whoever holds the lock; they stay while it does. */
 extern struct mutex devices_lock;
 extern struct ib_device *devices[2];
-
-/* setup.c: what it takes until a queue pair can send. */
-int to_state(struct ib_qp *qp, enum ib_qp_state state);
-int to_rts(struct ib_qp *qp);
-struct ib_ah *ah_of(struct ib_pd *pd, const union ib_gid *gid);
 
 /* local.c: tests between the devices of one machine. */
 int local_run(const char *name);

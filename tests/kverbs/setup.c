@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* What it takes until a queue pair can send. */
+/* What it takes until a queue pair can send. tests/bench/client has a link to this. */
 
-#include "client.h"
+#include "setup.h"
 
 int to_state(struct ib_qp *qp, enum ib_qp_state state)
 {

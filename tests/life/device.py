@@ -67,10 +67,6 @@ class Device(Function):
         """Whether it can be opened."""
         return result_of(lambda: os.close(os.open(self.uverbs(), os.O_RDWR))) == "ok"
 
-    def die(self, **how):
-        """It dies, until it is reset."""
-        emulator.send({"command": "die", "device": self.number, **how})
-
     def pull_out(self):
         """It is gone, of which its slot does not say anything yet."""
         emulator.send({"command": "unplug", "device": self.number})

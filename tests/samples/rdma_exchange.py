@@ -12,8 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
 
-import selftest  # noqa: E402
-from selftest import FUNCTIONS, Failed, Suite, equal, wait_until  # noqa: E402
+from selftest import FUNCTIONS, Failed, Suite, equal  # noqa: E402
 
 MODULE = sys.argv[1]
 RUN = Path("/sys/kernel/debug/rdma_exchange/run")
@@ -126,15 +125,8 @@ def unbound(function):
 
 
 def dies(function):
-    """It dies, and is back: what was posted ends before the client is told to leave it."""
-    before = function.status()["session"]
-
-    def is_back():
-        status = function.status()
-        return status["state"] == "up" and status["session"] != before
-
-    selftest.emulator.send({"command": "die", "device": function.number})
-    wait_until(is_back, "the device is back", 60)
+    # What was posted ends before the client is told to leave the device.
+    function.die_and_recover()
 
 
 def goes(how, *words):

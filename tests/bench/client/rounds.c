@@ -15,9 +15,8 @@
 #include <rdma/ib_cache.h>
 #include <rdma/ib_verbs.h>
 
-#include "efa_verbs.h"
+#include "setup.h"
 
-#define QKEY 0x11111111
 /* Of each queue, and the most in a round. */
 #define DEPTH 64
 #define MOST 16
@@ -67,19 +66,6 @@ static struct ib_wc wcs[MOST];
 static struct ib_sge sges[MOST];
 static struct ib_recv_wr recvs[MOST];
 static struct ib_srd_rdma_wr sends[MOST];
-
-static int to_rts(void)
-{
-	struct ib_qp_attr attr = { .port_num = 1, .qkey = QKEY };
-	int err;
-
-	attr.qp_state = IB_QPS_INIT;
-	err = ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY);
-	attr.qp_state = IB_QPS_RTR;
-	err = err ?: ib_modify_qp(qp, &attr, IB_QP_STATE);
-	attr.qp_state = IB_QPS_RTS;
-	return err ?: ib_modify_qp(qp, &attr, IB_QP_STATE | IB_QP_SQ_PSN);
-}
 
 /* Takes COUNT completions, and sees that they are successes. */
 static int take_all(struct ib_cq *cq, int count)
@@ -187,21 +173,18 @@ static int make_queues(void)
 	attr.send_cq = send_cq;
 	attr.recv_cq = recv_cq;
 	err = err ?: KEEP(qp, ib_create_qp(pd, &attr));
-	return err ?: to_rts();
+	return err ?: to_rts(qp);
 }
 
 static int make_memory(void)
 {
-	struct rdma_ah_attr attr = { .type = rdma_ah_find_type(device, 1) };
 	union ib_gid gid;
 	int err;
 
 	err = rdma_query_gid(device, 1, 0, &gid);
 	if (err)
 		return err;
-	rdma_ah_set_port_num(&attr, 1);
-	rdma_ah_set_grh(&attr, &gid, 0, 0, 1, 0);
-	err = KEEP(ah, rdma_create_ah(pd, &attr, RDMA_CREATE_AH_SLEEPABLE));
+	err = KEEP(ah, ah_of(pd, &gid));
 	if (err)
 		return err;
 

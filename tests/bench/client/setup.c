@@ -1,0 +1,1 @@
+../../kverbs/setup.c
