@@ -17,6 +17,8 @@ use serde::{
 };
 use serde_json::Value;
 
+use crate::{capture::CaptureOptions, sandbox::Mode, trace::TraceOptions};
+
 /// Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
 #[derive(Debug, Parser)]
 #[command(
@@ -45,9 +47,9 @@ pub(crate) struct Args {
     #[arg(long = "instance", value_name = "SPEC")]
     instances: Vec<InstanceSpec>,
 
-    /// The network between the devices: `NAME=VALUE[,NAME=VALUE...]`, such as `loss=0.01,jitter_us=20`.
+    /// The network between the devices: `[ideal|realistic][,NAME=VALUE...]`, such as `realistic,loss=0.001`.
     ///
-    /// The names are those of the control command `fabric`. A value may be JSON, such as `path=[{"down":true}]`.
+    /// An ideal one, which is the default, loses and delays nothing; a realistic one reorders as that of SRD does. The names are those of the control command `fabric`. A value may be JSON, such as `path=[{"down":true}]`.
     #[arg(long, value_name = "SETTINGS", default_value = "", value_parser = fabric)]
     pub(crate) fabric: Settings,
 
@@ -60,21 +62,32 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) join: Vec<String>,
 
-    /// Seed of the network's losses and delays.
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
+    /// Seed of the network's losses and delays. By default it is another one each time, and said if the network is not ideal.
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
 
     /// Listens for control connections at this unix socket.
     #[arg(long, value_name = "SOCKET")]
     pub(crate) control: Option<PathBuf>,
 
-    /// Prints each admin command, reset and event to this file, or to the standard output if it is `-`.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
+    /// Answers Prometheus at this TCP address: `http://ADDRESS:PORT/metrics`.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) trace: TraceOptions,
+
+    #[command(flatten)]
+    pub(crate) capture: CaptureOptions,
 
     /// Applies the control commands in this file, one a line, before the first guest can connect.
     #[arg(long, value_name = "FILE")]
     pub(crate) scenario: Option<PathBuf>,
+
+    /// Whether the program keeps itself from all that it does not need, by Landlock and seccomp: `auto` is as much as the
+    /// kernel can, `on` fails if that is not all.
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    pub(crate) sandbox: Mode,
 
     /// Prints the profiles that a device can have.
     #[arg(long)]
@@ -107,11 +120,13 @@ pub(crate) enum Command {
         #[arg(required = true)]
         commands: Vec<String>,
     },
-    /// Shows what moves over the devices and paths of a running emulator.
+    /// Prints JSON Schemas of the control protocol: of requests, and of the replies to each.
+    Schema,
+    /// Shows what moves over the devices and paths of a running emulator, and how long commands and work requests take.
     Watch {
         /// The control socket.
         socket: PathBuf,
-        /// Prints all counters as JSON lines instead of a table of rates.
+        /// Prints all counters and latencies as JSON lines instead of tables.
         #[arg(long)]
         json: bool,
         /// Seconds from one time to the next.
@@ -120,6 +135,18 @@ pub(crate) enum Command {
         /// Ends after so many times.
         #[arg(long)]
         times: Option<u64>,
+    },
+    /// Looks a name up, again for each line of the standard input.
+    #[command(hide = true)]
+    LookUp {
+        /// The name and a port.
+        name: String,
+    },
+    /// Writes the manual pages and the completions of shells into a folder, which is made if need be.
+    #[command(hide = true)]
+    Generate {
+        /// The folder.
+        folder: PathBuf,
     },
 }
 
@@ -233,7 +260,7 @@ fn interval(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("interval is `{text}`, but it must be 0.01 to 3600 seconds"))
 }
 
-/// Parses settings of the network. A comma inside of brackets separates nothing.
+/// Parses settings of the network: first those that have a name, if any. A comma inside of brackets separates nothing.
 fn fabric(text: &str) -> Result<Settings, String> {
     let mut depth = 0;
     let parts = text.split(|character| {
@@ -244,8 +271,21 @@ fn fabric(text: &str) -> Result<Settings, String> {
         }
         character == ',' && depth == 0
     });
-    let mut object = serde_json::Map::new();
-    for part in parts.filter(|part| !part.is_empty()) {
+    let mut parts = parts.filter(|part| !part.is_empty()).peekable();
+    let named = parts.next_if(|part| !part.contains('='));
+    let named = named.map(|name| {
+        let unknown = || {
+            let known = Settings::NAMES.join(" and ");
+            format!("`{name}` is neither of the form NAME=VALUE nor a network: those are {known}")
+        };
+        Settings::named(name).ok_or_else(unknown)
+    });
+    let base = named.transpose()?.unwrap_or_default();
+    let mut object = match serde_json::to_value(base) {
+        Ok(Value::Object(object)) => object,
+        _ => serde_json::Map::new(),
+    };
+    for part in parts {
         let (key, value) = part
             .split_once('=')
             .ok_or_else(|| format!("`{part}` is not of the form NAME=VALUE"))?;
@@ -471,8 +511,17 @@ mod tests {
         assert!(settings.path[0].down);
         assert_eq!(settings.path[1].loss, Some(0.1));
         assert_eq!(fabric("").unwrap(), Settings::default());
+        assert_eq!(fabric("ideal").unwrap(), Settings::default());
+        let settings = fabric("realistic,loss=0.001,paths=8").unwrap();
+        assert_eq!((settings.loss, settings.paths), (0.001, 8));
+        assert!(settings.jitter_us > 0.0 && settings.delay_us > 0.0);
         for (text, part) in [
-            ("loss", "`loss` is not of the form NAME=VALUE"),
+            (
+                "loss",
+                "`loss` is neither of the form NAME=VALUE nor a network",
+            ),
+            ("real", "those are ideal and realistic"),
+            ("loss=0,ideal", "`ideal` is not of the form NAME=VALUE"),
             ("loss=2", "loss must be between 0 and 1"),
             ("lose=1", "unknown field `lose`"),
             ("paths=0", "paths is 0, but there can be 1 to 256"),

@@ -10,57 +10,185 @@ use std::{
     net::{TcpListener, TcpStream},
     sync::{
         Arc,
-        mpsc::{self, Receiver},
+        mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
     },
     thread,
     time::Duration,
 };
 
-use efa_fabric::Frame;
-use efa_vfio::Fabric;
+use efa_fabric::{Frame, Link};
+use efa_vfio::Runtime;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Changes when an older emulator would not understand.
-const VERSION: u32 = 1;
+use crate::{clients::serve_all, target::Target};
 
-/// Most bytes of a packet, much more than one has.
-const MAX_FRAME: usize = 1 << 20;
+/// Changes when an older emulator would not understand.
+const VERSION: u32 = 2;
+
+/// Most bytes of a message: a packet with the largest payload that one has, or the addresses of all devices of a program.
+const MAX_MESSAGE: usize = 16 << 10;
+
+/// Most connections at a time, those included that have not said who they are.
+const MAX_CONNECTIONS: usize = 64;
+
+/// Most packets that wait to be sent to an emulator. What comes then is lost.
+const MAX_WAITING: usize = 1024;
 
 /// Time between two tries to reach an emulator.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// After how long without a packet an emulator says that it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+
+/// After how long of silence an emulator is gone, also before its first word; and how long it may leave what it is sent.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// What each end says first.
 #[derive(Serialize, Deserialize)]
 struct Hello {
     version: u32,
+    /// Distinguishes the program from others, and from itself after it was started again.
+    program: u64,
     devices: Vec<[u8; 16]>,
 }
 
-/// Lets other emulators join. Returns only if none can any more.
-pub(crate) fn listen(listener: &TcpListener, fabric: &Arc<Fabric>) -> io::Error {
-    loop {
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) => return error,
+/// What each end says then.
+#[derive(Serialize, Deserialize)]
+enum Message {
+    Alive,
+    Packet(Frame),
+}
+
+/// This program's end of all links.
+#[derive(Clone)]
+pub(crate) struct Peers {
+    runtime: Arc<Runtime>,
+    program: u64,
+}
+
+/// Packets that wait to be sent to an emulator.
+struct Queue(SyncSender<Frame>);
+
+impl Link for Queue {
+    fn send(&self, frame: Frame) {
+        // One too many is lost, and one for an emulator that is gone.
+        let _ = self.0.try_send(frame);
+    }
+}
+
+impl Peers {
+    pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
+        Self {
+            runtime,
+            program: fastrand::u64(..),
+        }
+    }
+
+    /// Lets other emulators join. Never returns; it needs a thread of its own.
+    pub(crate) fn listen(&self, listener: &TcpListener) -> ! {
+        let peers = self.clone();
+        serve_all(
+            "link",
+            MAX_CONNECTIONS,
+            || Ok(listener.accept()?.0),
+            move |stream| report(&peers.talk(&stream)),
+        )
+    }
+
+    /// Joins an emulator, again whenever the connection is lost. Never returns; it needs a thread of its own.
+    pub(crate) fn join(&self, mut target: Target) -> ! {
+        loop {
+            let addresses = target.addresses();
+            match addresses.and_then(|addresses| TcpStream::connect(&addresses[..])) {
+                Ok(stream) => report(&self.talk(&stream)),
+                Err(error) => tracing::info!(%error, %target, "cannot join"),
+            }
+            thread::sleep(RETRY);
+        }
+    }
+
+    /// Exchanges packets with an emulator until one of them ends.
+    fn talk(&self, stream: &TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        stream.set_write_timeout(Some(SILENCE))?;
+        let mut writer = BufWriter::new(stream.try_clone()?);
+        let mut reader = BufReader::new(stream);
+        let addresses = self.runtime.addresses();
+        let Some((program, devices)) = greet(&mut reader, &mut writer, self.program, addresses)?
+        else {
+            return Ok(());
         };
-        let fabric = Arc::clone(fabric);
-        let link = thread::Builder::new().name("link".into());
-        let started = link.spawn(move || report(&talk(&stream, &fabric)));
-        if let Err(error) = started {
-            tracing::warn!(%error, "an emulator is refused");
+        let (sender, frames) = mpsc::sync_channel(MAX_WAITING);
+        let way: Arc<dyn Link> = Arc::new(Queue(sender));
+        let joined = self.runtime.join(program, &devices, &way);
+        let link = joined.map_err(io::Error::other)?;
+        // Only the runtime sends, until the link is lost.
+        drop(way);
+        tracing::info!("an emulator has joined");
+        let writing = thread::Builder::new().name("link writer".into());
+        match writing.spawn(move || send(&mut writer, &frames)) {
+            Ok(writing) => {
+                let end = receive(&mut reader, |frame| self.runtime.accept(link, frame));
+                self.runtime.leave(link);
+                let _ = stream.shutdown(std::net::Shutdown::Both);
+                let _ = writing.join();
+                end
+            }
+            Err(error) => {
+                self.runtime.leave(link);
+                Err(error)
+            }
         }
     }
 }
 
-/// Joins an emulator, again whenever the connection is lost. Never returns; it needs a thread of its own.
-pub(crate) fn join(address: &str, fabric: &Fabric) -> ! {
-    loop {
-        match TcpStream::connect(address) {
-            Ok(stream) => report(&talk(&stream, fabric)),
-            Err(error) => tracing::info!(%error, address, "cannot join"),
-        }
-        thread::sleep(RETRY);
+/// Exchanges the first words with an emulator; returns which program it is and the addresses of its devices, unless it has ended.
+///
+/// # Errors
+///
+/// The connection fails, or the other one speaks another version.
+pub fn greet(
+    reader: &mut impl Read,
+    writer: &mut impl Write,
+    program: u64,
+    devices: Vec<[u8; 16]>,
+) -> io::Result<Option<(u64, Vec<[u8; 16]>)>> {
+    let hello = Hello {
+        version: VERSION,
+        program,
+        devices,
+    };
+    write(writer, &hello)?;
+    writer.flush()?;
+    let Some(Hello {
+        version,
+        program,
+        devices,
+    }) = read(reader)?
+    else {
+        return Ok(None);
+    };
+    if version != VERSION {
+        return Err(io::Error::other(format!(
+            "the other emulator speaks version {version}, this one {VERSION}: use the same build"
+        )));
     }
+    Ok(Some((program, devices)))
+}
+
+/// Takes packets from an emulator until it ends.
+///
+/// # Errors
+///
+/// The connection fails, or something else comes than packets.
+pub fn receive(reader: &mut impl Read, mut accept: impl FnMut(Frame)) -> io::Result<()> {
+    while let Some(message) = read(reader)? {
+        if let Message::Packet(frame) = message {
+            accept(frame);
+        }
+    }
+    Ok(())
 }
 
 fn report(end: &io::Result<()>) {
@@ -70,60 +198,21 @@ fn report(end: &io::Result<()>) {
     }
 }
 
-/// Exchanges packets with an emulator until one of them ends.
-fn talk(stream: &TcpStream, fabric: &Fabric) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let hello = Hello {
-        version: VERSION,
-        devices: fabric.addresses(),
-    };
-    let mut writer = BufWriter::new(stream.try_clone()?);
-    write(&mut writer, &hello)?;
-    writer.flush()?;
-    let mut reader = BufReader::new(stream);
-    let Some(Hello { version, devices }) = read(&mut reader)? else {
-        return Ok(());
-    };
-    if version != VERSION {
-        return Err(io::Error::other(format!(
-            "the other emulator speaks version {version}, this one {VERSION}: use the same build"
-        )));
-    }
-    if devices.iter().any(|device| hello.devices.contains(device)) {
-        return Err(io::Error::other(
-            "a device of the other emulator has the address of one of ours: give each a number of its own",
-        ));
-    }
-    let (sender, frames) = mpsc::channel();
-    let link = fabric.join(devices, sender);
-    tracing::info!("an emulator has joined");
-    let writer = thread::Builder::new()
-        .name("link writer".into())
-        .spawn(move || send(&mut writer, &frames))?;
-    let end = loop {
-        match read(&mut reader) {
-            Ok(Some(frame)) => fabric.accept(link, frame),
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
-    // Its channel ends with that, and so does the writer.
-    fabric.leave(link);
-    let _ = stream.shutdown(std::net::Shutdown::Both);
-    let _ = writer.join();
-    end
-}
-
-/// Writes packets as they come, together those that come together.
+/// Writes packets as they come, together those that come together, and signs of life in between.
 fn send(writer: &mut impl Write, frames: &Receiver<Frame>) -> io::Result<()> {
-    while let Ok(frame) = frames.recv() {
-        write(writer, &frame)?;
-        while let Ok(frame) = frames.try_recv() {
-            write(writer, &frame)?;
+    loop {
+        match frames.recv_timeout(KEEP_ALIVE) {
+            Ok(frame) => {
+                write(writer, &Message::Packet(frame))?;
+                while let Ok(frame) = frames.try_recv() {
+                    write(writer, &Message::Packet(frame))?;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => write(writer, &Message::Alive)?,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
         }
         writer.flush()?;
     }
-    Ok(())
 }
 
 fn write(writer: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
@@ -141,9 +230,9 @@ fn read<T: DeserializeOwned>(reader: &mut impl Read) -> io::Result<Option<T>> {
         result => result?,
     }
     let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_FRAME {
+    if length > MAX_MESSAGE {
         return Err(io::Error::other(format!(
-            "a packet of {length} bytes is longer than any can be"
+            "a message of {length} bytes is longer than any can be"
         )));
     }
     let mut bytes = vec![0; length];

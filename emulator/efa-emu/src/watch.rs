@@ -3,35 +3,21 @@
 //! What moves: rates of each device and each path, as a table or as JSON lines.
 
 use std::{
-    collections::BTreeMap,
     fmt::Write as _,
-    io::{self, BufReader, IsTerminal, Write},
-    os::unix::net::UnixStream,
+    io::{self, IsTerminal, Write},
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
-use serde::{Deserialize, Serialize};
+use efa_fabric::PathCounters;
+use efa_model::{Counters, Latencies, Latency};
+use serde::Serialize;
 
-use crate::lines::{Line, Lines};
-
-/// Counters by name.
-type Counters = BTreeMap<String, u64>;
-
-/// What the control command `counters` tells.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Sample {
-    devices: Vec<Counters>,
-    paths: Vec<Counters>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Reply {
-    Ok(Sample),
-    Error(String),
-}
+use crate::control::{
+    Client,
+    protocol::{Counters as GetCounters, Latencies as GetLatencies, Sample, Times},
+};
 
 /// One line of the stream.
 #[derive(Serialize)]
@@ -40,6 +26,8 @@ struct Record<'a> {
     time: f64,
     #[serde(flatten)]
     sample: &'a Sample,
+    /// Those of each device, of what was done since the last one.
+    latencies: &'a [Latencies],
 }
 
 /// Shows every so often what the devices of the emulator at a control socket did since the last time.
@@ -53,32 +41,31 @@ pub(crate) fn watch(
     times: Option<u64>,
     json: bool,
 ) -> io::Result<()> {
-    let mut stream = UnixStream::connect(socket)?;
-    let mut replies = Lines::new(BufReader::new(stream.try_clone()?), usize::MAX);
+    let mut client = Client::connect(socket)?;
     let start = Instant::now();
     let mut last: Option<(Instant, Sample)> = None;
+    let mut told = Vec::new();
     let mut shown = 0;
     while times.is_none_or(|times| shown < times) {
-        stream.write_all(b"{\"command\":\"counters\"}\n")?;
-        let Some(Line::Whole(reply)) = replies.next()? else {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        };
-        let sample = match serde_json::from_slice(reply).map_err(io::Error::other)? {
-            Reply::Ok(sample) => sample,
-            Reply::Error(error) => return Err(io::Error::other(error)),
-        };
+        let sample = client.ask(&GetCounters {})?;
+        let Times { devices } = client.ask(&GetLatencies {})?;
+        let latencies = since(&devices, &told);
+        told = devices;
         let now = Instant::now();
         if json {
             let record = Record {
                 time: (now - start).as_secs_f64(),
                 sample: &sample,
+                latencies: &latencies,
             };
             let mut line = serde_json::to_vec(&record)?;
             line.push(b'\n');
             io::stdout().write_all(&line)?;
             shown += 1;
         } else if let Some((then, before)) = &last {
-            let table = table(before, &sample, (now - *then).as_secs_f64());
+            let seconds = (now - *then).as_secs_f64();
+            let mut table = table(before, &sample, seconds);
+            table.push_str(&latency_table(&latencies, seconds));
             let mut output = io::stdout();
             if output.is_terminal() {
                 // Home, and what was there is gone.
@@ -96,20 +83,38 @@ pub(crate) fn watch(
     Ok(())
 }
 
-/// The columns for devices: their heads, and what is counted.
-const DEVICE: [(&str, &str); 8] = [
-    ("tx pkt/s", "tx_pkts"),
-    ("tx MB/s", "tx_bytes"),
-    ("rx pkt/s", "rx_pkts"),
-    ("rx MB/s", "rx_bytes"),
-    ("drops/s", "rx_drops"),
-    ("again/s", "retrans_pkts"),
-    ("late/s", "retrans_timeout_events"),
-    ("lost peers/s", "unresponsive_remote_events"),
+/// A column: its head, what is counted, and by how much that is divided.
+type Column<T> = (&'static str, fn(&T) -> u64, Unit);
+
+/// What a rate is given in.
+#[derive(Clone, Copy)]
+enum Unit {
+    One,
+    Million,
+}
+
+/// The columns for devices.
+const DEVICE: [Column<Counters>; 8] = [
+    ("tx pkt/s", |device| device.tx_pkts, Unit::One),
+    ("tx MB/s", |device| device.tx_bytes, Unit::Million),
+    ("rx pkt/s", |device| device.rx_pkts, Unit::One),
+    ("rx MB/s", |device| device.rx_bytes, Unit::Million),
+    ("drops/s", |device| device.rx_drops, Unit::One),
+    ("again/s", |device| device.retrans_pkts, Unit::One),
+    ("late/s", |device| device.retrans_timeout_events, Unit::One),
+    (
+        "lost peers/s",
+        |device| device.unresponsive_remote_events,
+        Unit::One,
+    ),
 ];
 
 /// The columns for paths.
-const PATH: [(&str, &str); 3] = [("pkt/s", "packets"), ("MB/s", "bytes"), ("lost/s", "lost")];
+const PATH: [Column<PathCounters>; 3] = [
+    ("pkt/s", |path| path.packets, Unit::One),
+    ("MB/s", |path| path.bytes, Unit::Million),
+    ("lost/s", |path| path.lost, Unit::One),
+];
 
 fn table(before: &Sample, after: &Sample, seconds: f64) -> String {
     let mut text = String::new();
@@ -133,38 +138,74 @@ fn table(before: &Sample, after: &Sample, seconds: f64) -> String {
     text
 }
 
-fn rows(
+fn rows<T: Default>(
     text: &mut String,
     what: &str,
-    columns: &[(&str, &str)],
-    before: &[Counters],
-    after: &[Counters],
+    columns: &[Column<T>],
+    before: &[T],
+    after: &[T],
     seconds: f64,
 ) {
     let width = |head: &str| head.len().max(9) + 2;
-    let mut line = format!("{what:<8}");
-    for (head, _) in columns {
-        let _ = write!(line, "{head:>width$}", width = width(head));
+    let _ = write!(text, "{what:<8}");
+    for (head, _, _) in columns {
+        let _ = write!(text, "{head:>width$}", width = width(head));
     }
-    text.push_str(&line);
     text.push('\n');
-    let nothing = Counters::new();
+    let nothing = T::default();
     for (index, now) in after.iter().enumerate() {
         let then = before.get(index).unwrap_or(&nothing);
         let _ = write!(text, "{index:<8}");
-        for (head, name) in columns {
-            let count = |counters: &Counters| counters.get(*name).copied().unwrap_or(0);
+        for (head, count, unit) in columns {
             // CAST: precise enough to be looked at.
             let rate = count(now).saturating_sub(count(then)) as f64 / seconds;
             let width = width(head);
-            let _ = if name.ends_with("bytes") {
-                write!(text, "{:>width$.1}", rate / 1e6)
-            } else {
-                write!(text, "{rate:>width$.0}")
+            let _ = match unit {
+                Unit::Million => write!(text, "{:>width$.1}", rate / 1e6),
+                Unit::One => write!(text, "{rate:>width$.0}"),
             };
         }
         text.push('\n');
     }
+}
+
+/// The latencies of what was done between two times.
+fn since(now: &[Latencies], then: &[Latencies]) -> Vec<Latencies> {
+    let nothing = Latencies::default();
+    let pairs = now.iter().enumerate();
+    let pairs = pairs.map(|(index, now)| now.since(then.get(index).unwrap_or(&nothing)));
+    pairs.collect()
+}
+
+/// A line for each kind of command and work request that there was, none if nothing was done.
+fn latency_table(devices: &[Latencies], seconds: f64) -> String {
+    let mut text = String::new();
+    for (index, device) in devices.iter().enumerate() {
+        let commands = device.commands.iter();
+        let commands = commands.map(|(name, command)| (name, &command.latency));
+        for (name, latency) in device.requests.iter().chain(commands) {
+            latency_line(&mut text, index, name, latency, seconds);
+        }
+    }
+    if text.is_empty() {
+        return text;
+    }
+    let mut head = format!("\n{:<8}{:<24}", "device", "latency of");
+    for column in ["1/s", "p50 us", "p99 us", "max us"] {
+        let _ = write!(head, "{column:>11}");
+    }
+    format!("{head}\n{text}")
+}
+
+fn latency_line(text: &mut String, device: usize, name: &str, latency: &Latency, seconds: f64) {
+    // CAST: precise enough to be looked at.
+    let rate = latency.count as f64 / seconds;
+    let _ = write!(text, "{device:<8}{name:<24}{rate:>11.0}");
+    for ns in [latency.p50_ns, latency.p99_ns, latency.max_ns] {
+        // CAST: likewise.
+        let _ = write!(text, "{:>11.1}", ns as f64 / 1e3);
+    }
+    text.push('\n');
 }
 
 #[cfg(test)]
@@ -173,19 +214,22 @@ mod tests {
 
     #[test]
     fn a_table_has_rates() {
-        let counters = |packets, bytes| {
-            Counters::from([
-                ("tx_pkts".to_owned(), packets),
-                ("tx_bytes".to_owned(), bytes),
-            ])
+        let counters = |tx_pkts, tx_bytes| Counters {
+            tx_pkts,
+            tx_bytes,
+            ..Counters::default()
+        };
+        let path = |lost| PathCounters {
+            lost,
+            ..PathCounters::default()
         };
         let before = Sample {
             devices: vec![counters(10, 1_000_000)],
-            paths: vec![Counters::new()],
+            paths: vec![path(0)],
         };
         let after = Sample {
             devices: vec![counters(30, 5_000_000), counters(7, 0)],
-            paths: vec![Counters::from([("lost".to_owned(), 4)])],
+            paths: vec![path(4)],
         };
         let table = table(&before, &after, 2.0);
         let lines: Vec<Vec<_>> = table

@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{CWD, mkfifoat},
+    process::{Pid, Signal, kill_process},
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -208,6 +211,30 @@ fn the_control_socket_answers() {
 }
 
 #[test]
+fn a_client_can_ask_for_versions() {
+    let emulator = Emulator::start(&[]);
+    let mut control = emulator.control();
+    let welcome = control.ok(&json!({"command": "hello"}));
+    assert_eq!(welcome["protocol"], json!(1));
+    assert_eq!(welcome["program"], json!("efa-emu"));
+    assert_eq!(welcome["version"], json!(env!("CARGO_PKG_VERSION")));
+    // Every command is listed, and is one.
+    for command in welcome["commands"].as_array().unwrap() {
+        let reply = control.ask(&json!({ "command": command })).to_string();
+        assert!(!reply.contains("unknown variant"), "{reply}");
+    }
+    assert_eq!(
+        control.ok(&json!({"command": "hello", "protocol": 1})),
+        welcome
+    );
+    let error = control.error(b"{\"command\":\"hello\",\"protocol\":2}");
+    assert!(
+        error.contains("speaks version 1 of the protocol, but not 2"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_device_dies() {
     let emulator = Emulator::start(&[]);
     let mut control = emulator.control();
@@ -277,7 +304,7 @@ fn bad_requests_are_answered_by_an_error() {
         (b"[]", ""),
         (
             b"{\"command\":\"stat\"}",
-            "unknown variant `stat`, expected one of `devices`, `state`",
+            "unknown variant `stat`, expected one of `hello`, `devices`, `state`",
         ),
         (b"{\"command\":\"devices\",\"device\":0}", "unknown field"),
         (
@@ -541,25 +568,175 @@ fn an_unknown_instance_is_refused() {
 }
 
 #[test]
-fn a_panic_in_a_device_ends_it() {
-    let mut emulator = Emulator::start(&[]);
+fn a_malformed_message_ends_its_connection_only() {
+    let emulator = Emulator::start(&[]);
     let mut guest = UnixStream::connect(emulator.socket("0")).unwrap();
-    // The library that speaks vfio-user panics if the text of a VERSION message does not end in a zero byte.
+    // A VERSION message whose text does not end in a zero byte.
     let mut message = Vec::new();
     message.extend_from_slice(&[0, 0, 1, 0]);
     message.extend_from_slice(&21_u32.to_le_bytes());
     message.extend_from_slice(&[0; 12]);
     message.push(b'x');
     guest.write_all(&message).unwrap();
-    let _ = guest.read(&mut [0]);
-    let (code, error) = emulator.end();
-    assert_eq!(code, Some(1), "{error}");
-    assert!(error.contains("thread 'device 0'"), "{error}");
+    guest.read_to_end(&mut Vec::new()).unwrap();
+    emulator
+        .control()
+        .ok(&json!({"command": "state", "device": 0}));
+}
+
+/// The text of a file, when it has so many lines.
+fn read_when_there(path: &Path, lines: usize) -> String {
+    let start = Instant::now();
+    loop {
+        let text = fs::read_to_string(path).unwrap();
+        if text.lines().count() >= lines {
+            return text;
+        }
+        assert!(start.elapsed() < TIMEOUT, "{text}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Has a device post events, each of which is a line of the trace; returns how long it took.
+fn post_events(control: &mut Control, count: usize) -> Duration {
+    let event = json!({"command": "event", "device": 1, "group": "WARNING"});
+    let requests = format!("{event}\n").repeat(count);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let mut writer = control.0.get_ref().try_clone().unwrap();
+        scope.spawn(move || writer.write_all(requests.as_bytes()).unwrap());
+        for _ in 0..count {
+            control.reply();
+        }
+    });
+    start.elapsed()
+}
+
+/// How many lines a trace has, and how many more it says that it has not.
+fn counted(text: &str) -> (usize, usize) {
+    let mut counts = (0, 0);
+    for line in text.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        assert!(words[0].parse::<f64>().is_ok() && words[1] == "1", "{line}");
+        match words[2] {
+            "lost" => counts.1 += words[3].trim_end_matches(',').parse::<usize>().unwrap(),
+            "aenq" => counts.0 += 1,
+            _ => panic!("{line}"),
+        }
+    }
+    counts
+}
+
+#[test]
+fn a_trace_that_nobody_reads_holds_nobody() {
+    const EVENTS: usize = 20_000;
+
+    // Each of so many devices has little room for what it tells.
+    let start = |trace: Option<&Path>| {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("efa");
+        let mut options = vec![
+            "--instance".into(),
+            format!("p5.48xlarge,socket={}", socket.display()),
+        ];
+        if let Some(trace) = trace {
+            options.extend(["--trace".into(), trace.to_str().unwrap().into()]);
+        }
+        Emulator::start_with(folder, options)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
+    let alone = post_events(&mut start(None).control(), EVENTS);
+    let mut emulator = start(Some(&pipe));
+    let traced = post_events(&mut emulator.control(), EVENTS);
     assert!(
-        error.ends_with("a fault of the emulator, which ends here\n"),
-        "{error}"
+        traced < alone * 3 + Duration::from_secs(1),
+        "{traced:?}, without trace {alone:?}"
     );
-    assert_eq!(fs::read_dir(emulator.folder.path()).unwrap().count(), 0);
+
+    // What is in the pipe and in the emulator comes when somebody reads, and says what is missing.
+    let reader = thread::spawn(move || fs::read_to_string(pipe).unwrap());
+    thread::sleep(Duration::from_millis(100));
+    emulator.signal(Signal::TERM);
+    assert_eq!(emulator.end().0, Some(0));
+    let (lines, lost) = counted(&reader.join().unwrap());
+    assert_eq!(lines + lost, EVENTS);
+    assert!(
+        (1000..10_000).contains(&lines),
+        "{lines} lines, {lost} lost"
+    );
+}
+
+#[test]
+fn the_end_does_not_wait_for_who_reads_the_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
+    let mut emulator = Emulator::start(&["--trace", pipe.to_str().unwrap()]);
+    post_events(&mut emulator.control(), 10_000);
+    emulator.signal(Signal::TERM);
+    assert_eq!(emulator.end().0, Some(0));
+}
+
+#[test]
+fn the_trace_is_whole_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let mut emulator = Emulator::start(&["--trace", path.to_str().unwrap()]);
+    post_events(&mut emulator.control(), 20_000);
+    emulator.signal(Signal::TERM);
+    assert_eq!(emulator.end().0, Some(0));
+    assert_eq!(counted(&fs::read_to_string(&path).unwrap()), (20_000, 0));
+}
+
+#[test]
+fn the_trace_has_a_limit_and_a_filter() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let trace = path.to_str().unwrap();
+    let mut emulator = Emulator::start(&["--trace", trace, "--trace-limit", "64K"]);
+    post_events(&mut emulator.control(), 5000);
+    emulator.signal(Signal::TERM);
+    assert_eq!(emulator.end().0, Some(0));
+    let (newer, older) = (fs::metadata(&path).unwrap(), folder.path().join("trace.1"));
+    let older = fs::metadata(older).unwrap().len();
+    assert!(newer.len() <= 32 << 10 && (30 << 10..=32 << 10).contains(&older));
+
+    for (filter, expected) in [
+        ("events", 1),
+        ("1:admin,events", 1),
+        ("0:events", 0),
+        ("admin", 0),
+    ] {
+        let mut emulator = Emulator::start(&["--trace", trace, "--trace-filter", filter]);
+        post_events(&mut emulator.control(), 1);
+        emulator.signal(Signal::TERM);
+        assert_eq!(emulator.end().0, Some(0));
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(counted(&text), (expected, 0), "{filter}: {text}");
+    }
+
+    let device = ["--device", "socket=/nowhere/socket"];
+    let output = run(program()
+        .args(device)
+        .args(["--trace", "-", "--trace-limit", "1M"]));
+    assert!(failure(&output).contains("only an ordinary file can have a limit"));
+    for (options, part) in [
+        (
+            &["--trace", trace, "--trace-filter", "x"][..],
+            "no such kind: `x`",
+        ),
+        (
+            &["--trace", trace, "--trace-limit", "1"],
+            "a size of 64K or more",
+        ),
+        (&["--trace-limit", "1M"], "--trace <FILE>"),
+    ] {
+        let output = run(program().args(device).args(options));
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 #[test]
@@ -570,7 +747,7 @@ fn the_trace_goes_to_a_file() {
     emulator
         .control()
         .ok(&json!({"command": "event", "device": 1, "group": "WARNING"}));
-    let text = fs::read_to_string(&path).unwrap();
+    let text = read_when_there(&path, 1);
     let words: Vec<_> = text.split_whitespace().collect();
     assert!(words[0].parse::<f64>().unwrap() < 60.0, "{text}");
     assert_eq!(words[1], "1", "{text}");
@@ -648,14 +825,7 @@ fn the_trace_can_be_asked_for() {
     );
 
     // The newest are kept.
-    let requests = format!("{event}\n").repeat(16384 + 10);
-    thread::scope(|scope| {
-        let mut writer = control.0.get_ref().try_clone().unwrap();
-        scope.spawn(move || writer.write_all(requests.as_bytes()).unwrap());
-        for _ in 0..16384 + 10 {
-            control.reply();
-        }
-    });
+    post_events(&mut control, 16384 + 10);
     let recent = control.ok(&trace(1));
     assert_eq!(recent["lines"].as_array().unwrap().len(), 16384);
     assert_eq!(recent["lost"], json!(10));
@@ -721,6 +891,59 @@ fn free_address() -> String {
 }
 
 #[test]
+fn it_is_sandboxed_unless_it_is_told_not_to_be() {
+    // The kernel's seccomp has two modes, of which the second is filters.
+    let default = if cfg!(sanitized) { "0" } else { "2" };
+    let writers = ["--trace=/dev/null", "--capture=/dev/null"];
+    for (options, expected) in [(&writers[..], default), (&["--sandbox=off"], "0")] {
+        let emulator = Emulator::start(options);
+        // It answers when it is confined, and not before.
+        emulator.control().ok(&json!({ "command": "devices" }));
+        let id = emulator.child.as_ref().unwrap().id();
+        // Its main thread, and those that it has started.
+        for task in fs::read_dir(format!("/proc/{id}/task")).unwrap() {
+            let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            let mode = status
+                .lines()
+                .find_map(|line| line.strip_prefix("Seccomp:"));
+            assert_eq!(mode.map(str::trim), Some(expected), "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn an_emulator_is_joined_by_name() {
+    let address = free_address();
+    let port = address.rsplit_once(':').unwrap().1;
+    let folder = tempfile::tempdir().unwrap();
+    let control = folder.path().join("control");
+    let mut command = program();
+    command.args(["--join", &format!("localhost:{port}"), "--device"]);
+    command.arg(format!(
+        "number=7,socket={}",
+        folder.path().join("7").display()
+    ));
+    let child = command.arg("--control").arg(&control).spawn().unwrap();
+    let mut joining = Emulator {
+        child: Some(child),
+        folder,
+    };
+    joining.wait_until_it_serves();
+    // Whether it is there before, or later.
+    for _ in 0..2 {
+        let first = Emulator::start(&["--listen", &address]);
+        let start = Instant::now();
+        while first.control().ok(&json!({ "command": "fabric" }))["remote_devices"] != json!(1) {
+            assert!(start.elapsed() < TIMEOUT, "it does not join");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let socket = format!("socket={}", joining.folder.path().join("8").display());
+    let output = run(program().args(["--device", &socket, "--join", "localhost"]));
+    assert!(failure(&output).contains("it has no port"));
+}
+
+#[test]
 fn emulators_join_and_leave() {
     let address = free_address();
     let first = Emulator::start(&["--listen", &address]);
@@ -782,11 +1005,10 @@ fn a_file_in_place_of_a_socket_is_left_alone() {
 
 #[test]
 fn the_guide_is_right() {
-    let guide = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../Documentation/emulator.md"
-    );
-    let guide = fs::read_to_string(guide).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Documentation");
+    let guide = ["emulator.md", "emulator-control.md"]
+        .map(|name| fs::read_to_string(folder.join(name)).unwrap())
+        .concat();
     let emulator = Emulator::start(&[]);
     let mut control = emulator.control();
     let requests = guide

@@ -3,16 +3,23 @@
 //! The network: links of devices, and paths between them.
 //!
 //! A packet goes over the sender's link, one path and the receiver's link. Each of these sends one packet after the other at
-//! its rate, and loses those for which its buffer has no room.
+//! its rate, and loses those for which its buffer has no room. Where devices are in racks, a path is two links: the one from
+//! the sender's rack up, and the one down to the receiver's.
 
 use std::{
     cmp::{Ordering, Reverse},
-    collections::{BinaryHeap, VecDeque},
+    collections::BinaryHeap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering as Atomic},
+    },
     time::Duration,
 };
 
 use fastrand::Rng;
-use serde::Serialize;
+use parking_lot::{Mutex, RwLock};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::{Settings, settings::micros};
 
@@ -20,7 +27,7 @@ use crate::{Settings, settings::micros};
 const HEADER: u32 = 100;
 
 /// What a path did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PathCounters {
     /// Packets that it was given.
     pub packets: u64,
@@ -43,19 +50,43 @@ pub struct Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoPath;
 
+/// What became of a packet that was sent.
+#[derive(Debug)]
+pub struct Sent<P> {
+    /// When its last byte has left the sender.
+    pub left: Duration,
+    /// It, if it has arrived already.
+    pub arrived: Option<P>,
+}
+
 /// A network that carries packets of type `P`.
+///
+/// [`Fabric`](crate::Fabric) has one. It can be used alone, to compare what another transport does on the same network.
 #[derive(Debug)]
 pub struct Network<P> {
-    settings: Settings,
+    settings: RwLock<Arc<Settings>>,
+    /// Of as many paths as there can be.
+    counters: Box<[Counters]>,
+    state: Mutex<State<P>>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// What takes time, or is random.
+#[derive(Debug)]
+struct State<P> {
     random: Rng,
     up: Vec<Link>,
+    /// The links of paths. With racks, those of each rack up and down.
     paths: Vec<Link>,
     down: Vec<Link>,
-    counters: Vec<PathCounters>,
     /// Packets on their way.
     moving: BinaryHeap<Reverse<Moving<P>>>,
-    /// Packets that have arrived.
-    arrived: VecDeque<P>,
     sequence: u64,
 }
 
@@ -72,8 +103,11 @@ struct Moving<P> {
     at: Duration,
     sequence: u64,
     next: Stage,
+    /// The racks of its ends, if it takes the path.
+    racks: Option<(usize, usize)>,
     to: usize,
     path: u16,
+    packets: u32,
     bytes: u32,
     packet: P,
 }
@@ -82,6 +116,8 @@ struct Moving<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Path,
+    /// The second half of a path between racks.
+    Descent,
     Receiver,
     Arrival,
 }
@@ -126,54 +162,62 @@ impl Link {
 impl<P> Network<P> {
     /// A network without ports. The same seed gives the same losses and delays.
     pub fn new(settings: Settings, seed: u64) -> Self {
-        let mut network = Self {
-            settings: Settings::default(),
-            random: Rng::with_seed(seed),
-            up: Vec::new(),
-            paths: Vec::new(),
-            down: Vec::new(),
-            counters: Vec::new(),
-            moving: BinaryHeap::new(),
-            arrived: VecDeque::new(),
-            sequence: 0,
-        };
-        network.set(settings);
-        network
+        let paths = usize::from(Settings::MAX_PATHS);
+        Self {
+            settings: RwLock::new(Arc::new(settings)),
+            counters: (0..paths).map(|_| Counters::default()).collect(),
+            state: Mutex::new(State {
+                random: Rng::with_seed(seed),
+                up: Vec::new(),
+                paths: Vec::new(),
+                down: Vec::new(),
+                moving: BinaryHeap::new(),
+                sequence: 0,
+            }),
+        }
     }
 
-    /// Adds a port; ports are numbered from 0.
-    pub fn add_port(&mut self) -> usize {
-        self.up.push(Link::default());
-        self.down.push(Link::default());
-        self.up.len() - 1
+    /// Sees to it that there are so many ports; they are numbered from 0.
+    pub fn set_ports(&self, ports: usize) {
+        let mut state = self.state.lock();
+        state.up.resize(ports, Link::default());
+        state.down.resize(ports, Link::default());
     }
 
     /// What the network is like.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read())
     }
 
     /// Changes what the network is like, for packets to come.
-    pub fn set(&mut self, settings: Settings) {
-        let paths = usize::from(settings.paths.max(1));
-        self.paths.resize(paths, Link::default());
-        self.counters.resize(paths, PathCounters::default());
-        self.settings = settings;
+    pub(crate) fn set(&self, settings: Settings) {
+        *self.settings.write() = Arc::new(settings);
     }
 
     /// What each path did.
-    pub fn counters(&self) -> &[PathCounters] {
-        &self.counters
-    }
-
-    /// Whether the network may choose among the numbers from 0 to 1 one that is below `part`.
-    pub fn happens(&mut self, part: f64) -> bool {
-        part > 0.0 && self.random.f64() < part
+    pub(crate) fn counters(&self) -> Vec<PathCounters> {
+        let paths = usize::from(self.settings().paths);
+        let of_path = |counters: &Counters| PathCounters {
+            packets: counters.packets.load(Atomic::Relaxed),
+            bytes: counters.bytes.load(Atomic::Relaxed),
+            lost: counters.lost.load(Atomic::Relaxed),
+        };
+        self.counters.iter().take(paths).map(of_path).collect()
     }
 
     /// A random number below `end`.
-    pub fn below(&mut self, end: u32) -> u32 {
-        self.random.u32(..end.max(1))
+    pub(crate) fn below(&self, end: u32) -> u32 {
+        self.state.lock().random.u32(..end.max(1))
+    }
+
+    /// Which bit of a payload of so many bytes is wrong on arrival, if one is: its byte, and its number in that.
+    pub(crate) fn flips(&self, length: u32) -> Option<(u32, u8)> {
+        let part = self.settings.read().flip;
+        if part == 0.0 || length == 0 {
+            return None;
+        }
+        let random = &mut self.state.lock().random;
+        (random.f64() < part).then(|| (random.u32(..length), random.u8(..8)))
     }
 
     /// Sends something from one port to another.
@@ -181,113 +225,242 @@ impl<P> Network<P> {
     /// # Errors
     ///
     /// There is no path that could take it.
+    ///
+    /// # Panics
+    ///
+    /// There is no such port.
     pub fn send(
-        &mut self,
+        &self,
         now: Duration,
-        from: usize,
-        to: usize,
+        (from, to): (usize, usize),
         path: u16,
         load: Load,
         packet: P,
-    ) -> Result<(), NoPath> {
+    ) -> Result<Sent<P>, NoPath> {
         let Load { packets, bytes } = load;
-        let path = path % self.settings.paths.max(1);
-        if (0..self.settings.paths).all(|path| self.settings.is_down(path)) {
+        let settings = self.settings();
+        let path = path % settings.paths.max(1);
+        let racks = settings.racks(from, to);
+        if racks.is_some() && (0..settings.paths).all(|path| settings.is_down(path)) {
             return Err(NoPath);
         }
-        let counters = &mut self.counters[usize::from(path)];
-        counters.packets += u64::from(packets);
-        counters.bytes += u64::from(bytes);
-        let loss = self.settings.loss_of(path);
-        if self.settings.is_down(path) || self.happens(loss) {
-            self.counters[usize::from(path)].lost += u64::from(packets);
-            return Ok(());
+        let counters = &self.counters[usize::from(path)];
+        if racks.is_some() {
+            counters.packets.fetch_add(packets.into(), Atomic::Relaxed);
+            counters.bytes.fetch_add(bytes.into(), Atomic::Relaxed);
         }
-        let gbps = self.settings.link_gbps;
-        // What does not fit into the buffer of a sender waits in its memory, so nothing is lost here.
-        let sent = self.up[from].take(now, bytes, gbps, u32::MAX);
-        let limited = self.settings.has_rate();
-        let delay = self.settings.delay_of(path);
-        let jitter = micros(self.settings.jitter_us * self.random_part());
-        if !limited && delay.is_zero() && jitter.is_zero() {
-            self.arrived.push_back(packet);
-            return Ok(());
+        if settings.is_ideal() {
+            return Ok(Sent {
+                left: now,
+                arrived: Some(packet),
+            });
         }
-        self.sequence += 1;
-        self.moving.push(Reverse(Moving {
-            at: sent.unwrap_or(now) + delay + jitter,
-            sequence: self.sequence,
-            next: if limited { Stage::Path } else { Stage::Arrival },
+        let mut state = self.state.lock();
+        let (loss, is_down, delay) = match racks {
+            Some(_) => (
+                settings.loss_of(path),
+                settings.is_down(path),
+                settings.delay_of(path),
+            ),
+            None => (settings.loss, false, micros(settings.delay_us)),
+        };
+        let gbps = settings.link_gbps;
+        // What does not fit into the buffer of a sender waits in its memory, so nothing is lost there.
+        let left = state.up[from]
+            .take(now, bytes, gbps, u32::MAX)
+            .unwrap_or(now);
+        if is_down || loss > 0.0 && state.random.f64() < loss {
+            if racks.is_some() {
+                counters.lost.fetch_add(packets.into(), Atomic::Relaxed);
+            }
+            return Ok(Sent {
+                left,
+                arrived: None,
+            });
+        }
+        let limited = settings.has_rate();
+        let jitter = match settings.jitter_us {
+            0.0 => Duration::ZERO,
+            most => micros(most * state.random.f64()),
+        };
+        let delay = delay + jitter;
+        if !limited && delay.is_zero() {
+            return Ok(Sent {
+                left,
+                arrived: Some(packet),
+            });
+        }
+        state.sequence += 1;
+        let moving = Moving {
+            at: left + delay,
+            sequence: state.sequence,
+            next: match racks {
+                _ if !limited => Stage::Arrival,
+                Some(_) => Stage::Path,
+                None => Stage::Receiver,
+            },
+            racks,
             to,
             path,
+            packets,
             bytes,
             packet,
-        }));
-        Ok(())
-    }
-
-    fn random_part(&mut self) -> f64 {
-        if self.settings.jitter_us > 0.0 {
-            self.random.f64()
-        } else {
-            0.0
-        }
+        };
+        state.moving.push(Reverse(moving));
+        Ok(Sent {
+            left,
+            arrived: None,
+        })
     }
 
     /// Takes the next packet that has arrived.
-    pub fn receive(&mut self, now: Duration) -> Option<P> {
-        while self.arrived.is_empty() {
-            if self.moving.peek().is_none_or(|next| next.0.at > now) {
-                break;
+    pub fn receive(&self, now: Duration) -> Option<P> {
+        let settings = self.settings();
+        let mut state = self.state.lock();
+        while state.moving.peek().is_some_and(|next| next.0.at <= now) {
+            let Reverse(moving) = state.moving.pop()?;
+            if moving.next == Stage::Arrival {
+                return Some(moving.packet);
             }
-            if let Some(Reverse(moving)) = self.moving.pop() {
-                self.advance(moving);
+            let path = usize::from(moving.path);
+            let (packets, racks) = (moving.packets, moving.racks);
+            if let Some(moving) = state.advance(&settings, moving) {
+                state.moving.push(Reverse(moving));
+            } else if racks.is_some() {
+                self.counters[path]
+                    .lost
+                    .fetch_add(packets.into(), Atomic::Relaxed);
             }
         }
-        self.arrived.pop_front()
+        None
     }
 
     /// When something will arrive or move on.
     pub fn next_due(&self) -> Option<Duration> {
-        if self.arrived.is_empty() {
-            self.moving.peek().map(|next| next.0.at)
-        } else {
-            Some(Duration::ZERO)
-        }
+        self.state.lock().moving.peek().map(|next| next.0.at)
     }
+}
 
-    /// Lets a packet go on from where it is.
-    fn advance(&mut self, mut moving: Moving<P>) {
-        let buffer = self.settings.buffer_kib;
-        let left = match moving.next {
-            Stage::Arrival => {
-                self.arrived.push_back(moving.packet);
-                return;
+impl<P> State<P> {
+    /// Lets a packet go on from where it is, unless there is no room for it.
+    fn advance(&mut self, settings: &Settings, mut moving: Moving<P>) -> Option<Moving<P>> {
+        let (path, racks) = (moving.path, moving.racks.unwrap_or_default());
+        let (link, gbps, next) = match moving.next {
+            Stage::Arrival => return Some(moving),
+            Stage::Path if settings.rack > 0 => {
+                let link = self.path(2 * racks.0, path);
+                (link, settings.path_gbps, Stage::Descent)
             }
-            Stage::Path => {
-                moving.next = Stage::Receiver;
-                let gbps = self.settings.path_gbps;
-                match self.paths.get_mut(usize::from(moving.path)) {
-                    Some(path) => path.take(moving.at, moving.bytes, gbps, buffer),
-                    None => Some(moving.at),
-                }
+            Stage::Path => (self.path(0, path), settings.path_gbps, Stage::Receiver),
+            Stage::Descent => {
+                let link = self.path(2 * racks.1 + 1, path);
+                (link, settings.path_gbps, Stage::Receiver)
             }
             Stage::Receiver => {
-                moving.next = Stage::Arrival;
-                let gbps = self.settings.link_gbps;
-                self.down[moving.to].take(moving.at, moving.bytes, gbps, buffer)
+                let link = self.down.get_mut(moving.to)?;
+                (link, settings.link_gbps, Stage::Arrival)
             }
         };
-        match left {
-            Some(at) => {
-                moving.at = at;
-                self.moving.push(Reverse(moving));
-            }
-            None => {
-                if let Some(counters) = self.counters.get_mut(usize::from(moving.path)) {
-                    counters.lost += 1;
-                }
+        moving.at = link.take(moving.at, moving.bytes, gbps, settings.buffer_kib)?;
+        moving.next = next;
+        Some(moving)
+    }
+
+    /// The link of a path, of those in one direction of one rack.
+    fn path(&mut self, direction: usize, path: u16) -> &mut Link {
+        let index = direction * usize::from(Settings::MAX_PATHS) + usize::from(path);
+        if index >= self.paths.len() {
+            self.paths.resize(index + 1, Link::default());
+        }
+        &mut self.paths[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOAD: Load = Load {
+        packets: 1,
+        bytes: 9900,
+    };
+
+    /// When packets arrive that are sent at once, by what they are.
+    fn arrivals(settings: &Settings, sent: &[((usize, usize), u16)]) -> Vec<u128> {
+        let network = Network::new(settings.clone(), 1);
+        network.set_ports(8);
+        for (number, (ends, path)) in sent.iter().enumerate() {
+            let sent = network.send(Duration::ZERO, *ends, *path, LOAD, number);
+            assert!(sent.unwrap().arrived.is_none());
+        }
+        let mut at = vec![0; sent.len()];
+        while let Some(now) = network.next_due() {
+            while let Some(number) = network.receive(now) {
+                at[number] = now.as_nanos();
             }
         }
+        at
+    }
+
+    #[test]
+    fn paths_are_the_uplinks_of_racks() {
+        // 10 µs for each packet and link.
+        let settings = Settings {
+            rack: 4,
+            link_gbps: 8.0,
+            path_gbps: 8.0,
+            ..Settings::default()
+        };
+        // Nobody else is on the way of these: two links of devices, and two of a path.
+        assert_eq!(
+            arrivals(&settings, &[((0, 4), 0), ((4, 0), 0)]),
+            [40_000; 2]
+        );
+        assert_eq!(
+            arrivals(&settings, &[((0, 4), 0), ((1, 5), 1)]),
+            [40_000; 2]
+        );
+        // Those of the same direction share a path, unless they stay in their rack.
+        let shared = [((0, 4), 0), ((1, 5), 0)];
+        assert_eq!(arrivals(&settings, &shared), [40_000, 50_000]);
+        let local = [((0, 1), 0), ((2, 3), 0)];
+        assert_eq!(arrivals(&settings, &local), [20_000; 2]);
+    }
+
+    #[test]
+    fn without_racks_all_share_each_path() {
+        let settings = Settings {
+            link_gbps: 8.0,
+            path_gbps: 8.0,
+            ..Settings::default()
+        };
+        let sent = [((0, 4), 0), ((4, 0), 0)];
+        assert_eq!(arrivals(&settings, &sent), [30_000, 40_000]);
+    }
+
+    #[test]
+    fn a_packet_within_a_rack_needs_no_path() {
+        let down = crate::PathSettings {
+            down: true,
+            ..crate::PathSettings::default()
+        };
+        let settings = Settings {
+            rack: 4,
+            link_gbps: 8.0,
+            path: vec![down],
+            ..Settings::default()
+        };
+        let network = Network::new(settings, 1);
+        network.set_ports(8);
+        let sent = [((0, 1), 0), ((0, 4), 0)];
+        for (ends, path) in sent {
+            network
+                .send(Duration::ZERO, ends, path, LOAD, ends)
+                .unwrap();
+        }
+        assert_eq!(network.receive(Duration::from_secs(1)), Some((0, 1)));
+        assert_eq!(network.receive(Duration::from_secs(1)), None);
+        let counters = network.counters()[0];
+        assert_eq!((counters.packets, counters.lost), (1, 1));
     }
 }

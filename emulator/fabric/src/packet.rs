@@ -6,10 +6,17 @@ use efa_hw::io::CompStatus;
 use efa_model::QpId;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::PortId;
+use crate::quota::Permit;
 
 /// Address of a device.
-pub(crate) type Address = [u8; 16];
+pub type Address = [u8; 16];
+
+/// Most packets that a device has in flight, over all its connections.
+pub(crate) const MAX_IN_FLIGHT: usize = 16 << 10;
+
+/// A port of the network: that of a device of this program, or of another one behind a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(pub usize);
 
 /// A packet.
 #[derive(Debug)]
@@ -23,34 +30,43 @@ pub(crate) struct Packet {
 /// What a packet is.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// A part of a message over a connection. Its payload stays where it is until the packet arrives.
-    Data(Data),
+    /// A part of a message over a connection. That of a device of this program leaves its payload where it is until it
+    /// arrives; that of another program carries it.
+    Data(Data, Option<Box<Carried>>),
     /// The answer to a part.
     Ack(Ack),
     /// An unreliable datagram, with its payload: the sender may use its memory again.
-    Datagram(Box<Datagram>),
-}
-
-/// A connection: the program that its sender is of, and a number that no other of it ever has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct ConnectionId {
-    pub(crate) program: u64,
-    pub(crate) number: u64,
+    Datagram(
+        Box<Datagram>,
+        #[allow(dead_code, reason = "it is there to be dropped")] Permit,
+    ),
 }
 
 /// A part of a message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Data {
-    /// The connection.
-    pub(crate) connection: ConnectionId,
-    /// Number of the packet in the connection. It keeps it if it is sent again.
+    /// Number of the connection, which no other of the sender's device ever has.
+    pub(crate) connection: u64,
+    /// Number of the packet in the connection. It keeps it if it is retransmitted.
     pub(crate) psn: u64,
+    /// All packets with lower numbers have been concluded.
+    pub(crate) floor: u64,
     /// Number of the message in the connection.
     pub(crate) message: u64,
     /// Where the payload is in the message.
     pub(crate) offset: u32,
     /// Bytes of payload.
     pub(crate) length: u32,
+}
+
+/// What a packet from another program has besides.
+#[derive(Debug)]
+pub(crate) struct Carried {
+    pub(crate) header: Header,
+    pub(crate) payload: Vec<u8>,
+    /// Its part of what packets of that program may take.
+    #[allow(dead_code, reason = "it is there to be dropped")]
+    pub(crate) permit: Permit,
 }
 
 /// What a part of a message says of the message.
@@ -60,6 +76,8 @@ pub(crate) struct Header {
     pub(crate) peer: Address,
     /// Queue pair of the sender.
     pub(crate) peer_qp: u16,
+    /// Q_Key of the message.
+    pub(crate) qkey: u32,
     pub(crate) subject: Subject,
 }
 
@@ -98,7 +116,7 @@ pub(crate) struct Reader {
 /// The answer to a part of a message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Ack {
-    pub(crate) connection: ConnectionId,
+    pub(crate) connection: u64,
     pub(crate) psn: u64,
     pub(crate) verdict: Verdict,
 }
@@ -106,8 +124,8 @@ pub(crate) struct Ack {
 /// What became of a part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Verdict {
-    /// It is where it belongs.
-    Taken,
+    /// It was delivered.
+    Delivered,
     /// The receiver has no receive work request.
     NotReady,
     /// The message ends like this, a [`CompStatus`].
@@ -152,4 +170,15 @@ pub(crate) enum FrameBody {
     },
     Ack(Ack),
     Datagram(Box<Datagram>),
+}
+
+impl Frame {
+    /// Bytes of payload.
+    pub fn payload(&self) -> usize {
+        match &self.body {
+            FrameBody::Data { payload, .. } => payload.len(),
+            FrameBody::Datagram(datagram) => datagram.payload.len(),
+            FrameBody::Ack(_) => 0,
+        }
+    }
 }

@@ -2,14 +2,15 @@
 
 //! What becomes of messages from and to a device that dies.
 
-mod net;
-
 use std::time::Duration;
 
 use efa_fabric::Settings;
 use efa_hw::io::CompStatus;
 use efa_model::Death;
-use net::{Net, Qp, Send, mock::Driver, pattern};
+use efa_testing::{
+    mock::Driver,
+    net::{Net, Qp, Region, Send, pattern},
+};
 
 /// Longer than anything is tried again.
 const LONG: Duration = Duration::from_secs(60);
@@ -28,7 +29,7 @@ fn die(net: &mut Net, qp: &Qp) {
 }
 
 /// Two queue pairs, and writes under way from the one to the other, over a network that takes a while.
-fn under_way() -> (Net, Qp, Qp, net::Region) {
+fn under_way() -> (Net, Qp, Qp, Region) {
     let slow = Settings {
         delay_us: 100.0,
         ..Settings::default()

@@ -2,8 +2,6 @@
 
 //! Event counters count each event once, whatever the network does.
 
-mod net;
-
 use std::time::Duration;
 
 use efa_fabric::Settings;
@@ -16,7 +14,7 @@ use efa_hw::{
     io::{CompStatus, OpType},
 };
 use efa_model::{Overrides, Profile};
-use net::{DEPTH, MOST, Net, PAGE, Qp, Region, Send};
+use efa_testing::net::{DEPTH, MOST, Net, PAGE, Qp, Region, Send};
 
 const SEND_COMP: usize = 0;
 const SEND_ERR: usize = 1;
@@ -374,8 +372,7 @@ fn events_are_counted_before_they_are_told() {
     b.receive(&mut net, 100);
     b.receive(&mut net, 100);
     for end in [&a, &b] {
-        net.cluster
-            .with_guest(end.qp.port, |world| world.writes = Some(Vec::new()));
+        net.world(end.qp.port, |world| world.writes = Some(Vec::new()));
     }
     net.post(&mut a.qp, &Send::message(&b.qp, &a.region, 8));
     let mut write = Send::write(&b.qp, &a.region, &b.region, 8);
@@ -384,9 +381,7 @@ fn events_are_counted_before_they_are_told() {
     net.post(&mut a.qp, &Send::read(&b.qp, &a.region, &b.region, 8));
     net.run_for(Duration::from_secs(1));
     let mut order = |end: &End| -> Vec<_> {
-        let writes = net
-            .cluster
-            .with_guest(end.qp.port, |world| world.writes.take().unwrap());
+        let writes = net.world(end.qp.port, |world| world.writes.take().unwrap());
         let name = |at| end.places.iter().position(|place| *place == at);
         let is_completion = |at| end.qp.completion_queue().contains(&at);
         let name = |at| name(at).or_else(|| is_completion(at).then_some(usize::MAX));

@@ -2,8 +2,6 @@
 
 //! Memory regions of clients in the kernel: those that work requests give their pages to, and those of bus addresses.
 
-mod net;
-
 use std::time::Duration;
 
 use efa_fabric::Settings;
@@ -17,7 +15,7 @@ use efa_hw::{
     regs::ResetReason,
 };
 use efa_model::{Death, Overrides, Profile, ResourceCounts, State};
-use net::{ALL_PERMISSIONS, Net, PAGE, Qp, Region, Send, pattern};
+use efa_testing::net::{ALL_PERMISSIONS, Net, PAGE, Qp, Region, Send, pattern};
 
 const OK: CompStatus = CompStatus::Ok;
 const KEY: CompStatus = CompStatus::LocalInvalidLkey;
@@ -293,7 +291,7 @@ fn bad_pages() {
         refused(&mut net, &mut a, &Send::register(&bad), KEY, "a bad page");
         // The same in a list.
         let request = net.listed(&fast);
-        net.cluster.with_guest(a.port, |world| {
+        net.world(a.port, |world| {
             world.write(request.pbl, &page.to_le_bytes());
         });
         let bad = Send::register(&request);
@@ -308,11 +306,10 @@ fn places_of_lists() {
     let (mut net, mut a, _) = Net::pair(Settings::default());
     let fast = net.fast_region(&a, 2, 0);
     let good = net.listed(&fast);
-    let list: [u8; 16] = net.cluster.with_guest(a.port, |world| world.read(good.pbl));
+    let list: [u8; 16] = net.world(a.port, |world| world.read(good.pbl));
     for offset in 1..=16 {
         let pbl = good.pbl + PAGE / 2 + offset;
-        net.cluster
-            .with_guest(a.port, |world| world.write(pbl, &list));
+        net.world(a.port, |world| world.write(pbl, &list));
         let register = Send::register(&FastMrRegReq { pbl, ..good });
         if offset % 8 == 0 {
             assert_eq!(net.outcome(&mut a, &register), OK);
@@ -338,8 +335,7 @@ fn lists_that_are_not_there() {
     assert_eq!(net.outcome(&mut a, &Send::register(&good)), OK);
     assert!(is_writable(&mut net, &a, &mut b, &fast));
     // The list is not needed any more.
-    net.cluster
-        .with_guest(a.port, |world| world.unmap(good.pbl & !(PAGE - 1)));
+    net.world(a.port, |world| world.unmap(good.pbl & !(PAGE - 1)));
     assert!(is_writable(&mut net, &a, &mut b, &fast));
 }
 
@@ -571,6 +567,7 @@ fn completions() {
     let mut silent = Send::register(&fast.inline());
     silent.silent = true;
     net.post(&mut a, &silent);
+    net.run();
     assert_eq!(resources(&mut net, &a).registered_fast_mr, 1);
     assert_eq!(net.poll(&mut a), None);
     // But a failure is.
@@ -624,7 +621,7 @@ fn large_pages() {
     let from = net.region(&b, 8, 0);
     net.fill(&from, 0, &pattern(8 * 4096, 4));
     // Two pages of 16 KiB, of which the region begins in the first and ends in the second.
-    let (pages, list) = net.cluster.with_guest(a.port, |world| {
+    let (pages, list) = net.world(a.port, |world| {
         let mut aligned = || (world.map(8) + 4 * PAGE - 1) & !(4 * PAGE - 1);
         let pages = [aligned(), aligned()];
         let list = world.map(1);
@@ -647,7 +644,7 @@ fn large_pages() {
         vec![0; 16_384 - 12_000],
         vec![0; 20_000 - (16_384 - 12_000)],
     );
-    net.cluster.with_guest(a.port, |world| {
+    net.world(a.port, |world| {
         world.peek(pages[1] + offset, &mut first).unwrap();
         world.peek(pages[0], &mut second).unwrap();
     });
@@ -797,7 +794,7 @@ fn trace() {
     };
     let mut strange = inline;
     strange.flags.pbl_mode = 3;
-    net.cluster.with_guest(a.port, |world| world.trace.clear());
+    net.world(a.port, |world| world.trace.clear());
     net.outcome(&mut a, &Send::register(&inline));
     net.outcome(&mut a, &Send::register(&direct));
     net.outcome(&mut a, &Send::invalidate(fast.lkey));
@@ -816,7 +813,7 @@ fn trace() {
             "{start}100, page_shift=12, pbl_mode=3, pbl={page:#x}) = LOCAL_ERROR_UNSUPPORTED_OP"
         ),
     ];
-    let trace = net.cluster.with_guest(a.port, |world| world.trace.clone());
+    let trace = net.world(a.port, |world| world.trace.clone());
     assert_eq!(trace, lines);
 }
 

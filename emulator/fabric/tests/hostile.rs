@@ -2,11 +2,6 @@
 
 //! Whatever a program does to its queues: nothing panics, no byte moves that may not, and the devices work on.
 
-mod attack;
-#[path = "../../model/tests/input/mod.rs"]
-mod input;
-mod net;
-
 use proptest::{collection::vec, prelude::*};
 
 proptest! {
@@ -14,6 +9,6 @@ proptest! {
 
     #[test]
     fn attacks_do_no_harm(data in vec(any::<u8>(), 0..4000)) {
-        attack::play(&data);
+        efa_testing::attack::programs::play(&data);
     }
 }

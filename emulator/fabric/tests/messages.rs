@@ -2,8 +2,6 @@
 
 //! What arrives is what was sent, where it belongs, and the program is told.
 
-mod net;
-
 use efa_fabric::{PathSettings, PortId, Settings};
 use efa_hw::admin::cq::CqCaps1;
 use efa_hw::{
@@ -17,7 +15,7 @@ use efa_hw::{
     stats::{BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats},
 };
 use efa_model::{Overrides, Profile};
-use net::{DEPTH, Net, PAGE, Qp, Send, pattern, req_id_ex};
+use efa_testing::net::{DEPTH, Net, PAGE, Qp, Send, pattern, req_id_ex};
 
 fn assert_ok(completion: &Cdesc, queue: QueueType, operation: OpType) {
     assert_eq!(completion.status, 0, "{completion:?}");
@@ -266,7 +264,7 @@ fn datagrams_that_nobody_takes_are_dropped() {
     net.post(&mut a, &send);
     net.run();
     net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
-    send.qkey = Some(net::QKEY + 1);
+    send.qkey = Some(efa_testing::net::QKEY + 1);
     net.post(&mut a, &send);
     send.qkey = None;
     send.peer_qp = 200;
@@ -404,7 +402,7 @@ fn an_armed_queue_raises_one_event() {
 
 /// Bytes of the doorbells in a user access region of the profiles: those of 256 queue pairs and as many completion queues.
 fn uar_size() -> u64 {
-    let driver = net::mock::Driver::new(Profile::Efa3);
+    let driver = efa_testing::mock::Driver::new(Profile::Efa3);
     let attributes: efa_hw::features::QueueAttr1 = { driver }.feature().unwrap();
     let doorbells = 2 * u64::from(attributes.max_qp) + u64::from(attributes.max_cq);
     (doorbells * 8).next_multiple_of(PAGE)
@@ -515,10 +513,13 @@ fn packets_go_together_where_none_can_be_late_or_lost() {
     for (settings, acknowledgements) in kinds {
         let (mut net, mut a, b) = Net::pair(settings.clone());
         let (from, to) = (net.region(&a, 500, 0), net.region(&b, 500, 0));
-        let length = PACKETS * net.cluster.with(a.port, net.now, |device, _| device.mtu());
+        let length = PACKETS
+            * net
+                .fabric
+                .with(a.port, net.now, 0, |device, _| device.mtu());
         net.post(&mut a, &Send::write(&b, &from, &to, length));
         assert_eq!(net.wait(&mut a).status, 0);
-        let carried: u64 = net.cluster.paths().iter().map(|path| path.packets).sum();
+        let carried: u64 = net.fabric.paths().iter().map(|path| path.packets).sum();
         assert_eq!(
             carried,
             u64::from(PACKETS + acknowledgements),
@@ -527,7 +528,7 @@ fn packets_go_together_where_none_can_be_late_or_lost() {
         for (port, sent) in [(a.port, true), (b.port, false)] {
             let stats: BasicStats = net.driver(port, |driver| driver.statistics().unwrap());
             let packets = if sent { stats.tx_pkts } else { stats.rx_pkts };
-            assert_eq!(packets, PACKETS.into(), "{settings:?}");
+            assert_eq!(packets, u64::from(PACKETS), "{settings:?}");
         }
     }
 }

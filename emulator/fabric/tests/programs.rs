@@ -2,23 +2,48 @@
 
 //! Devices of two programs on one network.
 
-mod net;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use std::time::Duration;
-
-use efa_fabric::{LinkId, PortId, Settings};
+use efa_fabric::{Frame, Link, LinkId, PortId, Settings};
 use efa_hw::{
     admin::qp::QpType,
     io::{Cdesc, CompStatus},
 };
 use efa_model::Profile;
-use net::{Net, Qp, Send, pattern};
+use efa_testing::net::{Net, Qp, Send, pattern};
+
+/// Packets on their way to another program.
+#[derive(Default)]
+struct Wire(Mutex<Vec<Frame>>);
+
+impl Link for Wire {
+    fn send(&self, frame: Frame) {
+        self.0.lock().unwrap().push(frame);
+    }
+}
+
+impl Wire {
+    fn take(&self) -> Vec<Frame> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// Lets another program join, and returns how it gets its packets.
+fn join(net: &Net, program: u64, address: [u8; 16]) -> (LinkId, Arc<Wire>) {
+    let wire = Arc::new(Wire::default());
+    let way: Arc<dyn Link> = Arc::clone(&wire) as _;
+    let link = net.fabric.join(net.now, program, &[address], &way);
+    (link.unwrap(), wire)
+}
 
 /// Two programs with a device and a queue pair each.
 struct Programs {
     nets: [Net; 2],
     qps: [Qp; 2],
-    links: [LinkId; 2],
+    links: [(LinkId, Arc<Wire>); 2],
 }
 
 impl Programs {
@@ -30,7 +55,10 @@ impl Programs {
         for index in 0..2 {
             qps[index].ah = nets[index].handle_of(&qps[index], addresses[1 - index]);
         }
-        let links = [0, 1].map(|index: usize| nets[index].cluster.join(vec![addresses[1 - index]]));
+        let links = [0, 1].map(|index: usize| {
+            let other = 1 - index;
+            join(&nets[index], other as u64, addresses[other])
+        });
         Self { nets, qps, links }
     }
 
@@ -42,11 +70,9 @@ impl Programs {
             }
             let mut any = false;
             for index in 0..2 {
-                for (link, frame) in self.nets[index].cluster.take_frames() {
-                    assert_eq!(link, self.links[index]);
-                    let (other, link) = (&mut self.nets[1 - index], self.links[1 - index]);
-                    let now = other.now;
-                    other.cluster.accept(now, link, frame);
+                for frame in self.links[index].1.take() {
+                    let (other, link) = (&mut self.nets[1 - index], self.links[1 - index].0);
+                    other.fabric.accept(other.now, link, frame, 1000);
                     any = true;
                 }
             }
@@ -150,8 +176,9 @@ fn a_program_that_is_gone_does_not_respond() {
     let peer = programs.qps[1].clone();
     programs.nets[0].post(&mut programs.qps[0], &Send::message(&peer, &from, 10));
     // It never gets the packet.
-    let link = programs.links[0];
-    programs.nets[0].cluster.leave(link);
+    let link = programs.links[0].0;
+    let net = &programs.nets[0];
+    net.fabric.leave(net.now, link);
     let status = programs.nets[0].status(&mut programs.qps[0]);
     assert_eq!(status, CompStatus::LocalUnrespRemote);
     // And is not found any more.
@@ -174,12 +201,126 @@ fn nobody_speaks_for_the_devices_of_others() {
     programs.nets[0].fill(&from, 0, &[7; 10]);
     programs.nets[0].post(&mut programs.qps[0], &Send::write(&qp, &from, &to, 10));
     programs.nets[0].run();
-    let frames = programs.nets[0].cluster.take_frames();
+    let frames = programs.links[0].1.take();
     assert_eq!(frames.len(), 1);
-    let other = programs.nets[1].cluster.join(vec![[9; 16]]);
-    for (_, frame) in frames {
-        let now = programs.nets[1].now;
-        programs.nets[1].cluster.accept(now, other, frame);
+    let net = &programs.nets[1];
+    let (other, _) = join(net, 9, [9; 16]);
+    for frame in frames {
+        net.fabric.accept(net.now, other, frame, 1000);
     }
     assert_eq!(programs.nets[1].content(&to, 0, 10), [0; 10]);
+}
+
+/// What a program sent, as another one would send it for its own device.
+fn forged(frame: &Frame, address: [u8; 16]) -> Frame {
+    let mut value = serde_json::to_value(frame).unwrap();
+    let address = serde_json::to_value(address).unwrap();
+    if let Some(peer) = value.pointer_mut("/body/Data/header/peer") {
+        *peer = address.clone();
+    }
+    value["from"] = address;
+    serde_json::from_value(value).unwrap()
+}
+
+#[test]
+fn nobody_acknowledges_or_answers_reads_for_others() {
+    const OTHER: [u8; 16] = [9; 16];
+    let mut programs = Programs::new(QpType::Srd, &Settings::default());
+    let regions = [0, 1].map(|index: usize| {
+        let qp = programs.qps[index].clone();
+        programs.nets[index].region(&qp, 1, 0)
+    });
+    let peer = programs.qps[1].clone();
+    programs.nets[1].fill(&regions[1], 0, &[7; 100]);
+    let (other, _) = join(&programs.nets[0], 9, OTHER);
+    let [from, to] = &regions;
+    for send in [
+        Send::write(&peer, from, to, 10),
+        Send::read(&peer, from, to, 100),
+    ] {
+        programs.nets[0].post(&mut programs.qps[0], &send);
+        let (mut genuine, mut completion) = (Vec::new(), None);
+        // Whatever the peer sends, the other one says before, and the peer later.
+        while completion.is_none() {
+            programs.nets[0].run();
+            let net = &programs.nets[1];
+            for frame in programs.links[0].1.take() {
+                net.fabric.accept(net.now, programs.links[1].0, frame, 1000);
+            }
+            programs.nets[1].run();
+            let frames = programs.links[1].1.take();
+            let net = &programs.nets[0];
+            for frame in &frames {
+                net.fabric
+                    .accept(net.now, other, forged(frame, OTHER), 1000);
+            }
+            programs.nets[0].run();
+            assert_eq!(programs.nets[0].poll(&mut programs.qps[0]), None);
+            genuine.extend(frames);
+            assert!(!genuine.is_empty(), "the peer says nothing");
+            let net = &programs.nets[0];
+            for frame in genuine.drain(..) {
+                net.fabric.accept(net.now, programs.links[0].0, frame, 1000);
+            }
+            programs.nets[0].run();
+            completion = programs.nets[0].poll(&mut programs.qps[0]);
+        }
+        assert_eq!(completion.unwrap().status, 0);
+    }
+    assert_eq!(programs.nets[0].content(from, 10, 90), [7; 90]);
+}
+
+#[test]
+fn a_response_is_no_longer_than_its_read() {
+    const LENGTH: usize = 100;
+    let mut programs = Programs::new(QpType::Srd, &Settings::default());
+    let regions = [0, 1].map(|index: usize| {
+        let qp = programs.qps[index].clone();
+        programs.nets[index].region(&qp, 1, 0)
+    });
+    let peer = programs.qps[1].clone();
+    programs.nets[1].fill(&regions[1], 0, &[7; LENGTH]);
+    let [from, to] = &regions;
+    programs.nets[0].post(
+        &mut programs.qps[0],
+        &Send::read(&peer, from, to, LENGTH as u32),
+    );
+    programs.nets[0].run();
+    let asked = programs.links[0].1.take();
+    let net = &programs.nets[1];
+    for frame in asked {
+        net.fabric.accept(net.now, programs.links[1].0, frame, 1000);
+    }
+    programs.nets[1].run();
+    let answered = programs.links[1].1.take();
+    let response = answered
+        .iter()
+        .find(|frame| frame.payload() == LENGTH)
+        .expect("a response");
+    for (offset, length) in [
+        (1, LENGTH),
+        (LENGTH, LENGTH),
+        (u32::MAX as usize - 5, LENGTH),
+        (0, LENGTH + 1),
+        (0, 2 * LENGTH),
+    ] {
+        let mut value = serde_json::to_value(response).unwrap();
+        value["body"]["Data"]["data"]["offset"] = offset.into();
+        value["body"]["Data"]["data"]["length"] = length.into();
+        value["body"]["Data"]["payload"] = vec![9; length].into();
+        let net = &programs.nets[0];
+        let forged = serde_json::from_value(value).unwrap();
+        net.fabric
+            .accept(net.now, programs.links[0].0, forged, 1000);
+        programs.nets[0].run();
+        assert_eq!(programs.nets[0].poll(&mut programs.qps[0]), None);
+    }
+    let net = &programs.nets[0];
+    for frame in answered {
+        net.fabric.accept(net.now, programs.links[0].0, frame, 1000);
+    }
+    programs.nets[0].run();
+    let completion = programs.nets[0].poll(&mut programs.qps[0]);
+    assert_eq!(completion.unwrap().status, 0);
+    assert_eq!(programs.nets[0].content(from, 0, LENGTH), [7; LENGTH]);
 }

@@ -2,13 +2,11 @@
 
 //! Whatever the network does, each message arrives once and whole.
 
-mod net;
-
 use std::{collections::BTreeSet, time::Duration};
 
 use efa_fabric::{PathSettings, Settings};
 use efa_hw::{io::CompStatus, stats::NetworkStats};
-use net::{DEPTH, Net, Qp, Send, pattern};
+use efa_testing::net::{DEPTH, Net, Qp, Send, pattern};
 use proptest::prelude::*;
 
 /// Networks that do what networks do.
@@ -167,19 +165,19 @@ fn a_path_that_comes_back_is_used_again() {
     let write = Send::write(&b, &from, &to, 1 << 20);
     net.post(&mut a, &write);
     assert_eq!(net.status(&mut a), CompStatus::Ok);
-    let lost = net.cluster.paths()[0].lost;
+    let lost = net.fabric.paths()[0].lost;
     assert!(lost > 0);
     // It is avoided: the next transfer meets it less often.
     net.post(&mut a, &write);
     assert_eq!(net.status(&mut a), CompStatus::Ok);
-    let lost_again = net.cluster.paths()[0].lost - lost;
+    let lost_again = net.fabric.paths()[0].lost - lost;
     assert!(lost_again < lost, "{lost_again} of {lost}");
-    net.cluster.set(down(false));
+    net.fabric.set(down(false));
     net.run_for(Duration::from_secs(1));
-    let before = net.cluster.paths()[0].packets;
+    let before = net.fabric.paths()[0].packets;
     net.post(&mut a, &write);
     assert_eq!(net.status(&mut a), CompStatus::Ok);
-    assert!(net.cluster.paths()[0].packets - before > 40);
+    assert!(net.fabric.paths()[0].packets - before > 40);
 }
 
 #[test]
@@ -193,7 +191,7 @@ fn without_multipath_a_connection_has_one_path() {
     net.post(&mut a, &Send::write(&b, &from, &to, 1 << 20));
     assert_eq!(net.status(&mut a), CompStatus::Ok);
     let used = net
-        .cluster
+        .fabric
         .paths()
         .iter()
         .filter(|path| path.packets > 0)
@@ -242,4 +240,26 @@ proptest! {
         prop_assert!(net.content(&to, 0, length as usize) == bytes);
         prop_assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
     }
+}
+
+#[test]
+fn a_realistic_network_reorders_and_loses_nothing() {
+    let (mut net, mut a, mut b) = Net::pair(Settings::named("realistic").unwrap());
+    let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    let numbers: Vec<_> = (0..60).collect();
+    for number in &numbers {
+        net.receive(&mut b, &[(to.iova, 64, to.lkey)]);
+        let send = Send {
+            immediate: Some(*number),
+            ..Send::message(&b, &from, 64)
+        };
+        net.put(&mut a, &send);
+    }
+    net.ring_send(&a);
+    let mut received: Vec<_> = numbers.iter().map(|_| net.wait(&mut b).imm).collect();
+    assert_ne!(received, numbers);
+    received.sort_unstable();
+    assert_eq!(received, numbers);
+    let counters = net.driver(a.port, |driver| driver.device.counters());
+    assert_eq!(counters.retrans_pkts, 0);
 }

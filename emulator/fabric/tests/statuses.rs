@@ -2,8 +2,6 @@
 
 //! How work requests end that can't be carried out, one by one of all statuses that there are; and that no byte moves then.
 
-mod net;
-
 use std::time::Duration;
 
 use efa_fabric::{PathSettings, Settings};
@@ -18,7 +16,7 @@ use efa_hw::{
     io::{CompStatus, OpType, RxDesc, RxLkeyCtrl},
 };
 use efa_model::Profile;
-use net::{DEPTH, Net, Qp, Region, Send, pattern};
+use efa_testing::net::{DEPTH, Net, Qp, Region, Send, pattern};
 
 /// Two queue pairs with a region each; that of the second is full of a pattern.
 fn set() -> (Net, Qp, Qp, Region, Region) {
@@ -412,7 +410,7 @@ fn peers_to_which_there_is_no_way() {
     net.post(&mut a, &Send::message(&b, &from, 100));
     assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
     // Nobody has this address.
-    net.cluster.set(Settings::default());
+    net.fabric.set(Settings::default());
     let mut send = Send::message(&b, &from, 100);
     let pd = a.pd;
     let create = efa_hw::admin::ah::CreateAh {

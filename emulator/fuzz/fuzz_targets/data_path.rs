@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A program that writes anything to its queues and doorbells: see `fabric/tests/attack`.
+//! A program that writes anything to its queues and doorbells: see `testing/src/attack/programs.rs`.
 
 #![no_main]
 
-#[path = "../../fabric/tests/attack/mod.rs"]
-mod attack;
-#[path = "../../model/tests/input/mod.rs"]
-mod input;
-#[path = "../../fabric/tests/net/mod.rs"]
-mod net;
-
+use efa_testing::attack::programs;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|data: &[u8]| attack::play(data));
+fuzz_target!(|data: &[u8]| programs::play(data));

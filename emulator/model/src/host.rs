@@ -2,7 +2,9 @@
 
 //! What a device does to the outside world.
 
-use crate::TraceEvent;
+use std::time::Duration;
+
+use crate::{dma::DmaError, trace::TraceEvent};
 
 /// The outside world, as a device sees it.
 pub trait Host {
@@ -25,22 +27,29 @@ pub trait Host {
         true
     }
 
+    /// The time, if there is a clock to measure latencies by. It may be later than what the device was told last.
+    fn now(&self) -> Option<Duration> {
+        None
+    }
+
     /// Reads the device's own memory, which the host writes as the memory BAR. What is beyond its end is zero.
     fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]);
+
+    /// Waits until no copy from or to host memory is under way that was begun for this device.
+    ///
+    /// A device calls this before it gives up memory, that is, before a driver or program may learn that it can have the
+    /// memory back. Nothing is begun meanwhile. A host that copies while nobody works on the device has to do this, so whoever
+    /// works on a device must not have begun a copy that it ends only afterwards. Any other host has nothing to wait for.
+    fn quiesce(&mut self) {}
 
     /// Raises an interrupt, given by its entry in the MSI-X table.
     fn interrupt(&mut self, vector: u16);
 
+    /// Whether it wants to be told of each work request and completion, too.
+    fn traces_work(&self) -> bool {
+        false
+    }
+
     /// Takes note of something that happened.
     fn trace(&mut self, event: &TraceEvent);
-}
-
-/// Host memory is not mapped for the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("host memory at {address:#x}, {length} bytes, is not mapped for the device")]
-pub struct DmaError {
-    /// Bus address of the access.
-    pub address: u64,
-    /// Length of the access in bytes.
-    pub length: usize,
 }

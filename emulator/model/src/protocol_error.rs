@@ -4,7 +4,7 @@
 
 use efa_hw::{admin::Opcode, regs::Register};
 
-use crate::DmaError;
+use crate::dma::DmaError;
 
 /// Something that a correct driver never does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,12 +4,13 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::{DmaError, Host};
+use crate::{dma::DmaError, host::Host};
 
 /// A queue in host memory, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Queue {
     /// A completion queue.

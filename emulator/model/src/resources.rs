@@ -14,30 +14,32 @@
 
 pub(crate) mod ah;
 pub(crate) mod cq;
-mod eq;
+pub(crate) mod eq;
 pub(crate) mod event_counter;
+pub(crate) mod failure;
 pub(crate) mod mr;
-mod pd;
+pub(crate) mod page_list;
+mod page_runs;
+pub(crate) mod pd;
 pub(crate) mod qp;
+pub(crate) mod qp_events;
 pub(crate) mod receive_queue;
 pub(crate) mod send_queue;
 mod table;
-mod uar;
+pub(crate) mod uar;
 
 use efa_hw::io::Cdesc;
 
 use self::mr::Mr;
-use crate::{
-    DmaError, Host, ProtocolError, Queue, QueueError, queue::Place, state::ResourceCounts,
-};
+use crate::{DmaError, Host, Queue, QueueError, Then, queue::Place, state::ResourceCounts};
 
 /// All objects of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Resources {
     pub(crate) pds: pd::Pds,
-    uars: uar::Uars,
-    eqs: eq::Eqs,
-    event_counters: event_counter::EventCounters,
+    pub(crate) uars: uar::Uars,
+    pub(crate) eqs: eq::Eqs,
+    pub(crate) event_counters: event_counter::EventCounters,
     pub(crate) ahs: ah::Ahs,
     pub(crate) mrs: mr::Mrs,
     pub(crate) cqs: cq::Cqs,
@@ -87,29 +89,34 @@ impl Resources {
         cq: (u16, u16),
         completion: Cdesc,
     ) -> Result<(), DmaError> {
-        match self.cqs.post(host, cq, completion)? {
+        match self.cqs.post(host, cq, completion, &[])? {
             Some(eqn) => self.notify(host, eqn, cq.0),
             None => Ok(()),
         }
     }
 
-    /// A write to the doorbell of a completion queue.
-    pub(crate) fn ring_cq(
+    /// The same with what a fault makes of it.
+    pub(crate) fn complete_wrongly(
         &mut self,
         host: &mut dyn Host,
-        uar: u16,
-        index: u16,
-        value: u32,
-    ) -> Result<(), ProtocolError> {
-        let eqn = self.cqs.ring(uar, index, value);
-        match eqn.map_err(|_| ProtocolError::ForeignDoorbell { uar })? {
-            Some(eqn) => Ok(self.notify(host, eqn, index)?),
+        cq: (u16, u16),
+        completion: Cdesc,
+        fault: &Then,
+    ) -> Result<(), DmaError> {
+        let eqn = self.cqs.post(host, cq, completion, &fault.corrupt)?;
+        match eqn.filter(|_| !fault.no_interrupt) {
+            Some(eqn) => self.notify(host, eqn, cq.0),
             None => Ok(()),
         }
     }
 
     /// Posts an event about a completion queue.
-    fn notify(&mut self, host: &mut dyn Host, eqn: u16, cqn: u16) -> Result<(), DmaError> {
+    pub(crate) fn notify(
+        &mut self,
+        host: &mut dyn Host,
+        eqn: u16,
+        cqn: u16,
+    ) -> Result<(), DmaError> {
         match self.eqs.post(host, eqn, cqn, 1) {
             Ok(Some(vector)) => host.interrupt(vector),
             Err(QueueError::Dma(error)) => return Err(error),

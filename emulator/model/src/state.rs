@@ -3,10 +3,11 @@
 //! What a device tells about itself to whoever operates it.
 
 use efa_hw::host_info::HostInfo;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The state of a device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct State {
     /// Whether the device says that it is ready.
     pub ready: bool,
@@ -26,7 +27,8 @@ pub struct State {
     pub stray_writes_refused: u64,
     /// How many of these writes came after a reset that failed, ever.
     pub dma_after_reset: u64,
-    /// Answers that come in the session after the next reset, or later in this one.
+    /// Answers that come in the session after the next reset, or later in this one, and completions of work requests that come
+    /// later.
     pub late: usize,
     /// Events that are still to come of [storms](crate::Device::storm).
     pub storm: u64,
@@ -64,7 +66,7 @@ pub struct State {
 }
 
 /// How many there are of each kind of object.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ResourceCounts {
     /// Protection domains.
     pub pd: usize,
@@ -95,7 +97,7 @@ pub struct ResourceCounts {
 }
 
 /// The admin queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AdminState {
     /// Commands that the driver submitted, ever.
     pub submitted: u64,
@@ -111,7 +113,7 @@ pub struct AdminState {
 }
 
 /// What a driver tells of its host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HostInfoState {
     /// Release of the operating system.
     pub os_dist: String,

@@ -11,12 +11,10 @@ use efa_hw::{
     },
 };
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::{
-    Arrival, Content, Host,
-    firmware::{Execute, Failure, Firmware},
-};
+use crate::profile::attributes::Attributes;
 
 /// The counters of a device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +29,7 @@ pub(crate) struct Statistics {
 }
 
 /// All counters of a device, as its statistics have them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counters {
     /// Bytes of payload sent.
     pub tx_bytes: u64,
@@ -162,17 +160,9 @@ impl Statistics {
         add(&mut self.messages.recv_bytes, length.into());
     }
 
-    /// Counts packets with payload from a peer.
-    pub(crate) fn count_arrival(&mut self, arrival: &Arrival, mtu: u32) {
-        let length = match arrival.content {
-            Content::Send { length, .. } => length,
-            Content::Write { length, .. } => {
-                add(&mut self.rdma_write.write_recv_bytes, length.into());
-                length
-            }
-            Content::Read { .. } => 0,
-        };
-        self.count_packets(length, mtu);
+    /// Counts bytes that a peer has written.
+    pub(crate) fn count_write(&mut self, length: u32) {
+        add(&mut self.rdma_write.write_recv_bytes, length.into());
     }
 
     /// Counts packets from a peer.
@@ -190,6 +180,33 @@ impl Statistics {
     /// Counts bytes that a peer reads.
     pub(crate) fn count_read_response(&mut self, length: u32) {
         add(&mut self.rdma_read.read_resp_bytes, length.into());
+    }
+
+    /// What a driver asks for.
+    pub(crate) fn get(
+        &self,
+        attributes: &Attributes,
+        command: &GetStats,
+    ) -> Result<GetStatsResponse, Status> {
+        if command.control.ctrl_data || command.control.ctrl_data_indirect {
+            return Err(Status::MalformedRequest);
+        }
+        match StatsScope::try_from(command.scope) {
+            Ok(StatsScope::All) => {}
+            Ok(StatsScope::Queue) => return Err(Status::UnsupportedOpcode),
+            Err(_) => return Err(Status::IllegalParameter),
+        }
+        let stats_type =
+            StatsType::try_from(command.stats_type).map_err(|_| Status::IllegalParameter)?;
+        match stats_type {
+            StatsType::Basic => Ok(self.basic.into_response()),
+            StatsType::Messages => Ok(self.messages.into_response()),
+            // A driver asks for these also if the device does not do RDMA read.
+            StatsType::RdmaRead => Ok(self.rdma_read.into_response()),
+            StatsType::RdmaWrite if attributes.rdma_write => Ok(self.rdma_write.into_response()),
+            StatsType::Network if attributes.network_stats => Ok(self.network.into_response()),
+            StatsType::RdmaWrite | StatsType::Network => Err(Status::UnsupportedOpcode),
+        }
     }
 
     /// Counts what the transport did.
@@ -217,38 +234,4 @@ pub(crate) fn packets(length: u32, mtu: u32) -> u32 {
 
 fn add(counter: &mut u64, count: u64) {
     *counter = counter.wrapping_add(count);
-}
-
-impl Execute for GetStats {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        _host: &mut dyn Host,
-    ) -> Result<GetStatsResponse, Failure> {
-        if self.control.ctrl_data || self.control.ctrl_data_indirect {
-            return Err(Status::MalformedRequest.into());
-        }
-        match StatsScope::try_from(self.scope) {
-            Ok(StatsScope::All) => {}
-            Ok(StatsScope::Queue) => return Err(Status::UnsupportedOpcode.into()),
-            Err(_) => return Err(Status::IllegalParameter.into()),
-        }
-        let stats_type =
-            StatsType::try_from(self.stats_type).map_err(|_| Status::IllegalParameter)?;
-        let statistics = &firmware.statistics;
-        let attributes = &firmware.attributes;
-        match stats_type {
-            StatsType::Basic => Ok(statistics.basic.into_response()),
-            StatsType::Messages => Ok(statistics.messages.into_response()),
-            // A driver asks for these also if the device does not do RDMA read.
-            StatsType::RdmaRead => Ok(statistics.rdma_read.into_response()),
-            StatsType::RdmaWrite if attributes.rdma_write => {
-                Ok(statistics.rdma_write.into_response())
-            }
-            StatsType::Network if attributes.network_stats => {
-                Ok(statistics.network.into_response())
-            }
-            StatsType::RdmaWrite | StatsType::Network => Err(Status::UnsupportedOpcode.into()),
-        }
-    }
 }

@@ -3,7 +3,7 @@
 //! What happens, one line each.
 
 mod command;
-mod region_work;
+mod work;
 
 use std::fmt::{self, Display, Formatter};
 
@@ -14,7 +14,28 @@ use efa_hw::{
     regs::Register,
 };
 
-use crate::{ProtocolError, RegionWork};
+use crate::{protocol_error::ProtocolError, region_work::RegionWork};
+
+/// What kind of thing happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceKind {
+    /// Commands.
+    Admin,
+    /// Reads of registers.
+    Registers,
+    /// Resets, by the driver or of the PCI function.
+    Resets,
+    /// Asynchronous events.
+    Events,
+    /// Work requests that change memory regions.
+    Data,
+    /// All work requests and completions, of which there are very many.
+    Work,
+    /// What a correct driver never does.
+    Errors,
+    /// What an operator did to the device: death, unplug and plug.
+    Operator,
+}
 
 /// Something that happened. `Display` gives one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +59,27 @@ pub enum TraceEvent {
         work: RegionWork,
         /// How it ended.
         status: CompStatus,
+    },
+    /// A send work request was fetched. Only a host that [`traces_work`](crate::Host::traces_work) is told.
+    WorkRequest {
+        /// The queue pair.
+        qp: u16,
+        /// The descriptor as it was in the send queue.
+        descriptor: Box<[u8]>,
+    },
+    /// A receive work request was taken for what has arrived, likewise.
+    Receive {
+        /// The queue pair.
+        qp: u16,
+        /// Its descriptors.
+        descriptors: Box<[u8]>,
+    },
+    /// A completion was written, likewise.
+    Completion {
+        /// The completion queue.
+        cq: u16,
+        /// The entry, of 16 or 32 bytes.
+        entry: Box<[u8]>,
     },
     /// The driver read a register.
     RegisterRead {
@@ -88,6 +130,35 @@ pub enum TraceEvent {
     ProtocolError(ProtocolError),
 }
 
+impl TraceEvent {
+    /// What kind of thing it is.
+    pub fn kind(&self) -> TraceKind {
+        match self {
+            Self::Command { .. } => TraceKind::Admin,
+            Self::RegionWork { .. } => TraceKind::Data,
+            Self::WorkRequest { .. } | Self::Receive { .. } | Self::Completion { .. } => {
+                TraceKind::Work
+            }
+            Self::RegisterRead { .. } => TraceKind::Registers,
+            Self::Reset { .. } | Self::ResetEnd | Self::FunctionReset => TraceKind::Resets,
+            Self::Event { .. } | Self::Storm { .. } => TraceKind::Events,
+            Self::Death { .. } | Self::Unplugged | Self::Plugged => TraceKind::Operator,
+            Self::ProtocolError(_) => TraceKind::Errors,
+        }
+    }
+
+    /// Bytes of memory that it takes besides its own size.
+    pub fn heap_size(&self) -> usize {
+        match self {
+            Self::WorkRequest { descriptor, .. } => descriptor.len(),
+            Self::Receive { descriptors, .. } => descriptors.len(),
+            Self::Completion { entry, .. } => entry.len(),
+            Self::Reset { reason } => reason.capacity(),
+            _ => 0,
+        }
+    }
+}
+
 impl Display for TraceEvent {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
@@ -128,6 +199,9 @@ impl Display for TraceEvent {
                 write!(f, " [{in_flight} in flight]")
             }
             Self::RegionWork { qp, work, status } => write!(f, "sq {qp} {work} = {status}"),
+            Self::WorkRequest { qp, descriptor } => work::request(f, *qp, descriptor),
+            Self::Receive { qp, descriptors } => work::receive(f, *qp, descriptors),
+            Self::Completion { cq, entry } => work::completion(f, *cq, entry),
             Self::RegisterRead { offset, value } => {
                 f.write_str("read ")?;
                 match Register::try_from(*offset) {

@@ -2,8 +2,6 @@
 
 //! Devices that die, and what revives them; and devices that are pulled out.
 
-mod mock;
-
 use std::time::Duration;
 
 use efa_hw::{
@@ -21,7 +19,7 @@ use efa_hw::{
     regs::{Register, ResetReason},
 };
 use efa_model::{Death, Profile};
-use mock::Driver;
+use efa_testing::mock::Driver;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -139,12 +137,12 @@ fn only_one_of_some_resets_revives_it() {
 fn a_function_reset_is_a_reset_and_power_revives() {
     let mut driver = driver();
     die(&mut driver, r#"{"resets":2}"#);
-    driver.device.reset();
+    driver.device.reset(&mut driver.world);
     assert!(driver.device.state().dead);
-    driver.device.reset();
+    driver.device.reset(&mut driver.world);
     assert!(!driver.device.state().dead);
     die(&mut driver, r#"{"resets":1000000}"#);
-    driver.device.power_on();
+    driver.device.power_on(&mut driver.world);
     assert!(!driver.device.state().dead);
     driver.reset(ResetReason::Normal);
 }

@@ -2,8 +2,6 @@
 
 //! Event counters: their commands, and what of their queue pair they see without a peer.
 
-mod mock;
-
 use efa_hw::{
     admin::{
         Command, Status,
@@ -20,8 +18,8 @@ use efa_hw::{
     io::{CompStatus, OpType, RxDesc, RxLkeyCtrl, TxCtrl1, TxCtrl2, TxMetaDesc},
     regs::ResetReason,
 };
-use efa_model::{Profile, ResourceCounts};
-use mock::Driver;
+use efa_model::{Fetched, Profile, ResourceCounts};
+use efa_testing::mock::Driver;
 
 /// Largest value here.
 const MOST: u64 = 99;
@@ -97,8 +95,8 @@ impl Set {
             rq_base_addr: self.rq,
             send_cq_idx: self.cq_idx.into(),
             recv_cq_idx: self.cq_idx.into(),
-            send_queue_ring_size: 16 * 64,
-            send_queue_depth: 16,
+            send_queue_ring_size: 32 * 64,
+            send_queue_depth: 32,
             recv_queue_ring_size: 16 * 16,
             recv_queue_depth: 16,
             uar: self.uar,
@@ -239,11 +237,12 @@ impl Set {
         self.ring(1, count);
     }
 
+    /// Writes a doorbell and lets the device fetch all that is there.
     fn ring(&mut self, doorbell: usize, value: u32) {
         let offset = self.doorbells[doorbell];
-        self.driver
-            .device
-            .write_doorbell(&mut self.driver.world, offset, value);
+        let Driver { device, world, .. } = &mut self.driver;
+        device.write_doorbell(world, offset, value);
+        while !matches!(device.fetch(world), Fetched::Idle) {}
     }
 
     fn value(&mut self, paddr: u64) -> u64 {
@@ -607,7 +606,7 @@ fn a_reset_ends_all() {
     set.post_all();
     assert_eq!(set.value(paddr), 0x5555_5555_5555_5555);
     // So does a reset of the function.
-    set.driver.device.reset();
+    set.driver.device.reset(&mut set.driver.world);
     assert_eq!(set.counts(), ResourceCounts::default());
 }
 

@@ -2,8 +2,6 @@
 
 //! Rules that make a device misbehave.
 
-mod mock;
-
 use std::time::Duration;
 
 use efa_hw::{
@@ -15,7 +13,7 @@ use efa_hw::{
     stats::{BasicStats, NetworkStats},
 };
 use efa_model::{Profile, Rule};
-use mock::Driver;
+use efa_testing::mock::Driver;
 
 fn rule(json: &str) -> Rule {
     serde_json::from_str(json).unwrap_or_else(|error| panic!("{json}: {error}"))
@@ -307,6 +305,44 @@ fn rules_that_make_no_sense() {
         ),
         (r#"{"when":{"opcode":"ANY"},"then":{"value":1}}"#, "`value`"),
         (
+            r#"{"when":{"work":"ANY","opcode":"ANY"},"then":{}}"#,
+            "exactly one of",
+        ),
+        (
+            r#"{"when":{"work":"READ"},"then":{}}"#,
+            "no work \"READ\", only SEND, RDMA_READ, ",
+        ),
+        (r#"{"when":{"reset":true,"qp":1},"then":{}}"#, "`work`"),
+        (
+            r#"{"when":{"opcode":"ANY","peer":"::1"},"then":{}}"#,
+            "`work`",
+        ),
+        (r#"{"when":{"work":"ANY","peer":"x"},"then":{}}"#, "IPv6"),
+        (
+            r#"{"when":{"work":"ANY"},"then":{"status":"RESOURCE_BUSY"}}"#,
+            "`status`",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"status":"FLUSHED"}}"#,
+            "`status`",
+        ),
+        (
+            r#"{"when":{"work":"ANY"},"then":{"executed":true}}"#,
+            "`executed`",
+        ),
+        (
+            r#"{"when":{"work":"ANY"},"then":{"wrong_checksum":true}}"#,
+            "`wrong_checksum`",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"qp_error":true}}"#,
+            "`qp_error`",
+        ),
+        (
+            r#"{"when":{"work":"ANY"},"then":{"corrupt":[{"offset":32,"value":0}]}}"#,
+            "32",
+        ),
+        (
             r#"{"when":{"register":"CAPS"},"then":{"after_reset":true}}"#,
             "`after_reset`",
         ),
@@ -349,4 +385,19 @@ fn rules_that_make_no_sense() {
             .to_string();
         assert!(error.contains(part), "{json}: {error}");
     }
+}
+
+#[test]
+fn the_oldest_of_very_many_rules_is_lost() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let alloc = r#"{"when":{"opcode":"ALLOC_PD"},"then":{"status":"RESOURCE_BUSY"}}"#;
+    driver.device.inject(rule(alloc));
+    let reset = r#"{"when":{"reset":true},"then":{"never_ends":true}}"#;
+    for _ in 0..1023 {
+        driver.device.inject(rule(reset));
+    }
+    assert_eq!(driver.execute(&AllocPd {}), Err(Status::ResourceBusy));
+    driver.device.inject(rule(reset));
+    assert!(driver.execute(&AllocPd {}).is_ok());
+    assert_eq!(driver.device.state().faults, 1024);
 }

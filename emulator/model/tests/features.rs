@@ -2,8 +2,6 @@
 
 //! Features, statistics, and profiles.
 
-mod mock;
-
 use efa_hw::{
     admin::{AqFlags, CtrlBuffInfo, Status},
     features::{
@@ -18,7 +16,7 @@ use efa_hw::{
     },
 };
 use efa_model::{Config, Overrides, Profile};
-use mock::Driver;
+use efa_testing::mock::Driver;
 
 const UNSUPPORTED: Status = Status::UnsupportedOpcode;
 

@@ -2,28 +2,31 @@
 
 //! A guest that does whatever it likes: nothing panics, and work and memory stay bounded.
 
-mod attack;
-mod input;
-mod mock;
+use std::time::Duration;
 
-use attack::{command, config, populate};
 use efa_hw::{
     admin::{
         AcqEntry, AqEntry, AqFlags, AqRequest, Command, Opcode, Protocol, Status,
         ah::{CreateAh, CreateAhResponse, DestroyAh},
-        cq::{CreateCqResponse, DestroyCq},
+        cq::{CqCaps2, CreateCq, CreateCqResponse, DestroyCq},
         eq::{CreateEqResponse, DestroyEq},
         event_counter::{CreateEventCounterResponse, DestroyEventCounter},
         mr::{DeregMr, RegMrResponse},
         pd::{AllocPd, AllocPdResponse, DeallocPd},
-        qp::{CreateQpResponse, DestroyQp},
-        uar::{AllocUarResponse, DeallocUar},
+        qp::{CreateQp, CreateQpResponse, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
+        uar::{AllocUar, AllocUarResponse, DeallocUar},
     },
     regs::Register,
 };
 use efa_model::Profile;
-use input::Input;
-use mock::Driver;
+use efa_testing::{
+    attack::{
+        control_path::{self, command, config, populate},
+        transport,
+    },
+    input::Input,
+    mock::Driver,
+};
 use proptest::{collection::vec, prelude::*};
 
 proptest! {
@@ -31,7 +34,12 @@ proptest! {
 
     #[test]
     fn bytes(data in vec(any::<u8>(), 0..4096)) {
-        attack::play(&data);
+        control_path::play(&data);
+    }
+
+    #[test]
+    fn transport(data in vec(any::<u8>(), 0..4096)) {
+        transport::play(&data);
     }
 
     /// Whatever was made in whichever order can be destroyed, and then nothing is left.
@@ -152,7 +160,108 @@ fn largest_queue() {
             .write(base + u64::from(index) * 64, entry.bytes());
     }
     driver.write(Register::AqProdDb, 256);
+
+    // So many at a time; the device wants to run for the others at once.
+    let mut calls = 1;
+    loop {
+        let admin = driver.device.state().admin;
+        assert_eq!(admin.completed, 32 * calls);
+        assert_eq!(admin.in_flight as u64, 256 - admin.completed);
+        if admin.in_flight == 0 {
+            break;
+        }
+        let due = driver.run(Duration::ZERO);
+        calls += 1;
+        assert_eq!(due == Some(driver.now), calls < 8);
+    }
     let state = driver.device.state();
     assert_eq!((state.admin.completed, state.resources.pd), (256, 256));
+    // The driver waited once, for all of them.
+    assert_eq!(
+        (state.admin.round_trips, state.admin.max_in_flight),
+        (1, 256)
+    );
     assert_eq!(state.protocol_errors, 0);
+}
+
+/// What one command flushes is bounded by its queues, and no other command is executed in the same call.
+#[test]
+fn commands_that_flush() {
+    const RECEIVES: u16 = 4096;
+    let mut driver = Driver::new(Profile::Efa2);
+    let (cq, rq) = (driver.world.map(1), driver.world.map(16));
+    let pd = driver.execute(&AllocPd {}).unwrap().pd;
+    let uar = driver.execute(&AllocUar {}).unwrap().uar;
+    let create = CreateCq {
+        caps_2: CqCaps2 {
+            cq_entry_size_words: 8,
+            ..CqCaps2::default()
+        },
+        sub_cq_depth: 64,
+        base_address: cq,
+        num_sub_cqs: 1,
+        uar,
+        ..CreateCq::default()
+    };
+    let cq_idx = driver.execute(&create).unwrap().cq_idx.into();
+    // Each descriptor is a work request.
+    for index in 0..u64::from(RECEIVES) {
+        driver.world.write(rq + index * 16 + 12, &[0, 0, 0, 0xc0]);
+    }
+    let create = CreateQp {
+        pd,
+        qp_type: QpType::Srd.into(),
+        rq_base_addr: rq,
+        send_cq_idx: cq_idx,
+        recv_cq_idx: cq_idx,
+        send_queue_ring_size: 32 * 64,
+        send_queue_depth: 32,
+        recv_queue_ring_size: u32::from(RECEIVES) * 16,
+        recv_queue_depth: RECEIVES.into(),
+        uar,
+        ..CreateQp::default()
+    };
+    let mut commands = Vec::new();
+    for _ in 0..3 {
+        let made = driver.execute(&create).unwrap();
+        let mut command = ModifyQp {
+            modify_mask: ModifyQpMask {
+                qp_state: true,
+                ..ModifyQpMask::default()
+            },
+            qp_handle: made.qp_handle,
+            qp_state: QpState::Init.into(),
+            ..ModifyQp::default()
+        };
+        driver.execute(&command).unwrap();
+        let Driver { device, world, .. } = &mut driver;
+        device.write_doorbell(world, made.rq_db_offset.into(), RECEIVES.into());
+        command.qp_state = QpState::Err.into();
+        commands.push(command);
+    }
+    let before = driver.device.state().admin.completed;
+    for command in &commands {
+        let entry = driver.entry(&command.to_request());
+        driver.put(&entry);
+    }
+    for call in 1..=3 {
+        assert_eq!(driver.device.state().protocol_errors, 0);
+        driver.world.dma_bytes = 0;
+        if call == 3 {
+            driver.world.unmap(cq);
+            driver.world.trace.clear();
+        }
+        if call == 1 {
+            driver.ring();
+        } else {
+            driver.run(Duration::ZERO);
+        }
+        assert_eq!(driver.device.state().admin.completed, before + call);
+        assert!(driver.world.dma_bytes < usize::from(RECEIVES) * (16 + 32) + 256);
+    }
+
+    // No completion could be written. All of that is counted, and some of it told.
+    let errors = driver.device.state().protocol_errors;
+    assert_eq!(errors, u64::from(RECEIVES));
+    assert_eq!(driver.world.trace.len(), 64 + 1);
 }

@@ -2,8 +2,6 @@
 
 //! Answers to one session that come in the next.
 
-mod mock;
-
 use std::time::Duration;
 
 use efa_hw::{
@@ -13,7 +11,7 @@ use efa_hw::{
     regs::ResetReason,
 };
 use efa_model::Profile;
-use mock::{DEPTH, Driver};
+use efa_testing::mock::{DEPTH, Driver};
 
 /// A driver whose last command was not answered, and its id.
 fn unanswered(then: &str) -> (Driver, u16) {
@@ -74,7 +72,7 @@ fn a_completion_comes_in_the_next_session() {
 #[test]
 fn it_waits_for_a_session_that_is_long_enough() {
     let (mut driver, id) = unanswered(r#"{"after_reset":true,"after_commands":2}"#);
-    driver.device.reset();
+    driver.device.reset(&mut driver.world);
     start_over(&mut driver);
     driver.execute(&AllocPd {}).unwrap();
     start_over(&mut driver);
@@ -87,7 +85,7 @@ fn clearing_and_power_forget_it() {
     for power in [false, true] {
         let (mut driver, _) = unanswered(r#"{"after_reset":true}"#);
         if power {
-            driver.device.power_on();
+            driver.device.power_on(&mut driver.world);
         } else {
             driver.device.clear();
         }

@@ -2,16 +2,19 @@
 
 //! Memory regions and the lists of their pages.
 
-mod mock;
+use std::time::Duration;
 
-use efa_hw::admin::{
-    CtrlBuffInfo, Status,
-    control::{CHUNK_ENTRIES, CHUNK_NEXT_OFFSET},
-    mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrPermissions, RegMrResponse},
-    pd::AllocPd,
+use efa_hw::{
+    admin::{
+        Command, CtrlBuffInfo, Status,
+        control::{CHUNK_ENTRIES, CHUNK_NEXT_OFFSET},
+        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrPermissions, RegMrResponse},
+        pd::AllocPd,
+    },
+    regs::ResetReason,
 };
 use efa_model::Profile;
-use mock::{Driver, World};
+use efa_testing::mock::{Driver, World};
 
 const PAGE: u64 = 4096;
 
@@ -202,6 +205,89 @@ fn pages_in_chunks() {
         }
     }
     assert_eq!(set.driver.device.state().protocol_errors, 0);
+}
+
+/// Pages that are read in one call, and what is read besides.
+const PAGES_PER_CALL: usize = 1 << 14;
+const OVERHEAD: usize = 1024 + 2 * 4096;
+
+/// A long list is read a part at a time. Commands that come after it wait.
+#[test]
+fn long_lists_are_read_in_pieces() {
+    let count = 3 * PAGES_PER_CALL + 1;
+    for indirect in [false, true] {
+        let mut set = Set::new(Profile::Efa2);
+        let pages = page_addresses(count as u64);
+        let world = &mut set.driver.world;
+        let list = if indirect {
+            PageList::Indirect(write_chunks(world, &pages)[0])
+        } else {
+            PageList::Direct(write_list(world, &pages))
+        };
+        let command = set.region(count as u64, list);
+        let driver = &mut set.driver;
+        for request in [command.to_request(), AllocPd {}.to_request()] {
+            let entry = driver.entry(&request);
+            driver.put(&entry);
+        }
+        for call in 1..=4 {
+            driver.world.dma_bytes = 0;
+            if call == 1 {
+                driver.ring();
+            } else {
+                let due = driver.run(Duration::ZERO);
+                assert_eq!(due == Some(driver.now), call < 4);
+            }
+            assert!(driver.world.dma_bytes < PAGES_PER_CALL * 8 + OVERHEAD);
+            let state = driver.device.state();
+            let left = if call < 4 { 2 } else { 0 };
+            assert_eq!(state.admin.in_flight, left, "after call {call}");
+            let known = if call < 4 { 0 } else { count };
+            assert_eq!(
+                (state.resources.mr_pages, state.resources.pd),
+                (known, 1 + usize::from(call == 4))
+            );
+        }
+        let [first, second] = [(); 2].map(|()| driver.completion().unwrap());
+        assert_eq!((first.1, second.1, second.0), (0, 0, first.0 + 1));
+        assert_eq!(driver.device.state().protocol_errors, 0);
+    }
+}
+
+#[test]
+fn a_reset_ends_a_long_registration() {
+    let mut set = Set::new(Profile::Efa2);
+    let count = 2 * PAGES_PER_CALL as u64;
+    let list = write_list(&mut set.driver.world, &page_addresses(count));
+    let command = set.region(count, PageList::Direct(list));
+    let driver = &mut set.driver;
+    driver.submit(&command);
+    assert_eq!(driver.device.state().admin.in_flight, 1);
+    driver.reset(ResetReason::Normal);
+    driver.set_up();
+    driver.run(Duration::ZERO);
+    assert_eq!(driver.device.state().admin.in_flight, 0);
+    assert_eq!(driver.completion(), None);
+    assert_eq!(driver.device.state().resources, Default::default());
+}
+
+/// What is wrong in any part of a long list is found.
+#[test]
+fn long_lists_that_cannot_be() {
+    let mut set = Set::new(Profile::Efa2);
+    let mut pages = page_addresses(2 * PAGES_PER_CALL as u64);
+    let list = write_list(&mut set.driver.world, &pages);
+    let command = set.region(pages.len() as u64, PageList::Direct(list));
+    set.driver
+        .world
+        .unmap(list.address + u64::from(list.length) - PAGE);
+    assert_eq!(set.register(&command), Err(Status::UnknownError));
+    assert_eq!(set.driver.device.state().protocol_errors, 1);
+
+    pages[PAGES_PER_CALL - 1] += 1;
+    let list = write_list(&mut set.driver.world, &pages);
+    let command = set.region(pages.len() as u64, PageList::Direct(list));
+    assert_eq!(set.register(&command), Err(Status::IllegalParameter));
 }
 
 /// A chain that refers to itself ends where the region does.

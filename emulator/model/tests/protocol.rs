@@ -2,8 +2,6 @@
 
 //! Registers, reset and the admin queue.
 
-mod mock;
-
 use std::time::Duration;
 
 use efa_hw::admin::Command;
@@ -17,7 +15,7 @@ use efa_hw::{
     regs::{AqCaps, Caps, DevCtl, EventRingCaps, MmioRegRead, Register, ResetReason, Version},
 };
 use efa_model::{Config, Profile};
-use mock::{DEPTH, Driver};
+use efa_testing::mock::{self, DEPTH, Driver};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -126,7 +124,7 @@ fn reset_forgets_all() {
 fn function_reset_forgets_all() {
     let mut driver = Driver::new(Profile::Efa2);
     driver.execute(&AllocPd {}).unwrap();
-    driver.device.reset();
+    driver.device.reset(&mut driver.world);
     assert_eq!(driver.device.state().resources.pd, 0);
     driver.reset(ResetReason::Normal);
     driver.set_up();

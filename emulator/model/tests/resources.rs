@@ -2,8 +2,6 @@
 
 //! Objects: limits, numbers, dependencies, the state machine of queue pairs.
 
-mod mock;
-
 use std::collections::BTreeSet;
 
 use efa_hw::{
@@ -24,7 +22,7 @@ use efa_hw::{
     regs::{EqDb, Register},
 };
 use efa_model::{Config, Device, Profile, ResourceCounts};
-use mock::Driver;
+use efa_testing::mock::Driver;
 
 /// A driver with one of each of what others depend on.
 struct Set {
@@ -634,17 +632,12 @@ fn queue_pairs() {
         );
     }
 
-    // One that only sends, one that only receives, and one with two buffers per request.
+    // One that only sends, and one with two buffers per request.
     for command in [
         CreateQp {
             recv_queue_depth: 0,
             recv_queue_ring_size: 0,
             rq_base_addr: 0,
-            ..good
-        },
-        CreateQp {
-            send_queue_depth: 0,
-            send_queue_ring_size: 0,
             ..good
         },
         CreateQp {
@@ -658,15 +651,18 @@ fn queue_pairs() {
     set.fails(&good, illegal);
     set.set(r#"{"max_llq_size":4096}"#);
     set.driver.execute(&good).unwrap();
-    set.set(r#"{"min_sq_depth":32}"#);
-    set.fails(
-        &CreateQp {
-            send_queue_depth: 16,
-            send_queue_ring_size: 16 * 64,
+    // Where send queues have a least depth, as they have by default, all queue pairs can send.
+    for send_queue_depth in [0, 16] {
+        let small = CreateQp {
+            send_queue_depth,
+            send_queue_ring_size: send_queue_depth * 64,
             ..good
-        },
-        illegal,
-    );
+        };
+        set.set(r#"{"min_sq_depth":32}"#);
+        set.fails(&small, illegal);
+        set.set(r#"{"min_sq_depth":0}"#);
+        set.driver.execute(&small).unwrap();
+    }
 }
 
 #[test]

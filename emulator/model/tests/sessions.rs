@@ -2,8 +2,6 @@
 
 //! What a driver must not do after a reset, or to a device that is to be reset, and what it may.
 
-mod mock;
-
 use std::time::Duration;
 
 use efa_hw::{
@@ -22,7 +20,7 @@ use efa_hw::{
     regs::{EqDb, Register, ResetReason},
 };
 use efa_model::{Death, Profile};
-use mock::Driver;
+use efa_testing::mock::Driver;
 
 fn start_over(driver: &mut Driver) {
     driver.reset(ResetReason::AdminTimeout);
@@ -184,7 +182,7 @@ fn numbers_are_others_in_the_next_session() {
     driver.execute(&DeregMr { l_key: all.l_key }).unwrap();
     assert_eq!(protocol_errors(&driver), 0);
     // Power makes it forget them.
-    driver.device.power_on();
+    driver.device.power_on(&mut driver.world);
     start_over(&mut driver);
     assert_eq!(objects(&mut driver), old);
 }

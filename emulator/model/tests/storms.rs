@@ -2,8 +2,6 @@
 
 //! Many events at once.
 
-mod mock;
-
 use std::{collections::BTreeMap, time::Duration};
 
 use efa_hw::{
@@ -14,7 +12,7 @@ use efa_hw::{
     regs::{EqDb, Register, ResetReason},
 };
 use efa_model::{Profile, QueueError, StormError};
-use mock::{AENQ_DEPTH, Driver};
+use efa_testing::mock::{AENQ_DEPTH, Driver};
 
 const EQ_DEPTH: u16 = 8;
 

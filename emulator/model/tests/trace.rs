@@ -2,8 +2,6 @@
 
 //! The trace, one line for each thing that happens.
 
-mod mock;
-
 use efa_hw::{
     admin::{
         AqRequest, Command, CtrlBuffInfo,
@@ -28,7 +26,7 @@ use efa_hw::{
     stats::GetStats,
 };
 use efa_model::{Death, Profile};
-use mock::Driver;
+use efa_testing::mock::Driver;
 
 /// Executes a command and returns the lines of the trace.
 fn traced(driver: &mut Driver, command: &impl Command) -> Vec<String> {

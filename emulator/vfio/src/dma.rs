@@ -2,31 +2,36 @@
 
 //! The guest's memory as the function's DMA sees it.
 
-use std::{
-    fs::File,
-    io,
-    sync::atomic::{Ordering, fence},
+use std::{collections::BTreeMap, io, sync::Arc};
+
+use efa_fabric::Access;
+use efa_model::DmaError;
+use vfio_user::DmaMap;
+
+use crate::{
+    extents::Extents,
+    memory::{Files, Memory, Shareable},
 };
 
-use efa_fabric::CopyError;
-use efa_model::DmaError;
-use vfio_user::DmaMapFlags;
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice, mmap::MmapRegionBuilder};
+/// Mappings that a VMM may have: as many as the protocol has by default. They are few, but behind a virtual IOMMU.
+pub(crate) const MAX_MAPPINGS: usize = 65535;
 
 /// The ranges of bus addresses that the VMM has mapped.
 #[derive(Debug, Default)]
 pub(crate) struct DmaTable {
-    // In the order of their addresses; they do not overlap. They are few, and looked up for each page of payload.
-    maps: Vec<Mapping>,
+    // By their first addresses; they do not overlap.
+    maps: BTreeMap<u64, Mapping>,
+    files: Files,
 }
 
 #[derive(Debug)]
 struct Mapping {
     start: u64,
     size: u64,
-    flags: DmaMapFlags,
-    // None for what the VMM cannot share, such as a ROM or another device's registers.
-    memory: Option<MmapRegion>,
+    readable: bool,
+    writable: bool,
+    // Where it is in its file. None for what the VMM cannot share, such as a ROM or another device's registers.
+    memory: Option<(Arc<Memory>, u64)>,
 }
 
 impl Mapping {
@@ -34,44 +39,63 @@ impl Mapping {
     fn last(&self) -> u64 {
         self.start + (self.size - 1)
     }
+
+    /// Its file and where it is there, if the device may access it.
+    fn memory(&self, access: Access) -> Option<(&Arc<Memory>, u64)> {
+        let allowed = match access {
+            Access::Read => self.readable,
+            Access::Write => self.writable,
+        };
+        let (memory, offset) = self.memory.as_ref()?;
+        allowed.then_some((memory, *offset))
+    }
 }
 
 impl DmaTable {
-    /// Maps `size` bytes from `offset` of `file` at bus address `address`.
+    /// Maps a part of a file, or what can't be accessed, at a bus address.
     ///
     /// # Errors
     ///
-    /// The range is empty, wraps, overlaps another one or is beyond the end of the file, or it can't be mapped.
-    pub(crate) fn map(
-        &mut self,
-        flags: DmaMapFlags,
-        offset: u64,
-        address: u64,
-        size: u64,
-        file: Option<File>,
-    ) -> io::Result<()> {
+    /// The range is empty, wraps, overlaps another one or is beyond the end of the file, it can't be mapped, or there are too
+    /// many.
+    pub(crate) fn map(&mut self, map: DmaMap, file: Option<Shareable>) -> io::Result<()> {
+        let DmaMap {
+            readable,
+            writable,
+            offset,
+            address,
+            size,
+        } = map;
         let last = size
             .checked_sub(1)
             .and_then(|size| address.checked_add(size))
             .ok_or_else(|| invalid("a DMA range is empty or wraps"))?;
         if self.below(last).is_some_and(|map| map.last() >= address) {
-            return Err(invalid("a DMA range overlaps another one"));
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "a DMA range overlaps another one",
+            ));
         }
-        let memory = file
-            .map(|file| share(file, offset, size, flags))
-            .transpose()?;
-        let position = self.maps.partition_point(|map| map.start < address);
+        if self.maps.len() == MAX_MAPPINGS {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "too many DMA ranges",
+            ));
+        }
+        let share = |file| Ok::<_, io::Error>((self.files.share(file, offset, size)?, offset));
+        let memory = file.map(share).transpose()?;
         let map = Mapping {
             start: address,
             size,
-            flags,
+            readable,
+            writable,
             memory,
         };
-        self.maps.insert(position, map);
+        self.maps.insert(address, map);
         Ok(())
     }
 
-    /// Drops the mappings inside of a range; it may not cut one in two.
+    /// Drops the mappings inside of a range; it may not cut one in two. Their memory stays while it is pinned.
     ///
     /// # Errors
     ///
@@ -88,8 +112,9 @@ impl DmaTable {
         if cut(address) || last.checked_add(1).is_some_and(cut) {
             return Err(invalid("a DMA range to unmap is a part of a mapping"));
         }
-        self.maps
-            .retain(|map| !(address..=last).contains(&map.start));
+        while let Some((&start, _)) = self.maps.range(address..=last).next() {
+            self.maps.remove(&start);
+        }
         Ok(())
     }
 
@@ -98,120 +123,37 @@ impl DmaTable {
         self.maps.clear();
     }
 
-    /// Reads the guest's memory.
+    /// Keeps a range of the guest's memory for as long as the result lives, so that it can be accessed without this table.
     ///
     /// # Errors
     ///
-    /// A byte of it is not mapped for reading; then none was read.
-    pub(crate) fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
-        if let Some(slice) = self.slice(address, buffer.len(), DmaMapFlags::READ) {
-            slice.copy_to(buffer);
-            return Ok(());
-        }
-        let mut rest = buffer;
-        for slice in self.slices(address, rest.len(), DmaMapFlags::READ)? {
-            let (now, later) = rest.split_at_mut(slice.len());
-            slice.copy_to(now);
-            rest = later;
-        }
-        Ok(())
-    }
-
-    /// Writes the guest's memory.
-    ///
-    /// A driver that sees the first eight bytes sees all of them, if they are aligned. On a bus a descriptor is
-    /// written as a whole; here a driver on another CPU could see its phase bit, which all descriptors of the
-    /// device have in these eight bytes, before the rest.
-    ///
-    /// # Errors
-    ///
-    /// A byte of it is not mapped for writing; then none was written.
-    pub(crate) fn write(&self, address: u64, data: &[u8]) -> Result<(), DmaError> {
-        if let Some(slice) = self.slice(address, data.len(), DmaMapFlags::WRITE) {
-            let first = data.len().min(size_of::<u64>());
-            if let Ok(rest) = slice.offset(first) {
-                rest.copy_from(&data[first..]);
-            }
-            fence(Ordering::Release);
-            slice.copy_from(&data[..first]);
-            return Ok(());
-        }
-        let error = DmaError {
-            address,
-            length: data.len(),
-        };
-        let (first, rest) = data.split_at(data.len().min(size_of::<u64>()));
-        let first_slices = self.slices(address, first.len(), DmaMapFlags::WRITE);
-        let rest_slices = match rest {
-            [] => Ok(Vec::new()),
-            _ => address
-                .checked_add(first.len() as u64)
-                .ok_or(error)
-                .and_then(|address| self.slices(address, rest.len(), DmaMapFlags::WRITE)),
-        };
-        let (first_slices, rest_slices) = first_slices
-            .and_then(|first| Ok((first, rest_slices?)))
-            .map_err(|_| error)?;
-        copy_to(&rest_slices, rest);
-        fence(Ordering::Release);
-        copy_to(&first_slices, first);
-        Ok(())
-    }
-
-    /// Copies memory of this guest to memory of another one, or of the same.
-    ///
-    /// # Errors
-    ///
-    /// A byte of it is not mapped for that; then none was written.
-    pub(crate) fn copy(
-        &self,
-        from: u64,
-        to: &Self,
-        at: u64,
-        length: usize,
-    ) -> Result<(), CopyError> {
-        let source = self.slice(from, length, DmaMapFlags::READ);
-        let target = to.slice(at, length, DmaMapFlags::WRITE);
-        if let (Some(source), Some(target)) = (source, target) {
-            source.copy_to_volatile_slice(target);
-            return Ok(());
-        }
-        let mut bytes = vec![0; length];
-        self.read(from, &mut bytes).map_err(CopyError::Source)?;
-        to.write(at, &bytes).map_err(CopyError::Target)
-    }
-
-    /// The memory behind a range, if it is in one mapping.
-    fn slice(&self, address: u64, len: usize, access: DmaMapFlags) -> Option<VolatileSlice<'_>> {
-        let map = self.below(address)?;
-        let memory = map.memory.as_ref()?;
-        if !map.flags.contains(access) {
-            return None;
-        }
-        let offset = usize::try_from(address - map.start).ok()?;
-        memory.get_slice(offset, len).ok()
-    }
-
-    /// The mapping with the highest first address that is not above `address`.
-    fn below(&self, address: u64) -> Option<&Mapping> {
-        let above = self.maps.partition_point(|map| map.start <= address);
-        self.maps.get(above.checked_sub(1)?)
-    }
-
-    /// The pieces of memory behind a range, which may span mappings.
-    fn slices(
+    /// A byte of it is not mapped for the access.
+    pub(crate) fn pin(
         &self,
         address: u64,
-        len: usize,
-        access: DmaMapFlags,
-    ) -> Result<Vec<VolatileSlice<'_>>, DmaError> {
-        let error = DmaError {
-            address,
-            length: len,
-        };
-        let mut slices = Vec::new();
+        length: usize,
+        access: Access,
+    ) -> Result<Extents, DmaError> {
+        let mut extents = Extents::new(address);
+        self.pin_more(&mut extents, address, length, access)?;
+        Ok(extents)
+    }
+
+    /// Appends a range to others. Ranges that follow each other in the guest's memory become one.
+    ///
+    /// # Errors
+    ///
+    /// A byte of it is not mapped for the access; then the others may have been appended.
+    pub(crate) fn pin_more(
+        &self,
+        extents: &mut Extents,
+        address: u64,
+        length: usize,
+        access: Access,
+    ) -> Result<(), DmaError> {
+        let error = DmaError { address, length };
         let mut next = Some(address);
-        let mut left = len;
+        let mut left = length;
         while left > 0 {
             let address = next.ok_or(error)?;
             let map = self.below(address).ok_or(error)?;
@@ -221,50 +163,38 @@ impl DmaTable {
                 .checked_sub(offset)
                 .filter(|size| *size > 0)
                 .ok_or(error)?;
-            let memory = map
-                .memory
-                .as_ref()
-                .filter(|_| map.flags.contains(access))
-                .ok_or(error)?;
+            let (memory, start) = map.memory(access).ok_or(error)?;
             let count = usize::try_from(available).map_or(left, |available| left.min(available));
-            let offset = usize::try_from(offset).map_err(|_| error)?;
-            slices.push(memory.get_slice(offset, count).map_err(|_| error)?);
+            let offset = usize::try_from(start + offset).map_err(|_| error)?;
+            extents.push(memory, offset, count);
             left -= count;
             next = address.checked_add(count as u64);
         }
-        Ok(slices)
+        Ok(())
     }
-}
 
-fn copy_to(slices: &[VolatileSlice<'_>], data: &[u8]) {
-    let mut rest = data;
-    for slice in slices {
-        let (now, later) = rest.split_at(slice.len());
-        slice.copy_from(now);
-        rest = later;
+    /// Reads the guest's memory.
+    ///
+    /// # Errors
+    ///
+    /// A byte of it is not mapped for reading, then none was read; or the VMM has taken it away.
+    pub(crate) fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.pin(address, buffer.len(), Access::Read)?.read(buffer)
     }
-}
 
-fn share(file: File, offset: u64, size: u64, flags: DmaMapFlags) -> io::Result<MmapRegion> {
-    // Memory beyond the end of a file can be mapped, but an access to it would kill the program.
-    let end = offset
-        .checked_add(size)
-        .ok_or_else(|| invalid("a DMA range's file offset wraps"))?;
-    if file.metadata()?.len() < end {
-        return Err(invalid("a DMA range is beyond the end of its file"));
+    /// Writes the guest's memory, in the order of [`Extents::write`].
+    ///
+    /// # Errors
+    ///
+    /// A byte of it is not mapped for writing, then none was written; or the VMM has taken it away.
+    pub(crate) fn write(&self, address: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.pin(address, data.len(), Access::Write)?.write(data)
     }
-    let size = usize::try_from(size).map_err(|_| invalid("a DMA range is too large"))?;
-    let protection = if flags.contains(DmaMapFlags::WRITE) {
-        libc::PROT_READ | libc::PROT_WRITE
-    } else {
-        libc::PROT_READ
-    };
-    MmapRegionBuilder::new(size)
-        .with_file_offset(FileOffset::new(file, offset))
-        .with_mmap_prot(protection)
-        .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
-        .build()
-        .map_err(io::Error::other)
+
+    /// The mapping with the highest first address that is not above `address`.
+    fn below(&self, address: u64) -> Option<&Mapping> {
+        self.maps.range(..=address).next_back().map(|(_, map)| map)
+    }
 }
 
 fn invalid(message: &'static str) -> io::Error {
@@ -273,15 +203,41 @@ fn invalid(message: &'static str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs::File, os::unix::fs::FileExt};
+
+    use efa_fabric::CopyError;
     use rustix::fs::{MemfdFlags, memfd_create};
-    use std::os::unix::fs::FileExt;
 
     use super::*;
 
     const PAGE: u64 = 4096;
+    const FLAGS: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
+
+    // Whether a mapping can be read and written.
+    const READ: (bool, bool) = (true, false);
+    const WRITE: (bool, bool) = (false, true);
+    const BOTH: (bool, bool) = (true, true);
+
+    fn map(
+        table: &mut DmaTable,
+        (readable, writable): (bool, bool),
+        offset: u64,
+        address: u64,
+        size: u64,
+        file: Option<File>,
+    ) -> io::Result<()> {
+        let map = DmaMap {
+            readable,
+            writable,
+            offset,
+            address,
+            size,
+        };
+        table.map(map, file.map(Shareable::new).transpose()?)
+    }
 
     fn memory(pages: u64) -> File {
-        let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
+        let file = File::from(memfd_create("guest", FLAGS).unwrap());
         file.set_len(pages * PAGE).unwrap();
         file
     }
@@ -290,19 +246,25 @@ mod tests {
     fn guest(at: u64) -> (DmaTable, File, File) {
         let (low, high) = (memory(2), memory(1));
         let mut table = DmaTable::default();
-        let both = DmaMapFlags::READ_WRITE;
-        table
-            .map(both, 0, at, 2 * PAGE, Some(low.try_clone().unwrap()))
-            .unwrap();
-        table
-            .map(
-                both,
-                0,
-                at + 2 * PAGE,
-                PAGE,
-                Some(high.try_clone().unwrap()),
-            )
-            .unwrap();
+        let both = BOTH;
+        map(
+            &mut table,
+            both,
+            0,
+            at,
+            2 * PAGE,
+            Some(low.try_clone().unwrap()),
+        )
+        .unwrap();
+        map(
+            &mut table,
+            both,
+            0,
+            at + 2 * PAGE,
+            PAGE,
+            Some(high.try_clone().unwrap()),
+        )
+        .unwrap();
         (table, low, high)
     }
 
@@ -364,12 +326,8 @@ mod tests {
     fn the_last_address_can_be_mapped() {
         let mut table = DmaTable::default();
         let last = u64::MAX - PAGE + 1;
-        table
-            .map(DmaMapFlags::READ_WRITE, 0, last, PAGE, Some(memory(1)))
-            .unwrap();
-        table
-            .map(DmaMapFlags::READ_WRITE, 0, 0, PAGE, Some(memory(1)))
-            .unwrap();
+        map(&mut table, BOTH, 0, last, PAGE, Some(memory(1))).unwrap();
+        map(&mut table, BOTH, 0, 0, PAGE, Some(memory(1))).unwrap();
         table.write(u64::MAX - 15, &[7; 16]).unwrap();
         assert!(table.write(u64::MAX - 15, &[7; 17]).is_err());
         assert!(table.read(u64::MAX, &mut [0; 2]).is_err());
@@ -380,15 +338,9 @@ mod tests {
     #[test]
     fn access_follows_the_flags() {
         let mut table = DmaTable::default();
-        table
-            .map(DmaMapFlags::READ, 0, 0, PAGE, Some(memory(1)))
-            .unwrap();
-        table
-            .map(DmaMapFlags::WRITE, 0, PAGE, PAGE, Some(memory(1)))
-            .unwrap();
-        table
-            .map(DmaMapFlags::READ_WRITE, 0, 2 * PAGE, PAGE, None)
-            .unwrap();
+        map(&mut table, READ, 0, 0, PAGE, Some(memory(1))).unwrap();
+        map(&mut table, WRITE, 0, PAGE, PAGE, Some(memory(1))).unwrap();
+        map(&mut table, BOTH, 0, 2 * PAGE, PAGE, None).unwrap();
         assert!(table.read(0, &mut [0]).is_ok());
         assert!(table.write(0, &[0]).is_err());
         assert!(table.read(PAGE, &mut [0]).is_err());
@@ -400,28 +352,28 @@ mod tests {
     #[test]
     fn bad_ranges_are_refused() {
         let mut table = DmaTable::default();
-        let both = DmaMapFlags::READ_WRITE;
-        table
-            .map(both, PAGE, 16 * PAGE, PAGE, Some(memory(2)))
-            .unwrap();
+        let both = BOTH;
+        map(&mut table, both, PAGE, 16 * PAGE, PAGE, Some(memory(2))).unwrap();
         for (offset, address, size) in [
             (0, 0, 0),
             (0, u64::MAX - PAGE + 2, PAGE),
-            (0, 15 * PAGE, 2 * PAGE),
-            (0, 16 * PAGE, PAGE),
-            (0, 15 * PAGE, 3 * PAGE),
-            (0, 17 * PAGE - 1, PAGE),
             (PAGE, 0, 2 * PAGE),
             (u64::MAX - PAGE + 1, 0, PAGE),
         ] {
-            let error = table
-                .map(both, offset, address, size, Some(memory(2)))
-                .unwrap_err();
-            assert_eq!(
-                error.kind(),
-                io::ErrorKind::InvalidInput,
-                "{offset} {address} {size}"
-            );
+            let refused = map(&mut table, both, offset, address, size, Some(memory(2)));
+            let kind = refused.unwrap_err().kind();
+            let range = format!("{offset} {address} {size}");
+            assert_eq!(kind, io::ErrorKind::InvalidInput, "{range}");
+        }
+        for (address, size) in [
+            (15 * PAGE, 2 * PAGE),
+            (16 * PAGE, PAGE),
+            (15 * PAGE, 3 * PAGE),
+            (17 * PAGE - 1, PAGE),
+        ] {
+            let refused = map(&mut table, both, 0, address, size, Some(memory(3)));
+            let kind = refused.unwrap_err().kind();
+            assert_eq!(kind, io::ErrorKind::AlreadyExists, "{address} {size}");
         }
         assert_eq!(table.maps.len(), 1);
     }
@@ -449,5 +401,139 @@ mod tests {
         assert!(table.read(0x10_0000 + 2 * PAGE, &mut [0]).is_ok());
         table.unmap(0, u64::MAX).unwrap();
         assert!(table.read(0x10_0000 + 2 * PAGE, &mut [0]).is_err());
+    }
+    #[test]
+    fn a_vmm_cannot_map_without_end() {
+        let mut table = DmaTable::default();
+        let both = BOTH;
+        let mut page = |page| map(&mut table, both, 0, page * PAGE, PAGE, None);
+        (0..MAX_MAPPINGS).for_each(|number| page(number as u64).unwrap());
+        let more = page(1 << 32).unwrap_err();
+        assert_eq!(more.kind(), io::ErrorKind::StorageFull);
+        table.unmap(0, PAGE).unwrap();
+        map(&mut table, both, 0, 0, PAGE, None).unwrap();
+        table.unmap(PAGE, 1 << 32).unwrap();
+        assert_eq!(table.maps.len(), 1);
+    }
+
+    #[test]
+    fn what_is_pinned_stays() {
+        let (mut table, low, high) = guest(0x10_0000);
+        let (address, length) = (0x10_0000 + PAGE - 7, PAGE as usize + 20);
+        let source = table.pin(address, length, Access::Read).unwrap();
+        let target = table.pin(address, length, Access::Write).unwrap();
+        table.clear();
+        assert!(table.read(address, &mut [0]).is_err());
+        let data: Vec<u8> = (0..length).map(|n| n as u8).collect();
+        // Without the table, by another thread.
+        let found = std::thread::spawn(move || {
+            let mut found = vec![0; length];
+            target.write(&data).unwrap();
+            source.read(&mut found).unwrap();
+            (data, found)
+        });
+        let (data, found) = found.join().unwrap();
+        assert_eq!(data, found);
+        let mut found = vec![0; length];
+        let split = PAGE as usize + 7;
+        low.read_exact_at(&mut found[..split], PAGE - 7).unwrap();
+        high.read_exact_at(&mut found[split..], 0).unwrap();
+        assert_eq!(data, found);
+    }
+
+    #[test]
+    fn contiguous_ranges_are_one_piece() {
+        let (table, ..) = guest(0);
+        let length = 2 * PAGE as usize;
+        assert_eq!(table.pin(0, length, Access::Read).unwrap().pieces(), 1);
+        // So are parts of one file that were mapped one by one, as behind an IOMMU.
+        let file = memory(4);
+        let mut pages = DmaTable::default();
+        for page in [3, 1, 0] {
+            let file = file.try_clone().unwrap();
+            let mapped = map(&mut pages, READ, page * PAGE, page << 20, PAGE, Some(file));
+            mapped.unwrap();
+        }
+        let mut extents = Extents::new(0);
+        for (page, pieces) in [(0_u64, 1), (1, 1), (3, 2)] {
+            let page = page << 20;
+            let pinned = pages.pin_more(&mut extents, page, PAGE as usize, Access::Read);
+            pinned.unwrap();
+            assert_eq!(extents.pieces(), pieces);
+        }
+        let mut extents = table.pin(0, PAGE as usize, Access::Read).unwrap();
+        for (address, pieces) in [(PAGE, 1), (2 * PAGE, 2), (0, 3), (PAGE, 3)] {
+            let appended = table.pin_more(&mut extents, address, PAGE as usize, Access::Read);
+            appended.unwrap();
+            assert_eq!(extents.pieces(), pieces);
+        }
+    }
+
+    #[test]
+    fn copies_follow_the_pieces_of_both_sides() {
+        let (source, ..) = guest(0);
+        let data: Vec<u8> = (0..3 * PAGE).map(|n| ((n * 7) >> 3) as u8).collect();
+        source.write(0, &data).unwrap();
+        // Pages 0 and 1 are one piece in this order only. The first page is not whole.
+        let ranges = |order: [usize; 3]| {
+            let page = |(number, page)| {
+                let skip = if number == 0 { 100 } else { 0 };
+                page * PAGE as usize + skip..(page + 1) * PAGE as usize
+            };
+            order.into_iter().enumerate().map(page)
+        };
+        let pin = |table: &DmaTable, order, access| {
+            let mut extents = Extents::new(0);
+            for range in ranges(order) {
+                let pinned = table.pin_more(&mut extents, range.start as u64, range.len(), access);
+                pinned.unwrap();
+            }
+            extents
+        };
+        for (from, to) in [([2, 0, 1], [0, 2, 1]), ([0, 2, 1], [2, 0, 1])] {
+            let (target, ..) = guest(0);
+            let copied = pin(&source, from, Access::Read).copy_to(&pin(&target, to, Access::Write));
+            copied.unwrap();
+            let mut moved = ranges(from).flat_map(|range| &data[range]);
+            let mut expected = vec![0; data.len()];
+            for at in ranges(to).flatten() {
+                expected[at] = *moved.next().unwrap();
+            }
+            let mut found = vec![0; data.len()];
+            target.read(0, &mut found).unwrap();
+            assert!(found == expected, "{from:?} to {to:?}");
+        }
+    }
+
+    fn copy(
+        (from, at): (&DmaTable, u64),
+        (to, target): (&DmaTable, u64),
+        length: usize,
+    ) -> Result<(), CopyError> {
+        let source = from.pin(at, length, Access::Read).unwrap();
+        source.copy_to(&to.pin(target, length, Access::Write).unwrap())
+    }
+
+    #[test]
+    fn a_vmm_that_takes_its_memory_away_harms_only_itself() {
+        let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
+        file.set_len(PAGE).unwrap();
+        let mut table = DmaTable::default();
+        let both = BOTH;
+        let shared = file.try_clone().unwrap();
+        map(&mut table, both, 0, 0, PAGE, Some(shared)).unwrap();
+        let (other, ..) = guest(0);
+        table.write(0, b"descriptor").unwrap();
+        copy((&other, 0), (&table, 64), 64).unwrap();
+        file.set_len(0).unwrap();
+        let error = DmaError {
+            address: 0,
+            length: 64,
+        };
+        assert_eq!(table.read(0, &mut [0; 64]), Err(error));
+        assert_eq!(
+            copy((&table, 0), (&other, 0), 64),
+            Err(CopyError::Source(error))
+        );
     }
 }

@@ -1,30 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Devices and their links to guests, with the network between them, shared by the threads that work on them.
+//! A PCI function: a device in a slot of a VMM, if one has it.
 
 use std::{
     fmt, io,
-    sync::{Arc, mpsc::Sender},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use efa_fabric::{Cluster, CopyError, Frame, Guest, LinkId, PathCounters, PortId, Settings};
-use efa_model::{Config, Device, DmaError, Host, TraceEvent};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use efa_fabric::{Access, CopyError, Guest, Memory, Pins, PortId};
+use efa_model::{Config, Device, DmaError, Host, Segment, TraceEvent};
+use parking_lot::{Condvar, Mutex};
 
 use crate::{
     bar::{Bar, Bars},
     config_space::{ConfigSpace, MAX_MSIX_VECTORS},
     dma::DmaTable,
+    extents::Extents,
     llq::Llq,
     msix::Vectors,
+    runtime::Runtime,
 };
-
-/// Packets that whoever gives a device something to do moves at once, so that a short message needs no other thread.
-const PROMPT: u32 = 16;
-
-/// Packets that are moved before others may work on the devices.
-const BATCH: u32 = 32;
 
 /// How long to wait before looking again whether a VMM can have a function: a rule may unplug it at any time.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -33,26 +29,21 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VmmId(u64);
 
-/// Is told of what the device does, with the time since the program started.
-pub type Tracer = Box<dyn FnMut(Duration, &TraceEvent) + Send>;
+/// Who is told of what a device does, under its lock: so it must neither wait for anybody nor do more than to take note.
+pub trait Observer: Send {
+    /// Takes note of something, with the time since the program started.
+    fn note(&mut self, now: Duration, event: &TraceEvent);
 
-/// All devices of the program.
-///
-/// The VMMs' messages, timers and the control socket come from different threads; each works on the devices alone, for no
-/// longer than it takes to move some packets.
-pub struct Fabric {
-    state: Mutex<State>,
-    due_changed: Condvar,
-    vacated: Condvar,
-    start: Instant,
+    /// Whether it wants to be told of each work request and completion, too.
+    fn wants_work(&self) -> bool {
+        false
+    }
 }
 
-struct State {
-    cluster: Cluster<Link>,
-    // Where packets for other programs go.
-    links: Vec<Option<Sender<Frame>>>,
-    // When there will be something to do.
-    due: Option<Duration>,
+impl<F: FnMut(Duration, &TraceEvent) + Send> Observer for F {
+    fn note(&mut self, now: Duration, event: &TraceEvent) {
+        self(now, event);
+    }
 }
 
 /// One device and its link to the guest.
@@ -60,143 +51,25 @@ pub struct Function {
     device_id: u16,
     pub(crate) bars: Bars,
     pub(crate) msix_vectors: u16,
-    pub(crate) llq: Arc<Llq>,
-    fabric: Arc<Fabric>,
+    runtime: Arc<Runtime>,
     port: PortId,
+    /// Somebody waits for the function, and is told when it may be free.
+    vacated: (Mutex<()>, Condvar),
 }
 
-/// The device's way to the guest.
-pub(crate) struct Link {
+/// The slot that a device is in: its way to the guest.
+pub(crate) struct Slot {
     pub(crate) dma: DmaTable,
     pub(crate) vectors: Vectors,
     pub(crate) config: ConfigSpace,
-    pub(crate) llq: Arc<Llq>,
+    pub(crate) llq: Llq,
     /// The VMM that has the function, if any has.
     vmm: Option<VmmId>,
     /// How many VMMs have had it.
     vmms: u64,
-    tracer: Tracer,
+    observer: Box<dyn Observer>,
     start: Instant,
-}
-
-impl Fabric {
-    /// A network without devices. `program` distinguishes this program from others of the same network. All times are
-    /// times since `start`.
-    pub fn new(settings: Settings, seed: u64, program: u64, start: Instant) -> Self {
-        Self {
-            state: Mutex::new(State {
-                cluster: Cluster::new(settings, seed, program),
-                links: Vec::new(),
-                due: None,
-            }),
-            due_changed: Condvar::new(),
-            vacated: Condvar::new(),
-            start,
-        }
-    }
-
-    /// What the network is like.
-    pub fn settings(&self) -> Settings {
-        self.state.lock().cluster.settings().clone()
-    }
-
-    /// Changes what the network is like.
-    pub fn set(&self, settings: Settings) {
-        self.state.lock().cluster.set(settings);
-    }
-
-    /// What each path did.
-    pub fn paths(&self) -> Vec<PathCounters> {
-        self.state.lock().cluster.paths().to_vec()
-    }
-
-    /// The addresses of all devices of this program.
-    pub fn addresses(&self) -> Vec<[u8; 16]> {
-        self.state.lock().cluster.addresses()
-    }
-
-    /// How many devices of other programs there are.
-    pub fn remote_devices(&self) -> usize {
-        self.state.lock().cluster.remote_devices()
-    }
-
-    /// Takes note of another program with these devices, which gets its packets by `sender`.
-    pub fn join(&self, addresses: Vec<[u8; 16]>, sender: Sender<Frame>) -> LinkId {
-        let mut state = self.state.lock();
-        state.links.push(Some(sender));
-        state.cluster.join(addresses)
-    }
-
-    /// Takes note that another program is gone.
-    pub fn leave(&self, link: LinkId) {
-        let mut state = self.state.lock();
-        state.links[link.0] = None;
-        state.cluster.leave(link);
-    }
-
-    /// Takes a packet from another program.
-    pub fn accept(&self, link: LinkId, frame: Frame) {
-        let mut state = self.state.lock();
-        let now = self.start.elapsed();
-        state.cluster.accept(now, link, frame);
-        self.run(&mut state, now, PROMPT);
-    }
-
-    /// Lets the devices and the network do what is due, whenever it is due. Never returns; it needs a thread of its own.
-    pub fn run_timer(&self) -> ! {
-        let mut state = self.state.lock();
-        loop {
-            match state
-                .due
-                .map(|due| due.saturating_sub(self.start.elapsed()))
-            {
-                None => self.due_changed.wait(&mut state),
-                Some(Duration::ZERO) => {
-                    let now = self.start.elapsed();
-                    state.due = state.cluster.run(now, BATCH);
-                    state.forward();
-                    // Whoever waits for the devices gets them now.
-                    MutexGuard::bump(&mut state);
-                }
-                Some(wait) => {
-                    self.due_changed.wait_for(&mut state, wait);
-                }
-            }
-        }
-    }
-
-    /// Works on a device, then lets all do what is due.
-    fn with<R>(&self, port: PortId, work: impl FnOnce(&mut Device, &mut Link, Duration) -> R) -> R {
-        let mut state = self.state.lock();
-        let now = self.start.elapsed();
-        let result = state
-            .cluster
-            .with(port, now, |device, link| work(device, link, now));
-        self.run(&mut state, now, PROMPT);
-        result
-    }
-
-    /// Lets all do what is due, but no more than `budget`; the thread of the network does the rest.
-    fn run(&self, state: &mut State, now: Duration, budget: u32) {
-        let due = state.cluster.run(now, budget);
-        state.forward();
-        if due != state.due {
-            state.due = due;
-            self.due_changed.notify_one();
-        }
-    }
-}
-
-impl State {
-    /// Hands packets for other programs on.
-    fn forward(&mut self) {
-        for (link, frame) in self.cluster.take_frames() {
-            if let Some(Some(sender)) = self.links.get(link.0) {
-                // One for a program that is gone is lost.
-                let _ = sender.send(frame);
-            }
-        }
-    }
+    pins: Arc<Pins>,
 }
 
 impl Function {
@@ -206,12 +79,12 @@ impl Function {
     ///
     /// # Errors
     ///
-    /// There is no memory for the device's own memory.
+    /// There is no memory for the device's own memory, or the kernel has no asynchronous I/O for its interrupts.
     pub fn new(
-        fabric: &Arc<Fabric>,
+        runtime: &Arc<Runtime>,
         config: Config,
         missing: Option<Bar>,
-        tracer: Tracer,
+        observer: Box<dyn Observer>,
     ) -> io::Result<Self> {
         let device_id = config.profile.pci_device();
         let msix_vectors = config.vectors.clamp(1, MAX_MSIX_VECTORS);
@@ -221,31 +94,31 @@ impl Function {
             doorbells: device.doorbell_bar_size(),
             missing,
         };
-        let llq = Arc::new(Llq::new(bars.size(Bar::Llq))?);
-        let link = Link {
+        let link = Slot {
             dma: DmaTable::default(),
-            vectors: Vectors::new(msix_vectors),
+            vectors: Vectors::new(msix_vectors)?,
             config: ConfigSpace::new(device_id, bars, msix_vectors),
-            llq: Arc::clone(&llq),
+            llq: Llq::new(bars.size(Bar::Llq))?,
             vmm: None,
             vmms: 0,
-            tracer,
-            start: fabric.start,
+            observer,
+            start: runtime.start(),
+            pins: Arc::default(),
         };
-        let port = fabric.state.lock().cluster.attach(device, link);
+        let port = runtime.attach(device, link);
         Ok(Self {
             device_id,
             bars,
             msix_vectors,
-            llq,
-            fabric: Arc::clone(fabric),
+            runtime: Arc::clone(runtime),
             port,
+            vacated: (Mutex::new(()), Condvar::new()),
         })
     }
 
     /// Works on the device alone, then lets it do what is due.
     pub fn with<R>(&self, work: impl FnOnce(&mut Device, &mut dyn Host, Duration) -> R) -> R {
-        self.fabric
+        self.runtime
             .with(self.port, |device, link, now| work(device, link, now))
     }
 
@@ -253,12 +126,12 @@ impl Function {
     /// whose slot it is plugged in.
     pub fn unplug(&self) {
         self.with(|device, host, _| device.unplug(host));
-        self.fabric.vacated.notify_all();
+        self.vacated.1.notify_all();
     }
 
     /// Plugs the device into the slot that it was pulled out of. It is as after power on.
     pub fn plug(&self) {
-        self.fabric.with(self.port, |device, link, _| {
+        self.runtime.with(self.port, |device, link, _| {
             if !device.is_plugged() {
                 link.forget();
                 device.plug(link);
@@ -266,45 +139,54 @@ impl Function {
         });
     }
 
-    /// Waits until a new VMM can have the function, which is as after power on then.
-    pub(crate) fn claim(&self) -> VmmId {
-        loop {
-            let claimed = self.fabric.with(self.port, |device, link, _| {
+    /// Waits until a new VMM can have the function, which is as after power on then, with memory of its own for this VMM.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory, or the VMM `is_there` no more.
+    pub(crate) fn claim(&self, is_there: impl Fn() -> bool) -> io::Result<VmmId> {
+        let mut llq = Some(Llq::new(self.bars.size(Bar::Llq))?);
+        while is_there() {
+            let claimed = self.runtime.with(self.port, |device, link, _| {
                 if link.vmm.is_some() && device.is_plugged() {
                     return None;
                 }
                 link.vmms += 1;
                 link.serve(Some(VmmId(link.vmms)));
+                if let Some(llq) = llq.take() {
+                    link.llq = llq;
+                }
                 device.plug(link);
-                device.power_on();
+                device.power_on(link);
                 link.vmm
             });
             match claimed {
-                Some(vmm) => return vmm,
+                Some(vmm) => return Ok(vmm),
                 None => {
-                    let mut state = self.fabric.state.lock();
-                    self.fabric.vacated.wait_for(&mut state, LOOK_AGAIN);
+                    let (lock, vacated) = &self.vacated;
+                    vacated.wait_for(&mut lock.lock(), LOOK_AGAIN);
                 }
             }
         }
+        Err(io::ErrorKind::NotConnected.into())
     }
 
     /// Forgets a VMM, and what the device knew of its guest.
     pub(crate) fn release(&self, vmm: VmmId) {
         self.of(vmm, |device, link, _| {
             link.serve(None);
-            device.power_on();
+            device.power_on(link);
         });
-        self.fabric.vacated.notify_all();
+        self.vacated.1.notify_all();
     }
 
     /// Works for a VMM, if it still has the function.
     pub(crate) fn of<R>(
         &self,
         vmm: VmmId,
-        work: impl FnOnce(&mut Device, &mut Link, Duration) -> R,
+        work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R,
     ) -> Option<R> {
-        self.fabric.with(self.port, |device, link, now| {
+        self.runtime.with(self.port, |device, link, now| {
             (link.vmm == Some(vmm)).then(|| work(device, link, now))
         })
     }
@@ -313,18 +195,12 @@ impl Function {
     pub(crate) fn access<R>(
         &self,
         vmm: VmmId,
-        work: impl FnOnce(&mut Device, &mut Link, Duration) -> R,
+        work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R,
     ) -> Option<R> {
         self.of(vmm, |device, link, now| {
             device.is_plugged().then(|| work(device, link, now))
         })
         .flatten()
-    }
-}
-
-impl fmt::Debug for Fabric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fabric").finish_non_exhaustive()
     }
 }
 
@@ -338,16 +214,48 @@ impl fmt::Debug for Function {
     }
 }
 
-impl Guest for Link {
-    fn copy(&self, from: u64, to: &Self, at: u64, length: usize) -> Result<(), CopyError> {
-        self.check_bus_master(from, length)
-            .map_err(CopyError::Source)?;
-        to.check_bus_master(at, length).map_err(CopyError::Target)?;
-        self.dma.copy(from, &to.dma, at, length)
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot")
+            .field("vmm", &self.vmm)
+            .finish_non_exhaustive()
     }
 }
 
-impl Host for Link {
+impl Guest for Slot {
+    type Memory = Extents;
+
+    fn memory(&self, segments: &[Segment], access: Access) -> Result<Extents, DmaError> {
+        let mut extents = Extents::default();
+        for segment in segments {
+            // CAST: 32 bits fit.
+            let (address, length) = (segment.address, segment.length as usize);
+            self.check_bus_master(address, length)?;
+            self.dma.pin_more(&mut extents, address, length, access)?;
+        }
+        Ok(extents)
+    }
+
+    fn pins(&self) -> &Arc<Pins> {
+        &self.pins
+    }
+}
+
+impl Memory for Extents {
+    fn read(&self, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.read(buffer)
+    }
+
+    fn write(&self, data: &[u8]) -> Result<(), DmaError> {
+        self.write(data)
+    }
+
+    fn copy_to(&self, target: &Self) -> Result<(), CopyError> {
+        self.copy_to(target)
+    }
+}
+
+impl Host for Slot {
     fn dma_read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
         let length = buffer.len();
         self.check_bus_master(address, length)?;
@@ -363,6 +271,10 @@ impl Host for Link {
         self.config.bus_master()
     }
 
+    fn now(&self) -> Option<Duration> {
+        Some(self.start.elapsed())
+    }
+
     fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]) {
         match self.llq.slice(offset, buffer.len()) {
             Some(slice) => {
@@ -372,6 +284,10 @@ impl Host for Link {
         }
     }
 
+    fn quiesce(&mut self) {
+        self.pins.quiesce();
+    }
+
     fn interrupt(&mut self, vector: u16) {
         // A message signalled interrupt is a write to memory.
         if self.config.bus_master() {
@@ -379,25 +295,45 @@ impl Host for Link {
         }
     }
 
+    fn traces_work(&self) -> bool {
+        self.observer.wants_work()
+    }
+
     fn trace(&mut self, event: &TraceEvent) {
-        (self.tracer)(self.start.elapsed(), event);
+        self.observer.note(self.start.elapsed(), event);
     }
 }
 
-impl Link {
+impl Slot {
     /// Forgets the VMM that had the function, for another one or none.
     fn serve(&mut self, vmm: Option<VmmId>) {
         self.vmm = vmm;
-        self.dma.clear();
+        self.unmap_all();
         self.vectors.clear();
         self.forget();
+    }
+
+    /// Drops the mappings inside of a range, when nobody copies from or to them any more.
+    ///
+    /// # Errors
+    ///
+    /// See [`DmaTable::unmap`].
+    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
+        self.pins.quiesce();
+        self.dma.unmap(address, size)
+    }
+
+    /// Drops all mappings, likewise.
+    pub(crate) fn unmap_all(&mut self) {
+        self.pins.quiesce();
+        self.dma.clear();
     }
 
     /// Resets the function.
     pub(crate) fn reset(&mut self, device: &mut Device) {
         self.trace(&TraceEvent::FunctionReset);
         self.forget();
-        device.reset();
+        device.reset(self);
     }
 
     /// What a reset of the function does, but for the device.

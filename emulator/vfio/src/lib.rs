@@ -12,14 +12,18 @@
 mod bar;
 mod config_space;
 mod dma;
+mod extents;
 mod function;
 mod llq;
+mod memory;
 mod msix;
+mod runtime;
 mod server;
 mod socket;
 
 pub use bar::Bar;
 pub use config_space::MAX_MSIX_VECTORS;
-pub use function::{Fabric, Function, Tracer};
+pub use function::{Function, Observer};
+pub use runtime::Runtime;
 pub use server::Server;
-pub use socket::listen;
+pub use socket::{Persistence, listen};

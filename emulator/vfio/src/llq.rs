@@ -2,19 +2,17 @@
 
 //! The device's memory, shared with the VMM: its low-latency queues.
 
-use std::{
-    fs::File,
-    io,
-    os::fd::{AsRawFd, RawFd},
-};
+use std::{fs::File, io, sync::Arc};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-/// Memory of the device.
+/// Memory of the device, as one VMM has it.
+///
+/// A VMM may keep a mapping for as long as it lives, also when the function is another one's: so that one has other memory.
 #[derive(Debug)]
 pub(crate) struct Llq {
-    file: File,
+    file: Arc<File>,
     memory: MmapRegion,
 }
 
@@ -23,10 +21,14 @@ impl Llq {
     ///
     /// There is no memory.
     pub(crate) fn new(size: u64) -> io::Result<Self> {
-        let file = File::from(memfd_create("efa-llq", MemfdFlags::CLOEXEC)?);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = Arc::new(File::from(memfd_create("efa-llq", flags)?));
         file.set_len(size)?;
+        // If a VMM could take memory away from it, the next access here would raise SIGBUS.
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&file, seals)?;
         let size = usize::try_from(size).map_err(io::Error::other)?;
-        let memory = MmapRegion::from_file(FileOffset::new(file.try_clone()?, 0), size)
+        let memory = MmapRegion::from_file(FileOffset::from_arc(Arc::clone(&file), 0), size)
             .map_err(io::Error::other)?;
         Ok(Self { file, memory })
     }
@@ -49,7 +51,7 @@ impl Llq {
     }
 
     /// The file by which it is shared.
-    pub(crate) fn fd(&self) -> RawFd {
-        self.file.as_raw_fd()
+    pub(crate) fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
     }
 }

@@ -1,72 +1,91 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 //! MSI-X: the eventfds by which the VMM wants to be told of interrupts. The table itself is the VMM's affair.
+//!
+//! A write to an eventfd whose count is as large as it can be waits until somebody reads it, unless the open file is non-blocking.
+//! The VMM has the same open file, so it can fill the count and clear the flag at any time, also between a look and the write. What
+//! never waits is a signal by the kernel itself, as KVM and VFIO raise interrupts: it adds one, or leaves the count as it is.
+//! A program gets the kernel to do that by asynchronous I/O, which signals an eventfd when it has ended.
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io,
+    os::fd::{AsRawFd, OwnedFd},
 };
 
-use vfio_bindings::bindings::vfio::{
-    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE,
+use rustix::{
+    fs::{FileType, MemfdFlags, fstat, memfd_create},
+    io::Errno,
 };
+use vfio_user::{Action, IrqData, IrqSet};
+use vmm_sys_util::aio::{IOCB_CMD_PREAD, IOCB_FLAG_RESFD, IoContext, IoControlBlock, IoEvent};
+
+/// Reads that have ended and that the kernel keeps for us to ask for.
+const MAX_ENDED: usize = 64;
 
 /// The function's interrupt vectors.
 #[derive(Debug)]
 pub(crate) struct Vectors {
-    eventfds: Vec<Option<File>>,
+    eventfds: Vec<Option<OwnedFd>>,
+    signaller: Signaller,
 }
 
 impl Vectors {
     /// `count` vectors without an eventfd.
-    pub(crate) fn new(count: u16) -> Self {
-        Self {
+    ///
+    /// # Errors
+    ///
+    /// See [`Signaller::new`].
+    pub(crate) fn new(count: u16) -> io::Result<Self> {
+        Ok(Self {
             eventfds: (0..count).map(|_| None).collect(),
-        }
+            signaller: Signaller::new()?,
+        })
     }
 
-    /// Does what a SET_IRQS message for MSI-X asks for.
+    /// Does what a SET_IRQS message for MSI-X asks for. Its file descriptors are eventfds, as far as [`check`] could tell.
     ///
     /// QEMU sends one vector a message. No file descriptor for a vector means that it is disabled, and a trigger
     /// without data for no vector disables all.
     ///
     /// # Errors
     ///
-    /// The message names vectors that do not exist or has file descriptors for other vectors than it names.
-    pub(crate) fn set(
-        &mut self,
-        flags: u32,
-        start: u32,
-        count: u32,
-        fds: Vec<File>,
-    ) -> io::Result<()> {
-        if flags & VFIO_IRQ_SET_ACTION_TRIGGER == 0 {
+    /// The message names vectors that do not exist, or wants what MSI-X vectors can't do.
+    pub(crate) fn set(&mut self, set: IrqSet<'_>) -> io::Result<()> {
+        if set.action != Action::Trigger {
             // VFIO can't mask and unmask MSI-X vectors.
-            return Err(invalid("MSI-X vectors can only be triggered"));
+            return Err(Errno::OPNOTSUPP.into());
         }
-        let range = start
-            .checked_add(count)
-            .and_then(|end| self.eventfds.get_mut(start as usize..end as usize))
-            .ok_or_else(|| invalid("an MSI-X vector does not exist"))?;
-        if flags & VFIO_IRQ_SET_DATA_EVENTFD != 0 {
-            if fds.len() > range.len() {
-                return Err(invalid("more eventfds than MSI-X vectors"));
+        let range = set
+            .start
+            .checked_add(set.count)
+            .and_then(|end| self.eventfds.get_mut(set.start as usize..end as usize))
+            .ok_or(Errno::INVAL)?;
+        match set.data {
+            IrqData::Eventfds(fds) => {
+                let mut fds = fds.into_iter();
+                range.fill_with(|| fds.next());
             }
-            let mut fds = fds.into_iter();
-            range.fill_with(|| fds.next());
-        } else if flags & VFIO_IRQ_SET_DATA_NONE != 0 && count == 0 {
-            self.clear();
-        } else {
-            // A trigger without data signals the vectors.
-            range.iter().flatten().for_each(signal);
+            IrqData::None if set.count == 0 => self.clear(),
+            // A trigger without eventfds signals the vectors.
+            IrqData::None => {
+                let eventfds = range.iter().flatten();
+                eventfds.for_each(|eventfd| self.signaller.signal(eventfd));
+            }
+            IrqData::Bools(bools) => {
+                let chosen = range.iter().zip(bools).filter(|(_, is)| **is != 0);
+                chosen
+                    .filter_map(|(eventfd, _)| eventfd.as_ref())
+                    .for_each(|eventfd| self.signaller.signal(eventfd));
+            }
         }
         Ok(())
     }
 
     /// Signals a vector; one that does not exist or is disabled signals nothing.
-    pub(crate) fn signal(&self, vector: u16) {
+    pub(crate) fn signal(&mut self, vector: u16) {
         match self.eventfds.get(usize::from(vector)) {
-            Some(Some(eventfd)) => signal(eventfd),
+            Some(Some(eventfd)) => self.signaller.signal(eventfd),
             _ => tracing::debug!(vector, "interrupt of a vector that is disabled"),
         }
     }
@@ -77,30 +96,117 @@ impl Vectors {
     }
 }
 
-fn signal(mut eventfd: &File) {
-    if let Err(error) = eventfd.write_all(&1u64.to_ne_bytes()) {
-        tracing::warn!(%error, "cannot signal an interrupt");
+/// Looks whether file descriptors can be eventfds. A look at what is none may take as long as who serves it likes, so nobody else may
+/// wait for that.
+///
+/// # Errors
+///
+/// There is something else than eventfds.
+pub(crate) fn check(data: &IrqData<'_>) -> io::Result<()> {
+    let IrqData::Eventfds(fds) = data else {
+        return Ok(());
+    };
+    for fd in fds {
+        // An eventfd is of no type that files are of.
+        let mode = fstat(fd)?.st_mode;
+        if FileType::from_raw_mode(mode) != FileType::Unknown {
+            return Err(Errno::INVAL.into());
+        }
     }
+    Ok(())
 }
 
-fn invalid(message: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, message)
+/// Has the kernel signal eventfds.
+#[derive(Debug)]
+struct Signaller {
+    context: IoContext,
+    /// An empty file, of which a read has ended when the call that begins it returns.
+    empty: File,
+    /// Reads that have ended since we last asked for them.
+    ended: usize,
+}
+
+impl Signaller {
+    /// # Errors
+    ///
+    /// The kernel has no asynchronous I/O, or others on this host have used up what it has (`fs.aio-max-nr`).
+    fn new() -> io::Result<Self> {
+        // CAST: it is a small constant.
+        let context = IoContext::new(MAX_ENDED as u32)?;
+        let empty = memfd_create("efa-empty", MemfdFlags::CLOEXEC)?.into();
+        Ok(Self {
+            context,
+            empty,
+            ended: 0,
+        })
+    }
+
+    /// Signals an eventfd. It does not wait, whatever whoever else has it does.
+    fn signal(&mut self, eventfd: &OwnedFd) {
+        if self.ended == MAX_ENDED / 2 {
+            self.forget_ended();
+        }
+        let result = self.submit(eventfd).or_else(|error| {
+            if error.kind() != io::ErrorKind::WouldBlock {
+                return Err(error);
+            }
+            self.forget_ended();
+            self.submit(eventfd)
+        });
+        match result {
+            Ok(_) => self.ended += 1,
+            Err(error) => tracing::debug!(%error, "cannot signal an interrupt"),
+        }
+    }
+
+    /// Reads nothing, of which the end is signalled.
+    fn submit(&self, eventfd: &OwnedFd) -> io::Result<usize> {
+        // CAST: descriptors are not negative, and the kernel's constants fit.
+        let descriptor = |fd: &dyn AsRawFd| fd.as_raw_fd() as u32;
+        self.context.submit(&[&mut IoControlBlock {
+            aio_lio_opcode: IOCB_CMD_PREAD as u16,
+            aio_fildes: descriptor(&self.empty),
+            aio_flags: IOCB_FLAG_RESFD,
+            aio_resfd: descriptor(eventfd),
+            ..IoControlBlock::default()
+        }])
+    }
+
+    /// Makes room for more reads that have ended.
+    fn forget_ended(&mut self) {
+        let mut events = [IoEvent::default(); MAX_ENDED];
+        let mut no_time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let asked = self.context.get_events(0, &mut events, Some(&mut no_time));
+        if let Err(error) = asked {
+            tracing::debug!(%error, "cannot ask for what has ended");
+        }
+        self.ended = 0;
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Read, os::fd::OwnedFd};
+    use std::{
+        io::{Read, Write},
+        sync::mpsc,
+        thread,
+        time::Duration,
+    };
 
-    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::{
+        event::{EventfdFlags, eventfd},
+        fs::{OFlags, fcntl_setfl},
+        pipe::pipe,
+    };
 
     use super::*;
 
-    const SET: u32 = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
-    const TRIGGER: u32 = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_TRIGGER;
-
-    fn event() -> (File, File) {
-        let event = File::from(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-        (event.try_clone().unwrap(), event)
+    fn event() -> (File, OwnedFd) {
+        let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        (event.try_clone().unwrap().into(), event)
     }
 
     fn signals(mut event: &File) -> u64 {
@@ -110,13 +216,24 @@ mod tests {
             .map_or(0, |()| u64::from_ne_bytes(count))
     }
 
+    fn set(vectors: &mut Vectors, start: u32, count: u32, data: IrqData<'_>) -> io::Result<()> {
+        check(&data)?;
+        vectors.set(IrqSet {
+            index: 2,
+            start,
+            count,
+            action: Action::Trigger,
+            data,
+        })
+    }
+
     #[test]
     fn vectors_are_set_one_by_one() {
-        let mut vectors = Vectors::new(3);
+        let mut vectors = Vectors::new(3).unwrap();
         let (first, ours) = event();
-        vectors.set(SET, 0, 1, vec![ours]).unwrap();
+        set(&mut vectors, 0, 1, IrqData::Eventfds(vec![ours])).unwrap();
         let (last, ours) = event();
-        vectors.set(SET, 2, 1, vec![ours]).unwrap();
+        set(&mut vectors, 2, 1, IrqData::Eventfds(vec![ours])).unwrap();
         vectors.signal(0);
         vectors.signal(1);
         vectors.signal(2);
@@ -127,42 +244,103 @@ mod tests {
 
     #[test]
     fn no_file_descriptor_disables() {
-        let mut vectors = Vectors::new(2);
+        let mut vectors = Vectors::new(2).unwrap();
         let (first, ours_first) = event();
         let (second, ours_second) = event();
-        vectors
-            .set(SET, 0, 2, vec![ours_first, ours_second])
-            .unwrap();
-        vectors.set(SET, 0, 1, Vec::new()).unwrap();
+        let both = vec![ours_first, ours_second];
+        set(&mut vectors, 0, 2, IrqData::Eventfds(both)).unwrap();
+        set(&mut vectors, 0, 1, IrqData::Eventfds(Vec::new())).unwrap();
         vectors.signal(0);
         vectors.signal(1);
         assert_eq!((signals(&first), signals(&second)), (0, 1));
-        vectors.set(TRIGGER, 0, 0, Vec::new()).unwrap();
+        set(&mut vectors, 0, 0, IrqData::None).unwrap();
         vectors.signal(1);
         assert_eq!(signals(&second), 0);
     }
 
     #[test]
-    fn a_trigger_without_data_signals() {
-        let mut vectors = Vectors::new(2);
+    fn a_trigger_without_eventfds_signals() {
+        let mut vectors = Vectors::new(2).unwrap();
         let (event, ours) = event();
-        vectors.set(SET, 1, 1, vec![ours]).unwrap();
-        vectors.set(TRIGGER, 0, 2, Vec::new()).unwrap();
+        set(&mut vectors, 1, 1, IrqData::Eventfds(vec![ours])).unwrap();
+        set(&mut vectors, 0, 2, IrqData::None).unwrap();
+        set(&mut vectors, 0, 2, IrqData::Bools(&[1, 0])).unwrap();
+        set(&mut vectors, 0, 2, IrqData::Bools(&[0, 1])).unwrap();
+        assert_eq!(signals(&event), 2);
+    }
+
+    /// What `work` returns, unless it takes longer than anything should.
+    fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || sender.send(work()));
+        receiver
+            .recv_timeout(Duration::from_secs(10))
+            .expect("it waits")
+    }
+
+    #[test]
+    fn a_signal_does_not_wait() {
+        let mut vectors = Vectors::new(1).unwrap();
+        let (mut event, ours) = event();
+        set(&mut vectors, 0, 1, IrqData::Eventfds(vec![ours])).unwrap();
+        event.write_all(&(u64::MAX - 1).to_ne_bytes()).unwrap();
+        // The VMM has the same open file.
+        fcntl_setfl(&event, OFlags::empty()).unwrap();
+        let mut vectors = in_time(move || {
+            vectors.signal(0);
+            vectors.signal(0);
+            vectors
+        });
+        assert_eq!(signals(&event), u64::MAX);
+        vectors.signal(0);
+        assert_eq!(signals(&event), 1);
+    }
+
+    #[test]
+    fn signals_have_no_end() {
+        let mut vectors = Vectors::new(1).unwrap();
+        let (event, ours) = event();
+        set(&mut vectors, 0, 1, IrqData::Eventfds(vec![ours])).unwrap();
+        for _ in 0..1000 {
+            vectors.signal(0);
+        }
+        assert_eq!(signals(&event), 1000);
+    }
+
+    #[test]
+    fn what_is_no_eventfd_is_refused() {
+        let mut vectors = Vectors::new(1).unwrap();
+        let (event, ours) = event();
+        set(&mut vectors, 0, 1, IrqData::Eventfds(vec![ours])).unwrap();
+        // Nobody reads a pipe, and a file is written somewhere.
+        let (_reader, writer) = pipe().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        for fd in [writer, file.into()] {
+            let refused = set(&mut vectors, 0, 1, IrqData::Eventfds(vec![fd]));
+            assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+        vectors.signal(0);
         assert_eq!(signals(&event), 1);
     }
 
     #[test]
     fn bad_messages_are_refused() {
-        let mut vectors = Vectors::new(2);
-        let fd = || File::from(OwnedFd::from(event().1));
-        assert!(vectors.set(SET, 2, 1, vec![fd()]).is_err());
-        assert!(vectors.set(SET, 1, 2, vec![fd(), fd()]).is_err());
-        assert!(vectors.set(SET, u32::MAX, 2, vec![fd()]).is_err());
-        assert!(vectors.set(SET, 0, 1, vec![fd(), fd()]).is_err());
-        assert!(
-            vectors
-                .set(VFIO_IRQ_SET_DATA_EVENTFD, 0, 1, vec![fd()])
-                .is_err()
-        );
+        let mut vectors = Vectors::new(2).unwrap();
+        let fds = |count| IrqData::Eventfds((0..count).map(|_| event().1).collect());
+        assert!(set(&mut vectors, 2, 1, fds(1)).is_err());
+        assert!(set(&mut vectors, 1, 2, fds(2)).is_err());
+        assert!(set(&mut vectors, u32::MAX, 2, fds(2)).is_err());
+        for action in [Action::Mask, Action::Unmask] {
+            let masked = vectors.set(IrqSet {
+                index: 2,
+                start: 0,
+                count: 1,
+                action,
+                data: IrqData::None,
+            });
+            // Its kind depends on the version of Rust.
+            let error = masked.unwrap_err().raw_os_error();
+            assert_eq!(error, Some(Errno::OPNOTSUPP.raw_os_error()));
+        }
     }
 }

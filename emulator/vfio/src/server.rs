@@ -4,103 +4,133 @@
 
 use std::{
     fs::File,
-    io,
-    os::{fd::OwnedFd, unix::net::UnixListener},
-    sync::{
-        Arc,
-        mpsc::{Sender, channel},
-    },
+    io, iter,
+    os::unix::net::{UnixListener, UnixStream},
+    sync::Arc,
     thread,
+    time::{Duration, Instant},
 };
 
+use efa_model::Device;
+use parking_lot::{Condvar, Mutex};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_NORESIZE, VFIO_PCI_CONFIG_REGION_INDEX,
-    VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS, VFIO_REGION_INFO_FLAG_MMAP,
-    VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE, vfio_region_info,
-    vfio_region_sparse_mmap_area,
+    VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
 };
-use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, ServerBackend, ServerRegion, SparseArea};
+use vfio_user::{DmaMap, Irq, IrqSet, Region, RegionWrite};
 
 use crate::{
     bar::{Bar, Bars},
     config_space,
-    function::{Function, VmmId},
-    llq::Llq,
+    function::{Function, Slot, VmmId},
+    memory::Shareable,
+    msix,
+    socket::{Bursts, Persistence},
 };
+
+/// VMMs that may wait for a function, or have connected without a word: each takes a descriptor and a thread. Further ones are not
+/// accepted until one of them has the function or is gone.
+const MAX_WAITING: usize = 4;
 
 /// Serves one function to VMMs, of which one at a time has it.
 pub struct Server {
-    transport: Arc<vfio_user::Server>,
+    listener: UnixListener,
     function: Arc<Function>,
-}
-
-/// Why a thread does not wait for a VMM any more.
-enum End {
-    /// One has connected, or was gone before it wanted anything.
-    Served,
-    /// None can connect.
-    Failed(vfio_user::Error),
+    device: Arc<vfio_user::Device>,
+    waiting: Arc<Waiting>,
 }
 
 impl Server {
     /// A server of `function` that takes connections from `listener`.
     pub fn new(listener: UnixListener, function: Arc<Function>) -> Self {
-        let regions = regions(function.bars, &function.llq);
-        let irqs = irqs(function.msix_vectors);
-        let transport =
-            vfio_user::Server::from_owned_fd(OwnedFd::from(listener), true, irqs, regions);
+        let device = vfio_user::Device {
+            regions: regions(function.bars),
+            irqs: irqs(function.msix_vectors),
+        };
         Self {
-            transport: Arc::new(transport),
+            listener,
             function,
+            device: Arc::new(device),
+            waiting: Arc::default(),
         }
     }
 
     /// Serves VMMs. One that connects gets the function when no other has it, or when it was pulled out of the other one's
     /// slot; it is as after power on.
     ///
-    /// Returns only if no VMM can connect any more; it needs a thread of its own, and starts one for each VMM.
-    pub fn run(&self) -> vfio_user::Error {
-        let (sender, ends) = channel();
+    /// It needs a thread of its own, and starts one for each VMM.
+    pub fn run(&self) -> ! {
         let name = thread::current().name().unwrap_or("VMM").to_owned();
+        let mut persistence = Persistence::new("cannot serve another VMM");
         loop {
-            let (transport, function) = (Arc::clone(&self.transport), Arc::clone(&self.function));
-            let ended = sender.clone();
-            let waiting = thread::Builder::new().name(name.clone());
-            if let Err(error) = waiting.spawn(move || serve(&transport, function, ended)) {
-                return vfio_user::Error::SocketAccept(error);
-            }
-            // There always is a sender: this one's.
-            if let Ok(End::Failed(error)) = ends.recv() {
-                return error;
-            }
+            let place = Place::wait(&self.waiting);
+            let (stream, _) = persistence.persist(|| self.listener.accept());
+            let (function, device) = (Arc::clone(&self.function), Arc::clone(&self.device));
+            let thread = thread::Builder::new().name(name.clone());
+            // A VMM without a thread is disconnected.
+            let _ = persistence
+                .attempt(|| thread.spawn(move || serve(&stream, &device, function, place)));
         }
     }
 }
 
-/// Serves the next VMM that connects.
-fn serve(transport: &vfio_user::Server, function: Arc<Function>, ended: Sender<End>) {
+/// How many VMMs wait.
+#[derive(Default)]
+struct Waiting {
+    count: Mutex<usize>,
+    fewer: Condvar,
+    /// Of VMMs that have been disconnected.
+    bursts: Mutex<Bursts>,
+}
+
+/// A place among the VMMs that wait.
+struct Place(Arc<Waiting>);
+
+impl Place {
+    /// Waits until there is one.
+    fn wait(waiting: &Arc<Waiting>) -> Self {
+        let mut count = waiting.count.lock();
+        waiting
+            .fewer
+            .wait_while(&mut count, |count| *count == MAX_WAITING);
+        *count += 1;
+        Self(Arc::clone(waiting))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *self.0.count.lock() -= 1;
+        self.0.fewer.notify_one();
+    }
+}
+
+/// Serves a VMM that has connected.
+fn serve(stream: &UnixStream, device: &vfio_user::Device, function: Arc<Function>, place: Place) {
+    let waiting = Arc::clone(&place.0);
     let mut backend = Backend {
+        stream,
         function,
         vmm: None,
-        ended,
+        place: Some(place),
     };
-    match transport.run(&mut backend) {
+    match vfio_user::serve(stream, device, &mut backend) {
         Ok(()) => tracing::info!("the VMM has disconnected"),
-        Err(error @ vfio_user::Error::SocketAccept(_)) => {
-            let _ = backend.ended.send(End::Failed(error));
-            return;
+        Err(error) if waiting.bursts.lock().begins(Instant::now()) => {
+            tracing::warn!(%error, "the connection to the VMM has ended");
         }
-        Err(error) => tracing::warn!(%error, "the connection to the VMM has ended"),
+        Err(error) => tracing::debug!(%error, "the connection to the VMM has ended"),
     }
-    match backend.vmm {
-        Some(vmm) => backend.function.release(vmm),
-        None => {
-            let _ = backend.ended.send(End::Served);
-        }
+    if let Some(vmm) = backend.vmm {
+        backend.function.release(vmm);
     }
 }
 
-fn regions(bars: Bars, llq: &Llq) -> Vec<ServerRegion> {
+fn regions(bars: Bars) -> Vec<Region> {
     (0..VFIO_PCI_NUM_REGIONS)
         .map(|index| {
             let bar = bars.at(index);
@@ -109,128 +139,116 @@ fn regions(bars: Bars, llq: &Llq) -> Vec<ServerRegion> {
                 None if index == VFIO_PCI_CONFIG_REGION_INDEX => config_space::SIZE as u64,
                 None => 0,
             };
-            let mut flags = match size {
-                0 => 0,
-                _ => VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE,
+            let mappable = match bar {
+                Some(Bar::Llq) => iter::once(0..size).collect(),
+                _ => Vec::new(),
             };
-            let mut sparse_areas = Vec::new();
-            let mut mmap_fd = None;
-            if bar == Some(Bar::Llq) {
-                flags |= VFIO_REGION_INFO_FLAG_MMAP;
-                mmap_fd = Some(llq.fd());
-                // The library sends the file only with a list of areas that may be mapped, so name all of it.
-                let area = vfio_region_sparse_mmap_area { offset: 0, size };
-                sparse_areas.push(SparseArea { area });
-            }
-            let region_info = vfio_region_info {
-                argsz: size_of::<vfio_region_info>() as u32,
-                flags,
-                index,
-                size,
-                ..Default::default()
-            };
-            ServerRegion {
-                region_info,
-                sparse_areas,
-                mmap_fd,
-            }
+            Region { size, mappable }
         })
         .collect()
 }
 
-fn irqs(msix_vectors: u16) -> Vec<IrqInfo> {
+fn irqs(msix_vectors: u16) -> Vec<Irq> {
     (0..VFIO_PCI_NUM_IRQS)
         .map(|index| match index {
-            VFIO_PCI_MSIX_IRQ_INDEX => IrqInfo {
-                index,
+            VFIO_PCI_MSIX_IRQ_INDEX => Irq {
                 flags: VFIO_IRQ_INFO_EVENTFD | VFIO_IRQ_INFO_NORESIZE,
                 count: msix_vectors.into(),
             },
-            _ => IrqInfo {
-                index,
-                flags: 0,
-                count: 0,
-            },
+            _ => Irq::default(),
         })
         .collect()
 }
 
-struct Backend {
+struct Backend<'a> {
+    stream: &'a UnixStream,
     function: Arc<Function>,
     /// The VMM that it serves, from when that has wanted something.
     vmm: Option<VmmId>,
-    ended: Sender<End>,
+    /// Until then.
+    place: Option<Place>,
 }
 
-impl Backend {
+impl Backend<'_> {
     /// The VMM that it serves. The first time, this waits until it can have the function.
-    fn vmm(&mut self) -> VmmId {
+    fn vmm(&mut self) -> io::Result<VmmId> {
         if let Some(vmm) = self.vmm {
-            return vmm;
+            return Ok(vmm);
         }
-        let vmm = self.function.claim();
+        let vmm = self.function.claim(|| is_connected(self.stream))?;
         self.vmm = Some(vmm);
-        // The main thread is gone only when the program ends.
-        let _ = self.ended.send(End::Served);
-        vmm
-    }
-
-    fn write_config_space(&mut self, offset: u64, data: &[u8]) {
-        let vmm = self.vmm();
-        self.function.access(vmm, |device, link, _| {
-            if link.config.write(offset, data) {
-                link.reset(device);
-            }
-        });
-    }
-
-    fn write_bar(&mut self, bar: Bar, offset: u64, data: &[u8]) {
-        let vmm = self.vmm();
-        if bar == Bar::Llq {
-            self.function.access(vmm, |_, link, _| {
-                let slice = link.llq.slice(offset, data.len());
-                if let Some(slice) = slice.filter(|_| link.config.is_on()) {
-                    slice.copy_from(data);
-                }
-            });
-            return;
-        }
-        // Registers are four bytes wide. One write of eight bytes is two of them, in ascending order.
-        let values = data.chunks_exact(4);
-        if offset % 4 != 0 || !values.remainder().is_empty() {
-            let len = data.len();
-            tracing::debug!(
-                ?bar,
-                offset,
-                len,
-                "a write that fits no register is dropped"
-            );
-            return;
-        }
-        let end = self.function.bars.size(bar);
-        self.function.access(vmm, |device, link, now| {
-            if !link.config.is_on() {
-                return;
-            }
-            for (offset, value) in (offset..end).step_by(4).zip(values) {
-                let value = value
-                    .iter()
-                    .rfold(0, |high, byte| (high << 8) | u32::from(*byte));
-                match bar {
-                    Bar::Registers => device.write_register(link, now, offset, value),
-                    _ => device.write_doorbell(link, offset, value),
-                }
-            }
-        });
+        self.place = None;
+        Ok(vmm)
     }
 }
 
-// As on a PCI bus, no access of a region fails: reads of what does not exist are all ones, and writes are dropped.
-// A write is posted: an error would be a reply that QEMU does not expect. What a VMM wants that does not have the function
-// any more, as it was pulled out of its slot and has gone to another one, is likewise done to nothing.
-impl ServerBackend for Backend {
+/// Whether a VMM has not disconnected.
+fn is_connected(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+    poll(&mut fds, Some(&Timespec::default())) == Ok(0)
+}
+
+/// Writes a region for a guest.
+fn write(device: &mut Device, link: &mut Slot, now: Duration, bars: Bars, write: RegionWrite<'_>) {
+    let RegionWrite {
+        region,
+        offset,
+        data,
+    } = write;
+    let Some(bar) = bars.at(region) else {
+        if region == VFIO_PCI_CONFIG_REGION_INDEX && link.config.write(offset, data) {
+            link.reset(device);
+        }
+        return;
+    };
+    if !link.config.is_on() {
+        return;
+    }
+    if bar == Bar::Llq {
+        if let Some(slice) = link.llq.slice(offset, data.len()) {
+            slice.copy_from(data);
+        }
+        return;
+    }
+    // Registers are four bytes wide. One write of eight bytes is two of them, in ascending order.
+    let values = data.chunks_exact(4);
+    if offset % 4 != 0 || !values.remainder().is_empty() {
+        let len = data.len();
+        tracing::debug!(
+            ?bar,
+            offset,
+            len,
+            "a write that fits no register is dropped"
+        );
+        return;
+    }
+    for (offset, value) in (offset..).step_by(4).zip(values) {
+        let value = value
+            .iter()
+            .rfold(0, |high, byte| (high << 8) | u32::from(*byte));
+        match bar {
+            Bar::Registers => device.write_register(link, now, offset, value),
+            _ => device.write_doorbell(link, offset, value),
+        }
+    }
+}
+
+// As on a PCI bus, no access within a region fails: reads of what does not exist are all ones, and writes are dropped. What a VMM
+// wants that does not have the function any more, as it was pulled out of its slot and has gone to another one, is likewise done to
+// nothing.
+impl vfio_user::Backend for Backend<'_> {
+    fn may_idle(&self) -> bool {
+        self.vmm.is_some()
+    }
+
+    fn region_file(&mut self, _: u32) -> io::Result<Arc<File>> {
+        let vmm = self.vmm()?;
+        let file = self.function.of(vmm, |_, link, _| link.llq.file());
+        file.ok_or_else(|| Errno::NODEV.into())
+    }
+
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        let vmm = self.vmm();
+        let vmm = self.vmm()?;
         data.fill(0xff);
         let bar = self.function.bars.at(region);
         self.function.access(vmm, |_, link, _| {
@@ -245,78 +263,60 @@ impl ServerBackend for Backend {
         Ok(())
     }
 
-    fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
-        if region == VFIO_PCI_CONFIG_REGION_INDEX {
-            self.write_config_space(offset, data);
-        } else if let Some(bar) = self.function.bars.at(region) {
-            self.write_bar(bar, offset, data);
-        }
+    fn region_write(&mut self, writes: &[RegionWrite<'_>]) -> io::Result<()> {
+        let vmm = self.vmm()?;
+        let bars = self.function.bars;
+        self.function.access(vmm, |device, link, now| {
+            for one in writes {
+                write(device, link, now, bars, *one);
+            }
+        });
         Ok(())
     }
 
-    fn dma_map(
-        &mut self,
-        flags: DmaMapFlags,
-        offset: u64,
-        address: u64,
-        size: u64,
-        fd: Option<File>,
-    ) -> io::Result<()> {
-        tracing::debug!(address, size, ?flags, shared = fd.is_some(), "map DMA");
-        let vmm = self.vmm();
-        let mapped = self.function.of(vmm, |_, link, _| {
-            link.dma.map(flags, offset, address, size, fd)
-        });
+    fn dma_map(&mut self, map: DmaMap, file: Option<File>) -> io::Result<()> {
+        tracing::debug!(?map, shared = file.is_some(), "map DMA");
+        let vmm = self.vmm()?;
+        // Without the lock of the device.
+        let file = file.map(Shareable::new).transpose()?;
+        let mapped = self.function.of(vmm, |_, link, _| link.dma.map(map, file));
         mapped.unwrap_or(Ok(()))
     }
 
-    fn dma_unmap(&mut self, flags: DmaUnmapFlags, address: u64, size: u64) -> io::Result<()> {
-        tracing::debug!(address, size, ?flags, "unmap DMA");
-        let vmm = self.vmm();
-        let unmapped = self.function.of(vmm, |_, link, _| {
-            if flags.contains(DmaUnmapFlags::UNMAP_ALL) {
-                link.dma.clear();
-                return Ok(());
-            }
-            link.dma.unmap(address, size)
-        });
+    fn dma_unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
+        tracing::debug!(address, size, "unmap DMA");
+        let vmm = self.vmm()?;
+        let unmapped = self
+            .function
+            .of(vmm, |_, link, _| link.unmap(address, size));
         unmapped.unwrap_or(Ok(()))
+    }
+
+    fn dma_unmap_all(&mut self) -> io::Result<()> {
+        tracing::debug!("unmap all DMA");
+        let vmm = self.vmm()?;
+        self.function.of(vmm, |_, link, _| link.unmap_all());
+        Ok(())
     }
 
     fn reset(&mut self) -> io::Result<()> {
         tracing::debug!("function reset");
-        let vmm = self.vmm();
+        let vmm = self.vmm()?;
         self.function
             .access(vmm, |device, link, _| link.reset(device));
         Ok(())
     }
 
-    fn set_irqs(
-        &mut self,
-        index: u32,
-        flags: u32,
-        start: u32,
-        count: u32,
-        fds: Vec<File>,
-    ) -> io::Result<()> {
-        tracing::debug!(
-            index,
-            flags,
-            start,
-            count,
-            fds = fds.len(),
-            "set interrupts"
-        );
-        if index != VFIO_PCI_MSIX_IRQ_INDEX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "the function has MSI-X interrupts only",
-            ));
+    fn set_irqs(&mut self, set: IrqSet<'_>) -> io::Result<()> {
+        tracing::debug!(?set, "set interrupts");
+        if set.index != VFIO_PCI_MSIX_IRQ_INDEX {
+            // There are none to do anything to.
+            return Ok(());
         }
-        let vmm = self.vmm();
-        let set = self
-            .function
-            .of(vmm, |_, link, _| link.vectors.set(flags, start, count, fds));
+        let vmm = self.vmm()?;
+        // Without the lock of the device.
+        msix::check(&set.data)?;
+        let set = self.function.of(vmm, |_, link, _| link.vectors.set(set));
         set.unwrap_or(Ok(()))
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Unix sockets that survive the program's untimely end.
+//! Sockets that survive the program's untimely end, and programs that survive their sockets'.
 
 use std::{
     fs, io,
@@ -9,6 +9,8 @@ use std::{
         net::{UnixListener, UnixStream},
     },
     path::Path,
+    thread,
+    time::{Duration, Instant},
 };
 
 /// Listens at `path`. A socket there that nobody listens at any more is replaced.
@@ -35,6 +37,64 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
         Err(error) => return Err(error),
     }
     UnixListener::bind(path)
+}
+
+/// How long to wait before what has failed for lack of descriptors, memory or threads is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What happens again with less between is told of once.
+const BURST: Duration = Duration::from_secs(10);
+
+/// What is told of once, however often somebody makes it happen.
+#[derive(Debug, Default)]
+pub(crate) struct Bursts(Option<Instant>);
+
+impl Bursts {
+    /// Takes note that it happens; returns whether to tell of it.
+    pub(crate) fn begins(&mut self, now: Instant) -> bool {
+        let last = self.0.replace(now);
+        last.is_none_or(|last| now.duration_since(last) >= BURST)
+    }
+}
+
+/// Goes on with what fails now and then, as `accept` does when there are too many descriptors or when a client is gone already.
+#[derive(Debug)]
+pub struct Persistence {
+    what: &'static str,
+    failures: Bursts,
+}
+
+impl Persistence {
+    /// `what` says what one can't do when it fails.
+    pub fn new(what: &'static str) -> Self {
+        Self {
+            what,
+            failures: Bursts::default(),
+        }
+    }
+
+    /// Tries until it succeeds, with a pause after each failure.
+    pub fn persist<T>(&mut self, mut attempt: impl FnMut() -> io::Result<T>) -> T {
+        loop {
+            if let Some(result) = self.attempt(&mut attempt) {
+                return result;
+            }
+        }
+    }
+
+    /// Tries once, with a pause after a failure.
+    pub fn attempt<T>(&mut self, attempt: impl FnOnce() -> io::Result<T>) -> Option<T> {
+        match attempt() {
+            Ok(result) => Some(result),
+            Err(error) => {
+                if self.failures.begins(Instant::now()) {
+                    tracing::warn!(%error, "{}", self.what);
+                }
+                thread::sleep(PAUSE);
+                None
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -70,5 +130,24 @@ mod tests {
             io::ErrorKind::AlreadyExists
         );
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn failures_do_not_end_it_and_are_told_of_once() {
+        let mut persistence = Persistence::new("cannot");
+        let mut errors = [24, 103, 24].into_iter();
+        let started = Instant::now();
+        let result = persistence.persist(|| match errors.next() {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => Ok(7),
+        });
+        assert_eq!(result, 7);
+        assert!(started.elapsed() >= 3 * PAUSE);
+        let now = Instant::now();
+        let mut failures = persistence.failures;
+        assert!(!failures.begins(now));
+        assert!(!failures.begins(now + BURST / 2));
+        assert!(!failures.begins(now + BURST));
+        assert!(failures.begins(now + 2 * BURST));
     }
 }

@@ -5,7 +5,10 @@
 use std::{
     fs::File,
     io::Read,
-    os::fd::{AsRawFd, RawFd},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
     path::Path,
     sync::{
         Arc,
@@ -26,7 +29,7 @@ use efa_hw::{
     },
 };
 use efa_model::{Config, Device, Host, Profile, State};
-use efa_vfio::{Bar, Fabric, Function, Server, listen};
+use efa_vfio::{Bar, Function, Runtime, Server, listen};
 use proptest::{collection::vec, prelude::*, sample::select};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -38,7 +41,7 @@ use vfio_bindings::bindings::vfio::{
     VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
     VFIO_PCI_MSIX_IRQ_INDEX,
 };
-use vfio_user::Client;
+use vfio_user::{Client, DmaMap, Flags};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 /// Where the guest's memory is.
@@ -74,12 +77,12 @@ impl Machine {
         let tracer = Box::new(move |_, event: &_| {
             let _ = sender.send(format!("{event}"));
         });
-        let fabric = Arc::new(Fabric::new(Settings::default(), 1, 0, Instant::now()));
-        let function = Arc::new(Function::new(&fabric, config, missing, tracer).unwrap());
+        let runtime = Arc::new(Runtime::new(Settings::default(), 1, Instant::now()));
+        let function = Arc::new(Function::new(&runtime, config, missing, tracer).unwrap());
         let listener = listen(&folder.path().join("socket")).unwrap();
         let server = Server::new(listener, Arc::clone(&function));
-        thread::spawn(move || panic!("the server has ended: {}", server.run()));
-        thread::spawn(move || fabric.run_timer());
+        thread::spawn(move || server.run());
+        thread::spawn(move || runtime.work());
         Self {
             folder,
             function,
@@ -107,11 +110,13 @@ struct Guest {
 
 impl Guest {
     fn connect(socket: &Path) -> Self {
-        let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
+        let ram = File::from(
+            memfd_create("ram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap(),
+        );
         ram.set_len(RAM_SIZE).unwrap();
         let memory = FileOffset::new(ram.try_clone().unwrap(), 0);
         let memory = MmapRegion::from_file(memory, RAM_SIZE as usize).unwrap();
-        let client = Client::new(socket).unwrap();
+        let client = Client::connect(socket).unwrap();
         Self {
             client,
             ram,
@@ -124,10 +129,20 @@ impl Guest {
 
     /// What firmware and a driver do before they talk to the device.
     fn power_on(&mut self) {
-        self.client
-            .dma_map(0, RAM, RAM_SIZE, self.ram.as_raw_fd())
-            .unwrap();
+        self.map();
         self.power_on_again();
+    }
+
+    /// Shares its memory.
+    fn map(&mut self) {
+        let map = DmaMap {
+            readable: true,
+            writable: true,
+            offset: 0,
+            address: RAM,
+            size: RAM_SIZE,
+        };
+        self.client.dma_map(map, Some(&self.ram)).unwrap();
     }
 
     /// The same with memory that is mapped already.
@@ -279,7 +294,14 @@ impl Guest {
         new.then_some(entry)
     }
 
-    fn set_vector(&mut self, vector: u16, fds: &[RawFd]) {
+    /// The memory of the device that holds the send queues.
+    fn send_queues(&mut self) -> MmapRegion {
+        let region = self.client.region_info(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
+        let file = FileOffset::new(region.file.expect("no shared memory"), 0);
+        MmapRegion::from_file(file, region.size as usize).unwrap()
+    }
+
+    fn set_vector(&mut self, vector: u16, fds: &[BorrowedFd<'_>]) {
         let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
         self.client
             .set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, vector.into(), 1, fds)
@@ -317,7 +339,7 @@ fn a_driver_resets_the_device_and_allocates() {
     let mut guest = machine.connect();
     guest.power_on();
     let interrupt = Interrupt::new();
-    guest.set_vector(0, &[interrupt.0.as_raw_fd()]);
+    guest.set_vector(0, &[interrupt.0.as_fd()]);
     guest.reset();
     guest.start_queues();
 
@@ -363,7 +385,7 @@ fn events_come_without_a_message_of_the_monitor() {
         .function
         .with(|device, _, _| device.inject(rule.unwrap()));
     let interrupt = Interrupt::new();
-    guest.set_vector(0, &[interrupt.0.as_raw_fd()]);
+    guest.set_vector(0, &[interrupt.0.as_fd()]);
     let start = Instant::now();
     guest.submit(&AllocPd::default());
     assert!(guest.completion().is_none());
@@ -391,10 +413,7 @@ fn memory_that_is_not_mapped_is_not_written() {
     guest.power_on();
     guest.client.dma_unmap(RAM, RAM_SIZE).unwrap();
     assert_eq!(guest.read(Register::DevSts), None);
-    guest
-        .client
-        .dma_map(0, RAM, RAM_SIZE, guest.ram.as_raw_fd())
-        .unwrap();
+    guest.map();
     assert!(guest.read(Register::DevSts).is_some());
 }
 
@@ -417,10 +436,7 @@ fn send_queues_are_shared_memory() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
     guest.power_on();
-    let region = guest.client.region(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
-    let file = region.file_offset.as_ref().expect("no shared memory");
-    let file = FileOffset::new(file.file().try_clone().unwrap(), 0);
-    let memory = MmapRegion::<()>::from_file(file, region.size as usize).unwrap();
+    let memory = guest.send_queues();
     memory.get_slice(0x1000, 5).unwrap().copy_from(b"hello");
     let mut found = [0; 5];
     guest
@@ -444,15 +460,23 @@ fn accesses_outside_of_a_region_do_nothing() {
     for region in 0..9 {
         for offset in [1, 0x3ffc, 0x3ffe, 1 << 40, u64::MAX - 3, u64::MAX - 1] {
             for data in [&mut [0xff; 7][..], &mut [0xff; 8]] {
-                guest.client.region_write(region, offset, data).unwrap();
-                guest.client.region_read(region, offset, data).unwrap();
+                let size = guest.client.region_info(region).unwrap().size;
+                let end = offset.checked_add(data.len() as u64);
+                let inside = end.is_some_and(|end| end <= size);
+                let written = guest.client.region_write(region, offset, data);
+                assert_eq!(written.is_ok(), inside, "{region} {offset}");
+                let read = guest.client.region_read(region, offset, data);
+                assert_eq!(read.is_ok(), inside, "{region} {offset}");
             }
         }
     }
-    guest
+    let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
+    guest.client.set_irqs(0, flags, 0, 1, &[]).unwrap_err();
+    let beyond = u32::from(VECTORS);
+    let set = guest
         .client
-        .set_irqs(0, VFIO_IRQ_SET_ACTION_TRIGGER, 0, 1, &[])
-        .unwrap();
+        .set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, beyond, 1, &[]);
+    set.unwrap_err();
     guest.enable(MEMORY_AND_BUS_MASTER);
     assert!(guest.status().ready);
 }
@@ -461,9 +485,9 @@ fn accesses_outside_of_a_region_do_nothing() {
 fn a_missing_bar_has_no_region() {
     for (bar, index) in [(Bar::Registers, 0), (Bar::Llq, 2), (Bar::Doorbells, 4)] {
         let machine = Machine::start(Some(bar));
-        let guest = machine.connect();
+        let mut guest = machine.connect();
         for region in [0, 2, 4] {
-            let size = guest.client.region(region).unwrap().size;
+            let size = guest.client.region_info(region).unwrap().size;
             assert_eq!(size == 0, region == index, "BAR {region} without {bar:?}");
         }
     }
@@ -557,7 +581,7 @@ fn a_function_without_power_forgets() {
     guest.submit(&AllocPd::default());
     guest.completion().unwrap();
     let interrupt = Interrupt::new();
-    guest.set_vector(0, &[interrupt.0.as_raw_fd()]);
+    guest.set_vector(0, &[interrupt.0.as_fd()]);
     let config = VFIO_PCI_CONFIG_REGION_INDEX;
     guest
         .client
@@ -594,7 +618,7 @@ fn a_device_that_is_pulled_out_is_gone() {
     guest.submit(&AllocPd::default());
     guest.completion().unwrap();
     let interrupt = Interrupt::new();
-    guest.set_vector(0, &[interrupt.0.as_raw_fd()]);
+    guest.set_vector(0, &[interrupt.0.as_fd()]);
     machine.function.unplug();
     let state = machine.state();
     assert!(!state.plugged);
@@ -682,6 +706,115 @@ fn a_vmm_waits_for_a_device_that_another_one_has() {
     second.join().unwrap();
 }
 
+#[test]
+fn the_send_queues_are_of_one_vmm_only() {
+    let machine = Machine::start(None);
+    let mut first = machine.connect();
+    first.power_on();
+    let old = first.send_queues();
+    let file = first
+        .client
+        .region_info(VFIO_PCI_BAR2_REGION_INDEX)
+        .unwrap();
+    let slice = |memory: &MmapRegion, offset, bytes: &[u8]| {
+        memory
+            .get_slice(offset, bytes.len())
+            .unwrap()
+            .copy_from(bytes);
+    };
+    slice(&old, 0x1000, b"secret");
+    // It can't be taken away from the device, which reads it.
+    file.file.unwrap().set_len(0).unwrap_err();
+    first.client.shutdown().unwrap();
+
+    let mut second = machine.connect();
+    second.power_on();
+    let new = second.send_queues();
+    let mut found = [0xff; 6];
+    new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
+    assert_eq!(found, [0; 6]);
+    // The first one has its mapping still, of its own memory.
+    slice(&old, 0x1000, b"attack");
+    new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
+    assert_eq!(found, [0; 6]);
+    let region = VFIO_PCI_BAR2_REGION_INDEX;
+    second
+        .client
+        .region_read(region, 0x1000, &mut found)
+        .unwrap();
+    assert_eq!(found, [0; 6]);
+    slice(&new, 0x1000, b"mine");
+    second
+        .client
+        .region_read(region, 0x1000, &mut found)
+        .unwrap();
+    assert_eq!(&found, b"mine\0\0");
+
+    // A reset of the function clears it for those who have mapped it, too.
+    second.client.reset().unwrap();
+    new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
+    assert_eq!(found, [0; 6]);
+}
+
+#[test]
+fn a_vmm_that_takes_its_memory_away_harms_only_itself() {
+    let machine = Machine::start(None);
+    let mut guest = machine.connect();
+    guest.ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
+    guest.ram.set_len(RAM_SIZE).unwrap();
+    let memory = FileOffset::new(guest.ram.try_clone().unwrap(), 0);
+    guest.memory = MmapRegion::from_file(memory, RAM_SIZE as usize).unwrap();
+    guest.power_on();
+    guest.reset();
+    guest.start_queues();
+    guest.submit(&AllocPd::default());
+    assert!(guest.completion().is_some());
+    guest.ram.set_len(0).unwrap();
+    // The device can't read the command, and has a fatal error.
+    guest.write(Register::AqProdDb, u32::from(guest.producer) + 1);
+    drop(guest);
+    let mut guest = machine.connect();
+    guest.power_on();
+    guest.reset();
+}
+
+#[test]
+fn silent_vmms_do_not_keep_others_away() {
+    let machine = Machine::start(None);
+    let socket = machine.folder.path().join("socket");
+    let started = Instant::now();
+    // Some say what the protocol wants, others nothing.
+    let polite: Vec<_> = (0..4).map(|_| Client::connect(&socket).unwrap()).collect();
+    let connect = |_| UnixStream::connect(&socket).unwrap();
+    let silent: Vec<_> = (0..2).map(connect).collect();
+    // It is served when the first of them have had their time.
+    let mut guest = machine.connect();
+    guest.power_on();
+    assert!(started.elapsed() >= vfio_user::START_TIMEOUT);
+    guest.reset();
+    drop((polite, silent));
+}
+
+#[test]
+fn vmms_that_wait_and_are_gone_leave_their_places() {
+    let machine = Machine::start(None);
+    let mut first = machine.connect();
+    first.power_on();
+    let socket = machine.folder.path().join("socket");
+    for _ in 0..12 {
+        // It wants the function, and does not wait for it.
+        let mut client = Client::connect(&socket).unwrap();
+        client
+            .send(vfio_user::Command::DeviceReset, Flags::COMMAND, &[], &[])
+            .unwrap();
+    }
+    assert!(first.status().ready);
+    first.client.shutdown().unwrap();
+    let mut last = machine.connect();
+    last.power_on();
+    last.reset();
+}
+
 /// Any write, but most often one of a register with a value that has an effect.
 fn any_write() -> impl Strategy<Value = (u32, u64, u32)> {
     let register = select(Register::ALL).prop_map(|register| u64::from(u16::from(register)));
@@ -717,7 +850,8 @@ proptest! {
             guest.store(page * 0x1000, &memory);
         }
         for (region, offset, value) in writes {
-            guest.client.region_write(region, offset, &value.to_le_bytes()).unwrap();
+            // One outside of its region fails.
+            let _ = guest.client.region_write(region, offset, &value.to_le_bytes());
         }
         drop(guest);
         // The next one finds a device that works.

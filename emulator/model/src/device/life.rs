@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How a device dies and is revived, and is pulled out and plugged in.
+//! How a device dies and is revived, is reset, and is pulled out and plugged in.
 
 use std::time::Duration;
 
@@ -9,15 +9,20 @@ use efa_hw::aenq::AenqGroup;
 use super::Device;
 use crate::{
     Host, Then, TraceEvent,
-    death::{Dead, Death, FailedReset},
-    late::Late,
-    reset::Reset,
+    admin::{
+        aenq::Aenq, features::Features, interrupts::Interrupts, late::Late, registers::Registers,
+        reset::Reset,
+    },
+    faults::{
+        death::{Dead, Death, FailedReset},
+        storm::AllStorms,
+    },
 };
 
 impl Device {
     /// Whether the device does anything.
     pub(super) fn is_alive(&self) -> bool {
-        self.plugged && self.dead.is_none()
+        self.plugged && self.dead.is_none() && !self.data.is_doomed()
     }
 
     /// Whether the device is in its slot.
@@ -29,7 +34,7 @@ impl Device {
     pub fn unplug(&mut self, host: &mut dyn Host) {
         if self.plugged {
             host.trace(&TraceEvent::Unplugged);
-            self.power_on();
+            self.power_on(host);
             self.plugged = false;
         }
     }
@@ -38,12 +43,12 @@ impl Device {
     pub fn plug(&mut self, host: &mut dyn Host) {
         if !self.plugged {
             host.trace(&TraceEvent::Plugged);
-            self.power_on();
+            self.power_on(host);
         }
     }
 
     /// What a rule makes happen to the device itself.
-    pub(super) fn suffer(&mut self, host: &mut dyn Host, now: Duration, fault: Option<&Then>) {
+    pub(super) fn apply(&mut self, host: &mut dyn Host, now: Duration, fault: Option<&Then>) {
         if let Some(death) = fault.and_then(|fault| fault.die) {
             self.die(host, now, death);
         }
@@ -73,18 +78,16 @@ impl Device {
         host.trace(&TraceEvent::Death {
             silent: death.silent,
         });
-        self.firmware.requests.clear();
+        host.quiesce();
         let rings = [self.admin.place(), self.aenq.place()];
-        self.dead = Some(Dead::new(
-            death,
-            &self.firmware,
-            rings.into_iter().flatten(),
-        ));
+        let places = rings.into_iter().flatten();
+        let places = places.chain(self.data.resources.written_places());
+        self.dead = Some(Dead::new(death, places));
     }
 
     /// What a reset does to a dead device: forgets all that the driver did, and returns how the reset fails, if it does.
-    pub(super) fn revive(&mut self) -> Option<FailedReset> {
-        self.forget();
+    pub(super) fn revive(&mut self, host: &mut dyn Host) -> Option<FailedReset> {
+        self.forget(host);
         let dead = self.dead.as_mut()?;
         let failure = dead.reset();
         match failure {
@@ -95,20 +98,20 @@ impl Device {
     }
 
     /// Resets the PCI function: the device forgets all that the driver did.
-    pub fn reset(&mut self) {
-        self.function_resets += 1;
-        self.revive();
-        self.reset = Reset::None;
+    pub fn reset(&mut self, host: &mut dyn Host) {
+        self.resets.of_function += 1;
+        self.revive(host);
+        self.resets.current = Reset::None;
     }
 
     /// Takes the device's power away and gives it back. It is plugged in then.
-    pub fn power_on(&mut self) {
+    pub fn power_on(&mut self, host: &mut dyn Host) {
         self.plugged = true;
         self.dead = None;
-        self.forget();
-        self.reset = Reset::None;
+        self.forget(host);
+        self.resets.current = Reset::None;
         self.late = Late::default();
-        self.firmware.resources.forget();
+        self.data.resources.forget();
         self.stale = false;
     }
 
@@ -116,5 +119,21 @@ impl Device {
     pub(super) fn stray(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
         let dead = self.dead.as_mut()?;
         dead.strays.write(host, now, &mut self.stray_writes)
+    }
+
+    /// Forgets all that the driver did.
+    fn forget(&mut self, host: &mut dyn Host) {
+        host.quiesce();
+        self.stale |= self.data.resources.counts().uar > 0;
+        self.data.forget();
+        self.features = Features::default();
+        self.registers = Registers::default();
+        self.admin.reset();
+        self.aenq = Aenq::default();
+        self.interrupts = Interrupts::default();
+        self.fatal_error = false;
+        self.doorbells = 0;
+        self.late.reset();
+        self.storms = AllStorms::default();
     }
 }

@@ -13,11 +13,8 @@ use efa_hw::admin::{
     ah::{CreateAh, CreateAhResponse, DestroyAh},
 };
 
-use super::table::Table;
-use crate::{
-    Host,
-    firmware::{Execute, Failure, Firmware},
-};
+use super::{pd::Pds, table::Table};
+use crate::profile::attributes::Attributes;
 
 /// A peer as one protection domain knows it.
 type Peer = (u16, [u8; 16]);
@@ -63,50 +60,46 @@ impl Ahs {
     pub(crate) fn find(&self, pd: u16, address: [u8; 16]) -> Option<u16> {
         self.by_peer.get(&(pd, address)).copied()
     }
-}
 
-impl Execute for CreateAh {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        _host: &mut dyn Host,
-    ) -> Result<CreateAhResponse, Failure> {
-        firmware.resources.pds.get(self.pd)?;
-        if self.dest_addr == [0; 16] {
-            return Err(Status::IllegalParameter.into());
+    pub(crate) fn create(
+        &mut self,
+        attributes: &Attributes,
+        pds: &mut Pds,
+        command: &CreateAh,
+    ) -> Result<CreateAhResponse, Status> {
+        pds.get(command.pd)?;
+        if command.dest_addr == [0; 16] {
+            return Err(Status::IllegalParameter);
         }
-        let peer = (self.pd, self.dest_addr);
-        let ahs = &mut firmware.resources.ahs;
-        if let Some(&ah) = ahs.by_peer.get(&peer) {
-            if !firmware.attributes.shared_ah {
-                return Err(Status::IllegalParameter.into());
+        let peer = (command.pd, command.dest_addr);
+        if let Some(&ah) = self.by_peer.get(&peer) {
+            if !attributes.shared_ah {
+                return Err(Status::IllegalParameter);
             }
-            let created = &mut ahs.table.get_mut(ah)?.created;
+            let created = &mut self.table.get_mut(ah)?.created;
             *created = created
                 .checked_add(1)
                 .ok_or(Status::ResourceAllocationFailure)?;
             return Ok(CreateAhResponse { ah });
         }
-        let limit = firmware.attributes.max_ah;
-        let ah = ahs.table.insert(limit, Ah { peer, created: 1 })?;
-        ahs.by_peer.insert(peer, ah);
-        firmware.resources.pds.add_user(self.pd);
+        let ah = self
+            .table
+            .insert(attributes.max_ah, Ah { peer, created: 1 })?;
+        self.by_peer.insert(peer, ah);
+        pds.add_user(command.pd);
         Ok(CreateAhResponse { ah })
     }
-}
 
-impl Execute for DestroyAh {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        let ahs = &mut firmware.resources.ahs;
-        let ah = ahs.table.get_mut(self.ah)?;
-        if ah.peer.0 != self.pd {
-            return Err(Status::IllegalParameter.into());
+    pub(crate) fn destroy(&mut self, pds: &mut Pds, command: &DestroyAh) -> Result<NoData, Status> {
+        let ah = self.table.get_mut(command.ah)?;
+        if ah.peer.0 != command.pd {
+            return Err(Status::IllegalParameter);
         }
         ah.created -= 1;
         if ah.created == 0 {
-            let ah = ahs.table.remove(self.ah)?;
-            ahs.by_peer.remove(&ah.peer);
-            firmware.resources.pds.remove_user(self.pd);
+            let ah = self.table.remove(command.ah)?;
+            self.by_peer.remove(&ah.peer);
+            pds.remove_user(command.pd);
         }
         Ok(NoData {})
     }

@@ -7,14 +7,19 @@ use efa_hw::{
         NoData, Status,
         cq::{CreateCq, CreateCqResponse, CreateCqResponseFlags, DestroyCq},
     },
-    io::{Cdesc, CqDb},
+    io::{CDESC_FLAGS_OFFSET, Cdesc, CdescFlags, CqDb},
 };
 
-use super::table::{Shared, Table, Users};
+use super::{
+    eq::Eqs,
+    table::{Shared, Table, Users},
+    uar::Uars,
+};
 use crate::{
-    DmaError, Host, Queue, QueueError,
-    firmware::{Execute, Failure, Firmware},
+    CompletionQueue, Corruption, DmaError, Host, Queue, QueueError,
+    profile::{attributes::Attributes, bars::Bars},
     queue::Place,
+    trace::TraceEvent,
 };
 
 /// A completion queue.
@@ -52,8 +57,9 @@ impl Cq {
     fn post(
         &mut self,
         host: &mut dyn Host,
-        sub_cq: u16,
+        (number, sub_cq): (u16, u16),
         mut completion: Cdesc,
+        corrupt: &[Corruption],
     ) -> Result<Option<u16>, DmaError> {
         let Some(count) = self.posted.get_mut(usize::from(sub_cq)) else {
             return Ok(None);
@@ -63,11 +69,25 @@ impl Cq {
         *count = posted.wrapping_add(1);
         completion.flags.phase = posted / self.depth % 2 == 0;
         let index = u64::from(sub_cq) * u64::from(self.depth) + u64::from(posted % self.depth);
+        let mut entry = completion.encode();
+        for byte in corrupt {
+            if let Some(corrupt) = entry.get_mut(usize::from(byte.offset)) {
+                *corrupt = byte.value;
+            }
+        }
+        if !corrupt.is_empty() {
+            // One with the wrong phase would be none.
+            let flags = CdescFlags::from_raw(entry[CDESC_FLAGS_OFFSET]);
+            let phase = completion.flags.phase;
+            entry[CDESC_FLAGS_OFFSET] = CdescFlags { phase, ..flags }.into_raw();
+        }
         // The program waits for the phase, which is in the bytes that a host sees first.
-        host.dma_write(
-            self.place.base + index * self.entry_size as u64,
-            &completion.encode()[..self.entry_size],
-        )?;
+        let entry = &entry[..self.entry_size];
+        host.dma_write(self.place.base + index * self.entry_size as u64, entry)?;
+        if host.traces_work() {
+            let (cq, entry) = (number, entry.into());
+            host.trace(&TraceEvent::Completion { cq, entry });
+        }
         Ok(std::mem::take(&mut self.armed)
             .then_some(self.eqn)
             .flatten())
@@ -96,6 +116,20 @@ pub(crate) struct Cqs(Table<Cq>);
 impl Cqs {
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// What the first of them are now.
+    pub(crate) fn look(&self) -> Vec<CompletionQueue> {
+        let look = |(number, cq): (u16, &Cq)| CompletionQueue {
+            number,
+            base: cq.place.base,
+            entry_size: cq.entry_size,
+            depth: cq.depth,
+            posted: cq.posted.clone(),
+            eq: cq.eqn,
+            armed: cq.armed,
+        };
+        self.0.first().map(look).collect()
     }
 
     /// Removes all, as a reset does.
@@ -158,16 +192,17 @@ impl Cqs {
         host: &mut dyn Host,
         (index, sub_cq): (u16, u16),
         completion: Cdesc,
+        corrupt: &[Corruption],
     ) -> Result<Option<u16>, DmaError> {
         match self.0.get_mut(index) {
-            Ok(cq) => cq.post(host, sub_cq, completion),
+            Ok(cq) => cq.post(host, (index, sub_cq), completion, corrupt),
             Err(_) => Ok(None),
         }
     }
 
     /// What a program tells by the doorbell of a queue in its user access region. Returns the event queue to tell, if it is
     /// to be told at once.
-    pub(super) fn ring(&mut self, uar: u16, index: u16, value: u32) -> Result<Option<u16>, Status> {
+    pub(crate) fn ring(&mut self, uar: u16, index: u16, value: u32) -> Result<Option<u16>, Status> {
         let cq = self.0.get_mut(index)?;
         if cq.uar != uar {
             return Err(Status::IllegalParameter);
@@ -182,87 +217,88 @@ impl Cqs {
     pub(crate) fn remove_user(&mut self, index: u16) {
         self.0.remove_user(index);
     }
-}
 
-impl Execute for CreateCq {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        _host: &mut dyn Host,
-    ) -> Result<CreateCqResponse, Failure> {
-        let attributes = &firmware.attributes;
-        if self.caps_2.sq_comp_64_bit_req_id && !attributes.sq_64_bit_req_id {
-            return Err(Status::MalformedRequest.into());
+    pub(crate) fn create(
+        &mut self,
+        attributes: &Attributes,
+        bars: &Bars,
+        uars: &mut Uars,
+        eqs: &mut Eqs,
+        command: &CreateCq,
+    ) -> Result<CreateCqResponse, Status> {
+        if command.caps_2.sq_comp_64_bit_req_id && !attributes.sq_64_bit_req_id {
+            return Err(Status::MalformedRequest);
         }
-        let entry_size = u64::from(self.caps_2.cq_entry_size_words) * 4;
-        let size = entry_size * u64::from(self.sub_cq_depth) * u64::from(self.num_sub_cqs);
+        let entry_size = u64::from(command.caps_2.cq_entry_size_words) * 4;
+        let size = entry_size * u64::from(command.sub_cq_depth) * u64::from(command.num_sub_cqs);
         let legal = matches!(entry_size, 16 | 32)
-            && (entry_size == 32 || !self.caps_2.set_src_addr)
+            && (entry_size == 32 || !command.caps_2.set_src_addr)
             // Only memory that the driver gives, not memory regions of its users.
-            && !self.caps_1.virt
-            && self.l_key == 0
-            && self.sub_cq_depth.is_power_of_two()
-            && u32::from(self.sub_cq_depth) <= attributes.max_cq_depth
-            && self.num_sub_cqs == attributes.sub_cqs_per_cq
-            && self.base_address != 0
-            && self.base_address % entry_size == 0
-            && attributes.reaches(self.base_address, size);
+            && !command.caps_1.virt
+            && command.l_key == 0
+            && command.sub_cq_depth.is_power_of_two()
+            && u32::from(command.sub_cq_depth) <= attributes.max_cq_depth
+            && command.num_sub_cqs == attributes.sub_cqs_per_cq
+            && command.base_address != 0
+            && command.base_address % entry_size == 0
+            && attributes.reaches(command.base_address, size);
         if !legal {
-            return Err(Status::IllegalParameter.into());
+            return Err(Status::IllegalParameter);
         }
-        let resources = &mut firmware.resources;
-        resources.uars.get(self.uar)?;
-        let eqn = self.caps_1.interrupt_mode_enabled.then_some(self.eqn);
+        uars.get(command.uar)?;
+        let eqn = command.caps_1.interrupt_mode_enabled.then_some(command.eqn);
         if let Some(eqn) = eqn {
-            resources.eqs.check(eqn)?;
+            eqs.check(eqn)?;
         }
-        let limit = attributes.max_cq.min(firmware.bars.max_cq);
-        let cq_idx = resources.cqs.0.insert(
+        let limit = attributes.max_cq.min(bars.max_cq);
+        let cq_idx = self.0.insert(
             limit,
             Cq {
-                uar: self.uar,
+                uar: command.uar,
                 eqn,
                 place: Place {
-                    base: self.base_address,
+                    base: command.base_address,
                     size,
                 },
                 // CAST: 16 or 32.
                 entry_size: entry_size as usize,
-                depth: self.sub_cq_depth.into(),
-                posted: vec![0; self.num_sub_cqs.into()],
-                tells_address: self.caps_2.set_src_addr,
-                has_long_ids: self.caps_2.sq_comp_64_bit_req_id,
+                depth: command.sub_cq_depth.into(),
+                posted: vec![0; command.num_sub_cqs.into()],
+                tells_address: command.caps_2.set_src_addr,
+                has_long_ids: command.caps_2.sq_comp_64_bit_req_id,
                 armed: false,
                 users: Users::default(),
             },
         )?;
-        resources.uars.add_user(self.uar);
+        uars.add_user(command.uar);
         if let Some(eqn) = eqn {
-            resources.eqs.add_user(eqn);
+            eqs.add_user(eqn);
         }
         // Without a doorbell, polling a completion queue costs the guest no exits. Only arming one
         // needs it.
         let db_valid = eqn.is_some();
         Ok(CreateCqResponse {
             cq_idx,
-            sub_cq_actual_depth: self.sub_cq_depth,
+            sub_cq_actual_depth: command.sub_cq_depth,
             db_offset: if db_valid {
-                firmware.bars.cq_doorbell(self.uar, cq_idx)
+                bars.cq_doorbell(command.uar, cq_idx)
             } else {
                 0
             },
             flags: CreateCqResponseFlags { db_valid },
         })
     }
-}
 
-impl Execute for DestroyCq {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        let resources = &mut firmware.resources;
-        let cq = resources.cqs.0.remove_unused(self.cq_idx)?;
-        resources.uars.remove_user(cq.uar);
+    pub(crate) fn destroy(
+        &mut self,
+        uars: &mut Uars,
+        eqs: &mut Eqs,
+        command: &DestroyCq,
+    ) -> Result<NoData, Status> {
+        let cq = self.0.remove_unused(command.cq_idx)?;
+        uars.remove_user(cq.uar);
         if let Some(eqn) = cq.eqn {
-            resources.eqs.remove_user(eqn);
+            eqs.remove_user(eqn);
         }
         Ok(NoData {})
     }

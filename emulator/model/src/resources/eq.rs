@@ -13,8 +13,8 @@ use efa_hw::{
 
 use super::table::{Shared, Table, Users};
 use crate::{
-    DmaError, Host, Queue, QueueError,
-    firmware::{Execute, Failure, Firmware},
+    DmaError, EventQueue, Host, Queue, QueueError,
+    profile::attributes::Attributes,
     queue::{Place, write_entry},
 };
 
@@ -87,6 +87,19 @@ impl Eqs {
         self.0.len()
     }
 
+    /// What the first of them are now.
+    pub(crate) fn look(&self) -> Vec<EventQueue> {
+        let look = |(number, eq): (u16, &Eq)| EventQueue {
+            number,
+            base: eq.place.base,
+            depth: eq.depth(),
+            vector: eq.vector,
+            posted: eq.posted,
+            armed: eq.armed,
+        };
+        self.0.first().map(look).collect()
+    }
+
     /// Removes all, as a reset does.
     pub(super) fn end(&mut self) {
         self.0.end();
@@ -155,47 +168,42 @@ impl Eqs {
     pub(crate) fn remove_user(&mut self, eqn: u16) {
         self.0.remove_user(eqn);
     }
-}
 
-impl Execute for CreateEq {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        _host: &mut dyn Host,
-    ) -> Result<CreateEqResponse, Failure> {
-        let attributes = &firmware.attributes;
+    pub(crate) fn create(
+        &mut self,
+        attributes: &Attributes,
+        vectors: u16,
+        command: &CreateEq,
+    ) -> Result<CreateEqResponse, Status> {
         if !attributes.supports(FeatureId::EventQueueAttr) {
-            return Err(Status::UnsupportedOpcode.into());
+            return Err(Status::UnsupportedOpcode);
         }
-        let size = u64::from(self.depth) * Eqe::SIZE as u64;
-        let legal = self.depth.is_power_of_two()
-            && u32::from(self.depth) <= attributes.max_eq_depth
-            && usize::from(self.caps.entry_size_words) * 4 == Eqe::SIZE
-            && u16::from(self.msix_vector) < firmware.vectors
-            && self.events.completion
-            && self.base_address != 0
-            && self.base_address % Eqe::SIZE as u64 == 0
-            && attributes.reaches(self.base_address, size);
+        let size = u64::from(command.depth) * Eqe::SIZE as u64;
+        let legal = command.depth.is_power_of_two()
+            && u32::from(command.depth) <= attributes.max_eq_depth
+            && usize::from(command.caps.entry_size_words) * 4 == Eqe::SIZE
+            && u16::from(command.msix_vector) < vectors
+            && command.events.completion
+            && command.base_address != 0
+            && command.base_address % Eqe::SIZE as u64 == 0
+            && attributes.reaches(command.base_address, size);
         if !legal {
-            return Err(Status::IllegalParameter.into());
+            return Err(Status::IllegalParameter);
         }
-        let limit = attributes.max_eq;
         let eq = Eq {
             place: Place {
-                base: self.base_address,
+                base: command.base_address,
                 size,
             },
-            vector: self.msix_vector.into(),
+            vector: command.msix_vector.into(),
             ..Eq::default()
         };
-        let eqn = firmware.resources.eqs.0.insert(limit, eq)?;
+        let eqn = self.0.insert(attributes.max_eq, eq)?;
         Ok(CreateEqResponse { eqn })
     }
-}
 
-impl Execute for DestroyEq {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        firmware.resources.eqs.0.remove_unused(self.eqn)?;
+    pub(crate) fn destroy(&mut self, command: &DestroyEq) -> Result<NoData, Status> {
+        self.0.remove_unused(command.eqn)?;
         Ok(NoData {})
     }
 }

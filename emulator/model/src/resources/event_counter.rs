@@ -2,87 +2,26 @@
 
 //! Event counters: how often something happened to queue pairs, in memory of the host. Queue pairs use them.
 
-use efa_hw::{
-    admin::{
-        NoData, Status,
-        event_counter::{
-            AttachEventCounter, AttachType, CreateEventCounter, CreateEventCounterResponse,
-            DestroyEventCounter, DetachEventCounter, ModifyEventCounter, ModifyOp, QpEvents,
-        },
-        qp::QpState,
+use efa_hw::admin::{
+    NoData, Status,
+    event_counter::{
+        AttachEventCounter, AttachType, CreateEventCounter, CreateEventCounterResponse,
+        DestroyEventCounter, DetachEventCounter, ModifyEventCounter, ModifyOp, QpEvents,
     },
-    io::OpType,
+    qp::QpState,
 };
 
 use super::{
-    Resources,
+    failure::Failure,
     qp::Qps,
+    qp_events::Attached,
     table::{Shared, Table, Users},
+    uar::Uars,
 };
-use crate::{
-    DmaError, Host,
-    attributes::Attributes,
-    firmware::{Execute, Failure, Firmware},
-    queue::Place,
-};
+use crate::{DmaError, Host, profile::attributes::Attributes, queue::Place};
 
 /// Bytes of a value.
 const VALUE_SIZE: u64 = 8;
-
-/// How many kinds of events there are.
-const EVENTS: usize = QpEvents::DEFINED.count_ones() as usize;
-
-/// What happens to a queue pair and can be counted, in the order of the bits of [`QpEvents`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum QpEvent {
-    SendComp,
-    SendCompErr,
-    RecvComp,
-    RecvCompErr,
-    ReadComp,
-    ReadCompErr,
-    WriteComp,
-    WriteCompErr,
-    RemoteReadComp,
-    RemoteWriteComp,
-}
-
-impl QpEvent {
-    /// A work request of the send queue has ended, if there is such an event.
-    pub(crate) fn of_request(operation: OpType, ok: bool) -> Option<Self> {
-        match (operation, ok) {
-            (OpType::Send, true) => Some(Self::SendComp),
-            (OpType::Send, false) => Some(Self::SendCompErr),
-            (OpType::RdmaRead, true) => Some(Self::ReadComp),
-            (OpType::RdmaRead, false) => Some(Self::ReadCompErr),
-            (OpType::RdmaWrite, true) => Some(Self::WriteComp),
-            (OpType::RdmaWrite, false) => Some(Self::WriteCompErr),
-            (OpType::FastReg | OpType::FastInv, _) => None,
-        }
-    }
-
-    /// Something was received, or a work request of the receive queue has failed.
-    pub(crate) fn of_receive(ok: bool) -> Self {
-        if ok {
-            Self::RecvComp
-        } else {
-            Self::RecvCompErr
-        }
-    }
-}
-
-/// The event counters of a queue pair: for each kind of events, the one that counts them.
-#[derive(Debug, Default)]
-pub(crate) struct Attached([Option<u16>; EVENTS]);
-
-impl Attached {
-    /// The places of some kinds of events.
-    fn of(&mut self, events: QpEvents) -> impl Iterator<Item = &mut Option<u16>> {
-        let events = events.into_raw();
-        let wanted = move |(bit, counter): (u32, _)| (events & (1 << bit) != 0).then_some(counter);
-        (0..).zip(&mut self.0).filter_map(wanted)
-    }
-}
 
 /// An event counter.
 #[derive(Debug)]
@@ -147,7 +86,12 @@ impl EventCounters {
     }
 
     /// Counts one event. It is counted also if the host can't be shown that.
-    fn count(&mut self, host: &mut dyn Host, number: u16, most: u64) -> Result<(), DmaError> {
+    pub(crate) fn count(
+        &mut self,
+        host: &mut dyn Host,
+        number: u16,
+        most: u64,
+    ) -> Result<(), DmaError> {
         let Ok(counter) = self.0.get_mut(number) else {
             return Ok(());
         };
@@ -156,28 +100,158 @@ impl EventCounters {
     }
 
     /// Takes note that a queue pair with these counters is gone.
-    pub(super) fn detach_all(&mut self, attached: Attached) {
+    pub(crate) fn detach_all(&mut self, attached: Attached) {
         for number in attached.0.into_iter().flatten() {
             self.0.remove_user(number);
         }
     }
-}
 
-impl Firmware {
-    /// Counts an event of a queue pair, if it has a counter for that.
-    pub(crate) fn count(&mut self, host: &mut dyn Host, qp: u16, event: QpEvent) {
-        let Resources {
-            qps,
-            event_counters,
-            ..
-        } = &mut self.resources;
-        let Some(counter) = qps.get(qp).and_then(|qp| qp.counters.0[event as usize]) else {
-            return;
-        };
-        let most = self.attributes.event_counter_max_val;
-        if let Err(error) = event_counters.count(host, counter, most) {
-            self.complaints.push(error.into());
+    pub(crate) fn create(
+        &mut self,
+        attributes: &Attributes,
+        uars: &mut Uars,
+        command: &CreateEventCounter,
+    ) -> Result<CreateEventCounterResponse, Status> {
+        check_possible(attributes)?;
+        let legal = command.paddr != 0
+            && command.paddr % VALUE_SIZE == 0
+            && attributes.reaches(command.paddr, VALUE_SIZE);
+        if !legal {
+            return Err(Status::IllegalParameter);
         }
+        uars.get(command.uar)?;
+        let number = self.0.insert(
+            attributes.max_event_counters,
+            EventCounter {
+                uar: command.uar,
+                paddr: command.paddr,
+                value: 0,
+                users: Users::default(),
+            },
+        )?;
+        uars.add_user(command.uar);
+        Ok(CreateEventCounterResponse {
+            cntr_handle: number.into(),
+        })
+    }
+
+    pub(crate) fn destroy(
+        &mut self,
+        attributes: &Attributes,
+        uars: &mut Uars,
+        command: &DestroyEventCounter,
+    ) -> Result<NoData, Status> {
+        check_possible(attributes)?;
+        let number = Self::number(command.cntr_handle)?;
+        let counter = self.0.remove_unused(number)?;
+        uars.remove_user(counter.uar);
+        Ok(NoData {})
+    }
+
+    pub(crate) fn modify(
+        &mut self,
+        attributes: &Attributes,
+        host: &mut dyn Host,
+        command: &ModifyEventCounter,
+    ) -> Result<NoData, Failure> {
+        check_possible(attributes)?;
+        let number = Self::number(command.cntr_handle)?;
+        let counter = self.0.get_mut(number)?;
+        let most = attributes.event_counter_max_val;
+        let value = match ModifyOp::try_from(command.operation) {
+            Ok(ModifyOp::Set) if command.value <= most => command.value,
+            Ok(ModifyOp::Add) => sum(counter.value, command.value, most),
+            Ok(ModifyOp::Set) | Err(_) => return Err(Status::IllegalParameter.into()),
+        };
+        counter.show(host, value)?;
+        counter.value = value;
+        Ok(NoData {})
+    }
+
+    pub(crate) fn attach(
+        &mut self,
+        attributes: &Attributes,
+        qps: &mut Qps,
+        command: &AttachEventCounter,
+    ) -> Result<NoData, Status> {
+        let found = self.find(
+            attributes,
+            qps,
+            command.cntr_handle,
+            command.attach_type,
+            command.qp_handle,
+            command.events,
+        )?;
+        // Source: rdma-core, libibverbs/man/ibv_qp_attach_comp_cntr.3.md. Linux leaves the check to the device.
+        if !matches!(found.state, QpState::Reset | QpState::Init) {
+            return Err(Status::IllegalParameter);
+        }
+        if found.attached.of(found.events).any(|place| place.is_some()) {
+            return Err(Status::ResourceBusy);
+        }
+        for place in found.attached.of(found.events) {
+            *place = Some(found.number);
+            found.counter.users.add();
+        }
+        Ok(NoData {})
+    }
+
+    pub(crate) fn detach(
+        &mut self,
+        attributes: &Attributes,
+        qps: &mut Qps,
+        command: &DetachEventCounter,
+    ) -> Result<NoData, Status> {
+        let found = self.find(
+            attributes,
+            qps,
+            command.cntr_handle,
+            command.attach_type,
+            command.qp_handle,
+            command.events,
+        )?;
+        let number = Some(found.number);
+        if found
+            .attached
+            .of(found.events)
+            .any(|place| *place != number)
+        {
+            return Err(Status::IllegalParameter);
+        }
+        for place in found.attached.of(found.events) {
+            *place = None;
+            found.counter.users.remove();
+        }
+        Ok(NoData {})
+    }
+
+    /// Finds an event counter and a queue pair, and checks that the device can count such events.
+    fn find<'a>(
+        &'a mut self,
+        attributes: &Attributes,
+        qps: &'a mut Qps,
+        cntr_handle: u32,
+        attach_type: u8,
+        qp_handle: u32,
+        events: QpEvents,
+    ) -> Result<Attachment<'a>, Status> {
+        check_possible(attributes)?;
+        AttachType::try_from(attach_type).map_err(|_| Status::IllegalParameter)?;
+        let number = Self::number(cntr_handle)?;
+        let counter = self.0.get_mut(number)?;
+        let qp = qps
+            .get_mut(Qps::number(qp_handle)?)
+            .ok_or(Status::IllegalParameter)?;
+        if events.into_raw() & !attributes.event_counter_events != 0 {
+            return Err(Status::IllegalParameter);
+        }
+        Ok(Attachment {
+            number,
+            counter,
+            state: qp.state,
+            attached: &mut qp.counters,
+            events,
+        })
     }
 }
 
@@ -190,67 +264,6 @@ fn check_possible(attributes: &Attributes) -> Result<(), Status> {
     }
 }
 
-impl Execute for CreateEventCounter {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        _host: &mut dyn Host,
-    ) -> Result<CreateEventCounterResponse, Failure> {
-        let attributes = &firmware.attributes;
-        check_possible(attributes)?;
-        let legal = self.paddr != 0
-            && self.paddr % VALUE_SIZE == 0
-            && attributes.reaches(self.paddr, VALUE_SIZE);
-        if !legal {
-            return Err(Status::IllegalParameter.into());
-        }
-        let resources = &mut firmware.resources;
-        resources.uars.get(self.uar)?;
-        let number = resources.event_counters.0.insert(
-            attributes.max_event_counters,
-            EventCounter {
-                uar: self.uar,
-                paddr: self.paddr,
-                value: 0,
-                users: Users::default(),
-            },
-        )?;
-        resources.uars.add_user(self.uar);
-        Ok(CreateEventCounterResponse {
-            cntr_handle: number.into(),
-        })
-    }
-}
-
-impl Execute for DestroyEventCounter {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        check_possible(&firmware.attributes)?;
-        let number = EventCounters::number(self.cntr_handle)?;
-        let resources = &mut firmware.resources;
-        let counter = resources.event_counters.0.remove_unused(number)?;
-        resources.uars.remove_user(counter.uar);
-        Ok(NoData {})
-    }
-}
-
-impl Execute for ModifyEventCounter {
-    fn execute(self, firmware: &mut Firmware, host: &mut dyn Host) -> Result<NoData, Failure> {
-        let attributes = &firmware.attributes;
-        check_possible(attributes)?;
-        let number = EventCounters::number(self.cntr_handle)?;
-        let counter = firmware.resources.event_counters.0.get_mut(number)?;
-        let most = attributes.event_counter_max_val;
-        let value = match ModifyOp::try_from(self.operation) {
-            Ok(ModifyOp::Set) if self.value <= most => self.value,
-            Ok(ModifyOp::Add) => sum(counter.value, self.value, most),
-            Ok(ModifyOp::Set) | Err(_) => return Err(Status::IllegalParameter.into()),
-        };
-        counter.show(host, value)?;
-        counter.value = value;
-        Ok(NoData {})
-    }
-}
-
 /// What is to be attached or detached, of what was found to exist.
 struct Attachment<'a> {
     number: u16,
@@ -258,87 +271,4 @@ struct Attachment<'a> {
     state: QpState,
     attached: &'a mut Attached,
     events: QpEvents,
-}
-
-impl<'a> Attachment<'a> {
-    /// Finds an event counter and a queue pair, and checks that the device can count such events.
-    fn find(
-        firmware: &'a mut Firmware,
-        cntr_handle: u32,
-        attach_type: u8,
-        qp_handle: u32,
-        events: QpEvents,
-    ) -> Result<Self, Status> {
-        let attributes = &firmware.attributes;
-        check_possible(attributes)?;
-        AttachType::try_from(attach_type).map_err(|_| Status::IllegalParameter)?;
-        let Resources {
-            qps,
-            event_counters,
-            ..
-        } = &mut firmware.resources;
-        let number = EventCounters::number(cntr_handle)?;
-        let counter = event_counters.0.get_mut(number)?;
-        let qp = Qps::number(qp_handle)?;
-        let qp = qps.get_mut(qp).ok_or(Status::IllegalParameter)?;
-        if events.into_raw() & !attributes.event_counter_events != 0 {
-            return Err(Status::IllegalParameter);
-        }
-        Ok(Self {
-            number,
-            counter,
-            state: qp.state,
-            attached: &mut qp.counters,
-            events,
-        })
-    }
-}
-
-impl Execute for AttachEventCounter {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        let found = Attachment::find(
-            firmware,
-            self.cntr_handle,
-            self.attach_type,
-            self.qp_handle,
-            self.events,
-        )?;
-        // Source: rdma-core, libibverbs/man/ibv_qp_attach_comp_cntr.3.md. Linux leaves the check to the device.
-        if !matches!(found.state, QpState::Reset | QpState::Init) {
-            return Err(Status::IllegalParameter.into());
-        }
-        if found.attached.of(found.events).any(|place| place.is_some()) {
-            return Err(Status::ResourceBusy.into());
-        }
-        for place in found.attached.of(found.events) {
-            *place = Some(found.number);
-            found.counter.users.add();
-        }
-        Ok(NoData {})
-    }
-}
-
-impl Execute for DetachEventCounter {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        let found = Attachment::find(
-            firmware,
-            self.cntr_handle,
-            self.attach_type,
-            self.qp_handle,
-            self.events,
-        )?;
-        let number = Some(found.number);
-        if found
-            .attached
-            .of(found.events)
-            .any(|place| *place != number)
-        {
-            return Err(Status::IllegalParameter.into());
-        }
-        for place in found.attached.of(found.events) {
-            *place = None;
-            found.counter.users.remove();
-        }
-        Ok(NoData {})
-    }
 }

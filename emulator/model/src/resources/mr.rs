@@ -12,21 +12,12 @@ use efa_hw::admin::{
 
 use efa_hw::io::{CompStatus, FastMrRegReq, Key, PblMode};
 
-use super::table::Table;
-use crate::{
-    DmaError, Host,
-    attributes::Attributes,
-    firmware::{Execute, Failure, Firmware},
-    page_list,
-    queue::Place,
-};
+use super::{failure::Failure, page_list::PageReader, page_runs::PageRuns, pd::Pds, table::Table};
+use crate::{Host, MemoryRegion, profile::attributes::Attributes, queue::Place};
 
 /// The bit that distinguishes a remote key from the local key of the same region, so that a driver
 /// that mixes them up is noticed. It is of what keys have for the region itself, see [`Key`].
 const REMOTE_KEY: u32 = 1 << 19;
-
-/// Bytes in a page of the host.
-const SMALLEST_PAGE: u64 = 4096;
 
 /// Bytes in an address of a page list, and to what such a list is aligned.
 const PAGE_ADDRESS_SIZE: u64 = 8;
@@ -48,8 +39,8 @@ pub(crate) struct Mr {
     fast: bool,
     /// Size of each page, as a power of two.
     page_shift: u8,
-    /// Bus addresses of its pages, as far as they are known.
-    pages: Vec<u64>,
+    /// Its pages, as far as they are known.
+    pages: PageRuns,
     /// Room that it has for pages.
     capacity: u64,
 }
@@ -85,17 +76,13 @@ impl Mr {
             add(segments, address, length);
             return Some(());
         }
-        let size = 1 << self.page_shift;
-        let start = self.iova & !(size - 1);
+        let start = self.iova & !((1 << self.page_shift) - 1);
         let (mut offset, mut rest) = (address - start, length);
         while rest > 0 {
-            let page = self
-                .pages
-                .get(usize::try_from(offset >> self.page_shift).ok()?)?;
-            let within = offset & (size - 1);
+            let (address, contiguous) = self.pages.at(offset, self.page_shift)?;
             // CAST: at most `rest`.
-            let part = (size - within).min(rest.into()) as u32;
-            add(segments, page + within, part);
+            let part = contiguous.min(rest.into()) as u32;
+            add(segments, address, part);
             offset += u64::from(part);
             rest -= part;
         }
@@ -149,33 +136,50 @@ pub struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Denied;
 
-/// Why a region gets no pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RegisterError {
-    /// The work request is to end like this.
-    Refused(CompStatus),
-    /// The list of pages can't be read.
-    Dma(DmaError),
-}
-
-impl From<CompStatus> for RegisterError {
-    fn from(status: CompStatus) -> Self {
-        Self::Refused(status)
-    }
-}
-
-impl From<DmaError> for RegisterError {
-    fn from(error: DmaError) -> Self {
-        Self::Dma(error)
-    }
-}
-
 /// Memory as a work request refers to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keyed {
     pub(crate) key: u32,
     pub(crate) address: u64,
     pub(crate) length: u32,
+}
+
+/// A region that is being registered.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    command: RegMr,
+    pages: PageReader,
+}
+
+impl Registration {
+    /// Reads more of its pages, as long as `budget` has any. Returns whether all are read.
+    pub(crate) fn read(
+        &mut self,
+        attributes: &Attributes,
+        host: &mut dyn Host,
+        budget: &mut u32,
+    ) -> Result<bool, Failure> {
+        self.pages.read(attributes, host, budget)
+    }
+}
+
+/// A region that is being given pages.
+#[derive(Debug)]
+pub(crate) struct FastRegistration {
+    request: FastMrRegReq,
+    pages: PageReader,
+}
+
+impl FastRegistration {
+    /// Reads more of its pages, as long as `budget` has any. Returns whether all are read.
+    pub(crate) fn read(
+        &mut self,
+        attributes: &Attributes,
+        host: &mut dyn Host,
+        budget: &mut u32,
+    ) -> Result<bool, Failure> {
+        self.pages.read(attributes, host, budget)
+    }
 }
 
 /// All memory regions. The local key of one is its number.
@@ -188,6 +192,24 @@ pub(crate) struct Mrs {
 impl Mrs {
     pub(crate) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// What the first of them are now.
+    pub(crate) fn look(&self) -> Vec<MemoryRegion> {
+        let look = |(number, mr): (u16, &Mr)| MemoryRegion {
+            number,
+            pd: mr.pd,
+            generation: mr.generation,
+            iova: mr.iova,
+            length: mr.length,
+            page_shift: mr.page_shift,
+            local_write: mr.permissions.local_write_enable,
+            remote_read: mr.permissions.remote_read_enable,
+            remote_write: mr.permissions.remote_write_enable,
+            fast: mr.fast,
+            physical: mr.physical,
+        };
+        self.table.first().map(look).collect()
     }
 
     /// Removes all, as a reset does.
@@ -208,7 +230,7 @@ impl Mrs {
 
     /// How many pages the device knows.
     pub(crate) fn known_pages(&self) -> usize {
-        self.table.iter().map(|mr| mr.pages.len()).sum()
+        self.table.iter().map(|mr| mr.pages.len() as usize).sum()
     }
 
     /// The region that a local or remote key belongs to.
@@ -235,62 +257,80 @@ impl Mrs {
         }
     }
 
-    /// Gives a region the pages that a work request of a queue pair of `pd` has for it.
-    pub(crate) fn register(
+    /// Begins to give a region the pages that a work request of a queue pair of `pd` has for it. They are read then, and the
+    /// region has them when that is [finished](Self::finish_fast).
+    pub(crate) fn begin_fast(
         &mut self,
-        host: &mut dyn Host,
         attributes: &Attributes,
         pd: u16,
-        request: &FastMrRegReq,
-    ) -> Result<(), RegisterError> {
-        let mr = self.find_fast(pd, request.lkey);
-        let mr = mr.map_err(|_| CompStatus::LocalInvalidLkey)?;
-        // It has to be invalidated first.
-        if mr.has_memory() {
-            return Err(CompStatus::LocalInvalidLkey.into());
-        }
-        let page_shift = request.flags.phys_page_size_shift;
-        let page_size = 1 << page_shift;
+        request: FastMrRegReq,
+    ) -> Result<FastRegistration, CompStatus> {
+        let mr = self.find_empty(pd, request.lkey)?;
+        let shift = request.flags.phys_page_size_shift;
         let mode = PblMode::try_from(request.flags.pbl_mode);
         let mode = mode.map_err(|_| CompStatus::LocalUnsupportedOp)?;
-        if !permits(attributes, request.permissions) || attributes.page_size_cap & page_size == 0 {
-            return Err(CompStatus::LocalUnsupportedOp.into());
+        if !permits(attributes, request.permissions) || attributes.page_size_cap & (1 << shift) == 0
+        {
+            return Err(CompStatus::LocalUnsupportedOp);
         }
         let most = match mode {
             PblMode::Inline => 1,
             PblMode::Direct => mr.capacity,
         };
-        let count = page_count(request.iova, request.mr_length, page_shift)
+        let count = page_count(request.iova, request.mr_length, shift)
             .filter(|count| *count <= most)
             .and_then(|count| usize::try_from(count).ok())
             .ok_or(CompStatus::LocalBadLength)?;
         let pages = match mode {
-            PblMode::Inline => vec![request.pbl],
+            PblMode::Inline => PageReader::inline(attributes, &[request.pbl], shift),
             PblMode::Direct if request.pbl % PAGE_ADDRESS_SIZE == 0 => {
-                page_list::addresses(host, request.pbl, count)?
+                PageReader::direct(request.pbl, count, shift)
             }
-            PblMode::Direct => return Err(CompStatus::LocalInvalidLkey.into()),
+            PblMode::Direct => return Err(CompStatus::LocalInvalidLkey),
         };
-        if !are_possible(attributes, &pages, page_size) {
-            return Err(CompStatus::LocalInvalidLkey.into());
-        }
+        Ok(FastRegistration { request, pages })
+    }
+
+    /// Gives a region its pages, of which all are read.
+    pub(crate) fn finish_fast(
+        &mut self,
+        pd: u16,
+        registration: FastRegistration,
+    ) -> Result<(), CompStatus> {
+        let FastRegistration { request, pages } = registration;
+        // It may not be there any more, or have other pages by now.
+        let mr = self.find_empty(pd, request.lkey)?;
+        mr.pages = pages.finish().ok_or(CompStatus::LocalInvalidLkey)?;
         mr.generation = Key::from_raw(request.lkey).generation;
         mr.iova = request.iova;
         mr.length = request.mr_length;
         mr.permissions = request.permissions;
-        mr.page_shift = page_shift;
-        mr.pages = pages;
+        mr.page_shift = request.flags.phys_page_size_shift;
         Ok(())
     }
 
+    /// The region that a work request of a queue pair of `pd` is to give pages. It has to be invalidated first.
+    fn find_empty(&mut self, pd: u16, lkey: u32) -> Result<&mut Mr, CompStatus> {
+        self.find_fast(pd, lkey)
+            .ok()
+            .filter(|mr| !mr.has_memory())
+            .ok_or(CompStatus::LocalInvalidLkey)
+    }
+
     /// Takes the pages of a region away, for a work request of a queue pair of `pd`. Amazon's driver takes either key for it.
-    pub(crate) fn invalidate(&mut self, pd: u16, key: u32) -> Result<(), Denied> {
+    pub(crate) fn invalidate(
+        &mut self,
+        host: &mut dyn Host,
+        pd: u16,
+        key: u32,
+    ) -> Result<(), Denied> {
         let mr = self.find_fast(pd, key & !REMOTE_KEY)?;
         if !mr.has_memory() || mr.generation != Key::from_raw(key).generation {
             return Err(Denied);
         }
+        host.quiesce();
         mr.length = 0;
-        mr.pages = Vec::new();
+        mr.pages = PageRuns::default();
         Ok(())
     }
 
@@ -339,7 +379,7 @@ impl Mrs {
     pub(crate) fn written_places(&self) -> impl Iterator<Item = Place> {
         let writable = |mr: &&Mr| mr.allows(Access::LocalWrite) || mr.allows(Access::RemoteWrite);
         self.table.iter().filter(writable).filter_map(|mr| {
-            let base = *mr.pages.first()?;
+            let base = mr.pages.first()?;
             Some(Place {
                 base,
                 size: 1 << mr.page_shift,
@@ -352,6 +392,142 @@ impl Mrs {
         let l_key = self.table.insert(attributes.max_mr, mr)?;
         self.total_pages += capacity;
         Ok(l_key.into())
+    }
+
+    /// Begins to register a region. Its pages are read then, and it exists when that is [finished](Self::finish).
+    pub(crate) fn begin(
+        &self,
+        attributes: &Attributes,
+        pds: &Pds,
+        command: RegMr,
+    ) -> Result<Registration, Failure> {
+        let list = command.page_list().ok_or(Status::MalformedRequest)?;
+        let last = command.mr_length.checked_sub(1);
+        let possible = last.is_some_and(|last| command.iova.checked_add(last).is_some());
+        if !possible || !permits(attributes, command.permissions) {
+            return Err(Status::IllegalParameter.into());
+        }
+        pds.get(command.pd)?;
+
+        let shift = command.flags.phys_page_size_shift;
+        if command.flags.mem_addr_phy_mode_en {
+            if !attributes.physical_mr {
+                return Err(Status::UnsupportedOpcode.into());
+            }
+            // Amazon's driver gives no page at all.
+            if !matches!(list, PageList::Inline([_, 0, 0, 0])) || command.page_num > 1 {
+                return Err(Status::MalformedRequest.into());
+            }
+            if !attributes.reaches(command.iova, command.mr_length) {
+                return Err(Status::IllegalParameter.into());
+            }
+            let pages = PageReader::inline(attributes, &[], shift);
+            return Ok(Registration { command, pages });
+        }
+        if attributes.page_size_cap & (1 << shift) == 0 {
+            return Err(Status::IllegalParameter.into());
+        }
+        let count = page_count(command.iova, command.mr_length, shift);
+        let count = count.ok_or(Status::IllegalParameter)?;
+        if command.page_num != 0 && u64::from(command.page_num) != count {
+            return Err(Status::IllegalParameter.into());
+        }
+        self.check_room(attributes, count)?;
+        let pages = PageReader::of_command(attributes, list, count, shift)?;
+        Ok(Registration { command, pages })
+    }
+
+    /// Makes a region of which all pages are read.
+    pub(crate) fn finish(
+        &mut self,
+        attributes: &Attributes,
+        pds: &mut Pds,
+        registration: Registration,
+    ) -> Result<RegMrResponse, Status> {
+        let Registration { command, pages } = registration;
+        let pages = pages.finish().ok_or(Status::IllegalParameter)?;
+        let mr = Mr {
+            pd: command.pd,
+            generation: 0,
+            iova: command.iova,
+            length: command.mr_length,
+            permissions: command.permissions,
+            fast: false,
+            physical: command.flags.mem_addr_phy_mode_en,
+            page_shift: command.flags.phys_page_size_shift,
+            capacity: pages.len().into(),
+            pages,
+        };
+        let l_key = self.insert(attributes, mr)?;
+        pds.add_user(command.pd);
+        if command.flags.mem_addr_phy_mode_en {
+            pds.make_privileged(command.pd);
+        }
+        Ok(RegMrResponse {
+            l_key,
+            r_key: l_key | REMOTE_KEY,
+            validity: InterconnectValidity {
+                recv_ic_id: true,
+                rdma_read_ic_id: attributes.rdma_read,
+                rdma_recv_ic_id: attributes.rdma_write,
+            },
+            recv_ic_id: 1,
+            rdma_read_ic_id: if attributes.rdma_read { 2 } else { 0 },
+            rdma_recv_ic_id: if attributes.rdma_write { 3 } else { 0 },
+        })
+    }
+
+    pub(crate) fn alloc(
+        &mut self,
+        attributes: &Attributes,
+        pds: &mut Pds,
+        command: &AllocMr,
+    ) -> Result<AllocMrResponse, Status> {
+        if !attributes.fast_mr {
+            return Err(Status::UnsupportedOpcode);
+        }
+        pds.get(command.pd)?;
+        if command.max_pages == 0 {
+            return Err(Status::IllegalParameter);
+        }
+        let capacity = command.max_pages.into();
+        self.check_room(attributes, capacity)?;
+        let mr = Mr {
+            pd: command.pd,
+            fast: true,
+            capacity,
+            ..Mr::default()
+        };
+        let l_key = self.insert(attributes, mr)?;
+        pds.add_user(command.pd);
+        pds.make_privileged(command.pd);
+        Ok(AllocMrResponse {
+            l_key,
+            r_key: l_key | REMOTE_KEY,
+        })
+    }
+    pub(crate) fn dereg(
+        &mut self,
+        pds: &mut Pds,
+        host: &mut dyn Host,
+        command: &DeregMr,
+    ) -> Result<NoData, Status> {
+        let key = Key::from_raw(command.l_key);
+        let number = u16::try_from(key.region).map_err(|_| Status::IllegalParameter)?;
+        // The driver may have made the key of a fast region newer in vain.
+        let generation = if self.table.get(number)?.fast {
+            key.generation
+        } else {
+            0
+        };
+        if command.l_key != (Key { generation, ..key }).into_raw() {
+            return Err(Status::IllegalParameter);
+        }
+        host.quiesce();
+        let mr = self.table.remove(number)?;
+        self.total_pages -= mr.capacity;
+        pds.remove_user(mr.pd);
+        Ok(NoData {})
     }
 }
 
@@ -368,146 +544,4 @@ fn page_count(iova: u64, length: u64, shift: u8) -> Option<u64> {
 fn permits(attributes: &Attributes, permissions: RegMrPermissions) -> bool {
     (attributes.rdma_read || !permissions.remote_read_enable)
         && (attributes.rdma_write || !permissions.remote_write_enable)
-}
-
-/// Whether pages can be where they are said to be.
-fn are_possible(attributes: &Attributes, pages: &[u64], page_size: u64) -> bool {
-    // No host gives out its very first page. Larger pages may begin there.
-    let possible = |page: &u64| {
-        page % page_size == 0
-            && (*page != 0 || page_size > SMALLEST_PAGE)
-            && attributes.reaches(*page, page_size)
-    };
-    pages.iter().all(possible)
-}
-
-impl Execute for RegMr {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        host: &mut dyn Host,
-    ) -> Result<RegMrResponse, Failure> {
-        let attributes = &firmware.attributes;
-        let list = self.page_list().ok_or(Status::MalformedRequest)?;
-        let possible = self.mr_length > 0 && self.iova.checked_add(self.mr_length - 1).is_some();
-        if !possible || !permits(attributes, self.permissions) {
-            return Err(Status::IllegalParameter.into());
-        }
-        firmware.resources.pds.get(self.pd)?;
-
-        let pages = if self.flags.mem_addr_phy_mode_en {
-            if !attributes.physical_mr {
-                return Err(Status::UnsupportedOpcode.into());
-            }
-            // Amazon's driver gives no page at all.
-            if !matches!(list, PageList::Inline([_, 0, 0, 0])) || self.page_num > 1 {
-                return Err(Status::MalformedRequest.into());
-            }
-            if !attributes.reaches(self.iova, self.mr_length) {
-                return Err(Status::IllegalParameter.into());
-            }
-            Vec::new()
-        } else {
-            let page_size = 1_u64 << self.flags.phys_page_size_shift;
-            if attributes.page_size_cap & page_size == 0 {
-                return Err(Status::IllegalParameter.into());
-            }
-            let shift = self.flags.phys_page_size_shift;
-            let count = page_count(self.iova, self.mr_length, shift);
-            let count = count.ok_or(Status::IllegalParameter)?;
-            if self.page_num != 0 && u64::from(self.page_num) != count {
-                return Err(Status::IllegalParameter.into());
-            }
-            firmware.resources.mrs.check_room(attributes, count)?;
-            let pages = page_list::read(host, list, count)?;
-            if !are_possible(attributes, &pages, page_size) {
-                return Err(Status::IllegalParameter.into());
-            }
-            pages
-        };
-        let mr = Mr {
-            pd: self.pd,
-            generation: 0,
-            iova: self.iova,
-            length: self.mr_length,
-            permissions: self.permissions,
-            fast: false,
-            physical: self.flags.mem_addr_phy_mode_en,
-            page_shift: self.flags.phys_page_size_shift,
-            capacity: pages.len() as u64,
-            pages,
-        };
-        let resources = &mut firmware.resources;
-        let l_key = resources.mrs.insert(attributes, mr)?;
-        resources.pds.add_user(self.pd);
-        if self.flags.mem_addr_phy_mode_en {
-            resources.pds.make_privileged(self.pd);
-        }
-        Ok(RegMrResponse {
-            l_key,
-            r_key: l_key | REMOTE_KEY,
-            validity: InterconnectValidity {
-                recv_ic_id: true,
-                rdma_read_ic_id: attributes.rdma_read,
-                rdma_recv_ic_id: attributes.rdma_write,
-            },
-            recv_ic_id: 1,
-            rdma_read_ic_id: if attributes.rdma_read { 2 } else { 0 },
-            rdma_recv_ic_id: if attributes.rdma_write { 3 } else { 0 },
-        })
-    }
-}
-
-impl Execute for AllocMr {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        _host: &mut dyn Host,
-    ) -> Result<AllocMrResponse, Failure> {
-        let attributes = &firmware.attributes;
-        if !attributes.fast_mr {
-            return Err(Status::UnsupportedOpcode.into());
-        }
-        let resources = &mut firmware.resources;
-        resources.pds.get(self.pd)?;
-        if self.max_pages == 0 {
-            return Err(Status::IllegalParameter.into());
-        }
-        let capacity = self.max_pages.into();
-        resources.mrs.check_room(attributes, capacity)?;
-        let mr = Mr {
-            pd: self.pd,
-            fast: true,
-            capacity,
-            ..Mr::default()
-        };
-        let l_key = resources.mrs.insert(attributes, mr)?;
-        resources.pds.add_user(self.pd);
-        resources.pds.make_privileged(self.pd);
-        Ok(AllocMrResponse {
-            l_key,
-            r_key: l_key | REMOTE_KEY,
-        })
-    }
-}
-
-impl Execute for DeregMr {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        let resources = &mut firmware.resources;
-        let key = Key::from_raw(self.l_key);
-        let number = u16::try_from(key.region).map_err(|_| Status::IllegalParameter)?;
-        // The driver may have made the key of a fast region newer in vain.
-        let generation = if resources.mrs.table.get(number)?.fast {
-            key.generation
-        } else {
-            0
-        };
-        if self.l_key != (Key { generation, ..key }).into_raw() {
-            return Err(Status::IllegalParameter.into());
-        }
-        let mr = resources.mrs.table.remove(number)?;
-        resources.mrs.total_pages -= mr.capacity;
-        resources.pds.remove_user(mr.pd);
-        Ok(NoData {})
-    }
 }

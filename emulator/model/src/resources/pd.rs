@@ -3,15 +3,12 @@
 //! Protection domains. Address handles, memory regions and queue pairs use them.
 
 use efa_hw::admin::{
-    NoData,
-    pd::{AllocPd, AllocPdResponse, DeallocPd},
+    NoData, Status,
+    pd::{AllocPdResponse, DeallocPd},
 };
 
 use super::table::{Shared, Table, Users};
-use crate::{
-    Host,
-    firmware::{Execute, Failure, Firmware},
-};
+use crate::profile::attributes::Attributes;
 
 /// A protection domain.
 #[derive(Debug, Default)]
@@ -32,6 +29,16 @@ impl Shared for Pd {
 pub(crate) type Pds = Table<Pd>;
 
 impl Pds {
+    pub(crate) fn alloc(&mut self, attributes: &Attributes) -> Result<AllocPdResponse, Status> {
+        let pd = self.insert(attributes.max_pd, Pd::default())?;
+        Ok(AllocPdResponse { pd })
+    }
+
+    pub(crate) fn dealloc(&mut self, command: &DeallocPd) -> Result<NoData, Status> {
+        self.remove_unused(command.pd)?;
+        Ok(NoData {})
+    }
+
     /// Takes note that a domain has a region now that programs can't have.
     pub(super) fn make_privileged(&mut self, number: u16) {
         if let Ok(pd) = self.get_mut(number) {
@@ -46,24 +53,5 @@ impl Pds {
     /// How many are privileged.
     pub(super) fn privileged(&self) -> usize {
         self.iter().filter(|pd| pd.privileged).count()
-    }
-}
-
-impl Execute for AllocPd {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        _host: &mut dyn Host,
-    ) -> Result<AllocPdResponse, Failure> {
-        let limit = firmware.attributes.max_pd;
-        let pd = firmware.resources.pds.insert(limit, Pd::default())?;
-        Ok(AllocPdResponse { pd })
-    }
-}
-
-impl Execute for DeallocPd {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        firmware.resources.pds.remove_unused(self.pd)?;
-        Ok(NoData {})
     }
 }

@@ -2,25 +2,24 @@
 
 //! Queue pairs and their state machine.
 
+use std::collections::BTreeSet;
+
 use efa_hw::{
     admin::{
-        NoData, Status,
-        qp::{
-            CreateQp, CreateQpResponse, DestroyQp, ModifyQp, QpState, QpType, QueryQp,
-            QueryQpResponse,
-        },
+        Status,
+        qp::{CreateQp, CreateQpResponse, QpState, QpType, QueryQp, QueryQpResponse},
     },
     io::RxDesc,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
-    event_counter::Attached, receive_queue::ReceiveQueue, send_queue::SendQueue, table::Table,
+    cq::Cqs, pd::Pds, qp_events::Attached, receive_queue::ReceiveQueue, send_queue::SendQueue,
+    table::Table, uar::Uars,
 };
 use crate::{
-    Host,
-    attributes::Attributes,
-    firmware::{Execute, Failure, Firmware},
+    QueuePair,
+    profile::{attributes::Attributes, bars::Bars},
     queue::Place,
 };
 
@@ -28,18 +27,15 @@ use crate::{
 const RX_DESCRIPTOR_SIZE: u64 = RxDesc::SIZE as u64;
 
 /// Most retries that can be set; this many mean that it never gives up.
-const MAX_RNR_RETRY: u8 = 7;
+pub(crate) const MAX_RNR_RETRY: u8 = 7;
 
 /// Retries of a queue pair for which none were set: SRD never gives up. Source: libfabric, prov/efa/src/efa_base_ep.h.
-fn default_rnr_retry(qp_type: QpType) -> u8 {
+pub(crate) fn default_rnr_retry(qp_type: QpType) -> u8 {
     match qp_type {
         QpType::Srd => MAX_RNR_RETRY,
         QpType::Ud => 0,
     }
 }
-
-/// Bits of a packet sequence number.
-const MAX_PSN: u32 = (1 << 24) - 1;
 
 /// A queue pair.
 #[derive(Debug)]
@@ -49,7 +45,7 @@ pub(crate) struct Qp {
     pub(crate) qp_type: QpType,
     pub(crate) state: QpState,
     pub(crate) qkey: u32,
-    sq_psn: u32,
+    pub(crate) sq_psn: u32,
     pub(crate) rnr_retry: u8,
     pub(crate) unsolicited_write_recv: bool,
     /// Whether request ids of the send queue have 64 bits.
@@ -61,7 +57,7 @@ pub(crate) struct Qp {
     pub(crate) send_queue: SendQueue,
     pub(crate) receive_queue: ReceiveQueue,
     /// What counts its events, also after a reset.
-    pub(super) counters: Attached,
+    pub(crate) counters: Attached,
     /// Distinguishes it from those that had its number before, and from what it was before a reset.
     pub(crate) incarnation: u32,
 }
@@ -79,11 +75,32 @@ pub struct QpId {
 pub(crate) struct Qps {
     table: Table<Qp>,
     incarnations: u32,
+    /// Those that may have work requests to fetch.
+    scheduled: BTreeSet<u16>,
+    /// The one whose turn it was last.
+    last: u16,
 }
 
 impl Qps {
     pub(crate) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// What the first of them are now.
+    pub(crate) fn look(&self) -> Vec<QueuePair> {
+        let look = |(number, qp): (u16, &Qp)| QueuePair {
+            number,
+            transport: qp.qp_type.to_string(),
+            state: qp.state.to_string(),
+            pd: qp.pd,
+            uar: qp.uar,
+            send_cq: qp.send_cq,
+            recv_cq: qp.recv_cq,
+            rnr_retry: qp.rnr_retry,
+            send_queue: qp.send_queue.look(),
+            receive_queue: qp.receive_queue.look(),
+        };
+        self.table.first().map(look).collect()
     }
 
     /// Where the receive queue of a queue pair is.
@@ -125,12 +142,41 @@ impl Qps {
         Self {
             table: Table::default(),
             incarnations: self.incarnations,
+            ..Self::default()
         }
     }
 
     /// Removes all, as a reset does.
     pub(super) fn end(&mut self) {
         self.table.end();
+        self.scheduled.clear();
+    }
+
+    /// Gives a queue pair turns to have its work requests fetched, if it can send and has any, or has begun one.
+    pub(crate) fn schedule(&mut self, number: u16) {
+        let sends = |qp: &Qp| match qp.state {
+            QpState::Rts => qp.send_queue.registering.is_some() || qp.send_queue.can_start(),
+            QpState::Sqd => qp.send_queue.registering.is_some(),
+            _ => false,
+        };
+        if self.get(number).is_some_and(sends) {
+            self.scheduled.insert(number);
+        } else {
+            self.scheduled.remove(&number);
+        }
+    }
+
+    /// The queue pair whose turn it is, which thereby has none any more: the next after the last one that has work.
+    pub(crate) fn next_scheduled(&mut self) -> Option<u16> {
+        let (after, all) = (self.last.saturating_add(1).., ..);
+        let mut candidates = self
+            .scheduled
+            .range(after)
+            .chain(self.scheduled.range::<u16, _>(all));
+        let number = candidates.next().copied()?;
+        self.scheduled.remove(&number);
+        self.last = number;
+        Some(number)
     }
 
     /// Whether one was looked for since the last call that a reset has ended.
@@ -145,26 +191,107 @@ impl Qps {
         if let Some(qp) = self.get_mut(number) {
             qp.incarnation = incarnation;
         }
+        self.scheduled.remove(&number);
     }
 
-    pub(super) fn number(handle: u32) -> Result<u16, Status> {
+    pub(crate) fn number(handle: u32) -> Result<u16, Status> {
         u16::try_from(handle).map_err(|_| Status::IllegalParameter)
     }
-}
 
-/// Whether the driver may move a queue pair from one state to another.
-fn is_transition(from: QpState, to: QpState) -> bool {
-    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    pub(crate) fn create(
+        &mut self,
+        attributes: &Attributes,
+        bars: &Bars,
+        pds: &mut Pds,
+        uars: &mut Uars,
+        cqs: &mut Cqs,
+        command: &CreateQp,
+    ) -> Result<CreateQpResponse, Status> {
+        let qp_type = QpType::try_from(command.qp_type).map_err(|_| Status::IllegalParameter)?;
+        if command.flags.unsolicited_write_recv && !attributes.unsolicited_write_recv {
+            return Err(Status::UnsupportedOpcode);
+        }
+        let has_long_ids = command.flags.sq_64_bit_req_id;
+        if has_long_ids && !attributes.sq_64_bit_req_id {
+            return Err(Status::MalformedRequest);
+        }
+        // The send queue is in the device, the receive queue in memory that the driver gives.
+        let virt = command.flags.sq_virt || command.flags.rq_virt;
+        if virt || command.sq_base_addr != 0 || command.sq_l_key != 0 || command.rq_l_key != 0 {
+            return Err(Status::IllegalParameter);
+        }
+        check_send_queue(command, attributes)?;
+        check_receive_queue(command, attributes)?;
 
-    match to {
-        Reset => true,
-        Init => matches!(from, Reset | Init),
-        Rtr => from == Init,
-        Rts => matches!(from, Rtr | Rts | Sqd | Sqe),
-        Sqd => matches!(from, Rts | Sqd),
-        // Only the device itself stops a send queue for an error.
-        Sqe => false,
-        Err => from != Reset,
+        pds.get(command.pd)?;
+        uars.get(command.uar)?;
+        let send_cq = cqs.check(command.send_cq_idx)?;
+        let recv_cq = cqs.check(command.recv_cq_idx)?;
+        if has_long_ids && !cqs.has_long_ids(send_cq) {
+            return Err(Status::IllegalParameter);
+        }
+        let limit = attributes.max_qp.min(bars.max_qp);
+        let qp_num = self.table.insert(
+            limit,
+            Qp {
+                pd: command.pd,
+                uar: command.uar,
+                qp_type,
+                state: QpState::Reset,
+                qkey: 0,
+                sq_psn: 0,
+                rnr_retry: default_rnr_retry(qp_type),
+                unsolicited_write_recv: command.flags.unsolicited_write_recv,
+                has_long_ids,
+                send_cq: (send_cq, 0),
+                recv_cq: (recv_cq, 0),
+                send_queue: SendQueue::default(),
+                receive_queue: ReceiveQueue::new(Place {
+                    base: command.rq_base_addr,
+                    size: command.recv_queue_ring_size.into(),
+                }),
+                counters: Attached::default(),
+                incarnation: 0,
+            },
+        )?;
+        let llq = bars.llq(qp_num);
+        let (send_sub_cq_idx, recv_sub_cq_idx) = cqs.sub_cqs(send_cq, recv_cq, qp_num);
+        if let Some(qp) = self.get_mut(qp_num) {
+            qp.send_cq.1 = send_sub_cq_idx;
+            qp.recv_cq.1 = recv_sub_cq_idx;
+            qp.send_queue =
+                SendQueue::new(llq, command.send_queue_ring_size, command.send_queue_depth);
+        }
+        self.renew(qp_num);
+        pds.add_user(command.pd);
+        uars.add_user(command.uar);
+        cqs.add_user(send_cq);
+        cqs.add_user(recv_cq);
+        Ok(CreateQpResponse {
+            qp_handle: qp_num.into(),
+            qp_num,
+            send_sub_cq_idx,
+            recv_sub_cq_idx,
+            sq_db_offset: bars.sq_doorbell(command.uar, qp_num),
+            rq_db_offset: bars.rq_doorbell(command.uar, qp_num),
+            llq_descriptors_offset: llq,
+        })
+    }
+    pub(crate) fn query(&self, command: &QueryQp) -> Result<QueryQpResponse, Status> {
+        let qp = self.table.get(Self::number(command.qp_handle)?)?;
+        Ok(QueryQpResponse {
+            qp_state: qp.state.into(),
+            qkey: qp.qkey,
+            sq_psn: qp.sq_psn,
+            sq_draining: qp.state == QpState::Sqd && qp.send_queue.is_busy(),
+            rnr_retry: qp.rnr_retry,
+        })
+    }
+
+    /// Removes a queue pair that was just seen to exist.
+    pub(crate) fn remove(&mut self, number: u16) -> Result<Qp, Status> {
+        self.scheduled.remove(&number);
+        self.table.remove(number)
     }
 }
 
@@ -213,175 +340,5 @@ fn check_receive_queue(command: &CreateQp, attributes: &Attributes) -> Result<()
         Ok(())
     } else {
         Err(Status::IllegalParameter)
-    }
-}
-
-impl Execute for CreateQp {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        _host: &mut dyn Host,
-    ) -> Result<CreateQpResponse, Failure> {
-        let attributes = &firmware.attributes;
-        let qp_type = QpType::try_from(self.qp_type).map_err(|_| Status::IllegalParameter)?;
-        if self.flags.unsolicited_write_recv && !attributes.unsolicited_write_recv {
-            return Err(Status::UnsupportedOpcode.into());
-        }
-        let has_long_ids = self.flags.sq_64_bit_req_id;
-        if has_long_ids && !attributes.sq_64_bit_req_id {
-            return Err(Status::MalformedRequest.into());
-        }
-        // The send queue is in the device, the receive queue in memory that the driver gives.
-        let virt = self.flags.sq_virt || self.flags.rq_virt;
-        if virt || self.sq_base_addr != 0 || self.sq_l_key != 0 || self.rq_l_key != 0 {
-            return Err(Status::IllegalParameter.into());
-        }
-        check_send_queue(&self, attributes)?;
-        check_receive_queue(&self, attributes)?;
-
-        let resources = &mut firmware.resources;
-        resources.pds.get(self.pd)?;
-        resources.uars.get(self.uar)?;
-        let send_cq = resources.cqs.check(self.send_cq_idx)?;
-        let recv_cq = resources.cqs.check(self.recv_cq_idx)?;
-        if has_long_ids && !resources.cqs.has_long_ids(send_cq) {
-            return Err(Status::IllegalParameter.into());
-        }
-        let limit = attributes.max_qp.min(firmware.bars.max_qp);
-        let qp_num = resources.qps.table.insert(
-            limit,
-            Qp {
-                pd: self.pd,
-                uar: self.uar,
-                qp_type,
-                state: QpState::Reset,
-                qkey: 0,
-                sq_psn: 0,
-                rnr_retry: default_rnr_retry(qp_type),
-                unsolicited_write_recv: self.flags.unsolicited_write_recv,
-                has_long_ids,
-                send_cq: (send_cq, 0),
-                recv_cq: (recv_cq, 0),
-                send_queue: SendQueue::default(),
-                receive_queue: ReceiveQueue::new(Place {
-                    base: self.rq_base_addr,
-                    size: self.recv_queue_ring_size.into(),
-                }),
-                counters: Attached::default(),
-                incarnation: 0,
-            },
-        )?;
-        let llq = firmware.bars.llq(qp_num);
-        let (send_sub_cq_idx, recv_sub_cq_idx) = resources.cqs.sub_cqs(send_cq, recv_cq, qp_num);
-        if let Some(qp) = resources.qps.get_mut(qp_num) {
-            qp.send_cq.1 = send_sub_cq_idx;
-            qp.recv_cq.1 = recv_sub_cq_idx;
-            qp.send_queue = SendQueue::new(llq, self.send_queue_ring_size, self.send_queue_depth);
-        }
-        resources.qps.renew(qp_num);
-        resources.pds.add_user(self.pd);
-        resources.uars.add_user(self.uar);
-        resources.cqs.add_user(send_cq);
-        resources.cqs.add_user(recv_cq);
-        Ok(CreateQpResponse {
-            qp_handle: qp_num.into(),
-            qp_num,
-            send_sub_cq_idx,
-            recv_sub_cq_idx,
-            sq_db_offset: firmware.bars.sq_doorbell(self.uar, qp_num),
-            rq_db_offset: firmware.bars.rq_doorbell(self.uar, qp_num),
-            llq_descriptors_offset: llq,
-        })
-    }
-}
-
-impl Execute for ModifyQp {
-    fn execute(self, firmware: &mut Firmware, host: &mut dyn Host) -> Result<NoData, Failure> {
-        let number = Qps::number(self.qp_handle)?;
-        let qp = firmware.resources.qps.table.get_mut(number)?;
-        let mask = self.modify_mask;
-        let state = |state: u32| QpState::try_from(state).map_err(|_| Status::IllegalParameter);
-
-        // All checks come first: a command that fails changes nothing.
-        if mask.cur_qp_state && state(self.cur_qp_state)? != qp.state {
-            return Err(Status::IllegalParameter.into());
-        }
-        let to = if mask.qp_state {
-            state(self.qp_state)?
-        } else {
-            qp.state
-        };
-        if mask.qp_state && !is_transition(qp.state, to) {
-            return Err(Status::IllegalParameter.into());
-        }
-        if mask.rnr_retry && !firmware.attributes.rnr_retry {
-            return Err(Status::UnsupportedOpcode.into());
-        }
-        let legal = (!mask.rnr_retry
-            || qp.qp_type == QpType::Srd && self.rnr_retry <= MAX_RNR_RETRY)
-            && (!mask.sq_psn || self.sq_psn <= MAX_PSN)
-            && (!mask.sq_drained_async_notify || to == QpState::Sqd);
-        if !legal {
-            return Err(Status::IllegalParameter.into());
-        }
-
-        let from = std::mem::replace(&mut qp.state, to);
-        if to == QpState::Reset {
-            (qp.qkey, qp.sq_psn) = (0, 0);
-            qp.rnr_retry = default_rnr_retry(qp.qp_type);
-            qp.send_queue.reset();
-            qp.receive_queue.reset();
-        }
-        if mask.qkey {
-            qp.qkey = self.qkey;
-        }
-        if mask.sq_psn {
-            qp.sq_psn = self.sq_psn;
-        }
-        if mask.rnr_retry {
-            qp.rnr_retry = self.rnr_retry;
-        }
-        match to {
-            QpState::Reset => firmware.resources.qps.renew(number),
-            QpState::Err => firmware.flush(host, number),
-            // What was posted while it could not send.
-            QpState::Rts if from != to => firmware.fetch_sends(host, number),
-            _ => {}
-        }
-        Ok(NoData {})
-    }
-}
-
-impl Execute for QueryQp {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        _host: &mut dyn Host,
-    ) -> Result<QueryQpResponse, Failure> {
-        let qp = firmware
-            .resources
-            .qps
-            .table
-            .get(Qps::number(self.qp_handle)?)?;
-        Ok(QueryQpResponse {
-            qp_state: qp.state.into(),
-            qkey: qp.qkey,
-            sq_psn: qp.sq_psn,
-            sq_draining: qp.state == QpState::Sqd && qp.send_queue.is_busy(),
-            rnr_retry: qp.rnr_retry,
-        })
-    }
-}
-
-impl Execute for DestroyQp {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        let resources = &mut firmware.resources;
-        let qp = resources.qps.table.remove(Qps::number(self.qp_handle)?)?;
-        resources.pds.remove_user(qp.pd);
-        resources.uars.remove_user(qp.uar);
-        resources.cqs.remove_user(qp.send_cq.0);
-        resources.cqs.remove_user(qp.recv_cq.0);
-        resources.event_counters.detach_all(qp.counters);
-        Ok(NoData {})
     }
 }

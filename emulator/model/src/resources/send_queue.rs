@@ -2,7 +2,7 @@
 
 //! Send queues: a ring of work requests in the device's memory.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use efa_hw::{
     admin::qp::QpType,
@@ -13,8 +13,14 @@ use efa_hw::{
     wire::At,
 };
 
-use super::mr::Keyed;
-use crate::{Host, RegionWork, attributes::Attributes};
+use super::mr::{FastRegistration, Keyed};
+use crate::{
+    Host, Then, WorkQueue, profile::attributes::Attributes, region_work::RegionWork,
+    trace::TraceEvent,
+};
+
+/// Most work requests of a queue pair that the transport has at a time; the others stay in the ring until some of them end.
+const MAX_OUTSTANDING: usize = 256;
 
 /// Most buffers that the largest send work request has room for.
 const MAX_BUFFERS: usize = 2;
@@ -30,12 +36,25 @@ pub(crate) struct SendQueue {
     depth: u32,
     /// How many the program has rung the doorbell for, modulo 2^16.
     produced: u16,
+    /// When it has rung for each that is not fetched, in ns, by its place in the ring; 0 if that is not known.
+    posted: Box<[u64]>,
     /// How many were fetched, modulo 2^16.
     fetched: u16,
     /// Those that were fetched and have not ended, by their numbers. They need not end in this order.
     outstanding: BTreeMap<u64, Outstanding>,
     /// Number of the next.
     next: u64,
+    /// A registration of which not all pages are read. What comes after it waits.
+    pub(crate) registering: Option<Box<Registering>>,
+}
+
+/// A fast registration that is being carried out.
+#[derive(Debug)]
+pub(crate) struct Registering {
+    /// Number of the work request.
+    pub(crate) id: u64,
+    pub(crate) work: RegionWork,
+    pub(crate) registration: FastRegistration,
 }
 
 /// What the transport does for a queue pair.
@@ -50,7 +69,7 @@ pub enum Operation {
 }
 
 /// A work request that was fetched.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Outstanding {
     pub(crate) req_id: u16,
     pub(crate) req_id_ex: [u8; 6],
@@ -58,17 +77,23 @@ pub(crate) struct Outstanding {
     pub(crate) length: u32,
     /// Whether the program wants to know of its success.
     pub(crate) signaled: bool,
+    /// What is wrong with its end.
+    pub(crate) fault: Option<Box<Then>>,
+    /// When the program has rung the doorbell for it, if that is known.
+    pub(crate) posted: Option<Duration>,
 }
 
 /// A work request as it was in the ring.
 #[derive(Debug)]
-pub(crate) struct Fetched {
+pub(crate) struct Wqe {
     pub(crate) meta: TxMetaDesc,
     body: [u8; MAX_WQE_SIZE - TxMetaDesc::SIZE],
     /// Bytes of the body.
     size: usize,
     /// The phase that it has to have, which is that of the round through the queue.
     phase: bool,
+    /// When the program has rung the doorbell for it, in ns; 0 if that is not known.
+    posted: u64,
 }
 
 /// What a work request asks for, apart from whom.
@@ -101,7 +126,18 @@ impl SendQueue {
             ring,
             wqe_size: size.checked_div(depth).unwrap_or(0),
             depth,
+            posted: vec![0; depth as usize].into_boxed_slice(),
             ..Self::default()
+        }
+    }
+
+    /// What it is now.
+    pub(super) fn look(&self) -> WorkQueue {
+        WorkQueue {
+            depth: self.depth.into(),
+            produced: self.produced,
+            consumed: self.fetched,
+            outstanding: self.outstanding.len(),
         }
     }
 
@@ -113,22 +149,31 @@ impl SendQueue {
         };
     }
 
-    /// Takes note of how many work requests the program has written.
-    pub(crate) fn ring(&mut self, produced: u16) -> Result<(), Overrun> {
+    /// Takes note of how many work requests the program has written by now.
+    pub(crate) fn ring(&mut self, now: Option<Duration>, produced: u16) -> Result<(), Overrun> {
         let news = usize::from(produced.wrapping_sub(self.fetched));
         if news + self.outstanding.len() > self.depth as usize {
             return Err(Overrun);
+        }
+        // No more than the ring has room for, as was just checked.
+        let now = now.map_or(0, nanos);
+        for number in self.produced.wrapping_sub(self.fetched)..produced.wrapping_sub(self.fetched)
+        {
+            let index = self.index(self.fetched.wrapping_add(number));
+            if let Some(posted) = self.posted.get_mut(index as usize) {
+                *posted = now;
+            }
         }
         self.produced = produced;
         Ok(())
     }
 
-    /// Fetches the next work request, if there is one.
-    pub(crate) fn fetch(&mut self, host: &mut dyn Host) -> Option<Fetched> {
-        if self.fetched == self.produced {
+    /// Fetches the next work request of the queue pair, if there is one.
+    pub(crate) fn fetch(&mut self, host: &mut dyn Host, qp: u16) -> Option<Wqe> {
+        if !self.has_work() {
             return None;
         }
-        let index = u32::from(self.fetched) & (self.depth - 1);
+        let index = self.index(self.fetched);
         let round = u32::from(self.fetched) / self.depth;
         self.fetched = self.fetched.wrapping_add(1);
         let mut wqe = [0; MAX_WQE_SIZE];
@@ -138,12 +183,22 @@ impl SendQueue {
             u64::from(self.ring) + u64::from(index * self.wqe_size),
             &mut wqe[..size],
         );
-        Some(Fetched {
+        if host.traces_work() {
+            let descriptor = wqe[..size].into();
+            host.trace(&TraceEvent::WorkRequest { qp, descriptor });
+        }
+        Some(Wqe {
             meta: TxMetaDesc::decode(&At::<0>::load(&wqe)),
             body: At::<{ TxMetaDesc::SIZE }>::load(&wqe),
             size: size - TxMetaDesc::SIZE,
             phase: round % 2 != 0,
+            posted: self.posted.get(index as usize).copied().unwrap_or(0),
         })
+    }
+
+    /// The place in the ring of a work request, by how many were before it, modulo 2^16.
+    fn index(&self, number: u16) -> u32 {
+        u32::from(number) & (self.depth - 1)
     }
 
     /// Adds a work request that was fetched and returns its number, which no other ever has.
@@ -161,6 +216,7 @@ impl SendQueue {
 
     /// Removes all work requests that were fetched, the oldest first.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Outstanding> + use<> {
+        self.registering = None;
         std::mem::take(&mut self.outstanding).into_values()
     }
 
@@ -168,9 +224,43 @@ impl SendQueue {
     pub(crate) fn is_busy(&self) -> bool {
         !self.outstanding.is_empty()
     }
+
+    /// Whether there is a work request to fetch, and the transport may have another one.
+    pub(crate) fn can_start(&self) -> bool {
+        self.has_work() && self.outstanding.len() < MAX_OUTSTANDING
+    }
+
+    /// Whether there are work requests that were not fetched.
+    fn has_work(&self) -> bool {
+        self.fetched != self.produced
+    }
 }
 
-impl Fetched {
+impl Outstanding {
+    /// How it ends, if it ends by itself with a status, or is flushed.
+    pub(crate) fn status(&self, status: CompStatus) -> u8 {
+        let fault = self.fault.as_ref().and_then(|fault| fault.status);
+        match (status, fault) {
+            (CompStatus::Flushed, _) | (_, None) => status.into(),
+            (_, Some(wrong)) => wrong.code(),
+        }
+    }
+}
+
+impl Wqe {
+    /// What is remembered of it until it ends, if it moves so many bytes.
+    pub(crate) fn outstanding(&self, length: u32) -> Outstanding {
+        Outstanding {
+            req_id: self.meta.req_id,
+            req_id_ex: self.meta.req_id_ex,
+            operation: self.operation(),
+            length,
+            signaled: self.meta.ctrl2.comp_req,
+            fault: None,
+            posted: (self.posted > 0).then(|| Duration::from_nanos(self.posted)),
+        }
+    }
+
     /// What the interface promises of every work request.
     pub(crate) fn is_well_formed(&self) -> bool {
         let (ctrl1, ctrl2) = (self.meta.ctrl1, self.meta.ctrl2);
@@ -295,6 +385,11 @@ impl Fetched {
         }
         Ok(Data::Buffers(buffers))
     }
+}
+
+/// A time in ns, from 1 on.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
 impl Data {

@@ -9,6 +9,8 @@ use std::{
 
 use efa_hw::admin::Status;
 
+use crate::snapshot::MAX_LISTED;
+
 /// Objects that are known by a number.
 ///
 /// Numbers start at 1, so that a number that was never set refers to nothing. One that was freed is
@@ -122,6 +124,13 @@ impl<T> Table<T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.objects.iter().flatten()
     }
+
+    /// The first objects, of which there may be very many, with their numbers.
+    pub(super) fn first(&self) -> impl Iterator<Item = (u16, &T)> {
+        let objects = (1..=u16::MAX).zip(&self.objects);
+        let live = objects.filter_map(|(number, object)| Some((number, object.as_ref()?)));
+        live.take(MAX_LISTED)
+    }
 }
 
 /// How many other objects need one that they refer to.
@@ -157,9 +166,6 @@ impl Shared for Users {
         self
     }
 }
-
-/// Objects that have nothing but users.
-pub(crate) type Used = Table<Users>;
 
 impl<T: Shared> Table<T> {
     /// Takes note of a new user of an object that was just seen to exist.

@@ -3,34 +3,29 @@
 //! User access regions. Completion queues, queue pairs and event counters use them.
 
 use efa_hw::admin::{
-    NoData,
-    uar::{AllocUar, AllocUarResponse, DeallocUar},
+    NoData, Status,
+    uar::{AllocUarResponse, DeallocUar},
 };
 
-use super::table::{Used, Users};
-use crate::{
-    Host,
-    firmware::{Execute, Failure, Firmware},
-};
+use super::table::{Table, Users};
+use crate::profile::{attributes::Attributes, bars::Bars};
 
-/// All user access regions.
-pub(crate) type Uars = Used;
+/// All user access regions, which have nothing but users.
+pub(crate) type Uars = Table<Users>;
 
-impl Execute for AllocUar {
-    fn execute(
-        self,
-        firmware: &mut Firmware,
-        _host: &mut dyn Host,
-    ) -> Result<AllocUarResponse, Failure> {
-        let limit = firmware.attributes.max_uar.min(firmware.bars.max_uar);
-        let uar = firmware.resources.uars.insert(limit, Users::default())?;
+impl Uars {
+    pub(crate) fn alloc(
+        &mut self,
+        attributes: &Attributes,
+        bars: &Bars,
+    ) -> Result<AllocUarResponse, Status> {
+        let limit = attributes.max_uar.min(bars.max_uar);
+        let uar = self.insert(limit, Users::default())?;
         Ok(AllocUarResponse { uar })
     }
-}
 
-impl Execute for DeallocUar {
-    fn execute(self, firmware: &mut Firmware, _host: &mut dyn Host) -> Result<NoData, Failure> {
-        firmware.resources.uars.remove_unused(self.uar)?;
+    pub(crate) fn dealloc(&mut self, command: &DeallocUar) -> Result<NoData, Status> {
+        self.remove_unused(command.uar)?;
         Ok(NoData {})
     }
 }

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
+//!
+//! This is the program, as a library of which its `main()` and its tests are made.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod capture;
+mod clients;
+mod control;
+mod generate;
+mod lines;
+mod metrics;
+mod outbox;
+mod output;
+pub mod peers;
+mod sandbox;
+mod snapshot;
+mod target;
+mod trace;
+mod watch;
+
+use std::{
+    fs,
+    hash::{BuildHasher, Hasher, RandomState},
+    io::{self, IsTerminal},
+    net::TcpListener,
+    num::NonZero,
+    os::unix::net::UnixListener,
+    panic,
+    path::{Path, PathBuf},
+    process::{self, ExitCode},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use efa_hw::pci;
+use efa_model::{Instance, Profile, Rdma};
+use efa_vfio::{Runtime, Server, listen};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+use tracing::Level;
+
+use args::{Args, Command};
+use capture::Capture;
+pub use control::Emulator;
+use outbox::Work;
+use peers::Peers;
+use sandbox::Needs;
+use target::Target;
+use trace::Trace;
+
+/// How long the end of the program waits for who reads the trace, or the capture.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Most threads that move packets. More would only wait for each other.
+const MAX_THREADS: usize = 8;
+
+/// The program: does what its command line says.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match &args.command {
+        Some(Command::Ctl { socket, commands }) => ctl(socket, commands),
+        Some(Command::Watch {
+            socket,
+            json,
+            interval,
+            times,
+        }) => watch::watch(socket, Duration::from_secs_f64(*interval), *times, *json)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| format!("cannot watch {}: {error}", socket.display())),
+        Some(Command::LookUp { name }) => target::look_up(name)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| format!("cannot tell where {name} is: {error}")),
+        Some(Command::Schema) => schema(),
+        Some(Command::Generate { folder }) => generate::generate(folder)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| format!("cannot write to {}: {error}", folder.display())),
+        None if args.list_profiles => list_profiles(),
+        None if args.list_instances => list_instances(),
+        None => emulate(&args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("efa-emu: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn ctl(socket: &Path, commands: &[String]) -> Result<ExitCode, String> {
+    match control::send(socket, commands) {
+        Ok(true) => Ok(ExitCode::SUCCESS),
+        Ok(false) => Ok(ExitCode::FAILURE),
+        Err(error) => Err(format!("cannot talk to {}: {error}", socket.display())),
+    }
+}
+
+/// A seed that is another one each time.
+fn any_seed() -> u64 {
+    // Short enough to be typed.
+    RandomState::new().build_hasher().finish() >> 40
+}
+
+fn schema() -> Result<ExitCode, String> {
+    let schemas = serde_json::to_string_pretty(&control::protocol::schemas());
+    println!("{}", schemas.map_err(|error| error.to_string())?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_profiles() -> Result<ExitCode, String> {
+    for profile in [
+        Profile::Efa0,
+        Profile::Efa1,
+        Profile::Efa2,
+        Profile::Efa3,
+        Profile::Efa4,
+    ] {
+        let what = match profile {
+            Profile::Efa0 => {
+                "messages only: no RDMA, event queues, network statistics or checksums"
+            }
+            Profile::Efa1 => "and RDMA read and event queues",
+            Profile::Efa2 => {
+                "and RDMA write, network statistics, checksums and kernel verbs (the default)"
+            }
+            Profile::Efa3 => "and 128-byte send work requests and a faster link",
+            Profile::Efa4 => "and 128-byte admin commands with checksums and a faster link",
+        };
+        println!(
+            "{:x}  {:04x}:{0:x}  {what}",
+            profile.pci_device(),
+            pci::VENDOR
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_instances() -> Result<ExitCode, String> {
+    for instance in Instance::ALL {
+        let rdma = match instance.rdma {
+            Rdma::None => "no RDMA",
+            Rdma::Read => "RDMA read",
+            Rdma::ReadWrite => "RDMA read and write",
+        };
+        println!(
+            "{:16}  {:2} x {:x}, {} Gbit/s each, {rdma}",
+            instance.name,
+            instance.devices,
+            instance.profile.pci_device(),
+            instance.link_gbps,
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn emulate(args: &Args) -> Result<ExitCode, String> {
+    start_logging(args.verbose);
+    let mut signals = Signals::new([SIGINT, SIGTERM])
+        .map_err(|error| format!("cannot handle signals: {error}"))?;
+    let start = Instant::now();
+    let seed = args.seed.unwrap_or_else(any_seed);
+    if !args.fabric.is_ideal() {
+        eprintln!("efa-emu: the network's losses and delays are those of --seed {seed}");
+    }
+    let runtime = Arc::new(Runtime::new(args.fabric.clone(), seed, start));
+    let specs = args.devices();
+    let (observers, writers) = Observers::new(args, &specs, start)?;
+    let emulator = Arc::new(emulator(&specs, &runtime, &observers)?);
+    if let Some(scenario) = &args.scenario {
+        control::play(scenario, &emulator)?;
+    }
+
+    let mut sockets = Sockets::default();
+    let servers = specs
+        .iter()
+        .zip(emulator.devices())
+        .map(|(spec, device)| {
+            let listener = sockets.listen(&spec.socket)?;
+            Ok(Server::new(listener, Arc::clone(&device.function)))
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    let control = args
+        .control
+        .as_deref()
+        .map(|path| sockets.listen(path))
+        .transpose()?;
+
+    let sockets = Arc::new(sockets);
+    exit_on_panic(Arc::clone(&sockets), observers.clone());
+    let peers = Peers::new(Arc::clone(&runtime));
+    let listener = args.listen.as_deref().map(bind).transpose()?;
+    let metrics = args.metrics.as_deref().map(bind).transpose()?;
+    let joined = args.join.iter().map(|address| Target::new(address));
+    let joined = joined.collect::<Result<Vec<_>, _>>()?;
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+
+    // From here on nothing is opened, and all threads are confined.
+    let needs = Needs {
+        sockets: sockets.0.clone(),
+        ports: joined.iter().map(Target::port).collect(),
+    };
+    sandbox::enter(args.sandbox, &needs)?;
+    for (name, work) in writers {
+        spawn(name.into(), work)?;
+    }
+    if let Some(listener) = listener {
+        let peers = peers.clone();
+        spawn("listener".into(), move || peers.listen(&listener))?;
+    }
+    for target in joined {
+        let peers = peers.clone();
+        spawn(format!("link to {target}"), move || peers.join(target))?;
+    }
+    for index in 0..threads.min(MAX_THREADS) {
+        let runtime = Arc::clone(&runtime);
+        spawn(format!("fabric {index}"), move || runtime.work())?;
+    }
+    for (index, server) in servers.into_iter().enumerate() {
+        spawn(format!("device {index}"), move || server.run())?;
+    }
+    if let Some(listener) = metrics {
+        let emulator = Arc::clone(&emulator);
+        let work = move || metrics::serve(&listener, &emulator);
+        spawn("metrics".into(), work)?;
+    }
+    if let Some(listener) = control {
+        let work = move || control::serve(&listener, &emulator);
+        spawn("control".into(), work)?;
+    }
+
+    signals.forever().next();
+    sockets.remove();
+    observers.finish();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn bind(address: &str) -> Result<TcpListener, String> {
+    TcpListener::bind(address).map_err(|error| format!("cannot listen at {address}: {error}"))
+}
+
+/// Who takes note of what the devices do.
+#[derive(Clone)]
+struct Observers {
+    trace: Trace,
+    capture: Option<Capture>,
+}
+
+/// A thread that writes: its name and its work.
+type Writer = (&'static str, Work);
+
+impl Observers {
+    /// With the threads that write.
+    fn new(
+        args: &Args,
+        specs: &[args::DeviceSpec],
+        start: Instant,
+    ) -> Result<(Self, Vec<Writer>), String> {
+        let cannot = |what: &str, path: &Option<PathBuf>, error: io::Error| {
+            let path = path.as_deref().unwrap_or(Path::new(""));
+            format!("cannot write the {what} {}: {error}", path.display())
+        };
+        let (trace, writing) = Trace::new(&args.trace, specs.len(), start)
+            .map_err(|error| cannot("trace", &args.trace.trace, error))?;
+        let devices: Vec<_> = specs
+            .iter()
+            .map(|spec| spec.socket.display().to_string())
+            .collect();
+        let capture = Capture::new(&args.capture, &devices, start)
+            .map_err(|error| cannot("capture", &args.capture.capture, error))?;
+        let mut writers: Vec<_> = writing.map(|work| ("trace", work)).into_iter().collect();
+        let capture = capture.map(|(capture, work)| {
+            writers.push(("capture", work));
+            capture
+        });
+        Ok((Self { trace, capture }, writers))
+    }
+
+    /// Has all that was told written, if that does not take too long.
+    fn finish(&self) {
+        self.trace.finish(LAST_WORDS);
+        if let Some(capture) = &self.capture {
+            capture.finish(LAST_WORDS);
+        }
+    }
+}
+
+/// The devices as they are after power on.
+fn emulator(
+    specs: &[args::DeviceSpec],
+    runtime: &Arc<Runtime>,
+    observers: &Observers,
+) -> Result<Emulator, String> {
+    let mut emulator = Emulator::new(Arc::clone(runtime))
+        .with_trace(observers.trace.clone())
+        .with_capture(observers.capture.clone());
+    for (index, spec) in specs.iter().enumerate() {
+        emulator
+            .add(spec.socket.clone(), spec.config(index), spec.missing_bar)
+            .map_err(|error| {
+                format!(
+                    "cannot make the device of {}: {error}",
+                    spec.socket.display()
+                )
+            })?;
+    }
+    Ok(emulator)
+}
+
+/// The sockets that the program has made.
+#[derive(Default)]
+struct Sockets(Vec<PathBuf>);
+
+impl Sockets {
+    fn listen(&mut self, path: &Path) -> Result<UnixListener, String> {
+        let listener = listen(path)
+            .map_err(|error| format!("cannot listen at {}: {error}", path.display()))?;
+        self.0.push(path.into());
+        Ok(listener)
+    }
+
+    fn remove(&self) {
+        for path in &self.0 {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!(%error, path = %path.display(), "a socket stays behind");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends the program because it can't do its work any more.
+    fn fail(&self, why: &str, observers: &Observers) -> ! {
+        eprintln!("efa-emu: {why}");
+        self.remove();
+        observers.finish();
+        process::exit(1)
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// A panic in any thread ends the program: a device of which one half works would only hide the fault.
+fn exit_on_panic(sockets: Arc<Sockets>, observers: Observers) {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        let why = "that is a fault of the emulator, which ends here";
+        sockets.fail(why, &observers);
+    }));
+}
+
+fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    match thread::Builder::new().name(name).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("cannot start a thread: {error}")),
+    }
+}
+
+fn start_logging(verbose: u8) {
+    let level = match verbose {
+        0 => Level::WARN,
+        1 => Level::INFO,
+        _ => Level::DEBUG,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .init();
+}

@@ -1,0 +1,451 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Metrics for Prometheus: what devices and paths did and how long that took, in the OpenMetrics text format.
+
+mod http;
+
+use std::{fmt, path::PathBuf};
+
+use efa_fabric::PathCounters;
+use efa_model::{Counters, Latencies, Latency, Profile, ResourceCounts, State};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text},
+    metrics::MetricType,
+    registry::{Registry, Unit},
+};
+
+use crate::control::Emulator;
+pub(crate) use http::serve;
+
+/// What the names of all metrics begin with.
+const PREFIX: &str = "efa_emu";
+
+/// Limits of the buckets of latencies: 2^10 ns (1 µs) to 2^34 ns (17 s).
+const LIMITS: std::ops::RangeInclusive<u32> = 10..=34;
+
+/// The labels of a sample.
+type Labels = Vec<(&'static str, String)>;
+
+/// All that there is to tell at one moment.
+#[derive(Debug)]
+struct Scrape {
+    devices: Vec<Device>,
+    paths: Vec<PathCounters>,
+    remote_devices: usize,
+    overflows: usize,
+}
+
+/// All that there is to tell of a device.
+#[derive(Debug)]
+struct Device {
+    profile: Profile,
+    socket: PathBuf,
+    counters: Counters,
+    state: State,
+    latencies: Latencies,
+}
+
+impl Emulator {
+    /// All metrics.
+    ///
+    /// # Errors
+    ///
+    /// None that is known.
+    pub fn metrics(&self) -> Result<String, fmt::Error> {
+        let devices = self.devices().iter().map(|device| {
+            let (counters, state, latencies) = device
+                .function
+                .with(|device, _, _| (device.counters(), device.state(), device.latencies()));
+            Device {
+                profile: device.profile,
+                socket: device.socket.clone(),
+                counters,
+                state,
+                latencies,
+            }
+        });
+        let scrape = Scrape {
+            devices: devices.collect(),
+            paths: self.runtime.paths(),
+            remote_devices: self.runtime.remote_devices(),
+            overflows: self.runtime.overflows(),
+        };
+        let mut registry = Registry::with_prefix(PREFIX);
+        registry.register_collector(Box::new(scrape));
+        let mut text = String::new();
+        text::encode(&mut text, &registry)?;
+        Ok(text)
+    }
+}
+
+/// What is counted of something: its name, what it means, its unit, and where it is.
+type Count<T> = (&'static str, &'static str, Option<Unit>, fn(&T) -> u64);
+
+/// The statistics of a device.
+const STATISTICS: [Count<Counters>; 23] = [
+    ("tx", "Payload sent", Some(Unit::Bytes), |c| c.tx_bytes),
+    ("tx_packets", "Packets sent", None, |c| c.tx_pkts),
+    ("rx", "Payload received", Some(Unit::Bytes), |c| c.rx_bytes),
+    ("rx_packets", "Packets received", None, |c| c.rx_pkts),
+    (
+        "rx_dropped_packets",
+        "Packets received and dropped",
+        None,
+        |c| c.rx_drops,
+    ),
+    (
+        "qkey_violations",
+        "Packets received with the wrong Q_Key",
+        None,
+        |c| c.qkey_viol,
+    ),
+    ("send_work_requests", "Messages sent", None, |c| c.send_wrs),
+    ("send", "Messages sent", Some(Unit::Bytes), |c| c.send_bytes),
+    ("receive_work_requests", "Messages received", None, |c| {
+        c.recv_wrs
+    }),
+    ("receive", "Messages received", Some(Unit::Bytes), |c| {
+        c.recv_bytes
+    }),
+    ("rdma_read_work_requests", "RDMA reads", None, |c| {
+        c.read_wrs
+    }),
+    ("rdma_read", "RDMA reads", Some(Unit::Bytes), |c| {
+        c.read_bytes
+    }),
+    (
+        "rdma_read_work_request_errors",
+        "RDMA reads that failed",
+        None,
+        |c| c.read_wr_err,
+    ),
+    (
+        "rdma_read_response",
+        "What peers have read",
+        Some(Unit::Bytes),
+        |c| c.read_resp_bytes,
+    ),
+    ("rdma_write_work_requests", "RDMA writes", None, |c| {
+        c.write_wrs
+    }),
+    ("rdma_write", "RDMA writes", Some(Unit::Bytes), |c| {
+        c.write_bytes
+    }),
+    (
+        "rdma_write_work_request_errors",
+        "RDMA writes that failed",
+        None,
+        |c| c.write_wr_err,
+    ),
+    (
+        "rdma_write_receive",
+        "What peers have written",
+        Some(Unit::Bytes),
+        |c| c.write_recv_bytes,
+    ),
+    ("retransmitted_packets", "Packets sent again", None, |c| {
+        c.retrans_pkts
+    }),
+    (
+        "retransmitted",
+        "Payload sent again",
+        Some(Unit::Bytes),
+        |c| c.retrans_bytes,
+    ),
+    (
+        "retransmission_timeouts",
+        "Packets that were not acknowledged in time",
+        None,
+        |c| c.retrans_timeout_events,
+    ),
+    (
+        "unresponsive_remotes",
+        "Peers that did not respond",
+        None,
+        |c| c.unresponsive_remote_events,
+    ),
+    (
+        "impaired_remote_connections",
+        "Paths that were given up",
+        None,
+        |c| c.impaired_remote_conn_events,
+    ),
+];
+
+/// What else is counted of a device.
+const EVER: [Count<State>; 7] = [
+    (
+        "protocol_errors",
+        "What a correct driver or program never does",
+        None,
+        |s| s.protocol_errors,
+    ),
+    ("function_resets", "Resets of the PCI function", None, |s| {
+        s.function_resets
+    }),
+    ("register_reads", "Reads of registers", None, |s| {
+        s.register_reads
+    }),
+    (
+        "stale_doorbells",
+        "Doorbells of queues that a reset had ended",
+        None,
+        |s| s.stale_doorbells,
+    ),
+    ("fault_hits", "How often a rule for faults hit", None, |s| {
+        s.faults_hit
+    }),
+    ("fast_registrations", "Fast registrations", None, |s| {
+        s.fast_regs
+    }),
+    ("fast_invalidations", "Fast invalidations", None, |s| {
+        s.fast_invs
+    }),
+];
+
+/// What a device is like now.
+const NOW: [Count<State>; 5] = [
+    (
+        "device_ready",
+        "Whether the device says that it is ready",
+        None,
+        |s| s.ready.into(),
+    ),
+    (
+        "device_plugged",
+        "Whether the device is in its slot",
+        None,
+        |s| s.plugged.into(),
+    ),
+    ("device_dead", "Whether the device is dead", None, |s| {
+        s.dead.into()
+    }),
+    (
+        "admin_commands_in_flight",
+        "Admin commands that are being executed",
+        None,
+        |s| gauge(s.admin.in_flight),
+    ),
+    (
+        "fault_rules",
+        "Rules for faults that there are",
+        None,
+        |s| gauge(s.faults),
+    ),
+];
+
+/// How many objects of a kind there are.
+type Present = fn(&ResourceCounts) -> usize;
+
+/// The objects of a device, by kind.
+const OBJECTS: [(&str, Present); 9] = [
+    ("pd", |r| r.pd),
+    ("uar", |r| r.uar),
+    ("eq", |r| r.eq),
+    ("ah", |r| r.ah),
+    ("mr", |r| r.mr),
+    ("mr_page", |r| r.mr_pages),
+    ("cq", |r| r.cq),
+    ("qp", |r| r.qp),
+    ("event_counter", |r| r.event_counter),
+];
+
+/// What is counted of a path.
+const PATHS: [Count<PathCounters>; 3] = [
+    ("path_packets", "Packets that it was given", None, |p| {
+        p.packets
+    }),
+    ("path", "Their payload", Some(Unit::Bytes), |p| p.bytes),
+    ("path_lost_packets", "How many of them it lost", None, |p| {
+        p.lost
+    }),
+];
+
+fn gauge(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+fn device_label(index: usize) -> (&'static str, String) {
+    ("device", index.to_string())
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let encoder = &mut encoder;
+        let version = ("version", env!("CARGO_PKG_VERSION").to_owned());
+        one(
+            encoder,
+            GAUGE,
+            "build_info",
+            "The program",
+            [(vec![version], 1)],
+        )?;
+        let info = self.devices().map(|(index, device)| {
+            let id = format!("{:x}", device.profile.pci_device());
+            let socket = ("socket", device.socket.display().to_string());
+            (vec![device_label(index), ("profile", id), socket], 1)
+        });
+        one(encoder, GAUGE, "device_info", "The device", info)?;
+
+        for count in STATISTICS {
+            self.of_devices(encoder, COUNTER, count, |device| &device.counters)?;
+        }
+        for count in EVER {
+            self.of_devices(encoder, COUNTER, count, |device| &device.state)?;
+        }
+        for count in NOW {
+            self.of_devices(encoder, GAUGE, count, |device| &device.state)?;
+        }
+        let objects = self.devices().flat_map(|(index, device)| {
+            OBJECTS.into_iter().map(move |(kind, count)| {
+                let labels = vec![device_label(index), ("kind", kind.to_owned())];
+                (labels, gauge(count(&device.state.resources)))
+            })
+        });
+        one(encoder, GAUGE, "objects", "Objects that there are", objects)?;
+
+        let completed = self
+            .commands()
+            .map(|(labels, _, latency)| (labels, latency.count));
+        let help = "Admin commands that were completed";
+        one(encoder, COUNTER, "admin_commands", help, completed)?;
+        let failed = self.commands().map(|(labels, failed, _)| (labels, failed));
+        let help = "Admin commands that were completed with another status than success";
+        one(encoder, COUNTER, "admin_command_failures", help, failed)?;
+        let times = self
+            .commands()
+            .map(|(labels, _, latency)| (labels, latency));
+        let help = "Admin commands, from the doorbell to the completion";
+        latencies(encoder, "admin_command_duration", help, times)?;
+        let requests = self.devices().flat_map(|(index, device)| {
+            device
+                .latencies
+                .requests
+                .iter()
+                .map(move |(name, latency)| {
+                    let labels = vec![device_label(index), ("operation", name.clone())];
+                    (labels, latency)
+                })
+        });
+        let help = "Work requests that succeeded, from the doorbell to the completion";
+        latencies(encoder, "work_request_duration", help, requests)?;
+
+        for (name, help, unit, value) in PATHS {
+            let paths = self.paths.iter().enumerate();
+            let paths =
+                paths.map(|(number, path)| (vec![("path", number.to_string())], value(path)));
+            several(encoder, COUNTER, (name, help, unit), paths)?;
+        }
+        let help = "Packets that were lost as there was no room for them where they arrived";
+        let lost = [(vec![], gauge(self.overflows))];
+        one(encoder, COUNTER, "overflowed_packets", help, lost)?;
+        let help = "Devices of other programs";
+        let remote = [(vec![], gauge(self.remote_devices))];
+        one(encoder, GAUGE, "remote_devices", help, remote)
+    }
+}
+
+impl Scrape {
+    fn devices(&self) -> impl Iterator<Item = (usize, &Device)> {
+        self.devices.iter().enumerate()
+    }
+
+    /// Admin commands of all devices: how many failed, and how long they took.
+    fn commands(&self) -> impl Iterator<Item = (Labels, u64, &Latency)> {
+        self.devices().flat_map(|(index, device)| {
+            device
+                .latencies
+                .commands
+                .iter()
+                .map(move |(name, command)| {
+                    let labels = vec![device_label(index), ("opcode", name.clone())];
+                    (labels, command.failed, &command.latency)
+                })
+        })
+    }
+
+    /// Tells what is counted of each device.
+    fn of_devices<T>(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        kind: MetricType,
+        (name, help, unit, value): Count<T>,
+        part: fn(&Device) -> &T,
+    ) -> fmt::Result {
+        let samples = self
+            .devices()
+            .map(|(index, device)| (vec![device_label(index)], value(part(device))));
+        several(encoder, kind, (name, help, unit), samples)
+    }
+}
+
+const COUNTER: MetricType = MetricType::Counter;
+const GAUGE: MetricType = MetricType::Gauge;
+
+/// Tells a metric without a unit.
+fn one(
+    encoder: &mut DescriptorEncoder<'_>,
+    kind: MetricType,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (Labels, u64)>,
+) -> fmt::Result {
+    several(encoder, kind, (name, help, None), samples)
+}
+
+/// Tells a metric with its samples.
+fn several(
+    encoder: &mut DescriptorEncoder<'_>,
+    kind: MetricType,
+    (name, help, unit): (&str, &str, Option<Unit>),
+    samples: impl IntoIterator<Item = (Labels, u64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
+    for (labels, value) in samples {
+        if labels.is_empty() {
+            tell(&mut family, kind, value)?;
+        } else {
+            tell(&mut family.encode_family(&labels)?, kind, value)?;
+        }
+    }
+    Ok(())
+}
+
+fn tell(sample: &mut MetricEncoder<'_>, kind: MetricType, value: u64) -> fmt::Result {
+    match kind {
+        MetricType::Counter => sample.encode_counter::<NoLabelSet, _, u64>(&value, None),
+        _ => sample.encode_gauge(&value),
+    }
+}
+
+/// Tells latencies.
+fn latencies<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = (Labels, &'a Latency)>,
+) -> fmt::Result {
+    let kind = MetricType::Histogram;
+    let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), kind)?;
+    for (labels, latency) in samples {
+        let mut before = 0;
+        let mut buckets = Vec::new();
+        for log2 in LIMITS {
+            let below = latency.below(log2);
+            buckets.push((seconds(1 << log2), below - before));
+            before = below;
+        }
+        buckets.push((f64::INFINITY, latency.count - before));
+        let (sum, count) = (seconds(latency.sum_ns), latency.count);
+        family
+            .encode_family(&labels)?
+            .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+    }
+    Ok(())
+}
+
+fn seconds(ns: u64) -> f64 {
+    // CAST: precise enough for a time.
+    ns as f64 / 1e9
+}

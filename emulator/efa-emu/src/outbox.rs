@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What devices tell, on its way to the thread that writes it.
+//!
+//! Who tells something holds the lock of a device, so it waits for nobody here: where the thread that writes is behind, as the
+//! reader of a pipe is slow or the disk is, what is told is lost, and counted.
+
+use std::{io, thread, time::Duration};
+
+use parking_lot::{Condvar, Mutex};
+
+/// Bytes of what was told that wait here, for all devices together. While the thread writes, it has as much again.
+pub(crate) const WAITING_BYTES: usize = 16 << 20;
+
+/// How long the thread rests after it has written: what comes meanwhile needs nobody to wake it.
+const REST: Duration = Duration::from_millis(1);
+
+/// The work of a thread that writes, which is started when it can open nothing any more.
+pub(crate) type Work = Box<dyn FnOnce() + Send>;
+
+/// Things of type `T` that wait to be written. Each device has an equal part of the room.
+#[derive(Debug)]
+pub(crate) struct Outbox<T> {
+    state: Mutex<State<T>>,
+    filled: Condvar,
+    ended: Condvar,
+    /// Bytes that a device may have here.
+    share: usize,
+}
+
+#[derive(Debug)]
+struct State<T> {
+    items: Vec<(usize, T)>,
+    /// By device.
+    parts: Vec<Part>,
+    phase: Phase,
+}
+
+/// What a device has here.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    bytes: usize,
+    lost: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// All that is here is to be written, and nothing else comes.
+    Closing,
+    /// Nobody writes any more.
+    Ended,
+}
+
+/// What is written at a time.
+#[derive(Debug)]
+pub(crate) struct Batch<T> {
+    /// In the order in which it was told, with its devices.
+    pub(crate) items: Vec<(usize, T)>,
+    /// Devices of which something was lost behind all of that, and how much.
+    pub(crate) lost: Vec<(usize, u64)>,
+}
+
+impl<T> Outbox<T> {
+    pub(crate) fn new(devices: usize) -> Self {
+        Self {
+            state: Mutex::new(State {
+                items: Vec::new(),
+                parts: vec![Part::default(); devices],
+                phase: Phase::Open,
+            }),
+            filled: Condvar::new(),
+            ended: Condvar::new(),
+            share: WAITING_BYTES / devices.max(1),
+        }
+    }
+
+    /// Adds what a device tells, which takes so many bytes besides its own size, unless there is no room for it.
+    pub(crate) fn push(&self, device: usize, bytes: usize, item: impl FnOnce() -> T) {
+        let size = bytes + size_of::<(usize, T)>();
+        let mut state = self.state.lock();
+        let State {
+            items,
+            parts,
+            phase: Phase::Open,
+        } = &mut *state
+        else {
+            return;
+        };
+        let Some(part) = parts.get_mut(device) else {
+            return;
+        };
+        // What comes after something that was lost is lost, too, so that the thread can say where.
+        if part.lost > 0 || part.bytes > 0 && part.bytes + size > self.share {
+            part.lost += 1;
+            return;
+        }
+        part.bytes += size;
+        let was_empty = items.is_empty();
+        items.push((device, item()));
+        drop(state);
+        if was_empty {
+            self.filled.notify_one();
+        }
+    }
+
+    /// Waits for something to write; there is no more at the end.
+    fn take(&self, spare: Vec<(usize, T)>) -> Option<Batch<T>> {
+        let mut state = self.state.lock();
+        while state.items.is_empty() {
+            if state.phase != Phase::Open {
+                return None;
+            }
+            self.filled.wait(&mut state);
+        }
+        let items = std::mem::replace(&mut state.items, spare);
+        let parts = state.parts.iter_mut().map(std::mem::take).enumerate();
+        let lost = parts
+            .filter(|(_, part)| part.lost > 0)
+            .map(|(device, part)| (device, part.lost))
+            .collect();
+        Some(Batch { items, lost })
+    }
+
+    /// Writes all that comes, until the end or an error. It needs a thread of its own.
+    pub(crate) fn work(&self, what: &str, mut write: impl FnMut(&Batch<T>) -> io::Result<()>) {
+        let mut spare = Vec::new();
+        while let Some(mut batch) = self.take(spare) {
+            if let Err(error) = write(&batch) {
+                tracing::error!(%error, "the {what} ends here: it can't be written");
+                break;
+            }
+            batch.items.clear();
+            spare = batch.items;
+            thread::sleep(REST);
+        }
+        let mut state = self.state.lock();
+        state.phase = Phase::Ended;
+        state.items = Vec::new();
+        drop(state);
+        self.ended.notify_all();
+    }
+
+    /// Has all that is here written, but waits no longer than `most` for that.
+    pub(crate) fn finish(&self, most: Duration) {
+        // Who panics may have the lock.
+        let Some(mut state) = self.state.try_lock_for(most) else {
+            return;
+        };
+        if state.phase == Phase::Open {
+            state.phase = Phase::Closing;
+        }
+        self.filled.notify_all();
+        let is_busy = |state: &mut State<T>| state.phase != Phase::Ended;
+        self.ended.wait_while_for(&mut state, is_busy, most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn what_finds_no_room_is_counted_where_it_is_missing() {
+        let outbox = Outbox::new(2);
+        let most = WAITING_BYTES / 2 / (1024 + size_of::<(usize, usize)>());
+        for number in 0..most + 5 {
+            outbox.push(1, 1024, || number);
+        }
+        // The other device has its own room.
+        outbox.push(0, 1024, || 0);
+        let batch = outbox.take(Vec::new()).unwrap();
+        assert_eq!(batch.items.len(), most + 1);
+        assert_eq!(batch.items[most - 1], (1, most - 1));
+        assert_eq!(batch.items[most], (0, 0));
+        assert_eq!(batch.lost, [(1, 5)]);
+        outbox.push(1, 1024, || 7);
+        let batch = outbox.take(batch.items).unwrap();
+        assert_eq!(batch.items.last(), Some(&(1, 7)));
+        assert!(batch.lost.is_empty());
+    }
+
+    #[test]
+    fn the_end_waits_for_what_is_here_but_not_for_ever() {
+        let outbox = Arc::new(Outbox::new(1));
+        outbox.push(0, 0, || 1);
+        // Nobody writes.
+        outbox.finish(Duration::from_millis(1));
+        let worker = Arc::clone(&outbox);
+        let written = thread::spawn(move || {
+            let mut written = Vec::new();
+            worker.work("test", |batch| {
+                written.extend_from_slice(&batch.items);
+                Ok(())
+            });
+            written
+        });
+        outbox.finish(Duration::from_secs(10));
+        assert_eq!(outbox.state.lock().phase, Phase::Ended);
+        outbox.push(0, 0, || 2);
+        assert_eq!(written.join().unwrap(), [(0, 1)]);
+    }
+
+    #[test]
+    fn an_error_ends_it() {
+        let outbox = Outbox::new(1);
+        outbox.push(0, 0, || 1);
+        outbox.work("test", |_| Err(io::ErrorKind::BrokenPipe.into()));
+        outbox.push(0, 0, || 2);
+        assert!(outbox.state.lock().items.is_empty());
+    }
+}

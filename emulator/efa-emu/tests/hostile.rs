@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Whatever other emulators and clients of the control socket send: nothing panics, no byte moves that may not, and the devices work
+//! on. The fuzz targets `peers` and `control` do the same with more thought.
+
+use std::{io, sync::Arc, time::Instant};
+
+use efa_emu::{Emulator, peers};
+use efa_fabric::{Frame, Settings};
+use efa_model::{Config, Profile};
+use efa_testing::attack;
+use efa_vfio::Runtime;
+use proptest::{collection::vec, prelude::*};
+
+struct Tcp;
+
+impl attack::peers::Protocol for Tcp {
+    fn greet(mut bytes: &[u8]) -> Option<(u64, Vec<[u8; 16]>)> {
+        let greeted = peers::greet(&mut bytes, &mut io::sink(), 1, Vec::new());
+        greeted.ok().flatten()
+    }
+
+    fn receive(mut bytes: &[u8], accept: &mut dyn FnMut(Frame)) {
+        let _ = peers::receive(&mut bytes, accept);
+    }
+}
+
+fn emulator() -> Emulator {
+    let runtime = Runtime::new(Settings::default(), 1, Instant::now());
+    let mut emulator = Emulator::new(Arc::new(runtime));
+    for (number, profile) in (0..).zip([Profile::Efa0, Profile::Efa4]) {
+        let config = Config::new(profile, number);
+        emulator.add("socket".into(), config, None).unwrap();
+    }
+    emulator
+}
+
+#[test]
+fn requests_with_payload_do_no_harm() {
+    attack::peers::send_payload_with_requests::<Tcp>();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn peers_do_no_harm(data in vec(any::<u8>(), 0..4000)) {
+        attack::peers::play::<Tcp>(&data);
+    }
+
+    #[test]
+    fn clients_of_the_control_socket_do_no_harm(data in vec(any::<u8>(), 0..1000)) {
+        let emulator = emulator();
+        attack::control::play(&data, |request| emulator.reply(request));
+    }
+}

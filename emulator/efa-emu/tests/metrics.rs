@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The metrics, as what collects them sees them, and the latencies that they and `watch` show.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use efa_hw::{admin::qp::QpType, io::CompStatus};
+use efa_machine::{Emulator, End, Send};
+use serde_json::{Value, json};
+
+/// How long anything may take. A busy host takes its time.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An emulator of two devices, and where its metrics are.
+fn start() -> (Emulator, String) {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    (Emulator::start(2, &["--metrics", &address]), address)
+}
+
+/// The answer to what is sent, empty if there is none.
+fn exchange(address: &str, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut answer = Vec::new();
+    if stream.write_all(request).is_ok() {
+        let _ = stream.read_to_end(&mut answer);
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+/// The metrics.
+fn scrape(address: &str) -> Metrics {
+    let answer = exchange(address, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let content_type = "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert!(head.contains(content_type), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}", body.len())));
+    Metrics::parse(body)
+}
+
+/// Metrics of the OpenMetrics text format, all of whose lines are right.
+#[derive(Debug, Default)]
+struct Metrics {
+    /// The kind of each family.
+    kinds: BTreeMap<String, String>,
+    /// The samples, by name with labels.
+    samples: BTreeMap<String, f64>,
+}
+
+impl Metrics {
+    fn parse(text: &str) -> Self {
+        let mut metrics = Self::default();
+        let (text, end) = text.split_at(text.len() - "# EOF\n".len());
+        assert_eq!(end, "# EOF\n");
+        let (mut family, mut kind, mut unit) = (String::new(), String::new(), String::new());
+        for line in text.lines() {
+            if let Some(comment) = line.strip_prefix("# ") {
+                let mut words = comment.splitn(3, ' ');
+                let [what, name, text] = [(); 3].map(|()| words.next().expect(line));
+                match what {
+                    "HELP" => {
+                        assert!(is_name(name) && name.starts_with("efa_emu_"), "{line}");
+                        assert!(!text.is_empty(), "{line}");
+                        (family, kind, unit) = (name.to_owned(), String::new(), String::new());
+                    }
+                    "TYPE" => {
+                        assert_eq!(name, family, "{line}");
+                        kind = text.to_owned();
+                        let old = metrics.kinds.insert(family.clone(), kind.clone());
+                        assert_eq!(old, None, "{line} twice");
+                    }
+                    "UNIT" => {
+                        assert_eq!(name, family, "{line}");
+                        unit = text.to_owned();
+                        // Base units only.
+                        assert!(["bytes", "seconds"].contains(&text), "{line}");
+                        assert!(family.ends_with(&format!("_{unit}")), "{line}");
+                    }
+                    _ => panic!("{line}"),
+                }
+                continue;
+            }
+            let units = ["bytes", "seconds"].into_iter();
+            let told = units.filter(|unit| family.ends_with(&format!("_{unit}")));
+            assert!(
+                told.eq(Some(unit.as_str()).filter(|unit| !unit.is_empty())),
+                "{line}"
+            );
+            let (sample, value) = line.rsplit_once(' ').expect(line);
+            let value: f64 = value.parse().expect(line);
+            let (name, labels) = sample.split_once('{').unwrap_or((sample, "}"));
+            let suffix = name.strip_prefix(&family).expect(line);
+            let suffixes: &[&str] = match kind.as_str() {
+                "counter" => &["_total"],
+                "gauge" => &[""],
+                "histogram" => &["_sum", "_count", "_bucket"],
+                _ => panic!("{line} of no kind"),
+            };
+            assert!(is_name(name) && suffixes.contains(&suffix), "{line}");
+            let labels = labels.strip_suffix('}').expect(line);
+            let mut names = BTreeSet::new();
+            for label in labels.split("\",").filter(|label| !label.is_empty()) {
+                let (name, _) = label.split_once("=\"").expect(line);
+                assert!(is_name(name) && names.insert(name), "{line}");
+            }
+            let old = metrics.samples.insert(sample.to_owned(), value);
+            assert_eq!(old, None, "{line} twice");
+        }
+        metrics.check_histograms();
+        metrics
+    }
+
+    /// Buckets grow up to the count.
+    fn check_histograms(&self) {
+        let mut last: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+        for (name, kind) in &self.kinds {
+            if kind != "histogram" {
+                continue;
+            }
+            let mut buckets = BTreeMap::<String, Vec<(f64, f64)>>::new();
+            for (sample, value) in &self.samples {
+                if let Some(labels) = sample.strip_prefix(&format!("{name}_bucket{{")) {
+                    let (before, le) = labels.split_once("le=\"").expect(sample);
+                    let (le, after) = le.split_once('"').expect(sample);
+                    let key = format!("{before}{after}").replace(",,", ",");
+                    let key = key.trim_start_matches(',').to_owned();
+                    let le = if le == "+Inf" {
+                        f64::INFINITY
+                    } else {
+                        le.parse().unwrap()
+                    };
+                    buckets.entry(key).or_default().push((le, *value));
+                }
+            }
+            for (labels, mut buckets) in buckets {
+                buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+                assert!(buckets.is_sorted_by(|a, b| a.1 <= b.1), "{name} {labels}");
+                last.insert(format!("{name}_count{{{labels}"), *buckets.last().unwrap());
+            }
+        }
+        for (count, (le, value)) in last {
+            assert_eq!(le, f64::INFINITY, "{count}");
+            assert_eq!(self.samples.get(&count), Some(&value), "{count}");
+        }
+    }
+
+    fn get(&self, sample: &str) -> f64 {
+        let sample = format!("efa_emu_{sample}");
+        *self
+            .samples
+            .get(&sample)
+            .unwrap_or_else(|| panic!("{sample} is not in {:#?}", self.samples))
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(letter) && bytes.all(|byte| letter(byte) || byte.is_ascii_digit())
+}
+
+/// Has two machines exchange a message and a write.
+fn work(a: &mut End, b: &mut End) {
+    End::introduce(a, b);
+    b.qp.receive(&mut b.machine, &b.region, 0, 8928);
+    let send = Send::message(&b.qp, &a.region, 1000);
+    assert_eq!(a.run(&send), CompStatus::Ok);
+    assert_eq!(b.qp.wait(&b.machine), CompStatus::Ok);
+    let write = Send::write(&b.qp, &a.region, &b.region, 100_000);
+    assert_eq!(a.run(&write), CompStatus::Ok);
+}
+
+#[test]
+fn what_happens_is_in_the_metrics() {
+    let (emulator, address) = start();
+    let before = scrape(&address);
+    assert_eq!(before.get("device_ready{device=\"1\"}"), 1.0);
+    assert_eq!(before.get("send_work_requests_total{device=\"0\"}"), 0.0);
+    let rule = json!({"when": {"opcode": "GET_STATS"}, "then": {"status": "RESOURCE_BUSY"}});
+    emulator.ask(&json!({"command": "inject", "device": 1, "rule": rule}));
+    let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
+    work(&mut a, &mut b);
+    let error = b.machine.try_execute(&efa_hw::stats::GetStats::default());
+    assert!(error.is_err());
+
+    let after = scrape(&address);
+    for (sample, expected) in [
+        ("send_work_requests_total{device=\"0\"}", 1.0),
+        ("send_bytes_total{device=\"0\"}", 1000.0),
+        ("receive_bytes_total{device=\"1\"}", 1000.0),
+        ("rdma_write_bytes_total{device=\"0\"}", 100_000.0),
+        ("rdma_write_receive_bytes_total{device=\"1\"}", 100_000.0),
+        (
+            "admin_commands_total{device=\"0\",opcode=\"CREATE_QP\"}",
+            1.0,
+        ),
+        (
+            "admin_command_failures_total{device=\"0\",opcode=\"CREATE_QP\"}",
+            0.0,
+        ),
+        (
+            "admin_command_failures_total{device=\"1\",opcode=\"GET_STATS\"}",
+            1.0,
+        ),
+        ("fault_hits_total{device=\"1\"}", 1.0),
+        ("objects{device=\"0\",kind=\"qp\"}", 1.0),
+        ("protocol_errors_total{device=\"0\"}", 0.0),
+        (
+            "work_request_duration_seconds_count{device=\"0\",operation=\"SEND\"}",
+            1.0,
+        ),
+        (
+            "work_request_duration_seconds_count{device=\"0\",operation=\"RDMA_WRITE\"}",
+            1.0,
+        ),
+        (
+            "admin_command_duration_seconds_count{device=\"0\",opcode=\"CREATE_QP\"}",
+            1.0,
+        ),
+        ("overflowed_packets_total", 0.0),
+        ("remote_devices", 0.0),
+    ] {
+        assert_eq!(after.get(sample), expected, "{sample}");
+    }
+    let sum = "work_request_duration_seconds_sum{device=\"0\",operation=\"SEND\"}";
+    assert!(after.get(sum) > 1e-7 && after.get(sum) < TIMEOUT.as_secs_f64());
+    let packets: f64 = (0..4)
+        .map(|path| after.get(&format!("path_packets_total{{path=\"{path}\"}}")))
+        .sum();
+    assert!(packets > 0.0);
+    // All counters that there are, which `counters` lists.
+    let counters = emulator.ask(&json!({"command": "counters"}));
+    let counters = counters["ok"]["devices"][0].as_object().unwrap().clone();
+    let told = after.samples.keys();
+    let told = told
+        .filter(|name| name.ends_with("_total{device=\"0\"}"))
+        .count();
+    assert_eq!(told, counters.len() + EVER);
+}
+
+/// Counters of a device that are not statistics.
+const EVER: usize = 7;
+
+#[test]
+fn a_rule_makes_commands_late() {
+    let (emulator, address) = start();
+    let rule = json!({"when": {"opcode": "ALLOC_PD"}, "then": {"delay_ms": 70}});
+    emulator.ask(&json!({"command": "inject", "rule": rule}));
+    let _end = End::new(&emulator.device(0), QpType::Srd);
+    let metrics = scrape(&address);
+    let sum = metrics.get("admin_command_duration_seconds_sum{device=\"0\",opcode=\"ALLOC_PD\"}");
+    assert!((0.07..TIMEOUT.as_secs_f64()).contains(&sum), "{sum}");
+    let told = emulator.ask(&json!({"command": "latencies"}));
+    let latency = &told["ok"]["devices"][0]["commands"]["ALLOC_PD"]["latency"];
+    for percentile in ["p50_ns", "p99_ns", "max_ns"] {
+        let ns = latency[percentile].as_u64().unwrap();
+        assert!(ns >= 70_000_000, "{percentile}: {latency}");
+    }
+    assert_eq!(latency["count"], json!(1));
+}
+
+#[test]
+fn watch_shows_latencies() {
+    let (emulator, _) = start();
+    let watch = |options: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_efa-emu"))
+            .args(["watch", "--interval", "2", "--times", "1"])
+            .args(options)
+            .arg(emulator.control())
+            .output()
+            .unwrap()
+    };
+    let output = thread::scope(|scope| {
+        let watch = scope.spawn(|| watch(&[]));
+        thread::sleep(Duration::from_millis(700));
+        let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
+        work(&mut a, &mut b);
+        watch.join().unwrap()
+    });
+    let table = String::from_utf8(output.stdout).unwrap();
+    let head = table.lines().find(|line| line.contains("p99 us"));
+    let words: Vec<_> = head.expect(&table).split_whitespace().collect();
+    assert_eq!(words[..3], ["device", "latency", "of"], "{table}");
+    for name in ["CREATE_QP", "SEND", "RDMA_WRITE"] {
+        assert!(table.contains(&format!(" {name} ")), "{name}: {table}");
+    }
+    // What was before is not new in the table, and all there is for the first line of JSON.
+    let table = String::from_utf8(watch(&["--interval", "0.01"]).stdout).unwrap();
+    assert!(!table.contains("CREATE_QP"), "{table}");
+    let json = String::from_utf8(watch(&["--json"]).stdout).unwrap();
+    let record: Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        record["latencies"][0]["requests"]["SEND"]["count"],
+        json!(1)
+    );
+    assert!(record["devices"][0]["send_wrs"].is_u64());
+}
+
+#[test]
+fn clients_that_misbehave_are_told_or_left() {
+    let (_emulator, address) = start();
+    for (request, status) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "404"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
+        (b"GET /metrics HTTP/1.1\r\nno header\r\n\r\n", "400"),
+        (b"\0\xff\r\n\r\n", "400"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "400"),
+    ] {
+        let answer = exchange(&address, request);
+        let expected = format!("HTTP/1.1 {status} ");
+        assert!(answer.starts_with(&expected), "{request:?}: {answer}");
+    }
+    let endless = [&b"GET /metrics HTTP/1.1\r\nX: "[..], &[b'x'; 8192 - 26]].concat();
+    assert!(exchange(&address, &endless).starts_with("HTTP/1.1 431 "));
+    let head = exchange(&address, b"HEAD /metrics?x=y HTTP/1.0\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"));
+}
+
+#[test]
+fn idle_clients_keep_nobody_out_for_long() {
+    let (_emulator, address) = start();
+    let start = Instant::now();
+    let idle: Vec<_> = (0..40)
+        .map(|_| TcpStream::connect(&address).unwrap())
+        .collect();
+    // One that says a letter now and then is no better.
+    let slow = TcpStream::connect(&address).unwrap();
+    loop {
+        let _ = (&slow).write_all(b"G");
+        let answer = exchange(&address, b"GET /metrics HTTP/1.1\r\n\r\n");
+        if answer.starts_with("HTTP/1.1 200 OK\r\n") {
+            break;
+        }
+        assert!(start.elapsed() < TIMEOUT, "idle clients keep others out");
+        thread::sleep(Duration::from_millis(100));
+    }
+    drop(idle);
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Packets as records of a capture.
+//!
+//! A record is a header and payload, of which the end may be missing. All numbers are little-endian, as in the device's own
+//! structures. `Documentation/emulator-observe.md` has the whole format, and `efa.lua` reads it.
+
+use std::fmt::Debug;
+
+use crate::packet::{Ack, Address, Data, Datagram, Header, PortId, Subject, Verdict};
+
+/// Version of the format.
+const VERSION: u8 = 1;
+
+/// Bytes that all headers begin with.
+const COMMON: usize = 8;
+
+const HAS_MESSAGE: u8 = 1 << 0;
+const HAS_IMMEDIATE: u8 = 1 << 1;
+const AGAIN: u8 = 1 << 2;
+
+/// What a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// A part of a message.
+    Data = 1,
+    /// The answer to one.
+    Ack = 2,
+    /// An unreliable datagram.
+    Datagram = 3,
+    /// A send work request.
+    Send = 4,
+    /// A receive work request.
+    Receive = 5,
+    /// A completion.
+    Completion = 6,
+    /// Anything else that a device does, as text.
+    Event = 7,
+}
+
+/// Who is shown all packets of the devices, when they leave and when they arrive. It is called under locks, so it waits for nobody.
+pub trait Tap: Debug + Send + Sync {
+    /// Most bytes of payload that it wants of a packet.
+    fn snap(&self) -> u32;
+
+    /// A packet has left the device at a port, or arrived there.
+    fn show(&self, port: PortId, has_left: bool, record: Record);
+}
+
+/// A record of a capture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The header and the start of the payload.
+    pub bytes: Vec<u8>,
+    /// Bytes that it has with all of its payload.
+    pub length: u32,
+}
+
+impl Record {
+    /// A record of which the header goes on with `fields`.
+    pub fn new(kind: RecordKind, fields: &[u8], payload: &[u8], payload_length: u32) -> Self {
+        let header = COMMON + fields.len();
+        let mut bytes = Vec::with_capacity(header + payload.len());
+        // CAST: few.
+        bytes.extend([VERSION, kind as u8]);
+        bytes.extend((header as u16).to_le_bytes());
+        bytes.extend(payload_length.to_le_bytes());
+        bytes.extend(fields);
+        bytes.extend(payload);
+        Self {
+            length: payload_length.saturating_add(header as u32),
+            bytes,
+        }
+    }
+}
+
+/// What the sender of a part of a message knows besides.
+pub(crate) struct Message<'a> {
+    pub(crate) header: &'a Header,
+    /// The start of its payload.
+    pub(crate) payload: &'a [u8],
+    /// Whether the part is retransmitted.
+    pub(crate) again: bool,
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub(crate) from: Address,
+    pub(crate) to: Address,
+    pub(crate) path: u16,
+}
+
+impl Way {
+    /// What the headers of all packets have.
+    fn fields(self, qps: [u16; 2], flags: u8, code: u8, connection: u64, psn: u64) -> Vec<u8> {
+        let mut fields = Vec::with_capacity(112);
+        fields.extend(self.from);
+        fields.extend(self.to);
+        fields.extend(self.path.to_le_bytes());
+        fields.extend(qps.into_iter().flat_map(u16::to_le_bytes));
+        fields.extend([flags, code]);
+        fields.extend(connection.to_le_bytes());
+        fields.extend(psn.to_le_bytes());
+        fields
+    }
+
+    pub(crate) fn data(self, data: &Data, message: Option<Message<'_>>) -> Record {
+        let mut said = Said::default();
+        let (mut flags, mut source_qp, mut qkey, mut payload) = (0, 0, 0, &[][..]);
+        if let Some(message) = &message {
+            said = Said::from(message.header.subject);
+            flags |= HAS_MESSAGE;
+            flags |= if message.again { AGAIN } else { 0 };
+            source_qp = message.header.peer_qp;
+            qkey = message.header.qkey;
+            payload = message.payload;
+        }
+        flags |= said.immediate.map_or(0, |_| HAS_IMMEDIATE);
+        let mut fields = self.fields(
+            [source_qp, said.qp],
+            flags,
+            said.code,
+            data.connection,
+            data.psn,
+        );
+        fields.extend(data.floor.to_le_bytes());
+        fields.extend(data.message.to_le_bytes());
+        fields.extend(data.offset.to_le_bytes());
+        fields.extend(qkey.to_le_bytes());
+        fields.extend(said.immediate.unwrap_or(0).to_le_bytes());
+        fields.extend(said.memory.0.to_le_bytes());
+        fields.extend(said.memory.1.to_le_bytes());
+        fields.extend(said.length.to_le_bytes());
+        fields.extend(u32::from(said.status).to_le_bytes());
+        fields.extend(said.request.to_le_bytes());
+        Record::new(RecordKind::Data, &fields, payload, data.length)
+    }
+
+    pub(crate) fn ack(self, ack: &Ack) -> Record {
+        let (code, status) = match ack.verdict {
+            Verdict::Delivered => (1, 0),
+            Verdict::NotReady => (2, 0),
+            Verdict::Failed(status) => (3, status),
+        };
+        let mut fields = self.fields([0; 2], 0, code, ack.connection, ack.psn);
+        fields.extend(u64::from(status).to_le_bytes());
+        Record::new(RecordKind::Ack, &fields, &[], 0)
+    }
+
+    pub(crate) fn datagram(self, datagram: &Datagram, snap: u32) -> Record {
+        let flags = HAS_MESSAGE | datagram.immediate.map_or(0, |_| HAS_IMMEDIATE);
+        let qps = [datagram.peer_qp, datagram.qp];
+        let mut fields = self.fields(qps, flags, 0, 0, 0);
+        fields.extend(datagram.qkey.to_le_bytes());
+        fields.extend(datagram.immediate.unwrap_or(0).to_le_bytes());
+        let payload = start(&datagram.payload, snap);
+        // CAST: no longer than an MTU.
+        let length = datagram.payload.len() as u32;
+        Record::new(RecordKind::Datagram, &fields, payload, length)
+    }
+}
+
+/// The start of a payload.
+pub(crate) fn start(payload: &[u8], snap: u32) -> &[u8] {
+    // CAST: 32 bits fit.
+    &payload[..payload.len().min(snap as usize)]
+}
+
+/// What a part of a message says of the message.
+#[derive(Default)]
+struct Said {
+    code: u8,
+    qp: u16,
+    immediate: Option<u32>,
+    memory: (u32, u64),
+    length: u32,
+    status: u8,
+    request: u64,
+}
+
+impl From<Subject> for Said {
+    fn from(subject: Subject) -> Self {
+        match subject {
+            Subject::Send { qp, immediate } => Self {
+                code: 1,
+                qp,
+                immediate,
+                ..Self::default()
+            },
+            Subject::Write {
+                qp,
+                memory,
+                length,
+                immediate,
+            } => Self {
+                code: 2,
+                qp,
+                immediate,
+                memory,
+                length,
+                ..Self::default()
+            },
+            Subject::Read {
+                qp,
+                memory,
+                length,
+                reader,
+            } => Self {
+                code: 3,
+                qp,
+                memory,
+                length,
+                request: reader.request,
+                ..Self::default()
+            },
+            Subject::Response { reader } => Self {
+                code: 4,
+                qp: reader.qp.number,
+                request: reader.request,
+                ..Self::default()
+            },
+            Subject::Failure { reader, status } => Self {
+                code: 5,
+                qp: reader.qp.number,
+                status,
+                request: reader.request,
+                ..Self::default()
+            },
+        }
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! An endpoint: a device with its guest's memory and its half of the transport, under a lock of its own.
+
+mod capturing;
+mod receiving;
+mod sending;
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use efa_hw::io::CompStatus;
+use efa_model::{Device, Request, Segment};
+use parking_lot::{Mutex, MutexGuard};
+
+pub(crate) use self::{
+    receiving::{Part, Placement, Received},
+    sending::Payload,
+};
+use crate::{
+    memory::Guest,
+    packet::{Address, PortId},
+    quota::Quota,
+    schedule::Woken,
+    srd::{Connections, Reads, Receivers},
+    wire::{Mailbox, Wire},
+};
+
+/// How often connections are looked at that may not be needed any more.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Bytes of payload of unreliable datagrams of a device that have left it and have not been delivered. More is lost, as in a
+/// switch without room.
+const DATAGRAM_BYTES: usize = 8 << 20;
+
+/// A device, its guest, and what it exchanges with others.
+#[derive(Debug)]
+pub(crate) struct Endpoint<G> {
+    pub(crate) port: PortId,
+    pub(crate) address: Address,
+    pub(crate) mailbox: Arc<Mailbox>,
+    state: Mutex<State<G>>,
+}
+
+/// What the lock of an endpoint guards.
+#[derive(Debug)]
+pub(crate) struct State<G> {
+    port: PortId,
+    address: Address,
+    pub(crate) device: Device,
+    pub(crate) guest: G,
+    /// When the device wants to run.
+    due: Option<Duration>,
+    connections: Connections,
+    receivers: Receivers,
+    reads: Reads,
+    /// Datagrams that leave the device, and when: their work requests are completed then.
+    departures: VecDeque<(Duration, Box<Request>)>,
+    datagrams: Quota,
+    /// When to look for what is not needed any more.
+    sweep: Option<Duration>,
+    /// Where the payload of the packet at hand is; kept for its memory.
+    segments: Vec<Segment>,
+}
+
+impl<G: Guest> Endpoint<G> {
+    pub(crate) fn new(port: PortId, mailbox: Arc<Mailbox>, device: Device, guest: G) -> Self {
+        let address = device.address();
+        Self {
+            port,
+            address,
+            mailbox,
+            state: Mutex::new(State {
+                port,
+                address,
+                device,
+                guest,
+                due: None,
+                connections: Connections::default(),
+                receivers: Receivers::default(),
+                reads: Reads::default(),
+                departures: VecDeque::new(),
+                datagrams: Quota::new(DATAGRAM_BYTES),
+                sweep: None,
+                segments: Vec::new(),
+            }),
+        }
+    }
+
+    /// Locks the endpoint. Nobody locks two at a time.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State<G>> {
+        self.state.lock()
+    }
+}
+
+impl<G: Guest> State<G> {
+    /// Works on the device, then lets it do what is due.
+    pub(crate) fn with<R>(
+        &mut self,
+        now: Duration,
+        work: impl FnOnce(&mut Device, &mut G) -> R,
+    ) -> R {
+        let result = work(&mut self.device, &mut self.guest);
+        self.due = self.device.run(&mut self.guest, now);
+        result
+    }
+
+    /// Does what is due, then sends; returns how many packets it has sent, and whether there is more.
+    pub(crate) fn work(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        budget: u32,
+        woken: &mut Woken,
+    ) -> (u32, bool) {
+        if self.due.is_some_and(|due| due <= now) {
+            self.with(now, |_, _| ());
+        }
+        self.depart(now);
+        if self.connections.next_due().is_some_and(|due| due <= now) {
+            self.expire(now);
+        }
+        if self.sweep.is_some_and(|sweep| sweep <= now) {
+            self.sweep(now);
+        }
+        let fetched_all = self.fetch(now, wire, woken);
+        let sent = self.transmit(now, wire, budget, woken);
+        if self.device.is_urgent() {
+            self.with(now, |_, _| ());
+        }
+        self.arm(now, wire);
+        (sent, !fetched_all || self.connections.has_work())
+    }
+
+    /// Sees to it that somebody wakes the endpoint when there will be something to do.
+    fn arm(&mut self, now: Duration, wire: &Wire) {
+        let nothing =
+            self.connections.len() == 0 && self.receivers.is_empty() && self.reads.len() == 0;
+        match self.sweep {
+            None if !nothing => self.sweep = Some(now + SWEEP),
+            Some(_) if nothing => self.sweep = None,
+            _ => {}
+        }
+        let departure = self.departures.front().map(|(at, _)| *at);
+        let due = [self.due, departure, self.connections.next_due(), self.sweep];
+        if let Some(due) = due.into_iter().flatten().min() {
+            wire.schedule.arm(self.port, due);
+        }
+    }
+
+    /// Forgets what is not needed any more.
+    fn sweep(&mut self, now: Duration) {
+        self.sweep = None;
+        let device = &self.device;
+        self.connections.sweep(now, |qp| device.is_current(qp));
+        self.receivers.sweep(now);
+        for read in self.reads.sweep(now, |qp| device.is_current(qp)) {
+            self.complete(&read.request, CompStatus::LocalUnrespRemote);
+        }
+    }
+
+    /// Forgets a peer that is not there any more, and fails what was to be sent to it.
+    pub(crate) fn forget(&mut self, peer: PortId) {
+        let reads = self
+            .reads
+            .forget(peer)
+            .into_iter()
+            .map(|read| *read.request);
+        let requests: Vec<_> = self
+            .connections
+            .forget(peer)
+            .into_iter()
+            .chain(reads)
+            .collect();
+        for request in requests {
+            self.complete(&request, CompStatus::LocalUnrespRemote);
+        }
+        self.receivers.forget(peer);
+    }
+
+    fn complete(&mut self, request: &Request, status: CompStatus) {
+        self.device.complete(&mut self.guest, request, status);
+    }
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The receiving half of an endpoint: what becomes of packets that arrive.
+
+use std::time::Duration;
+
+use efa_hw::{admin::qp::QpType, io::CompStatus};
+use efa_model::{Arrival, Content, Delivery, DmaError, QpId, Refusal, Segment, WriteEnd};
+
+use super::State;
+use crate::{
+    memory::{Access, Guest, Memory},
+    packet::{Ack, Data, Datagram, Header, PortId, Reader, Subject, Verdict},
+    srd::{self, News},
+    wire::Wire,
+};
+
+/// A part of a message that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part<'a> {
+    pub(crate) from: PortId,
+    pub(crate) data: &'a Data,
+    pub(crate) header: &'a Header,
+}
+
+impl Part<'_> {
+    /// What its sender is told.
+    pub(crate) fn ack(&self, verdict: Verdict) -> Ack {
+        Ack {
+            connection: self.data.connection,
+            psn: self.data.psn,
+            verdict,
+        }
+    }
+}
+
+/// What becomes of a part of a message.
+#[derive(Debug)]
+pub(crate) enum Received<M> {
+    /// The sender is told this.
+    Answer(Verdict),
+    /// Nobody is told.
+    Silence,
+    /// Its payload is to be written, and the endpoint to be told.
+    Place(Placement<M>),
+}
+
+/// Where the payload of a part of a message is to be written.
+#[derive(Debug)]
+pub(crate) struct Placement<M> {
+    pub(crate) memory: M,
+    flipped: Option<(M, u8)>,
+    purpose: Purpose,
+}
+
+/// A bit that the network makes wrong: its byte in the payload, and its number in that.
+pub(crate) type Flip = Option<(u32, u8)>;
+
+#[derive(Debug)]
+enum Purpose {
+    /// It is something for a program.
+    Delivery(Arrival, Delivery),
+    /// It is a part of what a read reads.
+    Response(Reader),
+}
+
+impl<G: Guest> State<G> {
+    /// Takes a part of a message.
+    pub(crate) fn receive(
+        &mut self,
+        now: Duration,
+        part: Part<'_>,
+        flip: Flip,
+    ) -> Received<G::Memory> {
+        let Part { from, data, header } = part;
+        let Some(receiver) = self.receivers.open(now, from, data.connection) else {
+            return Received::Silence;
+        };
+        match receiver.look(data.psn, data.floor) {
+            News::New => {}
+            News::Old(verdict) => return Received::Answer(verdict),
+            News::Bad => return Received::Silence,
+        }
+        let arrived = receiver.with(data.message, data.length);
+        let (qp, content) = match header.subject {
+            Subject::Send { qp, immediate } => {
+                let length = data.length;
+                (qp, Content::Send { length, immediate })
+            }
+            Subject::Write {
+                qp,
+                memory: (key, address),
+                length,
+                immediate,
+            } => {
+                let end = (arrived >= length).then_some(WriteEnd { length, immediate });
+                let content = Content::Write {
+                    memory: (key, address.wrapping_add(data.offset.into())),
+                    length: data.length,
+                    end,
+                };
+                (qp, content)
+            }
+            Subject::Read {
+                qp, memory, length, ..
+            } => {
+                if !self.connections.can_respond(from) {
+                    return Received::Silence;
+                }
+                (qp, Content::Read { memory, length })
+            }
+            Subject::Response { reader } => return self.receive_response(part, reader, flip),
+            Subject::Failure { reader, status } => {
+                if self.reads.get_mut(reader, from).is_some() {
+                    let status = CompStatus::try_from(status).unwrap_or(CompStatus::RemoteAbort);
+                    self.end_read(reader, status);
+                }
+                return self.conclude(part, Ok(()));
+            }
+        };
+        let arrival = Arrival {
+            peer: header.peer,
+            peer_qp: header.peer_qp,
+            qp,
+            transport: QpType::Srd,
+            qkey: header.qkey,
+            content,
+        };
+        self.segments.clear();
+        let delivery = self
+            .device
+            .deliver(&mut self.guest, &arrival, &mut self.segments);
+        let delivery = match delivery {
+            Ok(delivery) => delivery,
+            Err(refusal) => return self.conclude(part, Err(refusal)),
+        };
+        match self.guest.memory(&self.segments, Access::Write) {
+            Ok(memory) => Received::Place(Placement {
+                memory,
+                flipped: self.flipped(flip),
+                purpose: Purpose::Delivery(arrival, delivery),
+            }),
+            Err(error) => {
+                let delivered =
+                    self.device
+                        .delivered(&mut self.guest, &arrival, delivery, Err(error));
+                self.conclude(part, delivered)
+            }
+        }
+    }
+
+    /// Takes a part of what a read reads.
+    fn receive_response(
+        &mut self,
+        part: Part<'_>,
+        reader: Reader,
+        flip: Flip,
+    ) -> Received<G::Memory> {
+        let Part { from, data, .. } = part;
+        // A read that is not there any more has ended.
+        let Some(read) = self.reads.get_mut(reader, from) else {
+            return self.conclude(part, Ok(()));
+        };
+        // There would be less memory than payload.
+        let end = data.offset.checked_add(data.length);
+        if end.is_none_or(|end| end > read.request.length) {
+            return Received::Silence;
+        }
+        self.segments.clear();
+        let device = &mut self.device;
+        let scattered = device.scatter(&read.request, data.offset, data.length, &mut self.segments);
+        let memory = scattered.and_then(|()| {
+            let memory = self.guest.memory(&self.segments, Access::Write);
+            memory.map_err(|_| CompStatus::LocalInvalidLkey)
+        });
+        match memory {
+            Ok(memory) => Received::Place(Placement {
+                memory,
+                flipped: self.flipped(flip),
+                purpose: Purpose::Response(reader),
+            }),
+            Err(status) => {
+                self.end_read(reader, status);
+                self.conclude(part, Ok(()))
+            }
+        }
+    }
+
+    /// Where the byte is that the network makes wrong.
+    fn flipped(&self, flip: Flip) -> Option<(G::Memory, u8)> {
+        let (mut offset, bit) = flip?;
+        for segment in &self.segments {
+            if offset < segment.length {
+                let byte = Segment {
+                    address: segment.address + u64::from(offset),
+                    length: 1,
+                };
+                return Some((self.guest.memory(&[byte], Access::Write).ok()?, bit));
+            }
+            offset -= segment.length;
+        }
+        None
+    }
+
+    /// Takes note that the payload of a part of a message was written, or could not be.
+    pub(crate) fn placed(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        part: Part<'_>,
+        placement: Placement<G::Memory>,
+        written: Result<(), DmaError>,
+    ) -> Received<G::Memory> {
+        let Part { from, data, header } = part;
+        let (arrival, delivery) = match placement.purpose {
+            Purpose::Delivery(arrival, delivery) => (arrival, delivery),
+            Purpose::Response(reader) => {
+                self.reads.heard(now, reader);
+                if written.is_err() {
+                    self.end_read(reader, CompStatus::LocalInvalidLkey);
+                } else if let Some(read) = self.reads.get_mut(reader, from) {
+                    read.received = read.received.saturating_add(data.length);
+                    if read.received >= read.request.length {
+                        self.end_read(reader, CompStatus::Ok);
+                    }
+                }
+                return self.conclude(part, Ok(()));
+            }
+        };
+        let qp = delivery.qp();
+        let delivered = self
+            .device
+            .delivered(&mut self.guest, &arrival, delivery, written);
+        if delivered.is_ok() {
+            match header.subject {
+                Subject::Write { length, .. } if data.length < length => {
+                    if let Some(receiver) = self.receivers.get_mut(from, data.connection) {
+                        receiver.add_part(data.message, data.length, length);
+                    }
+                }
+                Subject::Read {
+                    memory,
+                    length,
+                    reader,
+                    ..
+                } => self.respond(now, wire, from, qp, reader, memory, length),
+                _ => {}
+            }
+        }
+        self.conclude(part, delivered)
+    }
+
+    /// The payload of a part of a message can't be had, so it is as if it had not arrived.
+    pub(crate) fn not_placed(&mut self, placement: Placement<G::Memory>) {
+        if let Purpose::Delivery(_, delivery) = placement.purpose {
+            self.device.cancel(delivery);
+        }
+    }
+
+    /// Takes note of how a part of a message ended.
+    fn conclude(&mut self, part: Part<'_>, delivered: Result<(), Refusal>) -> Received<G::Memory> {
+        let Part { from, data, .. } = part;
+        let verdict = match delivered {
+            Ok(()) => Verdict::Delivered,
+            Err(Refusal::Drop) => return Received::Silence,
+            Err(Refusal::NotReady) => Verdict::NotReady,
+            Err(Refusal::Status(status)) => Verdict::failed(status),
+        };
+        if let Some(receiver) = self.receivers.get_mut(from, data.connection) {
+            receiver.conclude(data.psn, verdict);
+            if let Verdict::Failed(_) = verdict {
+                // No other part of it comes.
+                receiver.forget(data.message);
+            }
+        }
+        Received::Answer(verdict)
+    }
+
+    /// Starts to send what a peer reads.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "each is another part of one message"
+    )]
+    fn respond(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        to: PortId,
+        qp: QpId,
+        reader: Reader,
+        memory: (u32, u64),
+        length: u32,
+    ) {
+        if length == 0 {
+            self.device.read_served(&mut self.guest, qp);
+        } else if let Some(connection) = self.connection(now, wire, qp, to) {
+            let response = srd::Content::Response { reader, memory };
+            self.connections.push(connection, response, length);
+        }
+    }
+
+    /// Takes an unreliable datagram, or drops it.
+    pub(crate) fn receive_datagram(&mut self, datagram: &Datagram, flip: Flip) {
+        let length = match u32::try_from(datagram.payload.len()) {
+            Ok(length) if length <= self.device.mtu() => length,
+            _ => return,
+        };
+        let arrival = Arrival {
+            peer: datagram.peer,
+            peer_qp: datagram.peer_qp,
+            qp: datagram.qp,
+            transport: QpType::Ud,
+            qkey: datagram.qkey,
+            content: Content::Send {
+                length,
+                immediate: datagram.immediate,
+            },
+        };
+        self.segments.clear();
+        let delivery = self
+            .device
+            .deliver(&mut self.guest, &arrival, &mut self.segments);
+        let Ok(delivery) = delivery else {
+            return;
+        };
+        let memory = self.guest.memory(&self.segments, Access::Write);
+        let written = memory.and_then(|memory| {
+            memory.write(&datagram.payload)?;
+            spoil(self.flipped(flip).as_ref());
+            Ok(())
+        });
+        // Nobody is told.
+        let _ = self
+            .device
+            .delivered(&mut self.guest, &arrival, delivery, written);
+    }
+}
+
+impl<M: Memory> Placement<M> {
+    /// Does to what was written what the network does.
+    pub(crate) fn spoil(&self) {
+        spoil(self.flipped.as_ref());
+    }
+}
+
+/// Makes a bit wrong.
+fn spoil(flipped: Option<&(impl Memory, u8)>) {
+    if let Some((memory, bit)) = flipped {
+        let mut byte = [0];
+        if memory.read(&mut byte).is_ok() {
+            // It was just written.
+            let _ = memory.write(&[byte[0] ^ (1 << bit)]);
+        }
+    }
+}

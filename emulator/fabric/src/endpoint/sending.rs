@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The sending half of an endpoint: from the work requests that its device fetches to packets, and from acknowledgements to
+//! completions.
+
+use std::time::Duration;
+
+use efa_hw::{admin::qp::QpType, io::CompStatus};
+use efa_model::{Fetched, Operation, Payload as Gathered, QpId, Request, TransportEvent};
+
+use super::State;
+use crate::{
+    memory::{Access, Guest, Memory, Unpinned},
+    network::Load,
+    packet::{Ack, Body, Data, Datagram, Header, Packet, PortId, Reader},
+    schedule::Woken,
+    srd::{Content, Ended, Limits, reader},
+    wire::Wire,
+};
+
+/// Packets of a message that are moved as one where each would arrive at once and as it was sent.
+const TOGETHER: u32 = 128;
+
+/// Work requests that are fetched at a time.
+const FETCH: u32 = 64;
+
+/// Datagrams that wait for the link. While there are so many, no work request is fetched.
+const MAX_DEPARTURES: usize = 64;
+
+/// A part of a message, where its sender has it.
+#[derive(Debug)]
+pub(crate) struct Located<M> {
+    pub(crate) header: Header,
+    pub(crate) payload: Payload<M>,
+}
+
+/// Where the payload of a part of a message is.
+#[derive(Debug)]
+pub(crate) enum Payload<M> {
+    /// It has none.
+    Nothing,
+    /// It was in the work request.
+    Inline(Box<[u8]>),
+    /// In the sender's memory.
+    Memory(M, Unpinned),
+}
+
+impl<G: Guest> State<G> {
+    /// Lets the device fetch work requests, and starts them; returns whether there are no more for now.
+    pub(super) fn fetch(&mut self, now: Duration, wire: &Wire, woken: &mut Woken) -> bool {
+        for _ in 0..FETCH {
+            if self.departures.len() >= MAX_DEPARTURES {
+                return true;
+            }
+            match self.device.fetch(&mut self.guest) {
+                Fetched::Idle => return true,
+                Fetched::Internal => {}
+                Fetched::Request(request) => match request.transport {
+                    QpType::Ud => self.send_datagram(now, wire, request, woken),
+                    QpType::Srd => self.start(wire, now, request),
+                },
+            }
+        }
+        false
+    }
+
+    /// Sends an unreliable datagram.
+    fn send_datagram(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        request: Box<Request>,
+        woken: &mut Woken,
+    ) {
+        let payload = match self.gather(&request) {
+            Ok(payload) => payload,
+            Err(status) => return self.complete(&request, status),
+        };
+        self.device.count(TransportEvent::Sent(request.length));
+        // One to nobody is one that is lost, and so is one for which there is no room.
+        let room = self.datagrams.take(payload.len());
+        let (Some(to), Some(permit)) = (wire.find(now, request.peer), room) else {
+            return self.complete(&request, CompStatus::Ok);
+        };
+        let datagram = Box::new(Datagram {
+            peer: self.address,
+            peer_qp: request.qp.number,
+            qp: request.peer_qp,
+            qkey: request.qkey,
+            immediate: request.immediate,
+            payload,
+        });
+        let load = Load {
+            packets: 1,
+            bytes: request.length,
+        };
+        let packet = Packet {
+            from: self.port,
+            to,
+            path: request.qp.number,
+            body: Body::Datagram(datagram, permit),
+        };
+        match wire.send(now, packet, load, woken) {
+            Ok(left) if left > now => self.departures.push_back((left, request)),
+            _ => self.complete(&request, CompStatus::Ok),
+        }
+    }
+
+    /// Completes the work requests of datagrams that have left.
+    pub(super) fn depart(&mut self, now: Duration) {
+        while self.departures.front().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, request)) = self.departures.pop_front() {
+                self.complete(&request, CompStatus::Ok);
+            }
+        }
+    }
+
+    /// Reads the payload of a work request.
+    fn gather(&mut self, request: &Request) -> Result<Vec<u8>, CompStatus> {
+        self.segments.clear();
+        match self
+            .device
+            .gather(request, 0, request.length, &mut self.segments)?
+        {
+            Gathered::Inline(bytes) => Ok(bytes.to_vec()),
+            Gathered::Memory => {
+                let memory = self.guest.memory(&self.segments, Access::Read);
+                // CAST: 32 bits fit.
+                let mut bytes = vec![0; request.length as usize];
+                let read = memory.and_then(|memory| memory.read(&mut bytes));
+                read.map_err(|_| CompStatus::LocalInvalidLkey)?;
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// Starts a work request of SRD.
+    fn start(&mut self, wire: &Wire, now: Duration, request: Box<Request>) {
+        let to = wire.find(now, request.peer);
+        let connection = to.and_then(|to| Some((to, self.connection(now, wire, request.qp, to)?)));
+        let Some((to, connection)) = connection else {
+            return self.complete(&request, CompStatus::LocalUnreachRemote);
+        };
+        let mut length = request.length;
+        if request.operation == Operation::RdmaRead {
+            length = 0;
+            self.reads.add(request.clone(), to);
+        }
+        self.connections
+            .push(connection, Content::Request(request), length);
+    }
+
+    /// The connection of a queue pair to a peer.
+    pub(super) fn connection(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        qp: QpId,
+        to: PortId,
+    ) -> Option<u64> {
+        self.connections.open(now, qp, to, || {
+            let paths = wire.network.settings().paths;
+            // CAST: a number below that of the paths.
+            wire.network.below(paths.into()) as u16
+        })
+    }
+
+    /// Sends packets, each connection in its turn; returns how many.
+    pub(super) fn transmit(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        budget: u32,
+        woken: &mut Woken,
+    ) -> u32 {
+        let settings = wire.network.settings();
+        let ideal = settings.is_ideal();
+        let mut used = 0;
+        while used < budget && self.connections.has_work() {
+            let Some((connection, qp, to)) = self.connections.turn() else {
+                break;
+            };
+            if !self.device.is_current(qp) {
+                if let Some(closed) = self.connections.close(connection) {
+                    self.connections.lose_responses(closed);
+                }
+                continue;
+            }
+            let together = if ideal && !wire.is_remote(to) {
+                TOGETHER
+            } else {
+                1
+            };
+            let limits = Limits {
+                paths: settings.paths,
+                multipath: settings.multipath,
+                has_rate: settings.has_rate(),
+                mtu: self.device.mtu().saturating_mul(together),
+            };
+            let Some(outgoing) = self.connections.next(now, limits) else {
+                continue;
+            };
+            let bytes = outgoing.data.length;
+            let packets = self.device.packets(bytes);
+            self.device.count(TransportEvent::Sent(bytes));
+            if outgoing.again {
+                self.device.count(TransportEvent::SentAgain(bytes));
+            }
+            let packet = Packet {
+                from: self.port,
+                to,
+                path: outgoing.path,
+                body: Body::Data(outgoing.data, None),
+            };
+            if wire.is_tapped() {
+                self.show(wire, &packet, outgoing.again);
+            }
+            let load = Load { packets, bytes };
+            if wire.send(now, packet, load, woken).is_err() {
+                self.fail(now, &outgoing.data, CompStatus::LocalUnreachRemote);
+            }
+            used += packets.max(1);
+        }
+        used
+    }
+
+    /// Does what the answer to a packet asks for.
+    pub(crate) fn acknowledge(&mut self, now: Duration, from: PortId, ack: &Ack) {
+        let ended = self.connections.acknowledge(now, from, ack);
+        self.end(now, ended);
+    }
+
+    /// Retransmits what was not acknowledged, or gives it up.
+    pub(super) fn expire(&mut self, now: Duration) {
+        for (expired, ended) in self.connections.expire(now) {
+            for _ in 0..expired.timeouts {
+                self.device.count(TransportEvent::TimedOut);
+            }
+            for _ in 0..expired.impaired {
+                self.device.count(TransportEvent::Impaired);
+            }
+            if expired.gave_up() {
+                self.device.count(TransportEvent::Unresponsive);
+            }
+            self.end(now, ended);
+        }
+    }
+
+    /// Gives the message of a packet up.
+    pub(crate) fn fail(&mut self, now: Duration, data: &Data, status: CompStatus) {
+        let ended = self
+            .connections
+            .fail(now, data.connection, data.message, status);
+        self.end(now, ended);
+    }
+
+    fn end(&mut self, now: Duration, ended: Option<Ended>) {
+        match ended {
+            None => {}
+            Some(Ended::Served(qp)) => self.device.read_served(&mut self.guest, qp),
+            Some(Ended::Failed(request, status)) => {
+                self.reads.remove(reader(&request));
+                self.complete(&request, status);
+            }
+            Some(Ended::Delivered(request)) if request.operation == Operation::RdmaRead => {
+                // It ends when all was read.
+                self.reads.heard(now, reader(&request));
+                if request.length == 0 {
+                    self.end_read(reader(&request), CompStatus::Ok);
+                }
+            }
+            Some(Ended::Delivered(request)) => self.complete(&request, CompStatus::Ok),
+        }
+    }
+
+    /// Ends a read, if it has not ended.
+    pub(super) fn end_read(&mut self, reader: Reader, status: CompStatus) {
+        if let Some(read) = self.reads.remove(reader) {
+            self.complete(&read.request, status);
+        }
+    }
+
+    /// Finds a part of a message, if the device still has it. If its payload can't be had, the message ends.
+    pub(crate) fn locate(&mut self, now: Duration, data: &Data) -> Option<Located<G::Memory>> {
+        let (qp, header, content) = self.connections.find(self.address, data)?;
+        if !self.device.is_current(qp) {
+            return None;
+        }
+        self.segments.clear();
+        let (length, segments) = (data.length, &mut self.segments);
+        let found = match content {
+            Content::Failure { .. } => Ok(None),
+            Content::Request(request) if request.operation == Operation::RdmaRead => Ok(None),
+            Content::Request(request) => self
+                .device
+                .gather(request, data.offset, length, segments)
+                .map(|gathered| match gathered {
+                    Gathered::Inline(bytes) => Some(Payload::Inline(bytes.into())),
+                    Gathered::Memory => None,
+                }),
+            Content::Response { memory, .. } => {
+                let (rkey, address) = *memory;
+                let memory = (rkey, address.wrapping_add(data.offset.into()));
+                let gathered = self.device.gather_for_peer(qp, memory, length, segments);
+                gathered.map(|()| None)
+            }
+        };
+        let found = found.and_then(|payload| match payload {
+            Some(payload) => Ok(payload),
+            None if self.segments.is_empty() => Ok(Payload::Nothing),
+            None => match self.guest.memory(&self.segments, Access::Read) {
+                Ok(memory) => Ok(Payload::Memory(memory, self.guest.pins().later())),
+                Err(_) => Err(CompStatus::LocalInvalidLkey),
+            },
+        });
+        match found {
+            Ok(payload) => Some(Located { header, payload }),
+            Err(status) => {
+                self.fail(now, data, status);
+                None
+            }
+        }
+    }
+}

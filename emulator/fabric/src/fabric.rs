@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Devices with the network between them.
+
+use std::{sync::Arc, time::Duration};
+
+use efa_model::Device;
+use parking_lot::{Mutex, RwLock};
+
+use crate::{
+    Frame, PathCounters, Settings, Tap,
+    delivery::{self, Source, deliver},
+    endpoint::Endpoint,
+    links::{JoinError, Link, LinkId, Links, Peer},
+    memory::Guest,
+    network::Network,
+    packet::{Address, Body, Carried, FrameBody, Packet, PortId, Subject},
+    schedule::Woken,
+    wire::Wire,
+};
+
+/// Packets that a port moves before others have their turn.
+const TURN: u32 = 32;
+
+/// Payload that counts as one packet's when it is moved.
+const PACKET: u32 = 8928;
+
+/// Most payload of a packet of another program: the largest MTU of any device.
+const MAX_PAYLOAD: usize = 8928;
+
+/// Bytes that a packet takes besides its payload.
+const OVERHEAD: usize = 256;
+
+/// Endpoints and links, with the network between them.
+///
+/// All of it may be used by several threads at once. It has no threads and no clock itself: time is what the caller says, so that
+/// a test or a simulation can run it faster than any network. Each endpoint has a lock of its own, which nobody holds for longer
+/// than it takes to move some packets; nobody holds two of them.
+#[derive(Debug)]
+pub struct Fabric<G> {
+    wire: Wire,
+    ports: RwLock<Vec<Port<G>>>,
+    links: Mutex<Links>,
+}
+
+/// What is at a port of the network.
+#[derive(Debug)]
+enum Port<G> {
+    Endpoint(Arc<Endpoint<G>>),
+    Peer(Arc<Peer>),
+}
+
+impl<G> Clone for Port<G> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Endpoint(endpoint) => Self::Endpoint(Arc::clone(endpoint)),
+            Self::Peer(peer) => Self::Peer(Arc::clone(peer)),
+        }
+    }
+}
+
+impl<G: Guest> Fabric<G> {
+    /// A network without devices. The same seed gives the same losses and delays.
+    pub fn new(settings: Settings, seed: u64) -> Self {
+        Self {
+            wire: Wire::new(Network::new(settings, seed)),
+            ports: RwLock::default(),
+            links: Mutex::default(),
+        }
+    }
+
+    /// Has all packets shown from now on.
+    pub fn set_tap(&self, tap: Arc<dyn Tap>) {
+        self.wire.set_tap(tap);
+    }
+
+    /// Attaches a device.
+    pub fn attach(&self, device: Device, guest: G) -> PortId {
+        let mut ports = self.ports.write();
+        let (port, mailbox) = self.wire.add_port(false);
+        self.wire.enter(device.address(), port, None);
+        let endpoint = Endpoint::new(port, mailbox, device, guest);
+        ports.push(Port::Endpoint(Arc::new(endpoint)));
+        port
+    }
+
+    /// The addresses of all devices of this program.
+    pub fn addresses(&self) -> Vec<Address> {
+        let endpoints = self.endpoints().into_iter();
+        endpoints.map(|endpoint| endpoint.address).collect()
+    }
+
+    fn endpoints(&self) -> Vec<Arc<Endpoint<G>>> {
+        let ports = self.ports.read();
+        let endpoints = ports.iter().filter_map(|port| match port {
+            Port::Endpoint(endpoint) => Some(Arc::clone(endpoint)),
+            Port::Peer(_) => None,
+        });
+        endpoints.collect()
+    }
+
+    fn port(&self, port: PortId) -> Option<Port<G>> {
+        self.ports.read().get(port.0).cloned()
+    }
+
+    fn endpoint(&self, port: PortId) -> Option<Arc<Endpoint<G>>> {
+        match self.port(port)? {
+            Port::Endpoint(endpoint) => Some(endpoint),
+            Port::Peer(_) => None,
+        }
+    }
+
+    /// What the network is like.
+    pub fn settings(&self) -> Arc<Settings> {
+        self.wire.network.settings()
+    }
+
+    /// Changes what the network is like, for packets to come.
+    pub fn set(&self, settings: Settings) {
+        self.wire.network.set(settings);
+    }
+
+    /// What each path did.
+    pub fn paths(&self) -> Vec<PathCounters> {
+        self.wire.network.counters()
+    }
+
+    /// Packets that were lost as there was no room for them where they arrived.
+    pub fn overflows(&self) -> usize {
+        self.wire.overflows()
+    }
+
+    /// Works on a device, then lets it and those that it gives something to do work on `budget` packets. What is left is done by
+    /// [`run`](Self::run).
+    ///
+    /// # Panics
+    ///
+    /// There is no device at this port.
+    pub fn with<R>(
+        &self,
+        port: PortId,
+        now: Duration,
+        budget: u32,
+        work: impl FnOnce(&mut Device, &mut G) -> R,
+    ) -> R {
+        let endpoint = self.endpoint(port).expect("the port has a device");
+        let result = endpoint.lock().with(now, work);
+        self.prompt(port, now, budget);
+        result
+    }
+
+    /// Works on the host of a device, which gives the device nothing to do.
+    ///
+    /// # Panics
+    ///
+    /// There is no device at this port.
+    pub fn with_guest<R>(&self, port: PortId, work: impl FnOnce(&mut G) -> R) -> R {
+        let endpoint = self.endpoint(port).expect("the port has a device");
+        let result = work(&mut endpoint.lock().guest);
+        result
+    }
+
+    /// Wakes a port, and runs it and those that it wakes, but no more than `budget` packets.
+    fn prompt(&self, port: PortId, now: Duration, budget: u32) {
+        let mut woken = Woken::new();
+        self.wire.wake(port, &mut woken);
+        if woken.is_empty() && budget > 0 {
+            // Another thread has it in its list, and may have lost its CPU.
+            woken.push_back(port);
+        }
+        let mut left = budget;
+        while left > 0 {
+            let Some(port) = woken.pop_front() else {
+                break;
+            };
+            left = left.saturating_sub(self.serve(port, now, left.min(TURN), &mut woken));
+        }
+        self.wire.schedule.leave(&mut woken);
+    }
+
+    /// Does what is due, about as much as it takes to move `budget` packets, and returns when there will be something to do
+    /// next, which may be now.
+    pub fn run(&self, now: Duration, budget: u32) -> Option<Duration> {
+        let mut woken = Woken::new();
+        let mut left = budget;
+        while left > 0 {
+            while let Some(port) = self.wire.schedule.take_due(now) {
+                self.wire.wake(port, &mut woken);
+            }
+            for _ in 0..TURN {
+                match self.wire.network.receive(now) {
+                    Some(packet) => self.wire.arrive(packet, &mut woken),
+                    None => break,
+                }
+            }
+            self.wire.schedule.leave(&mut woken);
+            let Some(port) = self.wire.schedule.take_ready() else {
+                if self.wire.network.next_due().is_some_and(|due| due <= now) {
+                    continue;
+                }
+                break;
+            };
+            left = left.saturating_sub(self.serve(port, now, left.min(TURN), &mut woken));
+        }
+        self.wire.schedule.leave(&mut woken);
+        self.next_due(now)
+    }
+
+    /// When there will be something to do, which may be now.
+    pub fn next_due(&self, now: Duration) -> Option<Duration> {
+        let own = [
+            self.wire.schedule.next_due(now),
+            self.wire.network.next_due(),
+        ];
+        own.into_iter().flatten().min()
+    }
+
+    /// Runs a port that was woken; returns how many packets it has moved, or 1 if none.
+    fn serve(&self, port: PortId, now: Duration, budget: u32, woken: &mut Woken) -> u32 {
+        let (used, again) = match self.port(port) {
+            None => return 1,
+            Some(Port::Endpoint(endpoint)) => {
+                if !endpoint.mailbox.turn.begin() {
+                    return 1;
+                }
+                let (used, more) = self.serve_endpoint(&endpoint, now, budget, woken);
+                (used, endpoint.mailbox.turn.end(more))
+            }
+            Some(Port::Peer(peer)) => {
+                if !peer.mailbox.turn.begin() {
+                    return 1;
+                }
+                let (used, more) = self.serve_peer(&peer, now, budget);
+                (used, peer.mailbox.turn.end(more))
+            }
+        };
+        if again {
+            woken.push_back(port);
+        }
+        used.max(1)
+    }
+
+    fn serve_endpoint(
+        &self,
+        endpoint: &Endpoint<G>,
+        now: Duration,
+        budget: u32,
+        woken: &mut Woken,
+    ) -> (u32, bool) {
+        let mut received = 0;
+        while received < budget {
+            let Some(packet) = endpoint.mailbox.pop() else {
+                break;
+            };
+            received += self.deliver(endpoint, now, packet, woken);
+        }
+        let (sent, more) = endpoint.lock().work(now, &self.wire, budget, woken);
+        (received + sent, more || !endpoint.mailbox.is_empty())
+    }
+
+    /// Delivers a packet to an endpoint; returns how many packets it stands for.
+    fn deliver(&self, to: &Endpoint<G>, now: Duration, packet: Packet, woken: &mut Woken) -> u32 {
+        let wire = &self.wire;
+        wire.show(&packet, false, None);
+        match &packet.body {
+            Body::Ack(ack) => to.lock().acknowledge(now, packet.from, ack),
+            Body::Datagram(datagram, _) => {
+                // CAST: it is no longer than an MTU.
+                let flip = wire.network.flips(datagram.payload.len() as u32);
+                to.lock().receive_datagram(datagram, flip);
+            }
+            Body::Data(data, Some(carried)) => {
+                let source = Source::Packet(&carried.header, &carried.payload);
+                deliver(wire, now, to, &packet, data, &source, woken);
+            }
+            Body::Data(data, None) => {
+                if let Some(sender) = self.endpoint(packet.from) {
+                    let source = Source::Endpoint(&sender);
+                    deliver(wire, now, to, &packet, data, &source, woken);
+                    return data.length / PACKET + 1;
+                }
+            }
+        }
+        1
+    }
+
+    /// Hands packets to another program.
+    fn serve_peer(&self, peer: &Peer, now: Duration, budget: u32) -> (u32, bool) {
+        let mut moved = 0;
+        while moved < budget {
+            let Some(packet) = peer.mailbox.pop() else {
+                return (moved, false);
+            };
+            moved += 1;
+            let Some(sender) = self.endpoint(packet.from) else {
+                continue;
+            };
+            let body = match packet.body {
+                Body::Data(data, _) => match delivery::read(now, &sender, &data) {
+                    Some((header, payload)) => FrameBody::Data {
+                        data,
+                        header,
+                        payload,
+                    },
+                    None => continue,
+                },
+                Body::Ack(ack) => FrameBody::Ack(ack),
+                Body::Datagram(datagram, _) => FrameBody::Datagram(datagram),
+            };
+            peer.send(Frame {
+                from: sender.address,
+                to: peer.address,
+                path: packet.path,
+                body,
+            });
+        }
+        (moved, true)
+    }
+
+    /// Takes note of another program with these devices, which gets its packets by `way`. `program` distinguishes it from
+    /// others, and from itself after it was started again.
+    ///
+    /// # Errors
+    ///
+    /// It can't join.
+    pub fn join(
+        &self,
+        now: Duration,
+        program: u64,
+        addresses: &[Address],
+        way: &Arc<dyn Link>,
+    ) -> Result<LinkId, JoinError> {
+        let endpoints = self.endpoints();
+        if endpoints.iter().any(|own| addresses.contains(&own.address)) {
+            return Err(JoinError::AddressTaken);
+        }
+        let joined = {
+            let mut ports = self.ports.write();
+            let joined = self
+                .links
+                .lock()
+                .join(now, &self.wire, program, addresses, way)?;
+            for peer in joined.peers {
+                let port = peer.port.0;
+                let peer = Port::Peer(peer);
+                if port < ports.len() {
+                    ports[port] = peer;
+                } else {
+                    ports.push(peer);
+                }
+            }
+            (joined.link, joined.gone)
+        };
+        let (link, gone) = joined;
+        for port in gone {
+            for endpoint in &endpoints {
+                endpoint.lock().forget(port);
+            }
+        }
+        Ok(link)
+    }
+
+    /// Takes note that a link is lost.
+    pub fn leave(&self, now: Duration, link: LinkId) {
+        self.links.lock().leave(now, &self.wire, link);
+    }
+
+    /// How many devices of other programs there are.
+    pub fn remote_devices(&self) -> usize {
+        self.links.lock().devices()
+    }
+
+    /// Takes a packet from another program, and works on `budget` packets.
+    pub fn accept(&self, now: Duration, link: LinkId, frame: Frame, budget: u32) {
+        // Nobody speaks for the devices of others.
+        let Some((from, incoming)) = self.links.lock().find(link, frame.from) else {
+            return;
+        };
+        let to = self.wire.find(now, frame.to);
+        let to = to.filter(|to| !self.wire.is_remote(*to));
+        let permit = incoming.take(frame.payload() + OVERHEAD);
+        let (Some(to), Some(permit)) = (to, permit) else {
+            return;
+        };
+        let body = match frame.body {
+            FrameBody::Data {
+                data,
+                header,
+                payload,
+            } => {
+                let genuine = header.peer == frame.from && payload.len() == data.length as usize;
+                // There would be no memory to write it to.
+                let is_bare = matches!(
+                    header.subject,
+                    Subject::Read { .. } | Subject::Failure { .. }
+                );
+                if !genuine || payload.len() > MAX_PAYLOAD || is_bare && !payload.is_empty() {
+                    return;
+                }
+                let carried = Carried {
+                    header,
+                    payload,
+                    permit,
+                };
+                Body::Data(data, Some(Box::new(carried)))
+            }
+            FrameBody::Ack(ack) => Body::Ack(ack),
+            FrameBody::Datagram(datagram) => {
+                if datagram.peer != frame.from || datagram.payload.len() > MAX_PAYLOAD {
+                    return;
+                }
+                Body::Datagram(datagram, permit)
+            }
+        };
+        let packet = Packet {
+            from,
+            to,
+            path: frame.path,
+            body,
+        };
+        let mut woken = Woken::new();
+        self.wire.arrive(packet, &mut woken);
+        self.wire.schedule.leave(&mut woken);
+        self.run(now, budget);
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Links to other programs, with devices of the same network.
+
+use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+
+use crate::{
+    Frame,
+    packet::{Address, PortId},
+    quota::Quota,
+    wire::{Mailbox, Wire},
+};
+
+/// Most links, those included that were lost and may come back.
+const MAX_LINKS: usize = 64;
+
+/// Most devices of another program.
+const MAX_DEVICES: usize = 256;
+
+/// Most ports of devices of other programs.
+const MAX_PORTS: usize = 4096;
+
+/// How long a port is not given to another device; longer than any packet is on its way.
+const PORT_REST: Duration = Duration::from_secs(60);
+
+/// How long others still find the devices behind a link that was lost, as it may come back.
+const COMES_BACK: Duration = Duration::from_secs(5);
+
+/// Bytes of packets of another program that may wait for our devices. What comes beyond is lost.
+const INCOMING_BYTES: usize = 8 << 20;
+
+/// Another program with devices of the same network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkId(usize);
+
+/// The way to another program.
+pub trait Link: Send + Sync {
+    /// Hands a packet over, unless too many wait. It does not wait itself.
+    fn send(&self, frame: Frame);
+}
+
+/// Why another program can't join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// Two devices would have the same address.
+    #[error(
+        "a device of the other emulator has an address that is taken: give each a number of its own"
+    )]
+    AddressTaken,
+    /// There are too many.
+    #[error("there are too many other emulators, or the other one has too many devices")]
+    TooMany,
+}
+
+/// The port of a device of another program.
+pub(crate) struct Peer {
+    pub(crate) port: PortId,
+    pub(crate) address: Address,
+    pub(crate) link: LinkId,
+    pub(crate) mailbox: Arc<Mailbox>,
+    way: Mutex<Option<Arc<dyn Link>>>,
+}
+
+impl Peer {
+    /// Hands a packet over, if the program is there.
+    pub(crate) fn send(&self, frame: Frame) {
+        let way = self.way.lock().clone();
+        if let Some(way) = way {
+            way.send(frame);
+        }
+    }
+}
+
+/// All links.
+#[derive(Default)]
+pub(crate) struct Links {
+    links: Vec<Option<Entry>>,
+    ports: usize,
+    /// Ports that are not used any more, and since when.
+    free: VecDeque<(Duration, PortId, Arc<Mailbox>)>,
+}
+
+struct Entry {
+    /// Distinguishes the program from others, and from itself after it was started again.
+    program: u64,
+    peers: Vec<Arc<Peer>>,
+    incoming: Quota,
+    /// Since when the link is lost.
+    lost: Option<Duration>,
+}
+
+/// What changes when another program joins.
+pub(crate) struct Joined {
+    pub(crate) link: LinkId,
+    /// The ports of its devices.
+    pub(crate) peers: Vec<Arc<Peer>>,
+    /// Ports of devices that are not there any more.
+    pub(crate) gone: Vec<PortId>,
+}
+
+impl Links {
+    /// Takes note of another program. One whose link was lost has it back, with all connections.
+    pub(crate) fn join(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        program: u64,
+        addresses: &[Address],
+        way: &Arc<dyn Link>,
+    ) -> Result<Joined, JoinError> {
+        let mut gone = Vec::new();
+        for index in 0..self.links.len() {
+            let Some(entry) = &mut self.links[index] else {
+                continue;
+            };
+            let same = entry
+                .peers
+                .iter()
+                .map(|peer| peer.address)
+                .eq(addresses.iter().copied());
+            let shares = entry
+                .peers
+                .iter()
+                .any(|peer| addresses.contains(&peer.address));
+            if entry.lost.is_none() {
+                if shares {
+                    return Err(JoinError::AddressTaken);
+                }
+            } else if same && entry.program == program {
+                entry.lost = None;
+                for peer in &entry.peers {
+                    *peer.way.lock() = Some(Arc::clone(way));
+                    wire.enter(peer.address, peer.port, None);
+                }
+                return Ok(Joined {
+                    link: LinkId(index),
+                    peers: entry.peers.clone(),
+                    gone,
+                });
+            } else if shares
+                || entry
+                    .lost
+                    .is_some_and(|lost| now.saturating_sub(lost) > COMES_BACK)
+            {
+                gone.extend(self.forget(now, wire, index));
+            }
+        }
+        let unused = self.links.iter().position(Option::is_none);
+        let index = unused.unwrap_or(self.links.len());
+        if index == MAX_LINKS
+            || addresses.len() > MAX_DEVICES
+            || self.ports + addresses.len() > MAX_PORTS
+        {
+            return Err(JoinError::TooMany);
+        }
+        let link = LinkId(index);
+        let mut peers = Vec::new();
+        for address in addresses {
+            let (port, mailbox) = self.port(now, wire);
+            wire.enter(*address, port, None);
+            peers.push(Arc::new(Peer {
+                port,
+                address: *address,
+                link,
+                mailbox,
+                way: Mutex::new(Some(Arc::clone(way))),
+            }));
+        }
+        let entry = Entry {
+            program,
+            peers: peers.clone(),
+            incoming: Quota::new(INCOMING_BYTES),
+            lost: None,
+        };
+        if index == self.links.len() {
+            self.links.push(Some(entry));
+        } else {
+            self.links[index] = Some(entry);
+        }
+        Ok(Joined { link, peers, gone })
+    }
+
+    fn port(&mut self, now: Duration, wire: &Wire) -> (PortId, Arc<Mailbox>) {
+        let rested = |since: Duration| now.saturating_sub(since) > PORT_REST;
+        if self.free.front().is_some_and(|(since, ..)| rested(*since)) {
+            if let Some((_, port, mailbox)) = self.free.pop_front() {
+                return (port, mailbox);
+            }
+        }
+        self.ports += 1;
+        wire.add_port(true)
+    }
+
+    /// Takes note that a link is lost. What is sent to its devices is lost until it comes back.
+    pub(crate) fn leave(&mut self, now: Duration, wire: &Wire, link: LinkId) {
+        if let Some(Some(entry)) = self.links.get_mut(link.0) {
+            entry.lost = Some(now);
+            for peer in &entry.peers {
+                *peer.way.lock() = None;
+                wire.enter(peer.address, peer.port, Some(now + COMES_BACK));
+            }
+        }
+    }
+
+    /// Forgets a link; returns the ports of its devices.
+    fn forget(&mut self, now: Duration, wire: &Wire, index: usize) -> Vec<PortId> {
+        let entry = self.links[index].take();
+        let peers = entry.into_iter().flat_map(|entry| entry.peers);
+        let ports = peers.map(|peer| {
+            wire.forget(peer.address, peer.port);
+            self.free
+                .push_back((now, peer.port, Arc::clone(&peer.mailbox)));
+            peer.port
+        });
+        ports.collect()
+    }
+
+    /// The port of a device of a program, with what its packets may take.
+    pub(crate) fn find(&self, link: LinkId, address: Address) -> Option<(PortId, Quota)> {
+        let entry = self.links.get(link.0)?.as_ref()?;
+        let peer = entry.peers.iter().find(|peer| peer.address == address)?;
+        Some((peer.port, entry.incoming.clone()))
+    }
+
+    /// How many devices of other programs there are.
+    pub(crate) fn devices(&self) -> usize {
+        let there = self
+            .links
+            .iter()
+            .flatten()
+            .filter(|entry| entry.lost.is_none());
+        there.map(|entry| entry.peers.len()).sum()
+    }
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Links")
+            .field("links", &self.links.len())
+            .field("ports", &self.ports)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer")
+            .field("port", &self.port)
+            .field("link", &self.link)
+            .finish_non_exhaustive()
+    }
+}

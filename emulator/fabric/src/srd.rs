@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Scalable reliable datagrams: the transport's state of one device, without the device.
+//!
+//! A message is cut into packets that are sprayed over all paths. Each is acknowledged on its own, retransmitted on another path
+//! if it is not, and placed where it belongs as soon as it arrives, in whatever order. Nothing is delivered twice.
+
+mod connection;
+mod connections;
+mod parked;
+mod reads;
+mod receiver;
+mod receivers;
+mod window;
+
+pub(crate) use connection::Content;
+pub(crate) use connections::{Connections, Ended, Limits};
+pub(crate) use reads::{Reads, reader};
+pub(crate) use receiver::News;
+pub(crate) use receivers::Receivers;
+
+/// How far the number of a packet may be above that of the oldest one in flight of its connection.
+pub(crate) const PSN_RANGE: u64 = 4096;

@@ -1,0 +1,721 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The sending end of a connection: messages, and packets in flight.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use efa_hw::io::CompStatus;
+use efa_model::{Operation, QpId, Request};
+
+use super::{
+    PSN_RANGE,
+    parked::{Parked, Part},
+    window::{MOST, Shortest, Window},
+};
+use crate::packet::{Address, Data, Header, PortId, Reader, Subject};
+
+/// How often a packet is retransmitted before the peer is given up.
+const MAX_RETRIES: u32 = 24;
+
+/// Longest time between two tries.
+const MAX_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Losses one after the other that make a connection avoid a path.
+const PATH_LOSSES: u8 = 3;
+
+/// How long a connection avoids a path.
+const PATH_REST: Duration = Duration::from_millis(200);
+
+/// The value of `rnr_retry` that means for ever.
+const RETRY_FOR_EVER: u8 = 7;
+
+/// The sending end of a connection: of a queue pair to a peer's device.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(super) to: PortId,
+    pub(super) qp: QpId,
+    number: u64,
+    messages: BTreeMap<u64, Message>,
+    next_message: u64,
+    /// Messages of which not all was sent.
+    unsent: VecDeque<u64>,
+    in_flight: BTreeMap<u64, InFlight>,
+    /// When each packet in flight that is not in `again` is to be retransmitted.
+    timers: BTreeSet<(Duration, u64)>,
+    /// Packets in flight by path and when they were sent, but for those that are known to be overtaken.
+    order: BTreeSet<(u16, Duration, u64)>,
+    next_psn: u64,
+    /// Packets to retransmit.
+    again: VecDeque<u64>,
+    parked: Parked,
+    /// Parts that were parked, and are to be sent as new packets.
+    parts: VecDeque<Part>,
+    window: Window,
+    /// When the window admits a packet, if nothing else will show it.
+    paced: Option<Duration>,
+    /// By their numbers, as far as any has ever lost a packet.
+    paths: Vec<Path>,
+    next_path: u16,
+    /// Whether it waits for its turn to send.
+    pub(super) active: bool,
+    /// When it is to be looked at, as its table knows.
+    pub(super) armed: Option<Duration>,
+    pub(super) last_used: Duration,
+}
+
+/// A message.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) content: Content,
+    /// Bytes in packets.
+    length: u32,
+    /// Bytes that are in packets already.
+    cut: u32,
+    /// Whether its last packet is cut, which an empty message has too.
+    done: bool,
+    /// Packets that are not delivered.
+    waiting: u32,
+    not_ready: u8,
+}
+
+/// What a message is about.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// A work request.
+    Request(Box<Request>),
+    /// What a peer reads.
+    Response {
+        reader: Reader,
+        /// Remote key and address.
+        memory: (u32, u64),
+    },
+    /// Why it can't read it.
+    Failure {
+        reader: Reader,
+        /// How its request ends.
+        status: CompStatus,
+    },
+}
+
+/// A packet that is not acknowledged.
+#[derive(Debug)]
+struct InFlight {
+    part: Part,
+    path: u16,
+    sent: Duration,
+    /// When it is to be retransmitted, unless that has begun.
+    due: Option<Duration>,
+    retries: u32,
+}
+
+/// What a connection knows of a path.
+#[derive(Clone, Copy, Debug, Default)]
+struct Path {
+    losses: u8,
+    rests_until: Duration,
+}
+
+/// A packet to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) data: Data,
+    pub(crate) path: u16,
+    /// Whether it is a retransmission.
+    pub(crate) again: bool,
+}
+
+/// What became of a message.
+#[derive(Debug)]
+pub(super) enum Progress {
+    None,
+    /// All of it was delivered.
+    Delivered(Box<Message>),
+    /// The receiver was not ready too often.
+    NotReady(u64),
+}
+
+/// What a timer found.
+#[derive(Debug, Default)]
+pub(crate) struct Expired {
+    /// Packets that were not acknowledged in their time.
+    pub(crate) timeouts: u32,
+    /// Paths that are avoided now.
+    pub(crate) impaired: u32,
+    /// The message that was tried too often.
+    pub(super) given_up: Option<u64>,
+}
+
+impl Expired {
+    /// Whether the peer does not respond.
+    pub(crate) fn gave_up(&self) -> bool {
+        self.given_up.is_some()
+    }
+}
+
+/// What limits a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) paths: u16,
+    pub(crate) multipath: bool,
+    pub(crate) has_rate: bool,
+    /// Most bytes of payload in a packet.
+    pub(crate) mtu: u32,
+}
+
+impl Content {
+    /// The queue pair of the peer that has to have a receive work request for it.
+    fn receiver(&self) -> Option<u16> {
+        match self {
+            Self::Request(request) if request.operation != Operation::RdmaRead => {
+                Some(request.peer_qp)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn new(number: u64, to: PortId, qp: QpId, first_path: u16) -> Self {
+        Self {
+            to,
+            qp,
+            number,
+            messages: BTreeMap::new(),
+            next_message: 0,
+            unsent: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            order: BTreeSet::new(),
+            next_psn: 0,
+            again: VecDeque::new(),
+            parked: Parked::default(),
+            parts: VecDeque::new(),
+            window: Window::new(),
+            paced: None,
+            paths: Vec::new(),
+            next_path: first_path,
+            active: false,
+            armed: None,
+            last_used: Duration::ZERO,
+        }
+    }
+
+    /// Adds a message of so many bytes in packets.
+    pub(super) fn push(&mut self, content: Content, length: u32) {
+        let number = self.next_message;
+        self.next_message += 1;
+        let message = Message {
+            content,
+            length,
+            cut: 0,
+            done: false,
+            waiting: 0,
+            not_ready: 0,
+        };
+        self.messages.insert(number, message);
+        self.unsent.push_back(number);
+    }
+
+    /// What a message is about.
+    pub(super) fn content(&self, message: u64) -> Option<&Content> {
+        Some(&self.messages.get(&message)?.content)
+    }
+
+    /// What each part of a message says of it.
+    pub(super) fn header(&self, address: Address, content: &Content) -> Header {
+        let subject = match content {
+            Content::Request(request) => {
+                let (qp, immediate) = (request.peer_qp, request.immediate);
+                let (memory, length) = (request.remote, request.length);
+                match request.operation {
+                    Operation::Send => Subject::Send { qp, immediate },
+                    Operation::RdmaWrite => Subject::Write {
+                        qp,
+                        memory,
+                        length,
+                        immediate,
+                    },
+                    Operation::RdmaRead => Subject::Read {
+                        qp,
+                        memory,
+                        length,
+                        reader: super::reader(request),
+                    },
+                }
+            }
+            Content::Response { reader, .. } => Subject::Response { reader: *reader },
+            Content::Failure { reader, status } => Subject::Failure {
+                reader: *reader,
+                status: (*status).into(),
+            },
+        };
+        Header {
+            peer: address,
+            peer_qp: self.qp.number,
+            qkey: match content {
+                Content::Request(request) => request.qkey,
+                _ => 0,
+            },
+            subject,
+        }
+    }
+
+    /// Whether there is nothing to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// How many packets are in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Takes the next packet to send, if there is one and the window and `room` for more packets in flight allow it.
+    pub(super) fn next(&mut self, now: Duration, limits: Limits, room: usize) -> Option<Outgoing> {
+        // Those that were concluded meanwhile are not to be retransmitted.
+        while let Some(psn) = self.again.front() {
+            if self.in_flight.contains_key(psn) {
+                break;
+            }
+            self.again.pop_front();
+        }
+        // What is to be retransmitted is lost, so it is not on its way; but the window holds for it, too, as what lost it may
+        // lose as much again.
+        let on_way = self.timers.len();
+        let admitted = if limits.has_rate {
+            self.window.admits(now, on_way)
+        } else {
+            // CAST: a small number.
+            on_way < MOST as usize
+        };
+        self.paced = match admitted || on_way > 0 {
+            true => None,
+            false => self.window.paced(),
+        };
+        if admitted {
+            if let Some(psn) = self.again.pop_front() {
+                self.window.sent(now);
+                return Some(self.retransmit(now, psn, limits));
+            }
+        }
+        if room == 0 || !admitted || self.next_psn - self.floor() >= PSN_RANGE {
+            return None;
+        }
+        let part = self.next_part(limits.mtu)?;
+        self.window.sent(now);
+        let path = self.choose_path(now, limits);
+        let psn = self.next_psn;
+        self.next_psn += 1;
+        let due = now + self.window.timeout();
+        let packet = InFlight {
+            part,
+            path,
+            sent: now,
+            due: Some(due),
+            retries: 0,
+        };
+        self.in_flight.insert(psn, packet);
+        self.timers.insert((due, psn));
+        self.order.insert((path, now, psn));
+        self.last_used = now;
+        Some(self.outgoing(psn, part, path, false))
+    }
+
+    fn retransmit(&mut self, now: Duration, psn: u64, limits: Limits) -> Outgoing {
+        let path = self.choose_path(now, limits);
+        let timeout = self.window.timeout();
+        let mut part = Part {
+            message: 0,
+            offset: 0,
+            length: 0,
+        };
+        if let Some(packet) = self.in_flight.get_mut(&psn) {
+            part = packet.part;
+            packet.path = path;
+            packet.sent = now;
+            let wait = (timeout * 2_u32.pow(packet.retries.min(6))).min(MAX_TIMEOUT);
+            packet.due = Some(now + wait);
+            self.timers.insert((now + wait, psn));
+            self.order.insert((path, now, psn));
+        }
+        self.outgoing(psn, part, path, true)
+    }
+
+    fn outgoing(&self, psn: u64, part: Part, path: u16, again: bool) -> Outgoing {
+        Outgoing {
+            data: Data {
+                connection: self.number,
+                psn,
+                floor: self.floor(),
+                message: part.message,
+                offset: part.offset,
+                length: part.length,
+            },
+            path,
+            again,
+        }
+    }
+
+    /// The number of the oldest packet in flight, or of the next one.
+    fn floor(&self) -> u64 {
+        let oldest = self.in_flight.first_key_value();
+        oldest.map_or(self.next_psn, |(psn, _)| *psn)
+    }
+
+    /// Takes the next part that is not in flight.
+    fn next_part(&mut self, mtu: u32) -> Option<Part> {
+        while let Some(part) = self.parts.pop_front() {
+            if self.messages.contains_key(&part.message) {
+                return Some(part);
+            }
+        }
+        loop {
+            let number = *self.unsent.front()?;
+            let Some(message) = self.messages.get_mut(&number) else {
+                self.unsent.pop_front();
+                continue;
+            };
+            let part = Part {
+                message: number,
+                offset: message.cut,
+                length: (message.length - message.cut).min(mtu.max(1)),
+            };
+            message.cut += part.length;
+            message.waiting += 1;
+            message.done = message.cut == message.length;
+            if message.done {
+                self.unsent.pop_front();
+            }
+            return Some(part);
+        }
+    }
+
+    /// Chooses the path of a packet: one after the other of those that do not rest.
+    fn choose_path(&mut self, now: Duration, limits: Limits) -> u16 {
+        if !limits.multipath {
+            return self.next_path % limits.paths.max(1);
+        }
+        for _ in 0..limits.paths {
+            self.next_path = (self.next_path + 1) % limits.paths;
+            let path = self.paths.get(usize::from(self.next_path));
+            if path.is_none_or(|path| path.rests_until <= now) {
+                break;
+            }
+        }
+        self.next_path
+    }
+
+    /// Takes a packet out of flight.
+    fn conclude(&mut self, psn: u64) -> Option<InFlight> {
+        let packet = self.take(psn)?;
+        if let Some(path) = self.paths.get_mut(usize::from(packet.path)) {
+            *path = Path::default();
+        }
+        Some(packet)
+    }
+
+    /// Forgets that a packet is in flight.
+    fn take(&mut self, psn: u64) -> Option<InFlight> {
+        let packet = self.in_flight.remove(&psn)?;
+        if let Some(due) = packet.due {
+            self.timers.remove(&(due, psn));
+            self.order.remove(&(packet.path, packet.sent, psn));
+        }
+        Some(packet)
+    }
+
+    /// Waits no longer than is likely to help for packets that another one has overtaken on its path. What is on one path
+    /// stays in its order but for what delays packets at random, so they are probably lost.
+    fn overtaken(&mut self, now: Duration, path: u16, sent: Duration) {
+        let first = (path, Duration::ZERO, 0);
+        while let Some(earlier) = self.order.range(first..(path, sent, 0)).next().copied() {
+            self.order.remove(&earlier);
+            let (_, sent, psn) = earlier;
+            let Some(packet) = self.in_flight.get_mut(&psn) else {
+                continue;
+            };
+            let patience = self.window.patience() * 2_u32.pow(packet.retries.min(6));
+            let due = (sent + patience).max(now);
+            if let Some(before) = packet.due.filter(|before| due < *before) {
+                self.timers.remove(&(before, psn));
+                self.timers.insert((due, psn));
+                packet.due = Some(due);
+            }
+        }
+    }
+
+    /// A packet was delivered. `shortest` is what the shortest round trip to the peer takes, if that is known.
+    pub(super) fn delivered(
+        &mut self,
+        now: Duration,
+        psn: u64,
+        shortest: &mut Option<Shortest>,
+    ) -> Progress {
+        let Some(packet) = self.conclude(psn) else {
+            return Progress::None;
+        };
+        self.last_used = now;
+        // It can't be told which of several tries was acknowledged.
+        if packet.retries == 0 {
+            let round_trip = now.saturating_sub(packet.sent);
+            let shortest = shortest.get_or_insert(Shortest::new(now, round_trip));
+            let least = shortest.measure(now, round_trip);
+            self.window.acknowledged(now, round_trip, least);
+            self.overtaken(now, packet.path, packet.sent);
+        }
+        let number = packet.part.message;
+        let Some(message) = self.messages.get_mut(&number) else {
+            return Progress::None;
+        };
+        if let Some(peer_qp) = message.content.receiver() {
+            self.parked.delivered(now, peer_qp, &mut self.parts);
+        }
+        message.waiting -= 1;
+        if message.waiting > 0 || !message.done {
+            return Progress::None;
+        }
+        let message = self.messages.remove(&number);
+        self.settle();
+        message.map_or(Progress::None, |message| {
+            Progress::Delivered(Box::new(message))
+        })
+    }
+
+    /// The receiver was not ready for a packet, which is nothing any more. What was in it is sent again later.
+    pub(super) fn not_ready(&mut self, now: Duration, psn: u64) -> Progress {
+        let Some(packet) = self.conclude(psn) else {
+            return Progress::None;
+        };
+        self.last_used = now;
+        let number = packet.part.message;
+        let Some(message) = self.messages.get_mut(&number) else {
+            return Progress::None;
+        };
+        let (most, peer_qp) = match &message.content {
+            Content::Request(request) => (request.rnr_retry, request.peer_qp),
+            _ => (RETRY_FOR_EVER, 0),
+        };
+        if most != RETRY_FOR_EVER {
+            if message.not_ready == most {
+                return Progress::NotReady(number);
+            }
+            message.not_ready += 1;
+        }
+        self.parked.park(now, peer_qp, packet.part);
+        Progress::None
+    }
+
+    /// The message of a packet.
+    pub(super) fn message_of(&self, psn: u64) -> Option<u64> {
+        Some(self.in_flight.get(&psn)?.part.message)
+    }
+
+    /// Gives a message up.
+    pub(super) fn remove(&mut self, number: u64) -> Option<Content> {
+        let message = self.messages.remove(&number)?;
+        let psns: Vec<_> = self
+            .in_flight
+            .iter()
+            .filter(|(_, packet)| packet.part.message == number)
+            .map(|(psn, _)| *psn)
+            .collect();
+        for psn in psns {
+            self.take(psn);
+        }
+        self.parked.forget(number);
+        self.settle();
+        Some(message.content)
+    }
+
+    /// Gives memory back if nothing is to be sent: a device may have as many connections as it has peers, most of them idle.
+    fn settle(&mut self) {
+        if self.is_idle() {
+            self.messages = BTreeMap::new();
+            self.in_flight = BTreeMap::new();
+            self.timers = BTreeSet::new();
+            self.order = BTreeSet::new();
+            self.unsent = VecDeque::new();
+            self.again = VecDeque::new();
+            self.parts = VecDeque::new();
+        }
+    }
+
+    /// Takes all messages, with which the connection ends.
+    pub(super) fn into_contents(self) -> impl Iterator<Item = Content> {
+        self.messages.into_values().map(|message| message.content)
+    }
+
+    /// When there is something to do that nobody else asks for.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        let packet = self.timers.first().map(|timer| timer.0);
+        let others = [self.parked.next_due(), self.paced];
+        packet.into_iter().chain(others.into_iter().flatten()).min()
+    }
+
+    /// Finds what is to be sent again.
+    pub(super) fn expire(&mut self, now: Duration) -> Expired {
+        self.parked.take_due(now, &mut self.parts);
+        self.paced = self.paced.filter(|paced| *paced > now);
+        let mut expired = Expired::default();
+        while let Some((_, psn)) = self.timers.first().copied().filter(|first| first.0 <= now) {
+            self.timers.pop_first();
+            let Some(packet) = self.in_flight.get_mut(&psn) else {
+                continue;
+            };
+            packet.due = None;
+            self.order.remove(&(packet.path, packet.sent, psn));
+            packet.retries += 1;
+            expired.timeouts += 1;
+            if packet.retries > MAX_RETRIES {
+                expired.given_up = Some(packet.part.message);
+            }
+            let path = usize::from(packet.path);
+            if path >= self.paths.len() {
+                self.paths.resize(path + 1, Path::default());
+            }
+            let path = &mut self.paths[path];
+            path.losses = path.losses.saturating_add(1);
+            if path.losses == PATH_LOSSES {
+                expired.impaired += 1;
+            }
+            if path.losses >= PATH_LOSSES {
+                path.rests_until = now + PATH_REST;
+            }
+            self.again.push_back(psn);
+        }
+        if expired.timeouts > 0 {
+            self.window.lost(now);
+        }
+        expired
+    }
+
+    /// Whether there is something to send.
+    pub(super) fn has_work(&self) -> bool {
+        !self.unsent.is_empty() || !self.again.is_empty() || !self.parts.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        paths: 2,
+        multipath: true,
+        has_rate: true,
+        mtu: 1000,
+    };
+
+    const ROUND_TRIP: Duration = Duration::from_micros(20);
+
+    /// A connection with a message of so many packets.
+    fn connection(packets: u32) -> Connection {
+        let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
+        let mut connection = Connection::new(7, PortId(3), qp, 0);
+        let reader = Reader { qp, request: 0 };
+        let memory = (0, 0);
+        connection.push(Content::Response { reader, memory }, packets * LIMITS.mtu);
+        connection
+    }
+
+    fn send(connection: &mut Connection, now: Duration) -> Vec<(u64, u16)> {
+        let next = || connection.next(now, LIMITS, usize::MAX);
+        let sent = std::iter::from_fn(next);
+        sent.map(|outgoing| (outgoing.data.psn, outgoing.path))
+            .collect()
+    }
+
+    #[test]
+    fn a_packet_that_was_overtaken_on_its_path_is_sent_again_soon() {
+        let mut connection = connection(100);
+        let mut shortest = None;
+        let start = Duration::from_secs(1);
+        let first = send(&mut connection, start);
+        assert_eq!(first, [(0, 1), (1, 0), (2, 1), (3, 0)]);
+        // The first of path 1 is lost. What is acknowledged of path 0 says nothing of it.
+        let mut now = start + ROUND_TRIP;
+        connection.delivered(now, 1, &mut shortest);
+        connection.delivered(now, 2, &mut shortest);
+        connection.delivered(now, 3, &mut shortest);
+        // All were sent at once.
+        assert!(connection.next_due().unwrap() > now + Duration::from_millis(1));
+        let next = send(&mut connection, now);
+        let other = next.iter().find(|(_, path)| *path == 0).unwrap().0;
+        let same = next.iter().find(|(_, path)| *path == 1).unwrap().0;
+        now += ROUND_TRIP;
+        connection.delivered(now, other, &mut shortest);
+        assert!(connection.next_due().unwrap() > now + Duration::from_millis(1));
+        connection.delivered(now, same, &mut shortest);
+        let due = connection.next_due().unwrap();
+        assert!(due <= start + 5 * ROUND_TRIP, "{due:?}");
+        let expired = connection.expire(due);
+        assert_eq!((expired.timeouts, expired.impaired), (1, 0));
+        assert_eq!(send(&mut connection, due)[0].0, 0);
+    }
+
+    #[test]
+    fn what_was_lost_is_sent_again_as_the_window_allows() {
+        let mut connection = connection(100);
+        let mut now = Duration::from_secs(1);
+        let first = send(&mut connection, now);
+        for (psn, _) in &first {
+            connection.delivered(now + ROUND_TRIP, *psn, &mut None);
+        }
+        now += ROUND_TRIP;
+        let lost = send(&mut connection, now).len();
+        assert!(lost > first.len());
+        now += 100 * ROUND_TRIP;
+        assert_eq!(connection.expire(now).timeouts as usize, lost);
+        let again = send(&mut connection, now);
+        assert!((1..lost).contains(&again.len()), "{again:?}");
+        // Those that arrive make room for others.
+        for (psn, _) in &again[..2] {
+            connection.delivered(now + ROUND_TRIP, *psn, &mut None);
+        }
+        let next = send(&mut connection, now + ROUND_TRIP);
+        assert_eq!(next[0].0, again.last().unwrap().0 + 1);
+    }
+
+    #[test]
+    fn an_idle_connection_has_no_memory() {
+        let mut connection = connection(3);
+        let now = Duration::from_secs(1);
+        for (psn, _) in send(&mut connection, now) {
+            connection.delivered(now + ROUND_TRIP, psn, &mut None);
+        }
+        assert!(connection.is_idle());
+        assert!(connection.timers.is_empty() && connection.order.is_empty());
+        assert_eq!(
+            (connection.paths.capacity(), connection.unsent.capacity()),
+            (0, 0)
+        );
+        assert_eq!(connection.next_due(), None);
+    }
+
+    #[test]
+    fn a_connection_with_less_than_a_packet_waits_for_its_time() {
+        let mut connection = connection(100);
+        let mut now = Duration::from_secs(1);
+        for (psn, _) in send(&mut connection, now) {
+            connection.delivered(now + ROUND_TRIP, psn, &mut None);
+        }
+        now += ROUND_TRIP;
+        for _ in 0..20 {
+            now += 2 * ROUND_TRIP;
+            connection.window.lost(now);
+        }
+        let sent = send(&mut connection, now);
+        assert_eq!(sent.len(), 1);
+        connection.delivered(now + ROUND_TRIP, sent[0].0, &mut None);
+        now += ROUND_TRIP;
+        assert!(send(&mut connection, now).is_empty());
+        let due = connection.next_due().unwrap();
+        assert!(due > now);
+        connection.expire(due);
+        assert_eq!(connection.next_due(), None);
+        assert_eq!(send(&mut connection, due).len(), 1);
+    }
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The connections of a device: which there are, whose turn it is to send, and how their messages end.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use efa_hw::io::CompStatus;
+use efa_model::{QpId, Request};
+
+pub(crate) use super::connection::Limits;
+use super::{
+    connection::{Connection, Content, Expired, Outgoing, Progress},
+    window::Shortest,
+};
+use crate::packet::{Ack, Address, Data, Header, MAX_IN_FLIGHT, PortId, Verdict};
+
+/// Most connections of a device.
+const MAX_CONNECTIONS: usize = 64 << 10;
+
+/// Most responses to reads of one peer that wait to be sent or acknowledged. A read beyond is dropped, and retransmitted.
+const MAX_RESPONSES: usize = 16 << 10;
+
+/// Packets that a connection sends before others have their turn.
+const TURN: usize = 4;
+
+/// How long a connection is kept that nothing was sent over.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// All connections of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    by_number: HashMap<u64, Connection>,
+    /// By queue pair and peer.
+    by_flow: HashMap<(QpId, PortId), u64>,
+    next: u64,
+    /// Those that may send, in the order of their turns, with some that were closed.
+    active: VecDeque<u64>,
+    /// Packets that the one whose turn it is has sent in it.
+    sent: usize,
+    timers: BTreeSet<(Duration, u64)>,
+    in_flight: usize,
+    /// The shortest way to each peer.
+    shortest: HashMap<PortId, Option<Shortest>>,
+    /// Responses that were not acknowledged, by who reads.
+    responses: HashMap<PortId, usize>,
+}
+
+/// How a message ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// A work request was delivered. If it is a read, what it reads is still to come.
+    Delivered(Box<Request>),
+    /// A work request has failed.
+    Failed(Box<Request>, CompStatus),
+    /// A peer has all that it wanted to read by a queue pair.
+    Served(QpId),
+}
+
+impl Connections {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    /// The connection of a queue pair to a peer, if there can be one. `first_path` is where a new one begins.
+    pub(crate) fn open(
+        &mut self,
+        now: Duration,
+        qp: QpId,
+        to: PortId,
+        first_path: impl FnOnce() -> u16,
+    ) -> Option<u64> {
+        if let Some(connection) = self.by_flow.get(&(qp, to)) {
+            return Some(*connection);
+        }
+        if self.by_number.len() == MAX_CONNECTIONS {
+            return None;
+        }
+        let number = self.next;
+        self.next += 1;
+        let mut connection = Connection::new(number, to, qp, first_path());
+        connection.last_used = now;
+        self.by_number.insert(number, connection);
+        self.by_flow.insert((qp, to), number);
+        Some(number)
+    }
+
+    /// Sends a message of so many bytes in packets.
+    pub(crate) fn push(&mut self, connection: u64, content: Content, length: u32) {
+        if let Some(found) = self.by_number.get_mut(&connection) {
+            if let Content::Response { .. } = content {
+                *self.responses.entry(found.to).or_default() += 1;
+            }
+            found.push(content, length);
+            self.update(connection);
+        }
+    }
+
+    /// Whether a peer may read something else.
+    pub(crate) fn can_respond(&self, to: PortId) -> bool {
+        self.responses
+            .get(&to)
+            .is_none_or(|count| *count < MAX_RESPONSES)
+    }
+
+    /// What a part of a message belongs to: its queue pair, what it says of the message, and what that is about.
+    pub(crate) fn find(&self, address: Address, data: &Data) -> Option<(QpId, Header, &Content)> {
+        let connection = self.by_number.get(&data.connection)?;
+        let content = connection.content(data.message)?;
+        Some((connection.qp, connection.header(address, content), content))
+    }
+
+    /// Whether a packet could be sent.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.active.is_empty() && self.room() > 0
+    }
+
+    fn room(&self) -> usize {
+        MAX_IN_FLIGHT.saturating_sub(self.in_flight)
+    }
+
+    /// The queue pair of the connection whose turn it is.
+    pub(crate) fn turn(&mut self) -> Option<(u64, QpId, PortId)> {
+        loop {
+            let number = *self.active.front()?;
+            if let Some(connection) = self.by_number.get(&number) {
+                return Some((number, connection.qp, connection.to));
+            }
+            // It was closed.
+            self.end_turn();
+        }
+    }
+
+    fn end_turn(&mut self) {
+        self.sent = 0;
+        self.active.pop_front();
+    }
+
+    /// Takes the next packet of the connection whose turn it is. Without one, its turn has ended.
+    pub(crate) fn next(&mut self, now: Duration, limits: Limits) -> Option<Outgoing> {
+        let room = self.room();
+        let number = *self.active.front()?;
+        let Some(connection) = self.by_number.get_mut(&number) else {
+            self.end_turn();
+            return None;
+        };
+        let before = connection.in_flight();
+        let packet = connection.next(now, limits, room);
+        self.in_flight += connection.in_flight() - before;
+        self.sent += 1;
+        if packet.is_none() || self.sent == TURN {
+            connection.active = false;
+            self.end_turn();
+        }
+        if packet.is_some() {
+            self.update(number);
+        } else {
+            self.arm(number);
+        }
+        packet
+    }
+
+    /// Does what the answer of a peer to a packet asks for.
+    pub(crate) fn acknowledge(&mut self, now: Duration, from: PortId, ack: &Ack) -> Option<Ended> {
+        let number = ack.connection;
+        // Nobody acknowledges for others.
+        let connection = self.by_number.get_mut(&number)?;
+        if connection.to != from {
+            return None;
+        }
+        let before = connection.in_flight();
+        let progress = match ack.verdict {
+            Verdict::Delivered => {
+                let shortest = self.shortest.entry(from).or_default();
+                connection.delivered(now, ack.psn, shortest)
+            }
+            Verdict::NotReady => connection.not_ready(now, ack.psn),
+            Verdict::Failed(_) => Progress::None,
+        };
+        let qp = connection.qp;
+        self.in_flight -= before - connection.in_flight();
+        let failed = match (ack.verdict, &progress) {
+            (Verdict::Failed(status), _) => connection.message_of(ack.psn).map(|message| {
+                let status = CompStatus::try_from(status).unwrap_or(CompStatus::RemoteAbort);
+                (message, status)
+            }),
+            (_, Progress::NotReady(message)) => Some((*message, CompStatus::RemoteRnr)),
+            _ => None,
+        };
+        let ended = match (failed, progress) {
+            (Some((message, status)), _) => self.fail(now, number, message, status),
+            (None, Progress::Delivered(message)) => match message.content {
+                Content::Request(request) => Some(Ended::Delivered(request)),
+                Content::Response { .. } => {
+                    self.responded(from);
+                    Some(Ended::Served(qp))
+                }
+                Content::Failure { .. } => None,
+            },
+            _ => None,
+        };
+        self.update(number);
+        ended
+    }
+
+    /// Gives a message up.
+    pub(crate) fn fail(
+        &mut self,
+        now: Duration,
+        connection: u64,
+        message: u64,
+        status: CompStatus,
+    ) -> Option<Ended> {
+        let found = self.by_number.get_mut(&connection)?;
+        let before = found.in_flight();
+        let content = found.remove(message);
+        found.last_used = now;
+        let to = found.to;
+        self.in_flight -= before - found.in_flight();
+        let ended = match content? {
+            Content::Request(request) => Some(Ended::Failed(request, status)),
+            Content::Response { reader, .. } => {
+                self.responded(to);
+                self.push(connection, Content::Failure { reader, status }, 0);
+                None
+            }
+            Content::Failure { .. } => None,
+        };
+        self.update(connection);
+        ended
+    }
+
+    fn responded(&mut self, to: PortId) {
+        if let Some(count) = self.responses.get_mut(&to) {
+            *count -= 1;
+            if *count == 0 {
+                self.responses.remove(&to);
+            }
+        }
+    }
+
+    /// When there is something to do that nobody else asks for.
+    pub(crate) fn next_due(&self) -> Option<Duration> {
+        self.timers.first().map(|timer| timer.0)
+    }
+
+    /// Finds what is to be retransmitted; returns what came to light, and a message that was given up, for each connection.
+    pub(crate) fn expire(&mut self, now: Duration) -> Vec<(Expired, Option<Ended>)> {
+        let mut all = Vec::new();
+        while let Some((_, number)) = self.timers.first().copied().filter(|first| first.0 <= now) {
+            self.timers.pop_first();
+            let Some(connection) = self.by_number.get_mut(&number) else {
+                continue;
+            };
+            connection.armed = None;
+            let expired = connection.expire(now);
+            let ended = expired
+                .given_up
+                .and_then(|message| self.fail(now, number, message, CompStatus::LocalUnrespRemote));
+            all.push((expired, ended));
+            self.update(number);
+        }
+        all
+    }
+
+    /// Gives a connection its turn and its timer, if it has something to do.
+    fn update(&mut self, number: u64) {
+        let Some(connection) = self.by_number.get_mut(&number) else {
+            return;
+        };
+        if !connection.active && connection.has_work() {
+            connection.active = true;
+            self.active.push_back(number);
+        }
+        self.arm(number);
+    }
+
+    /// Sees to it that a connection is looked at when there is something to do.
+    fn arm(&mut self, number: u64) {
+        let Some(connection) = self.by_number.get_mut(&number) else {
+            return;
+        };
+        let due = connection.next_due();
+        if connection.armed != due {
+            if let Some(before) = connection.armed {
+                self.timers.remove(&(before, number));
+            }
+            if let Some(due) = due {
+                self.timers.insert((due, number));
+            }
+            connection.armed = due;
+        }
+    }
+
+    /// Closes a connection, with all that was to be sent over it.
+    pub(crate) fn close(&mut self, number: u64) -> Option<Connection> {
+        let connection = self.by_number.remove(&number)?;
+        self.in_flight -= connection.in_flight();
+        self.by_flow.remove(&(connection.qp, connection.to));
+        // Its turn ends when it comes: to look for it would take longer, the more there are.
+        if let Some(due) = connection.armed {
+            self.timers.remove(&(due, number));
+        }
+        Some(connection)
+    }
+
+    /// Closes all connections to a peer that is not there any more; returns the requests that fail with that.
+    pub(crate) fn forget(&mut self, peer: PortId) -> Vec<Request> {
+        self.responses.remove(&peer);
+        self.shortest.remove(&peer);
+        let to_peer = |connection: &Connection| connection.to == peer;
+        let mut requests = Vec::new();
+        for connection in self.close_all(to_peer) {
+            requests.extend(
+                connection
+                    .into_contents()
+                    .filter_map(|content| match content {
+                        Content::Request(request) => Some(*request),
+                        _ => None,
+                    }),
+            );
+        }
+        requests
+    }
+
+    /// Closes connections that are not needed any more, or whose queue pairs are not what they were.
+    pub(crate) fn sweep(&mut self, now: Duration, is_current: impl Fn(QpId) -> bool) {
+        let closed = self.close_all(|connection| {
+            let idle = connection.is_idle() && now.saturating_sub(connection.last_used) > IDLE;
+            idle || !is_current(connection.qp)
+        });
+        for connection in closed {
+            self.lose_responses(connection);
+        }
+        self.shortest
+            .retain(|_, shortest| shortest.is_some_and(|shortest| !shortest.is_old(now)));
+    }
+
+    fn close_all(&mut self, which: impl Fn(&Connection) -> bool) -> Vec<Connection> {
+        let of_those = self
+            .by_number
+            .iter()
+            .filter(|(_, connection)| which(connection));
+        let numbers: Vec<_> = of_those.map(|(number, _)| *number).collect();
+        let closed = numbers.into_iter().filter_map(|number| self.close(number));
+        closed.collect()
+    }
+
+    /// Takes note that responses over a connection that was closed will not be sent.
+    pub(crate) fn lose_responses(&mut self, connection: Connection) {
+        let to = connection.to;
+        for content in connection.into_contents() {
+            if let Content::Response { .. } = content {
+                self.responded(to);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Reader;
+
+    #[test]
+    fn one_that_was_closed_has_no_turn() {
+        let limits = Limits {
+            paths: 1,
+            multipath: true,
+            has_rate: false,
+            mtu: 1000,
+        };
+        let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
+        let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
+        let reader = Reader { qp, request: 0 };
+        let memory = (0, 0);
+        let mut open = |port| {
+            let number = connections.open(now, qp, PortId(port), || 0).unwrap();
+            connections.push(number, Content::Response { reader, memory }, 100_000);
+            number
+        };
+        let numbers = [open(0), open(1), open(2)];
+        connections.next(now, limits).unwrap();
+        connections.close(numbers[0]);
+        connections.close(numbers[2]);
+        // The turn of the one that is left has just begun.
+        for _ in 0..2 * TURN {
+            assert_eq!(connections.turn(), Some((numbers[1], qp, PortId(1))));
+            connections.next(now, limits).unwrap();
+        }
+        assert_eq!(connections.active.len(), 1);
+        connections.close(numbers[1]);
+        assert_eq!(connections.turn(), None);
+        assert!(!connections.has_work());
+    }
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Parts of messages that a queue pair of the peer was not ready for.
+//!
+//! They are not in flight, so that they are in nobody's way. One of them is sent again after a while, which becomes longer with
+//! each failure; when that, or anything else for the queue pair, is delivered, others follow it.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+/// How long to wait before the first try.
+const FIRST_WAIT: Duration = Duration::from_micros(500);
+
+/// Longest time between two tries.
+const LONGEST_WAIT: Duration = Duration::from_millis(8);
+
+/// How many follow one that was delivered, so that a queue that is ready again gets all soon.
+const FOLLOW: usize = 2;
+
+/// A part of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) message: u64,
+    pub(super) offset: u32,
+    pub(super) length: u32,
+}
+
+/// All that waits of a connection, by queue pair of the peer.
+#[derive(Debug, Default)]
+pub(super) struct Parked {
+    by_qp: HashMap<u16, Waiting>,
+    /// When the next part for each queue pair is to be tried, if one waits.
+    timers: BTreeSet<(Duration, u16)>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// None if the last one is being tried.
+    parts: VecDeque<Part>,
+    wait: Duration,
+    due: Duration,
+}
+
+impl Parked {
+    /// Parks a part.
+    pub(super) fn park(&mut self, now: Duration, peer_qp: u16, part: Part) {
+        let waiting = self.by_qp.entry(peer_qp).or_insert_with(|| Waiting {
+            parts: VecDeque::new(),
+            wait: FIRST_WAIT,
+            due: now + FIRST_WAIT,
+        });
+        let before = waiting.due;
+        // The others were sent before it was known.
+        if waiting.due <= now {
+            waiting.wait = (waiting.wait * 2).min(LONGEST_WAIT);
+            waiting.due = now + waiting.wait;
+        }
+        waiting.parts.push_front(part);
+        let due = waiting.due;
+        self.timers.remove(&(before, peer_qp));
+        self.timers.insert((due, peer_qp));
+    }
+
+    /// Something was delivered to a queue pair: adds what follows it to `parts`.
+    pub(super) fn delivered(&mut self, now: Duration, peer_qp: u16, parts: &mut VecDeque<Part>) {
+        let Some(waiting) = self.by_qp.get_mut(&peer_qp) else {
+            return;
+        };
+        self.timers.remove(&(waiting.due, peer_qp));
+        waiting.wait = FIRST_WAIT;
+        waiting.due = now + FIRST_WAIT;
+        let follow = waiting.parts.len().min(FOLLOW);
+        parts.extend(waiting.parts.drain(..follow));
+        if waiting.parts.is_empty() {
+            self.by_qp.remove(&peer_qp);
+        } else {
+            self.timers.insert((waiting.due, peer_qp));
+        }
+    }
+
+    /// Adds those that are to be tried now to `parts`.
+    pub(super) fn take_due(&mut self, now: Duration, parts: &mut VecDeque<Part>) {
+        while let Some((due, peer_qp)) = self.timers.first().copied() {
+            if due > now {
+                break;
+            }
+            self.timers.pop_first();
+            let Some(waiting) = self.by_qp.get_mut(&peer_qp) else {
+                continue;
+            };
+            parts.extend(waiting.parts.pop_front());
+            // Unless an answer comes before.
+            waiting.wait = (waiting.wait * 2).min(LONGEST_WAIT);
+            waiting.due = now + waiting.wait;
+            if !waiting.parts.is_empty() {
+                self.timers.insert((waiting.due, peer_qp));
+            }
+        }
+    }
+
+    /// Forgets a message.
+    pub(super) fn forget(&mut self, message: u64) {
+        let timers = &mut self.timers;
+        self.by_qp.retain(|peer_qp, waiting| {
+            waiting.parts.retain(|part| part.message != message);
+            if waiting.parts.is_empty() {
+                timers.remove(&(waiting.due, *peer_qp));
+            }
+            !waiting.parts.is_empty()
+        });
+    }
+
+    /// When the next one is to be tried.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.timers.first().map(|timer| timer.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(message: u64) -> Part {
+        Part {
+            message,
+            offset: 0,
+            length: 1,
+        }
+    }
+
+    fn messages(parts: &mut VecDeque<Part>) -> Vec<u64> {
+        parts.drain(..).map(|part| part.message).collect()
+    }
+
+    #[test]
+    fn one_is_tried_ever_more_rarely() {
+        let (mut parked, mut parts) = (Parked::default(), VecDeque::new());
+        let mut now = Duration::from_secs(1);
+        for message in 0..3 {
+            parked.park(now, 7, part(message));
+        }
+        let mut waits = Vec::new();
+        for _ in 0..7 {
+            let due = parked.next_due().unwrap();
+            waits.push((due - now).as_micros());
+            parked.take_due(due - Duration::from_nanos(1), &mut parts);
+            assert!(parts.is_empty());
+            now = due;
+            parked.take_due(now, &mut parts);
+            assert_eq!(messages(&mut parts), [2]);
+            parked.park(now, 7, part(2));
+        }
+        assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 8000, 8000]);
+    }
+
+    #[test]
+    fn a_failure_that_comes_when_it_is_time_for_the_next_try_puts_that_off() {
+        let (mut parked, mut parts) = (Parked::default(), VecDeque::new());
+        let now = Duration::from_secs(1);
+        parked.park(now, 7, part(0));
+        let late = now + FIRST_WAIT;
+        parked.park(late, 7, part(1));
+        assert_eq!(parked.next_due(), Some(late + 2 * FIRST_WAIT));
+        parked.take_due(late, &mut parts);
+        assert!(parts.is_empty());
+    }
+
+    #[test]
+    fn others_follow_what_was_delivered() {
+        let (mut parked, mut parts) = (Parked::default(), VecDeque::new());
+        let now = Duration::from_secs(1);
+        for message in 0..3 {
+            parked.park(now, 7, part(message));
+        }
+        parked.delivered(now, 8, &mut parts);
+        assert!(parts.is_empty());
+        parked.delivered(now, 7, &mut parts);
+        assert_eq!(messages(&mut parts), [2, 1]);
+        parked.delivered(now, 7, &mut parts);
+        assert_eq!(messages(&mut parts), [0]);
+        assert_eq!(parked.next_due(), None);
+    }
+
+    #[test]
+    fn a_message_that_is_given_up_waits_no_more() {
+        let mut parked = Parked::default();
+        let now = Duration::from_secs(1);
+        parked.park(now, 7, part(0));
+        parked.park(now, 8, part(1));
+        parked.forget(0);
+        assert_eq!((parked.by_qp.len(), parked.timers.len()), (1, 1));
+    }
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! How much a connection may have in flight.
+//!
+//! A connection keeps so little in flight that queues in the network stay short. Once in a round trip it looks at how long the
+//! packets of the last one took: if most of them took much longer than the shortest way to the peer takes, what they share is
+//! full, and the window becomes smaller, the more so the later they were; else it grows. If only some are late, their paths are
+//! busy and not what all share. So those who share a link get about the same, and none has to be told.
+//!
+//! What counts as long is the less, the larger a window is. So where many share a link, small windows grow while large ones
+//! shrink, and all come to the same size even if what they take for the shortest way is not quite the same; and a queue becomes
+//! longer with the number of those who share it, but much less than in proportion. (Swift, of Google, does this, too: "Delay is
+//! Simple and Effective for Congestion Control in the Datacenter", SIGCOMM 2020.) The shortest way to a peer is measured for all
+//! connections to it together: one that begins when the queue is long would else take that for the length of the way.
+
+use std::time::Duration;
+
+/// Packets that a new connection may have in flight.
+const INITIAL: f64 = 4.0;
+
+/// Most packets that a connection may have in flight.
+pub(crate) const MOST: f64 = 256.0;
+
+/// The smallest window if packets are late. Where there is no more than a packet of each in flight, it is not for this that the
+/// network has too much to do, or it is a long queue that is no harm.
+const LEAST_IF_LATE: f64 = 1.0;
+
+/// The smallest window if packets are lost. One of less than a packet is one packet now and then: so thousands may share a link
+/// with a short queue.
+const LEAST: f64 = 1.0 / 64.0;
+
+/// How much of the window is left when packets are lost or take very long.
+const LEAST_PART: f64 = 0.7;
+
+/// How much of the excess of a round trip the window becomes smaller by.
+const DECREASE: f64 = 0.8;
+
+/// By how many packets the window grows in the first round trip without congestion. It grows twice as much in each that
+/// follows: where many share a link, all grow at once, and small steps keep them from filling it together; where nobody else
+/// does, the window is soon what it can be.
+const STEP: f64 = 0.25;
+
+/// Time that packets may wait in queues if the window is one packet, or half of the shortest round trip if that is more.
+const QUEUEING: Duration = Duration::from_micros(30);
+
+/// The part of that time that is left to large windows, so that they do not depend on each microsecond.
+const LEAST_QUEUEING: f64 = 0.25;
+
+/// How long a shortest round trip counts, at least. The network may have changed since.
+const SHORTEST_AGE: Duration = Duration::from_secs(10);
+
+/// Least time to wait for an acknowledgement if nothing shows that a packet is lost. Shorter ones than a scheduler's would only
+/// measure the host.
+const MIN_TIMEOUT: Duration = Duration::from_millis(2);
+
+/// How long to wait before the first round trip was measured.
+const INITIAL_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// The part by which the share of a packet differs from one to the next, so that the fraction of a window comes to what it is
+/// over any few packets: the golden ratio.
+const SPREAD: f64 = 0.618_033_988_75;
+
+/// The window of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    size: f64,
+    /// Whether the network has not been full yet, so that it grows fast.
+    starting: bool,
+    /// By how much it grows if the round trip at hand ends without congestion.
+    step: f64,
+    smoothed: Option<Duration>,
+    variation: Duration,
+    round: Round,
+    /// What is added to the window for the next packet, below 1.
+    share: f64,
+    /// When the next packet may be sent, if the window is less than one.
+    paced: Duration,
+}
+
+/// A round trip.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    begun: Duration,
+    acknowledged: u32,
+    late: u32,
+    /// The sum over all that were late of how much, as a part of the time that they took.
+    excess: f64,
+}
+
+/// The shortest round trip to a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shortest {
+    /// That of the time since `begun`, and that of before.
+    now: Duration,
+    before: Duration,
+    begun: Duration,
+}
+
+impl Shortest {
+    pub(crate) fn new(now: Duration, round_trip: Duration) -> Self {
+        Self {
+            now: round_trip,
+            before: round_trip,
+            begun: now,
+        }
+    }
+
+    /// Takes a round trip into account; returns the shortest one.
+    pub(crate) fn measure(&mut self, now: Duration, round_trip: Duration) -> Duration {
+        if now.saturating_sub(self.begun) > SHORTEST_AGE {
+            self.before = self.now;
+            self.now = round_trip;
+            self.begun = now;
+        }
+        self.now = self.now.min(round_trip);
+        self.now.min(self.before)
+    }
+
+    /// Whether all of it is old.
+    pub(crate) fn is_old(&self, now: Duration) -> bool {
+        now.saturating_sub(self.begun) > 2 * SHORTEST_AGE
+    }
+}
+
+impl Window {
+    pub(crate) fn new() -> Self {
+        Self {
+            size: INITIAL,
+            starting: true,
+            step: STEP,
+            smoothed: None,
+            variation: Duration::ZERO,
+            round: Round::default(),
+            share: 0.0,
+            paced: Duration::ZERO,
+        }
+    }
+
+    /// Whether another packet may be sent.
+    pub(crate) fn admits(&self, now: Duration, in_flight: usize) -> bool {
+        if self.size < 1.0 {
+            return in_flight == 0 && self.paced <= now;
+        }
+        // CAST: it is not above `MOST` + 1.
+        in_flight < (self.size + self.share) as usize
+    }
+
+    /// A packet is sent that the window has admitted.
+    pub(crate) fn sent(&mut self, now: Duration) {
+        self.share = (self.share + SPREAD).fract();
+        if self.size < 1.0 {
+            let round_trip = self.smoothed.unwrap_or_default();
+            self.paced = now + round_trip.div_f64(self.size);
+        }
+    }
+
+    /// When the next packet may be sent if nothing is in flight.
+    pub(crate) fn paced(&self) -> Option<Duration> {
+        (self.size < 1.0).then_some(self.paced)
+    }
+
+    /// How long to wait for an acknowledgement.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.smoothed
+            .map_or(INITIAL_TIMEOUT, |smoothed| (smoothed * 4).max(MIN_TIMEOUT))
+    }
+
+    /// How long to wait for that of a packet if one that was sent later over the same path has come.
+    pub(crate) fn patience(&self) -> Duration {
+        let patience = |smoothed: Duration| smoothed + 4 * self.variation;
+        self.smoothed.map_or(INITIAL_TIMEOUT, patience)
+    }
+
+    /// A packet was acknowledged after a round trip of this time. The shortest one to its peer takes `shortest`.
+    pub(crate) fn acknowledged(&mut self, now: Duration, round_trip: Duration, shortest: Duration) {
+        self.measure(round_trip);
+        let part = (1.0 / self.size.max(1.0).sqrt()).max(LEAST_QUEUEING);
+        let target = shortest + QUEUEING.max(shortest / 2).mul_f64(part);
+        let round = &mut self.round;
+        round.acknowledged += 1;
+        if round_trip > target {
+            round.late += 1;
+            round.excess += (round_trip - target).as_secs_f64() / round_trip.as_secs_f64();
+            self.starting = false;
+        } else if self.starting {
+            self.grow(1.0);
+        }
+        let length = self.smoothed.unwrap_or_default();
+        if self.round.begun.is_zero() {
+            self.round.begun = now;
+        } else if now.saturating_sub(self.round.begun) >= length {
+            self.end_round(now);
+        }
+    }
+
+    fn measure(&mut self, round_trip: Duration) {
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(round_trip);
+                self.variation = round_trip / 2;
+            }
+            Some(smoothed) => {
+                self.variation = (self.variation * 3 + smoothed.abs_diff(round_trip)) / 4;
+                self.smoothed = Some((smoothed * 7 + round_trip) / 8);
+            }
+        }
+    }
+
+    /// Looks at what a round trip has shown.
+    fn end_round(&mut self, now: Duration) {
+        let round = self.round;
+        self.round = Round {
+            begun: now,
+            ..Round::default()
+        };
+        if 2 * round.late > round.acknowledged {
+            let excess = round.excess / f64::from(round.late);
+            self.shrink(1.0 - DECREASE * excess, LEAST_IF_LATE.min(self.size));
+        } else if !self.starting && f64::from(round.acknowledged) >= self.size / 2.0 {
+            // Who has sent less does not know what more would have done.
+            self.grow(self.step.min(self.size));
+            self.step *= 2.0;
+        }
+    }
+
+    /// A packet was lost.
+    pub(crate) fn lost(&mut self, now: Duration) {
+        // Losses of one round trip are one.
+        if now.saturating_sub(self.round.begun) >= self.smoothed.unwrap_or_default() {
+            self.shrink(LEAST_PART, LEAST);
+            self.round = Round {
+                begun: now,
+                ..Round::default()
+            };
+        }
+    }
+
+    fn grow(&mut self, packets: f64) {
+        self.size = (self.size + packets).min(MOST);
+    }
+
+    fn shrink(&mut self, part: f64, least: f64) {
+        self.starting = false;
+        self.step = STEP;
+        self.size = (self.size * part.max(LEAST_PART)).max(least);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORTEST: Duration = Duration::from_micros(20);
+
+    /// Lets a window have round trips that take so long, in each of which all packets that it admits are acknowledged.
+    fn rounds(window: &mut Window, now: &mut Duration, count: u32, round_trip: Duration) {
+        for _ in 0..count {
+            *now += round_trip;
+            for _ in 0..window.size.max(1.0) as u32 {
+                window.acknowledged(*now, round_trip, SHORTEST);
+            }
+        }
+    }
+
+    fn start() -> (Window, Duration) {
+        (Window::new(), Duration::from_secs(1))
+    }
+
+    #[test]
+    fn it_grows_while_packets_are_early_and_shrinks_when_they_are_late() {
+        let (mut window, mut now) = start();
+        rounds(&mut window, &mut now, 3, SHORTEST);
+        assert_eq!(window.size, 8.0 * INITIAL);
+        rounds(&mut window, &mut now, 2, 20 * SHORTEST);
+        let after = window.size;
+        assert!(after < 8.0 * INITIAL && after >= 8.0 * INITIAL * LEAST_PART.powi(2));
+        // From then on in small steps that become larger.
+        rounds(&mut window, &mut now, 60, SHORTEST);
+        assert_eq!(window.size, MOST);
+        rounds(&mut window, &mut now, 100, 20 * SHORTEST);
+        assert_eq!(window.size, LEAST_IF_LATE);
+    }
+
+    #[test]
+    fn some_late_packets_are_those_of_a_busy_path() {
+        let (mut window, mut now) = start();
+        window.starting = false;
+        for _ in 0..100 {
+            for late in [false, false, true] {
+                now += SHORTEST / 4;
+                let round_trip = if late { 30 * SHORTEST } else { SHORTEST };
+                window.acknowledged(now, round_trip, SHORTEST);
+            }
+        }
+        assert!(window.size > INITIAL);
+    }
+
+    /// Windows that share a link, of which each packet takes a microsecond, have about the same size in the end, although one
+    /// knows less of the way than the other.
+    #[test]
+    fn who_shares_a_link_gets_as_much() {
+        let mut now = Duration::from_secs(1);
+        let mut windows = [Window::new(); 16];
+        for (number, window) in windows.iter_mut().enumerate() {
+            window.starting = false;
+            window.size = if number == 0 { 40.0 } else { 1.0 };
+        }
+        let mut sums = [0.0; 16];
+        for round in 0..4000 {
+            let packets: f64 = windows.iter().map(|window| window.size).sum();
+            let round_trip = SHORTEST.max(Duration::from_micros(1).mul_f64(packets));
+            now += round_trip;
+            for (number, window) in windows.iter_mut().enumerate() {
+                let shortest = SHORTEST + Duration::from_nanos(100 * number as u64);
+                for _ in 0..window.size.max(1.0) as u32 {
+                    window.acknowledged(now, round_trip, shortest);
+                }
+                if round >= 2000 {
+                    sums[number] += window.size;
+                }
+            }
+        }
+        let [least, .., most] = {
+            sums.sort_by(f64::total_cmp);
+            sums
+        };
+        assert!(most < 1.3 * least, "{sums:?}");
+    }
+
+    #[test]
+    fn losses_make_it_less_than_a_packet() {
+        let (mut window, mut now) = start();
+        rounds(&mut window, &mut now, 1, SHORTEST);
+        for _ in 0..20 {
+            now += 2 * SHORTEST;
+            window.lost(now);
+            // Another one at once is of the same round trip.
+            window.lost(now);
+        }
+        assert!(window.size < 1.0 && window.size > 0.5 * 8.0 * LEAST_PART.powi(20));
+        assert!(!window.admits(now, 1));
+        assert!(window.admits(now, 0));
+        window.sent(now);
+        assert!(!window.admits(now, 0));
+        let paced = window.paced().unwrap();
+        assert!(paced > now + 5 * SHORTEST);
+        assert!(window.admits(paced, 0));
+        rounds(&mut window, &mut now, 30, SHORTEST);
+        assert_eq!((window.size > 1.0, window.paced()), (true, None));
+    }
+
+    #[test]
+    fn half_a_packet_is_one_each_other_time() {
+        let (mut window, now) = start();
+        window.size = 2.5;
+        let mut admitted = 0;
+        for _ in 0..1000 {
+            admitted += (0..8)
+                .filter(|in_flight| window.admits(now, *in_flight))
+                .count();
+            window.sent(now);
+        }
+        assert!((2480..=2520).contains(&admitted), "{admitted}");
+    }
+
+    #[test]
+    fn the_shortest_round_trip_is_not_remembered_for_ever() {
+        let now = Duration::from_secs(1);
+        let mut shortest = Shortest::new(now, SHORTEST);
+        assert_eq!(shortest.measure(now, 2 * SHORTEST), SHORTEST);
+        let later = now + SHORTEST_AGE + SHORTEST;
+        assert_eq!(shortest.measure(later, 3 * SHORTEST), SHORTEST);
+        let last = later + SHORTEST_AGE + SHORTEST;
+        assert_eq!(shortest.measure(last, 4 * SHORTEST), 3 * SHORTEST);
+        assert!(!shortest.is_old(last));
+        assert!(shortest.is_old(last + 3 * SHORTEST_AGE));
+    }
+}

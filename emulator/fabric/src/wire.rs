@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What endpoints and links have in common: ports of a network, and packets that wait at them.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::{
+    capture::{self, Message, Tap, Way},
+    inbox::Inbox,
+    network::{Load, Network, NoPath},
+    packet::{Address, Body, Packet, PortId},
+    schedule::{Schedule, Turn, Woken},
+};
+
+/// Where packets arrive.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    pub(crate) turn: Turn,
+    /// Whether it is that of a device of another program.
+    is_remote: bool,
+    inbox: Mutex<Inbox>,
+}
+
+/// The network with its ports, and whose turn it is to work.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) network: Network<Packet>,
+    pub(crate) schedule: Schedule,
+    mailboxes: RwLock<Vec<Arc<Mailbox>>>,
+    directory: RwLock<HashMap<Address, Entry>>,
+    /// By port.
+    addresses: RwLock<Vec<Address>>,
+    /// Packets that were lost as there was no room for them where they arrived.
+    overflows: AtomicUsize,
+    tap: OnceLock<Arc<dyn Tap>>,
+}
+
+/// Who has an address.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    port: PortId,
+    /// Until when it is found, if it is not there any more.
+    until: Option<Duration>,
+}
+
+impl Mailbox {
+    pub(crate) fn pop(&self) -> Option<Packet> {
+        self.inbox.lock().pop()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inbox.lock().is_empty()
+    }
+}
+
+impl Wire {
+    pub(crate) fn new(network: Network<Packet>) -> Self {
+        Self {
+            network,
+            schedule: Schedule::default(),
+            mailboxes: RwLock::default(),
+            directory: RwLock::default(),
+            addresses: RwLock::default(),
+            overflows: AtomicUsize::new(0),
+            tap: OnceLock::new(),
+        }
+    }
+
+    /// Has all packets shown. Only the first is shown any.
+    pub(crate) fn set_tap(&self, tap: Arc<dyn Tap>) {
+        // There is one at most.
+        let _ = self.tap.set(tap);
+    }
+
+    /// Whether packets are shown to anybody.
+    pub(crate) fn is_tapped(&self) -> bool {
+        self.tap.get().is_some()
+    }
+
+    /// Most bytes of payload that are shown.
+    pub(crate) fn snap(&self) -> u32 {
+        self.tap.get().map_or(0, |tap| tap.snap())
+    }
+
+    /// Shows a packet that has left a device of this program, or arrived at one.
+    pub(crate) fn show(&self, packet: &Packet, has_left: bool, message: Option<Message<'_>>) {
+        let Some(tap) = self.tap.get() else {
+            return;
+        };
+        let address = |port: PortId| self.addresses.read().get(port.0).copied();
+        let way = Way {
+            from: address(packet.from).unwrap_or_default(),
+            to: address(packet.to).unwrap_or_default(),
+            path: packet.path,
+        };
+        let record = match &packet.body {
+            Body::Data(data, Some(carried)) => {
+                let message = Message {
+                    header: &carried.header,
+                    payload: capture::start(&carried.payload, tap.snap()),
+                    again: false,
+                };
+                way.data(data, Some(message))
+            }
+            Body::Data(data, None) => way.data(data, message),
+            Body::Ack(ack) => way.ack(ack),
+            Body::Datagram(datagram, _) => way.datagram(datagram, tap.snap()),
+        };
+        let port = if has_left { packet.from } else { packet.to };
+        tap.show(port, has_left, record);
+    }
+
+    /// Adds a port, which is the next one.
+    pub(crate) fn add_port(&self, is_remote: bool) -> (PortId, Arc<Mailbox>) {
+        let mailbox = Arc::new(Mailbox {
+            is_remote,
+            ..Mailbox::default()
+        });
+        let mut mailboxes = self.mailboxes.write();
+        mailboxes.push(Arc::clone(&mailbox));
+        self.network.set_ports(mailboxes.len());
+        (PortId(mailboxes.len() - 1), mailbox)
+    }
+
+    /// Makes packets for an address go to a port, for ever or until some time.
+    pub(crate) fn enter(&self, address: Address, port: PortId, until: Option<Duration>) {
+        let mut addresses = self.addresses.write();
+        if addresses.len() <= port.0 {
+            addresses.resize(port.0 + 1, Address::default());
+        }
+        addresses[port.0] = address;
+        drop(addresses);
+        self.directory
+            .write()
+            .insert(address, Entry { port, until });
+    }
+
+    /// Forgets an address, if it is that of a port.
+    pub(crate) fn forget(&self, address: Address, port: PortId) {
+        let mut directory = self.directory.write();
+        if directory
+            .get(&address)
+            .is_some_and(|entry| entry.port == port)
+        {
+            directory.remove(&address);
+        }
+    }
+
+    /// The port with an address.
+    pub(crate) fn find(&self, now: Duration, address: Address) -> Option<PortId> {
+        let entry = *self.directory.read().get(&address)?;
+        let is_there = entry.until.is_none_or(|until| now < until);
+        is_there.then_some(entry.port)
+    }
+
+    /// Sends a packet; returns when its last byte has left.
+    ///
+    /// # Errors
+    ///
+    /// There is no path that could take it.
+    pub(crate) fn send(
+        &self,
+        now: Duration,
+        packet: Packet,
+        load: Load,
+        woken: &mut Woken,
+    ) -> Result<Duration, NoPath> {
+        // A part of a message has been shown with what its sender knows.
+        if !matches!(packet.body, Body::Data(..)) {
+            self.show(&packet, true, None);
+        }
+        let ends = (packet.from.0, packet.to.0);
+        let sent = self.network.send(now, ends, packet.path, load, packet)?;
+        if let Some(packet) = sent.arrived {
+            self.arrive(packet, woken);
+        }
+        Ok(sent.left)
+    }
+
+    /// A packet has arrived at its port. If there is no room for it, it is lost.
+    pub(crate) fn arrive(&self, packet: Packet, woken: &mut Woken) {
+        let port = packet.to;
+        let mailbox = self.mailboxes.read().get(port.0).cloned();
+        let Some(mailbox) = mailbox else {
+            return;
+        };
+        if mailbox.inbox.lock().push(packet) {
+            if mailbox.turn.wake() {
+                woken.push_back(port);
+            }
+        } else {
+            self.overflows.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Packets that were lost as there was no room for them where they arrived.
+    pub(crate) fn overflows(&self) -> usize {
+        self.overflows.load(Ordering::Relaxed)
+    }
+
+    /// Whether a port is that of a device of another program.
+    pub(crate) fn is_remote(&self, port: PortId) -> bool {
+        let mailboxes = self.mailboxes.read();
+        mailboxes
+            .get(port.0)
+            .is_some_and(|mailbox| mailbox.is_remote)
+    }
+
+    /// Wakes a port.
+    pub(crate) fn wake(&self, port: PortId, woken: &mut Woken) {
+        let mailboxes = self.mailboxes.read();
+        if mailboxes
+            .get(port.0)
+            .is_some_and(|mailbox| mailbox.turn.wake())
+        {
+            woken.push_back(port);
+        }
+    }
+}

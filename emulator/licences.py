@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Prints the licences of the crates that are linked into efa-emu, for its packages: most ask for that."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+MANIFEST = Path(__file__).resolve().parent / "Cargo.toml"
+TEXTS = re.compile(r"(licen[cs]e|copying|notice|copyright|unlicense)", re.IGNORECASE)
+
+
+def metadata():
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--manifest-path", str(MANIFEST)]
+    host = re.search(r"^host: (.*)$", subprocess.run(["rustc", "-vV"], capture_output=True, text=True, check=True).stdout, re.MULTILINE)
+    command += ["--filter-platform", host[1]]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def linked(data):
+    """What efa-emu is linked with, directly or not: neither what only tests or builds need, nor what makes code of other code."""
+    nodes = {node["id"]: node for node in data["resolve"]["nodes"]}
+    packages = {package["id"]: package for package in data["packages"]}
+    todo = [id for id, package in packages.items() if package["name"] == "efa-emu"]
+    found = set()
+    while todo:
+        node = nodes[todo.pop()]
+        if node["id"] in found or any("proc-macro" in target["kind"] for target in packages[node["id"]]["targets"]):
+            continue
+        found.add(node["id"])
+        todo += [other["pkg"] for other in node["deps"] if any(kind["kind"] is None for kind in other["dep_kinds"])]
+    return [packages[id] for id in found if packages[id]["source"]]
+
+
+def texts(package):
+    """The licences that come with a crate."""
+    folder = Path(package["manifest_path"]).parent
+    files = sorted(file for file in folder.iterdir() if file.is_file() and TEXTS.match(file.name))
+    return [file.read_text(errors="replace").strip() for file in files]
+
+
+def main():
+    numbers = {}
+    for package in sorted(linked(metadata()), key=lambda package: (package["name"], package["version"])):
+        found = [numbers.setdefault(text, len(numbers) + 1) for text in texts(package)]
+        where = f"texts {', '.join(map(str, found))}" if found else "no text comes with it"
+        print(f"{package['name']} {package['version']}: {package['license']}; {where}")
+    for text, number in numbers.items():
+        print(f"\n{'=' * 30} text {number} {'=' * 30}\n\n{text}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! An emulator as a process.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// How long anything may take. A busy host takes its time.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An emulator with some devices, which ends when this is dropped.
+#[derive(Debug)]
+pub struct Emulator {
+    folder: TempDir,
+    child: Child,
+    address: Option<SocketAddr>,
+}
+
+impl Emulator {
+    /// An emulator of so many devices.
+    pub fn start(devices: usize, arguments: &[&str]) -> Self {
+        Self::numbered(devices, 0, arguments)
+    }
+
+    fn numbered(devices: usize, first: usize, arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(program());
+        for device in 0..devices {
+            let socket = folder.path().join(format!("efa{device}"));
+            let spec = format!(
+                "number={},profile=efa3,socket={}",
+                first + device,
+                socket.display()
+            );
+            command.args(["--device", &spec]);
+        }
+        let control = folder.path().join("control");
+        command.arg("--control").arg(&control).args(arguments);
+        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        let emulator = Self {
+            folder,
+            child,
+            address: None,
+        };
+        wait("an emulator does not start", || {
+            UnixStream::connect(&control).is_ok()
+        });
+        emulator
+    }
+
+    /// One that others may join.
+    pub fn listening(devices: usize, first: usize) -> Self {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        Self::listening_at(devices, first, address)
+    }
+
+    /// The same at an address.
+    pub fn listening_at(devices: usize, first: usize, address: SocketAddr) -> Self {
+        let mut emulator = Self::numbered(devices, first, &["--listen", &address.to_string()]);
+        emulator.address = Some(address);
+        emulator
+    }
+
+    /// One that joins another one.
+    pub fn joining(devices: usize, first: usize, other: &Self) -> Self {
+        Self::joining_with(devices, first, other, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn joining_with(devices: usize, first: usize, other: &Self, arguments: &[&str]) -> Self {
+        let address = other.address.unwrap().to_string();
+        let arguments = [&["--join", &address], arguments].concat();
+        Self::numbered(devices, first, &arguments)
+    }
+
+    /// Where it listens for others.
+    pub fn address(&self) -> SocketAddr {
+        self.address.unwrap()
+    }
+
+    /// The socket of a device.
+    pub fn device(&self, device: usize) -> PathBuf {
+        self.folder.path().join(format!("efa{device}"))
+    }
+
+    /// The control socket.
+    pub fn control(&self) -> PathBuf {
+        self.folder.path().join("control")
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks the control socket.
+    pub fn ask(&self, request: &Value) -> Value {
+        ask(&self.control(), request)
+    }
+
+    /// Waits until there are so many devices of other emulators.
+    pub fn wait_for_peers(&self, devices: u64) {
+        wait("no other emulator joins", || {
+            let reply = self.ask(&json!({"command": "fabric"}));
+            reply["ok"]["remote_devices"] == devices
+        });
+    }
+
+    /// Ends it as the kernel does without memory.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Most memory that it ever had, in bytes, without what is shared with machines.
+    pub fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("RssAnon:"))
+            .unwrap();
+        let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        kib << 10
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks a control socket.
+fn ask(control: &Path, request: &Value) -> Value {
+    let mut stream = UnixStream::connect(control).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+    let mut reply = String::new();
+    BufReader::new(stream).read_line(&mut reply).unwrap();
+    serde_json::from_str(&reply).unwrap()
+}
+
+/// Waits until something is so.
+fn wait(otherwise: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < TIMEOUT, "{otherwise}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The emulator's program: `EFA_EMU`, or what is built of this workspace beside the test or example that runs.
+fn program() -> PathBuf {
+    if let Some(path) = env::var_os("EFA_EMU") {
+        return path.into();
+    }
+    let own = env::current_exe().unwrap();
+    let path = own.ancestors().nth(2).unwrap().join("efa-emu");
+    assert!(
+        path.exists(),
+        "build efa-emu first: {} is missing",
+        path.display()
+    );
+    path
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Emulators that are killed and started again: whoever is left works on, and reaches the other one again.
+
+use std::env;
+
+use efa_hw::{admin::qp::QpType, io::CompStatus};
+use efa_machine::{Emulator, End, Send, pattern};
+
+/// How often one is killed, unless `EFA_ROUNDS` says otherwise.
+const ROUNDS: u64 = 6;
+
+/// What the one emulator has: two machines that talk to each other and to that of the other one.
+struct First {
+    emulator: Emulator,
+    far: End,
+    near: [End; 2],
+}
+
+impl First {
+    fn new(emulator: Emulator) -> Self {
+        let mut near = [1, 2].map(|device| End::new(&emulator.device(device), QpType::Srd));
+        let [a, b] = &mut near;
+        End::introduce(a, b);
+        Self {
+            far: End::new(&emulator.device(0), QpType::Srd),
+            emulator,
+            near,
+        }
+    }
+}
+
+/// Reads and writes that are under way when somebody dies.
+fn load(from: &mut End, to: &End) {
+    for _ in 0..8 {
+        let write = Send::write(&to.qp, &from.region, &to.region, 1 << 20);
+        let read = Send::read(&to.qp, &from.region, &to.region, 1 << 20);
+        from.qp.put(&from.machine, &write);
+        from.qp.put(&from.machine, &read);
+    }
+    from.qp.ring(&mut from.machine);
+}
+
+/// Each of them ends: it was done, or the peer does not respond or is not there any more.
+fn ends(end: &mut End) {
+    for _ in 0..16 {
+        let status = end.qp.wait(&end.machine);
+        let possible = [
+            CompStatus::Ok,
+            CompStatus::LocalUnrespRemote,
+            CompStatus::LocalUnreachRemote,
+        ];
+        assert!(possible.contains(&status), "{status:?}");
+    }
+}
+
+#[test]
+fn emulators_that_are_killed_at_random() {
+    let rounds = env::var("EFA_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
+    let mut first = First::new(Emulator::listening(3, 1));
+    let address = first.emulator.address();
+    let mut second = Emulator::joining(1, 11, &first.emulator);
+    let mut there = End::new(&second.device(0), QpType::Srd);
+    for (round, random) in (0..rounds).zip(pattern(rounds as usize, 1)) {
+        first.emulator.wait_for_peers(1);
+        second.wait_for_peers(3);
+        End::introduce(&mut first.far, &mut there);
+        let bytes = pattern(100_000, round);
+        first.far.write_to(&there, &bytes);
+        there.write_to(&first.far, &bytes);
+        load(&mut first.far, &there);
+        load(&mut there, &first.far);
+        if random % 2 == 0 {
+            second.kill();
+            let [a, b] = &mut first.near;
+            a.write_to(b, &bytes);
+            second = Emulator::joining(1, 11, &first.emulator);
+            there = End::new(&second.device(0), QpType::Srd);
+            ends(&mut first.far);
+        } else {
+            first.emulator.kill();
+            first = First::new(Emulator::listening_at(3, 1, address));
+            ends(&mut there);
+        }
+    }
+}

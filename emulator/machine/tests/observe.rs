@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What an emulator tells of machines that exchange data.
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs::{self, File, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+use efa_hw::{admin::qp::QpType, io::CompStatus, regs::Register};
+use efa_machine::{Emulator, End, Send};
+use pcap_file::pcapng::{Block, PcapNgReader, blocks::enhanced_packet::EnhancedPacketOption};
+use serde_json::{Value, json};
+
+/// Kinds of records of a capture.
+const DATA: u8 = 1;
+const ACK: u8 = 2;
+const SEND: u8 = 4;
+const RECEIVE: u8 = 5;
+const COMPLETION: u8 = 6;
+const EVENT: u8 = 7;
+
+/// Sends one message of 64 bytes from the first device to the second.
+fn send(emulator: &Emulator) {
+    let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
+    End::introduce(&mut a, &mut b);
+    a.region.fill(&a.machine, &[0xa5; 64]);
+    b.qp.receive(&mut b.machine, &b.region, 0, 8928);
+    // The answer comes after the device has seen the doorbell.
+    b.machine.read(Register::DevSts);
+    let send = Send::message(&b.qp, &a.region, 64);
+    assert_eq!(a.run(&send), CompStatus::Ok);
+    assert_eq!(b.qp.wait(&b.machine), CompStatus::Ok);
+}
+
+/// The lines of a trace, when it has as many, by what follows the time.
+fn lines(path: &Path, count: usize) -> Vec<String> {
+    for _ in 0..1000 {
+        let text = fs::read_to_string(path).unwrap();
+        if text.lines().count() >= count {
+            return text.lines().map(|line| line[13..].to_owned()).collect();
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    panic!("{}", fs::read_to_string(path).unwrap());
+}
+
+#[test]
+fn work_requests_and_completions_are_traced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let trace = ["--trace", path.to_str().unwrap(), "--trace-filter", "work"];
+    let emulator = Emulator::start(2, &trace);
+    send(&emulator);
+    let lines = lines(&path, 4);
+    let starts = [
+        "0 sq 1 SEND(id=0, ah=1, dest=1, qkey=0x",
+        "1 rq 1 RECV(id=0, 0x",
+        "0 cq 1 sq 1 SEND(id=0) = OK",
+        "1 cq 1 rq 1 SEND(id=0, 64B, ah=1, from=1) = OK",
+    ];
+    for (line, start) in lines.iter().zip(starts) {
+        assert!(line.starts_with(start), "{lines:#?}");
+    }
+    assert!(
+        lines[0].contains("/64B/0x") && lines[0].ends_with(", signaled)"),
+        "{lines:#?}"
+    );
+    assert_eq!(lines.len(), 4);
+}
+
+/// A record of a capture.
+struct Record {
+    device: u32,
+    /// Whether it has arrived or left, if it is a packet.
+    direction: Option<u32>,
+    length: u32,
+    data: Vec<u8>,
+}
+
+impl Record {
+    fn kind(&self) -> u8 {
+        assert_eq!(self.data[0], 1);
+        self.data[1]
+    }
+
+    fn payload(&self) -> &[u8] {
+        let header = u16::from_le_bytes([self.data[2], self.data[3]]);
+        &self.data[header.into()..]
+    }
+}
+
+/// The records of a capture, when it has as many.
+fn records(path: &Path, count: usize) -> Vec<Record> {
+    let mut records = Vec::new();
+    for _ in 0..1000 {
+        records.clear();
+        let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
+        while let Some(Ok(block)) = reader.next_block() {
+            if let Block::EnhancedPacket(block) = block {
+                let flags = block.options.iter().find_map(|option| match option {
+                    EnhancedPacketOption::Flags(flags) => Some(*flags),
+                    _ => None,
+                });
+                records.push(Record {
+                    device: block.interface_id,
+                    direction: flags,
+                    length: block.original_len,
+                    data: block.data.to_vec(),
+                });
+            }
+        }
+        let data = records.iter().filter(|record| record.kind() != EVENT);
+        if data.count() >= count {
+            return records;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    panic!("only {} records", records.len());
+}
+
+#[test]
+fn a_message_is_captured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("efa.pcapng");
+    let capture = ["--capture", path.to_str().unwrap(), "--capture-snap", "16"];
+    let emulator = Emulator::start(2, &capture);
+    send(&emulator);
+    let records = records(&path, 8);
+    let data: Vec<_> = records
+        .iter()
+        .filter(|record| record.kind() != EVENT)
+        .map(|record| (record.device, record.kind(), record.direction))
+        .collect();
+    // A packet leaves and arrives, and its answer does.
+    let expected = [
+        (0, SEND, None),
+        (0, DATA, Some(2)),
+        (1, DATA, Some(1)),
+        (1, RECEIVE, None),
+        (1, ACK, Some(2)),
+        (0, ACK, Some(1)),
+        (0, COMPLETION, None),
+        (1, COMPLETION, None),
+    ];
+    assert_eq!(data, expected);
+    let of_kind = |kind| records.iter().find(|record| record.kind() == kind).unwrap();
+    let packet = of_kind(DATA);
+    assert_eq!(packet.payload(), [0xa5; 16]);
+    // CAST: few.
+    assert_eq!(packet.length as usize, packet.data.len() + 64 - 16);
+    assert_eq!(of_kind(SEND).payload().len(), 64);
+    let events = records.iter().filter(|record| record.kind() == EVENT);
+    let events: Vec<_> = events
+        .map(|record| String::from_utf8_lossy(record.payload()))
+        .collect();
+    for event in ["reset end", "CREATE_QP(SRD"] {
+        assert!(
+            events.iter().any(|text| text.contains(event)),
+            "{events:#?}"
+        );
+    }
+}
+
+/// Writes to the second device, reads from it, and fails to.
+fn transfer(emulator: &Emulator) {
+    let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
+    End::introduce(&mut a, &mut b);
+    a.write_to(&b, &[7; 5000]);
+    let mut read = Send::read(&b.qp, &a.region, &b.region, 300);
+    assert_eq!(a.run(&read), CompStatus::Ok);
+    // There is no such memory.
+    read.remote = Some((0, 0x12345));
+    assert_eq!(a.run(&read), CompStatus::RemoteBadAddress);
+}
+
+/// Sends an unreliable datagram to the second device.
+fn send_datagram(emulator: &Emulator) {
+    let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Ud));
+    End::introduce(&mut a, &mut b);
+    b.qp.receive(&mut b.machine, &b.region, 0, 8928);
+    b.machine.read(Register::DevSts);
+    let send = Send::message(&b.qp, &a.region, 100);
+    assert_eq!(a.run(&send), CompStatus::Ok);
+    assert_eq!(b.qp.wait(&b.machine), CompStatus::Ok);
+}
+
+/// What Wireshark shows of a capture with one record of each kind at least, but for the events.
+const SHOWN: &str = "\
+efa0 Send work request: queue pair 1, SEND, id 0, to 1, 64 bytes
+efa0 Data: send 1 > 1, connection 0, psn 0, message 0, offset 0, 64 bytes
+efa1 Data: connection 0, psn 0, message 0, offset 0, 64 bytes
+efa1 Receive work request: queue pair 1, id 0, 8928 bytes
+efa1 Acknowledgement: connection 0, psn 0 delivered
+efa0 Acknowledgement: connection 0, psn 0 delivered
+efa0 Completion: queue 1, send queue of queue pair 1, SEND, id 0: OK
+efa1 Completion: queue 1, receive queue of queue pair 1, SEND, id 0: OK
+efa0 Send work request: queue pair 1, RDMA_WRITE, id 0, to 1, 5000 bytes
+efa0 Data: RDMA write 1 > 1, connection 1, psn 0, message 0, offset 0, 5000 bytes
+efa1 Data: connection 1, psn 0, message 0, offset 0, 5000 bytes
+efa1 Acknowledgement: connection 1, psn 0 delivered
+efa0 Acknowledgement: connection 1, psn 0 delivered
+efa0 Completion: queue 1, send queue of queue pair 1, RDMA_WRITE, id 0: OK
+efa0 Send work request: queue pair 1, RDMA_READ, id 1, to 1, 300 bytes
+efa0 Data: RDMA read 1 > 1, connection 1, psn 1, message 1, offset 0, 0 bytes
+efa1 Data: connection 1, psn 1, message 1, offset 0, 0 bytes
+efa1 Acknowledgement: connection 1, psn 1 delivered
+efa0 Acknowledgement: connection 1, psn 1 delivered
+efa1 Data: RDMA read response 1 > 1, connection 0, psn 0, message 0, offset 0, 300 bytes
+efa0 Data: connection 0, psn 0, message 0, offset 0, 300 bytes
+efa0 Acknowledgement: connection 0, psn 0 delivered
+efa1 Acknowledgement: connection 0, psn 0 delivered
+efa0 Completion: queue 1, send queue of queue pair 1, RDMA_READ, id 1: OK
+efa0 Send work request: queue pair 1, RDMA_READ, id 2, to 1, 300 bytes
+efa0 Data: RDMA read 1 > 1, connection 1, psn 2, message 2, offset 0, 0 bytes
+efa1 Data: connection 1, psn 2, message 2, offset 0, 0 bytes
+efa1 Acknowledgement: connection 1, psn 2 failed (BAD_ADDRESS)
+efa0 Acknowledgement: connection 1, psn 2 failed (BAD_ADDRESS)
+efa0 Completion: queue 1, send queue of queue pair 1, RDMA_READ, id 2: BAD_ADDRESS
+efa0 Send work request: queue pair 1, SEND, id 0, to 1, 100 bytes
+efa0 Datagram: 1 > 1, 100 bytes
+efa1 Datagram: 1 > 1, 100 bytes
+efa1 Receive work request: queue pair 1, id 0, 8928 bytes
+efa0 Completion: queue 1, send queue of queue pair 1, SEND, id 0: OK
+efa1 Completion: queue 1, receive queue of queue pair 1, SEND, id 0: OK
+";
+
+/// The lines that tshark prints.
+fn tshark(tshark: &OsStr, capture: &Path, arguments: &[&str]) -> Vec<String> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../wireshark/efa.lua");
+    let output = Command::new(tshark)
+        .args(["-n", "-X", &format!("lua_script:{script}"), "-r"])
+        .arg(capture)
+        .args(arguments)
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !error.contains("Lua"), "{error}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    lines.lines().map(|line| line.replace('\t', " ")).collect()
+}
+
+/// Needs tshark, which `EFA_TSHARK` names; it loads no scripts for root.
+#[test]
+#[ignore = "needs tshark, named by EFA_TSHARK"]
+fn wireshark_shows_a_capture() {
+    let program = env::var_os("EFA_TSHARK").expect("EFA_TSHARK");
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let path = folder.path().join("efa.pcapng");
+    let emulator = Emulator::start(2, &["--capture", path.to_str().unwrap()]);
+    send(&emulator);
+    transfer(&emulator);
+    send_datagram(&emulator);
+    let records = records(&path, SHOWN.lines().count());
+    let columns = [
+        "-T",
+        "fields",
+        "-e",
+        "frame.interface_name",
+        "-e",
+        "_ws.col.Info",
+    ];
+    let mut shown = tshark(&program, &path, &columns);
+    assert_eq!(shown.len(), records.len());
+    assert!(
+        shown.contains(&"efa0 Event: reset end".into()),
+        "{shown:#?}"
+    );
+    shown.retain(|line| !line.contains(" Event: "));
+    // A datagram's sender does not wait for its receiver.
+    let sorted = |mut lines: Vec<String>| {
+        lines[31..].sort();
+        lines
+    };
+    let expected = SHOWN.lines().map(str::to_owned).collect();
+    assert_eq!(sorted(shown), sorted(expected));
+    for (filter, count) in [
+        ("_ws.malformed || _ws.lua.error || efa.unknown", 0),
+        ("efa.payload[0:4] == a5:a5:a5:a5", 1),
+        ("efa.failed", 3),
+        ("efa.rkey == 0x12345", 2),
+        ("efa.type == 6 && efa.q_type == 2", 2),
+        ("efa.event contains \"CREATE_QP\"", 6),
+    ] {
+        let lines = tshark(&program, &path, &["-Y", filter]);
+        assert_eq!(lines.len(), count, "{filter}: {lines:#?}");
+    }
+}
+
+/// All that is captured of an exchange can be read, by whatever way the packets have gone.
+#[test]
+fn a_capture_of_two_emulators_has_both_sides() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("efa.pcapng");
+    let first = Emulator::listening(1, 1);
+    let second = Emulator::joining_with(1, 2, &first, &["--capture", path.to_str().unwrap()]);
+    let [mut a, mut b] =
+        [&first, &second].map(|emulator| End::new(&emulator.device(0), QpType::Srd));
+    End::introduce(&mut a, &mut b);
+    first.wait_for_peers(1);
+    second.wait_for_peers(1);
+    a.write_to(&b, &[1; 20_000]);
+    b.write_to(&a, &[2; 20_000]);
+    let read = Send::read(&a.qp, &b.region, &a.region, 20_000);
+    assert_eq!(b.run(&read), CompStatus::Ok);
+    // Each is three packets of data, and the read one more; each of these has an answer.
+    let records = records(&path, 20);
+    for direction in [1, 2] {
+        let of = |kind| {
+            let of_kind = records.iter().filter(|record| record.kind() == kind);
+            of_kind
+                .filter(|record| record.direction == Some(direction))
+                .count()
+        };
+        let most = if direction == 1 { 6 } else { 4 };
+        assert!(
+            of(DATA) >= most && of(ACK) >= 10 - most,
+            "{direction}: {} {}",
+            of(DATA),
+            of(ACK)
+        );
+    }
+    assert!(records.iter().all(|record| record.device == 0));
+    // A part of a message that arrives from elsewhere has its payload with it.
+    let arrived = records.iter().find(|record| record.kind() == DATA).unwrap();
+    assert_eq!(arrived.payload(), [1; 64]);
+}
+
+#[test]
+fn a_snapshot_has_what_a_report_needs_and_no_payload() {
+    let emulator = Emulator::start(2, &[]);
+    let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
+    End::introduce(&mut a, &mut b);
+    a.write_to(&b, &b"secret of the guest, over and over. ".repeat(200));
+    b.qp.receive(&mut b.machine, &b.region, 0, 8928);
+    b.machine.read(Register::DevSts);
+    let reply = emulator.ask(&json!({"command": "snapshot"}));
+    let snapshot = &reply["ok"];
+    assert_eq!(
+        (&snapshot["snapshot"], &snapshot["program"]),
+        (&json!(1), &json!("efa-emu"))
+    );
+    let devices = snapshot["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 2);
+    let [sender, receiver] = [0, 1].map(|index| &devices[index]);
+    assert_eq!(sender["config"]["profile"], "efa3");
+    assert_eq!(sender["attributes"]["max_rdma_size"], 1 << 30);
+    assert_eq!(sender["registers"]["DEV_STS"], 0x11);
+    assert_ne!(sender["registers"]["AQ_BASE"], 0);
+    assert_eq!(
+        (
+            &sender["counters"]["write_bytes"],
+            &sender["state"]["ready"]
+        ),
+        (&json!(7200), &json!(true))
+    );
+    let queues = |device: &Value| {
+        let qp = &device["queue_pairs"][0];
+        assert_eq!(
+            (&qp["state"], &qp["transport"]),
+            (&json!("RTS"), &json!("SRD"))
+        );
+        let queue = |name: &str| {
+            let queue = &qp[name];
+            [
+                &queue["produced"],
+                &queue["consumed"],
+                &queue["outstanding"],
+            ]
+            .map(|n| n.as_u64().unwrap())
+        };
+        (queue("send_queue"), queue("receive_queue"))
+    };
+    assert_eq!(queues(sender), ([1, 1, 0], [0, 0, 0]));
+    assert_eq!(queues(receiver), ([0, 0, 0], [1, 0, 0]));
+    assert_eq!(sender["completion_queues"][0]["posted"], json!([1]));
+    assert_eq!(receiver["memory_regions"][0]["remote_write"], true);
+    let trace = sender["trace"].as_array().unwrap();
+    assert!(
+        trace
+            .iter()
+            .any(|line| line.as_str().unwrap().contains("CREATE_QP(SRD"))
+    );
+    assert!(!reply.to_string().contains("secret"));
+
+    let one = emulator.ask(&json!({"command": "snapshot", "device": 1}));
+    let one = one["ok"]["devices"].as_array().unwrap();
+    assert_eq!((one.len(), &one[0]["device"]), (1, &json!(1)));
+    let none = emulator.ask(&json!({"command": "snapshot", "device": 2}));
+    assert!(
+        none["error"].as_str().unwrap().contains("no device 2"),
+        "{none}"
+    );
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Every counter and every event that a driver knows is provoked by what the guide says, and none is missing there.
+
+use std::{
+    collections::BTreeMap,
+    thread,
+    time::{Duration, Instant},
+};
+
+use efa_hw::{admin::qp::QpType, aenq::AenqGroup};
+use efa_machine::{Emulator, End, Send};
+use serde_json::{Value, json};
+
+const GUIDE: &str = include_str!("../../../Documentation/emulator-faults.md");
+const DRIVER: &str = include_str!("../../../efa_rs/verbs/counters.rs");
+
+/// How long a counter may take: until a peer is given up, on a busy host.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bytes of each transfer: as many packets as it takes for each path to have its part.
+const LENGTH: u32 = 1 << 20;
+
+/// What is between a pair of quotes of a kind.
+fn quoted<'a>(text: &'a str, from: &str, to: char) -> Vec<&'a str> {
+    let parts = text.split(from).skip(1);
+    parts.filter_map(|part| part.split(to).next()).collect()
+}
+
+/// The rows of the tables under a heading: all names, and the requests for them.
+fn rows(heading: &str) -> Vec<(Vec<&'static str>, Vec<Value>)> {
+    let section = GUIDE.split("\n## ").find_map(|it| it.strip_prefix(heading));
+    let rows = section
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with("| `"));
+    let row = |line: &'static str| {
+        let (names, how) = line[1..].split_once(" | ").unwrap();
+        let spans = |text| quoted_spans(text);
+        let requests = spans(how).into_iter().filter(|span| span.starts_with('{'));
+        let requests = requests.map(|json| serde_json::from_str(json).unwrap());
+        (spans(names), requests.collect())
+    };
+    rows.map(row).collect()
+}
+
+/// What is in backquotes.
+fn quoted_spans(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// The driver's counters of a kind.
+fn counters(kind: &str) -> Vec<&'static str> {
+    let list = DRIVER.split(&format!("const {kind}: ")).nth(1).unwrap();
+    quoted(list.split("];").next().unwrap(), "c\"", '"')
+}
+
+#[test]
+fn the_guide_has_each_of_them_once() {
+    let mut guide: Vec<_> = rows("What provokes each counter")
+        .into_iter()
+        .flat_map(|(names, _)| names)
+        .collect();
+    let mut driver = [counters("DEVICE"), counters("PORT")].concat();
+    assert!(driver.len() > 40, "{driver:?}");
+    guide.sort_unstable();
+    driver.sort_unstable();
+    assert_eq!(guide, driver);
+    let groups: Vec<_> = rows("What provokes each event")
+        .into_iter()
+        .flat_map(|(names, _)| names)
+        .collect();
+    assert_eq!(
+        groups,
+        AenqGroup::ALL
+            .iter()
+            .map(|it| it.name())
+            .collect::<Vec<_>>()
+    );
+}
+
+fn give(emulator: &Emulator, requests: &[Value]) {
+    for request in requests {
+        let reply = emulator.ask(request);
+        assert!(reply.get("ok").is_some(), "{request}: {reply}");
+    }
+}
+
+/// What both devices have counted.
+fn counted(emulator: &Emulator) -> BTreeMap<String, u64> {
+    let reply = emulator.ask(&json!({"command": "counters"}));
+    let mut sum = BTreeMap::new();
+    for device in reply["ok"]["devices"].as_array().unwrap() {
+        for (name, value) in device.as_object().unwrap() {
+            *sum.entry(name.clone()).or_default() += value.as_u64().unwrap();
+        }
+    }
+    sum
+}
+
+/// Moves data in all ways between two machines, after some requests, until these are counted. The names are the driver's.
+fn provoke(names: &[&str], requests: &[Value]) {
+    let emulator = Emulator::start(2, &["--seed", "1"]);
+    let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
+    End::introduce(&mut a, &mut b);
+    give(&emulator, requests);
+    for _ in 0..3 {
+        b.qp.receive(&mut b.machine, &b.region, 0, 8192);
+        a.qp.put(&a.machine, &Send::message(&b.qp, &a.region, 4096));
+    }
+    let write = Send::write(&b.qp, &a.region, &b.region, LENGTH);
+    let read = Send::read(&b.qp, &a.region, &b.region, LENGTH);
+    for send in [write, read] {
+        a.qp.put(&a.machine, &send);
+    }
+    a.qp.ring(&mut a.machine);
+    let start = Instant::now();
+    loop {
+        let counted = counted(&emulator);
+        // The driver says of what kind a read or a write is.
+        let value = |name: &&str| counted[name.trim_start_matches("rdma_")];
+        if names.iter().all(|name| value(name) > 0) {
+            return;
+        }
+        assert!(start.elapsed() < TIMEOUT, "{names:?}: {counted:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn each_counter_of_the_port() {
+    let port = counters("PORT");
+    for (names, requests) in rows("What provokes each counter") {
+        if port.contains(&names[0]) {
+            provoke(&names, &requests);
+        }
+    }
+}
+
+#[test]
+fn each_command_for_counters_of_the_device() {
+    let device = counters("DEVICE");
+    let emulator = Emulator::start(1, &[]);
+    for (names, requests) in rows("What provokes each counter") {
+        if device.contains(&names[0]) {
+            give(&emulator, &requests);
+        }
+    }
+}
+
+#[test]
+fn each_event() {
+    let emulator = Emulator::start(1, &[]);
+    let trace = json!({"command": "trace"});
+    emulator.ask(&trace);
+    for (names, requests) in rows("What provokes each event") {
+        give(&emulator, &requests);
+        let lines = emulator.ask(&trace)["ok"]["lines"].to_string();
+        assert!(lines.contains(names[0]), "{names:?}: {lines}");
+    }
+}
+
+#[test]
+fn the_scenario_of_the_guide() {
+    let section = GUIDE.split("\n## A scenario").nth(1).unwrap();
+    let scenario = section.split("```").nth(1).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("scenario");
+    std::fs::write(&file, scenario).unwrap();
+    let emulator = Emulator::start(2, &["--scenario", file.to_str().unwrap()]);
+    let state = emulator.ask(&json!({"command": "state"}));
+    assert_eq!(state["ok"]["faults"], 2);
+    let network = emulator.ask(&json!({"command": "fabric"}));
+    assert_eq!(network["ok"]["settings"]["path"][0]["down"], true);
+}

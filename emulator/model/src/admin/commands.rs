@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Execution of admin commands: which command reads and changes what.
+
+use efa_hw::admin::{AcqEntry, AqEntry, Command, Opcode, Response, Status};
+
+use super::features::Features;
+use crate::{
+    Host,
+    data_path::DataPath,
+    profile::bars::Bars,
+    protocol_error::ProtocolError,
+    resources::{Resources, failure::Failure, mr::Registration},
+};
+
+/// What there is of a device for commands.
+pub(crate) struct Parts<'a> {
+    pub(crate) bars: &'a Bars,
+    /// Entries of the MSI-X table.
+    pub(crate) vectors: u16,
+    pub(crate) features: &'a mut Features,
+    pub(crate) data: &'a mut DataPath,
+}
+
+/// How far a command has come.
+pub(crate) enum Execution {
+    /// It gave the content of its completion, or failed.
+    Done(Result<AcqEntry, Failure>),
+    /// It is a registration that has more pages than are read in one call.
+    Unfinished(Box<Registration>),
+}
+
+impl From<Failure> for Execution {
+    fn from(failure: Failure) -> Self {
+        Self::Done(Err(failure))
+    }
+}
+
+/// Executes a command, and returns also what about it no correct driver does. Addresses of no more pages are read than `budget`
+/// has, from which they are taken.
+pub(crate) fn execute(
+    mut parts: Parts<'_>,
+    host: &mut dyn Host,
+    entry: &AqEntry,
+    budget: &mut u32,
+) -> (Execution, Option<ProtocolError>) {
+    if !entry.is_intact() {
+        let command_id = entry.header().command_id.id;
+        let error = ProtocolError::Checksum { command_id };
+        return (Failure::from(Status::MalformedRequest).into(), Some(error));
+    }
+    let Ok(opcode) = Opcode::try_from(entry.header().opcode) else {
+        return (Failure::from(Status::BadOpcode).into(), None);
+    };
+    // What programs looked for in the meantime is their affair.
+    parts.data.resources.take_missed();
+    let execution = match opcode {
+        Opcode::RegMr => register(parts.data, host, entry, budget),
+        _ => Execution::Done(dispatch(opcode, &mut parts, host, entry)),
+    };
+    let missed = parts.data.resources.take_missed();
+    (
+        execution,
+        missed.then_some(ProtocolError::EndedObject { opcode }),
+    )
+}
+
+/// Begins to register a memory region.
+fn register(
+    data: &mut DataPath,
+    host: &mut dyn Host,
+    entry: &AqEntry,
+    budget: &mut u32,
+) -> Execution {
+    let DataPath {
+        attributes,
+        resources: Resources { mrs, pds, .. },
+        ..
+    } = data;
+    let begun = command(entry).and_then(|command| mrs.begin(attributes, pds, command));
+    match begun {
+        Ok(registration) => go_on(data, host, Box::new(registration), budget),
+        Err(failure) => failure.into(),
+    }
+}
+
+/// Goes on with a registration.
+pub(crate) fn go_on(
+    data: &mut DataPath,
+    host: &mut dyn Host,
+    mut registration: Box<Registration>,
+    budget: &mut u32,
+) -> Execution {
+    let DataPath {
+        attributes,
+        resources: Resources { mrs, pds, .. },
+        ..
+    } = data;
+    match registration.read(attributes, host, budget) {
+        Ok(false) => Execution::Unfinished(registration),
+        Ok(true) => {
+            let made = mrs.finish(attributes, pds, *registration);
+            Execution::Done(made.map(|made| made.to_entry()).map_err(Failure::from))
+        }
+        Err(failure) => failure.into(),
+    }
+}
+
+fn dispatch(
+    opcode: Opcode,
+    parts: &mut Parts<'_>,
+    host: &mut dyn Host,
+    entry: &AqEntry,
+) -> Result<AcqEntry, Failure> {
+    use efa_hw::admin::{ah::*, cq::*, eq::*, event_counter::*, mr::*, pd::*, qp::*, uar::*};
+    use efa_hw::{
+        features::{GetFeature, SetFeature},
+        stats::GetStats,
+    };
+
+    let Parts {
+        bars,
+        vectors,
+        features,
+        data,
+    } = parts;
+    let DataPath {
+        attributes,
+        resources,
+        statistics,
+        ..
+    } = &mut **data;
+    let Resources {
+        pds,
+        uars,
+        eqs,
+        event_counters,
+        ahs,
+        mrs,
+        cqs,
+        qps,
+    } = resources;
+    match opcode {
+        // These two concern all that a queue pair refers to, and its work requests.
+        Opcode::ModifyQp => run(entry, |c: ModifyQp| data.modify_qp(host, &c)),
+        Opcode::DestroyQp => run(entry, |c: DestroyQp| data.destroy_qp(host, &c)),
+        // The first is not executed here, see `register`.
+        Opcode::RegMr | Opcode::Service => Err(Status::UnsupportedOpcode.into()),
+        Opcode::CreateQp => run(entry, |c: CreateQp| {
+            qps.create(attributes, bars, pds, uars, cqs, &c)
+        }),
+        Opcode::QueryQp => run(entry, |c: QueryQp| qps.query(&c)),
+        Opcode::CreateAh => run(entry, |c: CreateAh| ahs.create(attributes, pds, &c)),
+        Opcode::DestroyAh => run(entry, |c: DestroyAh| ahs.destroy(pds, &c)),
+        Opcode::AllocMr => run(entry, |c: AllocMr| mrs.alloc(attributes, pds, &c)),
+        Opcode::DeregMr => run(entry, |c: DeregMr| mrs.dereg(pds, host, &c)),
+        Opcode::CreateCq => run(entry, |c: CreateCq| {
+            cqs.create(attributes, bars, uars, eqs, &c)
+        }),
+        Opcode::DestroyCq => run(entry, |c: DestroyCq| cqs.destroy(uars, eqs, &c)),
+        Opcode::GetFeature => run(entry, |c: GetFeature| features.get(attributes, &c)),
+        Opcode::SetFeature => run(entry, |c: SetFeature| features.set(attributes, host, &c)),
+        Opcode::GetStats => run(entry, |c: GetStats| statistics.get(attributes, &c)),
+        Opcode::AllocPd => run(entry, |_: AllocPd| pds.alloc(attributes)),
+        Opcode::DeallocPd => run(entry, |c: DeallocPd| pds.dealloc(&c)),
+        Opcode::AllocUar => run(entry, |_: AllocUar| uars.alloc(attributes, bars)),
+        Opcode::DeallocUar => run(entry, |c: DeallocUar| uars.dealloc(&c)),
+        Opcode::CreateEq => run(entry, |c: CreateEq| eqs.create(attributes, *vectors, &c)),
+        Opcode::DestroyEq => run(entry, |c: DestroyEq| eqs.destroy(&c)),
+        Opcode::CreateEventCounter => run(entry, |c: CreateEventCounter| {
+            event_counters.create(attributes, uars, &c)
+        }),
+        Opcode::DestroyEventCounter => run(entry, |c: DestroyEventCounter| {
+            event_counters.destroy(attributes, uars, &c)
+        }),
+        Opcode::ModifyEventCounter => run(entry, |c: ModifyEventCounter| {
+            event_counters.modify(attributes, host, &c)
+        }),
+        Opcode::AttachEventCounter => run(entry, |c: AttachEventCounter| {
+            event_counters.attach(attributes, qps, &c)
+        }),
+        Opcode::DetachEventCounter => run(entry, |c: DetachEventCounter| {
+            event_counters.detach(attributes, qps, &c)
+        }),
+    }
+}
+
+/// Executes a command of some kind.
+fn run<C: Command, F: Into<Failure>>(
+    entry: &AqEntry,
+    execute: impl FnOnce(C) -> Result<C::Response, F>,
+) -> Result<AcqEntry, Failure> {
+    match execute(command(entry)?) {
+        Ok(response) => Ok(response.to_entry()),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// The command in an entry, if all that the interface reserves is zero there.
+fn command<C: Command>(entry: &AqEntry) -> Result<C, Failure> {
+    let command = C::from_request(&entry.request());
+    if is_canonical(&command, entry) {
+        Ok(command)
+    } else {
+        Err(Status::MalformedRequest.into())
+    }
+}
+
+/// Whether all that the interface reserves is zero in an entry.
+fn is_canonical(command: &impl Command, entry: &AqEntry) -> bool {
+    let header = entry.header();
+    let (id, phase) = (header.command_id.id, header.flags.phase);
+    AqEntry::new(entry.protocol(), &command.to_request(), id, phase) == *entry
+}

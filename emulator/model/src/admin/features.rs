@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Features: what a driver reads of the device, and what it tells it.
+
+use efa_hw::{
+    admin::{NoData, Status},
+    features::{AenqConfig, Feature, FeatureId, GetFeature, GetFeatureResponse, SetFeature},
+    host_info::HostInfo,
+};
+
+use crate::{Host, profile::attributes::Attributes, resources::failure::Failure};
+
+/// What the driver has told the device since the last reset.
+#[derive(Debug, Default)]
+pub(crate) struct Features {
+    /// Groups of asynchronous events that it wants.
+    pub(crate) aenq_groups: u32,
+    /// What its host is.
+    pub(crate) host_info: Option<HostInfo>,
+}
+
+/// Finds a feature that the device has.
+fn supported(attributes: &Attributes, id: u8) -> Result<FeatureId, Status> {
+    FeatureId::try_from(id)
+        .ok()
+        .filter(|feature| attributes.supports(*feature))
+        .ok_or(Status::UnsupportedOpcode)
+}
+
+impl Features {
+    pub(crate) fn get(
+        &self,
+        attributes: &Attributes,
+        command: &GetFeature,
+    ) -> Result<GetFeatureResponse, Status> {
+        let response = match supported(attributes, command.feature_id)? {
+            FeatureId::DeviceAttr => attributes.device_attr().into_response(),
+            FeatureId::AenqConfig => attributes.aenq_config(self.aenq_groups).into_response(),
+            FeatureId::NetworkAttr => attributes.network_attr().into_response(),
+            FeatureId::QueueAttr1 => attributes.queue_attr_1().into_response(),
+            FeatureId::QueueAttr2 => attributes.queue_attr_2().into_response(),
+            FeatureId::EventQueueAttr => attributes.event_queue_attr().into_response(),
+            FeatureId::HwHints => attributes.hw_hints().into_response(),
+            FeatureId::HostInfo => return Err(Status::UnsupportedOpcode),
+        };
+        // None of these needs a control buffer.
+        if command.control.ctrl_data || command.control.ctrl_data_indirect {
+            return Err(Status::MalformedRequest);
+        }
+        Ok(response)
+    }
+
+    pub(crate) fn set(
+        &mut self,
+        attributes: &Attributes,
+        host: &mut dyn Host,
+        command: &SetFeature,
+    ) -> Result<NoData, Failure> {
+        match supported(attributes, command.feature_id)? {
+            FeatureId::AenqConfig => self.set_aenq_config(attributes, command)?,
+            FeatureId::HostInfo => self.set_host_info(host, command)?,
+            _ => return Err(Status::UnsupportedOpcode.into()),
+        }
+        Ok(NoData {})
+    }
+
+    fn set_aenq_config(
+        &mut self,
+        attributes: &Attributes,
+        command: &SetFeature,
+    ) -> Result<(), Status> {
+        let config = AenqConfig::from_setting(&command.data);
+        let canonical = config.into_setting() == command.data
+            && !command.control.ctrl_data
+            && !command.control.ctrl_data_indirect;
+        if !canonical {
+            return Err(Status::MalformedRequest);
+        }
+        if config.enabled_groups & !attributes.aenq_groups != 0 {
+            return Err(Status::IllegalParameter);
+        }
+        self.aenq_groups = config.enabled_groups;
+        Ok(())
+    }
+
+    fn set_host_info(&mut self, host: &mut dyn Host, command: &SetFeature) -> Result<(), Failure> {
+        let buffer = command.control_buffer;
+        // A driver for a newer interface may have more to say.
+        let canonical = command.control.ctrl_data
+            && !command.control.ctrl_data_indirect
+            && buffer.length as usize >= HostInfo::SIZE
+            && command.data == [0; 44];
+        if !canonical {
+            return Err(Status::MalformedRequest.into());
+        }
+        let mut bytes = [0; HostInfo::SIZE];
+        host.dma_read(buffer.address, &mut bytes)?;
+        self.host_info = Some(HostInfo::decode(&bytes));
+        Ok(())
+    }
+}

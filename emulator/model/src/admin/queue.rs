@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The admin queue: fetched commands that wait for their completion.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use efa_hw::{
+    admin::{ACQ_PHASE_OFFSET, AcqEntry, AcqFlags, AcqHeader, AqEntry, CommandId},
+    checksum,
+    wire::At,
+};
+
+use super::ring::{EventRing, SubmissionRing};
+use crate::{
+    DmaError, Host, ProtocolError, Then, queue::Place, resources::mr::Registration,
+    state::AdminState,
+};
+
+/// A command that was executed and is not complete.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    /// The command.
+    pub(crate) command: AqEntry,
+    /// When the driver has rung the doorbell for it, if that is known.
+    pub(crate) rung: Option<Duration>,
+    /// How it ended.
+    pub(crate) status: u8,
+    /// Content of its completion.
+    pub(crate) response: AcqEntry,
+    /// What is wrong with its completion.
+    pub(crate) fault: Option<Then>,
+}
+
+/// A command that takes more than one call to execute. Those after it wait.
+#[derive(Debug)]
+pub(crate) struct Executing {
+    pub(crate) command: AqEntry,
+    /// When the driver has rung the doorbell for it, if that is known.
+    pub(crate) rung: Option<Duration>,
+    /// What is to be wrong with its completion.
+    pub(crate) fault: Option<Then>,
+    pub(crate) registration: Box<Registration>,
+}
+
+/// The admin queue.
+#[derive(Debug, Default)]
+pub(crate) struct AdminQueue {
+    pub(crate) submission: Option<SubmissionRing>,
+    pub(crate) completion: Option<EventRing>,
+    pub(crate) executing: Option<Executing>,
+    /// When the driver has rung the doorbell for each command that is submitted and not fetched.
+    rung: VecDeque<Option<Duration>>,
+    /// Commands by when they complete and in which order they came.
+    pending: BTreeMap<(Duration, u64), Pending>,
+    submitted: u64,
+    completed: u64,
+    round_trips: u64,
+    /// Whether no command was in flight when the driver submitted the next one.
+    was_idle: bool,
+    max_in_flight: usize,
+}
+
+impl AdminQueue {
+    /// Forgets rings and commands; what is counted stays counted.
+    pub(crate) fn reset(&mut self) {
+        self.submission = None;
+        self.completion = None;
+        self.executing = None;
+        self.rung.clear();
+        self.pending.clear();
+        self.was_idle = false;
+    }
+
+    /// Where completions are written, if that is known.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.completion.as_ref().map(EventRing::place)
+    }
+
+    /// Commands that are fetched and not complete.
+    fn fetched(&self) -> usize {
+        self.pending.len() + usize::from(self.executing.is_some())
+    }
+
+    /// Commands that are submitted and not complete.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.fetched() + usize::from(self.waiting())
+    }
+
+    /// Commands that are submitted and not fetched.
+    pub(crate) fn waiting(&self) -> u16 {
+        self.submission.as_ref().map_or(0, SubmissionRing::waiting)
+    }
+
+    /// Takes note of how many commands were ever submitted by now.
+    pub(crate) fn submit(
+        &mut self,
+        now: Option<Duration>,
+        submitted: u16,
+    ) -> Result<(), ProtocolError> {
+        let (in_flight, fetched) = (self.in_flight(), self.fetched());
+        let (Some(ring), Some(completion)) = (&mut self.submission, &self.completion) else {
+            return Err(ProtocolError::NoQueue);
+        };
+        // Each is to have a place for its completion.
+        let room = usize::from(completion.depth()).saturating_sub(fetched);
+        let room = room.min(ring.depth().into());
+        ring.submit(submitted, room)
+            .map_err(|submitted| ProtocolError::Overflow { submitted, room })?;
+        self.was_idle |= in_flight == 0;
+        let waiting = ring.waiting().into();
+        self.rung.resize(waiting, now);
+        Ok(())
+    }
+
+    /// When the driver has rung the doorbell for the command that was just fetched, if that is known.
+    pub(crate) fn take_rung(&mut self) -> Option<Duration> {
+        self.rung.pop_front().flatten()
+    }
+
+    /// Takes a command that was executed and completes at some time.
+    pub(crate) fn executed(&mut self, due: Duration, pending: Pending) {
+        self.round_trips += u64::from(std::mem::take(&mut self.was_idle));
+        self.pending.insert((due, self.submitted), pending);
+        self.submitted += 1;
+        self.max_in_flight = self.max_in_flight.max(self.in_flight());
+    }
+
+    /// When the next command completes.
+    pub(crate) fn next_due(&self) -> Option<Duration> {
+        self.pending.keys().next().map(|(due, _)| *due)
+    }
+
+    /// Takes the next command that is to be complete by now.
+    pub(crate) fn take_due(&mut self, now: Duration) -> Option<Pending> {
+        let next = self.pending.first_entry()?;
+        (next.key().0 <= now).then(|| next.remove())
+    }
+
+    /// Writes the completion of a command and returns it as it was written.
+    pub(crate) fn complete(
+        &mut self,
+        host: &mut dyn Host,
+        pending: &Pending,
+        with_checksum: bool,
+    ) -> Result<AcqEntry, DmaError> {
+        let Some(ring) = &mut self.completion else {
+            return Ok(pending.response);
+        };
+        let fault = pending.fault.clone().unwrap_or_default();
+        let mut id = pending.command.header().command_id.id;
+        if fault.wrong_id {
+            // The driver can't have this command in flight as well: it has as many as fit into the
+            // low bits at most.
+            id ^= 0x800;
+        }
+        self.completed += 1;
+        let mut entry = pending.response;
+        for _ in 0..if fault.duplicate { 2 } else { 1 } {
+            AcqHeader {
+                command_id: CommandId { id },
+                status: pending.status,
+                flags: AcqFlags {
+                    phase: ring.phase() != fault.wrong_phase,
+                },
+                checksum: 0,
+            }
+            .put(&mut entry);
+            for byte in &fault.corrupt {
+                if let Some(corrupt) = entry.get_mut(usize::from(byte.offset)) {
+                    *corrupt = byte.value;
+                }
+            }
+            if with_checksum {
+                let checksum = checksum::of_entry(&entry) ^ u16::from(fault.wrong_checksum);
+                At::<{ checksum::OFFSET }>::store(&mut entry, checksum.to_le_bytes());
+            }
+            ring.push(host, &entry, ACQ_PHASE_OFFSET)?;
+        }
+        Ok(entry)
+    }
+
+    pub(crate) fn state(&self) -> AdminState {
+        AdminState {
+            submitted: self.submitted,
+            completed: self.completed,
+            round_trips: self.round_trips,
+            in_flight: self.in_flight(),
+            max_in_flight: self.max_in_flight,
+        }
+    }
+}

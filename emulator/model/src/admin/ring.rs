@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Rings in host memory: one that the device reads, and those that it writes.
+
+use efa_hw::{
+    admin::{AqEntry, Protocol},
+    regs::{AqCaps, EventRingCaps},
+};
+
+use crate::{
+    DmaError, Host,
+    queue::{Place, write_entry},
+};
+
+/// Bytes in an entry of a ring that the device writes.
+const ENTRY_SIZE: usize = 64;
+
+/// Most entries of a ring. It bounds what one doorbell can make the device do.
+const MAX_DEPTH: u16 = 256;
+
+/// Whether a ring of entries of this size can be there.
+fn is_sensible(base: u64, entry_size: usize, depth: u16) -> bool {
+    base != 0
+        && base % entry_size as u64 == 0
+        && (2..=MAX_DEPTH).contains(&depth)
+        && depth.is_power_of_two()
+        && base
+            .checked_add(u64::from(depth) * entry_size as u64)
+            .is_some()
+}
+
+/// A position in a ring, with the phase of the round.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    index: u16,
+    phase: bool,
+}
+
+impl Cursor {
+    const START: Self = Self {
+        index: 0,
+        phase: true,
+    };
+
+    /// Returns the offset of the entry and goes on to the next one.
+    fn advance(&mut self, entry_size: usize, depth: u16) -> u64 {
+        let offset = u64::from(self.index) * entry_size as u64;
+        self.index += 1;
+        if self.index == depth {
+            self.index = 0;
+            self.phase = !self.phase;
+        }
+        offset
+    }
+}
+
+/// The ring of submitted commands.
+#[derive(Debug)]
+pub(crate) struct SubmissionRing {
+    base: u64,
+    depth: u16,
+    protocol: Protocol,
+    cursor: Cursor,
+    /// Commands that the driver has submitted and that were fetched, modulo 2^16.
+    submitted: u16,
+    fetched: u16,
+}
+
+impl SubmissionRing {
+    /// Accepts a ring if its geometry makes sense and its entries have the size that the device wants.
+    pub(crate) fn new(base: u64, caps: AqCaps, protocol: Protocol) -> Option<Self> {
+        let entry_size = usize::from(caps.entry_size);
+        let sensible =
+            entry_size == protocol.entry_size() && is_sensible(base, entry_size, caps.depth);
+        sensible.then_some(Self {
+            base,
+            depth: caps.depth,
+            protocol,
+            cursor: Cursor::START,
+            submitted: 0,
+            fetched: 0,
+        })
+    }
+
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// Takes note of how many commands were ever submitted, if no more than `room` of them are not fetched.
+    pub(crate) fn submit(&mut self, submitted: u16, room: usize) -> Result<(), u16> {
+        let waiting = submitted.wrapping_sub(self.fetched);
+        if usize::from(waiting) > room.min(self.depth.into()) {
+            return Err(waiting);
+        }
+        self.submitted = submitted;
+        Ok(())
+    }
+
+    /// How many commands are submitted and not fetched.
+    pub(crate) fn waiting(&self) -> u16 {
+        self.submitted.wrapping_sub(self.fetched)
+    }
+
+    /// Fetches the next command, and tells whether it has the right phase.
+    pub(crate) fn fetch(&mut self, host: &mut dyn Host) -> Result<(AqEntry, bool), DmaError> {
+        let phase = self.cursor.phase;
+        let entry_size = self.protocol.entry_size();
+        let address = self.base + self.cursor.advance(entry_size, self.depth);
+        self.fetched = self.fetched.wrapping_add(1);
+        let mut entry = AqEntry::zeroed(self.protocol);
+        host.dma_read(address, entry.bytes_mut())?;
+        Ok((entry, entry.header().flags.phase == phase))
+    }
+}
+
+/// A ring of what the device tells: completions or events.
+#[derive(Debug)]
+pub(crate) struct EventRing {
+    base: u64,
+    depth: u16,
+    vector: u16,
+    cursor: Cursor,
+}
+
+impl EventRing {
+    /// Accepts a ring if its geometry makes sense and the device has its vector.
+    pub(crate) fn new(base: u64, caps: EventRingCaps, vectors: u16) -> Option<Self> {
+        let vector = caps.msix_vector.into();
+        let sensible = usize::from(caps.entry_size) == ENTRY_SIZE
+            && is_sensible(base, ENTRY_SIZE, caps.depth)
+            && vector < vectors;
+        sensible.then_some(Self {
+            base,
+            depth: caps.depth,
+            vector,
+            cursor: Cursor::START,
+        })
+    }
+
+    pub(crate) fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    /// Where it is.
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            base: self.base,
+            size: u64::from(self.depth) * ENTRY_SIZE as u64,
+        }
+    }
+
+    /// The interrupt that announces an entry.
+    pub(crate) fn vector(&self) -> u16 {
+        self.vector
+    }
+
+    /// The phase of the next entry.
+    pub(crate) fn phase(&self) -> bool {
+        self.cursor.phase
+    }
+
+    /// Writes the next entry.
+    pub(crate) fn push(
+        &mut self,
+        host: &mut dyn Host,
+        entry: &[u8; ENTRY_SIZE],
+        phase_offset: usize,
+    ) -> Result<(), DmaError> {
+        let address = self.base + self.cursor.advance(ENTRY_SIZE, self.depth);
+        write_entry(host, address, entry, phase_offset)
+    }
+}

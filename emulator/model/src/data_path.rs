@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The data path: queue pairs and what they work with, from doorbells to completions.
+//!
+//! The commands make and destroy the objects. Here is what the objects do then: [`requester`] for what a program sends,
+//! [`responder`] for what its peers send, [`region_change`] for work requests that the device carries out by itself. All of them
+//! end queue pairs by [`qp_state`] and tell programs of it by [`completion`]. What rules make of that is in [`faulty`].
+
+mod completion;
+pub(crate) mod doorbells;
+mod faulty;
+mod late;
+pub(crate) mod qp_state;
+pub(crate) mod region_change;
+pub(crate) mod requester;
+pub(crate) mod responder;
+
+use crate::{
+    DmaError, Then, faults::rules::Faults, latency::Times, profile::attributes::Attributes,
+    protocol_error::ProtocolError, resources::Resources, statistics::Statistics,
+};
+use late::LateCompletions;
+
+/// Most errors of one call that are told. One queue that is not mapped has as many as it has entries.
+const ERRORS_PER_CALL: usize = 64;
+
+/// The data path of a device.
+#[derive(Debug)]
+pub(crate) struct DataPath {
+    /// What the device can do.
+    pub(crate) attributes: Attributes,
+    pub(crate) resources: Resources,
+    pub(crate) statistics: Statistics,
+    pub(crate) times: Times,
+    /// What it met that a correct program or driver never does, and nobody was told of.
+    errors: Vec<ProtocolError>,
+    /// How often it met more of that.
+    more_errors: u64,
+    /// Work requests that were flushed since that was asked for.
+    flushed: u32,
+    /// Rules for what queue pairs do.
+    pub(crate) faults: Faults,
+    pub(crate) late: LateCompletions,
+    /// What ends the device, if something does.
+    doom: Option<Box<Then>>,
+}
+
+impl DataPath {
+    pub(crate) fn new(attributes: Attributes) -> Self {
+        Self {
+            attributes,
+            resources: Resources::default(),
+            statistics: Statistics::default(),
+            times: Times::default(),
+            errors: Vec::new(),
+            more_errors: 0,
+            flushed: 0,
+            faults: Faults::default(),
+            late: LateCompletions::default(),
+            doom: None,
+        }
+    }
+
+    /// Forgets what it has begun, as a reset does.
+    pub(crate) fn forget(&mut self) {
+        self.resources.end();
+        self.late.clear();
+        self.doom = None;
+    }
+
+    /// How many work requests were flushed since the last call.
+    pub(crate) fn take_flushed(&mut self) -> u32 {
+        std::mem::take(&mut self.flushed)
+    }
+
+    /// Takes what it met that a correct program or driver never does, and how often it met more of that.
+    pub(crate) fn take_errors(&mut self) -> (Vec<ProtocolError>, u64) {
+        let more = std::mem::take(&mut self.more_errors);
+        (std::mem::take(&mut self.errors), more)
+    }
+
+    /// Takes note of what a correct program or driver never does.
+    fn note_error(&mut self, error: DmaError) {
+        if self.errors.len() < ERRORS_PER_CALL {
+            self.errors.push(error.into());
+        } else {
+            self.more_errors += 1;
+        }
+    }
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! How work requests end: what is counted, and what their program is told.
+
+use efa_hw::io::{Cdesc, CdescFlags, CompStatus, QueueType, UNKNOWN_AH};
+
+use std::time::Duration;
+
+use super::{DataPath, late::Faulty};
+use crate::{
+    Host, Then,
+    resources::{qp_events::QpEvent, receive_queue::Receive, send_queue::Outstanding},
+};
+
+impl DataPath {
+    /// Counts and completes a work request.
+    pub(super) fn end_send(
+        &mut self,
+        host: &mut dyn Host,
+        number: u16,
+        request: &Outstanding,
+        status: CompStatus,
+    ) {
+        let status = request.status(status);
+        let ok = status == u8::from(CompStatus::Ok);
+        self.count_flushed(status);
+        self.statistics
+            .count_request(request.operation, request.length, ok);
+        if ok {
+            self.count_time(host, request);
+        }
+        if let Some(event) = QpEvent::of_request(request.operation, ok) {
+            self.count(host, number, event);
+        }
+        let Some(qp) = self.resources.qps.get(number) else {
+            return;
+        };
+        if ok && !request.signaled {
+            return;
+        }
+        let completion = Cdesc {
+            req_id: request.req_id,
+            status,
+            flags: CdescFlags {
+                q_type: QueueType::Send.into(),
+                op_type: request.operation.into(),
+                ..CdescFlags::default()
+            },
+            qp_num: number,
+            ..Cdesc::default()
+        };
+        let completion = if qp.has_long_ids {
+            completion.with_req_id_ex(request.req_id_ex)
+        } else {
+            completion
+        };
+        let cq = qp.send_cq;
+        self.post_completion(host, cq, completion, request.fault.as_deref());
+    }
+
+    /// Takes note of how long a work request took.
+    fn count_time(&mut self, host: &dyn Host, request: &Outstanding) {
+        if let (Some(posted), Some(now)) = (request.posted, host.now()) {
+            let time = now.saturating_sub(posted);
+            self.times.count_request(request.operation, time);
+        }
+    }
+
+    fn count_flushed(&mut self, status: u8) {
+        let flushed = status == u8::from(CompStatus::Flushed);
+        self.flushed = self.flushed.saturating_add(flushed.into());
+    }
+
+    /// Counts an event of a queue pair, if it has a counter for that.
+    pub(super) fn count(&mut self, host: &mut dyn Host, qp: u16, event: QpEvent) {
+        let counter = self.resources.qps.get(qp);
+        let Some(counter) = counter.and_then(|qp| qp.counters.counter(event)) else {
+            return;
+        };
+        let most = self.attributes.event_counter_max_val;
+        let counters = &mut self.resources.event_counters;
+        if let Err(error) = counters.count(host, counter, most) {
+            self.note_error(error);
+        }
+    }
+
+    /// Counts and posts the completion of something that was received, or of a receive work request.
+    pub(super) fn complete_receive(
+        &mut self,
+        host: &mut dyn Host,
+        cq: (u16, u16),
+        completion: Cdesc,
+        fault: Option<&Then>,
+    ) {
+        let ok = completion.status == u8::from(CompStatus::Ok);
+        self.count_flushed(completion.status);
+        self.count(host, completion.qp_num, QpEvent::of_receive(ok));
+        self.post_completion(host, cq, completion, fault);
+    }
+
+    /// Completes a receive work request that failed.
+    pub(super) fn fail_receive(
+        &mut self,
+        host: &mut dyn Host,
+        number: u16,
+        receive: &Receive,
+        status: CompStatus,
+    ) {
+        if let Some(qp) = self.resources.qps.get_mut(number) {
+            qp.receive_queue.end(receive);
+            let cq = qp.recv_cq;
+            let completion = failed(number, receive.req_id, status.into());
+            self.complete_receive(host, cq, completion, None);
+        }
+    }
+
+    /// Posts a completion, with its event if one is wanted, or what a fault makes of it.
+    fn post_completion(
+        &mut self,
+        host: &mut dyn Host,
+        cq: (u16, u16),
+        completion: Cdesc,
+        fault: Option<&Then>,
+    ) {
+        let Some(fault) = fault else {
+            if let Err(error) = self.resources.complete(host, cq, completion) {
+                self.note_error(error);
+            }
+            return;
+        };
+        if fault.silence {
+            return;
+        }
+        let faulty = Faulty {
+            cq,
+            completion,
+            fault: fault.clone(),
+        };
+        let late = match fault.delay_ms {
+            Some(delay) => self.late.add(Duration::from_millis(delay), faulty),
+            None => Err(Box::new(faulty)),
+        };
+        if let Err(faulty) = late {
+            self.post_faulty(host, &faulty);
+        }
+    }
+
+    /// Posts a completion with what is wrong with it.
+    pub(super) fn post_faulty(&mut self, host: &mut dyn Host, faulty: &Faulty) {
+        let Faulty {
+            cq,
+            completion,
+            fault,
+        } = faulty;
+        for _ in 0..if fault.duplicate { 2 } else { 1 } {
+            let completed = self
+                .resources
+                .complete_wrongly(host, *cq, *completion, fault);
+            if let Err(error) = completed {
+                self.note_error(error);
+            }
+        }
+    }
+}
+
+/// The completion of a receive work request that failed.
+pub(super) fn failed(number: u16, req_id: u16, status: u8) -> Cdesc {
+    Cdesc {
+        req_id,
+        status,
+        flags: CdescFlags {
+            q_type: QueueType::Receive.into(),
+            ..CdescFlags::default()
+        },
+        qp_num: number,
+        ah: UNKNOWN_AH,
+        ..Cdesc::default()
+    }
+}

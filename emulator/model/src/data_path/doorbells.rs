@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Doorbells: by which programs tell that they have written to a queue, or what they have read.
+
+use efa_hw::admin::qp::QpState;
+
+use super::DataPath;
+use crate::{
+    Host,
+    profile::bars::{Bars, Doorbell},
+    protocol_error::ProtocolError,
+};
+
+impl DataPath {
+    /// A write to the doorbell BAR.
+    pub(crate) fn ring(
+        &mut self,
+        host: &mut dyn Host,
+        bars: &Bars,
+        offset: u64,
+        value: u32,
+    ) -> Result<(), ProtocolError> {
+        let Some((uar, doorbell)) = bars.find(offset) else {
+            return Err(ProtocolError::NoDoorbell { offset });
+        };
+        match doorbell {
+            Doorbell::Sq(qp) => self.ring_send_queue(host, uar, qp, value),
+            Doorbell::Rq(qp) => self.ring_receive_queue(host, uar, qp, value),
+            Doorbell::Cq(cq) => self.ring_cq(host, uar, cq, value),
+        }
+    }
+
+    /// A write to the doorbell of a send queue.
+    fn ring_send_queue(
+        &mut self,
+        host: &mut dyn Host,
+        uar: u16,
+        number: u16,
+        value: u32,
+    ) -> Result<(), ProtocolError> {
+        let qp = self.resources.qps.get_mut(number);
+        let Some(qp) = qp.filter(|qp| qp.uar == uar) else {
+            return Err(ProtocolError::ForeignDoorbell { uar });
+        };
+        if qp.state == QpState::Reset {
+            return empty(number, value);
+        }
+        // CAST: the doorbell counts modulo 2^16.
+        if qp.send_queue.ring(host.now(), value as u16).is_err() {
+            self.fail(host, number);
+            return Err(ProtocolError::QueueOverrun { qp: number });
+        }
+        match qp.state {
+            QpState::Rts => self.resources.qps.schedule(number),
+            QpState::Err => self.flush(host, number),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A write to the doorbell of a receive queue.
+    fn ring_receive_queue(
+        &mut self,
+        host: &mut dyn Host,
+        uar: u16,
+        number: u16,
+        value: u32,
+    ) -> Result<(), ProtocolError> {
+        let qp = self.resources.qps.get_mut(number);
+        let Some(qp) = qp.filter(|qp| qp.uar == uar) else {
+            return Err(ProtocolError::ForeignDoorbell { uar });
+        };
+        if qp.state == QpState::Reset {
+            return empty(number, value);
+        }
+        // CAST: the doorbell counts modulo 2^16.
+        if !qp.receive_queue.ring(value as u16) {
+            self.fail(host, number);
+            return Err(ProtocolError::QueueOverrun { qp: number });
+        }
+        if qp.state == QpState::Err {
+            self.flush_receives(host, number);
+        }
+        Ok(())
+    }
+
+    fn ring_cq(
+        &mut self,
+        host: &mut dyn Host,
+        uar: u16,
+        index: u16,
+        value: u32,
+    ) -> Result<(), ProtocolError> {
+        let eqn = self.resources.cqs.ring(uar, index, value);
+        match eqn.map_err(|_| ProtocolError::ForeignDoorbell { uar })? {
+            Some(eqn) => Ok(self.resources.notify(host, eqn, index)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A doorbell of a queue pair that is reset. A program that could not post anything may ring nevertheless.
+fn empty(number: u16, value: u32) -> Result<(), ProtocolError> {
+    match value {
+        0 => Ok(()),
+        _ => Err(ProtocolError::QueueState { qp: number }),
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Fast registration and invalidation: work requests that give a memory region its pages, and take them away.
+//!
+//! The device carries them out by itself, when it fetches them, so that each later work request of the send queue finds them
+//! done, and so do the earlier ones that are still in flight. Where a list of pages is long, it reads a part of it each time
+//! that it is the queue pair's turn.
+
+use efa_hw::{admin::qp::QpType, io::CompStatus};
+
+use super::DataPath;
+use crate::{
+    Host,
+    region_work::RegionWork,
+    resources::{
+        failure::Failure,
+        mr::FastRegistration,
+        page_list::PAGES_PER_CALL,
+        send_queue::{Outstanding, Registering, Wqe},
+    },
+    trace::TraceEvent,
+};
+
+impl DataPath {
+    /// Carries out a work request that changes a memory region, or begins to.
+    pub(super) fn change_region(
+        &mut self,
+        host: &mut dyn Host,
+        number: u16,
+        wqe: &Wqe,
+        request: Outstanding,
+        work: RegionWork,
+    ) {
+        let Some(qp) = self.resources.qps.get_mut(number) else {
+            return;
+        };
+        let id = qp.send_queue.add(request);
+        match self.begin_change(host, number, wqe, work) {
+            Ok(None) => self.end_change(host, number, id, work, CompStatus::Ok),
+            Ok(Some(registration)) => {
+                let registering = Registering {
+                    id,
+                    work,
+                    registration,
+                };
+                self.go_on_registering(host, number, registering);
+            }
+            Err(status) => self.end_change(host, number, id, work, status),
+        }
+    }
+
+    /// Invalidates a region, or begins to register one.
+    fn begin_change(
+        &mut self,
+        host: &mut dyn Host,
+        number: u16,
+        wqe: &Wqe,
+        work: RegionWork,
+    ) -> Result<Option<FastRegistration>, CompStatus> {
+        let qp = self.resources.qps.get(number).ok_or(CompStatus::Flushed)?;
+        let pd = qp.pd;
+        let possible = self.attributes.fast_mr
+            && qp.qp_type == QpType::Srd
+            && self.resources.pds.is_privileged(pd)
+            && !wqe.meta.ctrl1.has_imm
+            && !wqe.meta.ctrl1.inline_msg;
+        if !possible {
+            return Err(CompStatus::LocalUnsupportedOp);
+        }
+        if !wqe.is_canonical(work) {
+            return Err(CompStatus::LocalQpInternalError);
+        }
+        let mrs = &mut self.resources.mrs;
+        match work {
+            RegionWork::Register(request) => {
+                mrs.begin_fast(&self.attributes, pd, request).map(Some)
+            }
+            RegionWork::Invalidate(request) => mrs
+                .invalidate(host, pd, request.lkey)
+                .map(|()| None)
+                .map_err(|_| CompStatus::LocalInvalidLkey),
+        }
+    }
+
+    /// Reads more of the pages of a registration, and finishes it if these are all.
+    pub(super) fn go_on_registering(
+        &mut self,
+        host: &mut dyn Host,
+        number: u16,
+        mut registering: Registering,
+    ) {
+        let mut budget = PAGES_PER_CALL;
+        let read = registering
+            .registration
+            .read(&self.attributes, host, &mut budget);
+        let Some(qp) = self.resources.qps.get_mut(number) else {
+            return;
+        };
+        let Registering {
+            id,
+            work,
+            registration,
+        } = registering;
+        let status = match read {
+            Ok(false) => {
+                qp.send_queue.registering = Some(Box::new(Registering {
+                    id,
+                    work,
+                    registration,
+                }));
+                return;
+            }
+            Ok(true) => {
+                let finished = self.resources.mrs.finish_fast(qp.pd, registration);
+                finished.err().unwrap_or(CompStatus::Ok)
+            }
+            Err(failure) => {
+                if let Failure::Dma(error) = failure {
+                    self.note_error(error);
+                }
+                CompStatus::LocalInvalidLkey
+            }
+        };
+        self.end_change(host, number, id, work, status);
+    }
+
+    fn end_change(
+        &mut self,
+        host: &mut dyn Host,
+        number: u16,
+        id: u64,
+        work: RegionWork,
+        status: CompStatus,
+    ) {
+        host.trace(&TraceEvent::RegionWork {
+            qp: number,
+            work,
+            status,
+        });
+        let qp = self.resources.qps.get_mut(number);
+        let Some(request) = qp.and_then(|qp| qp.send_queue.remove(id)) else {
+            return;
+        };
+        self.end(host, number, &request, status);
+    }
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The sending side of the data path: from a work request to a request for the transport, and to where its bytes are.
+//!
+//! A doorbell only notes that a queue pair has work. Its work requests are fetched one at a time, when the transport has room for
+//! them.
+
+use efa_hw::{admin::qp::QpType, io::CompStatus};
+
+use super::DataPath;
+use crate::{
+    Host, WorkKind,
+    resources::{
+        mr::{Access, Keyed, Segment},
+        qp::QpId,
+        send_queue::{Data, Operation, Wqe},
+    },
+};
+
+/// A work request that the transport is to carry out.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The queue pair.
+    pub qp: QpId,
+    /// Number of the request, which no other of this queue pair ever has.
+    pub id: u64,
+    /// Transport.
+    pub transport: QpType,
+    /// Address of the peer.
+    pub peer: [u8; 16],
+    /// Queue pair of the peer.
+    pub peer_qp: u16,
+    /// Q_Key that the peer's queue pair must have.
+    pub qkey: u32,
+    /// What is asked for.
+    pub operation: Operation,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+    /// Remote key and address of the peer's memory, for RDMA.
+    pub remote: (u32, u64),
+    /// Bytes to send or to read.
+    pub length: u32,
+    /// How often to try again if the receiver is not ready; 7 means for ever.
+    pub rnr_retry: u8,
+    data: Data,
+}
+
+/// What became of a send queue's next work request.
+#[derive(Debug)]
+pub enum Fetched {
+    /// The transport is to carry it out.
+    Request(Box<Request>),
+    /// The device has done it itself, or it has failed.
+    Internal,
+    /// There is none.
+    Idle,
+}
+
+/// Where the bytes to send are.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// In the request.
+    Inline(&'a [u8]),
+    /// In the segments of host memory that were added.
+    Memory,
+}
+
+impl Request {
+    fn inline_part(&self, offset: u32, length: u32) -> Option<&[u8]> {
+        match &self.data {
+            Data::Buffers(_) => None,
+            Data::Inline(data) => {
+                let start = usize::try_from(offset).ok()?;
+                data.get(start..start.checked_add(usize::try_from(length).ok()?)?)
+            }
+        }
+    }
+}
+
+impl DataPath {
+    /// Fetches a work request of the queue pair whose turn it is.
+    pub(crate) fn fetch(&mut self, host: &mut dyn Host) -> Fetched {
+        let Some(number) = self.resources.qps.next_scheduled() else {
+            return Fetched::Idle;
+        };
+        let Some(qp) = self.resources.qps.get_mut(number) else {
+            return Fetched::Internal;
+        };
+        if let Some(registering) = qp.send_queue.registering.take() {
+            self.go_on_registering(host, number, *registering);
+            self.resources.qps.schedule(number);
+            return Fetched::Internal;
+        }
+        let Some(wqe) = qp.send_queue.fetch(host, number) else {
+            return Fetched::Internal;
+        };
+        if !wqe.is_well_formed() {
+            let status = CompStatus::LocalQpInternalError;
+            self.end(host, number, &wqe.outstanding(0), status);
+            return Fetched::Internal;
+        }
+        let request = self.start(host, number, &wqe);
+        self.resources.qps.schedule(number);
+        match request {
+            Some(request) => Fetched::Request(Box::new(request)),
+            None => Fetched::Internal,
+        }
+    }
+
+    /// Makes a request of a work request, or completes it if it is not for the transport or can't be carried out.
+    fn start(&mut self, host: &mut dyn Host, number: u16, wqe: &Wqe) -> Option<Request> {
+        let region_work = wqe.region_work();
+        let qp = self.resources.qps.get(number)?;
+        let peer = match region_work {
+            Some(_) => None,
+            None => self.resources.ahs.peer(qp.pd, wqe.meta.ah),
+        };
+        let mut request = wqe.outstanding(0);
+        request.fault = self.fault(WorkKind::Request(request.operation), number, peer);
+        if self.prevent(host, number, &request) {
+            return None;
+        }
+        if let Some(work) = region_work {
+            self.change_region(host, number, wqe, request, work);
+            return None;
+        }
+        let qp = self.resources.qps.get_mut(number)?;
+        let work = wqe.work(qp.qp_type, &self.attributes);
+        let (work, peer) = match (work, peer) {
+            (Ok(work), Some(peer)) => (work, peer),
+            (work, _) => {
+                let status = work.err().unwrap_or(CompStatus::LocalInvalidAh);
+                self.end(host, number, &request, status);
+                return None;
+            }
+        };
+        request.length = work.length;
+        let id = qp.send_queue.add(request);
+        Some(Request {
+            qp: QpId {
+                number,
+                incarnation: qp.incarnation,
+            },
+            id,
+            transport: qp.qp_type,
+            peer,
+            peer_qp: wqe.meta.dest_qp_num,
+            qkey: wqe.meta.qkey,
+            operation: work.operation,
+            immediate: work.immediate,
+            remote: (work.remote.key, work.remote.address),
+            length: work.length,
+            rnr_retry: qp.rnr_retry,
+            data: work.data,
+        })
+    }
+
+    /// Completes a request; if its queue pair is not what it was, it has been completed before.
+    pub(crate) fn complete(&mut self, host: &mut dyn Host, qp: QpId, id: u64, status: CompStatus) {
+        let request = self
+            .resources
+            .qps
+            .current_mut(qp)
+            .and_then(|qp| qp.send_queue.remove(id));
+        if let Some(request) = request {
+            self.resources.qps.schedule(qp.number);
+            self.end(host, qp.number, &request, status);
+        }
+    }
+
+    /// Finds the part of a request's data that starts at `offset`, to send it.
+    ///
+    /// # Errors
+    ///
+    /// How the request ends if the data can't be had.
+    pub(crate) fn gather<'a>(
+        &self,
+        request: &'a Request,
+        offset: u32,
+        length: u32,
+        segments: &mut Vec<Segment>,
+    ) -> Result<Payload<'a>, CompStatus> {
+        if let Some(data) = request.inline_part(offset, length) {
+            return Ok(Payload::Inline(data));
+        }
+        self.translate(request, offset, length, Access::LocalRead, segments)?;
+        Ok(Payload::Memory)
+    }
+
+    /// Finds the part of a request's buffers that starts at `offset`, to read the peer's memory into it.
+    ///
+    /// # Errors
+    ///
+    /// How the request ends if they can't be had.
+    pub(crate) fn scatter(
+        &self,
+        request: &Request,
+        offset: u32,
+        length: u32,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), CompStatus> {
+        self.translate(request, offset, length, Access::LocalWrite, segments)
+    }
+
+    fn translate(
+        &self,
+        request: &Request,
+        offset: u32,
+        length: u32,
+        access: Access,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), CompStatus> {
+        let qp = self.resources.qps.current(request.qp);
+        let pd = qp.ok_or(CompStatus::Flushed)?.pd;
+        for part in request.data.part(offset, length) {
+            self.resources
+                .mrs
+                .translate(pd, part, access, segments)
+                .map_err(|_| CompStatus::LocalInvalidLkey)?;
+        }
+        Ok(())
+    }
+
+    /// Finds memory that a peer wants to read.
+    ///
+    /// # Errors
+    ///
+    /// How the peer's request ends if it can't be had.
+    pub(crate) fn gather_for_peer(
+        &self,
+        qp: QpId,
+        (key, address): (u32, u64),
+        length: u32,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), CompStatus> {
+        let qp = self.resources.qps.current(qp);
+        let pd = qp.ok_or(CompStatus::RemoteAbort)?.pd;
+        let memory = Keyed {
+            key,
+            address,
+            length,
+        };
+        self.resources
+            .mrs
+            .translate(pd, memory, Access::RemoteRead, segments)
+            .map_err(|_| CompStatus::RemoteBadAddress)
+    }
+}

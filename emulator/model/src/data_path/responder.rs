@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The receiving side of the data path: what a peer sends, writes and asks to read.
+
+use efa_hw::{
+    admin::qp::{QpState, QpType},
+    io::{Cdesc, CdescFlags, CompStatus, OpType, QueueType, UD_PAYLOAD_OFFSET, UNKNOWN_AH},
+};
+
+use super::{DataPath, completion::failed};
+use crate::{
+    DmaError, Host, StatusCode, Then, WorkKind,
+    resources::{
+        mr::{Access, Keyed, Segment},
+        qp::{Qp, QpId},
+        qp_events::QpEvent,
+        receive_queue::{NoReceive, Receive},
+        send_queue::part,
+    },
+};
+
+/// Something from a peer, or a part of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Address of the peer.
+    pub peer: [u8; 16],
+    /// Queue pair of the peer.
+    pub peer_qp: u16,
+    /// Number of the queue pair that it is for.
+    pub qp: u16,
+    /// Transport.
+    pub transport: QpType,
+    /// Q_Key that the queue pair must have.
+    pub qkey: u32,
+    /// What it is.
+    pub content: Content,
+}
+
+/// What a peer sends.
+#[derive(Clone, Copy, Debug)]
+pub enum Content {
+    /// A message.
+    Send {
+        /// Bytes of payload.
+        length: u32,
+        /// Immediate data.
+        immediate: Option<u32>,
+    },
+    /// A part of an RDMA write.
+    Write {
+        /// Remote key and address of the memory to write.
+        memory: (u32, u64),
+        /// Bytes of payload.
+        length: u32,
+        /// If this is the last part to arrive.
+        end: Option<WriteEnd>,
+    },
+    /// An RDMA read.
+    Read {
+        /// Remote key and address of the memory to read.
+        memory: (u32, u64),
+        /// Bytes to read.
+        length: u32,
+    },
+}
+
+impl Content {
+    /// Bytes of payload.
+    fn payload(&self) -> u32 {
+        match self {
+            Self::Send { length, .. } | Self::Write { length, .. } => *length,
+            Self::Read { .. } => 0,
+        }
+    }
+}
+
+/// An RDMA write of which all has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteEnd {
+    /// Bytes of all its parts.
+    pub length: u32,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+}
+
+/// Why something from a peer is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is dropped, as unreliable datagrams may be.
+    Drop,
+    /// There is no receive work request.
+    NotReady,
+    /// The peer's request ends like this.
+    Status(CompStatus),
+}
+
+/// A delivery that was begun. It is to be ended by [`Device::delivered`](crate::Device::delivered) or given up by
+/// [`Device::cancel`](crate::Device::cancel).
+#[derive(Debug)]
+#[must_use = "the receive work request of a delivery that is dropped stays taken"]
+pub struct Delivery {
+    qp: QpId,
+    /// The receive work request that it has taken.
+    receive: Option<Receive>,
+}
+
+impl Delivery {
+    /// The queue pair.
+    pub fn qp(&self) -> QpId {
+        self.qp
+    }
+}
+
+impl DataPath {
+    /// Finds where something from a peer goes, and takes the receive work request that it uses. If it is not taken, what there
+    /// is to tell the program has been told.
+    pub(crate) fn deliver(
+        &mut self,
+        host: &mut dyn Host,
+        arrival: &Arrival,
+        segments: &mut Vec<Segment>,
+    ) -> Result<Delivery, Refusal> {
+        if let Err(refusal) = self.find(arrival) {
+            let qp = self.resources.qps.get(arrival.qp);
+            let wrong_key = qp.is_some_and(|qp| {
+                qp.qp_type == arrival.transport && !self.has_right_qkey(qp, arrival)
+            });
+            self.statistics.count_drop(wrong_key);
+            return Err(refusal);
+        }
+        let id = self.resources.qps.id(arrival.qp).ok_or(Refusal::Drop)?;
+        let (pd, unsolicited) = match self.resources.qps.get(arrival.qp) {
+            Some(qp) => (qp.pd, qp.unsolicited_write_recv),
+            None => return Err(Refusal::Drop),
+        };
+        let mut delivery = Delivery {
+            qp: id,
+            receive: None,
+        };
+        match arrival.content {
+            Content::Send { length, .. } => {
+                let receive = self.take_receive(host, arrival)?;
+                let offset = match arrival.transport {
+                    QpType::Ud => UD_PAYLOAD_OFFSET,
+                    QpType::Srd => 0,
+                };
+                let room: u64 = receive
+                    .buffers
+                    .iter()
+                    .map(|buffer| u64::from(buffer.length))
+                    .sum();
+                let problem = if room < u64::from(length) + u64::from(offset) {
+                    Some((CompStatus::LocalBadLength, CompStatus::RemoteBadLength))
+                } else {
+                    let mut found = || {
+                        for part in part(receive.buffers.iter().copied(), offset, length) {
+                            self.resources
+                                .mrs
+                                .translate(pd, part, Access::LocalWrite, segments)
+                                .ok()?;
+                        }
+                        Some(())
+                    };
+                    found()
+                        .is_none()
+                        .then_some((CompStatus::LocalInvalidLkey, CompStatus::RemoteBadStatus))
+                };
+                if let Some((ours, theirs)) = problem {
+                    self.fail_receive(host, arrival.qp, &receive, ours);
+                    return Err(match arrival.transport {
+                        QpType::Ud => Refusal::Drop,
+                        QpType::Srd => Refusal::Status(theirs),
+                    });
+                }
+                delivery.receive = Some(receive);
+            }
+            Content::Write {
+                memory,
+                length,
+                end,
+            } => {
+                self.translate_for_peer(pd, memory, length, Access::RemoteWrite, segments)?;
+                let has_immediate = end.is_some_and(|end| end.immediate.is_some());
+                if has_immediate && !unsolicited {
+                    delivery.receive = Some(self.take_receive(host, arrival)?);
+                }
+            }
+            Content::Read { memory, length } => {
+                let checked = segments.len();
+                self.translate_for_peer(pd, memory, length, Access::RemoteRead, segments)?;
+                segments.truncate(checked);
+            }
+        }
+        Ok(delivery)
+    }
+
+    /// Gives back the receive work request of a delivery that does not take place.
+    pub(crate) fn cancel(&mut self, delivery: Delivery) {
+        let qp = self.resources.qps.current_mut(delivery.qp);
+        if let (Some(qp), Some(receive)) = (qp, delivery.receive) {
+            qp.receive_queue.give_back(receive);
+        }
+    }
+
+    /// Takes note that the payload is where it belongs, or that it could not be written there.
+    pub(crate) fn delivered(
+        &mut self,
+        host: &mut dyn Host,
+        arrival: &Arrival,
+        delivery: &Delivery,
+        written: Result<(), DmaError>,
+    ) -> Result<(), Refusal> {
+        let number = delivery.qp.number;
+        let is_current = self.resources.qps.current(delivery.qp).is_some();
+        if let Err(error) = written {
+            self.note_error(error);
+            if let Some(receive) = delivery.receive.as_ref().filter(|_| is_current) {
+                self.fail_receive(host, number, receive, CompStatus::LocalInvalidLkey);
+            }
+            return Err(Refusal::Status(match arrival.content {
+                Content::Send { .. } => CompStatus::RemoteBadStatus,
+                _ => CompStatus::RemoteBadAddress,
+            }));
+        }
+        let mtu = self.attributes.mtu;
+        self.statistics
+            .count_packets(arrival.content.payload(), mtu);
+        if let Content::Write { length, .. } = arrival.content {
+            self.statistics.count_write(length);
+        }
+        // What it had taken was ended with the life of the queue pair.
+        if !is_current {
+            return Ok(());
+        }
+        if let Content::Write { end: Some(_), .. } = arrival.content {
+            self.count(host, number, QpEvent::RemoteWriteComp);
+        }
+        let (operation, length, immediate, unsolicited) = match arrival.content {
+            Content::Send { length, immediate } => {
+                let header = match arrival.transport {
+                    QpType::Ud => UD_PAYLOAD_OFFSET,
+                    QpType::Srd => 0,
+                };
+                (OpType::Send, length + header, immediate, false)
+            }
+            Content::Write {
+                end:
+                    Some(WriteEnd {
+                        length,
+                        immediate: Some(immediate),
+                    }),
+                ..
+            } => (
+                OpType::RdmaWrite,
+                length,
+                Some(immediate),
+                delivery.receive.is_none(),
+            ),
+            Content::Write { .. } | Content::Read { .. } => return Ok(()),
+        };
+        let fault = self.fault(WorkKind::Receive, number, Some(arrival.peer));
+        let fault = fault.as_deref();
+        if fault.is_some_and(Then::is_fatal) {
+            return Ok(());
+        }
+        let Some(qp) = self.resources.qps.get_mut(number) else {
+            return Ok(());
+        };
+        if let Some(receive) = &delivery.receive {
+            qp.receive_queue.end(receive);
+        }
+        let (cq, pd) = (qp.recv_cq, qp.pd);
+        self.statistics.count_receive(length);
+        let ah = self.resources.ahs.find(pd, arrival.peer);
+        let mut extension = [0; 16];
+        if operation == OpType::RdmaWrite {
+            // CAST: the high half.
+            extension[..2].copy_from_slice(&((length >> 16) as u16).to_le_bytes());
+        } else if ah.is_none() && self.resources.cqs.tells_address(cq.0) {
+            extension = arrival.peer;
+        }
+        let status = fault.and_then(|fault| fault.status);
+        let status = status.map_or(CompStatus::Ok.into(), StatusCode::code);
+        let completion = Cdesc {
+            req_id: delivery
+                .receive
+                .as_ref()
+                .map_or(0, |receive| receive.req_id),
+            status,
+            flags: CdescFlags {
+                phase: false,
+                q_type: QueueType::Receive.into(),
+                has_imm: immediate.is_some(),
+                op_type: operation.into(),
+                unsolicited,
+            },
+            qp_num: number,
+            // CAST: the low half; a message has no more.
+            length: length as u16,
+            ah: ah.unwrap_or(UNKNOWN_AH),
+            src_qp_num: arrival.peer_qp,
+            imm: immediate.unwrap_or(0),
+            extension,
+        };
+        self.complete_receive(host, cq, completion, fault);
+        self.break_qp(host, number, status, fault);
+        Ok(())
+    }
+
+    /// Takes note that a peer has all that it wanted to read by a queue pair.
+    pub(crate) fn read_served(&mut self, host: &mut dyn Host, qp: QpId) {
+        if self.resources.qps.current(qp).is_some() {
+            self.count(host, qp.number, QpEvent::RemoteReadComp);
+        }
+    }
+
+    /// Checks that a queue pair may get something from a peer.
+    fn find(&self, arrival: &Arrival) -> Result<(), Refusal> {
+        let receives = |qp: &&Qp| {
+            matches!(
+                qp.state,
+                QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+            ) && qp.qp_type == arrival.transport
+        };
+        let qp = self.resources.qps.get(arrival.qp).filter(receives);
+        // No device sends a longer message. Another program may.
+        let too_long =
+            matches!(arrival.content, Content::Send { length, .. } if length > self.attributes.mtu);
+        if arrival.transport == QpType::Ud {
+            // Another program may send what no queue pair of this kind can.
+            let is_message = matches!(arrival.content, Content::Send { .. }) && !too_long;
+            return match qp {
+                Some(qp) if is_message && self.has_right_qkey(qp, arrival) => Ok(()),
+                _ => Err(Refusal::Drop),
+            };
+        }
+        let Some(qp) = qp else {
+            return Err(Refusal::Status(CompStatus::RemoteBadDestQpn));
+        };
+        // There is nothing that its sender could be told.
+        if !self.has_right_qkey(qp, arrival) {
+            return Err(Refusal::Drop);
+        }
+        let possible = match arrival.content {
+            Content::Send { .. } if too_long => {
+                return Err(Refusal::Status(CompStatus::RemoteBadLength));
+            }
+            Content::Send { .. } => return Ok(()),
+            Content::Write { .. } => self.attributes.rdma_write,
+            Content::Read { .. } => self.attributes.rdma_read,
+        };
+        if !possible {
+            return Err(Refusal::Status(CompStatus::RemoteFeatureMismatch));
+        }
+        // A peer may use memory only if the program knows it.
+        if self.resources.ahs.find(qp.pd, arrival.peer).is_none() {
+            return Err(Refusal::Status(CompStatus::RemoteUnknownPeer));
+        }
+        Ok(())
+    }
+
+    /// Whether what arrives has the Q_Key of a queue pair, where that matters.
+    fn has_right_qkey(&self, qp: &Qp, arrival: &Arrival) -> bool {
+        let matters = qp.qp_type == QpType::Ud || self.attributes.check_srd_qkey;
+        qp.qkey == arrival.qkey || !matters
+    }
+
+    fn translate_for_peer(
+        &self,
+        pd: u16,
+        (key, address): (u32, u64),
+        length: u32,
+        access: Access,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), Refusal> {
+        let memory = Keyed {
+            key,
+            address,
+            length,
+        };
+        self.resources
+            .mrs
+            .translate(pd, memory, access, segments)
+            .map_err(|_| Refusal::Status(CompStatus::RemoteBadAddress))
+    }
+
+    /// Takes the receive work request that the next message uses.
+    fn take_receive(&mut self, host: &mut dyn Host, arrival: &Arrival) -> Result<Receive, Refusal> {
+        let most = self.attributes.max_wr_recv_sges.max(1);
+        let Some(qp) = self.resources.qps.get_mut(arrival.qp) else {
+            return Err(Refusal::Drop);
+        };
+        let error = match qp.receive_queue.take(host, arrival.qp, most) {
+            Ok(receive) => return Ok(receive),
+            Err(error) => error,
+        };
+        let refusal = match arrival.transport {
+            QpType::Ud => Refusal::Drop,
+            QpType::Srd => Refusal::Status(CompStatus::RemoteAbort),
+        };
+        match error {
+            NoReceive::Empty => {
+                self.statistics.count_drop(false);
+                return Err(match arrival.transport {
+                    QpType::Ud => Refusal::Drop,
+                    QpType::Srd => Refusal::NotReady,
+                });
+            }
+            NoReceive::Malformed(req_id) => {
+                let cq = qp.recv_cq;
+                let status = CompStatus::LocalQpInternalError;
+                let completion = failed(arrival.qp, req_id, status.into());
+                qp.receive_queue.clear();
+                self.complete_receive(host, cq, completion, None);
+            }
+            NoReceive::Dma(error) => self.note_error(error),
+        }
+        self.fail(host, arrival.qp);
+        Err(refusal)
+    }
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Admin commands: fetched, executed and completed.
+
+use std::time::Duration;
+
+use efa_hw::{
+    admin::{AcqEntry, AqEntry, Command, Opcode},
+    features::GetFeature,
+    regs::Version,
+    stats::GetStats,
+};
+
+use super::Device;
+use crate::{
+    Host, ProtocolError, Then, TraceEvent,
+    admin::{
+        commands::{self, Execution, Parts},
+        late::Answer,
+        queue::{Executing, Pending},
+    },
+    faults::when::Occasion,
+    resources::{failure::Failure, page_list::PAGES_PER_CALL},
+};
+
+/// Most commands that are executed in one call: as many as drivers have in flight at once. What is left is executed when the device
+/// is run again, which it asks for at once.
+const COMMANDS_PER_CALL: u32 = 32;
+
+/// After so many work requests were flushed by commands, no other command is executed in the same call. One command flushes the two
+/// queues of one queue pair.
+const FLUSHED_PER_CALL: u32 = 4096;
+
+/// From this version on, completions have a checksum.
+const CHECKSUM_VERSION: Version = Version { major: 0, minor: 2 };
+
+/// A command, and when the driver has rung the doorbell for it, if that is known.
+type Submitted = (AqEntry, Option<Duration>);
+
+impl Device {
+    /// Executes commands that the driver has submitted, as many as one call may. Returns whether there are more.
+    pub(super) fn execute_commands(&mut self, host: &mut dyn Host, now: Duration) -> bool {
+        let mut pages = PAGES_PER_CALL;
+        // What programs had flushed in the meantime does not count.
+        self.data.take_flushed();
+        let mut flushed = 0;
+        for _ in 0..COMMANDS_PER_CALL {
+            if pages == 0 || flushed >= FLUSHED_PER_CALL {
+                break;
+            }
+            if !self.is_alive() {
+                return false;
+            }
+            if let Some(executing) = self.admin.executing.take() {
+                self.go_on(host, now, executing, &mut pages);
+                continue;
+            }
+            let Some(ring) = self
+                .admin
+                .submission
+                .as_mut()
+                .filter(|ring| ring.waiting() > 0)
+            else {
+                return false;
+            };
+            let fetched = ring.fetch(host);
+            let rung = self.admin.take_rung();
+            match fetched {
+                Ok((entry, true)) => self.execute(host, now, (entry, rung), &mut pages),
+                Ok((entry, false)) => {
+                    let command_id = entry.header().command_id.id;
+                    self.errors
+                        .report(host, ProtocolError::Phase { command_id });
+                }
+                Err(error) => self.errors.report(host, error.into()),
+            }
+            flushed += self.data.take_flushed();
+        }
+        self.admin.executing.is_some() || self.admin.waiting() > 0
+    }
+
+    /// Executes a command, or begins to.
+    fn execute(
+        &mut self,
+        host: &mut dyn Host,
+        now: Duration,
+        submitted: Submitted,
+        pages: &mut u32,
+    ) {
+        let (command, _) = submitted;
+        let fault = self.faults.hit(occasion(&command));
+        if fault.as_ref().is_some_and(Then::is_fatal) {
+            let in_flight = self.admin.in_flight() + 1;
+            host.trace(&TraceEvent::Command {
+                command,
+                completion: None,
+                in_flight,
+                injected: true,
+            });
+            self.apply(host, now, fault.as_ref());
+            return;
+        }
+        self.stale = false;
+        let injected = fault
+            .as_ref()
+            .and_then(|fault| fault.status)
+            .filter(|status| status.code() != 0);
+        if let Some(status) = injected {
+            self.executed(now, submitted, fault, Err(status.code()));
+            return;
+        }
+        let parts = Parts {
+            bars: &self.bars,
+            vectors: self.config.vectors,
+            features: &mut self.features,
+            data: &mut self.data,
+        };
+        let (execution, error) = commands::execute(parts, host, &command, pages);
+        self.came_to(host, now, submitted, fault, execution);
+        if let Some(error) = error {
+            self.errors.report(host, error);
+        }
+    }
+
+    /// Goes on with a command that was begun.
+    fn go_on(&mut self, host: &mut dyn Host, now: Duration, executing: Executing, pages: &mut u32) {
+        let Executing {
+            command,
+            rung,
+            fault,
+            registration,
+        } = executing;
+        let execution = commands::go_on(&mut self.data, host, registration, pages);
+        self.came_to(host, now, (command, rung), fault, execution);
+    }
+
+    /// Takes note of how far a command has come.
+    fn came_to(
+        &mut self,
+        host: &mut dyn Host,
+        now: Duration,
+        submitted: Submitted,
+        fault: Option<Then>,
+        execution: Execution,
+    ) {
+        let result = match execution {
+            Execution::Done(result) => result,
+            Execution::Unfinished(registration) => {
+                let (command, rung) = submitted;
+                self.admin.executing = Some(Executing {
+                    command,
+                    rung,
+                    fault,
+                    registration,
+                });
+                return;
+            }
+        };
+        let result = result.map_err(|failure| {
+            if let Failure::Dma(error) = failure {
+                self.errors.report(host, error.into());
+            }
+            failure.status().into()
+        });
+        self.report_errors(host);
+        self.executed(now, submitted, fault, result);
+    }
+
+    /// A command has given the content of its completion, or ended with a status.
+    fn executed(
+        &mut self,
+        now: Duration,
+        (command, rung): Submitted,
+        fault: Option<Then>,
+        result: Result<AcqEntry, u8>,
+    ) {
+        let (status, response) = match result {
+            Ok(response) => (0, response),
+            Err(status) => (status, [0; 64]),
+        };
+        let delay = fault.as_ref().and_then(|fault| fault.delay_ms).unwrap_or(0);
+        self.admin.executed(
+            now.saturating_add(Duration::from_millis(delay)),
+            Pending {
+                command,
+                rung,
+                status,
+                response,
+                fault,
+            },
+        );
+    }
+
+    /// Completes the commands that are due.
+    pub(super) fn complete_commands(&mut self, host: &mut dyn Host, now: Duration) {
+        let mut interrupt = false;
+        loop {
+            let in_flight = self.admin.in_flight();
+            let Some(pending) = self.admin.take_due(now) else {
+                break;
+            };
+            if let Some(after_commands) = pending.fault.as_ref().and_then(Then::late) {
+                self.trace_command(host, &pending, None, in_flight);
+                let answer = Answer::Completion(Box::new(pending));
+                self.late.keep(answer, after_commands);
+                continue;
+            }
+            let silent = pending.fault.as_ref().is_some_and(|fault| fault.silence);
+            if silent {
+                self.trace_command(host, &pending, None, in_flight);
+                continue;
+            }
+            interrupt |= self.write_completion(host, &pending, in_flight);
+            self.late.completed();
+        }
+        let (completions, events) = (self.admin.place().is_some(), self.aenq.place().is_some());
+        while let Some(answer) = self.late.take_due(completions, events) {
+            match answer {
+                Answer::Completion(pending) => {
+                    let in_flight = self.admin.in_flight();
+                    interrupt |= self.write_completion(host, &pending, in_flight);
+                }
+                Answer::Event { group, syndrome } => self.push_event(host, now, group, syndrome),
+            }
+        }
+        if interrupt {
+            if let Some(ring) = &self.admin.completion {
+                self.interrupts.raise(host, ring.vector());
+            }
+        }
+    }
+
+    /// Writes the completion of a command, and returns whether it is to interrupt.
+    fn write_completion(
+        &mut self,
+        host: &mut dyn Host,
+        pending: &Pending,
+        in_flight: usize,
+    ) -> bool {
+        let with_checksum = self.version() >= CHECKSUM_VERSION;
+        let completion = self.admin.complete(host, pending, with_checksum);
+        let completion = completion.map_err(|error| self.errors.report(host, error.into()));
+        let now = host.now();
+        let time = pending
+            .rung
+            .zip(now)
+            .map(|(rung, now)| now.saturating_sub(rung));
+        let opcode = pending.command.request().opcode;
+        self.data
+            .times
+            .count_command(opcode, pending.status == 0, time);
+        self.trace_command(host, pending, completion.ok(), in_flight);
+        !pending
+            .fault
+            .as_ref()
+            .is_some_and(|fault| fault.no_interrupt)
+    }
+
+    fn trace_command(
+        &self,
+        host: &mut dyn Host,
+        pending: &Pending,
+        completion: Option<AcqEntry>,
+        in_flight: usize,
+    ) {
+        host.trace(&TraceEvent::Command {
+            command: pending.command,
+            completion,
+            in_flight,
+            injected: pending.fault.is_some(),
+        });
+    }
+}
+
+/// What the rules see of a command.
+fn occasion(entry: &AqEntry) -> Occasion {
+    let request = entry.request();
+    let opcode = request.opcode;
+    let selector = match Opcode::try_from(opcode) {
+        Ok(Opcode::GetFeature | Opcode::SetFeature) => {
+            Some(GetFeature::from_request(&request).feature_id)
+        }
+        Ok(Opcode::GetStats) => Some(GetStats::from_request(&request).stats_type),
+        _ => None,
+    };
+    Occasion::Command { opcode, selector }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Events: asynchronous ones, one or many at once, and those of completion queues.
+
+use std::time::Duration;
+
+use efa_hw::aenq::AenqGroup;
+
+use super::Device;
+use crate::{Host, QueueError, StormError, TraceEvent, admin::late::Answer};
+
+impl Device {
+    /// Posts an asynchronous event, whether or not the driver wants its group. A fatal error also
+    /// shows in the device's status.
+    pub fn post_event(&mut self, host: &mut dyn Host, now: Duration, group: u16, syndrome: u16) {
+        if !self.is_alive() {
+            return;
+        }
+        if group == u16::from(AenqGroup::FatalError) {
+            self.fatal_error = true;
+        }
+        self.push_event(host, now, group, syndrome);
+    }
+
+    /// The same in the session after the next reset, when that has completed so many commands. It does not show in the
+    /// device's status, which it is too late for.
+    pub fn post_event_late(&mut self, group: u16, syndrome: u16, after_commands: u64) {
+        self.late
+            .keep(Answer::Event { group, syndrome }, after_commands);
+    }
+
+    /// Posts an asynchronous event.
+    pub(super) fn push_event(
+        &mut self,
+        host: &mut dyn Host,
+        now: Duration,
+        group: u16,
+        syndrome: u16,
+    ) {
+        let vector = self
+            .aenq
+            .post(host, now, group, syndrome)
+            .unwrap_or_else(|error| {
+                self.errors.report(host, error.into());
+                None
+            });
+        host.trace(&TraceEvent::Event {
+            group,
+            syndrome,
+            posted: vector.is_some(),
+        });
+        if let Some(vector) = vector {
+            self.interrupts.raise(host, vector);
+        }
+    }
+
+    /// Posts an event that a completion queue has something new: to its event queue, or to any if
+    /// one is given, in which case the completion queue need not exist.
+    ///
+    /// # Errors
+    ///
+    /// There is no such queue, or its memory can't be written.
+    pub fn post_completion_event(
+        &mut self,
+        host: &mut dyn Host,
+        eqn: Option<u16>,
+        cqn: u16,
+    ) -> Result<(), QueueError> {
+        let vector = self.data.resources.post_event(host, eqn, cqn)?;
+        if let Some(vector) = vector {
+            host.interrupt(vector);
+        }
+        Ok(())
+    }
+
+    /// Posts a keep-alive event if one is due, and returns when the next one will be.
+    pub(super) fn keep_alive(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
+        let period = self.data.attributes.keep_alive_ms;
+        let wanted = period != 0 && self.features.aenq_groups & AenqGroup::KeepAlive.mask() != 0;
+        let period = wanted.then(|| Duration::from_millis(period.into()));
+        let (due, next) = self.aenq.keep_alive(now, period);
+        if due {
+            self.post_event(host, now, AenqGroup::KeepAlive.into(), 0);
+        }
+        next
+    }
+
+    /// Posts an asynchronous event many times, each as soon as the driver has consumed what was in its place. One place is
+    /// left to keep-alives. A reset ends it.
+    ///
+    /// # Errors
+    ///
+    /// Too many kinds of events are under way.
+    pub fn storm(&mut self, group: u16, syndrome: u16, count: u64) -> Result<(), StormError> {
+        self.storms.events.add((group, syndrome), count)
+    }
+
+    /// Posts an event that a completion queue has something new many times: so many as fit into half of the event queue, each
+    /// time that the driver has armed it. A reset, and the end of the event queue, ends it.
+    ///
+    /// # Errors
+    ///
+    /// There is no such queue, or too many kinds of events are under way.
+    pub fn storm_of_completion_events(
+        &mut self,
+        eqn: Option<u16>,
+        cqn: u16,
+        count: u64,
+    ) -> Result<(), StormError> {
+        let eqn = self.data.resources.event_queue(eqn, cqn)?;
+        self.storms.notices.add((eqn, cqn), count)
+    }
+
+    /// Posts what there is room for.
+    pub(super) fn post_storms(&mut self, host: &mut dyn Host, now: Duration) {
+        let mut vector = None;
+        while let Some(((group, syndrome), count)) = self
+            .storms
+            .events
+            .take(|_| self.aenq.room().saturating_sub(1))
+        {
+            if group == u16::from(AenqGroup::FatalError) {
+                self.fatal_error = true;
+            }
+            for _ in 0..count {
+                match self.aenq.post(host, now, group, syndrome) {
+                    Ok(raise) => vector = raise.or(vector),
+                    Err(error) => self.errors.report(host, error.into()),
+                }
+            }
+            host.trace(&TraceEvent::Storm {
+                group,
+                syndrome,
+                posted: count,
+                left: self.storms.events.left(),
+            });
+        }
+        if let Some(vector) = vector {
+            self.interrupts.raise(host, vector);
+        }
+        loop {
+            let resources = &self.data.resources;
+            let Some(((eqn, cqn), count)) = self
+                .storms
+                .notices
+                .take(|(eqn, _)| resources.storm_room(eqn))
+            else {
+                return;
+            };
+            match self.data.resources.post_events(host, eqn, cqn, count) {
+                Ok(Some(vector)) => host.interrupt(vector),
+                Ok(None) => {}
+                Err(error) => {
+                    self.storms.notices.end((eqn, cqn));
+                    if let QueueError::Dma(error) = error {
+                        self.errors.report(host, error.into());
+                    }
+                }
+            }
+        }
+    }
+}

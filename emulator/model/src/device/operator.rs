@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What somebody who operates a device sees of it, and makes it do.
+
+use std::time::Duration;
+
+use super::Device;
+use crate::{
+    Counters, Host, Latencies, Overrides, Queue, QueueError, Rule, RuleId, State, When,
+    admin::{late::Late, reset::Reset},
+    faults::storm::AllStorms,
+    state::HostInfoState,
+};
+
+impl Device {
+    /// What the device is like now.
+    pub fn state(&self) -> State {
+        let (fast_regs, fast_invs) = self.data.statistics.region_changes();
+        State {
+            ready: self.data.attributes.ready,
+            resets: self.resets.reasons.iter().cloned().collect(),
+            function_resets: self.resets.of_function,
+            fatal_error: self.fatal_error,
+            plugged: self.plugged,
+            dead: self.dead.is_some(),
+            stray_writes: self.stray_writes.done,
+            stray_writes_refused: self.stray_writes.refused,
+            late: self.late.len() + self.data.late.len(),
+            storm: self.storms.left(),
+            dma_after_reset: self.stray_writes.after_reset,
+            resources: self.data.resources.counts(),
+            admin: self.admin.state(),
+            host_info: self.features.host_info.as_ref().map(HostInfoState::from),
+            aenq_groups: self.features.aenq_groups,
+            events: self.aenq.posted,
+            armed_eqs: self.data.resources.armed_eqs(),
+            register_reads: self.register_reads,
+            doorbells: self.doorbells,
+            stale_doorbells: self.stale_doorbells,
+            commands_when_fatal: self.commands_when_fatal,
+            protocol_errors: self.errors.count,
+            fast_regs,
+            fast_invs,
+            faults: self.faults.len() + self.data.faults.len(),
+            faults_hit: self.faults.hits() + self.data.faults.hits(),
+        }
+    }
+
+    /// All counters of the statistics.
+    pub fn counters(&self) -> Counters {
+        self.data.statistics.counters()
+    }
+
+    /// How long admin commands and work requests took.
+    pub fn latencies(&self) -> Latencies {
+        self.data.times.latencies()
+    }
+
+    /// Adds a rule for a fault. Of very many the oldest are lost.
+    pub fn inject(&mut self, rule: Rule) -> RuleId {
+        match rule.when {
+            When::Work { .. } => self.data.faults.inject(rule),
+            _ => self.faults.inject(rule),
+        }
+        self.last_rule += 1;
+        self.last_rule
+    }
+
+    /// Puts a queue pair in error for no reason: what it has not completed is flushed. The interface has no event for that.
+    ///
+    /// # Errors
+    ///
+    /// There is no such queue pair.
+    pub fn fail_qp(&mut self, host: &mut dyn Host, qp: u16) -> Result<(), QueueError> {
+        if self.is_alive() {
+            self.data.fail_for_no_reason(host, qp)?;
+            self.report_errors(host);
+        }
+        Ok(())
+    }
+
+    /// Replaces attributes.
+    pub fn set(&mut self, overrides: Overrides) {
+        self.overrides.merge(overrides);
+        self.data.attributes = self.config.attributes();
+        self.overrides.apply(&mut self.data.attributes);
+    }
+
+    /// Removes all rules and replacements, and answers and events that are still to come; a reset that would never have ended ends, and
+    /// the next one revives a dead device.
+    pub fn clear(&mut self) {
+        if let Some(dead) = &mut self.dead {
+            dead.heal();
+        }
+        self.faults.clear();
+        self.data.faults.clear();
+        self.late = Late::default();
+        self.storms = AllStorms::default();
+        self.overrides = Overrides::default();
+        self.data.attributes = self.config.attributes();
+        if self.resets.current == Reset::Ended(None) {
+            self.resets.current = Reset::Ended(Some(Duration::ZERO));
+        }
+    }
+
+    /// Reads bytes of a queue in host memory.
+    ///
+    /// # Errors
+    ///
+    /// There is no such queue, it is not so large, or its memory can't be read.
+    pub fn peek(
+        &self,
+        host: &mut dyn Host,
+        queue: Queue,
+        offset: u64,
+        data: &mut [u8],
+    ) -> Result<(), QueueError> {
+        let place = self.data.resources.place(queue)?;
+        let address = place.part(queue, offset, data.len())?;
+        Ok(host.dma_read(address, data)?)
+    }
+
+    /// Writes bytes of a queue in host memory.
+    ///
+    /// # Errors
+    ///
+    /// There is no such queue, it is not so large, or its memory can't be written.
+    pub fn poke(
+        &self,
+        host: &mut dyn Host,
+        queue: Queue,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), QueueError> {
+        let place = self.data.resources.place(queue)?;
+        let address = place.part(queue, offset, data.len())?;
+        Ok(host.dma_write(address, data)?)
+    }
+}

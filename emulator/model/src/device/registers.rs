@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Registers: what the driver writes, and what it reads by asking for it. Resets start and end here.
+
+use std::time::Duration;
+
+use efa_hw::{
+    admin::Protocol,
+    aenq::AenqGroup,
+    regs::{
+        AqCaps, DevCtl, DevSts, EqDb, EventRingCaps, IntrMask, MmioRegRead, ReadlessResponse,
+        Register, ResetReason, Version,
+    },
+    wire::At,
+};
+
+use super::Device;
+use crate::{
+    FailedReset, Host, ProtocolError, TraceEvent,
+    admin::{
+        reset::Reset,
+        ring::{EventRing, SubmissionRing},
+    },
+    faults::when::Occasion,
+};
+
+/// Value of a register that does not exist.
+const NO_VALUE: u32 = u32::MAX;
+
+impl Device {
+    /// Writes a register in BAR 0.
+    pub fn write_register(&mut self, host: &mut dyn Host, now: Duration, offset: u64, value: u32) {
+        if !self.plugged {
+            return;
+        }
+        let register = u16::try_from(offset)
+            .ok()
+            .and_then(|offset| Register::try_from(offset).ok());
+        match register {
+            None => self
+                .errors
+                .report(host, ProtocolError::NoRegister { offset, value }),
+            Some(Register::DevCtl) => self.control(host, now, value),
+            Some(Register::MmioRegRead) => self.read_register(host, now, value),
+            Some(register @ (Register::MmioRespLo | Register::MmioRespHi)) => {
+                self.registers.write(register, value);
+            }
+            Some(register) if self.resets.current.is_started() => {
+                self.errors
+                    .report(host, ProtocolError::DuringReset { register, value });
+            }
+            Some(register) => {
+                self.commands_when_fatal +=
+                    u64::from(self.fatal_error && register == Register::AqProdDb);
+                // A dead device takes note of nothing.
+                if self.is_alive() {
+                    self.write(host, now, register, value);
+                }
+            }
+        }
+    }
+
+    /// Writes a register that can be used only while there is no reset.
+    fn write(&mut self, host: &mut dyn Host, now: Duration, register: Register, value: u32) {
+        match register {
+            Register::Version | Register::ControllerVersion | Register::Caps | Register::DevSts => {
+                self.errors
+                    .report(host, ProtocolError::ReadOnly { register, value });
+            }
+            Register::AqCaps => {
+                let base = self.registers.aq_base.get();
+                let protocol = Protocol::of(self.version());
+                let ring = SubmissionRing::new(base, AqCaps::from_raw(value), protocol);
+                self.check_ring(host, register, value, base, ring.is_some());
+                self.admin.submission = ring;
+            }
+            Register::AcqCaps => {
+                let base = self.registers.acq_base.get();
+                let caps = EventRingCaps::from_raw(value);
+                let ring = EventRing::new(base, caps, self.config.vectors);
+                self.check_ring(host, register, value, base, ring.is_some());
+                self.admin.completion = ring;
+            }
+            Register::AenqCaps => {
+                let base = self.registers.aenq_base.get();
+                let caps = EventRingCaps::from_raw(value);
+                let ring = EventRing::new(base, caps, self.config.vectors);
+                self.check_ring(host, register, value, base, ring.is_some());
+                self.aenq.configure(ring);
+            }
+            Register::AqProdDb => {
+                // CAST: the register counts modulo 2^16.
+                match self.admin.submit(host.now(), value as u16) {
+                    // What is too much for one call is done by `run`.
+                    Ok(()) => {
+                        self.execute_commands(host, now);
+                    }
+                    Err(error) => self.errors.report(host, error),
+                }
+                self.complete_commands(host, now);
+            }
+            Register::AenqConsDb => {
+                if !self.aenq.consume(value) {
+                    self.errors
+                        .report(host, ProtocolError::Consumer { consumed: value });
+                }
+            }
+            Register::IntrMask => {
+                self.interrupts.mask(host, IntrMask::from_raw(value).masked);
+            }
+            Register::EqDb => {
+                let doorbell = EqDb::from_raw(value);
+                match self.data.resources.arm_eq(doorbell.eqn) {
+                    None => {
+                        let eqn = doorbell.eqn;
+                        self.errors
+                            .report(host, ProtocolError::NoEventQueue { eqn });
+                    }
+                    Some(None) => {}
+                    Some(Some(vector)) => host.interrupt(vector),
+                }
+            }
+            _ => {
+                self.registers.write(register, value);
+            }
+        }
+    }
+
+    /// Version of the admin interface.
+    pub(super) fn version(&self) -> Version {
+        Version::from_raw(self.data.attributes.version)
+    }
+
+    fn check_ring(
+        &mut self,
+        host: &mut dyn Host,
+        register: Register,
+        value: u32,
+        base: u64,
+        possible: bool,
+    ) {
+        if !possible {
+            self.errors.report(
+                host,
+                ProtocolError::Ring {
+                    register,
+                    value,
+                    base,
+                },
+            );
+        }
+    }
+
+    /// Starts or ends a reset.
+    fn control(&mut self, host: &mut dyn Host, now: Duration, value: u32) {
+        let control = DevCtl::from_raw(value);
+        let done = now.saturating_add(Duration::from_millis(self.data.attributes.reset_ms.into()));
+        match (control.dev_reset, control.aq_restart, self.resets.current) {
+            (true, false, _) => {
+                let fault = self.faults.hit(Occasion::Reset).unwrap_or_default();
+                self.apply(host, now, Some(&fault));
+                if !self.plugged {
+                    return;
+                }
+                if fault.with_event {
+                    self.post_event(host, now, AenqGroup::KeepAlive.into(), 0);
+                }
+                let failure = self.revive(host);
+                let never_starts = fault.never_starts || failure == Some(FailedReset::NeverStarts);
+                self.resets.current = Reset::Started(if never_starts { None } else { Some(done) });
+                self.resets.never_ends =
+                    fault.never_ends || failure == Some(FailedReset::NeverEnds);
+                let reason = control.reset_reason;
+                let name = match ResetReason::try_from(reason) {
+                    Ok(reason) => reason.name().to_owned(),
+                    Err(_) => {
+                        self.errors
+                            .report(host, ProtocolError::ResetReason { reason });
+                        reason.to_string()
+                    }
+                };
+                host.trace(&TraceEvent::Reset {
+                    reason: name.clone(),
+                });
+                self.resets.note(name);
+            }
+            (false, false, Reset::Started(_)) => {
+                self.resets.current = Reset::Ended(if self.resets.never_ends {
+                    None
+                } else {
+                    Some(done)
+                });
+                host.trace(&TraceEvent::ResetEnd);
+            }
+            _ => self.errors.report(host, ProtocolError::Control { value }),
+        }
+    }
+
+    /// Value of a register as the driver reads it.
+    pub(super) fn register_value(&self, now: Duration, register: Register) -> u32 {
+        let attributes = &self.data.attributes;
+        match register {
+            Register::Version => attributes.version,
+            Register::ControllerVersion => attributes.controller_version,
+            Register::Caps => attributes.caps().into_raw(),
+            Register::DevSts => DevSts {
+                ready: attributes.ready,
+                aq_restart_in_progress: false,
+                aq_restart_finished: false,
+                reset_in_progress: self.resets.current.in_progress(now),
+                reset_finished: self.resets.current.is_finished(now),
+                fatal_error: self.fatal_error,
+            }
+            .into_raw(),
+            // The others are for the device to read.
+            _ => NO_VALUE,
+        }
+    }
+
+    /// Answers a register read.
+    fn read_register(&mut self, host: &mut dyn Host, now: Duration, value: u32) {
+        let MmioRegRead { req_id, reg_off } = MmioRegRead::from_raw(value);
+        let address = self.registers.mmio_resp.get();
+        if address == 0 {
+            self.errors
+                .report(host, ProtocolError::NoResponseAddress { offset: reg_off });
+            return;
+        }
+        self.register_reads += 1;
+        let register = Register::try_from(reg_off).ok();
+        let occasion = Occasion::Register(register);
+        let fault = self.faults.hit(occasion).unwrap_or_default();
+        self.apply(host, now, Some(&fault));
+        let actual = match register {
+            Some(register) => self.register_value(now, register),
+            None => {
+                self.errors
+                    .report(host, ProtocolError::NoSuchRegister { offset: reg_off });
+                NO_VALUE
+            }
+        };
+        let reg_val = fault.value.unwrap_or(actual);
+        host.trace(&TraceEvent::RegisterRead {
+            offset: reg_off,
+            value: (!fault.silence && self.plugged).then_some(reg_val),
+        });
+        if fault.silence || !self.plugged {
+            return;
+        }
+        let response = ReadlessResponse {
+            req_id: req_id.wrapping_add(u16::from(fault.wrong_req_id)),
+            reg_off: reg_off.wrapping_add(if fault.wrong_offset { 4 } else { 0 }),
+            reg_val,
+        };
+        // The id last: the driver waits for it.
+        let (id, rest) = {
+            let bytes = response.encode();
+            (At::<0>::load::<2, 8>(&bytes), At::<2>::load::<6, 8>(&bytes))
+        };
+        let written = host
+            .dma_write(address.wrapping_add(2), &rest)
+            .and_then(|()| host.dma_write(address, &id));
+        if let Err(error) = written {
+            self.errors.report(host, error.into());
+        }
+    }
+}

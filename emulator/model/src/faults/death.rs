@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A device that dies, as one whose firmware hangs: it carries out nothing until a reset revives it.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::{DmaError, Host, queue::Place};
+
+/// How a device dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Death {
+    /// It tells nobody: there is no event, and no fatal error in its status.
+    pub silent: bool,
+    /// Which reset from then on revives it.
+    pub resets: NonZeroU32,
+    /// How those before fail.
+    pub how: FailedReset,
+    /// It goes on writing to the memory of the queues and memory regions that it has, until it is revived.
+    pub dma: bool,
+}
+
+impl Default for Death {
+    fn default() -> Self {
+        Self {
+            silent: false,
+            resets: NonZeroU32::MIN,
+            how: FailedReset::default(),
+            dma: false,
+        }
+    }
+}
+
+/// How a reset fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FailedReset {
+    /// The device never says that it is in progress.
+    #[default]
+    NeverStarts,
+    /// The device says for ever that it is in progress.
+    NeverEnds,
+}
+
+/// A device that has died and was not revived.
+#[derive(Debug)]
+pub(crate) struct Dead {
+    death: Death,
+    /// Resets that it takes to revive it.
+    resets: u32,
+    pub(crate) strays: Strays,
+}
+
+impl Dead {
+    /// `places` are all that the device may have written to.
+    pub(crate) fn new(death: Death, places: impl Iterator<Item = Place>) -> Self {
+        let strays = if death.dma {
+            Strays::new(places)
+        } else {
+            Strays::default()
+        };
+        Self {
+            death,
+            resets: death.resets.get(),
+            strays,
+        }
+    }
+
+    /// A reset: returns how it fails, or nothing if it revives the device.
+    pub(crate) fn reset(&mut self) -> Option<FailedReset> {
+        self.resets -= 1;
+        self.strays.was_reset = true;
+        (self.resets > 0).then_some(self.death.how)
+    }
+
+    /// Whether it told that it died.
+    pub(crate) fn is_told(&self) -> bool {
+        !self.death.silent
+    }
+
+    /// Lets the next reset revive it.
+    pub(crate) fn heal(&mut self) {
+        self.resets = 1;
+    }
+}
+
+/// Bytes that a dead device writes at the end of every line of the memory that it knew: where no queue has a phase, so that
+/// a program or driver that still looks at them sees nothing new, and who has got the memory since sees them. Only event
+/// counters are nothing but their value, which becomes this.
+const STRAY: [u8; 8] = [0xef, 0xa0, 0xde, 0xad, 0xef, 0xa0, 0xde, 0xad];
+
+/// Bytes of such a line.
+const LINE: u64 = 64;
+
+/// Most places that are written to.
+const MAX_PLACES: usize = 4096;
+
+/// Most bytes of a place that are written to.
+const MAX_SIZE: u64 = 64 << 10;
+
+/// How often it writes.
+const PERIOD: Duration = Duration::from_millis(1);
+
+/// Writes each time.
+const AT_A_TIME: u32 = 512;
+
+/// What a dead device goes on writing to.
+#[derive(Debug, Default)]
+pub(crate) struct Strays {
+    places: Vec<Place>,
+    place: usize,
+    offset: u64,
+    /// When it is time to go on.
+    due: Duration,
+    /// Whether the driver has tried to reset the device since it died.
+    was_reset: bool,
+}
+
+/// What stray writes there were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StrayWrites {
+    pub(crate) done: u64,
+    pub(crate) after_reset: u64,
+    pub(crate) refused: u64,
+}
+
+impl Strays {
+    fn new(places: impl Iterator<Item = Place>) -> Self {
+        // The value of an event counter is less than a line.
+        let usable = |place: &Place| {
+            place.size == STRAY.len() as u64 || place.base % LINE == 0 && place.size >= LINE
+        };
+        Self {
+            places: places.filter(usable).take(MAX_PLACES).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Goes on writing if it is time, and returns when it will be again.
+    pub(crate) fn write(
+        &mut self,
+        host: &mut dyn Host,
+        now: Duration,
+        counts: &mut StrayWrites,
+    ) -> Option<Duration> {
+        let writes = if self.due <= now { AT_A_TIME } else { 0 };
+        for _ in 0..writes {
+            let place = self.places.get(self.place)?;
+            let line = place.size.min(LINE);
+            let address = place.base + self.offset + line - STRAY.len() as u64;
+            let written: Result<(), DmaError> = host.dma_write(address, &STRAY);
+            match written {
+                Ok(()) => {
+                    counts.done += 1;
+                    counts.after_reset += u64::from(self.was_reset);
+                }
+                Err(_) => counts.refused += 1,
+            }
+            self.offset += line;
+            if self.offset + line > place.size.min(MAX_SIZE) {
+                self.offset = 0;
+                self.place = (self.place + 1) % self.places.len();
+            }
+        }
+        if writes > 0 {
+            self.due = now.saturating_add(PERIOD);
+        }
+        (!self.places.is_empty()).then_some(self.due)
+    }
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Why an admin command fails.
+
+use efa_hw::admin::Status;
+
+use crate::dma::DmaError;
+
+/// Why a command failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The device does not want to execute it.
+    Refused(Status),
+    /// Its control buffer can not be read.
+    Dma(DmaError),
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Refused(status)
+    }
+}
+
+impl From<DmaError> for Failure {
+    fn from(error: DmaError) -> Self {
+        Self::Dma(error)
+    }
+}
+
+impl Failure {
+    /// What the driver is told.
+    pub(crate) fn status(self) -> Status {
+        match self {
+            Self::Refused(status) => status,
+            Self::Dma(_) => Status::UnknownError,
+        }
+    }
+}

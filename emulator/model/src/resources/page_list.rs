@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Lists of the pages of a memory region, in host memory or in the command or work request itself.
+
+use efa_hw::admin::{
+    CtrlBuffInfo, Status,
+    control::{CHUNK_ENTRIES, CHUNK_ENTRY_SIZE, CHUNK_NEXT_OFFSET, CHUNK_SIZE, CHUNK_USED_SIZE},
+    mr::PageList,
+};
+
+use super::{failure::Failure, page_runs::PageRuns};
+use crate::{DmaError, Host, profile::attributes::Attributes};
+
+/// Bytes in a page of the host.
+const SMALLEST_PAGE: u64 = 4096;
+
+/// Addresses in a page of the host. So many are read at once.
+const ENTRIES_PER_PAGE: usize = CHUNK_SIZE / CHUNK_ENTRY_SIZE;
+
+/// Pages whose addresses are read in one call. More are read in several, between which others have their turn.
+pub(crate) const PAGES_PER_CALL: u32 = 1 << 14;
+
+/// A list of pages that is being read. The longest take too long for one call.
+#[derive(Debug)]
+pub(crate) struct PageReader {
+    source: Source,
+    /// Size of the pages, as a power of two.
+    shift: u8,
+    /// Pages that were not read.
+    left: usize,
+    runs: PageRuns,
+    /// Whether those that were read can be where they are said to be.
+    possible: bool,
+}
+
+/// Where the rest of a list is.
+#[derive(Debug)]
+enum Source {
+    /// One address after the other, from this bus address on.
+    Direct(u64),
+    /// In buffers of a page each, whose addresses are in chunks.
+    Indirect {
+        /// The next chunk.
+        chunk: CtrlBuffInfo,
+        /// Buffers in that and those after it.
+        buffers: usize,
+        /// Buffers of the chunk before it.
+        current: std::vec::IntoIter<u64>,
+    },
+}
+
+impl PageReader {
+    /// Begins to read the list of a command with `count` pages of size `1 << shift`. The caller limits `count`.
+    pub(super) fn of_command(
+        attributes: &Attributes,
+        list: PageList,
+        count: u64,
+        shift: u8,
+    ) -> Result<Self, Failure> {
+        let count = usize::try_from(count).map_err(|_| Status::ResourceAllocationFailure)?;
+        match list {
+            PageList::Inline(pages) => {
+                let (used, unused) = pages
+                    .split_at_checked(count)
+                    .ok_or(Status::MalformedRequest)?;
+                if unused.iter().any(|page| *page != 0) {
+                    return Err(Status::MalformedRequest.into());
+                }
+                Ok(Self::inline(attributes, used, shift))
+            }
+            PageList::Direct(buffer) => {
+                if buffer.length as usize != count * CHUNK_ENTRY_SIZE {
+                    return Err(Status::MalformedRequest.into());
+                }
+                Ok(Self::direct(buffer.address, count, shift))
+            }
+            PageList::Indirect(chunk) => {
+                let source = Source::Indirect {
+                    chunk,
+                    buffers: count.div_ceil(ENTRIES_PER_PAGE),
+                    current: Vec::new().into_iter(),
+                };
+                Ok(Self::new(source, count, shift))
+            }
+        }
+    }
+
+    /// Pages that are known already.
+    pub(super) fn inline(attributes: &Attributes, pages: &[u64], shift: u8) -> Self {
+        let mut reader = Self::new(Source::Direct(0), pages.len(), shift);
+        for page in pages {
+            reader.push(attributes, *page);
+        }
+        reader
+    }
+
+    /// Addresses that are one after the other in host memory.
+    pub(super) fn direct(address: u64, count: usize, shift: u8) -> Self {
+        Self::new(Source::Direct(address), count, shift)
+    }
+
+    fn new(source: Source, left: usize, shift: u8) -> Self {
+        Self {
+            source,
+            shift,
+            left,
+            runs: PageRuns::default(),
+            possible: true,
+        }
+    }
+
+    /// Reads on, as long as `budget` has pages, and takes those from it that it reads. Returns whether all are read.
+    pub(super) fn read(
+        &mut self,
+        attributes: &Attributes,
+        host: &mut dyn Host,
+        budget: &mut u32,
+    ) -> Result<bool, Failure> {
+        while self.left > 0 && *budget > 0 {
+            let count = self.left.min(ENTRIES_PER_PAGE);
+            let Some(address) = self.next(host)? else {
+                continue;
+            };
+            let mut bytes = [0; CHUNK_SIZE];
+            let bytes = &mut bytes[..count * CHUNK_ENTRY_SIZE];
+            host.dma_read(address, bytes)?;
+            for page in addresses(bytes) {
+                self.push(attributes, page);
+            }
+            // CAST: at most `ENTRIES_PER_PAGE`.
+            *budget = budget.saturating_sub(count as u32);
+        }
+        Ok(self.left == 0)
+    }
+
+    /// All pages, if they can be where they are said to be.
+    pub(super) fn finish(self) -> Option<PageRuns> {
+        (self.left == 0 && self.possible).then_some(self.runs)
+    }
+
+    /// Where the next addresses are, unless that has to be read first. Of an indirect list no more chunks are read than its
+    /// pages need.
+    fn next(&mut self, host: &mut dyn Host) -> Result<Option<u64>, Failure> {
+        let (chunk, buffers, current) = match &mut self.source {
+            Source::Direct(address) => {
+                let next = address.wrapping_add(CHUNK_SIZE as u64);
+                return Ok(Some(std::mem::replace(address, next)));
+            }
+            Source::Indirect {
+                chunk,
+                buffers,
+                current,
+            } => (chunk, buffers, current),
+        };
+        if let Some(address) = current.next() {
+            return Ok(Some(address));
+        }
+        let entries = (*buffers).min(CHUNK_ENTRIES);
+        if chunk.length as usize != entries * CHUNK_ENTRY_SIZE + CtrlBuffInfo::SIZE {
+            return Err(Status::MalformedRequest.into());
+        }
+        let mut bytes = [0; CHUNK_SIZE];
+        let bytes = &mut bytes[..entries * CHUNK_ENTRY_SIZE];
+        host.dma_read(chunk.address, bytes)?;
+        *current = addresses(bytes).collect::<Vec<_>>().into_iter();
+        *buffers -= entries;
+        if *buffers > 0 {
+            *chunk = next_chunk(host, chunk)?;
+        }
+        Ok(None)
+    }
+
+    fn push(&mut self, attributes: &Attributes, page: u64) {
+        self.possible &= is_possible(attributes, page, 1 << self.shift);
+        self.runs.push(page, self.shift);
+        self.left -= 1;
+    }
+}
+
+/// The chunk after another one.
+fn next_chunk(host: &mut dyn Host, chunk: &CtrlBuffInfo) -> Result<CtrlBuffInfo, DmaError> {
+    let mut next = [0; CHUNK_USED_SIZE - CHUNK_NEXT_OFFSET];
+    let address = chunk.address.wrapping_add(CHUNK_NEXT_OFFSET as u64);
+    host.dma_read(address, &mut next)?;
+    Ok(CtrlBuffInfo::decode(&next))
+}
+
+/// Whether a page can be where it is said to be.
+fn is_possible(attributes: &Attributes, page: u64, size: u64) -> bool {
+    // No host gives out its very first page. Larger pages may begin there.
+    page % size == 0 && (page != 0 || size > SMALLEST_PAGE) && attributes.reaches(page, size)
+}
+
+/// The addresses that are one after the other in bytes.
+fn addresses(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let entries = bytes.chunks_exact(CHUNK_ENTRY_SIZE);
+    entries.map(|entry| {
+        entry
+            .iter()
+            .rfold(0, |value, byte| (value << 8) | u64::from(*byte))
+    })
+}

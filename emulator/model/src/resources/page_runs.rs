@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The pages of a memory region, as runs of contiguous bus addresses.
+//!
+//! Most memory is contiguous for the device, behind an IOMMU or as huge pages. A region of one run is found at once, however
+//! large it is; scattered pages take 12 bytes each and as many steps as their number has bits.
+
+/// Pages, of which those with contiguous bus addresses are one.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct PageRuns {
+    /// Place of the first page of each run among all pages.
+    starts: Vec<u32>,
+    /// Bus address of that page.
+    addresses: Vec<u64>,
+    pages: u32,
+}
+
+impl PageRuns {
+    /// How many pages there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.pages
+    }
+
+    /// Bus address of the first page.
+    pub(crate) fn first(&self) -> Option<u64> {
+        self.addresses.first().copied()
+    }
+
+    /// Adds a page of size `1 << shift`, which is that of all of them.
+    pub(crate) fn push(&mut self, address: u64, shift: u8) {
+        let follows = match (self.starts.last(), self.addresses.last()) {
+            (Some(start), Some(first)) => {
+                first.checked_add(u64::from(self.pages - start) << shift) == Some(address)
+            }
+            _ => false,
+        };
+        if !follows {
+            self.starts.push(self.pages);
+            self.addresses.push(address);
+        }
+        self.pages += 1;
+    }
+
+    /// The contiguous memory from an offset in all pages on: its bus address and how many bytes there are.
+    pub(crate) fn at(&self, offset: u64, shift: u8) -> Option<(u64, u64)> {
+        let page = u32::try_from(offset >> shift).ok()?;
+        if page >= self.pages {
+            return None;
+        }
+        let next = self.starts.partition_point(|start| *start <= page);
+        let run = next.checked_sub(1)?;
+        let start = u64::from(self.starts[run]) << shift;
+        let end = self.starts.get(next).copied().unwrap_or(self.pages);
+        Some((
+            self.addresses[run] + (offset - start),
+            (u64::from(end) << shift) - offset,
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHIFT: u8 = 12;
+
+    fn runs(pages: &[u64]) -> PageRuns {
+        let mut runs = PageRuns::default();
+        for page in pages {
+            runs.push(page << SHIFT, SHIFT);
+        }
+        runs
+    }
+
+    #[test]
+    fn contiguous_pages_are_one_run() {
+        let pages: Vec<_> = (100..100 + 256).collect();
+        let runs = runs(&pages);
+        assert_eq!((runs.len(), runs.addresses.len()), (256, 1));
+        assert_eq!(runs.at(0, SHIFT), Some((100 << SHIFT, 256 << SHIFT)));
+        assert_eq!(
+            runs.at(5000, SHIFT),
+            Some(((100 << SHIFT) + 5000, (256 << SHIFT) - 5000))
+        );
+        assert_eq!(runs.at(256 << SHIFT, SHIFT), None);
+    }
+
+    /// Whatever the pages are, each byte is where its page says.
+    #[test]
+    fn every_byte_is_in_its_page() {
+        // A page twice, one that goes down, and the last ones that there can be.
+        let last = u64::MAX >> SHIFT;
+        let pages = [7, 8, 9, 9, 10, 4, 3, 2, 3, 20, last - 1, last, 1, 2];
+        let runs = runs(&pages);
+        assert_eq!(runs.len() as usize, pages.len());
+        assert_eq!(runs.first(), Some(7 << SHIFT));
+        for (index, page) in pages.iter().enumerate() {
+            for within in [0, 1, 4095] {
+                let offset = ((index as u64) << SHIFT) + within;
+                let (address, length) = runs.at(offset, SHIFT).unwrap();
+                assert_eq!(address, (page << SHIFT) + within, "page {index}");
+                // So many pages follow each other, and no more.
+                let follow = (index + 1..pages.len())
+                    .take_while(|next| pages[*next] == pages[next - 1] + 1)
+                    .count() as u64;
+                assert_eq!(length, ((follow + 1) << SHIFT) - within, "page {index}");
+            }
+        }
+    }
+}

@@ -1,0 +1,866 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What a transport asks of a device: to fetch work requests, to deliver, and to give memory up only when nobody copies any more.
+
+use efa_hw::{
+    admin::{
+        Status,
+        ah::CreateAh,
+        cq::{CqCaps2, CreateCq},
+        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrPermissions},
+        pd::AllocPd,
+        qp::{CreateQp, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
+        uar::AllocUar,
+    },
+    io::{
+        Cdesc, CompStatus, FastMrInvReq, FastMrRegFlags, FastMrRegReq, OpType, PblMode, RxDesc,
+        RxLkeyCtrl, TxCtrl1, TxCtrl2, TxMetaDesc,
+    },
+    regs::ResetReason,
+};
+use efa_model::{
+    Arrival, Content, Death, Delivery, DmaError, Fetched, Overrides, Profile, Refusal, Segment,
+    WriteEnd,
+};
+use efa_testing::mock::Driver;
+
+const PAGE: u64 = 4096;
+
+/// Work requests in each receive queue.
+const DEPTH: u16 = 16;
+
+/// Work requests in each send queue.
+const SQ_DEPTH: u16 = 512;
+
+/// Address of a peer.
+const PEER: [u8; 16] = [7; 16];
+
+const IOVA: u64 = 0x7f00_0000_0000;
+
+/// A driver with queue pairs of one protection domain and one completion queue, and a region of a page.
+struct Set {
+    driver: Driver,
+    pd: u16,
+    uar: u16,
+    cq_idx: u16,
+    ah: u16,
+    cq: u64,
+    completed: usize,
+    page: u64,
+    lkey: u32,
+    rkey: u32,
+    qps: Vec<Qp>,
+}
+
+/// A queue pair.
+#[derive(Clone, Copy)]
+struct Qp {
+    number: u16,
+    llq: usize,
+    rq: u64,
+    doorbells: [u64; 2],
+    sent: u16,
+    posted: u16,
+}
+
+impl Set {
+    fn new(queue_pairs: usize) -> Self {
+        let mut driver = Driver::new(Profile::Efa3);
+        let [cq, page] = [(); 2].map(|()| driver.world.map(1));
+        let pd = driver.execute(&AllocPd {}).unwrap().pd;
+        let uar = driver.execute(&AllocUar {}).unwrap().uar;
+        let create_cq = CreateCq {
+            caps_2: CqCaps2 {
+                cq_entry_size_words: 8,
+                ..CqCaps2::default()
+            },
+            sub_cq_depth: 128,
+            base_address: cq,
+            num_sub_cqs: 1,
+            uar,
+            ..CreateCq::default()
+        };
+        let cq_idx = driver.execute(&create_cq).unwrap().cq_idx;
+        let create_ah = CreateAh {
+            dest_addr: PEER,
+            pd,
+        };
+        let ah = driver.execute(&create_ah).unwrap().ah;
+        let mut register = RegMr {
+            pd,
+            mr_length: PAGE,
+            flags: RegMrFlags {
+                phys_page_size_shift: 12,
+                mem_addr_phy_mode_en: false,
+            },
+            permissions: RegMrPermissions {
+                local_write_enable: true,
+                remote_write_enable: true,
+                remote_read_enable: true,
+            },
+            iova: IOVA,
+            ..RegMr::default()
+        };
+        register.set_page_list(PageList::Inline([page, 0, 0, 0]));
+        let region = driver.execute(&register).unwrap();
+        let mut set = Self {
+            driver,
+            pd,
+            uar,
+            cq_idx,
+            ah,
+            cq,
+            completed: 0,
+            page,
+            lkey: region.l_key,
+            rkey: region.r_key,
+            qps: Vec::new(),
+        };
+        for _ in 0..queue_pairs {
+            set.add_qp(QpType::Srd);
+        }
+        set.driver.world.quiesced.clear();
+        set
+    }
+
+    fn add_qp(&mut self, qp_type: QpType) {
+        let rq = self.driver.world.map(1);
+        let command = CreateQp {
+            pd: self.pd,
+            qp_type: qp_type.into(),
+            rq_base_addr: rq,
+            send_cq_idx: self.cq_idx.into(),
+            recv_cq_idx: self.cq_idx.into(),
+            send_queue_ring_size: u32::from(SQ_DEPTH) * 64,
+            send_queue_depth: SQ_DEPTH.into(),
+            recv_queue_ring_size: u32::from(DEPTH) * 16,
+            recv_queue_depth: DEPTH.into(),
+            uar: self.uar,
+            ..CreateQp::default()
+        };
+        let made = self.driver.execute(&command).unwrap();
+        self.qps.push(Qp {
+            number: made.qp_num,
+            llq: made.llq_descriptors_offset as usize,
+            rq,
+            doorbells: [made.sq_db_offset.into(), made.rq_db_offset.into()],
+            sent: 0,
+            posted: 0,
+        });
+        self.start(self.qps.len() - 1);
+    }
+
+    fn start(&mut self, qp: usize) {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            self.modify(qp, state);
+        }
+    }
+
+    fn modify(&mut self, qp: usize, state: QpState) {
+        let command = ModifyQp {
+            modify_mask: ModifyQpMask {
+                qp_state: true,
+                ..ModifyQpMask::default()
+            },
+            qp_handle: self.qps[qp].number.into(),
+            qp_state: state.into(),
+            ..ModifyQp::default()
+        };
+        self.driver.execute(&command).unwrap();
+        if state == QpState::Reset {
+            (self.qps[qp].sent, self.qps[qp].posted) = (0, 0);
+        }
+    }
+
+    fn destroy(&mut self, qp: usize) {
+        let qp_handle = self.qps[qp].number.into();
+        self.driver.execute(&DestroyQp { qp_handle }).unwrap();
+    }
+
+    fn ring(&mut self, offset: u64, value: u16) {
+        let Driver { device, world, .. } = &mut self.driver;
+        device.write_doorbell(world, offset, value.into());
+    }
+
+    /// Writes a send work request.
+    fn put(&mut self, qp: usize, operation: OpType, body: &[u8]) {
+        let meta = TxMetaDesc {
+            req_id: self.qps[qp].sent,
+            ctrl1: TxCtrl1 {
+                op_type: operation.into(),
+                meta_desc: true,
+                ..TxCtrl1::default()
+            },
+            ctrl2: TxCtrl2 {
+                phase: self.qps[qp].sent / SQ_DEPTH % 2 != 0,
+                first: true,
+                last: true,
+                comp_req: true,
+            },
+            ah: self.ah,
+            dest_qp_num: 5,
+            ..TxMetaDesc::default()
+        };
+        self.put_raw(qp, &[&meta.encode()[..], body].concat());
+    }
+
+    fn put_raw(&mut self, qp: usize, wqe: &[u8]) {
+        let qp = &mut self.qps[qp];
+        let at = qp.llq + usize::from(qp.sent % SQ_DEPTH) * 64;
+        let memory = &mut self.driver.world.device_memory;
+        memory.resize(memory.len().max(at + 64), 0);
+        memory[at..at + 64].fill(0);
+        memory[at..at + wqe.len()].copy_from_slice(wqe);
+        qp.sent = qp.sent.wrapping_add(1);
+    }
+
+    fn ring_send(&mut self, qp: usize) {
+        self.ring(self.qps[qp].doorbells[0], self.qps[qp].sent);
+    }
+
+    /// Posts messages of no bytes.
+    fn send(&mut self, qp: usize, count: usize) {
+        for _ in 0..count {
+            self.put(qp, OpType::Send, &[]);
+        }
+        self.ring_send(qp);
+    }
+
+    /// Posts a receive work request for the whole page; returns its id.
+    fn receive(&mut self, qp: usize) -> u16 {
+        let posted = self.qps[qp].posted;
+        let desc = RxDesc {
+            buf_addr: IOVA,
+            req_id: 0x8000 | posted,
+            length: PAGE as u16,
+            lkey_ctrl: RxLkeyCtrl {
+                lkey: self.lkey,
+                first: true,
+                last: true,
+            },
+        };
+        let at = self.qps[qp].rq + u64::from(posted % DEPTH) * 16;
+        self.driver.world.write(at, &desc.encode());
+        self.qps[qp].posted = posted.wrapping_add(1);
+        self.ring(self.qps[qp].doorbells[1], self.qps[qp].posted);
+        desc.req_id
+    }
+
+    /// Fetches one work request: the queue pair and its number there, if it is for the transport.
+    fn fetch(&mut self) -> Option<(u16, u64)> {
+        let Driver { device, world, .. } = &mut self.driver;
+        match device.fetch(world) {
+            Fetched::Request(request) => Some((request.qp.number, request.id)),
+            Fetched::Internal | Fetched::Idle => None,
+        }
+    }
+
+    /// The queue pairs of all work requests, in the order in which they are fetched.
+    fn fetch_all(&mut self) -> Vec<u16> {
+        std::iter::from_fn(|| self.fetch().map(|(qp, _)| qp)).collect()
+    }
+
+    fn arrival(&self, qp: usize, content: Content) -> Arrival {
+        Arrival {
+            peer: PEER,
+            peer_qp: 5,
+            qp: self.qps[qp].number,
+            transport: QpType::Srd,
+            qkey: 0,
+            content,
+        }
+    }
+
+    fn message(&self, qp: usize, length: u32) -> Arrival {
+        let immediate = None;
+        self.arrival(qp, Content::Send { length, immediate })
+    }
+
+    fn deliver(&mut self, arrival: &Arrival) -> Result<Delivery, Refusal> {
+        let mut segments = Vec::new();
+        let Driver { device, world, .. } = &mut self.driver;
+        let delivery = device.deliver(world, arrival, &mut segments);
+        assert!(delivery.is_ok() || segments.is_empty());
+        let delivery = delivery?;
+        if let Content::Send { length, .. } | Content::Write { length, .. } = arrival.content {
+            let address = self.page;
+            assert_eq!(segments, [Segment { address, length }]);
+        }
+        Ok(delivery)
+    }
+
+    fn delivered(&mut self, arrival: &Arrival, delivery: Delivery) -> Result<(), Refusal> {
+        let Driver { device, world, .. } = &mut self.driver;
+        device.delivered(world, arrival, delivery, Ok(()))
+    }
+
+    fn poll(&mut self) -> Option<Cdesc> {
+        let at = self.cq + self.completed as u64 % 128 * 32;
+        let completion = Cdesc::decode(&self.driver.world.read::<32>(at));
+        if completion.flags.phase != (self.completed / 128 % 2 == 0) {
+            return None;
+        }
+        self.completed += 1;
+        Some(completion)
+    }
+
+    /// Ids and statuses of the completions that have come since.
+    fn completions(&mut self) -> Vec<(u16, CompStatus)> {
+        let status = |cdesc: Cdesc| CompStatus::try_from(cdesc.status).unwrap();
+        std::iter::from_fn(|| self.poll().map(|cdesc| (cdesc.req_id, status(cdesc)))).collect()
+    }
+
+    /// How often the device waited for the end of all copies since, at the latest before it read or wrote so many bytes.
+    fn quiesced(&mut self, bytes: usize) -> usize {
+        let quiesced = std::mem::take(&mut self.driver.world.quiesced);
+        let late = quiesced.iter().find(|read| **read > bytes);
+        assert_eq!(late, None, "memory is given up before copies have ended");
+        quiesced.len()
+    }
+}
+
+#[test]
+fn a_doorbell_fetches_nothing() {
+    let mut set = Set::new(1);
+    set.send(0, 3);
+    // Not even what cannot be carried out fails before it is fetched.
+    set.put_raw(0, &[0; 64]);
+    set.ring_send(0);
+    assert_eq!(set.completions(), []);
+    let number = set.qps[0].number;
+    assert_eq!(set.fetch(), Some((number, 0)));
+    assert_eq!(set.fetch_all(), [number; 2]);
+    let mut ends = set.completions();
+    ends.sort_unstable_by_key(|(req_id, _)| *req_id);
+    assert_eq!(ends.len(), 4);
+    assert!(ends.contains(&(0, CompStatus::LocalQpInternalError)));
+}
+
+#[test]
+fn queue_pairs_take_turns() {
+    let mut set = Set::new(3);
+    set.send(0, 3);
+    set.send(2, 2);
+    set.send(1, 1);
+    let [a, b, c] = [0, 1, 2].map(|qp: usize| set.qps[qp].number);
+    assert_eq!(set.fetch().map(|(qp, _)| qp), Some(a));
+    assert_eq!(set.fetch_all(), [b, c, a, c, a]);
+
+    // One that has always more does not keep others from their turn.
+    set.send(2, 8);
+    assert_eq!(set.fetch().map(|(qp, _)| qp), Some(c));
+    set.send(0, 1);
+    assert_eq!(set.fetch_all()[..2], [a, c]);
+}
+
+#[test]
+fn a_queue_pair_has_only_so_many_work_requests_in_the_transport() {
+    let mut set = Set::new(2);
+    set.send(0, 300);
+    set.send(1, 1);
+    let Driver { device, world, .. } = &mut set.driver;
+    let mut requests = Vec::new();
+    while let Fetched::Request(request) = device.fetch(world) {
+        requests.push(request);
+    }
+    assert_eq!(requests.len(), 256 + 1);
+    // As many as end are fetched.
+    for request in requests.iter().take(3) {
+        device.complete(world, request, CompStatus::Ok);
+    }
+    let fetched = std::iter::from_fn(|| match device.fetch(world) {
+        Fetched::Request(request) => Some(request.qp),
+        Fetched::Internal | Fetched::Idle => None,
+    });
+    let ended = requests
+        .iter()
+        .take(3)
+        .filter(|one| one.qp == requests[0].qp);
+    assert_eq!(fetched.count(), ended.count());
+}
+
+#[test]
+fn what_a_queue_pair_cannot_send_is_not_fetched() {
+    let mut set = Set::new(2);
+    set.send(0, 4);
+    assert!(set.fetch().is_some());
+    set.modify(0, QpState::Sqd);
+    assert_eq!(set.fetch_all(), [0_u16; 0]);
+    set.modify(0, QpState::Rts);
+    assert_eq!(set.fetch_all().len(), 3);
+
+    set.send(0, 2);
+    set.modify(0, QpState::Reset);
+    assert_eq!(set.fetch_all(), [0_u16; 0]);
+    set.send(1, 2);
+    set.destroy(1);
+    let Driver { device, world, .. } = &mut set.driver;
+    assert!(matches!(device.fetch(world), Fetched::Idle));
+}
+
+#[test]
+fn a_flush_completes_what_was_not_fetched() {
+    let mut set = Set::new(1);
+    set.send(0, 3);
+    assert!(set.fetch().is_some());
+    set.modify(0, QpState::Err);
+    assert_eq!(
+        set.completions(),
+        [0, 1, 2].map(|id| (id, CompStatus::Flushed))
+    );
+    assert_eq!(set.fetch_all(), [0_u16; 0]);
+}
+
+#[test]
+fn a_dead_device_fetches_nothing() {
+    let mut set = Set::new(1);
+    set.send(0, 1);
+    let Driver {
+        device, world, now, ..
+    } = &mut set.driver;
+    device.die(world, *now, Death::default());
+    assert_eq!(set.fetch_all(), [0_u16; 0]);
+}
+
+/// A delivery takes its receive work request when it begins.
+#[test]
+fn overlapping_deliveries() {
+    let mut set = Set::new(1);
+    let [first, second] = [(); 2].map(|()| set.receive(0));
+    let arrivals = [100, 200].map(|length| set.message(0, length));
+    let [a, b] = arrivals.map(|arrival| set.deliver(&arrival).unwrap());
+    assert!(matches!(
+        set.deliver(&set.message(0, 1)),
+        Err(Refusal::NotReady)
+    ));
+    assert_eq!(set.completions(), []);
+
+    // They end in any order.
+    set.delivered(&arrivals[1], b).unwrap();
+    let completion = set.poll().unwrap();
+    assert_eq!((completion.req_id, completion.length), (second, 200));
+    set.delivered(&arrivals[0], a).unwrap();
+    let completion = set.poll().unwrap();
+    assert_eq!((completion.req_id, completion.length), (first, 100));
+    assert_eq!(set.driver.device.counters().recv_wrs, 2);
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
+}
+
+/// Q_Keys of SRD are checked by devices only that are told to.
+#[test]
+fn a_wrong_qkey() {
+    for check in [false, true] {
+        let mut set = Set::new(1);
+        set.driver.device.set(Overrides {
+            check_srd_qkey: Some(check),
+            ..Overrides::default()
+        });
+        set.receive(0);
+        let right = set.message(0, 1);
+        let wrong = Arrival { qkey: 1, ..right };
+        let before = set.driver.device.counters();
+        match set.deliver(&wrong) {
+            Ok(delivery) => {
+                assert!(!check);
+                set.driver.device.cancel(delivery);
+            }
+            Err(refusal) => assert_eq!((refusal, check), (Refusal::Drop, true)),
+        }
+        let after = set.driver.device.counters();
+        assert_eq!(after.qkey_viol, before.qkey_viol + u64::from(check));
+        assert_eq!(after.rx_drops, before.rx_drops + u64::from(check));
+        assert_eq!(set.completions(), []);
+
+        // The receive work request is still there.
+        let delivery = set.deliver(&right).unwrap();
+        set.delivered(&right, delivery).unwrap();
+        assert_eq!(set.completions(), [(0x8000, CompStatus::Ok)]);
+    }
+}
+
+/// Not even if there is room for it: a completion could not tell its length.
+#[test]
+fn a_message_that_is_longer_than_a_packet() {
+    let mut set = Set::new(1);
+    set.driver.device.set(Overrides {
+        mtu: Some(1000),
+        ..Overrides::default()
+    });
+    set.receive(0);
+    let long = set.message(0, 1001);
+    assert_eq!(
+        set.deliver(&long).err(),
+        Some(Refusal::Status(CompStatus::RemoteBadLength))
+    );
+    let arrival = set.message(0, 1000);
+    let delivery = set.deliver(&arrival).unwrap();
+    set.delivered(&arrival, delivery).unwrap();
+    assert_eq!(set.poll().map(|completion| completion.length), Some(1000));
+}
+
+/// Memory is read and written by SRD only.
+#[test]
+fn datagrams_do_not_access_memory() {
+    let mut set = Set::new(0);
+    set.add_qp(QpType::Ud);
+    set.receive(0);
+    let memory = (set.rkey, IOVA);
+    let length = 8;
+    for content in [
+        Content::Write {
+            memory,
+            length,
+            end: None,
+        },
+        Content::Read { memory, length },
+    ] {
+        let arrival = Arrival {
+            transport: QpType::Ud,
+            ..set.arrival(0, content)
+        };
+        assert_eq!(set.deliver(&arrival).err(), Some(Refusal::Drop));
+    }
+}
+
+/// What a delivery has taken still takes up room in the ring.
+#[test]
+fn a_ring_is_full_until_deliveries_end() {
+    let mut set = Set::new(1);
+    for _ in 0..DEPTH {
+        set.receive(0);
+    }
+    let arrival = set.message(0, 1);
+    let delivery = set.deliver(&arrival).unwrap();
+    set.delivered(&arrival, delivery).unwrap();
+    set.receive(0);
+    let _taken = set.deliver(&arrival).unwrap();
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
+    set.receive(0);
+    assert_eq!(set.driver.device.state().protocol_errors, 1);
+}
+
+#[test]
+fn a_cancelled_delivery_gives_its_receive_back() {
+    let mut set = Set::new(1);
+    let ids = [(); 3].map(|()| set.receive(0));
+    let arrival = set.message(0, 1);
+    let [a, b] = [(); 2].map(|()| set.deliver(&arrival).unwrap());
+    // In the order of the ring, whichever comes back first.
+    set.driver.device.cancel(b);
+    set.driver.device.cancel(a);
+    assert_eq!(set.completions(), []);
+    for id in ids {
+        let delivery = set.deliver(&arrival).unwrap();
+        set.delivered(&arrival, delivery).unwrap();
+        assert_eq!(set.completions(), [(id, CompStatus::Ok)]);
+    }
+    assert_eq!(set.deliver(&arrival).err(), Some(Refusal::NotReady));
+}
+
+#[test]
+fn an_immediate_takes_a_receive_at_once() {
+    let mut set = Set::new(1);
+    let id = set.receive(0);
+    let end = Some(WriteEnd {
+        length: 8,
+        immediate: Some(1),
+    });
+    let write = Content::Write {
+        memory: (set.rkey, IOVA),
+        length: 8,
+        end,
+    };
+    let write = set.arrival(0, write);
+    let delivery = set.deliver(&write).unwrap();
+    assert_eq!(set.deliver(&write).err(), Some(Refusal::NotReady));
+    set.delivered(&write, delivery).unwrap();
+    assert_eq!(set.completions(), [(id, CompStatus::Ok)]);
+}
+
+/// A flush between begin and end of deliveries completes what they have taken, once, in the order of the ring.
+#[test]
+fn a_flush_during_deliveries() {
+    let mut set = Set::new(1);
+    let ids = [(); 4].map(|()| set.receive(0));
+    let arrival = set.message(0, 1);
+    let [a, b, c] = [(); 3].map(|()| set.deliver(&arrival).unwrap());
+    set.driver.device.cancel(b);
+    set.modify(0, QpState::Err);
+    assert_eq!(set.completions(), ids.map(|id| (id, CompStatus::Flushed)));
+
+    let before = set.driver.device.counters();
+    set.delivered(&arrival, a).unwrap();
+    set.driver.device.cancel(c);
+    assert_eq!(set.completions(), []);
+    let after = set.driver.device.counters();
+    assert_eq!(after.rx_pkts, before.rx_pkts + 1);
+    assert_eq!(after.recv_wrs, before.recv_wrs);
+}
+
+/// One that could not be written is not completed again, either.
+#[test]
+fn a_flush_during_a_delivery_that_fails() {
+    let mut set = Set::new(1);
+    let id = set.receive(0);
+    let arrival = set.message(0, 1);
+    let delivery = set.deliver(&arrival).unwrap();
+    set.modify(0, QpState::Err);
+    assert_eq!(set.completions(), [(id, CompStatus::Flushed)]);
+    let error = DmaError {
+        address: set.page,
+        length: 1,
+    };
+    let Driver { device, world, .. } = &mut set.driver;
+    let refusal = device.delivered(world, &arrival, delivery, Err(error));
+    assert_eq!(refusal, Err(Refusal::Status(CompStatus::RemoteBadStatus)));
+    assert_eq!(set.completions(), []);
+}
+
+#[test]
+fn a_reset_or_destruction_during_deliveries() {
+    let mut set = Set::new(2);
+    for qp in [0, 1] {
+        set.receive(qp);
+        set.receive(qp);
+    }
+    let arrivals = [0, 1].map(|qp| set.message(qp, 1));
+    let deliveries = arrivals.map(|arrival| [(); 2].map(|()| set.deliver(&arrival).unwrap()));
+    set.modify(0, QpState::Reset);
+    set.destroy(1);
+    set.start(0);
+    let id = set.receive(0);
+    for (arrival, [ended, cancelled]) in arrivals.iter().zip(deliveries) {
+        set.delivered(arrival, ended).unwrap();
+        set.driver.device.cancel(cancelled);
+    }
+    assert_eq!(set.completions(), []);
+
+    // The queue pair's new life has nothing of the old one.
+    let delivery = set.deliver(&arrivals[0]).unwrap();
+    assert_eq!(set.deliver(&arrivals[0]).err(), Some(Refusal::NotReady));
+    set.delivered(&arrivals[0], delivery).unwrap();
+    assert_eq!(set.completions(), [(id, CompStatus::Ok)]);
+}
+
+#[test]
+fn a_reset_of_the_device_during_a_delivery() {
+    let mut set = Set::new(1);
+    set.receive(0);
+    let arrival = set.message(0, 1);
+    let delivery = set.deliver(&arrival).unwrap();
+    set.driver.reset(ResetReason::Normal);
+    set.driver.set_up();
+    set.delivered(&arrival, delivery).unwrap();
+    assert_eq!(set.completions(), []);
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
+}
+
+#[test]
+fn commands_that_give_memory_up_wait_for_copies() {
+    let mut set = Set::new(3);
+    let l_key = set.lkey;
+    set.receive(0);
+    set.send(0, 1);
+
+    // Nothing is given up, or nothing is found.
+    set.modify(1, QpState::Sqd);
+    let missing = DestroyQp { qp_handle: 77 };
+    assert_eq!(
+        set.driver.execute(&missing).err(),
+        Some(Status::IllegalParameter)
+    );
+    assert_eq!(set.quiesced(usize::MAX), 0);
+
+    // A command is read, and nothing is written before the device waits.
+    let before = |set: &Set| set.driver.world.dma_bytes + 64;
+    let bytes = before(&set) + 64;
+    set.modify(0, QpState::Err);
+    assert_eq!(set.quiesced(bytes), 1);
+    assert_eq!(set.completions().len(), 2);
+    let bytes = before(&set) + 64;
+    set.modify(1, QpState::Reset);
+    assert_eq!(set.quiesced(bytes), 1);
+    let bytes = before(&set) + 64;
+    set.destroy(2);
+    assert_eq!(set.quiesced(bytes), 1);
+    let bytes = before(&set) + 64;
+    set.driver.execute(&DeregMr { l_key }).unwrap();
+    assert_eq!(set.quiesced(bytes), 1);
+}
+
+/// A queue pair that fails by itself: by what is in its rings, and by its doorbells.
+#[test]
+fn queue_pairs_that_fail_wait_for_copies() {
+    let mut set = Set::new(4);
+    for qp in 0..4 {
+        set.receive(qp);
+    }
+    set.put_raw(0, &[0; 64]);
+    set.ring_send(0);
+    assert_eq!(set.quiesced(usize::MAX), 0);
+    let Driver { device, world, .. } = &mut set.driver;
+    assert!(matches!(device.fetch(world), Fetched::Internal));
+    // The completion of the work request itself comes before.
+    let bytes = set.driver.world.dma_bytes - 2 * 16;
+    assert_eq!(set.quiesced(bytes), 1);
+
+    let bytes = set.driver.world.dma_bytes;
+    set.ring(set.qps[1].doorbells[0], SQ_DEPTH + 1);
+    assert_eq!(set.quiesced(bytes), 1);
+    let bytes = set.driver.world.dma_bytes;
+    set.ring(set.qps[2].doorbells[1], DEPTH + 2);
+    assert_eq!(set.quiesced(bytes), 1);
+
+    let rq = set.qps[3].rq;
+    set.driver.world.write(rq, &[0; 16]);
+    let arrival = set.message(3, 1);
+    assert!(set.deliver(&arrival).is_err());
+    assert_eq!(set.quiesced(usize::MAX), 1);
+}
+
+#[test]
+fn fast_invalidation_waits_for_copies() {
+    let mut set = Set::new(1);
+    let command = AllocMr {
+        pd: set.pd,
+        max_pages: 1,
+    };
+    let lkey = set.driver.execute(&command).unwrap().l_key;
+    let register = FastMrRegReq {
+        lkey,
+        permissions: RegMrPermissions::default(),
+        flags: FastMrRegFlags {
+            phys_page_size_shift: 12,
+            pbl_mode: PblMode::Inline.into(),
+        },
+        iova: IOVA,
+        mr_length: PAGE,
+        pbl: set.page,
+    };
+    set.put(0, OpType::FastReg, &register.encode());
+    set.ring_send(0);
+    assert_eq!(set.fetch(), None);
+    assert_eq!(set.completions(), [(0, CompStatus::Ok)]);
+    assert_eq!(set.quiesced(usize::MAX), 0);
+    set.put(0, OpType::FastInv, &FastMrInvReq { lkey }.encode());
+    set.ring_send(0);
+    let bytes = set.driver.world.dma_bytes;
+    assert_eq!(set.fetch(), None);
+    assert_eq!(set.quiesced(bytes), 1);
+    assert_eq!(set.completions(), [(1, CompStatus::Ok)]);
+}
+
+/// Pages that are read in one call.
+const PAGES_PER_CALL: u64 = 1 << 14;
+
+impl Set {
+    /// Makes a region that gets its pages by work requests, and the request that gives it so many; returns that.
+    fn long_registration(&mut self, pages: u64) -> FastMrRegReq {
+        let command = AllocMr {
+            pd: self.pd,
+            max_pages: pages as u32,
+        };
+        let lkey = self.driver.execute(&command).unwrap().l_key;
+        let list = self.driver.world.map(pages * 8 / PAGE);
+        for page in 0..pages {
+            let address = (page + 1) * PAGE;
+            self.driver
+                .world
+                .write(list + page * 8, &address.to_le_bytes());
+        }
+        FastMrRegReq {
+            lkey,
+            permissions: RegMrPermissions::default(),
+            flags: FastMrRegFlags {
+                phys_page_size_shift: 12,
+                pbl_mode: PblMode::Direct.into(),
+            },
+            iova: IOVA,
+            mr_length: pages * PAGE,
+            pbl: list,
+        }
+    }
+
+    /// Fetches once, which reads no more pages than one call may, and finds nothing for the transport.
+    fn fetch_internal(&mut self) {
+        let Driver { device, world, .. } = &mut self.driver;
+        let before = world.dma_bytes;
+        assert!(matches!(device.fetch(world), Fetched::Internal));
+        assert!(world.dma_bytes - before <= PAGES_PER_CALL as usize * 8 + 128);
+    }
+
+    fn registered(&self) -> usize {
+        self.driver.device.state().resources.registered_fast_mr
+    }
+}
+
+/// What comes after it in its queue waits, and other queue pairs have their turns meanwhile.
+#[test]
+fn long_fast_registrations_are_read_in_pieces() {
+    let mut set = Set::new(2);
+    let register = set.long_registration(3 * PAGES_PER_CALL);
+    set.put(0, OpType::FastReg, &register.encode());
+    set.send(0, 1);
+    set.send(1, 2);
+    let [a, b] = [0, 1].map(|qp: usize| set.qps[qp].number);
+    for _ in 0..2 {
+        set.fetch_internal();
+        assert_eq!(set.fetch().map(|(qp, _)| qp), Some(b));
+    }
+    assert_eq!((set.completions(), set.registered()), (vec![], 0));
+    set.fetch_internal();
+    assert_eq!(set.completions(), [(0, CompStatus::Ok)]);
+    assert_eq!(set.registered(), 1);
+    assert_eq!(set.fetch_all(), [a]);
+}
+
+#[test]
+fn long_fast_registrations_that_end_early() {
+    // A flush, and the end of the region, of which the queue pair hears when the pages are read.
+    let mut set = Set::new(2);
+    let register = set.long_registration(2 * PAGES_PER_CALL);
+    for qp in [0, 1] {
+        set.put(qp, OpType::FastReg, &register.encode());
+        set.ring_send(qp);
+        set.fetch_internal();
+    }
+    // It goes on while the queue drains.
+    set.modify(1, QpState::Sqd);
+    set.modify(0, QpState::Err);
+    assert_eq!(set.completions(), [(0, CompStatus::Flushed)]);
+    let l_key = register.lkey;
+    set.driver.execute(&DeregMr { l_key }).unwrap();
+    set.fetch_internal();
+    assert_eq!(set.completions(), [(0, CompStatus::LocalInvalidLkey)]);
+    assert_eq!(set.fetch_all(), [0_u16; 0]);
+
+    // A reset.
+    let register = set.long_registration(2 * PAGES_PER_CALL);
+    set.modify(1, QpState::Rts);
+    set.put(1, OpType::FastReg, &register.encode());
+    set.ring_send(1);
+    set.fetch_internal();
+    set.modify(1, QpState::Reset);
+    set.start(1);
+    set.send(1, 1);
+    assert_eq!(set.fetch_all().len(), 1);
+    assert_eq!((set.completions(), set.registered()), (vec![], 0));
+}
+
+#[test]
+fn a_device_that_stops_waits_for_copies() {
+    let mut set = Set::new(1);
+    set.driver.start_reset(ResetReason::Normal);
+    assert_eq!(set.quiesced(usize::MAX), 1);
+    let Driver {
+        device, world, now, ..
+    } = &mut set.driver;
+    device.reset(world);
+    assert_eq!(std::mem::take(&mut world.quiesced).len(), 1);
+    device.die(world, *now, Death::default());
+    assert_eq!(std::mem::take(&mut world.quiesced).len(), 1);
+    device.power_on(world);
+    assert_eq!(std::mem::take(&mut world.quiesced).len(), 1);
+    device.unplug(world);
+    assert_eq!(std::mem::take(&mut world.quiesced).len(), 1);
+}

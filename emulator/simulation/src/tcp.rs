@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! TCP with equal-cost multipath on the same network: what SRD is compared with.
+//!
+//! It is a model of what matters here: slow start and congestion avoidance, selective acknowledgements, fast recovery, and
+//! retransmission time-outs (RFC 5681, 6298, 6675), over connections that are established. Each keeps to one path, as a hash
+//! of its addresses and ports chooses it. Sequence numbers count packets. A host sends the packets of its connections in turn
+//! when its link is free, as fair queueing does, so that none are lost in the host. Each packet is acknowledged at once.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap, VecDeque},
+    time::Duration,
+};
+
+use efa_fabric::{Load, Network, Settings};
+use fastrand::Rng;
+
+use crate::traffic::{Arrived, Flow};
+
+/// Most payload of a packet, as that of the devices.
+pub(crate) const MSS: u32 = 8928;
+
+/// Packets of the first window, RFC 6928.
+const INITIAL_WINDOW: f64 = 10.0;
+
+/// The least window after a loss.
+const LEAST_WINDOW: f64 = 2.0;
+
+/// Packets after a missing one whose arrival shows that it is lost.
+const DUPLICATES: u64 = 3;
+
+/// Packets that the receiver's buffer has room for: 16 MiB, well above what the network holds.
+const MOST: u64 = 1880;
+
+/// The least time-out. Linux has 200 ms by default, with which TCP would be still slower; this one gives completion times as SRD's
+/// authors are said to have measured, whose paper was not at hand.
+const MIN_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// The time-out before there was a round trip, and the longest one.
+const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What crosses the network.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    flow: usize,
+    sequence: u64,
+    sent: Duration,
+    /// What was received in order, in an acknowledgement of this packet.
+    acknowledges: Option<u64>,
+}
+
+/// What becomes of a packet, as the sender knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Flying,
+    Lost,
+    Resent,
+    Received,
+}
+
+/// The sending end of a connection.
+#[derive(Debug)]
+struct Sender {
+    flow: Flow,
+    path: u16,
+    /// Packets in all.
+    total: u64,
+    /// The first packet that is not acknowledged.
+    first: u64,
+    /// Packets from `first` on.
+    packets: VecDeque<State>,
+    /// How many of them are on their way.
+    flying: u64,
+    lost: BTreeSet<u64>,
+    /// The end of what was received, in whatever order.
+    highest: u64,
+    /// Packets below were looked at for losses.
+    looked: u64,
+    window: f64,
+    threshold: f64,
+    /// The end of what was sent when a loss was found, until that is acknowledged.
+    recovery: Option<Recovery>,
+    smoothed: Option<Duration>,
+    variation: Duration,
+    backoff: u32,
+    due: Option<Duration>,
+    /// When it is looked at whether that has come.
+    armed: Option<Duration>,
+    /// Whether it waits for its turn to send.
+    queued: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Recovery {
+    end: u64,
+    timed_out: bool,
+}
+
+/// The receiving end.
+#[derive(Debug, Default)]
+struct Receiver {
+    next: u64,
+    above: BTreeSet<u64>,
+}
+
+/// A host.
+#[derive(Debug, Default)]
+struct Host {
+    turns: VecDeque<usize>,
+    free: Duration,
+}
+
+/// What happens without a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Free(usize),
+    TimeOut(usize),
+}
+
+/// Connections on a network.
+pub(crate) struct Tcp {
+    network: Network<Segment>,
+    senders: Vec<Sender>,
+    receivers: Vec<Receiver>,
+    hosts: Vec<Host>,
+    events: BinaryHeap<Reverse<(Duration, Event)>>,
+    /// How many time-outs there were, and packets that were sent again.
+    pub(crate) timeouts: u64,
+    pub(crate) retransmissions: u64,
+}
+
+impl Tcp {
+    /// A connection for each flow.
+    pub(crate) fn new(settings: &Settings, seed: u64, ports: usize, flows: &[Flow]) -> Self {
+        let network = Network::new(settings.clone(), seed);
+        network.set_ports(ports);
+        let mut random = Rng::with_seed(seed);
+        let sender = |flow: &Flow| Sender {
+            flow: *flow,
+            path: random.u16(..settings.paths),
+            total: u64::from(flow.length.div_ceil(MSS)) * flow.messages,
+            first: 0,
+            packets: VecDeque::new(),
+            flying: 0,
+            lost: BTreeSet::new(),
+            highest: 0,
+            looked: 0,
+            window: INITIAL_WINDOW,
+            threshold: f64::INFINITY,
+            recovery: None,
+            smoothed: None,
+            variation: Duration::ZERO,
+            backoff: 0,
+            due: None,
+            armed: None,
+            queued: false,
+        };
+        Self {
+            network,
+            senders: flows.iter().map(sender).collect(),
+            receivers: flows.iter().map(|_| Receiver::default()).collect(),
+            hosts: (0..ports).map(|_| Host::default()).collect(),
+            events: BinaryHeap::new(),
+            timeouts: 0,
+            retransmissions: 0,
+        }
+    }
+
+    /// Lets all flows send, until all has arrived or some time has passed; returns what arrived when.
+    pub(crate) fn run(&mut self, time: Duration) -> Vec<Arrived> {
+        let mut arrived = Vec::new();
+        let mut left = self.senders.len();
+        let mut now = Duration::ZERO;
+        for flow in 0..self.senders.len() {
+            self.queue(flow);
+        }
+        for host in 0..self.hosts.len() {
+            self.transmit(now, host);
+        }
+        while left > 0 {
+            let event = self.events.peek().map(|Reverse((at, _))| *at);
+            let due = event.into_iter().chain(self.network.next_due()).min();
+            now = due.expect("something is to come");
+            if now > time {
+                break;
+            }
+            while let Some(segment) = self.network.receive(now) {
+                match segment.acknowledges {
+                    None => self.receive(now, segment),
+                    Some(next) => {
+                        let sender = &mut self.senders[segment.flow];
+                        let bytes = sender.acknowledged(now, &segment, next);
+                        if bytes > 0 {
+                            let flow = segment.flow;
+                            arrived.push(Arrived {
+                                at: now,
+                                flow,
+                                bytes,
+                            });
+                        }
+                        left -= usize::from(bytes > 0 && sender.first == sender.total);
+                        self.arm(segment.flow);
+                        self.queue(segment.flow);
+                        self.transmit(now, self.senders[segment.flow].flow.from);
+                    }
+                }
+            }
+            while let Some(Reverse((at, event))) = self.events.peek().copied() {
+                if at > now {
+                    break;
+                }
+                self.events.pop();
+                let host = match event {
+                    Event::Free(host) => host,
+                    Event::TimeOut(flow) => {
+                        let sender = &mut self.senders[flow];
+                        sender.armed = None;
+                        if sender.due.is_some_and(|due| due <= now) {
+                            sender.time_out(now);
+                            self.timeouts += 1;
+                        }
+                        self.arm(flow);
+                        self.queue(flow);
+                        self.senders[flow].flow.from
+                    }
+                };
+                self.transmit(now, host);
+            }
+        }
+        arrived
+    }
+
+    /// Takes a packet with payload, and acknowledges it.
+    fn receive(&mut self, now: Duration, segment: Segment) {
+        let receiver = &mut self.receivers[segment.flow];
+        if segment.sequence >= receiver.next {
+            receiver.above.insert(segment.sequence);
+            while receiver.above.remove(&receiver.next) {
+                receiver.next += 1;
+            }
+        }
+        let Sender { flow, path, .. } = self.senders[segment.flow];
+        let ack = Segment {
+            acknowledges: Some(receiver.next),
+            ..segment
+        };
+        self.send(now, (flow.to, flow.from), path, 0, ack);
+    }
+
+    /// Gives a connection its turn, if it has something to send.
+    fn queue(&mut self, flow: usize) {
+        let sender = &mut self.senders[flow];
+        if !sender.queued && sender.may_send() {
+            sender.queued = true;
+            self.hosts[sender.flow.from].turns.push_back(flow);
+        }
+    }
+
+    /// Sends the next packet of a host, if its link is free.
+    fn transmit(&mut self, now: Duration, host: usize) {
+        while self.hosts[host].free <= now {
+            let Some(flow) = self.hosts[host].turns.pop_front() else {
+                return;
+            };
+            let sender = &mut self.senders[flow];
+            sender.queued = false;
+            self.retransmissions += u64::from(!sender.lost.is_empty());
+            if let Some((sequence, length)) = sender.next(now) {
+                let segment = Segment {
+                    flow,
+                    sequence,
+                    sent: now,
+                    acknowledges: None,
+                };
+                let (ends, path) = ((sender.flow.from, sender.flow.to), sender.path);
+                let left = self.send(now, ends, path, length, segment);
+                self.hosts[host].free = left;
+                self.events.push(Reverse((left, Event::Free(host))));
+                self.arm(flow);
+            }
+            self.queue(flow);
+        }
+    }
+
+    fn send(
+        &self,
+        now: Duration,
+        ends: (usize, usize),
+        path: u16,
+        bytes: u32,
+        segment: Segment,
+    ) -> Duration {
+        let load = Load { packets: 1, bytes };
+        let sent = self.network.send(now, ends, path, load, segment);
+        sent.map_or(now, |sent| sent.left)
+    }
+
+    /// Sees to it that a connection's timer goes off.
+    fn arm(&mut self, flow: usize) {
+        let sender = &mut self.senders[flow];
+        if let Some(due) = sender.due {
+            if sender.armed.is_none_or(|armed| due < armed) {
+                sender.armed = Some(due);
+                self.events.push(Reverse((due, Event::TimeOut(flow))));
+            }
+        }
+    }
+}
+
+impl Sender {
+    /// The number after that of the last packet that was sent.
+    fn end(&self) -> u64 {
+        self.first + self.packets.len() as u64
+    }
+
+    fn state(&mut self, sequence: u64) -> Option<&mut State> {
+        // CAST: below `MOST`.
+        self.packets
+            .get_mut(sequence.checked_sub(self.first)? as usize)
+    }
+
+    fn may_send(&self) -> bool {
+        let has_work =
+            !self.lost.is_empty() || self.end() < self.total && (self.packets.len() as u64) < MOST;
+        // CAST: it is not below 1.
+        has_work && self.flying < self.window as u64
+    }
+
+    /// Takes the next packet to send: its number and its payload.
+    fn next(&mut self, now: Duration) -> Option<(u64, u32)> {
+        if !self.may_send() {
+            return None;
+        }
+        let sequence = match self.lost.pop_first() {
+            Some(sequence) => {
+                *self.state(sequence)? = State::Resent;
+                sequence
+            }
+            None => {
+                self.packets.push_back(State::Flying);
+                self.end() - 1
+            }
+        };
+        self.flying += 1;
+        if self.due.is_none() {
+            self.due = Some(now + self.timeout());
+        }
+        Some((sequence, self.length(sequence)))
+    }
+
+    /// Payload of a packet: the last one of a message has what is left of it.
+    fn length(&self, sequence: u64) -> u32 {
+        let of_message = u64::from(self.flow.length.div_ceil(MSS));
+        if sequence % of_message == of_message - 1 {
+            self.flow.length - (of_message as u32 - 1) * MSS
+        } else {
+            MSS
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        let timeout = self.smoothed.map_or(INITIAL_TIMEOUT, |smoothed| {
+            (smoothed + 4 * self.variation).max(MIN_TIMEOUT)
+        });
+        (timeout * 2_u32.pow(self.backoff.min(10))).min(MAX_TIMEOUT)
+    }
+
+    /// A packet has arrived, and all before `next` have; returns the bytes that have arrived in order with it.
+    fn acknowledged(&mut self, now: Duration, ack: &Segment, next: u64) -> u64 {
+        self.measure(now - ack.sent);
+        self.mark(ack.sequence);
+        let mut bytes = 0;
+        let mut packets = 0;
+        while self.first < next && self.first < self.end() {
+            self.mark(self.first);
+            bytes += u64::from(self.length(self.first));
+            self.packets.pop_front();
+            self.first += 1;
+            packets += 1;
+        }
+        self.highest = self.highest.max(ack.sequence + 1);
+        self.find_losses();
+        if packets > 0 {
+            self.backoff = 0;
+            self.due = (!self.packets.is_empty()).then(|| now + self.timeout());
+        }
+        let recovers = self.recovery;
+        if recovers.is_some_and(|recovery| self.first >= recovery.end) {
+            self.recovery = None;
+        } else if recovers.is_none() && !self.lost.is_empty() {
+            self.recovery = Some(Recovery {
+                end: self.end(),
+                timed_out: false,
+            });
+            self.threshold = (self.window / 2.0).max(LEAST_WINDOW);
+            self.window = self.threshold;
+        }
+        // In fast recovery, the window stays as it is.
+        if recovers.is_none_or(|recovery| recovery.timed_out) && self.lost.is_empty() {
+            let step = match self.window < self.threshold {
+                true => f64::from(packets),
+                false => f64::from(packets) / self.window,
+            };
+            self.window = (self.window + step).min(MOST as f64);
+        }
+        bytes
+    }
+
+    /// Takes note that a packet was received.
+    fn mark(&mut self, sequence: u64) {
+        let Some(state) = self.state(sequence) else {
+            return;
+        };
+        let before = std::mem::replace(state, State::Received);
+        match before {
+            State::Flying | State::Resent => self.flying -= 1,
+            State::Lost => {
+                self.lost.remove(&sequence);
+            }
+            State::Received => {}
+        }
+    }
+
+    /// Finds packets that are lost, as others were received that were sent later.
+    fn find_losses(&mut self) {
+        let end = self.highest.saturating_sub(DUPLICATES);
+        for sequence in self.looked.max(self.first)..end {
+            if self.state(sequence).copied() == Some(State::Flying) {
+                self.lose(sequence);
+            }
+        }
+        self.looked = self.looked.max(end);
+    }
+
+    fn lose(&mut self, sequence: u64) {
+        if let Some(state) = self.state(sequence) {
+            *state = State::Lost;
+            self.flying -= 1;
+            self.lost.insert(sequence);
+        }
+    }
+
+    /// Nothing was acknowledged for long: all that was not received is sent again, at first slowly.
+    fn time_out(&mut self, now: Duration) {
+        let again = self.recovery.is_some_and(|recovery| recovery.timed_out);
+        if !again {
+            self.threshold = (self.window / 2.0).max(LEAST_WINDOW);
+        }
+        self.window = 1.0;
+        for sequence in self.first..self.end() {
+            let state = self.state(sequence).copied();
+            if matches!(state, Some(State::Flying | State::Resent)) {
+                self.lose(sequence);
+            }
+        }
+        self.recovery = Some(Recovery {
+            end: self.end(),
+            timed_out: true,
+        });
+        self.backoff += 1;
+        self.due = Some(now + self.timeout());
+    }
+
+    /// Takes a round trip into account. Each is that of one try, as with time stamps.
+    fn measure(&mut self, round_trip: Duration) {
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(round_trip);
+                self.variation = round_trip / 2;
+            }
+            Some(smoothed) => {
+                self.variation = (self.variation * 3 + smoothed.abs_diff(round_trip)) / 4;
+                self.smoothed = Some((smoothed * 7 + round_trip) / 8);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::completion_times;
+
+    fn network(buffer_kib: u32) -> Settings {
+        Settings {
+            paths: 2,
+            delay_us: 5.0,
+            link_gbps: 100.0,
+            path_gbps: 100.0,
+            buffer_kib,
+            ..Settings::default()
+        }
+    }
+
+    /// How long flows take that all go to one host, and how many time-outs and retransmissions there are.
+    fn incast(buffer_kib: u32, flows: usize, length: u32) -> (Vec<Duration>, u64, u64) {
+        let flows: Vec<_> = (1..=flows)
+            .map(|from| Flow::once(from, 0, length))
+            .collect();
+        let mut tcp = Tcp::new(&network(buffer_kib), 1, flows.len() + 1, &flows);
+        let arrived = tcp.run(Duration::from_secs(100));
+        let bytes: u64 = arrived.iter().map(|arrived| arrived.bytes).sum();
+        assert_eq!(bytes, flows.len() as u64 * u64::from(length));
+        let times = completion_times(&flows, &arrived);
+        (times, tcp.timeouts, tcp.retransmissions)
+    }
+
+    #[test]
+    fn one_flow_starts_slowly_and_fills_the_link() {
+        let (times, timeouts, again) = incast(2048, 1, 10 << 20);
+        let ideal = f64::from(10 << 20) / 8928.0 * 9028.0 * 8.0 / 100e9;
+        let ratio = times[0].as_secs_f64() / ideal;
+        assert!((1.0..1.05).contains(&ratio), "{ratio}");
+        assert_eq!((timeouts, again), (0, 0));
+        // A window of 10 packets, then one of 20, and the rest.
+        let (times, ..) = incast(2048, 1, 40 * MSS);
+        let round_trip = Duration::from_micros(12);
+        assert!(
+            (2 * round_trip..4 * round_trip).contains(&times[0]),
+            "{times:?}"
+        );
+    }
+
+    #[test]
+    fn a_loss_that_others_follow_needs_no_time_out() {
+        let (times, timeouts, again) = incast(600, 2, 8 << 20);
+        assert_eq!(timeouts, 0);
+        assert!(again > 0);
+        assert!(
+            times[0].max(times[1]) < Duration::from_millis(3),
+            "{times:?}"
+        );
+    }
+
+    #[test]
+    fn what_is_lost_at_the_end_costs_a_time_out() {
+        let (times, timeouts, _) = incast(200, 16, 10 * MSS);
+        assert!(timeouts > 0);
+        let last = times.iter().max().unwrap();
+        assert!((MIN_TIMEOUT..4 * MIN_TIMEOUT).contains(last), "{last:?}");
+    }
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A guest that does whatever it likes.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use efa_hw::{
+    admin::{
+        AcqEntry, AqEntry, AqRequest, Command, CtrlBuffInfo, Opcode,
+        ah::{CreateAh, DestroyAh},
+        cq::{CqCaps1, CqCaps2, CreateCq, DestroyCq},
+        eq::{CreateEq, CreateEqCaps, DestroyEq},
+        event_counter::{
+            AttachEventCounter, CreateEventCounter, DestroyEventCounter, DetachEventCounter,
+            ModifyEventCounter, QpEvents,
+        },
+        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags},
+        pd::{AllocPd, DeallocPd},
+        qp::{CreateQp, DestroyQp, ModifyQp, ModifyQpMask, QueryQp},
+        uar::{AllocUar, DeallocUar},
+    },
+    features::{EqEvents, GetFeature, SetFeature},
+    regs::{Register, ResetReason},
+    stats::GetStats,
+};
+use efa_model::{Config, Death, FailedReset, Overrides, Profile};
+
+use crate::{
+    input::Input,
+    mock::{self, Driver},
+};
+
+/// Pages that a memory region may have here.
+const MAX_MR_PAGES: u32 = 2000;
+
+/// Bytes that the device may read or write in one call: the queue's entries, each with the longest
+/// list of pages.
+const MAX_DMA: usize = mock::DEPTH as usize * (128 + 64 + 3 * 4096 + MAX_MR_PAGES as usize * 8);
+
+impl Input<'_> {
+    /// A value that often means something: a small number, a number of an object, or an address.
+    fn likely(&mut self, world: &[u64]) -> u64 {
+        let byte = self.byte();
+        let pick = usize::from(byte);
+        match byte % 8 {
+            0 => 0,
+            1 | 2 => u64::from(byte >> 3) % 5,
+            3 => 1 << (byte >> 3),
+            4 | 5 => world[pick % world.len()],
+            6 => self.u32().into(),
+            _ => self.u64(),
+        }
+    }
+
+    /// The good value, most of the time.
+    pub(super) fn near(&mut self, good: u64, world: &[u64]) -> u64 {
+        if self.byte() < 16 {
+            self.likely(world)
+        } else {
+            good
+        }
+    }
+
+    /// A number that some object has, most of the time.
+    pub(super) fn number(&mut self, world: &[u64]) -> u64 {
+        let number = u64::from(self.byte() % 4) + 1;
+        self.near(number, world)
+    }
+}
+
+/// A device with all that one can have.
+pub fn config(profile: Profile) -> Config {
+    let mut config = Config::new(profile, 0);
+    config.overrides = Overrides {
+        max_mr_pages: Some(MAX_MR_PAGES),
+        event_counters: Some(true),
+        max_event_counters: Some(64),
+        event_counter_max_val: Some(1000),
+        event_counter_events: Some(QpEvents::DEFINED),
+        fast_mr: Some(true),
+        physical_mr: Some(true),
+        ..Overrides::default()
+    };
+    config
+}
+
+/// A command that is not far from a good one.
+pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
+    let number = input.number(world);
+    let address = world[usize::from(input.byte() % 8)];
+    match Opcode::ALL[usize::from(input.byte()) % Opcode::ALL.len()] {
+        Opcode::CreateQp => CreateQp {
+            pd: number as u16,
+            qp_type: input.near(1 + number % 2, world) as u8,
+            rq_base_addr: input.near(address, world),
+            send_cq_idx: input.number(world) as u32,
+            recv_cq_idx: input.number(world) as u32,
+            send_queue_ring_size: input.near(2048, world) as u32,
+            send_queue_depth: input.near(32, world) as u32,
+            recv_queue_ring_size: input.near(256, world) as u32,
+            recv_queue_depth: input.near(16, world) as u32,
+            uar: input.number(world) as u16,
+            ..Default::default()
+        }
+        .to_request(),
+        Opcode::ModifyQp => ModifyQp {
+            modify_mask: ModifyQpMask::from_raw(input.near(1, world) as u32),
+            qp_handle: number as u32,
+            qp_state: input.near(number % 7, world) as u32,
+            cur_qp_state: input.number(world) as u32,
+            qkey: input.u32(),
+            sq_psn: input.u32() >> 4,
+            sq_drained_async_notify: true,
+            rnr_retry: input.number(world) as u8,
+        }
+        .to_request(),
+        Opcode::QueryQp => QueryQp {
+            qp_handle: number as u32,
+        }
+        .to_request(),
+        Opcode::DestroyQp => DestroyQp {
+            qp_handle: number as u32,
+        }
+        .to_request(),
+        Opcode::CreateAh => CreateAh {
+            dest_addr: [1 + input.byte() % 3; 16],
+            pd: number as u16,
+        }
+        .to_request(),
+        Opcode::DestroyAh => DestroyAh {
+            ah: number as u16,
+            pd: input.number(world) as u16,
+        }
+        .to_request(),
+        Opcode::RegMr => {
+            let pages = input.byte() % 32;
+            let length = input.near(u64::from(pages) * 8, world) as u32;
+            let mut command = RegMr {
+                pd: number as u16,
+                mr_length: input.near(u64::from(pages) * 4096, world),
+                flags: RegMrFlags {
+                    phys_page_size_shift: input.near(12, world) as u8,
+                    mem_addr_phy_mode_en: input.byte() < 16,
+                },
+                ..Default::default()
+            };
+            command.set_page_list(match input.byte() % 4 {
+                0 => PageList::Inline([address, 0, 0, input.near(0, world)]),
+                1 => PageList::Indirect(CtrlBuffInfo {
+                    length: input.near(20, world) as u32,
+                    address,
+                }),
+                _ => PageList::Direct(CtrlBuffInfo { length, address }),
+            });
+            command.to_request()
+        }
+        Opcode::DeregMr => DeregMr {
+            l_key: number as u32,
+        }
+        .to_request(),
+        Opcode::CreateCq => CreateCq {
+            caps_1: CqCaps1 {
+                interrupt_mode_enabled: input.byte() % 2 == 0,
+                virt: false,
+            },
+            caps_2: CqCaps2 {
+                cq_entry_size_words: input.near(8, world) as u8,
+                set_src_addr: true,
+                ..CqCaps2::default()
+            },
+            sub_cq_depth: input.near(16, world) as u16,
+            eqn: number as u16,
+            base_address: input.near(address, world),
+            l_key: 0,
+            num_sub_cqs: input.near(1, world) as u16,
+            uar: input.number(world) as u16,
+        }
+        .to_request(),
+        Opcode::DestroyCq => DestroyCq {
+            cq_idx: number as u16,
+        }
+        .to_request(),
+        Opcode::GetFeature => GetFeature {
+            feature_id: input.byte() % 16,
+            ..Default::default()
+        }
+        .to_request(),
+        Opcode::SetFeature => {
+            let mut command = SetFeature {
+                feature_id: 2,
+                ..Default::default()
+            };
+            command.data[4] = input.byte() & 0x1e;
+            command.to_request()
+        }
+        Opcode::GetStats => GetStats {
+            stats_type: input.byte() % 8,
+            ..Default::default()
+        }
+        .to_request(),
+        Opcode::AllocPd => AllocPd {}.to_request(),
+        Opcode::DeallocPd => DeallocPd { pd: number as u16 }.to_request(),
+        Opcode::AllocUar => AllocUar {}.to_request(),
+        Opcode::DeallocUar => DeallocUar { uar: number as u16 }.to_request(),
+        Opcode::CreateEq => CreateEq {
+            depth: input.near(16, world) as u16,
+            msix_vector: number as u8,
+            caps: CreateEqCaps {
+                entry_size_words: 4,
+            },
+            base_address: input.near(address, world),
+            events: EqEvents { completion: true },
+        }
+        .to_request(),
+        Opcode::DestroyEq => DestroyEq { eqn: number as u16 }.to_request(),
+        Opcode::AllocMr => AllocMr {
+            pd: number as u16,
+            max_pages: input.near(16, world) as u32,
+        }
+        .to_request(),
+        Opcode::Service => AqRequest {
+            opcode: Opcode::Service.into(),
+            ..AllocPd {}.to_request()
+        },
+        Opcode::CreateEventCounter => CreateEventCounter {
+            uar: number as u16,
+            paddr: input.near(address + number % 512 * 8, world),
+        }
+        .to_request(),
+        Opcode::DestroyEventCounter => DestroyEventCounter {
+            cntr_handle: number as u32,
+        }
+        .to_request(),
+        Opcode::AttachEventCounter => AttachEventCounter {
+            cntr_handle: number as u32,
+            attach_type: input.near(0, world) as u8,
+            qp_handle: input.number(world) as u32,
+            events: QpEvents::from_raw(input.u32()),
+        }
+        .to_request(),
+        Opcode::ModifyEventCounter => ModifyEventCounter {
+            cntr_handle: number as u32,
+            operation: input.near(number % 2, world) as u8,
+            value: input.likely(world),
+        }
+        .to_request(),
+        Opcode::DetachEventCounter => DetachEventCounter {
+            cntr_handle: number as u32,
+            attach_type: 0,
+            qp_handle: input.number(world) as u32,
+            events: QpEvents::from_raw(1 << (input.byte() % 16)),
+        }
+        .to_request(),
+    }
+}
+
+/// Makes some of each object, so that there is something to abuse, and returns the commands with
+/// their completions.
+pub fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqRequest, AcqEntry)> {
+    for &address in addresses.iter().take(8) {
+        for index in 0..512 {
+            driver
+                .world
+                .write(address + index * 8, &addresses[0].to_le_bytes());
+        }
+    }
+    // All bytes at 0xff make the good commands, with the numbers 4, of which there are as many.
+    let good = |opcode: Opcode| {
+        let index = Opcode::ALL.iter().position(|other| *other == opcode);
+        let data = [
+            &[0xff, 0xff, 0xff, index.unwrap() as u8],
+            [0xff; 64].as_slice(),
+        ]
+        .concat();
+        command(&mut Input(&data), addresses)
+    };
+    [
+        Opcode::AllocPd,
+        Opcode::AllocUar,
+        Opcode::CreateEq,
+        Opcode::CreateCq,
+        Opcode::CreateQp,
+        Opcode::RegMr,
+        Opcode::CreateAh,
+        Opcode::CreateEventCounter,
+        Opcode::AttachEventCounter,
+    ]
+    .into_iter()
+    .flat_map(|opcode| [good(opcode); 4])
+    .map(|request| (request, driver.execute_request(&request)))
+    .filter_map(|(request, (status, completion))| (status == 0).then_some((request, completion)))
+    .collect()
+}
+
+/// What who operates a device may do at any time.
+fn operate(driver: &mut Driver, input: &mut Input<'_>) {
+    let (choice, options, now) = (input.byte(), input.byte(), driver.now);
+    let (device, world) = (&mut driver.device, &mut driver.world);
+    match choice % 8 {
+        0 => device.unplug(world),
+        1 | 2 => device.plug(world),
+        3 => {
+            let death = Death {
+                silent: options & 1 != 0,
+                dma: options & 2 != 0,
+                how: if options & 4 != 0 {
+                    FailedReset::NeverStarts
+                } else {
+                    FailedReset::NeverEnds
+                },
+                resets: NonZeroU32::MIN.saturating_add(u32::from(options >> 6)),
+            };
+            device.die(world, now, death);
+        }
+        4 => device.clear(),
+        5 => device.post_event_late(options.into(), 0, (options >> 4).into()),
+        6 => {
+            let _ = device.storm(options.into(), 0, 1 << (options % 64));
+        }
+        _ => {
+            let eqn = (options & 1 != 0).then_some(u16::from(options >> 5));
+            let _ = device.storm_of_completion_events(eqn, 1, u64::MAX);
+        }
+    }
+}
+
+/// Submits an entry; most often one with a phase and a checksum for which the device looks at the rest.
+fn submit(driver: &mut Driver, input: &mut Input<'_>, mut entry: AqEntry) {
+    if input.byte() >= 16 {
+        let flags = &mut entry.bytes_mut()[3];
+        *flags = (*flags & !1) | u8::from(driver.phase());
+        entry.update_checksum();
+    }
+    driver.submit_entry(&entry);
+}
+
+/// Does to a device what the bytes say.
+pub fn play(data: &[u8]) {
+    let mut input = Input(data);
+    let mut driver = Driver::with(config(
+        [
+            Profile::Efa0,
+            Profile::Efa1,
+            Profile::Efa2,
+            Profile::Efa3,
+            Profile::Efa4,
+        ][usize::from(input.byte() % 5)],
+    ));
+    let mut addresses: Vec<u64> = (0..8).map(|_| driver.world.map(1)).collect();
+    addresses.extend([driver.aq, driver.acq.base, driver.aenq.base]);
+    populate(&mut driver, &addresses);
+
+    while !input.is_empty() {
+        driver.world.dma_bytes = 0;
+        match input.byte() % 16 {
+            0 if input.byte() < 32 => {
+                let register = Register::ALL[usize::from(input.byte()) % Register::ALL.len()];
+                let value = input.likely(&addresses) as u32;
+                driver.write(register, value);
+            }
+            1 if input.byte() < 64 => {
+                let (offset, value) = (input.likely(&addresses), input.u32());
+                driver.write_at(offset, value);
+            }
+            2 => {
+                let (offset, value) = (input.likely(&addresses), input.u32());
+                let Driver { device, world, .. } = &mut driver;
+                device.write_doorbell(world, offset, value);
+                let _ = device.fetch(world);
+            }
+            3 => {
+                let time = Duration::from_millis(u64::from(input.u32()) % 100_000);
+                driver.run(time);
+            }
+            4 => {
+                let (now, group) = (driver.now, u16::from(input.byte()));
+                driver.device.post_event(&mut driver.world, now, group, 0);
+            }
+            5 if input.byte() < 16 => driver.device.reset(&mut driver.world),
+            5 if input.byte() < 32 => {
+                driver.device.power_on(&mut driver.world);
+                driver.reset(ResetReason::Normal);
+                driver.set_up();
+            }
+            5 if input.byte() < 64 => {
+                driver.start_reset(ResetReason::Normal);
+                driver.write(Register::DevCtl, 0);
+                driver.set_response_address();
+                driver.set_up();
+            }
+            9 if input.byte() < 16 => operate(&mut driver, &mut input),
+            6 => {
+                let address = addresses[usize::from(input.byte() % 8)];
+                for offset in 0..usize::from(input.byte()) {
+                    let value = input.likely(&addresses);
+                    driver
+                        .world
+                        .write(address + offset as u64 % 512 * 8, &value.to_le_bytes());
+                }
+            }
+            7 => {
+                let mut entry = AqEntry::zeroed(driver.protocol);
+                for byte in entry.bytes_mut() {
+                    *byte = input.byte();
+                }
+                submit(&mut driver, &mut input, entry);
+            }
+            8 => {
+                let request = command(&mut input, &addresses);
+                let mut entry = driver.entry(&request);
+                let offset = usize::from(input.byte()) % entry.bytes().len();
+                entry.bytes_mut()[offset] = input.byte();
+                submit(&mut driver, &mut input, entry);
+            }
+            _ => {
+                let request = command(&mut input, &addresses);
+                driver.submit_request(&request);
+            }
+        }
+        assert!(
+            driver.world.dma_bytes <= MAX_DMA,
+            "{} bytes in one call",
+            driver.world.dma_bytes
+        );
+        driver.world.trace.clear();
+        driver.world.interrupts.clear();
+        let state = driver.device.state();
+        assert!(state.admin.in_flight <= 256 && state.resources.mr_pages <= 1 << 22);
+        assert!(state.resources.pd <= 256 && state.resources.ah <= 4096);
+        assert!(state.resources.event_counter <= 64);
+    }
+
+    // Whatever happened, power makes the device as new.
+    driver.device.power_on(&mut driver.world);
+    driver.reset(ResetReason::Normal);
+    driver.set_up();
+    let before = driver.device.state();
+    assert_eq!(before.resources, Default::default());
+    assert_eq!(
+        driver.execute(&AllocPd {}).map(|response| response.pd),
+        Ok(1)
+    );
+    assert_eq!(
+        driver.device.state().protocol_errors,
+        before.protocol_errors
+    );
+}

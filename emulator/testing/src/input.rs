@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Bytes of an attacker.
+
+/// Bytes of an attacker, as values of the sizes that are wanted; zeroes behind their end.
+pub struct Input<'a>(pub &'a [u8]);
+
+impl Input<'_> {
+    /// Whether all was used.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
+        self.0 = rest;
+        *first
+    }
+
+    /// The next 32 bits.
+    pub fn u32(&mut self) -> u32 {
+        u32::from_le_bytes([(); 4].map(|()| self.byte()))
+    }
+
+    /// The next 64 bits.
+    pub fn u64(&mut self) -> u64 {
+        (u64::from(self.u32()) << 32) | u64::from(self.u32())
+    }
+}

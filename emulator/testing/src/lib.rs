@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What tests and fuzz targets of the emulated device share.
+//!
+//! [`mock`] is a host with memory and the least of a driver, for a device that nothing else is connected to. [`attack`] does to a
+//! device what bytes say that a test or a fuzzer makes up; [`input`] is these bytes. [`net`] is devices on a network.
+//!
+//! The tests in `tests/` of other crates use this one. Tests that are in the source of a crate on which this one depends can't:
+//! to them the types here are those of another crate.
+
+#![forbid(unsafe_code)]
+
+pub mod attack;
+pub mod input;
+pub mod mock;
+pub mod net;

@@ -1,0 +1,552 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What a client asks for, and the answers.
+
+use std::{
+    fs::File,
+    io, mem,
+    ops::Range,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use rustix::io::Errno;
+use vfio_bindings::bindings::vfio::{
+    VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_DMA_MAP_FLAG_READ,
+    VFIO_DMA_MAP_FLAG_WRITE, VFIO_DMA_UNMAP_FLAG_ALL, VFIO_IRQ_SET_ACTION_MASK,
+    VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_ACTION_UNMASK, VFIO_IRQ_SET_DATA_BOOL,
+    VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE, VFIO_REGION_INFO_CAP_SPARSE_MMAP,
+    VFIO_REGION_INFO_FLAG_CAPS, VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO_FLAG_READ,
+    VFIO_REGION_INFO_FLAG_WRITE,
+};
+
+use crate::{
+    backend::{Action, Backend, Device, DmaMap, IrqData, IrqSet, RegionWrite},
+    channel::{Channel, Message, Received, send},
+    error::{Error, errno},
+    version::Capabilities,
+    wire::{Command, Fields, Flags, Header, MAX_DATA, Payload, RegionAccess, size},
+};
+
+/// How long a client may take from when it has connected until it uses the device: QEMU does within milliseconds, but its machine
+/// may be busy.
+pub const START_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the rest of a message may take to come, or the client to read its replies: as long as QEMU waits for a reply, twice.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Writes that are handed to the backend together, which may keep others from the device meanwhile.
+pub const MAX_BATCH: usize = 64;
+
+/// Bytes of replies that are kept until there is no more to answer.
+const REPLIES: usize = MAX_DATA;
+
+/// The flags of memory that may be accessed.
+const READABLE: u32 = VFIO_DMA_MAP_FLAG_READ;
+const WRITABLE: u32 = VFIO_DMA_MAP_FLAG_WRITE;
+
+/// The flags of data that comes with an action on interrupts.
+const DATA: u32 = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_DATA_BOOL | VFIO_IRQ_SET_DATA_EVENTFD;
+
+/// Serves a client that has connected, until it disconnects.
+///
+/// # Errors
+///
+/// The socket fails, or the client is too slow or does not talk the protocol.
+pub fn serve(stream: &UnixStream, device: &Device, backend: &mut dyn Backend) -> Result<(), Error> {
+    stream.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
+    let mut channel = Channel::new(stream)?;
+    let mut session = Session {
+        stream,
+        device,
+        backend,
+        client: None,
+        writes: Vec::new(),
+        replies: Vec::new(),
+    };
+    let started = Instant::now();
+    let mut within_since = None;
+    loop {
+        while let Some(message) = channel.next()? {
+            within_since = None;
+            session.handle(&channel, message)?;
+        }
+        session.post(&channel);
+        session.send()?;
+
+        let must_start = session.client.is_none() || !session.backend.may_idle();
+        let mut deadline = must_start.then_some(started + START_TIMEOUT);
+        if channel.is_within_message() {
+            let since = *within_since.get_or_insert_with(Instant::now);
+            deadline = Some(since + MESSAGE_TIMEOUT);
+        }
+        match channel.receive(stream, deadline)? {
+            Received::Bytes => {}
+            Received::End if channel.is_within_message() => return Err(Error::Truncated),
+            Received::End => return Ok(()),
+            Received::Nothing if channel.is_within_message() => return Err(Error::Slow),
+            Received::Nothing => return Err(Error::Start),
+        }
+    }
+}
+
+/// A connection.
+struct Session<'a> {
+    stream: &'a UnixStream,
+    device: &'a Device,
+    backend: &'a mut dyn Backend,
+    /// What the client can do, once it has said so.
+    client: Option<Capabilities>,
+    /// Writes that nobody waits for.
+    writes: Vec<Write>,
+    /// Replies that are not sent yet.
+    replies: Vec<u8>,
+}
+
+/// A write of which the data is in the channel's buffer.
+struct Write {
+    region: u32,
+    offset: u64,
+    data: Range<usize>,
+}
+
+/// What a request is answered with, if it has not failed.
+#[derive(Default)]
+struct Answer {
+    payload: Vec<u8>,
+    file: Option<Arc<File>>,
+}
+
+impl From<Payload> for Answer {
+    fn from(payload: Payload) -> Self {
+        Self {
+            payload: payload.0,
+            file: None,
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Does what a message asks for.
+    fn handle(&mut self, channel: &Channel, message: Message) -> Result<(), Error> {
+        let header = message.header;
+        if !header.flags.is_command() {
+            return Err(Error::Kind(header.flags.0));
+        }
+        let command = Command::from_raw(header.command);
+        if self.client.is_none() {
+            let proposal = channel.bytes(message.payload);
+            let client = match command {
+                Some(Command::Version) if message.fds.is_empty() => Capabilities::decode(proposal),
+                _ => None,
+            };
+            let Some(client) = client else {
+                self.reply(header, Err(invalid()))?;
+                self.send()?;
+                return Err(Error::Version);
+            };
+            tracing::debug!(?client, "version");
+            let answer = Answer {
+                payload: Capabilities::of_server(&client).encode(),
+                file: None,
+            };
+            self.client = Some(client);
+            return self.reply(header, Ok(answer));
+        }
+        let is_write = matches!(
+            command,
+            Some(Command::RegionWrite | Command::RegionWriteMulti)
+        );
+        if !is_write {
+            // What was written before is done before.
+            self.post(channel);
+        }
+        let answer = match command {
+            Some(command) => self.answer(channel, command, message),
+            None => Err(Errno::NOSYS.into()),
+        };
+        if self.writes.len() >= MAX_BATCH {
+            self.post(channel);
+        }
+        self.reply(header, answer)
+    }
+
+    /// Fulfills a request.
+    fn answer(
+        &mut self,
+        channel: &Channel,
+        command: Command,
+        message: Message,
+    ) -> io::Result<Answer> {
+        let Message {
+            header,
+            payload,
+            fds,
+        } = message;
+        let takes_fds = matches!(command, Command::DmaMap | Command::DeviceSetIrqs);
+        if !takes_fds && !fds.is_empty() {
+            return Err(invalid());
+        }
+        let bytes = channel.bytes(payload.clone());
+        match command {
+            // Both sides have agreed already.
+            Command::Version => Err(invalid()),
+            Command::DmaMap => self.dma_map(bytes, fds).map(|()| Answer::default()),
+            Command::DmaUnmap => self.dma_unmap(bytes),
+            Command::DeviceGetInfo => self.device_info(bytes),
+            Command::DeviceGetRegionInfo => self.region_info(bytes),
+            Command::DeviceGetIrqInfo => self.irq_info(bytes),
+            Command::DeviceSetIrqs => self.set_irqs(bytes, fds).map(|()| Answer::default()),
+            Command::RegionRead => self.region_read(bytes),
+            Command::RegionWrite => {
+                let (access, write) = self.region_write(bytes, payload)?;
+                self.writes.push(write);
+                if !header.flags.no_reply() {
+                    self.write(channel)?;
+                }
+                Ok(access.encode().into())
+            }
+            Command::RegionWriteMulti => {
+                let writes = self.region_writes(bytes, payload)?;
+                let count = writes.len() as u64;
+                self.writes.extend(writes);
+                if !header.flags.no_reply() {
+                    self.write(channel)?;
+                }
+                Ok(Payload::default().u64(count).into())
+            }
+            Command::DeviceReset => {
+                Fields(bytes).end().ok_or_else(invalid)?;
+                self.backend.reset().map(|()| Answer::default())
+            }
+        }
+    }
+
+    /// Hands the writes that nobody waits for to the backend.
+    fn post(&mut self, channel: &Channel) {
+        if let Err(error) = self.write(channel) {
+            tracing::debug!(%error, "writes that nobody waits for have failed");
+        }
+    }
+
+    /// Hands all writes to the backend; fails as the last of them does.
+    fn write(&mut self, channel: &Channel) -> io::Result<()> {
+        let writes = mem::take(&mut self.writes);
+        let mut result = Ok(());
+        for batch in writes.chunks(MAX_BATCH) {
+            let with_data = |write: &Write| RegionWrite {
+                region: write.region,
+                offset: write.offset,
+                data: channel.bytes(write.data.clone()),
+            };
+            let batch: Vec<_> = batch.iter().map(with_data).collect();
+            result = self.backend.region_write(&batch);
+        }
+        result
+    }
+
+    fn dma_map(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) -> io::Result<()> {
+        let mut fields = Fields(bytes);
+        let mut decode = || {
+            let (_, flags) = (fields.u32()?, fields.u32()?);
+            let map = DmaMap {
+                readable: flags & READABLE != 0,
+                writable: flags & WRITABLE != 0,
+                offset: fields.u64()?,
+                address: fields.u64()?,
+                size: fields.u64()?,
+            };
+            (flags & !(READABLE | WRITABLE) == 0).then_some(map)
+        };
+        let map = decode().ok_or_else(invalid)?;
+        fields.end().ok_or_else(invalid)?;
+        let mut fds = fds.into_iter();
+        let file = fds.next().map(File::from);
+        if fds.next().is_some() {
+            return Err(invalid());
+        }
+        self.backend.dma_map(map, file)
+    }
+
+    fn dma_unmap(&mut self, bytes: &[u8]) -> io::Result<Answer> {
+        let mut fields = Fields(bytes);
+        let mut decode = || {
+            let (_, flags) = (fields.u32()?, fields.u32()?);
+            Some((flags, fields.u64()?, fields.u64()?))
+        };
+        let (flags, address, length) = decode().ok_or_else(invalid)?;
+        fields.end().ok_or_else(invalid)?;
+        match flags {
+            0 => self.backend.dma_unmap(address, length)?,
+            VFIO_DMA_UNMAP_FLAG_ALL if (address, length) == (0, 0) => {
+                self.backend.dma_unmap_all()?;
+            }
+            _ => return Err(invalid()),
+        }
+        let reply = Payload::default().u32(size::DMA_UNMAP).u32(flags);
+        Ok(reply.u64(address).u64(length).into())
+    }
+
+    fn device_info(&mut self, bytes: &[u8]) -> io::Result<Answer> {
+        let mut fields = Fields(bytes);
+        for _ in 0..size::DEVICE_INFO / 4 {
+            fields.u32().ok_or_else(invalid)?;
+        }
+        fields.end().ok_or_else(invalid)?;
+        let reply = Payload::default()
+            .u32(size::DEVICE_INFO)
+            .u32(VFIO_DEVICE_FLAGS_PCI | VFIO_DEVICE_FLAGS_RESET)
+            .u32(self.device.regions.len() as u32)
+            .u32(self.device.irqs.len() as u32);
+        Ok(reply.into())
+    }
+
+    fn region_info(&mut self, bytes: &[u8]) -> io::Result<Answer> {
+        let mut fields = Fields(bytes);
+        let mut decode = || {
+            let (room, _, index) = (fields.u32()?, fields.u32()?, fields.u32()?);
+            let _ = (fields.u32()?, fields.u64()?, fields.u64()?);
+            Some((room, index))
+        };
+        let (room, index) = decode().ok_or_else(invalid)?;
+        fields.end().ok_or_else(invalid)?;
+        let region = self
+            .device
+            .regions
+            .get(index as usize)
+            .ok_or_else(invalid)?;
+        if room < size::REGION_INFO {
+            return Err(invalid());
+        }
+        let takes_fds = self.client.as_ref().and_then(|client| client.max_msg_fds) != Some(0);
+        let areas = if takes_fds { &region.mappable[..] } else { &[] };
+        let mut needed = size::REGION_INFO;
+        let mut first_capability = 0;
+        let mut flags = if region.size > 0 {
+            VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE
+        } else {
+            0
+        };
+        if !areas.is_empty() {
+            needed += size::SPARSE + size::AREA * areas.len() as u32;
+            flags |= VFIO_REGION_INFO_FLAG_MMAP | VFIO_REGION_INFO_FLAG_CAPS;
+            // QEMU wants to know where the list would be even if it has no room for it.
+            first_capability = size::REGION_INFO;
+        }
+        // A client that has no room for the list asks again; the file comes with the list.
+        let complete = !areas.is_empty() && room >= needed;
+        let mut reply = Payload::default()
+            .u32(needed)
+            .u32(flags)
+            .u32(index)
+            .u32(first_capability)
+            .u64(region.size)
+            .u64(0);
+        let mut file = None;
+        if complete {
+            reply = reply
+                .u16(VFIO_REGION_INFO_CAP_SPARSE_MMAP as u16)
+                .u16(1)
+                .u32(0)
+                .u32(areas.len() as u32)
+                .u32(0);
+            for area in areas {
+                reply = reply.u64(area.start).u64(area.end - area.start);
+            }
+            file = Some(self.backend.region_file(index)?);
+        }
+        Ok(Answer {
+            payload: reply.0,
+            file,
+        })
+    }
+
+    fn irq_info(&mut self, bytes: &[u8]) -> io::Result<Answer> {
+        let mut fields = Fields(bytes);
+        let mut decode = || {
+            let (_, _, index, _) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
+            Some(index)
+        };
+        let index = decode().ok_or_else(invalid)?;
+        fields.end().ok_or_else(invalid)?;
+        let irq = self.device.irqs.get(index as usize).ok_or_else(invalid)?;
+        let reply = Payload::default()
+            .u32(size::IRQ_INFO)
+            .u32(irq.flags)
+            .u32(index)
+            .u32(irq.count);
+        Ok(reply.into())
+    }
+
+    fn set_irqs(&mut self, bytes: &[u8], fds: Vec<OwnedFd>) -> io::Result<()> {
+        let mut fields = Fields(bytes);
+        let mut decode = || {
+            let (_, flags, index) = (fields.u32()?, fields.u32()?, fields.u32()?);
+            Some((flags, index, fields.u32()?, fields.u32()?))
+        };
+        let (flags, index, start, count) = decode().ok_or_else(invalid)?;
+        let bools = fields.rest();
+        let irq = self.device.irqs.get(index as usize).ok_or_else(invalid)?;
+        if start.checked_add(count).is_none_or(|end| end > irq.count) {
+            return Err(invalid());
+        }
+        let action = match flags & !DATA {
+            VFIO_IRQ_SET_ACTION_MASK => Action::Mask,
+            VFIO_IRQ_SET_ACTION_UNMASK => Action::Unmask,
+            VFIO_IRQ_SET_ACTION_TRIGGER => Action::Trigger,
+            _ => return Err(invalid()),
+        };
+        let data = match flags & DATA {
+            VFIO_IRQ_SET_DATA_NONE if fds.is_empty() && bools.is_empty() => IrqData::None,
+            VFIO_IRQ_SET_DATA_BOOL if fds.is_empty() && bools.len() == count as usize => {
+                IrqData::Bools(bools)
+            }
+            VFIO_IRQ_SET_DATA_EVENTFD
+                if bools.is_empty() && (fds.is_empty() || fds.len() == count as usize) =>
+            {
+                IrqData::Eventfds(fds)
+            }
+            _ => return Err(invalid()),
+        };
+        self.backend.set_irqs(IrqSet {
+            index,
+            start,
+            count,
+            action,
+            data,
+        })
+    }
+
+    fn region_read(&mut self, bytes: &[u8]) -> io::Result<Answer> {
+        let mut fields = Fields(bytes);
+        let access = RegionAccess::decode(&mut fields).ok_or_else(invalid)?;
+        fields.end().ok_or_else(invalid)?;
+        let count = access.count as usize;
+        self.check(access, count)?;
+        let mut answer = Answer::from(access.encode());
+        answer.payload.resize(RegionAccess::SIZE + count, 0);
+        let data = &mut answer.payload[RegionAccess::SIZE..];
+        self.backend
+            .region_read(access.region, access.offset, data)?;
+        Ok(answer)
+    }
+
+    fn region_write(
+        &self,
+        bytes: &[u8],
+        payload: Range<usize>,
+    ) -> io::Result<(RegionAccess, Write)> {
+        let mut fields = Fields(bytes);
+        let access = RegionAccess::decode(&mut fields).ok_or_else(invalid)?;
+        let count = fields.rest().len();
+        if access.count as usize != count {
+            return Err(invalid());
+        }
+        self.check(access, count)?;
+        let write = Write {
+            region: access.region,
+            offset: access.offset,
+            data: payload.end - count..payload.end,
+        };
+        Ok((access, write))
+    }
+
+    /// Several writes, all or none.
+    fn region_writes(&self, bytes: &[u8], payload: Range<usize>) -> io::Result<Vec<Write>> {
+        const EACH: usize = RegionAccess::SIZE + size::MULTI_DATA;
+        let mut fields = Fields(bytes);
+        let count = fields.u64().ok_or_else(invalid)?;
+        let writes = fields.rest();
+        if writes.len() % EACH != 0 || (writes.len() / EACH) as u64 != count {
+            return Err(invalid());
+        }
+        let first = payload.end - writes.len();
+        let decode = |(number, write): (usize, &[u8])| {
+            let access = RegionAccess::decode(&mut Fields(write)).ok_or_else(invalid)?;
+            let count = access.count as usize;
+            if count > size::MULTI_DATA {
+                return Err(invalid());
+            }
+            self.check(access, count)?;
+            let start = first + number * EACH + RegionAccess::SIZE;
+            Ok(Write {
+                region: access.region,
+                offset: access.offset,
+                data: start..start + count,
+            })
+        };
+        writes.chunks_exact(EACH).enumerate().map(decode).collect()
+    }
+
+    /// An access must be in its region.
+    fn check(&self, access: RegionAccess, count: usize) -> io::Result<()> {
+        let region = self.device.regions.get(access.region as usize);
+        let inside = region.is_some_and(|region| {
+            let end = access.offset.checked_add(count as u64);
+            end.is_some_and(|end| end <= region.size)
+        });
+        if inside && (1..=MAX_DATA).contains(&count) {
+            Ok(())
+        } else {
+            Err(invalid())
+        }
+    }
+
+    /// Answers a request, if an answer is wanted.
+    fn reply(&mut self, request: Header, answer: io::Result<Answer>) -> Result<(), Error> {
+        if let Err(error) = &answer {
+            let command = request.command;
+            tracing::debug!(command, %error, "a request has failed");
+        }
+        if request.flags.no_reply() {
+            return Ok(());
+        }
+        let mut header = Header {
+            flags: Flags::REPLY,
+            ..request
+        };
+        header.error = 0;
+        match answer {
+            Ok(Answer { payload, file }) => {
+                let start = self.replies.len();
+                header.encode(&[&payload], &mut self.replies);
+                if let Some(file) = file {
+                    // Descriptors come with the first byte of their message.
+                    let reply = self.replies.split_off(start);
+                    self.send()?;
+                    return self.send_now(&reply, &[file.as_fd()]);
+                }
+            }
+            Err(error) => {
+                header.flags = Flags::ERROR;
+                header.error = errno(&error);
+                header.encode(&[], &mut self.replies);
+            }
+        }
+        if self.replies.len() >= REPLIES {
+            self.send()?;
+        }
+        Ok(())
+    }
+
+    /// Sends the replies.
+    fn send(&mut self) -> Result<(), Error> {
+        if !self.replies.is_empty() {
+            self.send_now(&self.replies, &[])?;
+            self.replies.clear();
+        }
+        Ok(())
+    }
+
+    fn send_now(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        send(self.stream, bytes, fds, MESSAGE_TIMEOUT)
+    }
+}
+
+fn invalid() -> io::Error {
+    Errno::INVAL.into()
+}

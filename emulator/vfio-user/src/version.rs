@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What both sides agree on in their first messages.
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire::{Fields, MAX_DATA, MAX_FDS, Payload};
+
+/// The only version that there is.
+const MAJOR: u16 = 0;
+const MINOR: u16 = 0;
+
+/// Bytes of the capabilities: QEMU's are some 200.
+const MAX_CAPABILITIES: usize = 4096;
+
+/// What the client can do, as far as it matters here. All of it is optional.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Capabilities {
+    /// Descriptors that the sender takes with a message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_msg_fds: Option<u64>,
+    /// Bytes of a region that the sender takes with a message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_data_xfer_size: Option<u64>,
+    /// Whether there may be several writes in a message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) write_multiple: Option<bool>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Data {
+    capabilities: Capabilities,
+}
+
+impl Capabilities {
+    /// What the client proposes, if it is a version that we know.
+    pub(crate) fn decode(payload: &[u8]) -> Option<Self> {
+        let mut fields = Fields(payload);
+        let (major, _) = (fields.u16()?, fields.u16()?);
+        if major != MAJOR || fields.0.len() > MAX_CAPABILITIES {
+            return None;
+        }
+        match fields.rest() {
+            [] => Some(Self::default()),
+            [text @ .., 0] => Some(serde_json::from_slice::<Data>(text).ok()?.capabilities),
+            _ => None,
+        }
+    }
+
+    /// What the server can do, of what the client has proposed. A limit must be told even if the client has not told its own.
+    pub(crate) fn of_server(client: &Self) -> Self {
+        Self {
+            max_msg_fds: Some(MAX_FDS as u64),
+            max_data_xfer_size: Some(MAX_DATA as u64),
+            write_multiple: client.write_multiple.filter(|multiple| *multiple),
+        }
+    }
+
+    /// What our own client proposes.
+    pub(crate) fn of_client() -> Self {
+        Self {
+            write_multiple: Some(true),
+            ..Self::of_server(&Self::default())
+        }
+    }
+
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let Payload(mut payload) = Payload::default().u16(MAJOR).u16(MINOR);
+        let data = Data { capabilities: self };
+        // Three numbers can always be written.
+        payload.extend(serde_json::to_vec(&data).unwrap_or_default());
+        payload.push(0);
+        payload
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decode(text: &[u8]) -> Option<Capabilities> {
+        let Payload(mut payload) = Payload::default().u16(MAJOR).u16(7);
+        payload.extend(text);
+        Capabilities::decode(&payload)
+    }
+
+    #[test]
+    fn capabilities_are_optional() {
+        let none = Some(Capabilities::default());
+        for text in [
+            &b""[..],
+            b"{}\0",
+            b"{\"capabilities\":{}}\0",
+            b"{\"capabilities\":{\"new\":[1]},\"more\":0}\0",
+        ] {
+            assert_eq!(decode(text), none, "{}", text.escape_ascii());
+        }
+        let qemu = b"{\"capabilities\": {\"max_data_xfer_size\": 1048576, \"max_msg_fds\": 8, \"pgsizes\": 4096, \
+            \"max_dma_maps\": 65535, \"write_multiple\": true}}\0";
+        let qemu = decode(qemu).unwrap();
+        assert_eq!(qemu.max_msg_fds, Some(8));
+        assert_eq!(qemu.write_multiple, Some(true));
+        assert_eq!(Capabilities::of_server(&qemu).write_multiple, Some(true));
+        let server = Capabilities::of_server(&Capabilities::default());
+        assert_eq!(server.write_multiple, None);
+        assert_eq!(
+            Capabilities::decode(&server.encode()).unwrap().max_msg_fds,
+            Some(16)
+        );
+    }
+
+    #[test]
+    fn nonsense_is_no_version() {
+        let mut deep = vec![b'['; 3000];
+        deep.push(0);
+        for text in [
+            &b"\0"[..],
+            b"{}",
+            b"{\0}\0",
+            b"\xff\xff\0",
+            b"{\"capabilities\":7}\0",
+            b"{\"capabilities\":{\"max_msg_fds\":-1}}\0",
+            &deep,
+            &[b' '; 5000],
+        ] {
+            assert_eq!(decode(text), None, "{}", text.escape_ascii());
+        }
+        assert_eq!(Capabilities::decode(&[0; 3]), None);
+        assert_eq!(Capabilities::decode(&[1, 0, 0, 0]), None);
+    }
+}

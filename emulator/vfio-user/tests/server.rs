@@ -1,0 +1,728 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A server and a client at both ends of a pair of sockets.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{fs::FileExt, net::UnixStream},
+    },
+    sync::{Arc, Mutex, MutexGuard},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use proptest::{collection::vec, prelude::*};
+use rustix::{
+    fs::{MemfdFlags, memfd_create},
+    io::Errno,
+};
+use vfio_bindings::bindings::vfio::{
+    VFIO_IRQ_SET_ACTION_MASK, VFIO_IRQ_SET_ACTION_TRIGGER, VFIO_IRQ_SET_DATA_BOOL,
+    VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE, VFIO_REGION_INFO_FLAG_MMAP,
+};
+use vfio_user::{
+    Action, Backend, Client, Command, Device, DmaMap, Error, Flags, HEADER, Header, Irq, IrqData,
+    IrqSet, MAX_BATCH, MAX_DATA, MAX_FDS, Region, RegionWrite, START_TIMEOUT, serve,
+};
+
+const SIZE: usize = 0x100;
+const IRQ: u32 = 2;
+const IRQS: u32 = 4;
+
+/// What the device was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Event {
+    /// Batches of so many writes.
+    Writes(usize),
+    Map(DmaMap, bool),
+    Unmap(u64, u64),
+    UnmapAll,
+    Irqs(u32, u32, Action, String),
+    Reset,
+}
+
+/// Region 0 is memory, region 1 as well, which can be mapped.
+#[derive(Default)]
+struct State {
+    memory: Vec<u8>,
+    events: Vec<Event>,
+    files: Vec<File>,
+    refuses: bool,
+    started: bool,
+}
+
+#[derive(Clone)]
+struct Memory(Arc<Mutex<State>>, Arc<File>);
+
+impl Memory {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    fn event(&self, event: Event) -> io::Result<()> {
+        let mut state = self.state();
+        state.events.push(event);
+        match state.refuses {
+            true => Err(Errno::NOSPC.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn events(&self) -> Vec<Event> {
+        std::mem::take(&mut self.state().events)
+    }
+}
+
+impl Backend for Memory {
+    fn may_idle(&self) -> bool {
+        self.state().started
+    }
+
+    fn region_file(&mut self, _: u32) -> io::Result<Arc<File>> {
+        Ok(Arc::clone(&self.1))
+    }
+
+    fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        match region {
+            0 => {
+                let offset = offset as usize;
+                data.copy_from_slice(&self.state().memory[offset..offset + data.len()]);
+                Ok(())
+            }
+            _ => self.1.read_exact_at(data, offset),
+        }
+    }
+
+    fn region_write(&mut self, writes: &[RegionWrite<'_>]) -> io::Result<()> {
+        for write in writes {
+            let offset = write.offset as usize;
+            match write.region {
+                0 => self.state().memory[offset..offset + write.data.len()]
+                    .copy_from_slice(write.data),
+                _ => self.1.write_all_at(write.data, write.offset)?,
+            }
+        }
+        self.event(Event::Writes(writes.len()))
+    }
+
+    fn dma_map(&mut self, map: DmaMap, file: Option<File>) -> io::Result<()> {
+        let shared = file.is_some();
+        self.state().files.extend(file);
+        self.event(Event::Map(map, shared))
+    }
+
+    fn dma_unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
+        self.event(Event::Unmap(address, size))
+    }
+
+    fn dma_unmap_all(&mut self) -> io::Result<()> {
+        self.event(Event::UnmapAll)
+    }
+
+    fn set_irqs(&mut self, set: IrqSet<'_>) -> io::Result<()> {
+        assert_eq!(set.index, IRQ);
+        let data = match &set.data {
+            IrqData::None => "none".to_owned(),
+            IrqData::Bools(bools) => format!("{bools:?}"),
+            IrqData::Eventfds(fds) => format!("{} eventfds", fds.len()),
+        };
+        self.event(Event::Irqs(set.start, set.count, set.action, data))
+    }
+
+    fn reset(&mut self) -> io::Result<()> {
+        self.event(Event::Reset)
+    }
+}
+
+fn device() -> Device {
+    let region = |size, mappable| Region { size, mappable };
+    let irq = |count| Irq { flags: 1, count };
+    Device {
+        regions: vec![
+            region(SIZE as u64, vec![]),
+            region(0x3000, vec![0..0x1000, 0x2000..0x3000]),
+            Region::default(),
+            region(4 * MAX_DATA as u64, vec![]),
+        ],
+        irqs: vec![irq(0), irq(0), irq(IRQS)],
+    }
+}
+
+fn memory() -> Memory {
+    let file = File::from(memfd_create("region", MemfdFlags::CLOEXEC).unwrap());
+    file.set_len(4 * MAX_DATA as u64).unwrap();
+    let state = State {
+        memory: vec![0; SIZE],
+        started: true,
+        ..State::default()
+    };
+    Memory(Arc::new(Mutex::new(state)), Arc::new(file))
+}
+
+type Server = JoinHandle<Result<(), Error>>;
+
+/// A client that has said nothing yet.
+fn silent() -> (Client, Memory, Server) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let memory = memory();
+    let mut backend = memory.clone();
+    let server = thread::spawn(move || serve(&theirs, &device(), &mut backend));
+    (Client::new(ours).unwrap(), memory, server)
+}
+
+fn connect() -> (Client, Memory, Server) {
+    let (mut client, memory, server) = silent();
+    client.negotiate().unwrap();
+    (client, memory, server)
+}
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().map(|error| error.raw_os_error().unwrap_or(0))
+}
+
+const EINVAL: Option<i32> = Some(22);
+const ENOSPC: Option<i32> = Some(28);
+const ENOSYS: Option<i32> = Some(38);
+
+/// A message with a header of whatever it is.
+fn message(command: u16, size: u32, flags: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let header = Header {
+        command,
+        flags: Flags(flags),
+        ..Header::default()
+    };
+    header.encode(&[], &mut bytes);
+    bytes[4..8].copy_from_slice(&size.to_ne_bytes());
+    bytes
+}
+
+#[test]
+fn a_client_learns_what_the_device_has() {
+    let (mut client, ..) = connect();
+    assert_eq!(client.device_info().unwrap(), (4, 3));
+    let plain = client.region_info(0).unwrap();
+    assert_eq!(
+        (plain.size, plain.flags & VFIO_REGION_INFO_FLAG_MMAP),
+        (SIZE as u64, 0)
+    );
+    assert!(plain.file.is_none());
+    let shared = client.region_info(1).unwrap();
+    assert_eq!(shared.mappable, [0..0x1000, 0x2000..0x3000]);
+    assert_eq!(
+        shared.flags & VFIO_REGION_INFO_FLAG_MMAP,
+        VFIO_REGION_INFO_FLAG_MMAP
+    );
+    client.region_write(1, 0x2345, b"hello").unwrap();
+    let mut found = [0; 5];
+    shared
+        .file
+        .unwrap()
+        .read_exact_at(&mut found, 0x2345)
+        .unwrap();
+    assert_eq!(&found, b"hello");
+    // Without room for the list of areas there is no file, but QEMU insists on where the list would be.
+    let mut request = vec![0; 32];
+    (request[0], request[8]) = (32, 1);
+    let reply = client
+        .request(Command::DeviceGetRegionInfo, &request, &[])
+        .unwrap();
+    assert_eq!((reply.payload.len(), reply.fds.len()), (32, 0));
+    assert_eq!((reply.payload[0], reply.payload[12]), (80, 32));
+    let absent = client.region_info(2).unwrap();
+    assert_eq!((absent.size, absent.flags), (0, 0));
+    assert_eq!(errno(client.region_info(4)), EINVAL);
+    assert_eq!(client.irq_info(IRQ).unwrap().count, IRQS);
+    assert_eq!(errno(client.irq_info(3)), EINVAL);
+}
+
+#[test]
+fn regions_are_read_and_written() {
+    let (mut client, memory, _) = connect();
+    client.region_write(0, 0x10, b"hello").unwrap();
+    let mut found = [0; 7];
+    client.region_read(0, 0xf, &mut found).unwrap();
+    assert_eq!(&found, b"\0hello\0");
+    let writes: Vec<_> = (0..5_u64)
+        .map(|n| RegionWrite {
+            region: 0,
+            offset: 0x20 + 2 * n,
+            data: &b"abcdefgh"[..n as usize + 1],
+        })
+        .collect();
+    client.region_write_multi(&writes).unwrap();
+    let mut found = [0; 13];
+    client.region_read(0, 0x20, &mut found).unwrap();
+    assert_eq!(&found, b"a\0ababababcde");
+    assert_eq!(memory.events(), [Event::Writes(1), Event::Writes(5)]);
+    let mut large = vec![0; MAX_DATA];
+    large[MAX_DATA - 1] = 7;
+    client.region_write(3, 9, &large).unwrap();
+    let mut found = vec![1; MAX_DATA];
+    client.region_read(3, 9, &mut found).unwrap();
+    assert_eq!(found, large);
+}
+
+#[test]
+fn accesses_outside_of_regions_fail() {
+    let (mut client, memory, _) = connect();
+    for (region, offset, count) in [
+        (0, SIZE as u64, 1),
+        (0, SIZE as u64 - 1, 2),
+        (0, u64::MAX, 1),
+        (0, 0, SIZE + 1),
+        (0, 0, 0),
+        (2, 0, 1),
+        (4, 0, 1),
+        (u32::MAX, 0, 1),
+    ] {
+        let mut data = vec![0; count];
+        let write = client.region_write(region, offset, &data);
+        assert_eq!(errno(write), EINVAL, "{region} {offset}");
+        let read = client.region_read(region, offset, &mut data);
+        assert_eq!(errno(read), EINVAL, "{region} {offset}");
+        let inside = RegionWrite {
+            region: 0,
+            offset: 0,
+            data: &[1],
+        };
+        let outside = RegionWrite {
+            region,
+            offset,
+            data: &data[..count.min(8)],
+        };
+        if count <= 8 {
+            let writes = client.region_write_multi(&[inside, outside]);
+            assert_eq!(errno(writes), EINVAL, "{region} {offset}");
+        }
+    }
+    // More than a message may have.
+    let mut access = Vec::new();
+    access.extend(0_u64.to_ne_bytes());
+    access.extend(3_u32.to_ne_bytes());
+    access.extend((MAX_DATA as u32 + 1).to_ne_bytes());
+    assert_eq!(
+        errno(client.request(Command::RegionRead, &access, &[])),
+        EINVAL
+    );
+    assert_eq!(memory.events(), []);
+    assert_eq!(memory.state().memory[0], 0);
+}
+
+#[test]
+fn writes_that_nobody_waits_for_come_together_and_in_order() {
+    let (mut client, memory, _) = connect();
+    // They queue while the server waits for the device.
+    let busy = memory.state();
+    client.region_post(0, 0, &[0]).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    for n in 1..=MAX_BATCH as u8 + 9 {
+        client.region_post(0, 0, &[n]).unwrap();
+    }
+    // One that fails is not answered, either.
+    client.region_post(9, 0, &[1]).unwrap();
+    // What comes after them is done after them, in the same breath.
+    let mut access = vec![0; 16];
+    access[12] = 1;
+    client
+        .send(Command::RegionRead, Flags::COMMAND, &access, &[])
+        .unwrap();
+    drop(busy);
+    let found = client.receive().unwrap().payload;
+    assert_eq!(found.last(), Some(&(MAX_BATCH as u8 + 9)));
+    let batches: Vec<_> = memory
+        .events()
+        .into_iter()
+        .map(|event| match event {
+            Event::Writes(count) => count,
+            other => panic!("{other:?} is no write"),
+        })
+        .collect();
+    assert_eq!(batches.iter().sum::<usize>(), 1 + MAX_BATCH + 9);
+    // The first is alone, unless the server comes to it late.
+    assert!(batches.len() <= 3, "{batches:?}");
+    assert!(
+        batches.iter().all(|count| *count <= MAX_BATCH),
+        "{batches:?}"
+    );
+    client.region_post(0, 0, &[1]).unwrap();
+    client.region_write(0, 1, &[1]).unwrap();
+    assert_eq!(
+        client
+            .reset()
+            .map(|()| memory.state().memory[..2].to_vec())
+            .unwrap(),
+        [1, 1]
+    );
+}
+
+#[test]
+fn memory_is_mapped_and_unmapped() {
+    let (mut client, memory, _) = connect();
+    let ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
+    ram.write_all_at(b"ram", 0).unwrap();
+    let map = DmaMap {
+        readable: true,
+        writable: false,
+        offset: 0x1000,
+        address: 1 << 40,
+        size: 0x2000,
+    };
+    client.dma_map(map, Some(&ram)).unwrap();
+    let mut found = [0; 3];
+    memory.state().files[0]
+        .read_exact_at(&mut found, 0)
+        .unwrap();
+    assert_eq!(&found, b"ram");
+    let both = DmaMap {
+        writable: true,
+        ..map
+    };
+    client.dma_map(both, None).unwrap();
+    client.dma_unmap(1 << 40, 0x2000).unwrap();
+    client.dma_unmap_all().unwrap();
+    let expected = [
+        Event::Map(map, true),
+        Event::Map(both, false),
+        Event::Unmap(1 << 40, 0x2000),
+        Event::UnmapAll,
+    ];
+    assert_eq!(memory.events(), expected);
+
+    memory.state().refuses = true;
+    assert_eq!(errno(client.dma_map(map, Some(&ram))), ENOSPC);
+    assert_eq!(errno(client.dma_unmap(0, 1)), ENOSPC);
+    assert_eq!(errno(client.reset()), ENOSPC);
+    memory.events();
+    // Unknown flags, two files, all of a range.
+    let mut payload = vec![0; 32];
+    payload[4] = 4;
+    assert_eq!(
+        errno(client.request(Command::DmaMap, &payload, &[])),
+        EINVAL
+    );
+    payload[4] = 3;
+    let files = [ram.as_fd(), ram.as_fd()];
+    assert_eq!(
+        errno(client.request(Command::DmaMap, &payload, &files)),
+        EINVAL
+    );
+    let mut payload = vec![0; 24];
+    (payload[4], payload[17]) = (2, 1);
+    assert_eq!(
+        errno(client.request(Command::DmaUnmap, &payload, &[])),
+        EINVAL
+    );
+    assert_eq!(memory.events(), []);
+}
+
+#[test]
+fn interrupts_are_set() {
+    let (mut client, memory, _) = connect();
+    let file = File::open("/dev/null").unwrap();
+    let fds = [file.as_fd(); 3];
+    let trigger = VFIO_IRQ_SET_ACTION_TRIGGER;
+    let eventfd = VFIO_IRQ_SET_DATA_EVENTFD | trigger;
+    client.set_irqs(IRQ, eventfd, 1, 3, &fds).unwrap();
+    client.set_irqs(IRQ, eventfd, 0, 2, &[]).unwrap();
+    client
+        .set_irqs(IRQ, VFIO_IRQ_SET_DATA_NONE | trigger, 0, 0, &[])
+        .unwrap();
+    let mask = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_ACTION_MASK;
+    client.set_irqs(IRQ, mask, 0, IRQS, &[]).unwrap();
+    let mut bools = Vec::new();
+    for word in [23, VFIO_IRQ_SET_DATA_BOOL | trigger, IRQ, 1, 3] {
+        bools.extend(word.to_ne_bytes());
+    }
+    bools.extend([1, 0, 1]);
+    client.request(Command::DeviceSetIrqs, &bools, &[]).unwrap();
+    let set = |start, count, action, data: &str| Event::Irqs(start, count, action, data.into());
+    let expected = [
+        set(1, 3, Action::Trigger, "3 eventfds"),
+        set(0, 2, Action::Trigger, "0 eventfds"),
+        set(0, 0, Action::Trigger, "none"),
+        set(0, IRQS, Action::Mask, "none"),
+        set(1, 3, Action::Trigger, "[1, 0, 1]"),
+    ];
+    assert_eq!(memory.events(), expected);
+
+    let none = VFIO_IRQ_SET_DATA_NONE | trigger;
+    for (index, flags, start, count, fds) in [
+        (3, none, 0, 0, &fds[..0]),
+        (0, none, 0, 1, &[]),
+        (IRQ, none, IRQS, 1, &[]),
+        (IRQ, none, u32::MAX, 2, &[]),
+        (IRQ, none, 0, 1, &fds[..1]),
+        (IRQ, eventfd, 0, 3, &fds[..2]),
+        (IRQ, eventfd, 0, 1, &fds[..2]),
+        (IRQ, trigger, 0, 1, &[]),
+        (IRQ, VFIO_IRQ_SET_DATA_NONE, 0, 1, &[]),
+        (IRQ, none | VFIO_IRQ_SET_ACTION_MASK, 0, 1, &[]),
+        (IRQ, none | VFIO_IRQ_SET_DATA_BOOL, 0, 1, &[]),
+        (IRQ, VFIO_IRQ_SET_DATA_BOOL | trigger, 0, 1, &[]),
+        (IRQ, none | (1 << 31), 0, 1, &[]),
+    ] {
+        let set = client.set_irqs(index, flags, start, count, fds);
+        assert_eq!(errno(set), EINVAL, "{index} {flags:#x} {start} {count}");
+    }
+    assert_eq!(memory.events(), []);
+}
+
+#[test]
+fn requests_that_make_no_sense_fail_alone() {
+    let (mut client, memory, server) = connect();
+    let file = File::open("/dev/null").unwrap();
+    let fd = [file.as_fd()];
+    for command in [
+        Command::DeviceReset,
+        Command::RegionRead,
+        Command::DeviceGetInfo,
+    ] {
+        assert_eq!(
+            errno(client.request(command, &[0; 16], &fd)),
+            EINVAL,
+            "{command:?}"
+        );
+    }
+    for command in [
+        Command::Version,
+        Command::DmaMap,
+        Command::DmaUnmap,
+        Command::DeviceGetInfo,
+        Command::DeviceGetRegionInfo,
+        Command::DeviceGetIrqInfo,
+        Command::DeviceSetIrqs,
+        Command::RegionRead,
+        Command::RegionWrite,
+        Command::RegionWriteMulti,
+        Command::DeviceReset,
+    ] {
+        // Too short or too long for any of them.
+        for length in [3, 7, 35] {
+            let request = client.request(command, &vec![0; length], &[]);
+            assert_eq!(errno(request), EINVAL, "{command:?} of {length}");
+            // Nor does it answer when it is not asked to.
+            client
+                .send(command, Flags::NO_REPLY, &vec![0; length], &[])
+                .unwrap();
+        }
+    }
+    for command in [0, 6, 11, 12, 14, 16, 17, 18, 99, u16::MAX] {
+        client
+            .send_raw(&message(command, HEADER as u32, 0), &fd)
+            .unwrap();
+        let header = client.receive().unwrap().header;
+        assert_eq!((header.command, header.flags), (command, Flags::ERROR));
+        assert_eq!(Some(header.error as i32), ENOSYS);
+        assert_eq!(header.size as usize, HEADER);
+    }
+    assert_eq!(memory.events(), []);
+    client.reset().unwrap();
+    drop(client);
+    server.join().unwrap().unwrap();
+    assert_eq!(memory.events(), [Event::Reset]);
+}
+
+#[test]
+fn what_is_no_message_ends_the_connection() {
+    for (bytes, what) in [
+        (message(13, 15, 0), "Size(15)"),
+        (message(13, 0, 0), "Size(0)"),
+        (message(13, u32::MAX, 0), "Size(4294967295)"),
+        (message(13, (MAX_DATA + 33) as u32, 0), "Size(65569)"),
+        (message(13, HEADER as u32, 1), "Kind(1)"),
+        (message(13, HEADER as u32, 0x12), "Kind(18)"),
+        (message(13, HEADER as u32 + 1, 0), "Truncated"),
+        (vec![0; 5], "Truncated"),
+    ] {
+        let (mut client, memory, server) = connect();
+        client.send_raw(&bytes, &[]).unwrap();
+        client.shutdown_write().unwrap();
+        let error = server.join().unwrap().unwrap_err();
+        assert_eq!(format!("{error:?}"), what);
+        assert!(client.receive().is_err());
+        assert_eq!(memory.events(), []);
+    }
+}
+
+#[test]
+fn the_first_message_is_a_version() {
+    for (command, payload) in [
+        (Command::Version, &b"\x01\0\0\0"[..]),
+        (Command::Version, b""),
+        (Command::Version, b"\0\0\0\0{"),
+        (Command::Version, b"\0\0\0\0\0"),
+        (Command::Version, b"\0\0\0\0[[[\0"),
+        (Command::Version, b"\0\0\0\0\xff\xfe\0\0"),
+        (Command::DeviceReset, b""),
+    ] {
+        let (mut client, memory, server) = silent();
+        assert_eq!(errno(client.request(command, payload, &[])), EINVAL);
+        assert!(client.receive().is_err());
+        assert!(matches!(server.join().unwrap(), Err(Error::Version)));
+        assert_eq!(memory.events(), []);
+    }
+    let (mut client, ..) = silent();
+    client.request(Command::Version, &[0; 4], &[]).unwrap();
+    client.reset().unwrap();
+}
+
+#[test]
+fn messages_may_come_in_any_pieces() {
+    let (mut client, memory, _) = connect();
+    let file = File::open("/dev/null").unwrap();
+    let payload: Vec<u8> = [0, 3]
+        .iter()
+        .flat_map(|word: &u32| word.to_ne_bytes())
+        .chain([1; 24])
+        .collect();
+    let mut bytes = message(Command::DmaMap as u16, HEADER as u32 + 32, 0);
+    bytes.extend(payload);
+    let reset = message(Command::DeviceReset as u16, HEADER as u32, 0);
+    for cut in 1..bytes.len() - 1 {
+        // The descriptor comes with the first piece or the second one.
+        for first in [true, false] {
+            let (one, two): (&[BorrowedFd<'_>], &[BorrowedFd<'_>]) = if first {
+                (&[file.as_fd()], &[])
+            } else {
+                (&[], &[file.as_fd()])
+            };
+            let mut before = reset.clone();
+            before.extend(&bytes[..cut]);
+            client.send_raw(&reset, &[]).unwrap();
+            client.send_raw(&before, one).unwrap();
+            client.send_raw(&bytes[cut..], two).unwrap();
+            client.send_raw(&reset, &[]).unwrap();
+            for _ in 0..4 {
+                assert_eq!(client.receive().unwrap().header.flags, Flags::REPLY);
+            }
+            let events = memory.events();
+            assert!(matches!(
+                events[..],
+                [
+                    Event::Reset,
+                    Event::Reset,
+                    Event::Map(_, true),
+                    Event::Reset
+                ]
+            ));
+        }
+    }
+}
+
+/// How many descriptors of this process are open files of this name.
+fn open(name: &str) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap();
+    links
+        .filter_map(|link| fs::read_link(link.ok()?.path()).ok())
+        .filter(|target| target.to_string_lossy().contains(name))
+        .count()
+}
+
+#[test]
+fn descriptors_do_not_leak() {
+    let file = File::from(memfd_create("leaky", MemfdFlags::CLOEXEC).unwrap());
+    let (mut client, memory, server) = connect();
+    let reset = message(Command::DeviceReset as u16, HEADER as u32, 0);
+    for count in 1..=MAX_FDS {
+        client.send_raw(&reset, &vec![file.as_fd(); count]).unwrap();
+        assert_eq!(client.receive().unwrap().header.error, 22);
+        client
+            .send_raw(&message(99, HEADER as u32, 0), &vec![file.as_fd(); count])
+            .unwrap();
+        client.receive().unwrap();
+    }
+    assert_eq!(open("leaky"), 1);
+    // Pieces of one message with descriptors each.
+    client
+        .send_raw(&reset[..1], &[file.as_fd(); MAX_FDS])
+        .unwrap();
+    client.send_raw(&reset[1..2], &[file.as_fd()]).unwrap();
+    assert!(matches!(server.join().unwrap(), Err(Error::Descriptors)));
+    assert_eq!((open("leaky"), memory.events()), (1, vec![]));
+}
+
+#[test]
+fn a_client_that_does_nothing_is_disconnected() {
+    let (mut client, memory, server) = connect();
+    // Before it uses the device it has no time; a part of a message is no excuse.
+    memory.state().started = false;
+    let started = Instant::now();
+    client.reset().unwrap();
+    let within = thread::spawn(|| {
+        let (mut client, _, server) = connect();
+        client.send_raw(&[1; 7], &[]).unwrap();
+        (server.join().unwrap(), client)
+    });
+    let reads_nothing = thread::spawn(|| {
+        let (mut client, _, server) = connect();
+        let mut access = Vec::new();
+        access.extend(0_u64.to_ne_bytes());
+        access.extend(3_u32.to_ne_bytes());
+        access.extend((MAX_DATA as u32).to_ne_bytes());
+        for _ in 0..16 {
+            client
+                .send(Command::RegionRead, Flags::COMMAND, &access, &[])
+                .unwrap();
+        }
+        (server.join().unwrap(), client)
+    });
+    let (silent, _, server_of_silent) = silent();
+    assert!(matches!(server.join().unwrap(), Err(Error::Start)));
+    assert!(matches!(
+        server_of_silent.join().unwrap(),
+        Err(Error::Start)
+    ));
+    assert!(started.elapsed() >= START_TIMEOUT);
+    assert!(matches!(within.join().unwrap().0, Err(Error::Slow)));
+    assert!(matches!(reads_nothing.join().unwrap().0, Err(Error::Slow)));
+    drop(silent);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever comes in whatever pieces: the server ends, and has answered with messages only.
+    #[test]
+    fn arbitrary_bytes_harm_nobody(
+        pieces in vec((any_piece(), 0..4_usize), 0..12),
+        negotiated: bool,
+    ) {
+        let file = File::open("/dev/null").unwrap();
+        let (mut client, _, server) = silent();
+        if negotiated {
+            client.negotiate().unwrap();
+        }
+        for (piece, fds) in pieces {
+            // The server may have given up.
+            let _ = client.send_raw(&piece, &vec![file.as_fd(); fds]);
+        }
+        let _ = client.shutdown_write();
+        let _ = server.join().unwrap();
+        while let Ok(reply) = client.receive() {
+            prop_assert!(matches!(reply.header.flags, Flags::REPLY | Flags::ERROR));
+            prop_assert_eq!(reply.header.flags == Flags::ERROR, reply.header.error != 0);
+        }
+    }
+}
+
+/// A message with any payload, or any bytes.
+fn any_piece() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![4 => 0..4_u32, 2 => Just(IRQ), 1 => 0..0x100_u32, 1 => any::<u32>()];
+    let parts = (
+        0..20_u16,
+        vec(word, 0..9),
+        prop_oneof![8 => Just(0), 1 => any::<i8>()],
+        prop_oneof![4 => Just(0_u32), 4 => Just(16), 1 => any::<u32>()],
+    );
+    let request = parts.prop_map(|(command, words, lie, flags)| {
+        let size = (HEADER + 4 * words.len()) as u32;
+        let mut bytes = message(command, size.wrapping_add_signed(lie.into()), flags);
+        bytes.extend(words.into_iter().flat_map(u32::to_ne_bytes));
+        bytes
+    });
+    prop_oneof![9 => request, 1 => vec(any::<u8>(), 1..64)]
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Ranges of a guest's memory that stay while they are in use, whatever the VMM unmaps meanwhile.
+
+use std::sync::{
+    Arc,
+    atomic::{Ordering, fence},
+};
+
+use efa_fabric::CopyError;
+use efa_model::DmaError;
+use smallvec::SmallVec;
+
+use crate::memory::{Memory, Side};
+
+/// Bytes that a reader sees as a whole.
+const WORD: usize = size_of::<u64>();
+
+/// Memory of a guest, in the order of the addresses by which it was asked for.
+///
+/// It borrows nothing, so that it can be read, written and copied without the lock of the device.
+#[derive(Debug, Default)]
+pub(crate) struct Extents {
+    // Nearly always one: contiguous ones are joined.
+    pieces: SmallVec<[Extent; 1]>,
+    length: usize,
+    // The first range, to name it in errors.
+    address: u64,
+}
+
+/// A part of one mapping.
+#[derive(Clone, Debug)]
+struct Extent {
+    memory: Arc<Memory>,
+    offset: usize,
+    length: usize,
+}
+
+impl Extents {
+    /// No memory yet, of a range that begins at bus address `address`.
+    pub(crate) fn new(address: u64) -> Self {
+        Self {
+            address,
+            ..Self::default()
+        }
+    }
+
+    /// Appends `length` bytes from `offset` of a mapping.
+    pub(crate) fn push(&mut self, memory: &Arc<Memory>, offset: usize, length: usize) {
+        self.length += length;
+        if let Some(last) = self.pieces.last_mut() {
+            if Arc::ptr_eq(&last.memory, memory) && last.offset + last.length == offset {
+                last.length += length;
+                return;
+            }
+        }
+        self.pieces.push(Extent {
+            memory: Arc::clone(memory),
+            offset,
+            length,
+        });
+    }
+
+    /// Reads all of it.
+    ///
+    /// # Errors
+    ///
+    /// The VMM has taken the memory away.
+    ///
+    /// # Panics
+    ///
+    /// The buffer has another length.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<(), DmaError> {
+        assert_eq!(buffer.len(), self.length);
+        let mut rest = buffer;
+        for piece in &self.pieces {
+            let (now, later) = rest.split_at_mut(piece.length);
+            let read = piece.memory.read(piece.offset, now);
+            read.map_err(|_| self.error())?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Writes all of it.
+    ///
+    /// A driver that sees the first eight bytes sees all of them, if they are aligned. On a bus a descriptor is
+    /// written as a whole; here a driver on another CPU could see its phase bit, which all descriptors of the
+    /// device have in these eight bytes, before the rest.
+    ///
+    /// # Errors
+    ///
+    /// The VMM has taken the memory away.
+    ///
+    /// # Panics
+    ///
+    /// The data has another length.
+    pub(crate) fn write(&self, data: &[u8]) -> Result<(), DmaError> {
+        assert_eq!(data.len(), self.length);
+        let (first, rest) = data.split_at(data.len().min(WORD));
+        self.write_at(WORD, rest)?;
+        fence(Ordering::Release);
+        self.write_at(0, first)
+    }
+
+    fn write_at(&self, at: usize, data: &[u8]) -> Result<(), DmaError> {
+        let mut skip = at;
+        let mut rest = data;
+        for piece in &self.pieces {
+            let skipped = skip.min(piece.length);
+            skip -= skipped;
+            let (now, later) = rest.split_at(rest.len().min(piece.length - skipped));
+            let written = piece.memory.write(piece.offset + skipped, now);
+            written.map_err(|_| self.error())?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Copies all of it to as much memory of this guest or another one.
+    ///
+    /// # Errors
+    ///
+    /// A VMM has taken memory away.
+    ///
+    /// # Panics
+    ///
+    /// The other memory has another length.
+    pub(crate) fn copy_to(&self, to: &Self) -> Result<(), CopyError> {
+        assert_eq!(self.length, to.length);
+        let mut targets = to.pieces.iter();
+        let mut target = None;
+        for source in &self.pieces {
+            let mut from = 0;
+            while from < source.length {
+                let Some((piece, at)) = target.or_else(|| Some((targets.next()?, 0))) else {
+                    break;
+                };
+                let count = (source.length - from).min(piece.length - at);
+                source
+                    .memory
+                    .copy(
+                        source.offset + from,
+                        &piece.memory,
+                        piece.offset + at,
+                        count,
+                    )
+                    .map_err(|side| match side {
+                        Side::Source => CopyError::Source(self.error()),
+                        Side::Target => CopyError::Target(to.error()),
+                    })?;
+                from += count;
+                target = (at + count < piece.length).then_some((piece, at + count));
+            }
+        }
+        Ok(())
+    }
+
+    /// In how many pieces it is copied.
+    #[cfg(test)]
+    pub(crate) fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    fn error(&self) -> DmaError {
+        DmaError {
+            address: self.address,
+            length: self.length,
+        }
+    }
+}

@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Memory that a VMM shares: files, of which it maps parts for DMA.
+//!
+//! The VMM may do to the file what it likes, at any time. An access to a mapping of what the file does not have any more
+//! raises SIGBUS, which would end the program and so hurt all other guests. So a file is accessed through a mapping only if it
+//! can't shrink; others are read and written by system calls, which is slower.
+//!
+//! Huge pages are of the latter, even if their file can't shrink: the VMM can punch a hole, and an access to that raises SIGBUS as
+//! well when there are no free huge pages, which the VMM can see to. Nothing that is done when they are mapped prevents that. They
+//! can be read as a file, but not written, so they are written through a mapping by the kernel, which returns EFAULT instead.
+
+use std::{
+    fs::File,
+    io::{self, IoSlice},
+    os::unix::fs::{FileExt, MetadataExt},
+    sync::{Arc, Weak},
+};
+
+use nix::{
+    sys::uio::{RemoteIoVec, process_vm_writev},
+    unistd::Pid,
+};
+use rustix::fs::{OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstatfs};
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice, mmap::MmapRegionBuilder};
+
+/// Bytes that are copied at once between memories of which one is not mapped: few enough for the cache.
+const CHUNK: usize = 64 << 10;
+
+/// The magic numbers of the file systems that files may be of, from `linux/magic.h`: those whose reads and writes need nobody
+/// who could let us wait, as the server of a FUSE or a network file system could.
+const FILE_SYSTEMS: [u64; 5] = [
+    0x0102_1994, // tmpfs, which memory files are of, too
+    0xef53,      // ext2, ext3 and ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // btrfs
+    HUGETLBFS,
+];
+
+/// The magic number of hugetlbfs, which memory files of huge pages are of, too.
+const HUGETLBFS: u64 = 0x9584_58f6;
+
+/// Files that a VMM may share: each needs a descriptor of this program. QEMU has one for each of its memory backends.
+pub(crate) const MAX_FILES: usize = 64;
+
+/// Bytes of the files that a VMM may share: the address space of this program is 128 TiB, for all VMMs.
+pub(crate) const MAX_BYTES: u64 = 4 << 40;
+
+/// The files that a VMM shares.
+///
+/// Each is there once, however many parts of it are mapped for DMA: behind a virtual IOMMU those are single pages.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    files: Vec<Shared>,
+    // That the guest's memory is slow is told once.
+    slow: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    id: Id,
+    length: u64,
+    // It is there while a part of it is mapped for DMA, or pinned.
+    memory: Weak<Memory>,
+}
+
+/// What tells a file from all others that are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Id {
+    device: u64,
+    inode: u64,
+    writable: bool,
+}
+
+/// A file that can be shared.
+#[derive(Debug)]
+pub(crate) struct Shareable {
+    file: File,
+    id: Id,
+    is_huge: bool,
+}
+
+/// A file that a VMM shares.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// It can't shrink.
+    Mapped(MmapRegion),
+    /// It can.
+    File(File),
+    /// It is of huge pages.
+    Huge(File, MmapRegion),
+}
+
+impl Shareable {
+    /// Looks at a file. For what is refused that may take as long as who serves it likes, so nobody else may wait for it.
+    ///
+    /// # Errors
+    ///
+    /// The file is not memory, or of a file system that may let us wait.
+    pub(crate) fn new(file: File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        // CAST: the type is signed on some architectures.
+        let file_system = fstatfs(&file)?.f_type as u64;
+        if !metadata.is_file() || !FILE_SYSTEMS.contains(&file_system) {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "memory of that kind can't be shared",
+            ));
+        }
+        let id = Id {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            writable: fcntl_getfl(&file)?.contains(OFlags::RDWR),
+        };
+        let is_huge = file_system == HUGETLBFS;
+        Ok(Self { file, id, is_huge })
+    }
+}
+
+impl Files {
+    /// The memory of a file of which the VMM wants to map `size` bytes from `offset`. It is seen from the beginning of the file.
+    ///
+    /// # Errors
+    ///
+    /// They are beyond the end of the file, it can't be mapped, or there are too many.
+    pub(crate) fn share(
+        &mut self,
+        file: Shareable,
+        offset: u64,
+        size: u64,
+    ) -> io::Result<Arc<Memory>> {
+        let Shareable { file, id, is_huge } = file;
+        let end = offset
+            .checked_add(size)
+            .ok_or_else(|| invalid("a DMA range's file offset wraps"))?;
+        self.files.retain(|shared| shared.memory.strong_count() > 0);
+        let known = self
+            .files
+            .iter()
+            .find(|shared| shared.id == id && shared.length >= end);
+        if let Some(memory) = known.and_then(|shared| shared.memory.upgrade()) {
+            return Ok(memory);
+        }
+        // First the seal, then the length: it can't get less after that.
+        let sealed = !is_huge && cannot_shrink(&file);
+        let length = file.metadata()?.len();
+        if length < end {
+            return Err(invalid("a DMA range is beyond the end of its file"));
+        }
+        let bytes = self.files.iter().map(|shared| shared.length).sum::<u64>();
+        if self.files.len() == MAX_FILES
+            || bytes
+                .checked_add(length)
+                .is_none_or(|bytes| bytes > MAX_BYTES)
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "the VMM shares too much memory",
+            ));
+        }
+        if !sealed && !self.slow {
+            self.slow = true;
+            tracing::warn!(
+                "the guest's memory is a file that can shrink, or of huge pages, so each access to it is a system call: use a memory file of ordinary pages"
+            );
+        }
+        let memory = Arc::new(if sealed {
+            Memory::Mapped(map(file, length, id.writable)?)
+        } else if is_huge {
+            let mapped = file.try_clone()?;
+            Memory::Huge(file, map(mapped, length, id.writable)?)
+        } else {
+            Memory::File(file)
+        });
+        self.files.push(Shared {
+            id,
+            length,
+            memory: Arc::downgrade(&memory),
+        });
+        Ok(memory)
+    }
+}
+
+fn map(file: File, length: u64, writable: bool) -> io::Result<MmapRegion> {
+    let length = usize::try_from(length).map_err(|_| invalid("memory is too large"))?;
+    let protection = if writable {
+        libc::PROT_READ | libc::PROT_WRITE
+    } else {
+        libc::PROT_READ
+    };
+    MmapRegionBuilder::new(length)
+        .with_file_offset(FileOffset::new(file, 0))
+        .with_mmap_prot(protection)
+        .with_mmap_flags(libc::MAP_SHARED | libc::MAP_NORESERVE)
+        .build()
+        .map_err(io::Error::other)
+}
+
+impl Memory {
+    /// Reads the bytes from `at` on.
+    ///
+    /// # Errors
+    ///
+    /// The VMM has taken them away.
+    pub(crate) fn read(&self, at: usize, buffer: &mut [u8]) -> io::Result<()> {
+        match self {
+            Self::Mapped(region) => {
+                slice(region, at, buffer.len())?.copy_to(buffer);
+                Ok(())
+            }
+            Self::File(file) | Self::Huge(file, _) => file.read_exact_at(buffer, at as u64),
+        }
+    }
+
+    /// Writes bytes from `at` on. If the VMM has taken them away and can have more, it has them again after that.
+    ///
+    /// # Errors
+    ///
+    /// The VMM has taken them away, or there is no memory for them.
+    pub(crate) fn write(&self, at: usize, data: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Mapped(region) => {
+                slice(region, at, data.len())?.copy_from(data);
+                Ok(())
+            }
+            Self::File(file) => file.write_all_at(data, at as u64),
+            Self::Huge(_, region) => write_huge(region, at, data),
+        }
+    }
+
+    /// Copies `length` bytes from `at` to `target` of another memory, or the same. What is mapped is moved at once.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::read`] and [`Self::write`].
+    pub(crate) fn copy(
+        &self,
+        at: usize,
+        to: &Self,
+        target: usize,
+        length: usize,
+    ) -> Result<(), Side> {
+        if let (Self::Mapped(from), Self::Mapped(to)) = (self, to) {
+            let from = slice(from, at, length).map_err(|_| Side::Source)?;
+            let to = slice(to, target, length).map_err(|_| Side::Target)?;
+            from.copy_to_volatile_slice(to);
+            return Ok(());
+        }
+        let mut chunk = vec![0; length.min(CHUNK)];
+        for done in (0..length).step_by(CHUNK) {
+            let chunk = &mut chunk[..(length - done).min(CHUNK)];
+            self.read(at + done, chunk).map_err(|_| Side::Source)?;
+            to.write(target + done, chunk).map_err(|_| Side::Target)?;
+        }
+        Ok(())
+    }
+}
+
+/// Which memory of two was not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Source,
+    Target,
+}
+
+/// Writes to a mapping of huge pages, which the VMM may have taken away.
+fn write_huge(region: &MmapRegion, at: usize, data: &[u8]) -> io::Result<()> {
+    slice(region, at, data.len())?;
+    let place = RemoteIoVec {
+        base: region.as_ptr() as usize + at,
+        len: data.len(),
+    };
+    let written = process_vm_writev(Pid::this(), &[IoSlice::new(data)], &[place])?;
+    match written == data.len() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+fn slice(region: &MmapRegion, at: usize, length: usize) -> io::Result<VolatileSlice<'_>> {
+    region.get_slice(at, length).map_err(io::Error::other)
+}
+
+/// Whether a file can't shrink, after we have sealed it if that is possible. Only memory files can be sealed, if whoever made them
+/// has not forbidden it.
+fn cannot_shrink(file: &File) -> bool {
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+        || fcntl_add_seals(file, SealFlags::SHRINK).is_ok()
+}
+
+fn invalid(message: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn file(flags: MemfdFlags) -> File {
+        let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC | flags).unwrap());
+        file.set_len(4 * PAGE).unwrap();
+        file
+    }
+
+    fn memory(file: &File) -> Arc<Memory> {
+        let mut files = Files::default();
+        files.share(shareable(file), PAGE, 2 * PAGE).unwrap()
+    }
+
+    fn shareable(file: &File) -> Shareable {
+        Shareable::new(file.try_clone().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_is_mapped_cannot_shrink() {
+        let file = file(MemfdFlags::ALLOW_SEALING);
+        let memory = memory(&file);
+        assert!(matches!(*memory, Memory::Mapped(_)));
+        assert!(file.set_len(PAGE).is_err());
+        memory.write(100, b"hello").unwrap();
+        let mut found = [0; 5];
+        file.read_exact_at(&mut found, 100).unwrap();
+        assert_eq!(&found, b"hello");
+    }
+
+    #[test]
+    fn what_can_shrink_is_not_mapped() {
+        let file = file(MemfdFlags::empty());
+        let memory = memory(&file);
+        assert!(matches!(*memory, Memory::File(_)));
+        memory.write(100, b"hello").unwrap();
+        let mut found = [0; 5];
+        memory.read(100, &mut found).unwrap();
+        assert_eq!(&found, b"hello");
+        file.read_exact_at(&mut found, 100).unwrap();
+        assert_eq!(&found, b"hello");
+
+        // The VMM takes it away: a mapping would raise SIGBUS now.
+        file.set_len(0).unwrap();
+        assert!(memory.read(100, &mut found).is_err());
+        let other = self::memory(&self::file(MemfdFlags::ALLOW_SEALING));
+        assert_eq!(memory.copy(0, &other, 0, 64), Err(Side::Source));
+        memory.write(100, b"again").unwrap();
+        memory.read(100, &mut found).unwrap();
+        assert_eq!(&found, b"again");
+    }
+
+    #[test]
+    fn copies_are_the_same_whatever_is_mapped() {
+        let kinds = [MemfdFlags::empty(), MemfdFlags::ALLOW_SEALING];
+        let data: Vec<u8> = (0..2 * CHUNK + 99).map(|n| (n / 300) as u8).collect();
+        for (from, to) in kinds.iter().flat_map(|from| kinds.map(|to| (*from, to))) {
+            let memory = |flags| {
+                let file = file(flags);
+                file.set_len(3 * CHUNK as u64).unwrap();
+                memory(&file)
+            };
+            let (from, to) = (memory(from), memory(to));
+            from.write(11, &data).unwrap();
+            from.copy(11, &to, 99, data.len()).unwrap();
+            let mut found = vec![0; data.len()];
+            to.read(99, &mut found).unwrap();
+            assert_eq!(found, data);
+        }
+    }
+
+    /// A file of huge pages, all of which are there, unless the host has too few.
+    fn huge_file(pages: u64) -> Option<File> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let file = File::from(memfd_create("huge", flags).ok()?);
+        match fallocate(&file, FallocateFlags::empty(), 0, pages * HUGE_PAGE) {
+            Ok(()) => Some(file),
+            Err(error) => {
+                println!("there are no {pages} huge pages: {error}");
+                None
+            }
+        }
+    }
+
+    const HUGE_PAGE: u64 = 2 << 20;
+
+    #[test]
+    fn huge_pages_can_be_taken_away() {
+        // With `vm.nr_hugepages=2` or more, and nobody else who uses them.
+        let Some(file) = huge_file(2) else {
+            return;
+        };
+        let mut files = Files::default();
+        let memory = files.share(shareable(&file), 0, 2 * HUGE_PAGE).unwrap();
+        // Across the boundary of both.
+        let at = HUGE_PAGE as usize - 3;
+        memory.write(at, b"hello").unwrap();
+        let mut found = [0; 5];
+        memory.read(at, &mut found).unwrap();
+        assert_eq!(&found, b"hello");
+        let other = self::memory(&self::file(MemfdFlags::ALLOW_SEALING));
+        memory.copy(at, &other, 7, 5).unwrap();
+        other.copy(7, &memory, 99, 5).unwrap();
+        memory.read(99, &mut found).unwrap();
+        assert_eq!(&found, b"hello");
+        assert!(memory.write(2 * HUGE_PAGE as usize - 4, b"hello").is_err());
+
+        // The VMM punches a hole, and somebody else takes the page: a store would raise SIGBUS now.
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, flags, 0, HUGE_PAGE).unwrap();
+        const MANY: usize = 16;
+        let others: Vec<_> = std::iter::from_fn(|| huge_file(1)).take(MANY).collect();
+        if others.len() == MANY {
+            println!("there are too many huge pages");
+            return;
+        }
+        assert!(memory.write(99, b"again").is_err());
+        assert!(memory.write(at, b"again").is_err());
+        memory.read(99, &mut found).unwrap();
+        assert_eq!(found, [0; 5]);
+        drop(others);
+        memory.write(99, b"again").unwrap();
+        file.set_len(0).unwrap();
+        assert!(memory.write(99, b"again").is_err());
+        assert!(memory.read(99, &mut found).is_err());
+    }
+
+    #[test]
+    fn a_file_is_mapped_once() {
+        let mut files = Files::default();
+        let first = file(MemfdFlags::ALLOW_SEALING);
+        let mut share = |file: &File, offset| files.share(shareable(file), offset, PAGE).unwrap();
+        let memory = share(&first, 0);
+        assert!(Arc::ptr_eq(&memory, &share(&first, PAGE)));
+        // It has grown: what is mapped stays.
+        first.set_len(5 * PAGE).unwrap();
+        let grown = share(&first, 4 * PAGE);
+        assert!(!Arc::ptr_eq(&memory, &grown));
+        grown.write(0, b"hello").unwrap();
+        let mut found = [0; 5];
+        memory.read(0, &mut found).unwrap();
+        assert_eq!(&found, b"hello");
+        share(&file(MemfdFlags::ALLOW_SEALING), 0);
+        drop((memory, grown));
+        share(&first, 0);
+        assert_eq!(files.files.len(), 1);
+    }
+
+    #[test]
+    fn a_vmm_cannot_share_without_end() {
+        let mut files = Files::default();
+        let large = file(MemfdFlags::ALLOW_SEALING);
+        large.set_len(MAX_BYTES - PAGE).unwrap();
+        let mut kept = vec![files.share(shareable(&large), 0, PAGE).unwrap()];
+        let more = files.share(shareable(&file(MemfdFlags::ALLOW_SEALING)), 0, PAGE);
+        assert_eq!(more.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        kept.clear();
+        for _ in 0..MAX_FILES {
+            kept.push(
+                files
+                    .share(shareable(&file(MemfdFlags::empty())), 0, PAGE)
+                    .unwrap(),
+            );
+        }
+        let more = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
+        assert_eq!(more.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn what_is_no_memory_is_refused() {
+        for path in ["/dev/null", "/proc/self/maps", "/"] {
+            let shared = Shareable::new(File::open(path).unwrap());
+            assert_eq!(
+                shared.unwrap_err().kind(),
+                io::ErrorKind::Unsupported,
+                "{path}"
+            );
+        }
+    }
+}
