@@ -3,6 +3,7 @@
 
 #include <linux/cpumask.h>
 #include <linux/dma-mapping.h>
+#include <linux/io.h>
 #include <linux/mm.h>
 #include <linux/ratelimit.h>
 #include <linux/semaphore.h>
@@ -112,6 +113,12 @@ pgprot_t efa_pgprot_noncached(const struct vm_area_struct *vma)
 pgprot_t efa_pgprot_writecombine(const struct vm_area_struct *vma)
 {
 	return pgprot_writecombine(vma->vm_page_prot);
+}
+
+/* A function on x86 and a macro on arm64. */
+void __iomem *efa_ioremap_wc(phys_addr_t address, size_t size)
+{
+	return ioremap_wc(address, size);
 }
 
 /* Pages with reference counts of their own, which userspace may keep: vm_insert_page() takes one. */

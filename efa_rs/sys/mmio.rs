@@ -19,6 +19,7 @@ use kernel::{
 };
 
 use super::pci::as_raw;
+use crate::ffi;
 
 /// Bytes that are written at once.
 const WORD: usize = size_of::<u64>();
@@ -74,12 +75,14 @@ impl<'bound> Region<'bound> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if they are not.
+    /// - [`EINVAL`] if they are not, or if the BAR does not start at a page.
     pub(crate) fn pages(self: &Arc<Self>, offset: u32, length: usize) -> Result<Pages<'bound>> {
         let page = u64::from(offset) & !(PAGE_SIZE as u64 - 1);
+        // Where pages are larger than 4 KiB, a small BAR may be in the middle of one.
+        let is_aligned = self.start % PAGE_SIZE as u64 == 0;
         match page.checked_add(length as u64) {
             // INVARIANT: `start + length` of a resource does not overflow, and this is within.
-            Some(end) if end <= self.length => Ok(Pages {
+            Some(end) if end <= self.length && is_aligned => Ok(Pages {
                 start: self.start + page,
                 length: length as u64,
                 _region: self.clone(),
@@ -137,7 +140,7 @@ impl<'bound> Pages<'bound> {
         // SAFETY: By the type invariant these are pages of a BAR, which is reserved for this driver.
         let base = unsafe {
             if combines_writes {
-                bindings::ioremap_wc(self.start, length)
+                ffi::efa_ioremap_wc(self.start, length)
             } else {
                 bindings::ioremap(self.start, length)
             }
