@@ -3,7 +3,9 @@
 # What there is to do in this clone. All of it is done in a Debian root of its own, which the first use makes and keeps in
 # $XDG_CACHE_HOME/efa-rs (~/.cache/efa-rs). To build just the module for a kernel of your own: make -C KDIR M=$PWD/efa_rs.
 
-FLAVOUR ?= cloud-amd64
+# Of the kernel: amd64 or arm64.
+ARCH ?= amd64
+FLAVOUR ?= cloud-$(ARCH)
 DRIVER ?= rust
 DEVICES ?= profile=efa2
 USERLAND ?= stable
@@ -13,60 +15,92 @@ devices = $(if $(INSTANCE),--instance $(INSTANCE),$(DEVICES:%=--device %))
 
 .PHONY: help
 help:
-	@echo 'make demo        boots two stock Debian kernels with an emulated EFA each, and moves data between them'
-	@echo 'make check       runs the tests and checks; the last line says how many passed'
-	@echo 'make check-all   the same, check-debug, and more with the C driver, which is what CI runs'
+	@echo 'Try it'
+	@echo '  make demo            boots two stock Debian kernels with an emulated EFA each, and moves data between them'
+	@echo '  make vm              a shell in such a guest   DRIVER= FLAVOUR= or ARCH= DEVICES= or INSTANCE= USERLAND='
+	@echo '  make lab             two guests that stay: tools/vm exec runs programs in them   DRIVER= FLAVOUR= DEVICES= or INSTANCE= USERLAND='
 	@echo
-	@echo 'make vm          a shell in such a guest                         DRIVER= FLAVOUR= DEVICES= or INSTANCE= USERLAND='
-	@echo 'make module      builds efa.ko, and says where it is             DRIVER= FLAVOUR= or KVER='
-	@echo 'make sample      builds null_rdma.ko, a provider without hardware, and rdma_exchange.ko, a client, and says where they are'
-	@echo 'make emulator    builds efa-emu, and says where it is'
-	@echo 'make dist        the source tarball, which two times has the same bytes'
-	@echo 'make deb         the Debian package efa-rs-dkms'
-	@echo 'make rpm         the same as an RPM'
-	@echo 'make lint        format, warnings and the laws of the project'
-	@echo 'make test-host   the tests that need no guest'
-	@echo 'make test-asan   the same with AddressSanitizer, if there is a nightly toolchain'
-	@echo 'make fuzz        attacks on each half of the emulated device that a fuzzer makes up, for SECONDS=600'
-	@echo 'make test-tools  the tests of the tools'
-	@echo 'make kselftest   the kernel selftests in a guest                 DRIVER= FLAVOUR='
-	@echo 'make abi-diff    compares what programs see of the two drivers   FLAVOUR= PROFILE='
-	@echo 'make stress      the long ones of them                           DRIVER= FLAVOUR='
-	@echo 'make check-sample  each of them in a guest                       FLAVOUR= (or debug)'
-	@echo 'make kverbs      a client of the verbs in the kernel              FLAVOUR= (or debug)'
-	@echo 'make peer-memory  RDMA to and from memory of another device, which takes it back    FLAVOUR='
-	@echo 'make check-life  devices that die, come back and are taken away under load    DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
-	@echo 'make rdma-core   the tests of rdma-core'\''s authors in a guest     DRIVER= FLAVOUR= USERLAND='
-	@echo 'make rdma-core-diff  the same with both drivers, and what ends differently    FLAVOUR= USERLAND='
-	@echo 'make interop     data between guests: contents, perftest, libfabric, Open MPI    DRIVER= FLAVOUR= USERLAND='
-	@echo 'make soak        a million messages between four guests          DRIVER= FLAVOUR='
-	@echo 'make check-debug the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
-	@echo 'make check-install  the package on machines with systemd: install, kernel upgrades, removal, failures'
-	@echo 'make bench       what the Rust driver costs compared with the C driver           FLAVOUR= AMAZON='
-	@echo 'make bench-data  how fast data moves between guests, and over rdma_rxe           DRIVER='
-	@echo 'make clean       removes what was built of this clone'
-	@echo 'make distclean   removes the whole cache'
+	@echo 'Build'
+	@echo '  make module          builds efa.ko, and says where it is   DRIVER= FLAVOUR= or ARCH= or KVER='
+	@echo '  make sample          builds null_rdma.ko, a provider without hardware, and rdma_exchange.ko, a client, and says where they are   FLAVOUR='
+	@echo '  make emulator        builds efa-emu, and says where it is'
+	@echo '  make clean           removes what was built of this clone'
+	@echo '  make distclean       removes the whole cache'
 	@echo
-	@echo 'DRIVER   rust (default), c (Linux'\''s own driver, for comparison) or, in make vm, none'
-	@echo 'FLAVOUR  cloud-amd64 (default, what EC2 images run) or amd64; tools/series says of which Linux'
-	@echo 'ROUNDS   how many rounds each test has (default: few); TESTS, which ones: parts of their names, separated by semicolons'
-	@echo 'DEVICES  a list of emulated devices (default: profile=efa2)'
-	@echo 'PROFILE  of the device that most cases of abi-diff use: efa1, efa2, efa3 or efa4 (default: each, one after the other)'
-	@echo 'INSTANCE the EC2 instance whose devices to emulate instead, such as p4d.24xlarge'
-	@echo 'AMAZON   a checkout of github.com/amzn/amzn-drivers, with whose kernel verbs to compare'
-	@echo 'USERLAND stable (default, Debian 13 with rdma-core 56) or next (Debian testing with rdma-core 65 or newer)'
+	@echo 'Test: all of it'
+	@echo '  make check           runs the tests and checks; the last line says how many passed   SHARD='
+	@echo '  make check-all       the same, check-debug, check-life, and more with the C driver, which is what CI runs   SHARD='
+	@echo
+	@echo 'Test: on the host'
+	@echo '  make lint            format, warnings and the laws of the project'
+	@echo '  make deny            the licences and sources of the crates that the emulator is built of, and advisories about them'
+	@echo '  make test-host       the tests that need no guest'
+	@echo '  make test-asan       the same with AddressSanitizer, if there is a nightly toolchain'
+	@echo '  make test-tools      the tests of the tools   PROGRAM= CASE='
+	@echo '  make attack          machines, peers and control clients that do their worst to an emulator, for SECONDS=10 each'
+	@echo '  make fuzz            attacks on each part of the emulated device that a fuzzer makes up, for SECONDS=600'
+	@echo
+	@echo 'Test: in guests'
+	@echo '  make kselftest       the kernel selftests in a guest   DRIVER= FLAVOUR= PROGRAM= CASE='
+	@echo '  make stress          the long ones of them   DRIVER= FLAVOUR='
+	@echo '  make abi-diff        compares what programs see of the two drivers   FLAVOUR= PROFILE= CASE='
+	@echo '  make check-sample    each sample in a guest   FLAVOUR= (or debug)'
+	@echo '  make kverbs          a client of the verbs in the kernel   FLAVOUR= (or debug) ROUNDS='
+	@echo '  make peer-memory     RDMA to and from memory of another device, which takes it back   FLAVOUR='
+	@echo '  make check-life      devices that die, come back and are taken away under load   DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
+	@echo '  make rdma-core       the tests of rdma-core'\''s authors in a guest   DRIVER= FLAVOUR= USERLAND='
+	@echo '  make rdma-core-diff  the same with both drivers, and what ends differently   FLAVOUR= USERLAND='
+	@echo '  make interop         data between guests: contents, perftest, libfabric, Open MPI   DRIVER= FLAVOUR= USERLAND= PROGRAM= CASE='
+	@echo '  make soak            a million messages between four guests   DRIVER= FLAVOUR='
+	@echo '  make check-debug     the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
+	@echo
+	@echo 'Measure'
+	@echo '  make bench           what the Rust driver costs compared with the C driver   FLAVOUR= AMAZON='
+	@echo '  make bench-data      how fast data moves between guests, and over rdma_rxe   DRIVER='
+	@echo '  make bench-srd       what SRD does when many send at once, beside TCP, simulated'
+	@echo '  make times           draws how long the last runs of check-all took, and where the time went   SUITE='
+	@echo
+	@echo 'Package'
+	@echo '  make dist            the source tarball, which two times has the same bytes'
+	@echo '  make deb             the Debian package efa-rs-dkms'
+	@echo '  make rpm             the same as an RPM'
+	@echo '  make emulator-deb    the Debian package efa-emu, with which others get such devices'
+	@echo '  make check-install   the packages on machines with systemd: install, kernel upgrades, removal, failures   SCENARIOS='
+	@echo
+	@echo 'DRIVER    rust (default), c (Linux'\''s own driver, for comparison) or, in make vm, none'
+	@echo 'FLAVOUR   cloud-amd64 (default, what EC2 images run) or amd64; cloud-arm64, arm64 or arm64-16k; tools/series says of which Linux'
+	@echo 'ARCH      arm64: the same as FLAVOUR=cloud-arm64'
+	@echo 'SHARD     2/3 does the second of three shares, for as many machines'
+	@echo 'PROGRAM   only this one of what is run, such as objects_faults'
+	@echo 'CASE      only test cases that are named like this, such as CASE='\''create_qp*'\'
+	@echo 'JUNIT     of all of these tests: a file in which the results are written as JUnit'\''s XML, too'
+	@echo 'ROUNDS    how many rounds each test has (default: few)'
+	@echo 'TESTS     which ones of check-life: parts of their names, separated by semicolons'
+	@echo 'SECONDS   how long each attack takes'
+	@echo 'KVER      a kernel release of the toolroot, in place of FLAVOUR'
+	@echo 'DEVICES   a list of emulated devices (default: profile=efa2)'
+	@echo 'PROFILE   of the device that most cases of abi-diff use: efa1, efa2, efa3 or efa4 (default: each, one after the other)'
+	@echo 'INSTANCE  the EC2 instance whose devices to emulate instead, such as p4d.24xlarge'
+	@echo 'SUITE     whose times to draw, such as check (default: check-all)'
+	@echo 'AMAZON    a checkout of github.com/amzn/amzn-drivers, with whose kernel verbs to compare'
+	@echo 'SCENARIOS some of those of check-install (default: all)'
+	@echo 'USERLAND  stable (default, Debian 13 with rdma-core 56) or next (Debian testing with rdma-core 65 or newer)'
 
 .PHONY: demo
 demo:
-	@tools/vm $(combination) --guests 2 --leader $(devices) /efa-rs/tests/interop/demo.py
+	@tools/vm $(combination) --guests 2 --leader $(devices) --fabric realistic /efa-rs/tests/interop/demo.py
 
 .PHONY: check check-all
 check check-all:
-	@tools/check $@
+	@tools/check $@ $(SHARD:%=--shard %)
 
 .PHONY: vm
 vm:
 	@tools/vm $(combination) --userland=$(USERLAND) $(devices)
+
+.PHONY: lab
+lab:
+	@tools/vm lab $(combination) --userland=$(USERLAND) $(devices)
 
 .PHONY: module
 module:
@@ -76,25 +110,41 @@ module:
 sample:
 	@tools/build $@ --flavour $(FLAVOUR)
 
-.PHONY: emulator dist deb rpm clean distclean
-emulator dist deb rpm clean distclean:
+.PHONY: emulator dist deb emulator-deb rpm clean distclean
+emulator dist deb emulator-deb rpm clean distclean:
 	@tools/build $@
 
-.PHONY: lint test-host test-asan test-tools
-lint test-host test-asan test-tools:
+export EFA_JUNIT = $(JUNIT)
+
+part = $(PROGRAM:%=--program %) $(if $(CASE),--case '$(CASE)')
+
+.PHONY: lint deny test-host test-asan
+lint deny test-host test-asan:
 	@tools/check $@
 
-.PHONY: fuzz
-fuzz:
-	@tools/check fuzz $(SECONDS:%=--seconds %)
+.PHONY: test-tools
+test-tools:
+	@tools/check $@ $(part)
 
-.PHONY: kselftest stress soak
-kselftest stress soak:
+.PHONY: attack fuzz
+attack fuzz:
+	@tools/check $@ $(SECONDS:%=--seconds %)
+
+.PHONY: kselftest
+kselftest:
+	@tools/check $@ $(combination) $(part)
+
+.PHONY: stress soak
+stress soak:
 	@tools/check $@ $(combination)
 
-.PHONY: rdma-core interop
-rdma-core interop:
+.PHONY: rdma-core
+rdma-core:
 	@tools/check $@ $(combination) --userland=$(USERLAND)
+
+.PHONY: interop
+interop:
+	@tools/check $@ $(combination) --userland=$(USERLAND) $(part)
 
 .PHONY: rdma-core-diff
 rdma-core-diff:
@@ -104,8 +154,12 @@ rdma-core-diff:
 check-sample:
 	@tools/check sample --flavour $(FLAVOUR)
 
-.PHONY: kverbs peer-memory
-kverbs peer-memory:
+.PHONY: kverbs
+kverbs:
+	@tools/check $@ --flavour $(FLAVOUR) $(ROUNDS:%=--rounds %)
+
+.PHONY: peer-memory
+peer-memory:
 	@tools/check $@ --flavour $(FLAVOUR)
 
 .PHONY: check-life
@@ -128,6 +182,14 @@ bench:
 bench-data:
 	@tools/bench-data --driver $(DRIVER)
 
+.PHONY: bench-srd
+bench-srd:
+	@tools/bench-srd
+
+.PHONY: times
+times:
+	@tools/times $(SUITE)
+
 .PHONY: abi-diff
 abi-diff:
-	@tools/check $@ --flavour $(FLAVOUR) $(PROFILE:%=--profile %)
+	@tools/check $@ --flavour $(FLAVOUR) $(PROFILE:%=--profile %) $(if $(CASE),--case '$(CASE)')

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """make abi-diff: the same cases with the C and with the Rust driver, and whether they differ only where they may."""
 
+import fnmatch
 import functools
+import re
+import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from . import cache, guest, steps, suite
+from . import cache, guest, steps, suite, times
 from .failure import Failure
 from .tally import Tally
 
@@ -82,15 +85,18 @@ def describe(what, got, wanted=None):
 
 def devices(text, profile=PROFILES[0]):
     """The devices that a guest needs: a name and how the emulator takes it, one a line; the first is that of most cases."""
-    _, *others = [line.split(maxsplit=1)[1] for line in text.splitlines() if line and not line.startswith("#")]
-    return [f"profile={profile}", *others]
+    first, *others = [line.split(maxsplit=1)[1] for line in text.splitlines() if line and not line.startswith("#")]
+    return [re.sub(r"\bprofile=\w+", f"profile={profile}", first), *others]
 
 
 @functools.cache
-def run(driver, flavour, profile):
-    """Runs the cases with a driver; returns the results. Those of the C driver are compared with two others."""
+def run(driver, flavour, profile, case=""):
+    """Runs the cases with a driver, all or those that CASE names; returns the results. Those of the C driver are compared with two
+    others.
+    """
     specs = devices((FOLDER / "devices").read_text(), profile)
-    prepared = guest.prepare(guest.Options("/efa-rs/tests/abi/run.py", driver, flavour, specs, timeout=TIMEOUT, quiet=True))
+    command = f"/efa-rs/tests/abi/run.py {shlex.quote(case) if case else ''}"
+    prepared = guest.prepare(guest.Options(command, driver, flavour, specs, timeout=TIMEOUT, quiet=True, one_thread=True))
     with steps.step(f"ABI cases {driver} {flavour} {profile}"):
         status = guest.execute(prepared)
     log = prepared.folder / "guest0.output.log"
@@ -104,38 +110,43 @@ def run_on_debug_kernel():
     """Runs the cases with the Rust driver on the debug kernel; returns the results, and the tally of what that has found."""
     specs = devices((FOLDER / "devices").read_text())
     command = "/efa-rs/tests/debug/run.sh ../debug/abi.sh ../debug/kernel.py"
-    tally, done = suite.in_debug_guest("ABI cases rust debug", command, devices=specs)
+    tally, done = suite.in_debug_guest("ABI cases rust debug", command, devices=specs, one_thread=True)
     file = done.shared / "out" / "abi"
     return results(file.read_text(errors="replace") if file.exists() else "", "rust"), tally
 
 
-def judge(name, found):
-    """The tally of the results of both drivers, one for each case, and that as a line."""
+def judge(name, found, case=""):
+    """The tally of the results of both drivers, one for each case, or each that CASE names, and that as a line."""
     allowed = table((FOLDER / "differences.md").read_text())
+    if case:
+        allowed = {name: what for name, what in allowed.items() if name.startswith(case) or fnmatch.fnmatchcase(name, case)}
     problems = dict(compare(found, allowed))
     for case in list(problems)[:SHOWN]:
         steps.note(f"{case}: {problems[case]}")
     if len(problems) > SHOWN:
         steps.note(f"and {len(problems) - SHOWN} more")
     cases = {*found["c"], *found["rust"]}
-    tally = Tally(passed=len(cases - problems.keys()))
+    tally = Tally()
+    for case in dict.fromkeys([*found["c"], *found["rust"]]):
+        if case not in problems:
+            tally.succeed(f"{name}: {case}")
     for case in problems:
-        tally.fail(f"{name}: {case}")
+        tally.fail(f"{name}: {case}", said=problems[case])
     return tally, f"{len(cases)} cases, {len(allowed)} allowed differences, {len(problems)} others"
 
 
-def diff(flavour, at_once=1, profile=PROFILES[0]):
+def diff(flavour, at_once=1, profile=PROFILES[0], case=""):
     """The differential test, with so many guests at once: its tally has one result for each case, and its text is one line."""
     with ThreadPoolExecutor(at_once) as pool:
-        found = dict(zip(DRIVERS, pool.map(lambda driver: run(driver, flavour, profile), DRIVERS)))
-    return judge(f"abi-diff {profile}", found)
+        found = dict(zip(DRIVERS, pool.map(times.within(lambda driver: run(driver, flavour, profile, case)), DRIVERS)))
+    return judge(f"abi-diff {profile}", found, case)
 
 
-def diff_all(flavour, profiles=PROFILES):
+def diff_all(flavour, profiles=PROFILES, case=""):
     """The differential test with each of the profiles, of which each has a line of its own; returns its tally."""
     total = Tally()
     for profile in profiles:
-        tally, line = diff(flavour, at_once=2, profile=profile)
+        tally, line = diff(flavour, at_once=2, profile=profile, case=case)
         print(f"{profile}: {line}", flush=True)
         total += tally
     return total

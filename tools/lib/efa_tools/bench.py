@@ -208,14 +208,19 @@ def summary(figures):
 
 
 def picture(figures):
-    """The SVG."""
+    """What the SVG shows."""
     makes = {
-        (name.split(" ", 1)[1], driver): {level: of[driver] for level, of in points.items()}
+        (name.split(" ", 1)[1], driver == "c"): {level: of[driver] for level, of in points.items()}
         for name, points in figures["growth"].items()
         if name.split()[0] in ("alloc", "create", "register", "open")
         for driver in DRIVERS
     }
-    return plot.draw({name: ratio(of) for name, of in figures["verbs"].items()}, makes)
+    ratios = {name: ratio(of) for name, of in figures["verbs"].items()}
+    panels = [plot.bars("Instructions of the kernel per call, Rust driver / C driver", ratios)]
+    if makes:
+        title = "Instructions to make one more, by number of objects; dashed: the C driver"
+        panels.append(plot.curves(title, dict(sorted(makes.items())), lambda level: f"{level:,}"))
+    return panels
 
 
 def run(flavour, folder, checkout):
@@ -228,7 +233,7 @@ def run(flavour, folder, checkout):
     figures = {"kernel": toolroot.kernel(flavour), "amazon": version, "kernel_verbs": kverbs, **collect(results, parts)}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(figures, indent=1) + "\n")
-    (folder / "bench.svg").write_text(picture(figures))
+    (folder / "bench.svg").write_text(plot.draw(picture(figures)))
     print("\n".join([*tables(figures), *summary(figures)]), flush=True)
     return 0
 

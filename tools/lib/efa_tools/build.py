@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from . import cache, debug_kernel, namespace, steps, toolroot
+from . import arm64, cache, debug_kernel, namespace, steps, store, toolroot
 from .failure import Failure
 
 KITS = "/run/efa-rs/kit"
@@ -13,9 +13,10 @@ BUILD = "/run/efa-rs/build"
 CARGO = "/run/efa-rs/cargo"
 
 
-def in_toolroot(command, binds=(), environment=None):
-    """The command line that runs COMMAND in the toolroot, where the clone is at /efa-rs."""
-    return namespace.enter(toolroot.root(), command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment)
+def in_toolroot(command, binds=(), environment=None, release=None):
+    """The command line that runs COMMAND in the toolroot, where the clone is at /efa-rs; with what a kernel RELEASE takes."""
+    root = toolroot.root_of(release) if release else toolroot.root()
+    return namespace.enter(root, command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment)
 
 
 def kit(release):
@@ -29,7 +30,7 @@ def kit(release):
         path.mkdir()
         with steps.step(f"rust kit {flavour}") as log:
             command = ["/efa-rs/tools/rust-kit", "--kernel", release, "--output", f"{KITS}/{release}"]
-            steps.run(in_toolroot(command, [(path, KITS, "rw")]), log, "Making the Rust kit")
+            steps.run(in_toolroot(command, [(path, KITS, "rw")], release=release), log, "Making the Rust kit")
 
     return cache.make(folder, "the Rust kit", 1, build)
 
@@ -43,7 +44,8 @@ def image(release):
     """A kernel: its file in the toolroot, and what has to be mounted there for that."""
     if toolroot.flavour_of(release) == toolroot.DEBUG:
         return f"{KITS}/{release}/vmlinuz", [(kit(release), KITS, "ro")]
-    return f"/usr/lib/modules/{release}/{toolroot.IMAGE}", []
+    file = arm64.IMAGE if arm64.is_release(release) else toolroot.IMAGE
+    return f"/usr/lib/modules/{release}/{file}", []
 
 
 def modules(release):
@@ -66,7 +68,7 @@ def rust_module(release, *options, variant=""):
     """Builds a copy of efa_rs/, again only what has changed since the last time."""
     if not (cache.CLONE / "efa_rs" / "Kbuild").exists():
         raise Failure("efa_rs/Kbuild is missing: this clone has no Rust module to build; use --driver c or none.")
-    return build_folder("efa_rs", "rust", release, options, variant) / "efa.ko"
+    return build_folder("efa_rs", "rust", release, options, variant, "efa.ko")
 
 
 # The folders of samples/, each of which is a module of its name: a provider, and a client.
@@ -75,21 +77,21 @@ SAMPLES = ("null_rdma", "rdma_exchange")
 
 def sample(name, release, *options, variant=""):
     """Builds a copy of a sample, with what its links lead to, likewise."""
-    return build_folder(f"samples/{name}", name, release, options, variant) / f"{name}.ko"
+    return build_folder(f"samples/{name}", name, release, options, variant, f"{name}.ko")
 
 
 def kverbs_client(release):
     """Builds the test client of kernel verbs."""
-    return build_folder("tests/kverbs", "kverbs_client", release, (), "") / "kverbs_client.ko"
+    return build_folder("tests/kverbs", "kverbs_client", release, (), "", "kverbs_client.ko")
 
 
 def bench_client(release):
     """Builds the client of kernel verbs whose calls the bench counts."""
-    return build_folder("tests/bench/client", "bench_client", release, (), "") / "bench_client.ko"
+    return build_folder("tests/bench/client", "bench_client", release, (), "", "bench_client.ko")
 
 
-def build_folder(source, name, release, options, variant):
-    """Builds a module of the clone's folder SOURCE; returns the folder that it is built in."""
+def build_folder(source, name, release, options, variant, file):
+    """Builds a module of the clone's folder SOURCE, unless one of the same sources is there; returns its FILE."""
     flavour = toolroot.flavour_of(release)
     kit_folder = kit(release)
     folder = cache.clone_folder("module", f"{name}-{release}{variant}-{kit_folder.name}")
@@ -99,10 +101,15 @@ def build_folder(source, name, release, options, variant):
             --exclude=bindings_generated.rs /efa-rs/{source}/ {BUILD}/module/ &&
         {make_module(release, "modules", *options)}
     """
-    with cache.lock(folder.name), steps.step(f"{name} module {flavour}{variant}") as log:
-        binds = [(kit_folder, KITS, "ro"), (folder, BUILD, "rw")]
-        steps.run(in_toolroot(["sh", "-c", script], binds), log, f"Building the {name} module")
-    return folder / "module"
+
+    def build():
+        with cache.lock(f"{folder.name}-{cache.key(str(cache.CLONE))}"), steps.step(f"{name} module {flavour}{variant}") as log:
+            binds = [(kit_folder, KITS, "ro"), (folder, BUILD, "rw")]
+            steps.run(in_toolroot(["sh", "-c", script], binds, release=release), log, f"Building the {name} module")
+        return [folder / "module" / file]
+
+    others = (name, release, *options, script, str(kit_folder))
+    return store.build("module", [source], others, f"the {name} module", 0.2, build) / file
 
 
 def c_module(release):
@@ -120,19 +127,51 @@ def c_module(release):
     def build(path):
         path.mkdir()
         with steps.step(f"C module {flavour}") as log:
-            steps.run(in_toolroot(["sh", "-c", script], [(path, BUILD, "rw")]), log, "Building Linux's C driver")
+            steps.run(in_toolroot(["sh", "-c", script], [(path, BUILD, "rw")], release=release), log, "Building Linux's C driver")
 
     return cache.make(folder, "Linux's C driver", 0.2, build) / "efa" / "efa.ko"
 
 
-def cargo(log, what, *arguments, after=(), manifest="Cargo.toml", environment=None):
-    """Runs the toolroot's cargo on the workspace emulator/; AFTER is what follows cargo's own arguments."""
+def cargo_home():
+    """What has to be mounted for cargo: a home that all clones share, which knows of the host's registries."""
     home = Path(os.environ.get("CARGO_HOME") or Path.home() / ".cargo")
     configuration = [(file, f"{CARGO}/config.toml", "ro") for file in (home / "config.toml", home / "config") if file.is_file()]
-    binds = [(cache.clone_folder("emulator"), BUILD, "rw"), (cache.folder("cargo"), CARGO, "rw"), *configuration[:1]]
+    return [(cache.folder("cargo"), CARGO, "rw"), *configuration[:1]]
+
+
+def cargo(log, what, *arguments, after=(), manifest="Cargo.toml", environment=None):
+    """Runs the toolroot's cargo on the workspace emulator/; AFTER is what follows cargo's own arguments."""
+    binds = [(cache.clone_folder("emulator"), BUILD, "rw"), *cargo_home()]
     environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", **(environment or {})}
     command = ["cargo", *arguments, "--locked", "--manifest-path", f"/efa-rs/emulator/{manifest}", *after]
     steps.run(in_toolroot(command, binds, environment), log, what)
+
+
+# The newest that the toolroot's rustc can build.
+CARGO_DENY = "0.18.3"
+
+
+def cargo_deny():
+    """Builds the program that checks the emulator's dependencies; returns it."""
+    folder = cache.folder("cargo-deny") / cache.key(toolroot.key(), CARGO_DENY)
+
+    def build(path):
+        path.mkdir()
+        with steps.step("cargo-deny") as log:
+            command = ["cargo", "install", "--locked", "--root", f"{BUILD}/installed", "--version", CARGO_DENY, "cargo-deny"]
+            environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target"}
+            steps.run(in_toolroot(command, [(path, BUILD, "rw"), *cargo_home()], environment), log, "Building cargo-deny")
+        namespace.remove(path / "target")
+
+    return cache.make(folder, "cargo-deny", 2, build) / "installed" / "bin" / "cargo-deny"
+
+
+def deny(log, what, *arguments):
+    """Runs cargo-deny on the workspace emulator/, by its deny.toml."""
+    program = f"{BUILD}/cargo-deny"
+    binds = [(cargo_deny(), program, "ro"), *cargo_home()]
+    command = [program, "--manifest-path", "/efa-rs/emulator/Cargo.toml", "--locked", *arguments]
+    steps.run(in_toolroot(command, binds, {"CARGO_HOME": CARGO}), log, what)
 
 
 # What tells libFuzzer which code an input reaches. No option of rustc's that only a nightly has.
@@ -147,7 +186,8 @@ def fuzz(log, target, seconds):
     triple = "x86_64-unknown-linux-gnu"
     arguments = ("build", "--release", "--bin", target, "--target", triple)
     environment = {"RUSTFLAGS": COVERAGE, "CXX": "clang++-19", "CARGO_TARGET_DIR": f"{BUILD}/fuzz"}
-    cargo(log, "Building the fuzz target", *arguments, manifest="fuzz/Cargo.toml", environment=environment)
+    with cargo_lock("fuzz"):
+        cargo(log, "Building the fuzz target", *arguments, manifest="fuzz/Cargo.toml", environment=environment)
     folder = cache.clone_folder("emulator")
     (folder / "corpus" / target).mkdir(parents=True, exist_ok=True)
     command = [
@@ -174,9 +214,9 @@ def nightly(log, flags, *arguments):
     steps.run(command, log, f"cargo +nightly {arguments[0]}", env=environment)
 
 
-def emulator_lock():
-    """cargo has a lock too, but would wait for it without a word."""
-    return cache.lock(f"emulator-{cache.key(str(cache.CLONE))}")
+def cargo_lock(what):
+    """For a build of a kind that cargo keeps in a folder of its own. It has a lock too, but would wait for it without a word."""
+    return cache.lock(f"emulator-{what}-{cache.key(str(cache.CLONE))}")
 
 
 def emulator():
@@ -184,16 +224,39 @@ def emulator():
     if not (cache.CLONE / "emulator" / "Cargo.toml").exists():
         raise Failure("emulator/Cargo.toml is missing: this clone has no emulator to build.")
     cache.require_space(1, "the emulator")
-    with emulator_lock(), steps.step("emulator") as log:
+
+    def build():
+        with cargo_lock("release"), steps.step("emulator") as log:
+            cargo(log, "Building the emulator", "build", "--release", "--bin", "efa-emu")
+        return [cache.clone_folder("emulator") / "target" / "release" / "efa-emu"]
+
+    return store.build("emulator", ["emulator", "efa_rs/hw"], (toolroot.key(),), "the emulator", 1, build) / "efa-emu"
+
+
+def endpoints():
+    """Builds the bench of endpoints without guests, and the emulator that it uses; returns the folder of both, and the bench in it."""
+    with cargo_lock("release"), steps.step("bench of endpoints") as log:
         cargo(log, "Building the emulator", "build", "--release", "--bin", "efa-emu")
-    return cache.clone_folder("emulator") / "target" / "release" / "efa-emu"
+        cargo(log, "Building the bench of endpoints", "build", "--release", "--package", "efa-machine", "--example", "endpoints")
+    return cache.clone_folder("emulator") / "target" / "release", "examples/endpoints"
 
 
-def incast():
-    """Builds the model of many flows into one receiver; returns its program."""
-    with emulator_lock(), steps.step("incast of the bench") as log:
-        cargo(log, "Building the model of an incast", "build", "--release", "--package", "efa-fabric", "--example", "incast")
-    return cache.clone_folder("emulator") / "target" / "release" / "examples" / "incast"
+def simulation():
+    """Builds the simulation of many devices; returns its program."""
+    with cargo_lock("release"), steps.step("simulation") as log:
+        cargo(log, "Building the simulation", "build", "--release", "--package", "efa-simulation")
+    return cache.clone_folder("emulator") / "target" / "release" / "efa-simulation"
+
+
+def run_in_toolroot(program, *arguments):
+    """Runs a program that was built in the toolroot; returns what it prints."""
+    return run_of_folder(program.parent, program.name, *arguments)
+
+
+def run_of_folder(folder, program, *arguments):
+    """Runs one of the programs in a folder, which were built in the toolroot; returns what it prints."""
+    command = in_toolroot([f"{BUILD}/{program}", *arguments], [(folder, BUILD, "ro")])
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def bench_program(name, output, *options):

@@ -7,9 +7,12 @@ renamed.
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
+import time
+import tomllib
 from pathlib import Path
 
 from . import namespace, steps
@@ -29,9 +32,77 @@ def folder(*parts):
     return path
 
 
+def clone():
+    """The folder in which this clone builds, which stays for as long as this process lives."""
+    return claim(folder("clone"), CLONE)
+
+
+@functools.cache
+def claim(clones, owner):
+    """The folder in CLONES of the clone that is at OWNER.
+
+    Folders of clones that are gone are removed; a new clone takes over the newest of them, with what does not depend on its
+    sources: the crates of others, and what fuzzing has found.
+    """
+    path = clones / key(str(owner))
+    with lock("clones"):
+        gone = [other for other in clones.iterdir() if other != path and is_of_none(other)]
+        gone.sort(key=lambda other: other.stat().st_mtime)
+        if gone and not path.exists() and (descriptor := alone_with(gone[-1])) is not None:
+            strip(gone[-1])
+            gone.pop().rename(path)
+            os.close(descriptor)
+        path.mkdir(exist_ok=True)
+        (path / OWNER).write_text(f"{owner}\n")
+        use(path)
+    for other in gone:
+        discard(other)
+    return path
+
+
+# In the folder of a clone: where that is.
+OWNER = "path"
+# Days after which the folder of a clone that has no such file is that of one that is gone.
+FORGOTTEN = 3
+
+
+def is_of_none(path):
+    """Whether the clone is gone that a folder is of."""
+    try:
+        return not Path((path / OWNER).read_text().strip()).exists()
+    except OSError:
+        return path.stat().st_mtime < time.time() - FORGOTTEN * 86400
+
+
+def strip(path):
+    """Leaves only what does not depend on the clone that a folder was of.
+
+    By the times of files, what is built of one clone's sources is up to date for another's, whose files are older.
+    """
+    for part in path.iterdir():
+        if part.name not in ("emulator", "nightly"):
+            namespace.remove(part) if part.is_dir() else part.unlink()
+    ours = crates()
+    for mark in path.glob("**/.fingerprint/*"):
+        if mark.name.rpartition("-")[0] in ours:
+            namespace.remove(mark)
+
+
+def crates():
+    """The names of the crates that are ours."""
+    manifests = [CLONE / "emulator" / "fuzz" / "Cargo.toml", *(CLONE / "emulator").glob("*/Cargo.toml")]
+    return {tomllib.loads(file.read_text())["package"]["name"] for file in manifests if file.exists()}
+
+
 def clone_folder(*parts):
-    """The folder of what this clone builds."""
-    return folder("clone", key(str(CLONE)), *parts)
+    """A folder in that of what this clone builds."""
+    path = clone().joinpath(*parts)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def digest(content):
+    return hashlib.sha256(content).hexdigest()
 
 
 def key(*parts):
@@ -62,19 +133,35 @@ def use(path):
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 
 
-def discard(path):
-    """Removes a folder, unless a process uses it."""
+def alone_with(path):
+    """A descriptor of a folder that no other process uses, until it is closed; none if there is another, or no folder."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
-        return
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        namespace.remove(path)
     except BlockingIOError:
-        pass
-    finally:
         os.close(descriptor)
+        return None
+    return descriptor
+
+
+def in_use(path):
+    """Whether a process keeps a folder by use()."""
+    if (descriptor := alone_with(path)) is None:
+        return True
+    os.close(descriptor)
+    return False
+
+
+def discard(path):
+    """Removes a folder, unless a process uses it."""
+    if (descriptor := alone_with(path)) is not None:
+        try:
+            namespace.remove(path)
+        finally:
+            os.close(descriptor)
 
 
 def require_space(gigabytes, what):

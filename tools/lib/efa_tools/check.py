@@ -1,167 +1,214 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make check and make check-all: all tests and checks, two at a time, added up in one line."""
+"""make check and make check-all: all tests and checks, as many at a time as the machine has room for, added up in one line."""
 
-from concurrent.futures import ThreadPoolExecutor
+import functools
+import os
 
-from . import abi, build, life, steps, suite, toolroot, userland
+from . import abi, build, cache, junit, life, processes, schedule, steps, suite, times, toolroot, userland
 from .failure import Failure
+from .schedule import Job
 from .tally import Tally
 
 
 def lint():
     """Format, warnings and laws."""
     return [
-        ("laws", suite.project_laws),
-        ("rustfmt", suite.rustfmt),
-        ("clippy of the emulator", suite.clippy_emulator),
-        ("clippy of the samples", suite.clippy_samples),
-        ("module without kernel verbs", suite.without_kverbs),
-        *(clippy_module(flavour) for flavour in (toolroot.FLAVOURS[0], *toolroot.NEXT)),
+        Job("laws", suite.project_laws, 1),
+        Job("rustfmt", suite.rustfmt, 2),
+        # Both are built in one folder, of which cargo lets one have the lock.
+        Job("clippy of the emulator", suite.clippy_emulator, 60, after=("host tests",)),
+        Job("clippy of the samples", suite.clippy_samples, 20),
+        Job("module without kernel verbs", suite.without_kverbs, 30, after=(module_name("rust", toolroot.FLAVOURS[0]),)),
+        *(clippy_module(flavour) for flavour in toolroot.FLAVOURS[:1]),
     ]
 
 
 def clippy_module(flavour):
-    return f"clippy of the module {flavour}", lambda: suite.clippy_module(flavour)
+    return Job(f"clippy of the module {flavour}", lambda: suite.clippy_module(flavour), 25)
+
+
+EMULATOR = "emulator"
+
+
+def module_name(driver, flavour):
+    return f"{driver} module {flavour}"
 
 
 def module(driver, flavour):
-    name = f"{driver} module {flavour}"
-    return name, lambda: suite.attempt(name, lambda: build.module(driver, toolroot.kernel(flavour)))
+    name = module_name(driver, flavour)
+    return Job(name, lambda: suite.attempt(name, lambda: build.module(driver, toolroot.kernel(flavour))), 30)
 
 
-def kselftest(driver, flavour):
-    return f"kselftest {driver} {flavour}", lambda: suite.kselftest(driver, flavour)
+def guest_job(name, run, seconds, driver, flavour, **options):
+    """A job that boots guests: what those need is built by others."""
+    return Job(name, run, seconds, after=(EMULATOR, module_name(driver, flavour)), **options)
+
+
+def kselftest(driver, flavour, one_thread=False):
+    run = functools.partial(suite.kselftest, driver, flavour, one_thread=one_thread)
+    return guest_job(f"kselftest {driver} {flavour}", run, 230, driver, flavour)
+
+
+def kselftests(driver, flavour, program="", case=""):
+    """All of them, or a program, or some test cases of each program or of one."""
+    if case and not program:
+        program = ",".join(name.removesuffix(".py") for name in suite.programs_in_python())
+    if program:
+        return [Job(f"kselftest {driver} {flavour} part", lambda: suite.kselftest_part(driver, flavour, program, case))]
+    return [kselftest(driver, flavour), bounce(driver, flavour)]
 
 
 def bounce(driver, flavour):
-    return f"kselftest {driver} {flavour} swiotlb=force", lambda: suite.bounce(driver, flavour)
+    return guest_job(f"kselftest {driver} {flavour} swiotlb=force", lambda: suite.bounce(driver, flavour), 15, driver, flavour)
 
 
 def rdma_core(drivers, flavour, chosen=userland.STABLE):
-    return f"rdma-core {' '.join(drivers)} {flavour}", lambda: suite.rdma_core(drivers, flavour, chosen)
+    name = f"rdma-core {' '.join(drivers)} {flavour}"
+    after = (EMULATOR, *(module_name(driver, flavour) for driver in drivers))
+    return Job(name, lambda: suite.rdma_core(drivers, flavour, chosen), 110 * len(drivers), after=after)
 
 
-def interop(driver, flavour, short, chosen=userland.STABLE):
-    return f"interop {driver} {flavour}{' short' * short}", lambda: suite.interop(driver, flavour, short, chosen)
+def interop(driver, flavour, short, chosen=userland.STABLE, program="", case=""):
+    name = f"interop {driver} {flavour}{' short' * short}"
+    return guest_job(name, lambda: suite.interop(driver, flavour, short, chosen, program, case), 230, driver, flavour, memory=6)
 
 
 def sample(name, flavour):
-    return f"{name} {flavour}", lambda: suite.sample(name, flavour)
+    seconds = {"null_rdma": 10, "rdma_exchange": 35}[name] * (8 if flavour == toolroot.DEBUG else 1)
+    return guest_job(f"{name} {flavour}", lambda: suite.sample(name, flavour), seconds, "rust", flavour)
 
 
-def kverbs(flavour):
-    return f"kverbs {flavour}", lambda: suite.kverbs(flavour)
+def kverbs(flavour, rounds=None):
+    seconds = 300 if flavour == toolroot.DEBUG else 110
+    return guest_job(f"kverbs {flavour}", lambda: suite.kverbs(flavour, rounds), seconds, "rust", flavour, memory=3)
 
 
 def peer_memory(flavour):
-    return f"peer memory {flavour}", lambda: suite.peer_memory(flavour)
+    return guest_job(f"peer memory {flavour}", lambda: suite.peer_memory(flavour), 75, "rust", flavour, memory=3)
 
 
 def power_off(driver, flavour):
-    return f"power-off {driver} {flavour}", lambda: suite.power_off(driver, flavour)
+    return guest_job(f"power-off {driver} {flavour}", lambda: suite.power_off(driver, flavour), 15, driver, flavour)
+
+
+DEBUG_DIFF = "abi-diff debug {}"
 
 
 def abi_diff(flavour):
-    return abi_job(f"abi-diff {flavour}", abi.diff, flavour)
+    # Of the C driver's results there is one set: the other comparison waits for it, if there is one.
+    return abi_job(f"abi-diff {flavour}", abi.diff, flavour, 110, flavour, after=(DEBUG_DIFF.format(flavour),))
 
 
 def abi_diff_debug(flavour):
-    return abi_job(f"abi-diff debug {flavour}", abi.diff_on_debug_kernel, flavour)
+    return abi_job(DEBUG_DIFF.format(flavour), abi.diff_on_debug_kernel, flavour, 750, toolroot.DEBUG)
 
 
-def abi_job(name, diff, flavour):
+def abi_job(name, diff, flavour, seconds, kernel, after=()):
     def job():
         tally, line = diff(flavour)
         steps.note(f"{name}: {line}")
         return tally
 
-    return name, job
+    return Job(name, job, seconds, after=(EMULATOR, module_name("rust", kernel), module_name("c", flavour), *after))
 
 
-def debug(driver):
-    return f"debug kernel {driver}", lambda: suite.debug(driver)
+def debug(driver, at_once):
+    name = f"debug kernel {driver}{', at once' * at_once}"
+    return guest_job(name, lambda: suite.debug(driver, at_once), 500 if at_once else 900, driver, toolroot.DEBUG, memory=3)
 
 
 def check_debug(driver):
     """All that there is for the debug kernel. The C driver is what the ABI of the other is compared with."""
-    return [debug(driver)] + [abi_diff_debug(toolroot.FLAVOURS[0])] * (driver == "rust")
+    return [debug(driver, at_once) for at_once in (False, True)] + [abi_diff_debug(toolroot.FLAVOURS[0])] * (driver == "rust")
 
 
 def everything(longer=False):
-    """In an order in which what others wait for is built early, and what takes longest is not what all wait for in the end.
+    """All of make check.
 
-    LONGER: also all that there is for the debug kernel, data between guests with the C driver, and the next series of kernels,
-    if tools/series names one.
+    LONGER: also all that there is for the debug kernel, data between guests with the C driver, the next series of kernels,
+    if tools/series names one, and devices that go.
     """
     cloud, stock = toolroot.FLAVOURS
     following = toolroot.NEXT if longer else ()
-    laws, rustfmt, clippy_emulator, clippy_samples, no_kverbs, clippy_cloud, *clippy_following = lint()
+    debugged = (toolroot.DEBUG,) if longer else ()
     # Linux's driver does not change from one configuration of the kernel to the other.
-    combinations = [("rust", cloud), ("c", cloud), ("rust", stock)]
+    combinations = [("rust", cloud), ("c", cloud), ("rust", stock), *(("rust", flavour) for flavour in following)]
+    drivers = ("rust", "c")
     return [
-        module("rust", cloud),
-        ("emulator", lambda: suite.attempt("emulator", build.emulator)),
-        # Its kernel takes as long as all the rest up to the guests.
-        *([module("rust", toolroot.DEBUG)] if longer else []),
-        *(module("rust", flavour) for flavour in following),
-        *(clippy_following if longer else []),
-        module("rust", stock),
-        ("host tests", suite.test_host),
-        laws,
-        rustfmt,
-        clippy_cloud,
-        clippy_emulator,
-        clippy_samples,
-        no_kverbs,
+        *(module("rust", flavour) for flavour in (cloud, stock, *debugged, *following)),
         module("c", cloud),
-        ("tests of the tools", suite.test_tools),
-        # The first takes longer than the second and the two below it together, which keep other guests from an emulator.
+        Job(EMULATOR, lambda: suite.attempt("emulator", build.emulator), 100),
+        *lint(),
+        *(clippy_module(flavour) for flavour in following),
+        Job("host tests", suite.test_host, 180),
+        Job("host tests with AddressSanitizer", suite.test_asan, 240),
+        Job("tests of the tools", suite.test_tools, 260),
+        Job("fuzzing", lambda: suite.fuzz(20), 180),
         *(check_debug("rust") if longer else []),
-        ("host tests with AddressSanitizer", suite.test_asan),
-        *([kverbs(toolroot.DEBUG), sample("rdma_exchange", toolroot.DEBUG)] if longer else []),
-        ("fuzzing", lambda: suite.fuzz(20)),
-        *(kselftest(driver, flavour) for driver, flavour in combinations),
-        *(kselftest("rust", flavour) for flavour in following),
-        interop("rust", cloud, short=True),
-        *([interop("c", cloud, short=True)] if longer else []),
+        # Of ours CPUs are to do things at the same time; once is enough, as they take twice the time for it.
+        *(kselftest(driver, flavour, one_thread=(driver, flavour) != ("rust", cloud)) for driver, flavour in combinations),
+        *(interop(driver, cloud, short=True) for driver in drivers[: 1 + longer]),
         *(interop("rust", flavour, short=True) for flavour in following),
-        rdma_core(("rust", "c"), cloud),
-        *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
+        rdma_core(drivers, cloud),
+        *(job(driver, cloud) for job in (bounce, power_off) for driver in drivers),
         *(sample(name, cloud) for name in build.SAMPLES),
-        (f"kselftest rust {cloud} KVERBS=0", lambda: suite.programs_without_kverbs(cloud)),
-        kverbs(cloud),
+        guest_job(f"kselftest rust {cloud} KVERBS=0", lambda: suite.programs_without_kverbs(cloud), 25, "rust", cloud),
+        *(kverbs(flavour) for flavour in (cloud, *debugged)),
+        *(sample("rdma_exchange", flavour) for flavour in debugged),
         peer_memory(cloud),
         abi_diff(cloud),
+        attack(),
+        *(job for driver in drivers if longer for job in life_jobs(driver, cloud)),
     ]
 
 
-def timed():
-    """What has limits in seconds, and so is done when all else is over, one after the other."""
-    return [job for driver in ("rust", "c") for job in life.jobs(driver, toolroot.FLAVOURS[0])]
+def life_jobs(driver, flavour, rounds=None, chosen=()):
+    """They have limits of seconds; and the guests of two are what a machine of two cores can do in time."""
+    needs = (EMULATOR, module_name(driver, flavour))
+    return [Job(name, run, 120, after=needs, timed=True) for name, run in life.jobs(driver, flavour, rounds, chosen)]
 
 
-def guarded(name, job):
-    """A job that cannot run has failed."""
-    try:
-        return job()
-    except Failure as failure:
-        steps.note(f"{name}: {failure}")
-        tally = Tally()
-        tally.fail(f"{name} could not run")
+def attack(seconds=2):
+    # It counts the milliseconds that bystanders wait, and so has a machine of two cores for itself.
+    return Job("attacks", lambda: suite.attack(seconds), 40, cores=2, timed=True)
+
+
+def guarded(job, run):
+    """A job that cannot run has failed. RUN is what it is a part of, where it is measured."""
+    with times.measured(job.name, run) as span:
+        try:
+            tally = job.run()
+        except Failure as failure:
+            steps.note(f"{job.name}: {failure}")
+            tally = Tally()
+            tally.fail(f"{job.name} could not run", said=str(failure))
+        span.failed = tally.failed
         return tally
 
 
-def run(jobs, alone=()):
-    """Runs jobs two at a time, and then those that are to be alone; returns the exit status.
+def run(jobs, name="", report=None):
+    """Runs jobs, as many at a time as there is room for; returns the exit status.
 
-    The last line of the output says how many tests passed.
+    How long each took is shown at the end, and kept under the name of the suite, NAME. The last line of the output says how many
+    tests passed. REPORT is a file for JUnit's XML.
     """
     toolroot.root()
+    # Before jobs ask for it at the same time.
+    cache.clone()
     total = Tally()
-    for batch, at_once in ((jobs, 2), (alone, 1)):
-        with ThreadPoolExecutor(at_once) as pool:
-            for tally in pool.map(lambda job: guarded(*job), batch):
-                total += tally
+    before = processes.used_by_all()
+    with times.measured(name) as span:
+        schedule.learn(jobs, times.load(name))
+        tallies = schedule.run(jobs, schedule.Machine.here(), lambda job: guarded(job, span))
+    for tally in tallies:
+        total += tally
+    if report:
+        lengths = {job.name: job.length() for job in span.steps}
+        junit.write(report, [(job.name, tally, lengths[job.name]) for job, tally in zip(jobs, tallies)])
+    others = max(0, processes.used_by_all() - before - span.cpu)
+    file = times.save(span, name, total, others)
+    table = "\n".join(f"    {line}" for line in times.table(span, os.cpu_count(), others))
+    steps.note(f"how long it took, which is also in {file}:\n{table}")
     for name in total.failures:
         steps.note(f"failed: {name}")
     print(total, flush=True)

@@ -8,8 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
-from . import abi, bench, build, cache, check, data_bench, guest, install, life, namespace, package, steps, suite, toolroot, userland
+from . import abi, bench, build, cache, check, data_bench, guest, install, namespace, package, plot
+from . import remote, running, schedule, srd_bench, steps, suite, times, toolroot, userland
 from .failure import Failure
+from .schedule import Job
 
 
 def guarded(main):
@@ -35,6 +37,27 @@ def positive(text):
     return value
 
 
+def share_of(text):
+    """A share as (number, count)."""
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError("must be like 1/3: the first of three shares")
+    return int(number), int(count)
+
+
+def add_part(parser, what):
+    """The options that choose one thing of many."""
+    parser.add_argument("--program", default="", metavar="NAME", help=f"only this: {what}")
+    parser.add_argument("--case", default="", metavar="PATTERN", help="only test cases that are named like this, such as 'create_qp*'")
+
+
+def cloud_flavour(architecture):
+    """The flavour of Debian's kernel for clouds, by the architecture."""
+    if (flavour := f"cloud-{architecture}") not in toolroot.all_flavours():
+        raise argparse.ArgumentTypeError("must be amd64 or arm64")
+    return flavour
+
+
 def add_combination(parser, drivers):
     parser.add_argument("--driver", choices=drivers, default="rust", help="the efa module to load (default: rust)")
     parser.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
@@ -46,17 +69,13 @@ def add_userland(parser):
     parser.add_argument("--userland", default=userland.STABLE, metavar="NAME", help=text)
 
 
-@guarded
-def vm():
-    parser = argparse.ArgumentParser(
-        prog="vm",
-        description="Boots guests that have the toolroot, or the next userland, as their root file system, this clone at /efa-rs"
-        " and a scratch folder at /run/efa-rs/out, and runs a command in each, or a shell. The exit status is the command's.",
-    )
+def add_guests(parser, guests=1):
+    """What guests are."""
     add_combination(parser, ("rust", "c", "none"))
+    text = "the kernel is Debian's for clouds, of this architecture"
+    parser.add_argument("--arch", dest="flavour", type=cloud_flavour, metavar="amd64|arm64", help=text)
     add_userland(parser)
-    parser.add_argument("--guests", type=positive, default=1, metavar="N", help="how many guests (default: 1)")
-    parser.add_argument("--leader", action="store_true", help="the end of the command in guest 0 is the end of all guests")
+    parser.add_argument("--guests", type=positive, default=guests, metavar="N", help=f"how many guests (default: {guests})")
     devices = parser.add_mutually_exclusive_group()
     devices.add_argument(
         "--device",
@@ -76,25 +95,96 @@ def vm():
         "--memory-device", metavar="SIZE", help="guest 0 has a device with so much memory in a BAR, such as 16M, and an IOMMU"
     )
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="what the emulator does at its start")
+    parser.add_argument(
+        "--fabric", default="ideal", metavar="SETTINGS", help="of efa-emu: what the network between the devices is like (default: ideal)"
+    )
     parser.add_argument("--share", type=Path, metavar="FOLDER", help="of the host, which guests see at /share, read-only")
-    parser.add_argument("--timeout", type=float, metavar="S", help="end after that many seconds (default: 600; a shell: never)")
     parser.add_argument("--memory", default="1G", help="of each guest (default: 1G)")
     parser.add_argument("--cpus", type=positive, default=2, metavar="N", help="of each guest (default: 2)")
     parser.add_argument("--append", default="", metavar="TEXT", help="more parameters of the kernel, such as swiotlb=force")
     parser.add_argument("--emulator", type=Path, metavar="FILE", help="use this efa-emu and do not build one")
     parser.add_argument("--module", type=Path, metavar="FILE", help="use this efa.ko and do not build one")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="passed to sh -c (default: a shell)")
-    arguments = parser.parse_args()
+
+
+def guest_options(arguments, **more):
+    """The options that were given."""
     userland.require(arguments.userland)
-    command = " ".join(arguments.command) or None
-    timeout = arguments.timeout or (600 if command else float("inf"))
-    options = guest.Options(**{**vars(arguments), "command": command, "timeout": timeout})
+    options = guest.Options(**{**vars(arguments), **more})
     for file in (options.emulator, options.module, options.scenario):
         if file and not file.is_file():
             raise Failure(f"There is no file {file}.")
     if options.share and not options.share.is_dir():
         raise Failure(f"There is no folder {options.share}.")
-    return guest.execute(guest.prepare(options))
+    return options
+
+
+@guarded
+def vm():
+    """The first word can be one of VM_COMMANDS: else it is of a command for guests, or an option."""
+    first = sys.argv[1:2]
+    return VM_COMMANDS[first[0]](sys.argv[2:]) if first and first[0] in VM_COMMANDS else boot()
+
+
+def boot():
+    parser = argparse.ArgumentParser(
+        prog="vm",
+        description="Boots guests that have the toolroot, or the next userland, as their root file system, this clone at /efa-rs"
+        " and a scratch folder at /run/efa-rs/out, and runs a command in each, or a shell. The exit status is the command's.",
+        epilog="vm lab has guests that stay; vm exec runs a command in guests that run, and vm ctl controls their devices: each has --help.",
+    )
+    add_guests(parser)
+    parser.add_argument("--leader", action="store_true", help="the end of the command in guest 0 is the end of all guests")
+    parser.add_argument("--agent", action="store_true", help="vm exec can run programs in the guests, and they in each other by ssh")
+    parser.add_argument("--timeout", type=float, metavar="S", help="end after that many seconds (default: 600; a shell: never)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="passed to sh -c (default: a shell)")
+    arguments = parser.parse_args()
+    command = " ".join(arguments.command) or None
+    timeout = arguments.timeout or (600 if command else float("inf"))
+    return guest.execute(guest.prepare(guest_options(arguments, command=command, timeout=timeout)))
+
+
+def vm_lab(words):
+    parser = argparse.ArgumentParser(
+        prog="vm lab", description="Boots guests that stay until Ctrl-C. vm exec runs programs in them, vm ctl controls their devices."
+    )
+    add_guests(parser, 2)
+    arguments = parser.parse_args(words)
+    if not (arguments.devices or arguments.instance):
+        arguments.devices = ["profile=efa3"]
+    run = guest.prepare(guest_options(arguments, command="sleep infinity", timeout=float("inf"), agent=True))
+    running.tell_when_ready(run)
+    return guest.execute(run)
+
+
+def add_running(parser):
+    parser.add_argument("--run", type=Path, metavar="FOLDER", help="of which guests (default: those that were started last)")
+
+
+def vm_exec(words):
+    parser = argparse.ArgumentParser(
+        prog="vm exec",
+        description="Runs a command in a guest that runs, with this program's standard input, output and error, and its exit status:"
+        f" {remote.LOST} if the guest ends before the command does.",
+    )
+    add_running(parser)
+    parser.add_argument("--guest", type=int, default=0, metavar="N", help="in which one (default: 0)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="its words; one word is passed to sh -c (default: a shell)")
+    arguments = parser.parse_args(words)
+    command = arguments.command[arguments.command[:1] == ["--"] :]
+    if len(command) == 1:
+        command = ["sh", "-c", *command]
+    return running.find(arguments.run).run(arguments.guest, command or None)
+
+
+def vm_ctl(words):
+    parser = argparse.ArgumentParser(prog="vm ctl", description="Sends requests to the emulator of guests that run: see emulator.md.")
+    add_running(parser)
+    parser.add_argument("requests", nargs="+", metavar="JSON", help='such as \'{"command":"devices"}\'')
+    arguments = parser.parse_args(words)
+    return running.find(arguments.run).control(arguments.requests)
+
+
+VM_COMMANDS = {"lab": vm_lab, "exec": vm_exec, "ctl": vm_ctl}
 
 
 @guarded
@@ -111,6 +201,7 @@ def build_command():
     command.add_argument("--flavour", choices=flavours, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     commands.add_parser("dist", help="the source tarball")
     commands.add_parser("deb", help="the Debian package efa-rs-dkms")
+    commands.add_parser("emulator-deb", help="the Debian package efa-emu")
     commands.add_parser("rpm", help="the RPM efa-rs-dkms")
     commands.add_parser("clean", help="removes what was built of this clone")
     commands.add_parser("distclean", help="removes the whole cache, that of other clones included")
@@ -125,8 +216,8 @@ def build_command():
         case "sample":
             release = toolroot.kernel(arguments.flavour)
             print(*(build.sample(name, release) for name in build.SAMPLES), sep="\n")
-        case "dist" | "deb" | "rpm" as what:
-            print(getattr(package, what)())
+        case "dist" | "deb" | "emulator-deb" | "rpm" as what:
+            print(getattr(package, what.replace("-", "_"))())
         case "clean":
             namespace.remove(cache.clone_folder())
         case "distclean":
@@ -140,12 +231,21 @@ def check_command():
         prog="check", description="Runs tests and checks; the last line says how many passed, failed and were skipped."
     )
     suites = parser.add_subparsers(dest="suite", metavar="SUITE")
-    suites.add_parser("check", help="everything but the longest (the default)")
-    suites.add_parser("check-all", help="check, check-debug, and more with the C driver and with a next series of kernels")
+    for name, text in (
+        ("check", "everything but the longest (the default)"),
+        ("check-all", "check, check-debug, and more with the C driver and with a next series of kernels"),
+    ):
+        command = suites.add_parser(name, help=text)
+        text = "do only the share I of N, which together are all: for N machines"
+        command.add_argument("--shard", type=share_of, metavar="I/N", help=text)
     suites.add_parser("lint", help="format, warnings and laws")
+    suites.add_parser("deny", help="licences and sources of the emulator's dependencies, and advisories about them")
     suites.add_parser("test-host", help="the tests that need no guest")
     suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")
-    suites.add_parser("test-tools", help="the tests of the tools")
+    command = suites.add_parser("test-tools", help="the tests of the tools")
+    add_part(command, "a file of tests/tools, such as test_vm")
+    attack = suites.add_parser("attack", help="machines, peers and control clients that do their worst to an emulator")
+    attack.add_argument("--seconds", type=positive, default=10, metavar="N", help="how long each attack (default: 10)")
     fuzz = suites.add_parser("fuzz", help="attacks on the emulated device that a fuzzer makes up")
     fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="how long each of them (default: 600)")
     for name, text in (
@@ -158,8 +258,11 @@ def check_command():
     ):
         command = suites.add_parser(name, help=text)
         add_combination(command, ("rust", "c"))
+        if name == "kselftest":
+            add_part(command, "programs of tests/kselftest, separated by commas, such as objects_faults")
         if name == "interop":
             command.add_argument("--short", action="store_true", help="only what is part of check")
+            add_part(command, "a part of tests/interop/run.py: contents, efa4, perftest, libfabric, mpi or soak")
         if name in ("interop", "rdma-core"):
             add_userland(command)
     command = suites.add_parser("rdma-core-diff", help="rdma-core's own tests with both drivers, with which they have to end alike")
@@ -173,68 +276,87 @@ def check_command():
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("kverbs", help="a client of the verbs in the kernel, in a guest")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    command.add_argument("--rounds", type=positive, metavar="N", help="how often a device goes (default: few)")
     command = suites.add_parser("peer-memory", help="RDMA to and from memory of another device, which takes it back")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
     command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     text = "what the device of most cases is; several are possible (default: each)"
     command.add_argument("--profile", action="append", choices=abi.PROFILES, help=text)
+    command.add_argument("--case", default="", metavar="PATTERN", help="only cases whose names begin so, or are like this: 'cq: *'")
     text = "the package on machines with systemd: install, kernel upgrades, removal, failures"
     command = suites.add_parser("check-install", help=text)
     names = ", ".join(install.SCENARIOS)
     command.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"one of {names} (default: all)")
     debug = suites.add_parser("check-debug", help="the kernel selftests and more on a kernel that finds bugs")
     debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
+    for command in suites.choices.values():
+        file = os.environ.get("EFA_JUNIT") or None
+        command.add_argument("--junit", type=Path, metavar="FILE", default=file, help="also write the results as JUnit's XML")
+        command.add_argument("--failed", action="store_true", help="only what failed the last time that this was run")
     arguments = parser.parse_args()
     userland.require(getattr(arguments, "userland", userland.STABLE))
-    alone = ()
     match arguments.suite:
         case "abi-diff":
             steps.note(f"the cache is {cache.folder()}")
-            return 1 if abi.diff_all(arguments.flavour, arguments.profile or abi.PROFILES).failed else 0
+            tally = abi.diff_all(arguments.flavour, arguments.profile or abi.PROFILES, arguments.case)
+            return 1 if tally.failed or not tally.passed else 0
         case None | "check":
             jobs = check.everything()
         case "check-all":
-            jobs, alone = check.everything(longer=True), check.timed()
+            jobs = check.everything(longer=True)
         case "lint":
             jobs = check.lint()
+        case "deny":
+            jobs = [Job("deny", suite.deny)]
         case "test-host":
-            jobs = [("host tests", suite.test_host)]
+            jobs = [Job("host tests", suite.test_host)]
         case "test-asan":
-            jobs = [("host tests with AddressSanitizer", suite.test_asan)]
+            jobs = [Job("host tests with AddressSanitizer", suite.test_asan)]
         case "test-tools":
-            jobs = [("tests of the tools", suite.test_tools)]
+            jobs = [Job("tests of the tools", lambda: suite.test_tools(arguments.program, arguments.case))]
+        case "attack":
+            jobs = [check.attack(arguments.seconds)]
         case "fuzz":
-            jobs = [("fuzzing", lambda: suite.fuzz(arguments.seconds))]
+            jobs = [Job("fuzzing", lambda: suite.fuzz(arguments.seconds))]
         case "kselftest":
-            jobs = [job(arguments.driver, arguments.flavour) for job in (check.kselftest, check.bounce)]
+            jobs = check.kselftests(arguments.driver, arguments.flavour, arguments.program, arguments.case)
         case "stress":
-            jobs = [("stress", lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
+            jobs = [Job("stress", lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
         case "soak":
-            jobs = [("soak", lambda: suite.soak(arguments.driver, arguments.flavour))]
+            jobs = [Job("soak", lambda: suite.soak(arguments.driver, arguments.flavour))]
         case "check-debug":
             jobs = check.check_debug(arguments.driver)
         case "check-install":
-            jobs = [("install", lambda: install.run(arguments.scenarios))]
+            jobs = [Job("install", lambda: install.run(arguments.scenarios))]
         case "power-off":
             jobs = [check.power_off(arguments.driver, arguments.flavour)]
         case "life":
             chosen = [text.strip() for text in arguments.tests.split(";") if text.strip()]
-            jobs = life.jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen)
+            jobs = check.life_jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen)
         case "sample":
             jobs = [check.sample(name, arguments.flavour) for name in build.SAMPLES]
         case "kverbs":
-            jobs = [check.kverbs(arguments.flavour)]
+            jobs = [check.kverbs(arguments.flavour, arguments.rounds)]
         case "peer-memory":
             jobs = [check.peer_memory(arguments.flavour)]
         case "interop":
-            jobs = [check.interop(arguments.driver, arguments.flavour, arguments.short, arguments.userland)]
+            which = arguments.short, arguments.userland, arguments.program, arguments.case
+            jobs = [check.interop(arguments.driver, arguments.flavour, *which)]
         case "rdma-core":
             jobs = [check.rdma_core((arguments.driver,), arguments.flavour, arguments.userland)]
         case "rdma-core-diff":
             jobs = [check.rdma_core(("rust", "c"), arguments.flavour, arguments.userland)]
     steps.note(f"the cache is {cache.folder()}")
-    return check.run(jobs, alone)
+    name = arguments.suite or "check"
+    if share := getattr(arguments, "shard", None):
+        jobs, name = schedule.shard(jobs, *share), f"{name} {share[0]} of {share[1]}"
+    if getattr(arguments, "failed", False):
+        failed = times.failed(name)
+        if not failed:
+            raise Failure(f"Nothing failed in the last run of {name}.")
+        jobs = [job for job in jobs if job.name in failed]
+    return check.run(jobs, name, getattr(arguments, "junit", None))
 
 
 @guarded
@@ -264,7 +386,7 @@ def bench_data_command():
     parser = argparse.ArgumentParser(
         prog="bench-data",
         description="Measures how fast data moves between two guests over emulated EFAs, over rdma_rxe in the same guests, and how"
-        " fast a memcpy is. Writes bench-data.json and bench-data.svg, too.",
+        " fast a memcpy is; then what bench-srd does. Writes bench-data.json and bench-data.svg, too.",
     )
     parser.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
     folder = cache.CLONE / "Documentation"
@@ -272,3 +394,35 @@ def bench_data_command():
     arguments = parser.parse_args()
     steps.note(f"the cache is {cache.folder()}")
     return data_bench.run(arguments.driver, arguments.output)
+
+
+@guarded
+def times_command():
+    parser = argparse.ArgumentParser(
+        prog="times",
+        description="Draws what took how long: the jobs of the last run of a suite, and what CPU time each took in the last runs. Prints"
+        " where the picture is.",
+    )
+    parser.add_argument("suite", nargs="?", default="check-all", help="what was run, such as check or kselftest (default: check-all)")
+    parser.add_argument("--last", type=positive, default=20, metavar="N", help="how many runs (default: 20)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write it (default: in the cache)")
+    arguments = parser.parse_args()
+    file = arguments.output or cache.folder("times") / f"{arguments.suite}.svg"
+    file.write_text(plot.draw(times.picture(arguments.suite, arguments.last)))
+    print(file)
+    return 0
+
+
+@guarded
+def bench_srd_command():
+    parser = argparse.ArgumentParser(
+        prog="bench-srd",
+        description="Simulates what the emulated devices' transport does when many send at once, beside TCP on the same network."
+        " Writes bench-srd.json and bench-srd.svg, too.",
+    )
+    folder = cache.CLONE / "Documentation"
+    parser.add_argument("--output", type=Path, default=folder, metavar="FOLDER", help="where to write (default: Documentation)")
+    arguments = parser.parse_args()
+    steps.note(f"the cache is {cache.folder()}")
+    print(srd_bench.line(srd_bench.run(arguments.output)), flush=True)
+    return 0

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""How fast the emulated devices move data, compared with rdma_rxe in the same guests and with a plain memcpy; and how fairly."""
+"""How fast the emulated devices move data, compared with rdma_rxe in the same guests and with a plain memcpy."""
 
 import json
-import subprocess
 
-from . import bench, build, guest, plot, steps, toolroot
+from . import bench, build, guest, plot, srd_bench, steps, toolroot
 from .failure import Failure
 
 # The one flavour that has rdma_rxe.
@@ -12,9 +11,7 @@ FLAVOUR = "amd64"
 DEVICE = "profile=efa3"
 TIMEOUT = 1800
 KIB, MIB = 1 << 10, 1 << 20
-MESSAGE, LARGE = 64, MIB
-# The most flows into one receiver.
-FLOWS = 48
+MESSAGE, PAGE, LARGE = 64, 4 * KIB, MIB
 BANDWIDTHS, LATENCIES = ("write", "read", "send"), ("send latency", "write latency", "read latency")
 
 
@@ -23,7 +20,7 @@ def measure(transport, driver):
     file = "/run/efa-rs/out/results.json"
     command = f"python3 /efa-rs/tests/bench/data.py {transport} {file}"
     driver, devices = (driver, [DEVICE]) if transport == "efa" else ("none", [])
-    together = {"guests": 2, "leader": True, "timeout": TIMEOUT, "quiet": True}
+    together = {"guests": 2, "leader": True, "timeout": TIMEOUT, "quiet": True, "fabric": "ideal"}
     run = guest.prepare(guest.Options(command, driver, FLAVOUR, devices, **together))
     with steps.step(f"data bench {transport}"):
         if guest.execute(run):
@@ -37,21 +34,15 @@ def memcpy(sizes):
     """MiB/s of a copy between two shared mappings, by size."""
     program = build.memcpy()
     with steps.step("data bench memcpy"):
-        output = run_in_toolroot(program, *map(str, sizes))
+        output = build.run_in_toolroot(program, *map(str, sizes))
     return {int(size): float(rate) for size, rate in (line.split() for line in output.splitlines())}
 
 
-def run_in_toolroot(program, *arguments):
-    """Runs a program that was built in the toolroot; returns what it prints."""
-    command = build.in_toolroot([f"{build.BUILD}/{program.name}", *arguments], [(program.parent, build.BUILD, "ro")])
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def incast():
-    """How long flows take that all go to one receiver, compared with the ideal: median and maximum, with and without multipath."""
-    program = build.incast()
-    with steps.step("data bench incast"):
-        return json.loads(run_in_toolroot(program))
+def endpoints():
+    """Bytes a second of 1 and 4 pairs of endpoints, and how long a message takes alone and beside one that does its worst; no guests."""
+    folder, program = build.endpoints()
+    with steps.step("data bench endpoints"):
+        return json.loads(build.run_of_folder(folder, program))
 
 
 def size_name(size):
@@ -73,21 +64,6 @@ def tables(figures):
             rows.append((size_name(size), *(f"{values[size]:,.2f}" if size in values else "" for _, values in columns)))
         yield from bench.columns(rows)
         yield ""
-    times = completion_times(figures["incast"])
-    rows = [("flows: time / ideal", *(f"{name}, {'one path' if single else 'multipath'}" for name, single in times))]
-    for flows in sorted({flows for values in times.values() for flows in values}):
-        rows.append((str(flows), *(f"{values[flows]:.3f}" for values in times.values())))
-    yield from bench.columns(rows)
-    yield ""
-
-
-def completion_times(incast):
-    """Completion times of flows divided by the ideal, by number of flows of each (name, whether each flow has just one path)."""
-    return {
-        (name, single): {row["flows"]: row[name] for row in incast if row["multipath"] != single}
-        for single in (False, True)
-        for name in ("median", "max")
-    }
 
 
 def least(one, other):
@@ -97,36 +73,40 @@ def least(one, other):
 
 def summary(figures):
     """The last lines."""
-    efa, rxe = figures["efa"], figures["rxe"]
+    efa, rxe, endpoints = figures["efa"], figures["rxe"], figures["endpoints"]
     return [
         f"rdma write / memcpy: {least(efa['write'], figures['memcpy']):.2f}",
         f"rdma write / rxe: {least(efa['write'], rxe['write']):.1f}",
+        f"send rate / write rate: {efa['send'][PAGE] / efa['write'][PAGE]:.2f}",
+        f"4 pairs / 1 pair: {endpoints['four_pairs'] / endpoints['one_pair']:.2f}",
+        f"bystander latency under attack / alone: {endpoints['attacked_us'] / endpoints['alone_us']:.2f}",
         f"send latency / rxe: {efa['send latency'][MESSAGE] / rxe['send latency'][MESSAGE]:.2f}",
-        f"{FLOWS}-flow incast max FCT / ideal: {completion_times(figures['incast'])['max', False][FLOWS]:.3f}",
     ]
 
 
 def picture(figures):
-    """The SVG."""
+    """What the SVG shows."""
     bandwidths = {("memcpy", False): figures["memcpy"]}
     latencies = {}
     for transport in ("efa", "rxe"):
         bandwidths |= {(name, transport == "rxe"): figures[transport][name] for name in BANDWIDTHS}
         latencies |= {(name, transport == "rxe"): figures[transport][name] for name in LATENCIES}
-    elements, bottom = plot.curves("MiB/s by message size; dashed: rdma_rxe", bandwidths, 24, size_name)
-    more, bottom = plot.curves("Typical latency in microseconds; dashed: rdma_rxe", latencies, bottom + 10, size_name)
-    title, times = "Completion time / ideal of flows into one receiver; dashed: one path each", completion_times(figures["incast"])
-    last, bottom = plot.curves(title, times, bottom + 10, str)
-    return plot.document([*elements, *more, *last], bottom)
+    return [
+        plot.curves("MiB/s by message size; dashed: rdma_rxe", bandwidths, size_name),
+        plot.curves("Typical latency in microseconds; dashed: rdma_rxe", latencies, size_name),
+    ]
 
 
 def run(driver, folder):
-    """The whole bench: prints tables and summary, writes bench-data.json and bench-data.svg to FOLDER."""
+    """The whole bench: prints tables and summary, writes bench-data.json and bench-data.svg to FOLDER; with that of SRD."""
     figures = {"kernel": toolroot.kernel(FLAVOUR), "efa": measure("efa", driver)}
     # At once after what it is compared with: how fast a host's memory is changes with what its neighbours do.
-    figures |= {"memcpy": memcpy(figures["efa"]["write"]), "rxe": measure("rxe", driver), "incast": incast()}
+    figures |= {"memcpy": memcpy(figures["efa"]["write"]), "rxe": measure("rxe", driver), "endpoints": endpoints()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench-data.json").write_text(json.dumps(figures, indent=1) + "\n")
-    (folder / "bench-data.svg").write_text(picture(figures))
-    print("\n".join([*tables(figures), *summary(figures)]), flush=True)
+    (folder / "bench-data.svg").write_text(plot.draw(picture(figures)))
+    print("On an ideal network: nothing is lost, late or limited.\n")
+    print("\n".join(tables(figures)), flush=True)
+    incast = srd_bench.run(folder)
+    print("\n".join([*summary(figures), srd_bench.line(incast)]), flush=True)
     return 0

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import build, cache, console, qemu, steps, toolroot, userland
+from . import arm64, build, cache, console, qemu, running, steps, times, toolroot, userland
 from .failure import Failure
+from .processes import Process
 
 RUN = qemu.RUN
 SHARE = "/run/efa-rs/share"
@@ -29,6 +31,8 @@ DEBUG_BOOT_LIMIT = 600
 BOOT_ATTEMPTS = 3
 # Seconds that the other guests have to end once the one that leads them has.
 FOLLOW_LIMIT = 20
+# Seconds that a guest may go on without a program that serves it.
+HELPER_LIMIT = 5
 # Seconds that guest 0 may go on when another guest has ended: both may be about to end, on a busy host.
 AGREE_LIMIT = 10
 
@@ -61,6 +65,11 @@ class Options:
     emulator: Path | None = None
     module: Path | None = None
     scenario: Path | None = None
+    # Emulated CPUs take turns in one thread, and do nothing at the same time. Where that is no loss it takes half the CPU time or
+    # less: none of them spins for a lock of another that the host lets wait, or has an interrupt sent through another thread.
+    one_thread: bool = False
+    # What the network between the devices is like, see efa-emu --fabric.
+    fabric: str = "ideal"
     # A folder of the host that guests see at /share.
     share: Path | None = None
     quiet: bool = False
@@ -69,6 +78,8 @@ class Options:
     known_reports: list[tuple[str, str]] = field(default_factory=list)
     # More parameters of the kernel.
     append: str = ""
+    # Guests run what they are asked for from outside: see running.py.
+    agent: bool = False
     # Each device is in a slot of its own, and the guest has QEMU's monitor, see tools/guest/monitor.py.
     hotplug: bool = False
     # Guest 0 has a device with so much memory in a BAR, and an IOMMU: see tests/peer.
@@ -99,6 +110,8 @@ class Run:
         self.processes = {}
         self.copiers = []
         self.first_end = None
+        # When helpers were first seen to have ended.
+        self.ends = {}
         # How many devices each guest has.
         self.devices = 0
         if modules := build.modules(self.release):
@@ -110,6 +123,7 @@ class Run:
             shutil.copy(options.emulator, self.folder / "efa-emu")
         if options.plugin:
             shutil.copy(options.plugin, self.folder / "plugin.so")
+        self.ports = running.announce(self.folder, self.shared, options.guests) if options.agent else []
 
     def start(self, name, command, binds=(), **streams):
         """Starts a program of the toolroot, with the run folder at RUN."""
@@ -119,7 +133,8 @@ class Run:
         streams.setdefault("stdin", subprocess.DEVNULL)
         streams.setdefault("stderr", open(self.folder / f"{name}.log", "a"))
         # A group of its own: the terminal's Ctrl-C is for this program, which then ends the others in order.
-        process = subprocess.Popen(build.in_toolroot(command, binds), process_group=None if streams["stdin"] is None else 0, **streams)
+        group = None if streams["stdin"] is None else 0
+        process = Process(build.in_toolroot(command, binds, release=self.release), process_group=group, **streams)
         self.processes[name] = process
         return process
 
@@ -132,7 +147,7 @@ class Run:
 
     def serve_shares(self, guest):
         """The userland, the clone, the run's results and --share, each by a virtiofsd of its own for this guest."""
-        root, binds = userland.share(self.options.userland)
+        root, binds = userland.share(self.options.userland, self.release)
         shares = {"root": (root, "always"), "efa-rs": ("/efa-rs", "auto"), "run": (f"{RUN}/shared", "auto")}
         if self.options.share:
             shares["share"] = (SHARE, "auto")
@@ -153,7 +168,7 @@ class Run:
     def serve_devices(self):
         """One emulator with the devices of all guests."""
         options = self.options
-        command = [f"{RUN}/efa-emu", "--control", f"{RUN}/control", "--trace", f"{RUN}/trace.log"]
+        command = [f"{RUN}/efa-emu", "--control", f"{RUN}/control", "--trace", f"{RUN}/trace.log", "--fabric", options.fabric]
         for guest in range(options.guests):
             sockets = f"{RUN}/efa{guest}."
             if options.instance:
@@ -167,6 +182,8 @@ class Run:
         # It makes this one last, and only it knows how many devices an instance has.
         self.await_sockets("efa-emu", ["control"])
         self.devices = len(list(self.folder.glob("efa0.*")))
+        if seed := re.search(r"--seed \d+", (self.folder / "efa-emu.log").read_text()):
+            steps.note(f"network: --fabric {options.fabric} {seed[0]}")
 
     def image(self):
         """The kernel's file as seen by QEMU, and what has to be mounted for that."""
@@ -190,6 +207,7 @@ class Run:
             "EFA_GUEST": guest,
             "EFA_GUESTS": options.guests,
             "EFA_SHARE": "/share" if options.share else "",
+            "EFA_AGENT": "1" if options.agent else "",
             "TERM": os.environ.get("TERM", "dumb") if options.command is None else "dumb",
         }
         append = " ".join([options.append, *(f"{name}={value}" for name, value in environment.items())])
@@ -208,12 +226,17 @@ class Run:
             append += " tsc=reliable"
             features += ",+rdrand"
         append += f" {self.init()}"
+        if foreign := arm64.is_release(self.release):
+            machine = arm64.machine(image, options.memory, options.cpus, append, options.one_thread)
+        else:
+            machine = qemu.machine(image, self.accelerator, options.memory, options.cpus, append, features, options.one_thread)
         command = [
-            *qemu.machine(image, self.accelerator, options.memory, options.cpus, append, features),
+            *machine,
             *("-serial", f"file:{RUN}/guest{guest}.console.log"),
             *("-device", "virtio-serial-pci", "-chardev", "stdio,id=terminal,signal=off"),
             *("-device", "virtconsole,chardev=terminal"),
             *qemu.network(guest, options.guests),
+            *(qemu.agent(self.ports[guest]) if options.agent else []),
         ]
         if options.memory_device and not guest:
             command += qemu.memory_device(f"{RUN}/shared/bar", options.memory_device)
@@ -222,7 +245,7 @@ class Run:
         devices = [qemu.efa(f"{RUN}/efa{guest}.{number}", bool(options.plugin)) for number in range(self.devices)]
         if options.hotplug:
             (results / "slots").write_text("".join(f"{json.dumps(device)}\n" for device in devices))
-            command += qemu.hotplug(devices, f"{RUN}/monitor{guest}")
+            command += qemu.hotplug(devices, f"{RUN}/monitor{guest}", foreign)
         else:
             command += qemu.endpoints(devices)
         if self.devices:
@@ -269,13 +292,24 @@ class Run:
             self.check_boot(guests)
             if time.monotonic() > start + limit and not self.booted():
                 raise BootStalled(f"No guest booted within {limit} s: their consoles are in {self.folder}/guest*.console.log.")
-            emulator = self.processes.get("efa-emu")
-            if emulator and emulator.poll() is not None:
-                raise Failure(f"{steps.tail(self.folder / 'efa-emu.log')}\nefa-emu ended during the run: see above.")
+            self.check_helpers(guests)
             if self.options.leader and (late := self.left_alone(guests)):
                 raise Failure(late)
             time.sleep(0.05)
         self.check_boot(guests)
+
+    def check_helpers(self, guests):
+        """Fails if a program that serves the guests has ended: the emulator, or a guest's virtiofsd while the guest still runs."""
+        for name, process in self.processes.items():
+            if process in guests or process.poll() is None:
+                continue
+            served = name.rpartition("-")[2]
+            # One that a guest's end has ended may be gone a moment before that.
+            late = time.monotonic() - self.ends.setdefault(name, time.monotonic()) > HELPER_LIMIT
+            if name == "efa-emu" or late and guests[int(served)].poll() is None:
+                log = self.folder / f"{name}.log"
+                said = f"{steps.tail(log)}\n{name} ended during the run ({steps.ending(process.returncode)}): see above"
+                raise Failure(f"{said}, all that it said is in {log}.")
 
     def check_boot(self, guests):
         """Fails if a kernel has met a breakpoint of its own before its first process."""
@@ -287,6 +321,8 @@ class Run:
 
     def boot_limit(self):
         """Seconds that it has until its first process."""
+        if arm64.is_release(self.release):
+            return arm64.BOOT_LIMIT
         return DEBUG_BOOT_LIMIT if self.options.flavour == toolroot.DEBUG else BOOT_LIMIT
 
     def left_alone(self, guests):
@@ -326,7 +362,8 @@ class Run:
             except (OSError, ValueError):
                 raise Failure(
                     f"{steps.tail(log) if log.exists() else ''}\n{steps.tail(self.folder / f'qemu-{guest}.log')}\n"
-                    f"Guest {guest} ended before its command did: see the end of its console above, all of it is in {log}."
+                    f"Guest {guest} ended before its command did (QEMU: {steps.ending(self.processes[f'qemu-{guest}'].returncode)}):"
+                    f" see the end of its console above, all of it is in {log}."
                 )
             if taint:
                 raise Failure(f"The kernel of guest {guest} ended with the unexpected taint {taint}: see {log}.")
@@ -344,6 +381,13 @@ class Run:
             raise Failure(f"{shown}\nThe kernel of guest {guest} reported trouble: see above, all of it is in {log}.")
         return dropped
 
+    def logs(self):
+        """The logs that may tell why something failed: those that are not empty, by what they are of."""
+        names = {"the emulator": "efa-emu.log", "its trace": "trace.log"}
+        for guest in range(self.options.guests):
+            names |= {f"guest {guest}'s console": f"guest{guest}.console.log", f"guest {guest}'s QEMU": f"qemu-{guest}.log"}
+        return {what: self.folder / name for what, name in names.items() if size_of(self.folder / name)}
+
     def stop(self):
         """Ends what still runs: the emulator by SIGTERM, so that it completes its trace, the rest at once."""
         emulator = self.processes.get("efa-emu")
@@ -358,8 +402,16 @@ class Run:
             if process.poll() is None:
                 process.kill()
             process.wait()
+            times.spent(process.cpu)
         for copier in self.copiers:
             copier.join()
+
+
+def size_of(path):
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def last_change(path):
@@ -387,15 +439,15 @@ def prepare(options):
     if options.command is None and options.guests > 1:
         raise Failure("A shell can be had in one guest only: leave --guests out, or give a command.")
     release = toolroot.kernel(options.flavour)
-    userland.root(options.userland)
+    userland.root(options.userland, release)
     with ThreadPoolExecutor(2) as pool:
         if options.driver != "none" and options.module is None:
-            module = pool.submit(build.module, options.driver, release)
+            module = pool.submit(times.within(build.module), options.driver, release)
         if options.emulated() and options.emulator is None:
-            options.emulator = pool.submit(build.emulator).result()
+            options.emulator = pool.submit(times.within(build.emulator)).result()
         if options.driver != "none" and options.module is None:
             options.module = module.result()
-    return Run(options, "tcg" if options.plugin else qemu.accelerator())
+    return Run(options, "tcg" if options.plugin else qemu.accelerator(release))
 
 
 def execute(run):

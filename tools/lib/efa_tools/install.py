@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make check-install: what becomes of machines on which the driver's package is installed, upgraded and removed.
+"""make check-install: what becomes of machines on which the driver's package, or the emulator's, is installed, upgraded and removed.
 
 Each scenario is a function that returns its tally. What others begin with is what an earlier one has left.
 """
 
 import re
+import socket
 
-from . import cache, ktap, namespace, package, steps, toolroot
+from . import cache, ktap, lab, namespace, package, qemu, steps, toolroot
 from .failure import Failure
 from .machine import Machine
 from .suite import check, kselftest_devices
@@ -40,10 +41,18 @@ KITS = "/var/cache/efa-rs/kits"
 # Whatever is named after the driver; a guest's virtiofsd would run out of open files.
 TRACES = (
     "find / -xdev ! -path '/var/log/*' ! -path /efa-rs"
-    " '(' -name '*efa-rs*' -o -name 'efa.ko*' -o -name 'efa-report*' ')'"
+    " '(' -name '*efa-rs*' -o -name 'efa.ko*' -o -name 'efa-report*' -o -name 'efa.conf' ')'"
 )
 # What README tells the user of an instance to type.
 README_COMMANDS = re.compile(r"^## On EC2.*?```console\n(.*?)```", re.DOTALL | re.MULTILINE)
+# What the guide tells who wants two guests.
+GUIDE = "Documentation/emulator-vmm.md"
+GUIDE_COMMANDS = re.compile(r"^## Two guests.*?```console\n(.*?)```", re.DOTALL | re.MULTILINE)
+GUIDE_IMAGE = "IMAGE.qcow2"
+IMAGE = "/run/efa-rs/lab/image.qcow2"
+# What efa-emu-lab prints of a ping.
+PING = re.compile(r"^guest1 to guest0 over EFA: .* us each way$", re.MULTILINE)
+EMULATOR_TRACES = "find / -xdev -name '*efa-emu*' ! -path '/var/log/*' ! -path '/var/cache/*' ! -path '/efa-rs/*'"
 # What a user sees of a DKMS build that failed.
 SENTENCE = re.compile(r"^efa-rs: .*$", re.MULTILINE)
 
@@ -51,18 +60,18 @@ SENTENCE = re.compile(r"^efa-rs: .*$", re.MULTILINE)
 class Scenario:
     """A machine and what was found out about it."""
 
-    def __init__(self, name, *lowers):
+    def __init__(self, name, *lowers, root=None):
         self.name = name
         self.tally = Tally()
-        self.machine = Machine(name, lowers)
+        self.machine = Machine(name, lowers, root)
 
     def check(self, what, problems):
         self.tally += check(f"{self.name}: {what}", problems)
 
-    def does(self, what, script):
+    def does(self, what, script, binds=()):
         """The script runs without being booted, and succeeds; returns what it printed."""
         with steps.step(f"{self.name}: {what}"):
-            status, text = self.machine.offline(script)
+            status, text = self.machine.offline(script, binds)
         self.check(what, [] if status == 0 else [f"exit status {status}", *text.splitlines()[-25:]])
         return text
 
@@ -149,6 +158,7 @@ def fresh():
     text = it.does("one command installs all that is needed", INSTALL)
     it.has_built(text, FLOOR)
     it.boots("the driver is there after a reboot", f"{DRIVER} present")
+    it.boots("without a device, too", f"{DRIVER} idle", devices=())
     return it
 
 
@@ -272,6 +282,22 @@ def older_kernel(installed):
     it.says_why_not(text, release, f"that needs Linux {FLOOR} or newer")
     it.boots(f"the {FLOOR} kernel still has the driver", f"{DRIVER} present")
     it.boots("the machine boots with the other kernel", f"{DRIVER} absent", release=release)
+    it.boots("without a device, too", f"{DRIVER} absent", release=release, devices=())
+    return it
+
+
+def administrator(installed):
+    """What the administrator has in /etc goes before what the package has."""
+    it = Scenario("administrator", *layers(installed))
+    own = "/etc/modules-load.d/efa.conf"
+    # A device would have udev load the driver, whatever modules-load.d says.
+    for what, script, found, devices in (
+        ("it is masked", f"ln -s /dev/null {own}", "off", ()),
+        ("it has a file of its own", f"rm {own}; echo ib_uverbs >{own}", "off && test -d /sys/module/ib_uverbs", ()),
+        ("the driver is on a blacklist", f"rm {own}; echo 'blacklist efa' >/etc/modprobe.d/local.conf", "off", ("profile=efa2",)),
+    ):
+        it.machine.must(script)
+        it.boots(what, f"{DRIVER} {found}", devices=devices)
     return it
 
 
@@ -312,8 +338,55 @@ def rpm(base):
     return it
 
 
-# Whether they begin with a machine that the package is installed on.
+def free_port():
+    """The first of two TCP ports of this host that nobody listens at."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def emulator(_base):
+    """What the guide says of two guests, by the letter, as an ordinary user of a clean Debian 13, with an image that the tools make.
+
+    The machine is not booted: its programs run on this host's CPU. Under TCG, guests of a guest would take hours.
+    """
+    it = Scenario("emulator", root=lab.host())
+    deb, image = package.emulator_deb(), lab.image()
+    block = GUIDE_COMMANDS.search((cache.CLONE / GUIDE).read_text())
+    commands = [(line[0], line[2:]) for line in block[1].splitlines()]
+    install, start = [command for user, command in commands if command != "apt update"]
+    good = [user for user, _ in commands] == ["#", "#", "$"] and deb.name in install and start.endswith(f" {GUIDE_IMAGE}")
+    it.check("the guide has a command that installs and one that starts", [] if good else [block[0]])
+    it.does("one apt command installs all that is needed", f"cd {PACKAGES} && yes | {install}")
+    it.machine.must("useradd --create-home somebody")
+    options = f"--accel {qemu.accelerator()} --ssh-port {free_port()}"
+    script = f"cd && {start.replace(GUIDE_IMAGE, IMAGE)} {options}"
+    text = it.does("one more gives two guests", f"runuser --user somebody -- env HOME=/home/somebody sh -c '{script}'", [(image, IMAGE, "ro")])
+    it.check("they ping over EFA", [] if PING.search(text) else text.splitlines()[-25:])
+    it.does("the package is removed", "rm -r /home/somebody/efa-lab; apt-get purge --yes efa-emu")
+    it.check("no file is left", it.machine.must(EMULATOR_TRACES).splitlines())
+    return it
+
+
+def emulator_unit(_base):
+    """The emulator as a service."""
+    it = Scenario("emulator's unit")
+    deb = package.emulator_deb()
+    it.does("the package is installed without what it recommends", f"apt-get install --yes --no-install-recommends {PACKAGES}/{deb.name}")
+    it.boots("the unit works", "/efa-rs/tests/install/emulator.py", devices=())
+    return it
+
+
+# Whether they begin with a machine that the driver's package is installed on; None: they have nothing to do with the driver.
 SCENARIOS = {
+    "emulator": (emulator, None),
+    "emulator-unit": (emulator_unit, None),
     "in-guest": (in_guest, False),
     "cloud-image": (cloud_image, False),
     "upgrade": (upgrade, False),
@@ -322,6 +395,7 @@ SCENARIOS = {
     "full-disk": (full_disk, False),
     "interrupted": (interrupted, False),
     "older-kernel": (older_kernel, True),
+    "administrator": (administrator, True),
     "coexistence": (coexistence, False),
     "rpm": (rpm, False),
 }
@@ -331,16 +405,16 @@ def run(names=()):
     """Runs the scenarios, all or those that are named; returns the tally."""
     if unknown := [name for name in names if name not in SCENARIOS]:
         raise Failure(f"There is no scenario {unknown[0]}: choose one of {', '.join(SCENARIOS)}.")
-    package.deb()
-    total = Tally()
-    first = fresh()
-    total += first.end()
-    if first.tally.failed:
-        return total
-    base = depends(first)
-    for name, (function, after_install) in SCENARIOS.items():
-        if names and name not in names:
-            continue
+    chosen = {name: scenario for name, scenario in SCENARIOS.items() if not names or name in names}
+    total, base, first = Tally(), None, None
+    if any(after_install is not None for _, after_install in chosen.values()):
+        package.deb()
+        first = fresh()
+        total += first.end()
+        if first.tally.failed:
+            return total
+        base = depends(first)
+    for name, (function, after_install) in chosen.items():
         try:
             it = function(first if after_install else base)
         except Failure as failure:
@@ -350,7 +424,7 @@ def run(names=()):
         total += it.end()
         if not it.tally.failed:
             it.machine.remove()
-    if not total.failed:
+    if first and not total.failed:
         for it in (base, first):
             namespace.remove(it.machine.folder)
     return total

@@ -26,7 +26,7 @@ class Block:
 
 def parse(text):
     """The tally of the leaf results. What the plans announce but the output lacks has failed."""
-    blocks = [Block()]
+    blocks, said = [Block()], []
     for line in text.splitlines():
         match = LINE.match(line)
         depth = len(match["indent"]) // 2
@@ -34,6 +34,7 @@ def parse(text):
         if match["text"].startswith("Bail out!"):
             blocks[0].tally.fail(match["text"])
         if not plan and not result:
+            said = [*said, match["text"]][-DIAGNOSTICS:] if re.match(r" *#", line) else []
             continue
         while len(blocks) <= depth:
             blocks.append(Block())
@@ -49,7 +50,8 @@ def parse(text):
         while len(blocks) > depth + 1:
             children += close(blocks.pop())
         blocks[depth].seen += 1
-        count(blocks[depth].tally, result, children)
+        count(blocks[depth].tally, result, children, "\n".join(said))
+        said = []
     total = Tally()
     for block in reversed(blocks):
         total += close(block)
@@ -75,18 +77,20 @@ def failures(text):
     return found
 
 
-def count(tally, result, children):
-    """Adds a result: its subtests' results if it has any, else its own."""
+def count(tally, result, children, said):
+    """Adds a result: its subtests' results if it has any, else its own, and what the test SAID before it."""
     name = result["name"].strip() or f"test {result['number']}"
+    for case in children.cases:
+        case.name = f"{name}: {case.name}"
     if children.total() and not (result["bad"] and not children.failed):
         tally += children
     elif result["bad"]:
         tally += children
-        tally.fail(name)
+        tally.fail(name, said=said)
     elif (result["directive"] or "").upper() == "SKIP":
-        tally.skipped += 1
+        tally.skip(name, result.string.partition("SKIP")[2].strip())
     else:
-        tally.passed += 1
+        tally.succeed(name)
 
 
 def close(block):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """The project's laws that a program can check: each check returns the lines that break it."""
 
+import os
 import re
 import subprocess
 
@@ -33,6 +34,8 @@ ELSEWHERE = re.compile(
     r"|by the (type )?invariants?[.]$",
     re.IGNORECASE,
 )
+# A link to a file, to a heading, or to a heading of a file.
+LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)#?([^)\s]*)\)")
 # Where packages come from is the host's choice.
 MIRROR = re.compile(r"\b(deb|ftp|security|snapshot|archive|cdn)[\w.-]*\.(debian|ubuntu)\.(org|com|net)|//[\w.-]*mirror[\w.-]*/|(index|static)\.crates\.io")
 
@@ -125,4 +128,23 @@ def own_reasons():
     return problems
 
 
-ALL = (unsafe_in_its_folders, arrows, no_circles, own_reasons, releases_in_their_folders, little_c, no_mirror)
+def anchor(heading):
+    """What a link to a heading says after its #."""
+    return re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def links_lead_somewhere():
+    """Links in the documentation lead to files and headings that there are."""
+    pages = {name: lines(name) for name in files("*.md")}
+    anchors = {name: {anchor(line.lstrip("#")) for _, line in text if line.startswith("#")} for name, text in pages.items()}
+    problems = []
+    for name, text in pages.items():
+        for place, line in text:
+            for target, heading in LINK.findall(line):
+                page = os.path.normpath(os.path.join(os.path.dirname(name), target)) if target else name
+                if not (cache.CLONE / page).exists() or heading and heading not in anchors.get(page, {heading}):
+                    problems.append(f"{place}: there is no {target}{'#' * bool(heading)}{heading}")
+    return problems
+
+
+ALL = (unsafe_in_its_folders, arrows, no_circles, own_reasons, releases_in_their_folders, little_c, no_mirror, links_lead_somewhere)

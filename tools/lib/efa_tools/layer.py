@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The packaging root: the toolroot with a layer of packages over it that only packaging, its tests and the bench need."""
+"""Layers of packages over the toolroot, for what few need: packaging, its tests and the bench; and pictures."""
+
+from dataclasses import dataclass
 
 from . import cache, namespace, steps, toolroot
 
-# debhelper .. rpmlint: what packages are built and checked with; mmdebstrap: makes the machines of the install tests; cmake:
-# what Amazon's driver finds out about a kernel with.
-PACKAGES = ("debhelper", "dh-dkms", "fakeroot", "lintian", "rpm", "rpmlint", "mmdebstrap", "cmake")
 SCRIPT = """
     set -eu
     export DEBIAN_FRONTEND=noninteractive
@@ -16,22 +15,42 @@ SCRIPT = """
 """
 
 
-def folder():
-    """The layer's folder, which is made first if it is not in the cache."""
-    script = SCRIPT.format(packages=" ".join(PACKAGES))
+@dataclass(frozen=True)
+class Layer:
+    """The toolroot with more packages."""
 
-    def build(path):
-        for part in ("layer", "work", "mount"):
-            (path / part).mkdir(parents=True)
-        with steps.step("packaging tools") as log:
-            overlay = namespace.Overlay([toolroot.root()], path / "mount", path / "layer", path / "work")
-            steps.run(namespace.enter(overlay, ["sh", "-c", script]), log, "Installing the packaging tools")
+    what: str
+    packages: tuple[str, ...]
 
-    return cache.make(cache.folder("layer") / cache.key(toolroot.key(), script), "the packaging tools", 1, build)
+    def folder(self):
+        """The layer's folder, which is made first if it is not in the cache."""
+        script = SCRIPT.format(packages=" ".join(self.packages))
+
+        def build(path):
+            for part in ("layer", "work", "mount"):
+                (path / part).mkdir(parents=True)
+            with steps.step(self.what) as log:
+                overlay = namespace.Overlay([toolroot.root()], path / "mount", path / "layer", path / "work")
+                steps.run(namespace.enter(overlay, ["sh", "-c", script]), log, f"Installing the {self.what}")
+
+        return cache.make(cache.folder("layer") / cache.key(toolroot.key(), script), f"the {self.what}", 1, build)
+
+    def enter(self, command, binds=(), environment=None):
+        """The command line that runs COMMAND in there, where the clone is at /efa-rs."""
+        path = self.folder()
+        overlay = namespace.Overlay([path / "layer", toolroot.root()], path / "mount")
+        return namespace.enter(overlay, command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment)
 
 
-def enter(command, binds=(), environment=None):
-    """The command line that runs COMMAND in the packaging root, where the clone is at /efa-rs."""
-    path = folder()
-    overlay = namespace.Overlay([path / "layer", toolroot.root()], path / "mount")
-    return namespace.enter(overlay, command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment)
+# debhelper .. rpmlint: what packages are built and checked with; mmdebstrap: makes the machines of the install tests; cmake:
+# what Amazon's driver finds out about a kernel with; dosfstools .. syslinux: what makes a disk that boots.
+PACKAGING = Layer(
+    "packaging tools",
+    (
+        *("debhelper", "dh-dkms", "fakeroot", "lintian", "rpm", "rpmlint", "mmdebstrap", "cmake"),
+        *("dosfstools", "fdisk", "mtools", "qemu-utils", "syslinux", "syslinux-common"),
+    ),
+)
+PLOTTING = Layer("plotting tools", ("python3-matplotlib",))
+
+folder, enter = PACKAGING.folder, PACKAGING.enter

@@ -18,13 +18,14 @@ MACHINE = "/run/efa-rs/machine"
 # Seconds from a machine's start to its session, before which systemd starts all else: beside other guests, boots that took 57 s
 # with all that was looked at have taken 435 s.
 BOOT_LIMIT = 600
-# What apt installs with the driver's package.
+# The driver's package, and what apt installs with it.
+PARAGRAPH = re.compile(r"^Package: efa-rs-dkms\n(?:.+\n)+", re.MULTILINE)
 DEPENDS = re.compile(r"^(?:Depends|Recommends):((?:\n .*)+)", re.MULTILINE)
 
 
 def wanted():
     """The packages that the driver's package asks for: of alternatives the first; neither kernels nor their sources."""
-    text = (cache.CLONE / "debian" / "control").read_text()
+    text = PARAGRAPH.search((cache.CLONE / "debian" / "control").read_text())[0]
     fields = ",".join(DEPENDS.findall(text))
     names = {re.split(r"[|(]", field)[0].strip() for field in fields.split(",")}
     return sorted({"dkms", *(name for name in names if re.match(r"[a-z]", name) and not name.startswith("linux-"))})
@@ -76,11 +77,11 @@ class Boot(guest.Run):
 
 
 class Machine:
-    """A machine: a name for messages, and its root."""
+    """A machine: a name for messages, and its root, which is that of a stock machine with LOWERS over it, or another."""
 
-    def __init__(self, name, lowers=()):
+    def __init__(self, name, lowers=(), root=None):
         self.name = name
-        self.lowers = [*lowers, stock()]
+        self.lowers = [*lowers, root or stock()]
         self.folder = guest.new_folder()
         for part in ("upper", "work", "mount"):
             (self.folder / part).mkdir()
@@ -101,9 +102,10 @@ class Machine:
         lowers = [(lower, f"{LAYERS}{number}", "ro") for number, lower in enumerate(self.lowers)]
         return [*lowers, (self.folder, MACHINE, "rw")]
 
-    def offline(self, script):
+    def offline(self, script, binds=()):
         """Runs a script in the machine's root without booting it; returns the exit status and what it printed."""
-        binds = [(self.folder, MACHINE, "rw"), (cache.CLONE, "/efa-rs", "ro"), (package_folder(), "/run/efa-rs/package", "ro")]
+        own = [(self.folder, MACHINE, "rw"), (cache.CLONE, "/efa-rs", "ro"), (package_folder(), "/run/efa-rs/package", "ro")]
+        binds = [*own, *binds]
         command = namespace.enter(self.overlay(), ["sh", "-c", script], binds, {"DEBIAN_FRONTEND": "noninteractive"})
         self.count += 1
         log = self.folder / f"offline{self.count}.log"

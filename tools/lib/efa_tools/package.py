@@ -11,10 +11,11 @@ import tarfile
 import textwrap
 from pathlib import Path
 
-from . import cache, laws, layer, steps
+from . import build, cache, laws, layer, steps, toolroot
 from .failure import Failure
 
 NAME = "efa-rs"
+EMULATOR = "efa-emu"
 BUILD = "/run/efa-rs/build"
 MAINTAINER = re.compile(r"^Maintainer: (.*)$", re.MULTILINE)
 # CHANGELOG.md: a version's heading, and what follows up to the next.
@@ -124,16 +125,36 @@ def add(tar, name, content, when):
 
 
 def deb():
-    """Builds the Debian package of the tarball, and checks it; returns it."""
+    """Builds the Debian package of the driver of the tarball, and checks it; returns it."""
     package = f"{NAME}-dkms_{version()}_all.deb"
+    return built("deb", "Debian package", debian_script("deb", "all", package), package)
+
+
+def emulator_deb():
+    """The same of the emulator."""
+    package = f"{EMULATOR}_{version()}_{toolroot.architecture()}.deb"
+    # What cargo has built is kept. It looks at times only, and all files of the tarball are as old as the last commit.
     script = f"""
-        cd {BUILD}/deb/source
-        SOURCE_DATE_EPOCH=$(date +%s --reference=Kbuild) dpkg-buildpackage --build=binary --no-sign --no-check-builddeps
+        export CARGO_HOME={build.CARGO} CARGO_TARGET_DIR={BUILD}/target
+        cd {BUILD}/emulator-deb/source
+        sources=$(find emulator efa_rs/hw -name '*.rs' -o -name 'Cargo.*' | sort)
+        sum=$(sha256sum $sources | sha256sum)
+        [ "$sum" = "$(cat $CARGO_TARGET_DIR/sources 2>/dev/null)" ] || touch $sources
+        {debian_script("emulator-deb", "any", package)}
+        echo "$sum" >$CARGO_TARGET_DIR/sources
+    """
+    return built("emulator-deb", "Debian package of the emulator", script, package, build.cargo_home())
+
+
+def debian_script(kind, which, package):
+    """The script that builds a Debian package and checks it."""
+    return f"""
+        cd {BUILD}/{kind}/source
+        SOURCE_DATE_EPOCH=$(date +%s --reference=Kbuild) dpkg-buildpackage --build={which} --no-sign --no-check-builddeps
         cd ..
         lintian --fail-on error,warning --display-info --tag-display-limit 0 --allow-root *.changes
         cp {package} {BUILD}/
     """
-    return built("deb", "Debian package", script, package)
 
 
 def rpm():
@@ -145,7 +166,7 @@ def rpm():
         cp {BUILD}/{NAME}-{version()}.tar.xz .
         rpmbuild -bb --define "_topdir $PWD" --define "_sourcedir $PWD" --define "_rpmdir $PWD" --define "_dbpath $PWD/db" \
             --define "_build_name_fmt %{{NAME}}-%{{VERSION}}-%{{RELEASE}}.%{{ARCH}}.rpm" \
-            --define "_tmppath /tmp" --define "_unitdir /usr/lib/systemd/system" \
+            --define "_tmppath /tmp" --define "_modulesloaddir /usr/lib/modules-load.d" \
             --define "use_source_date_epoch_as_buildtime 1" --define "build_mtime_policy clamp_to_source_date_epoch" \
             --define "_buildhost localhost" source/{NAME}-dkms.spec
         rpmlint --strict --config source/.rpmlint.toml {package} source/{NAME}-dkms.spec
@@ -154,7 +175,7 @@ def rpm():
     return built("rpm", "RPM", script, package)
 
 
-def built(kind, what, script, package):
+def built(kind, what, script, package, binds=()):
     """Unpacks the tarball and runs SCRIPT in the root with packaging tools; returns the package."""
     tarball = dist()
     folder = cache.clone_folder("package")
@@ -164,5 +185,5 @@ def built(kind, what, script, package):
         tar -x -f {BUILD}/{tarball.name} -C {BUILD}/{kind}/source --strip-components=1 --no-same-owner
     """
     with cache.lock(f"package-{cache.key(str(cache.CLONE))}"), steps.step(what) as log:
-        steps.run(layer.enter(["sh", "-c", prepare + script], [(folder, BUILD, "rw")]), log, f"Building the {what}")
+        steps.run(layer.enter(["sh", "-c", prepare + script], [(folder, BUILD, "rw"), *binds]), log, f"Building the {what}")
     return folder / package

@@ -7,7 +7,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-from . import build, cache, steps, toolroot
+from . import arm64, build, cache, remote, steps, toolroot
 
 RUN = "/run/efa-rs/run"
 # With more devices, eight share a slot: the root bus has 32, of which the guest needs some for itself.
@@ -15,14 +15,16 @@ OWN_SLOTS = 16
 FIRST_SHARED_SLOT = 0x10
 
 
-def machine(kernel, accelerator, memory, cpus, append, features=""):
+def machine(kernel, accelerator, memory, cpus, append, features="", one_thread=False):
     """A PC whose root file system is a virtiofs share called "root", and whose memory other processes can map.
 
-    FEATURES, such as ",+erms", are what the emulated CPU can do besides the minimum.
+    FEATURES, such as ",+erms", are what the emulated CPU can do besides the minimum. With ONE_THREAD, emulated CPUs take turns in one
+    thread.
     """
+    turns = ",thread=single" if one_thread and accelerator == "tcg" else ""
     return [
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
-        *("-machine", f"q35,accel={accelerator},memory-backend=memory"),
+        *("-machine", "q35,memory-backend=memory", "-accel", f"{accelerator}{turns}"),
         # Under TCG, the less a CPU can do, the less there is to emulate.
         *("-cpu", "host" if accelerator == "kvm" else f"qemu64{features}", "-smp", str(cpus), "-m", memory),
         *("-object", f"memory-backend-memfd,id=memory,size={memory},share=on"),
@@ -74,7 +76,7 @@ def memory_device(file, size):
     ]
 
 
-def hotplug(devices, monitor):
+def hotplug(devices, monitor, foreign=False):
     """The options for devices in slots of their own, which Linux's pciehp manages, and for QEMU's monitor as a port of the guest.
 
     QEMU listens at MONITOR and connects to itself. See tools/guest/monitor.py.
@@ -82,7 +84,7 @@ def hotplug(devices, monitor):
     # Without a power controller: when a guest switches a slot off, QEMU deletes what is in it, and up to 11.1 it aborts when it
     # deletes a vfio-user device, as vfio_user_msix_teardown() then takes apart what is gone already.
     port = {"driver": "pcie-root-port", "chassis": 1, "power_controller_present": False}
-    options = ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
+    options = [] if foreign else ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
     # The firmware numbers buses from the last port on: thus the devices' addresses are in their order.
     for position, number in enumerate(reversed(range(len(devices)))):
         place = places(position, len(devices))
@@ -133,9 +135,18 @@ def network(guest, guests):
     return options
 
 
-def accelerator():
+def agent(port):
+    """A network card behind which there is nothing but this host, whose own programs reach the guest's agent at PORT.
+
+    Not on the hub: QEMU's own TCP would answer there what is for other guests.
+    """
+    host = f"user,id=host,net=10.0.1.0/24,ipv6=off,restrict=on,hostfwd=tcp:127.0.0.1:{port}-10.0.1.1:{remote.PORT}"
+    return ["-netdev", host, "-device", "virtio-net-pci,netdev=host,mac=52:54:00:ef:a1:00,romfile="]
+
+
+def accelerator(release=""):
     """KVM if a guest really boots with it, else TCG. There are machines whose /dev/kvm cannot run a stock kernel."""
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+    if arm64.is_release(release) or not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
     answer = cache.folder() / f"kvm-{cache.key(toolroot.key(), platform.release(), platform.node())}"
     if not answer.exists():

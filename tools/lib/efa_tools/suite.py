@@ -2,7 +2,9 @@
 """The tests and checks: each is a function that returns its tally, and fails only if it cannot run."""
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from . import build, cache, console, guest, ktap, laws, steps, toolroot, userland
 from .failure import Failure
-from .tally import Tally
+from .tally import FAILED, PASSED, SKIPPED, Case, Tally
 
 KSELFTEST = cache.CLONE / "tests" / "kselftest"
 DEBUG = cache.CLONE / "tests" / "debug"
@@ -21,9 +23,9 @@ def check(name, problems):
     tally = Tally()
     if problems:
         steps.note(f"{name}: failed\n" + "\n".join(f"    {problem}" for problem in problems))
-        tally.fail(name)
+        tally.fail(name, said="\n".join(map(str, problems)))
     else:
-        tally.passed += 1
+        tally.succeed(name)
     return tally
 
 
@@ -95,10 +97,26 @@ def clippy_emulator():
     """The workspace emulator/ has no warning of the compiler or of clippy."""
 
     def action():
-        with build.emulator_lock(), steps.step("clippy of the emulator") as log:
+        with build.cargo_lock("debug"), steps.step("clippy of the emulator") as log:
             build.cargo(log, "clippy", "clippy", "--workspace", "--all-targets", after=("--", "-D", "warnings"))
 
     return attempt("clippy of the emulator", action)
+
+
+def deny():
+    """The emulator's dependencies have licences and sources that emulator/deny.toml allows, and nobody has warned of them."""
+    build.cargo_deny()
+    with steps.step("licences, bans and sources of crates") as log:
+        tally = attempt("licences, bans and sources of crates", build.deny, log, "cargo deny", "check", "bans", "licenses", "sources")
+    with steps.step("advisories about crates") as log:
+        try:
+            build.deny(log, "Fetching the advisories", "fetch", "db")
+        except Failure:
+            steps.note(f"advisories about crates: skipped, as RustSec's list of them can't be fetched: see {log.name}")
+            tally.skip("advisories about crates", "RustSec's list of them can't be fetched")
+            return tally
+        tally += attempt("advisories about crates", build.deny, log, "cargo deny", "check", "--disable-fetch", "advisories")
+    return tally
 
 
 def project_laws():
@@ -109,13 +127,14 @@ def project_laws():
     return tally
 
 
+CARGO_TEST = re.compile(r"^test (\S+) (?:- .*)?\.\.\. (ok|FAILED|ignored)\b", re.MULTILINE)
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 
 
 def cargo_tally(name, run):
     """Runs `cargo test` by run(log) and adds up the tests of all its programs."""
     tally, trouble = Tally(), None
-    with build.emulator_lock(), steps.step(name) as log:
+    with steps.step(name) as log:
         try:
             run(log)
         except Failure as failure:
@@ -123,6 +142,8 @@ def cargo_tally(name, run):
     text = Path(log.name).read_text(errors="replace")
     for counts in CARGO_RESULT.findall(text):
         tally += Tally(*map(int, counts))
+    outcomes = {"ok": PASSED, "FAILED": FAILED, "ignored": SKIPPED}
+    tally.cases += [Case(test, outcomes[ended]) for test, ended in CARGO_TEST.findall(text)]
     tally.failures += re.findall(r"^test (\S+) .*\.\.\. FAILED$", text, re.MULTILINE)
     if trouble:
         steps.note(f"{name}: {trouble}")
@@ -133,7 +154,14 @@ def cargo_tally(name, run):
 
 def test_host():
     """The tests of the workspace emulator/, which are also those of efa_rs/hw."""
-    return cargo_tally("host tests", lambda log: build.cargo(log, "cargo test", "test", "--workspace", "--no-fail-fast"))
+
+    def run(log):
+        arguments = ("test", "--workspace", "--no-fail-fast")
+        with build.cargo_lock("debug"):
+            build.cargo(log, "Building the tests", *arguments, "--no-run")
+        build.cargo(log, "cargo test", *arguments)
+
+    return cargo_tally("host tests", run)
 
 
 def test_asan():
@@ -141,38 +169,72 @@ def test_asan():
     name, target = "host tests with AddressSanitizer", "x86_64-unknown-linux-gnu"
     if not build.has_nightly():
         steps.note(f"{name}: skipped, as there is no nightly: rustup toolchain install nightly")
-        return Tally(skipped=1)
+        tally = Tally()
+        tally.skip(name, "there is no nightly")
+        return tally
     arguments = ("test", "--workspace", "--no-fail-fast", "--target", target)
-    return cargo_tally(name, lambda log: build.nightly(log, "-Zsanitizer=address", *arguments))
+
+    def run(log):
+        flags = "-Zsanitizer=address --cfg sanitized"
+        with build.cargo_lock("nightly"):
+            build.nightly(log, flags, *arguments, "--no-run")
+        build.nightly(log, flags, *arguments)
+
+    return cargo_tally(name, run)
 
 
-FUZZ_TARGETS = ("control_path", "data_path")
+def attack(seconds):
+    """Machines, peers and control clients that do their worst to an emulator, each for so long, while others use it; no guests."""
+
+    def action(log):
+        environment = {"EFA_SECONDS": str(seconds)}
+        # With the features that the host tests build it with: it is there already.
+        arguments = ("test", "--workspace", "--test", "attack", "--test", "killed", "--no-fail-fast")
+        with build.cargo_lock("debug"):
+            build.cargo(log, "Building the emulator", "build", "--workspace", "--bin", "efa-emu")
+            build.cargo(log, "Building the attacks", *arguments, "--no-run", environment=environment)
+        build.cargo(log, "cargo test", *arguments, after=("--", "--test-threads=1", "--nocapture"), environment=environment)
+
+    return cargo_tally("attacks", action)
+
+
+FUZZ_TARGETS = ("control", "control_path", "data_path", "peers", "transport", "vfio_user")
 
 
 def fuzz(seconds):
-    """Attacks on the emulated device that look for code that none has reached: so long on each of its halves."""
+    """Attacks on the emulated device that look for code that none has reached: so long on each of its parts."""
     total = Tally()
     for target in FUZZ_TARGETS:
         name = f"fuzzing {target} for {seconds} s"
 
         def action(target=target, name=name):
-            with build.emulator_lock(), steps.step(name) as log:
+            with steps.step(name) as log:
                 build.fuzz(log, target, seconds)
 
         total += attempt(f"{name} finds nothing", action)
     return total
 
 
-def test_tools():
-    """The tests of the tools."""
-    command = [sys.executable, "-m", "unittest", "discover", "--start-directory", str(cache.CLONE / "tests" / "tools"), "--verbose"]
+UNITTEST = re.compile(r"^\w+ \(([\w.]+)\)(?:\n.*)?? \.\.\. (ok|FAIL|ERROR|skipped)\b", re.MULTILINE)
+
+
+def test_tools(program="", case=""):
+    """The tests of the tools, or those of a file, or those that a pattern names."""
+    folder = cache.CLONE / "tests" / "tools"
+    if program and not (folder / f"{program.removesuffix('.py')}.py").exists():
+        known = ", ".join(sorted(file.stem for file in folder.glob("test_*.py")))
+        raise Failure(f"There is no file {program} in tests/tools: choose one of {known}.")
+    command = [sys.executable, "-m", "unittest", "discover", "--start-directory", str(folder), "--verbose"]
+    command += ["--pattern", f"{program.removesuffix('.py')}.py"] * bool(program) + ["-k", case] * bool(case)
     with steps.step("tests of the tools") as log:
-        status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT).returncode
+        status = steps.call(command, stdout=log, stderr=subprocess.STDOUT)
     text = Path(log.name).read_text(errors="replace")
     counts = {name: int(count) for name, count in re.findall(r"(failures|errors|skipped)=(\d+)", text)}
     ran = re.search(r"^Ran (\d+) tests?", text, re.MULTILINE)
     failed, skipped = counts.get("failures", 0) + counts.get("errors", 0), counts.get("skipped", 0)
     tally = Tally(int(ran[1]) - failed - skipped, failed, skipped) if ran else Tally()
+    outcomes = {"ok": PASSED, "FAIL": FAILED, "ERROR": FAILED, "skipped": SKIPPED}
+    tally.cases += [Case(test, outcomes[ended]) for test, ended in UNITTEST.findall(text)]
     tally.failures += re.findall(r"^(?:FAIL|ERROR): (.*)$", text, re.MULTILINE)
     if not tally.total() or status and not failed:
         tally.fail("the tests of the tools did not run to their end")
@@ -181,12 +243,44 @@ def test_tools():
     return tally
 
 
-def kselftest(driver, flavour, target="run_tests", timeout=1500):
+def kselftest(driver, flavour, target="run_tests", timeout=1500, one_thread=False):
     """The kernel selftests in a guest that has the devices they ask for."""
     name = f"{'stress' if target == 'run_stress' else 'kselftest'} {driver} {flavour}"
     if not (KSELFTEST / "Makefile").exists():
         raise Failure("tests/kselftest/Makefile is missing: this clone has no kernel selftests to run.")
-    tally, _ = in_guest(name, f"make -s -C /efa-rs/tests/kselftest {target}", driver, flavour, timeout=timeout)
+    command = f"make -s -C /efa-rs/tests/kselftest {target}"
+    tally, _ = in_guest(name, command, driver, flavour, timeout=timeout, one_thread=one_thread)
+    return tally
+
+
+def programs(name):
+    """The programs of tests/kselftest that are named so, without what comes after the dot; several are separated by commas."""
+    known = {file.stem: file.name for file in KSELFTEST.iterdir() if file.suffix in (".py", ".sh") and os.access(file, os.X_OK)}
+    chosen = [part.removesuffix(".py").removesuffix(".sh") for part in name.split(",")]
+    if missing := [part for part in chosen if part not in known or part == "run"]:
+        raise Failure(f"There is no program {missing[0]} in tests/kselftest: choose of {', '.join(sorted(known.keys() - {'run'}))}.")
+    return [known[part] for part in chosen]
+
+
+def programs_in_python():
+    """Those that make kselftest runs."""
+    return re.findall(r"^TEST_PROGS \+= (\S+\.py)$", (KSELFTEST / "Makefile").read_text(), re.MULTILINE)
+
+
+def cases(pattern):
+    """The setting that has programs run only the test cases that a pattern names."""
+    return f"EFA_CASES={shlex.quote(pattern)} " if pattern else ""
+
+
+def kselftest_part(driver, flavour, program, case):
+    """Some of the kernel selftests, or of the test cases of one."""
+    chosen = programs(program)
+    if case and any(name.endswith(".sh") for name in chosen):
+        raise Failure("The test cases of a program in shell rely on each other: leave CASE= out, or name a program in Python.")
+    # Of single test cases nothing but their own results is wanted.
+    command = f"{cases(case)}/efa-rs/tests/kselftest/run.sh {' '.join([*chosen, *([] if case else ['dmesg.sh'])])}"
+    append = "swiotlb=force" if chosen == ["bounce.py"] else ""
+    tally, _ = in_guest(f"kselftest {driver} {flavour} {program}", command, driver, flavour, timeout=1500, append=append)
     return tally
 
 
@@ -194,7 +288,7 @@ def bounce(driver, flavour):
     """The one about bounce buffers, in a guest of its own."""
     name = f"kselftest {driver} {flavour} swiotlb=force"
     command = "/efa-rs/tests/kselftest/run.sh bounce.py dmesg.sh"
-    tally, _ = in_guest(name, command, driver, flavour, timeout=300, append="swiotlb=force")
+    tally, _ = in_guest(name, command, driver, flavour, timeout=300, append="swiotlb=force", one_thread=True)
     return tally
 
 
@@ -203,13 +297,13 @@ def programs_without_kverbs(flavour):
     name = f"kselftest rust {flavour} KVERBS=0"
     command = "/efa-rs/tests/kselftest/run.sh queues.py resource_details.py dmesg.sh"
     module = module_without_kverbs(toolroot.kernel(flavour))
-    tally, _ = in_guest(name, command, "rust", flavour, timeout=300, module=module)
+    tally, _ = in_guest(name, command, "rust", flavour, timeout=300, module=module, one_thread=True)
     return tally
 
 
 # What each sample needs: the provider is in a guest with no other.
 SAMPLE_OPTIONS = {
-    "null_rdma": {"driver": "none", "devices": [], "timeout": 120},
+    "null_rdma": {"driver": "none", "devices": [], "timeout": 120, "one_thread": True},
     "rdma_exchange": {"driver": "rust", "devices": ["profile=efa3", "profile=efa4"], "timeout": 900},
 }
 
@@ -222,17 +316,24 @@ def sample(name, flavour):
     return tally
 
 
-def kverbs(flavour):
-    """Clients in the kernel: of two devices of one guest, and of two guests, where that in C and that in Rust talk to each other."""
+# Seconds that a round of each of the two tests of devices that go may take, several times as many as it needs.
+KVERBS_ROUND = 60
+
+
+def kverbs(flavour, rounds=None):
+    """Clients in the kernel: of two devices of one guest, and of two guests, where that in C and that in Rust talk to each other.
+
+    A device goes as often as `rounds` says, or as often as the tests find enough.
+    """
     release = toolroot.kernel(flavour)
     folder = cache.clone_folder("clients", release)
     folder.mkdir(parents=True, exist_ok=True)
     modules = build.kverbs_client(release), build.sample("rdma_exchange", release)
     for module in modules:
         shutil.copy(module, folder)
-    options = {"share": folder, "timeout": 900}
+    options = {"share": folder, "timeout": 900 + KVERBS_ROUND * (rounds or 0)}
     shared = [f"/share/{module.name}" for module in modules]
-    local = f"/efa-rs/tests/kverbs/kverbs.py {shared[0]}"
+    local = f"{f'EFA_ROUNDS={rounds} ' if rounds else ''}/efa-rs/tests/kverbs/kverbs.py {shared[0]}"
     between = f"/efa-rs/tests/kverbs/between.py {' '.join(shared)}"
     if flavour == toolroot.DEBUG:
         between = f"EFA_SLOW_KERNEL=4 {between}"
@@ -263,7 +364,7 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
         name = f"rdma-core {driver} {where}"
         command = f"/efa-rs/tests/rdma-core/run.py /run/efa-rs/out/results.json {RDMA_CORE_LISTS[chosen]}"
         steps.note(f"{name}: {', '.join(toolroot.versions_in(userland.root(chosen), 'rdma-core'))}")
-        tally, run = in_guest(name, command, driver, flavour, RDMA_CORE_DEVICES, userland=chosen, timeout=900)
+        tally, run = in_guest(name, command, driver, flavour, RDMA_CORE_DEVICES, userland=chosen, timeout=900, one_thread=True)
         total += tally
         file = run.shared / "out" / "results.json"
         results[driver] = json.loads(file.read_text()) if file.exists() else {}
@@ -277,13 +378,14 @@ INTEROP_DEVICES = ["profile=efa3", "profile=efa4"]
 
 
 def between_guests(name, guests, arguments, driver, flavour, timeout, environment="", **options):
-    """Runs tests/interop/run.py on several guests; returns its tally."""
-    command = f"{environment} /efa-rs/tests/interop/run.py {' '.join(arguments)}"
-    tally, _ = in_guest(name, command, driver, flavour, INTEROP_DEVICES, guests=guests, leader=True, timeout=timeout, **options)
+    """Runs tests/interop/run.py on several guests, between which packets overtake each other as on EC2; returns its tally."""
+    options = {"guests": guests, "leader": True, "timeout": timeout, "fabric": "realistic", **options}
+    command = f"{environment}/efa-rs/tests/interop/run.py {' '.join(arguments)}"
+    tally, _ = in_guest(name, command, driver, flavour, INTEROP_DEVICES, **options)
     return tally
 
 
-def interop(driver, flavour, short=False, chosen=userland.STABLE):
+def interop(driver, flavour, short=False, chosen=userland.STABLE, program="", case=""):
     """Data between guests: contents, and software that others wrote, of which libfabric and MPI with our driver only; with the next
     userland, what its rdma-core makes of that software.
     """
@@ -295,16 +397,21 @@ def interop(driver, flavour, short=False, chosen=userland.STABLE):
         parts = {2: [], 4: ["soak"] if short else []}
     else:
         parts = {2: ["contents", "perftest"], 4: ["soak"]}
+    if program:
+        parts = {4: [program]} if program == "soak" else {2: [program]}
+    elif case:
+        # What four guests do has no test cases to choose from.
+        del parts[4]
     total = Tally()
     for guests, what in parts.items():
         timeout = 900 if short else 3600
-        total += between_guests(f"{name} {guests} guests", guests, length + what, driver, flavour, timeout, userland=chosen)
+        total += between_guests(f"{name} {guests} guests", guests, length + what, driver, flavour, timeout, cases(case), userland=chosen)
     return total
 
 
 def soak(driver, flavour):
     """A million messages between four guests."""
-    return between_guests(f"soak {driver} {flavour}", 4, ["soak"], driver, flavour, 7200, "EFA_MESSAGES=1000000")
+    return between_guests(f"soak {driver} {flavour}", 4, ["soak"], driver, flavour, 7200, "EFA_MESSAGES=1000000 ")
 
 
 def unlike(results):
@@ -333,7 +440,7 @@ def power_off(driver, flavour):
     """What a power-off does to the devices that tests/power-off/prepare.py leaves, of which no test in the guest can tell."""
     name = f"power-off {driver} {flavour}"
     devices = ["profile=efa3", "profile=efa2", "profile=efa2"]
-    options = guest.Options("/efa-rs/tests/power-off/prepare.py", driver, flavour, devices, timeout=120, quiet=True)
+    options = guest.Options("/efa-rs/tests/power-off/prepare.py", driver, flavour, devices, timeout=120, quiet=True, one_thread=True)
     run = guest.prepare(options)
     with steps.step(name):
         status = guest.execute(run)
@@ -361,9 +468,14 @@ def power_off_problems(trace):
     }
 
 
-def debug(driver):
-    """The selftests and what needs the debug kernel, in a guest with that."""
-    tally, _ = in_debug_guest(f"debug kernel {driver}", "/efa-rs/tests/debug/run.sh", driver)
+def debug(driver, at_once):
+    """The selftests and what needs the debug kernel, in a guest with that: those that do many things AT_ONCE, or the others.
+
+    The CPUs of the others take turns.
+    """
+    name = f"debug kernel {driver}{', at once' * at_once}"
+    command = f"/efa-rs/tests/debug/run.sh {'--at-once' if at_once else '--others'}"
+    tally, _ = in_debug_guest(name, command, driver, one_thread=not at_once)
     return tally
 
 
@@ -419,6 +531,8 @@ def in_guest(name, command, driver, flavour, devices=None, progress=False, **opt
     if status and not tally.failed:
         tally.fail(f"{name}: exit status {status} in spite of its results")
     if tally.failed:
-        steps.note(f"{name}: the output is in {log}\n" + "\n".join(f"    {line}" for line in ktap.failures(output)))
+        others = "".join(f"\n    {what}: {file}" for what, file in run.logs().items())
+        said = "".join(f"\n    {line}" for line in ktap.failures(output))
+        steps.note(f"{name}: the output is in {log}, and what else may tell the cause in{others}{said}")
     steps.note(f"{name}: {tally}")
     return tally, run

@@ -4,16 +4,40 @@
 from dataclasses import dataclass, field
 
 
+# How a test ended.
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+@dataclass
+class Case:
+    """A test whose name is known."""
+
+    name: str
+    outcome: str
+    said: str = ""
+
+
 @dataclass
 class Tally:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
     failures: list[str] = field(default_factory=list)
+    # Of those that are counted the ones whose names are known.
+    cases: list[Case] = field(default_factory=list)
 
-    def fail(self, name, count=1):
+    def fail(self, name, count=1, said=""):
         self.failed += count
         self.failures.append(name)
+        self.cases.append(Case(name, FAILED, said))
+
+    def succeed(self, name):
+        self.passed += 1
+        self.cases.append(Case(name, PASSED))
+
+    def skip(self, name, why=""):
+        self.skipped += 1
+        self.cases.append(Case(name, SKIPPED, why))
 
     def total(self):
         return self.passed + self.failed + self.skipped
@@ -23,6 +47,7 @@ class Tally:
         self.failed += other.failed
         self.skipped += other.skipped
         self.failures += other.failures
+        self.cases += other.cases
         return self
 
     def __str__(self):

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from . import cache, namespace, steps
+from . import arm64, cache, namespace, steps
 from .failure import Failure
 
 RECIPE = namespace.TOOLS / "toolroot.sh"
@@ -73,9 +73,27 @@ def apt_settings():
     return [line for line in dump.splitlines() if APT_SETTINGS.match(line) and not line.endswith(' "";')]
 
 
+def foreign():
+    """The folder of the layer over the toolroot that has kernels of another architecture."""
+    return arm64.folder(root(), key(), SERIES)
+
+
+def root_of(release):
+    """The root that has a kernel, its headers and their compilers: a folder, or an overlay."""
+    if not arm64.is_release(release):
+        return root()
+    path = foreign()
+    return namespace.Overlay([path / "layer", root()], path / "mount")
+
+
+def modules_of(release):
+    """The folder that has the modules of a kernel and its like."""
+    return (foreign() / "layer" if arm64.is_release(release) else root()) / "usr/lib/modules"
+
+
 def kernel(flavour):
-    """The release of the toolroot's kernel of that flavour, such as 7.3.4+deb13-cloud-amd64."""
-    releases = kernels()
+    """The release of the kernel of that flavour, such as 7.3.4+deb13-cloud-amd64."""
+    releases = foreign_kernels() if flavour in arm64.FLAVOURS else kernels()
     if flavour not in releases:
         raise Failure(f"There is no kernel flavour {flavour}: choose one of {', '.join(all_flavours())}.")
     return releases[flavour]
@@ -95,6 +113,17 @@ def kernels():
     return releases
 
 
+def foreign_kernels():
+    """The releases of the layer's kernels by flavour."""
+    images = (foreign() / "layer/usr/lib/modules").glob(f"*/{arm64.IMAGE}")
+    return {image.parent.name.split("-", 1)[1]: image.parent.name for image in images}
+
+
+def architecture():
+    """Debian's name of what the toolroot's programs run on, such as amd64."""
+    return (root() / "var/lib/dpkg/arch-native").read_text().strip()
+
+
 def series(release):
     """The series of a kernel release, such as 7.3."""
     return ".".join(release.split(".")[:2])
@@ -107,7 +136,7 @@ def source(release):
 
 def all_flavours():
     """The names of all kernels."""
-    return [*FLAVOURS, *NEXT, DEBUG]
+    return [*FLAVOURS, *NEXT, *arm64.FLAVOURS, DEBUG]
 
 
 def versions(*packages):
@@ -124,7 +153,7 @@ def versions_in(folder, *packages):
 
 def flavour_of(release):
     """The flavour of a kernel release that the toolroot has."""
-    for flavour, known in kernels().items():
+    for flavour, known in (foreign_kernels() if arm64.is_release(release) else kernels()).items():
         if known == release:
             return flavour
     raise Failure(f"There is no kernel {release} in the toolroot: choose one of {', '.join(sorted(kernels().values()))}.")

@@ -1,0 +1,25 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+#
+# The recipe of a clean Debian 13 on which the emulator's package is installed: what mmdebstrap makes of a required Debian with apt,
+# which knows of backports. What apt is to install on it is downloaded already. ca-certificates is there, since the host's certificates
+# are mounted where its installation would write.
+#
+# usage: host.sh DIR PACKAGE...      makes DIR; PACKAGEs are downloaded
+set -eu
+root=$1
+shift
+
+settings=$(mktemp)
+grep -h '^Acquire' /etc/apt/apt.conf.d/* >"$settings" || :
+
+exec mmdebstrap --mode=root --variant=minbase --format=directory --skip=cleanup/apt \
+	--aptopt="$settings" \
+	--dpkgopt=force-unsafe-io \
+	--dpkgopt='path-exclude=/usr/share/man/*' \
+	--dpkgopt='path-exclude=/usr/share/locale/*' \
+	--setup-hook='sed -n "s/ trixie / trixie-backports /p" "$1/etc/apt/sources.list" >"$1/etc/apt/sources.list.d/backports.list"' \
+	--include=ca-certificates \
+	--customize-hook="chroot \"\$1\" apt-get install --yes --download-only --target-release trixie-backports -o APT::Install-Recommends=true $*" \
+	--customize-hook='rm -f "$1/etc/resolv.conf"; touch "$1/etc/resolv.conf"; mkdir -p "$1/efa-rs"' \
+	trixie "$root"

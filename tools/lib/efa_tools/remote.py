@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Programs in guests that run, started from the host or from another guest: the protocol of tools/guest/agent.py, and its client.
+
+A connection is one process. Lines of JSON go both ways: the request first, a Request; then what the process reads, and how large its
+terminal becomes; back come what it prints, a line for each of its two streams, and last its exit status. Bytes are in base64. The
+process ends when the connection does.
+"""
+
+import base64
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import termios
+import tty
+from dataclasses import asdict, dataclass, field
+
+PORT = 7001
+CHUNK = 32 << 10
+# As ssh has it, for what is wrong with the connection and not with the program.
+LOST = 255
+
+
+@dataclass
+class Request:
+    """What a guest is to run."""
+
+    # The program and its arguments. None: a login shell.
+    command: list[str] | None
+    environment: dict[str, str] = field(default_factory=dict)
+    folder: str = "/root"
+    # Rows, columns and type of a terminal. None: it has pipes, and both of its streams stay apart.
+    terminal: tuple[int, int, str] | None = None
+    # The guest says so as soon as a program listens at this port.
+    listens_at: int | None = None
+    # Who has it may run programs: see guest.Run.
+    token: str = ""
+
+
+def encoded(data):
+    return base64.b64encode(data).decode()
+
+
+def decoded(text):
+    return base64.b64decode(text)
+
+
+def send(connection, **message):
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def start(address, request, limit=None):
+    """Connects to an agent and sends it a request; returns the connection."""
+    connection = socket.create_connection(address, limit)
+    connection.settimeout(None)
+    # What is typed and what answers it are small.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    send(connection, **asdict(request))
+    return connection
+
+
+def size_of(descriptor):
+    """Rows and columns of a terminal."""
+    rows, columns, _, _ = struct.unpack("4H", fcntl.ioctl(descriptor, termios.TIOCGWINSZ, bytes(8)))
+    return rows, columns
+
+
+def set_size(descriptor, rows, columns):
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+
+
+def wants_terminal(command):
+    """A shell does, if it is one's own terminal that it is to be shown in."""
+    return command is None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def terminal():
+    """The terminal that a program of the guest gets: one like ours."""
+    return *size_of(sys.stdin.fileno()), os.environ.get("TERM", "dumb")
+
+
+class Front:
+    """Shows a process of a guest as if it were one of this host: standard streams, exit status, Ctrl-C, size of the terminal."""
+
+    def __init__(self, connection, request, reads=True):
+        self.connection, self.raw = connection, request.terminal is not None
+        self.reads = reads
+        self.status = None
+
+    def run(self):
+        """Returns the exit status; None if the guest has ended before the process has."""
+        before = termios.tcgetattr(sys.stdin) if self.raw else None
+        try:
+            if self.raw:
+                tty.setraw(sys.stdin.fileno())
+                signal.signal(signal.SIGWINCH, lambda *_: send(self.connection, size=size_of(sys.stdin.fileno())))
+            with contextlib.suppress(ConnectionError):
+                self.pump()
+        finally:
+            if before:
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        return self.status
+
+    def pump(self):
+        """Passes on what either side says, until the process has ended."""
+        received = b""
+        sources = [self.connection]
+        if self.reads:
+            sources.append(sys.stdin.fileno())
+        else:
+            send(self.connection, stdin=None)
+        while self.status is None:
+            ready, _, _ = select.select(sources, [], [])
+            if len(ready) > 1 or ready[0] is not self.connection:
+                data = os.read(sys.stdin.fileno(), CHUNK)
+                send(self.connection, stdin=encoded(data) if data else None)
+                if not data:
+                    sources.pop()
+            if self.connection in ready:
+                data = self.connection.recv(2 * CHUNK)
+                if not data:
+                    return
+                *lines, received = (received + data).split(b"\n")
+                for line in lines:
+                    self.show(json.loads(line))
+
+    def show(self, message):
+        for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+            if name in message:
+                stream.buffer.write(decoded(message[name]))
+                stream.buffer.flush()
+        self.status = message.get("status", self.status)

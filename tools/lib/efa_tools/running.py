@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Sets of guests that run, and programs in them that are started from outside."""
+
+import json
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from . import cache, remote, steps
+from .failure import Failure
+
+# Seconds until a guest's agent has to answer.
+ANSWER_LIMIT = 20
+# Seconds until it does after its guest has booted.
+READY_LIMIT = 120
+
+
+def announce(folder, shared, guests):
+    """Writes down how to reach the agents of a set that is about to start; returns the ports of this host that lead to them."""
+    token = shared / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(16))
+    ports = free_ports(guests)
+    (folder / "agents").write_text(json.dumps(ports))
+    return ports
+
+
+def free_ports(count):
+    """Ports of this host that nobody has."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+class Running:
+    """A set of guests that runs."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        try:
+            self.ports = json.loads((self.folder / "agents").read_text())
+            self.token = (self.folder / "shared" / "token").read_text()
+        except (OSError, ValueError):
+            raise Failure(f"{self.folder} is not the folder of guests with an agent: start some by tools/vm lab, or tools/vm --agent.")
+
+    def start(self, guest, command, terminal=None, environment=None):
+        """Starts a program; returns the connection and the request."""
+        if guest >= len(self.ports):
+            raise Failure(f"There is no guest {guest}: they are 0 to {len(self.ports) - 1}.")
+        request = remote.Request(command, environment or {}, terminal=terminal, token=self.token)
+        try:
+            return remote.start(("127.0.0.1", self.ports[guest]), request, ANSWER_LIMIT), request
+        except OSError as error:
+            raise Failure(f"Guest {guest} of {self.folder} cannot be reached ({error}): see its guest{guest}.console.log.")
+
+    def run(self, guest, command, reads=True):
+        """Runs a program as if it were one of this host; returns its exit status."""
+        terminal = remote.terminal() if remote.wants_terminal(command) else None
+        status = remote.Front(*self.start(guest, command, terminal), reads).run()
+        if status is not None:
+            return status
+        print(f"Guest {guest} has ended, or does not answer: see {self.folder}/guest{guest}.console.log.", file=sys.stderr)
+        return remote.LOST
+
+    def control(self, requests):
+        """Sends requests to the emulator, and prints its replies; returns the exit status."""
+        return subprocess.run([self.folder / "efa-emu", "ctl", self.folder / "control", *requests]).returncode
+
+    def await_agents(self, deadline):
+        """Waits until all guests run what they are asked for."""
+        for guest in range(len(self.ports)):
+            while not self.answers(guest):
+                if time.monotonic() > deadline:
+                    raise Failure(f"Guest {guest} does not answer: see {self.folder}/guest{guest}.console.log.")
+                time.sleep(0.5)
+
+    def answers(self, guest):
+        """Whether a guest runs what it is asked for."""
+        try:
+            connection, _ = self.start(guest, ["true"])
+            with connection, connection.makefile("rb") as messages:
+                return any("status" in json.loads(line) for line in messages)
+        except (OSError, Failure):
+            return False
+
+
+def find(folder=None):
+    """The set in FOLDER, or the one that was started last of those that run."""
+    if folder:
+        found = Running(folder)
+        if not cache.in_use(found.folder):
+            raise Failure(f"The guests of {folder} have ended.")
+        return found
+    for file in sorted(cache.folder("runs").glob("*/agents"), key=lambda file: file.stat().st_mtime, reverse=True):
+        if cache.in_use(file.parent):
+            return Running(file.parent)
+    raise Failure("No guests with an agent run: start some by tools/vm lab, or tools/vm --agent.")
+
+
+def tell_when_ready(run):
+    """Says how to reach the guests of a run that begins, as soon as they can be."""
+
+    def tell():
+        while not run.booted():
+            time.sleep(0.5)
+        try:
+            Running(run.folder).await_agents(time.monotonic() + READY_LIMIT)
+        except Failure as failure:
+            steps.note(failure)
+            return
+        guests = " or ".join(map(str, range(run.options.guests)))
+        steps.note(f"The guests run. In another terminal: tools/vm exec --guest {guests} [COMMAND]; tools/vm ctl JSON. Ctrl-C ends them.")
+
+    threading.Thread(target=tell, daemon=True).start()

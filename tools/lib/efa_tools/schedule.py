@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Does jobs beside each other, as many as the machine has cores and memory for: those first that most of the time hangs on."""
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+# Cores that jobs may be thought to use beyond those that there are: what waits leaves room to others.
+SPARE = 0.25
+# The part of the machine that others may have had in a run that tells how long jobs take.
+QUIET = 0.15
+# A job that mostly waits takes that of a core all the same, for when it does not.
+LEAST = 0.4
+
+
+@dataclass
+class Job:
+    """Something that takes long and returns a tally."""
+
+    name: str
+    run: Callable
+    # What it took on two cores, where nothing better is known.
+    seconds: float = 20
+    # How many it keeps busy in the mean. A guest whose CPUs are emulated has two, of which one waits most of the time.
+    cores: float = 1
+    # Gigabytes.
+    memory: float = 1.5
+    # The names of those that have to be over before, if they are done at all.
+    after: tuple[str, ...] = ()
+    # It has limits of time: nothing goes on beside it but others of its kind, and it counts as all that CORES says.
+    timed: bool = False
+
+
+@dataclass
+class Machine:
+    """What there is for jobs."""
+
+    cores: int
+    memory: float
+
+    @classmethod
+    def here(cls):
+        with open("/proc/meminfo") as file:
+            known = dict(line.split(":") for line in file)
+        return cls(len(os.sched_getaffinity(0)), int(known["MemAvailable"].split()[0]) / 1e6)
+
+    def most(self):
+        """Cores that one job counts as at most: so two are done at once on any machine."""
+        return max(1, min(2, self.cores / 2))
+
+    def has_room(self, job, running):
+        """Whether a job can be done beside those that are."""
+        if not running:
+            return True
+        if self.memory < job.memory + sum(other.memory for other in running):
+            return False
+        return sum(self.counted(other) for other in [job, *running]) <= self.cores + SPARE
+
+    def counted(self, job):
+        return job.cores if job.timed else min(max(job.cores, LEAST), self.most())
+
+
+def learn(jobs, runs):
+    """Has jobs take as long, and of as many cores, as they did the last time that they had the machine for themselves."""
+    last = {}
+    for run in runs:
+        if run["failed"] == 0 and run["others"] <= QUIET * run["cores"] * (run["end"] - run["start"]):
+            last |= {step["name"]: step for step in run["steps"] if step["end"] > step["start"]}
+    for job in jobs:
+        if step := last.get(job.name):
+            job.seconds = step["end"] - step["start"]
+            if not job.timed:
+                job.cores = step["cpu"] / job.seconds
+
+
+def urgency(jobs):
+    """For each job how long it takes until all that has to come after it is over, by name."""
+    by_name = {job.name: job for job in jobs}
+    later = {job.name: [other for other in jobs if job.name in other.after] for job in jobs}
+    found = {}
+
+    def of(job, above=()):
+        if job.name in above:
+            raise ValueError(f"{job.name} has to come after itself")
+        if job.name not in found:
+            found[job.name] = job.seconds + max((of(other, (*above, job.name)) for other in later[job.name]), default=0)
+        return found[job.name]
+
+    for job in by_name.values():
+        of(job)
+    return found
+
+
+def shard(jobs, number, count):
+    """The share NUMBER, from 1 on, of COUNT, which differ as little as may be in how long they take.
+
+    Each job is in one of them, which depends on nothing but the jobs: not on what this machine has measured.
+    """
+    shares = [[] for _ in range(count)]
+    for job in sorted(jobs, key=lambda job: (-job.seconds, job.name)):
+        min(shares, key=lambda share: sum(other.seconds for other in share)).append(job)
+    chosen = {id(job) for job in shares[number - 1]}
+    return [job for job in jobs if id(job) in chosen]
+
+
+def run(jobs, machine, do):
+    """Does each job by do(job), in a thread of its own; returns what that returned, in the order of JOBS."""
+    places = {id(job): place for place, job in enumerate(jobs)}
+    urgent = urgency(jobs)
+    waiting = sorted(jobs, key=lambda job: -urgent[job.name])
+    running, results, errors = [], [None] * len(jobs), []
+    ended = threading.Condition()
+
+    def work(job):
+        try:
+            results[places[id(job)]] = do(job)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            with ended:
+                running.remove(job)
+                ended.notify()
+
+    with ended:
+        while waiting or running:
+            if job := next((job for job in waiting if ready(job, waiting, running) and machine.has_room(job, running)), None):
+                waiting.remove(job)
+                running.append(job)
+                threading.Thread(target=work, args=(job,)).start()
+            else:
+                ended.wait()
+    if errors:
+        raise errors[0]
+    return results
+
+
+def ready(job, waiting, running):
+    """Whether what a job waits for is over; for one that is timed, all that is not."""
+    if job.timed and any(not other.timed for other in (*waiting, *running)):
+        return False
+    return not any(other.name in job.after for other in (*waiting, *running))

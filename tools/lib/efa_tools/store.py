@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What was built, kept by the content of what it was built from: clones with the same sources share it."""
+
+import fnmatch
+import os
+import shutil
+import time
+
+from . import cache, steps
+from .failure import Failure
+
+# Of each kind the newest are kept, and what was used in the last hours.
+KEPT, HOURS = 40, 12
+# How often sources may change while they are built.
+ATTEMPTS = 5
+
+
+class Changed(Exception):
+    """The sources are not any more what the build began with."""
+
+
+def ignored():
+    """The patterns of names that builds leave in a clone, and of paths."""
+    lines = (cache.CLONE / ".gitignore").read_text().splitlines()
+    return [line.rstrip("/") for line in lines if line and not line.startswith("#")]
+
+
+def sources(*folders):
+    """The files of the clone's folders, what links lead to among them, without those that a build leaves."""
+    patterns = ignored()
+    found = []
+    for folder in folders:
+        for place, names, files in os.walk(cache.CLONE / folder, followlinks=True):
+            names[:] = sorted(name for name in names if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns))
+            for name in sorted(files):
+                path = os.path.join(place, name)
+                relative = "/" + os.path.relpath(path, cache.CLONE)
+                if not any(fnmatch.fnmatch(name, pattern) or relative == pattern for pattern in patterns):
+                    found.append(path)
+    return found
+
+
+def key(folders, *others):
+    """A short hash of the names and contents of the files in the clone's folders, and of texts."""
+    parts = list(others)
+    for path in sources(*folders):
+        with open(path, "rb") as file:
+            parts += [os.path.relpath(path, cache.CLONE), cache.digest(file.read())]
+    return cache.key(*parts)
+
+
+def build(kind, folders, others, what, gigabytes, make):
+    """The folder of what was built of the clone's folders, and OTHERS, which are texts; it is made by make() if it is not there.
+
+    make() returns the files that are kept. A build of which somebody changes the sources meanwhile is done again.
+    """
+    for attempt in range(ATTEMPTS):
+        name = key(folders, *others)
+        path = cache.folder(kind) / name
+
+        def fill(temporary, name=name):
+            made = make()
+            if key(folders, *others) != name:
+                raise Changed
+            temporary.mkdir()
+            for file in made:
+                shutil.copy(file, temporary)
+
+        try:
+            cache.make(path, what, gigabytes, fill)
+        except Changed:
+            steps.note(f"{what} is built again, as its sources have changed meanwhile")
+            continue
+        os.utime(path)
+        discard_old(path.parent)
+        return path
+    raise Failure(f"The sources of {what} changed while it was built, {ATTEMPTS} times: stop editing them for as long as that.")
+
+
+def discard_old(folder):
+    """Removes what nobody has used for long."""
+    known = sorted(((path.stat().st_mtime, path) for path in folder.iterdir() if path.suffix != ".tmp"), reverse=True)
+    for used, path in known[KEPT:]:
+        if used < time.time() - HOURS * 3600:
+            cache.discard(path)

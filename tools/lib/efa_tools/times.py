@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""How long each job of a run takes and each step of it, on the clock and of the CPUs, kept for comparisons with later runs.
+
+A job is what the run does at a time in one of its lanes, a step is a part of it: a build, a guest. A step that waits for
+a lock is as long as it waits, but takes no CPU time.
+"""
+
+import contextlib
+import contextvars
+import json
+import os
+import subprocess
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+
+from . import cache, plot
+from .failure import Failure
+
+# Runs whose times are kept.
+KEPT = 200
+# Rows of the table.
+SHOWN = 25
+# Jobs of which a picture has a colour of its own.
+COLOURED = 15
+
+_lock = threading.Lock()
+_current = contextvars.ContextVar("span", default=None)
+
+
+@dataclass
+class Span:
+    """A job or a step: when it began and ended, in seconds since the epoch, and its CPU time, in seconds."""
+
+    name: str
+    start: float
+    end: float = 0.0
+    cpu: float = 0.0
+    steps: list["Span"] = field(default_factory=list)
+    # Of a job: how many tests failed.
+    failed: int = 0
+
+    def length(self):
+        return (self.end or time.time()) - self.start
+
+
+@contextlib.contextmanager
+def measured(name, parent=None):
+    """Measures what is done in it, as a part of PARENT, or else of what it is called in. Its value is the Span."""
+    span = Span(name, time.time())
+    parent = parent or _current.get()
+    if parent:
+        # At once: what is interrupted is told of, too.
+        parent.steps.append(span)
+    token = _current.set(span)
+    try:
+        yield span
+    finally:
+        span.end = time.time()
+        _current.reset(token)
+        if parent:
+            with _lock:
+                parent.cpu += span.cpu
+
+
+def spent(seconds):
+    """Adds CPU time to the step that this is called in."""
+    if span := _current.get():
+        with _lock:
+            span.cpu += seconds
+
+
+def within(function):
+    """FUNCTION for another thread, where its steps belong to the job that this is called in."""
+    context = contextvars.copy_context()
+    # A copy for each call: one context cannot be entered twice at once.
+    return lambda *arguments: context.copy().run(function, *arguments)
+
+
+def head():
+    """The clone's commit, and whether it is that."""
+    command = ["git", "-C", str(cache.CLONE)]
+    try:
+        done = subprocess.run([*command, "rev-parse", "HEAD"], capture_output=True, text=True)
+        changed = subprocess.run([*command, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True)
+    except OSError:
+        return "", False
+    return done.stdout.strip(), bool(changed.stdout.strip())
+
+
+def save(run, suite, tally, others=0.0):
+    """Keeps the times of a run as JSON, in a file that is named for its head; returns the file.
+
+    OTHERS is the CPU time that the machine spent on something else meanwhile.
+    """
+    commit, changed = head()
+    folder = cache.folder("times")
+    for old in sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime)[: 1 - KEPT]:
+        old.unlink(missing_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(run.start))
+    file = folder / f"{commit[:12] or 'unknown'}-{stamp}-{os.getpid()}.json"
+    content = {
+        "head": commit,
+        "changed": changed,
+        "suite": suite,
+        "cores": os.cpu_count(),
+        "others": others,
+        "passed": tally.passed,
+        "skipped": tally.skipped,
+        **asdict(run),
+        "failed": tally.failed,
+    }
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.rename(file)
+    return file
+
+
+def load(suite=None):
+    """The runs that are kept, the oldest first; those of one suite, if it is named."""
+    runs = []
+    for file in cache.folder("times").glob("*.json"):
+        try:
+            runs.append(json.loads(file.read_text()))
+        except (OSError, ValueError):
+            # Removed by another run meanwhile, or by hand cut short.
+            continue
+    return sorted((run for run in runs if suite in (None, run["suite"])), key=lambda run: run["start"])
+
+
+def failed(suite):
+    """The names of the jobs that failed in the last run of a suite, of which some may have been left out."""
+    runs = load(suite)
+    if not runs:
+        raise Failure(f"No run of {suite} is kept in {cache.folder('times')}: run all of it first.")
+    return {job["name"] for job in runs[-1]["steps"] if job.get("failed")}
+
+
+def clock(seconds):
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+def table(run, cores, others=0.0):
+    """The lines of a table of a run's jobs, those first that took longest, of its lanes' idle time, and what OTHERS had of the CPUs."""
+    lines = [f"{'job':<52} {'from':>6} {'to':>6} {'s':>7} {'CPU s':>7} {'cores':>6}"]
+    jobs = sorted(run.steps, key=lambda job: job.length(), reverse=True)
+    for job in jobs[:SHOWN]:
+        begin, end = clock(job.start - run.start), clock(job.end - run.start)
+        used = job.cpu / job.length() if job.length() else 0
+        lines.append(f"{job.name:<52} {begin:>6} {end:>6} {job.length():7.1f} {job.cpu:7.1f} {used:6.2f}")
+    if rest := jobs[SHOWN:]:
+        lines.append(f"{f'{len(rest)} others':<66} {sum(job.length() for job in rest):7.1f} {sum(job.cpu for job in rest):7.1f}")
+    total = sum(job.cpu for job in jobs)
+    of_others = f"; others had {others:.0f} s" if others >= 1 else ""
+    all_there_is = cores * run.length()
+    lines.append(f"in all {clock(run.length())} min, {total:.0f} s of CPU time of {all_there_is:.0f} s that {cores} cores have{of_others}")
+    alone = time_with(run.steps, 1)
+    lines.append(f"one job ran at a time for {clock(alone)} min" + (f", none for {clock(time_with(run.steps, 0))} min" if jobs else ""))
+    return lines
+
+
+def time_with(jobs, number):
+    """Seconds between the first job's start and the last one's end in which so many ran."""
+    events = sorted([(job.start, 1) for job in jobs] + [(job.end, -1) for job in jobs])
+    found, running, before = 0.0, 0, None
+    for moment, change in events:
+        if before is not None and running == number:
+            found += moment - before
+        running, before = running + change, moment
+    return found
+
+
+def picture(suite, last, coloured=COLOURED):
+    """What a picture of the last runs of a suite shows: the jobs of the last one, and what CPU time each took in which."""
+    runs = load(suite)[-last:]
+    if not runs:
+        raise Failure(f"No run of {suite} is kept in {cache.folder('times')}: run make {suite} first.")
+    newest = runs[-1]
+    jobs = [
+        {"name": job["name"], "start": job["start"] - newest["start"], "end": job["end"] - newest["start"], "cpu": job["cpu"]}
+        for job in sorted(newest["steps"], key=lambda job: job["start"])
+    ]
+    spent_by = {}
+    for number, run in enumerate(runs):
+        for job in run["steps"]:
+            spent_by.setdefault(job["name"], [0] * len(runs))[number] += job["cpu"]
+    parts = dict(sorted(spent_by.items(), key=lambda item: (-item[1][-1], item[0]))[:coloured])
+    others = [sum(values) for values in zip(*(values for name, values in spent_by.items() if name not in parts))]
+    names = [f"{run['head'][:8]} {time.strftime('%m-%d %H:%M', time.gmtime(run['start']))}" for run in runs]
+    head = f"{suite} of {names[-1]}: seconds from its start; dark: CPU time"
+    return [
+        plot.spans(head, jobs),
+        plot.stacks(f"The last runs of {suite}: seconds of CPU time", names, parts | ({"others": others} if others else {})),
+    ]
