@@ -9,6 +9,7 @@ offset in a page.
 
 import collections
 import contextlib
+import fnmatch
 import functools
 import os
 import re
@@ -436,7 +437,7 @@ class Runner:
     def run(self, subjects):
         done = 0
         for name, (function, device) in Cases.all.items():
-            if subjects and not any(name.startswith(subject) for subject in subjects):
+            if subjects and not any(name.startswith(subject) or fnmatch.fnmatchcase(name, subject) for subject in subjects):
                 continue
             result = "not run" if name in self.skipped else self.run_one(function, self.devices[device])
             print(f"{name} | {result}", flush=True)

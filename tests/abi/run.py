@@ -3,7 +3,7 @@
 """Prints one line `case | result` for each way to use the uverbs interface of the EFA driver that is loaded.
 
 make abi-diff runs this with both drivers and compares. By hand, in a guest with the devices that the file `devices` has:
-run.py [SUBJECT...]
+run.py [SUBJECT...], each of which is what names begin with, or a pattern as of file names
 """
 
 import sys

@@ -42,7 +42,7 @@ LATENCIES = {
     "read latency": ("ib_read_lat", LATENCY_SIZES),
 }
 # The sizes of each whose result the bench ends with.
-HEADLINES = {"write": (1 << 20, 8 << 20), "send latency": (64,)}
+HEADLINES = {"write": (4 << 10, 1 << 20, 8 << 20), "send": (4 << 10,), "send latency": (64,)}
 
 
 def set_up_rxe():

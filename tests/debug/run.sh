@@ -3,14 +3,28 @@
 #
 # Runs on the debug kernel all selftests and then the programs that need such a kernel, or those that are named; each
 # prints KTAP. abi.sh is not among them, as it needs other devices.
+#
+# usage: run.sh [--at-once | --others | PROGRAM...]: those that do many things at once, or the others; both look at the end at
+# what the kernel has found out
 
 cd "$(dirname "$0")/../kselftest" || exit
 
 mapfile -t programs < <(sed -n 's/^TEST_PROGS += //p' Makefile)
 programs+=(../debug/stress.py)
 programs+=(../debug/faults.py)
+at_once=' admin_queue.py killed.py lifecycle.sh ../debug/stress.py '
+chosen=()
+for program in "${programs[@]}"; do
+	case $1$at_once in
+	--at-once*" $program "*) chosen+=("$program") ;;
+	--at-once*) [[ $program == dmesg.sh ]] && chosen+=("$program") ;;
+	--others*" $program "*) ;;
+	*) chosen+=("$program") ;;
+	esac
+done
 # The last one: what the kernel has to say about all of them.
-programs+=(../debug/kernel.py)
+programs=("${chosen[@]}" ../debug/kernel.py)
+[[ $1 != --* ]] || shift
 
 # On a host that lets a guest wait, the scheduler's own timers for starving tasks run late, and the kernel warns of that.
 for runtime in /sys/kernel/debug/sched/*_server/cpu*/runtime; do

@@ -4,7 +4,7 @@
 # What a machine is like that the driver was installed on, or removed from. Runs in a guest that tools/machine/session
 # has come up in, and prints KTAP.
 #
-# usage: driver.sh present|loaded|absent|c
+# usage: driver.sh present|loaded|idle|off|absent|c
 number=0
 
 ok() { # ok NAME COMMAND...
@@ -41,10 +41,21 @@ reports() {
 		grep -q "efa" report/kernel-log.txt
 }
 
+# What modules-load.d names is loaded when its service is done. The service has nothing to say if udev was there before it.
 loaded_early() {
-	order=$(journalctl --boot --output cat _PID=1 | grep -n -E '^(Finished efa-rs.service|Reached target sysinit.target)')
-	echo "$order"
-	echo "$order" | head -n 1 | grep -q efa-rs
+	order=$(journalctl --boot --output cat _PID=1 | grep -n -E '^(Finished systemd-modules-load|Reached target sysinit.target)')
+	said=$(journalctl --boot --output cat --unit systemd-modules-load.service _COMM=systemd-modules)
+	printf '%s\n' "$order" "$said"
+	echo "$order" | head -n 1 | grep -q modules-load && ! echo "$said" | grep -q Failed
+}
+
+is_named() { # is_named MODULE: by modules-load.d, with what /etc has
+	systemd-analyze cat-config modules-load.d | tee /dev/stderr | grep -qx "$1"
+}
+
+came_up() {
+	ok "nothing failed when the machine came up" is running echo "$EFA_BOOT"
+	ok "what loads modules did not fail" is active systemctl is-active systemd-modules-load.service
 }
 
 release=$(uname -r)
@@ -52,24 +63,33 @@ echo "# kernel $release"
 echo "KTAP version 1"
 case $1 in
 present | loaded)
-	echo "1..$([ "$1" = present ] && echo 8 || echo 7)"
-	ok "nothing failed when the machine came up" is running echo "$EFA_BOOT"
+	echo "1..$([ "$1" = present ] && echo 9 || echo 8)"
+	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
 	ok "the module is DKMS's" is "/lib/modules/$release/updates/dkms/efa.ko.xz" modinfo -F filename efa
 	ok "the device is bound" test -n "$(ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null)"
-	ok "the service that loads the driver is active" is active systemctl is-active efa-rs.service
+	ok "modules-load.d names the driver" is_named efa
 	ok "ibv_devinfo shows an active port" has_active_port
 	ok "efa-report collects what a report needs" reports
 	[ "$1" = loaded ] || ok "the driver was loaded before any service" loaded_early ;;
+idle) # as present, without a device
+	echo "1..4"
+	came_up
+	ok "the driver is loaded" test -d /sys/module/efa
+	ok "no device is bound" is "" sh -c 'ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null' ;;
+off) # an administrator does not want it
+	echo "1..4"
+	came_up
+	ok "the driver is not loaded" fails test -d /sys/module/efa
+	ok "it is there" modinfo -F filename efa ;;
 absent)
 	echo "1..4"
-	ok "nothing failed when the machine came up" is running echo "$EFA_BOOT"
+	came_up
 	ok "there is no driver" fails test -d /sys/module/efa
-	ok "modprobe finds none" fails modprobe --dry-run efa
-	ok "the service was not started" is inactive systemctl is-active efa-rs.service ;;
+	ok "modprobe finds none" fails modprobe --dry-run efa ;;
 c)
-	echo "1..3"
-	ok "nothing failed when the machine came up" is running echo "$EFA_BOOT"
+	echo "1..4"
+	came_up
 	ok "the kernel's own driver is loaded" test -d /sys/module/efa
 	ok "the module is the kernel's" is "/lib/modules/$release/kernel/drivers/infiniband/hw/efa/efa.ko.xz" modinfo -F filename efa ;;
 esac

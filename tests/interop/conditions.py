@@ -17,15 +17,19 @@ class Condition:
     lossy: bool = False
 
 
+# The realistic network that the emulator was started with: packets overtake each other, and none is lost.
 GOOD = Condition("")
+# Each of the others is bad in its own way and in no other.
+FEW_PATHS = {"paths": 4, "delay_us": 0, "jitter_us": 0}
+IDEAL = Condition("", FEW_PATHS)
 BAD = (
-    Condition(", 1 % loss", {"loss": 0.01}, lossy=True),
+    Condition(", 1 % loss", {**FEW_PATHS, "loss": 0.01}, lossy=True),
     # Packets of one message take up to that much longer than others, and overtake each other on four paths.
-    Condition(", reordering", {"jitter_us": 200}),
-    Condition(", one of four paths down", {"paths": 4, "path": [{"down": True}]}, lossy=True),
+    Condition(", reordering", {**FEW_PATHS, "jitter_us": 200}),
+    Condition(", one of four paths down", {**FEW_PATHS, "path": [{"down": True}]}, lossy=True),
 )
-LOSS_AND_REORDERING = Condition(", 1 % loss and reordering", {"loss": 0.01, "jitter_us": 200}, lossy=True)
-WRONG_BITS = Condition("", {"flip": 1})
+LOSS_AND_REORDERING = Condition(", 1 % loss and reordering", {**FEW_PATHS, "loss": 0.01, "jitter_us": 200}, lossy=True)
+WRONG_BITS = Condition("", {**FEW_PATHS, "flip": 1})
 
 
 @contextlib.contextmanager

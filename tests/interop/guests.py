@@ -7,13 +7,19 @@ Every guest serves a port; each connection to it is one process, which ends when
 import contextlib
 import json
 import os
-import signal
 import socket
-import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 from selftest import Failed
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+sys.path[:0] = [str(TOOLS / "guest"), str(TOOLS / "lib")]
+
+import agent  # noqa: E402
+from efa_tools import remote  # noqa: E402
 
 GUEST = int(os.environ.get("EFA_GUEST", "0"))
 GUESTS = int(os.environ.get("EFA_GUESTS", "1"))
@@ -24,10 +30,6 @@ MEET_LIMIT = 120
 START_LIMIT = 60
 # Seconds that a server may take to end after its client.
 END_LIMIT = 30
-
-# Columns and values of /proc/net/tcp.
-LOCAL_ADDRESS, STATE, LISTEN = 1, 3, "0A"
-
 
 class ProgramFailed(Failed):
     """A program has failed; its text is about all that took part, `output` is all that the first one printed."""
@@ -42,86 +44,18 @@ def name(guest):
     return f"guest{guest}"
 
 
-def listens(port):
-    """Whether a program of this guest listens at a TCP port."""
-    for file in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(FileNotFoundError), open(file) as table:
-            for line in table:
-                columns = line.split()
-                if columns[STATE] == LISTEN and columns[LOCAL_ADDRESS].endswith(f":{port:04X}"):
-                    return True
-    return False
-
-
-class Served:
-    """A process that another guest, or a program of this one, has asked for."""
-
-    def __init__(self, connection):
-        self.connection = connection
-        self.lock = threading.Lock()
-
-    def send(self, **message):
-        with self.lock, contextlib.suppress(OSError):
-            self.connection.sendall(json.dumps(message).encode() + b"\n")
-
-    def run(self, request, requests):
-        """Runs what is requested and tells how it goes. Its standard error is part of its output."""
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        # The emulator's control port can be opened once, which the leader has done.
-        environment = {**os.environ, "EFA_CONTROL_PORT": "", **request["environment"]}
-        try:
-            process = subprocess.Popen(request["command"], env=environment, cwd="/tmp", process_group=0, **streams)
-        except OSError as error:
-            self.send(output=f"{error}\n", status=127)
-            return
-        threading.Thread(target=self.end_with_connection, args=(process, requests), daemon=True).start()
-        if request["listens_at"]:
-            threading.Thread(target=self.await_server, args=(process, request["listens_at"]), daemon=True).start()
-        with process.stdout as stream:
-            while output := os.read(stream.fileno(), 65536):
-                self.send(output=output.decode(errors="replace"))
-        self.send(status=process.wait())
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
-
-    def await_server(self, process, port):
-        while process.poll() is None:
-            if listens(port):
-                self.send(ready=True)
-                return
-            time.sleep(0.05)
-
-    @staticmethod
-    def end_with_connection(process, requests):
-        with contextlib.suppress(OSError):
-            requests.read()
-        # Also what it has started, which may outlive it.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def serve(connection, led):
-    """Serves a connection; LED is set when that of the leader ends."""
-    with connection, connection.makefile("rb") as requests:
-        request = json.loads(requests.readline() or "{}")
-        if "command" in request:
-            Served(connection).run(request, requests)
-        elif "lead" in request:
-            with contextlib.suppress(OSError):
-                requests.read()
-            led.set()
-
-
 def start_serving():
     """Serves processes in the background; returns what is set at the end of the leader."""
-    server, led = socket.create_server(("", PORT), backlog=64), threading.Event()
+    led = threading.Event()
 
-    def accept():
-        while True:
-            connection, _ = server.accept()
-            threading.Thread(target=serve, args=(connection, led), daemon=True).start()
+    def lead(request, messages):
+        if "lead" in request:
+            with contextlib.suppress(OSError):
+                messages.read()
+            led.set()
 
-    threading.Thread(target=accept, daemon=True).start()
+    server = socket.create_server(("", PORT), backlog=64)
+    threading.Thread(target=agent.serve_all, args=(server, "", lead), daemon=True).start()
     return led
 
 
@@ -149,10 +83,11 @@ class Process:
         self.guest, self.command = guest, [str(word) for word in command]
         self.output, self.status = "", None
         self.ready, self.ended = threading.Event(), threading.Event()
-        self.connection = socket.create_connection((name(guest), PORT), START_LIMIT)
-        self.connection.settimeout(None)
-        request = {"command": self.command, "listens_at": listens_at, "environment": environment or {}}
-        self.connection.sendall(json.dumps(request).encode() + b"\n")
+        # The emulator's control port can be opened once, which the leader has done.
+        environment = {"EFA_CONTROL_PORT": "", **(environment or {})}
+        request = remote.Request(self.command, environment, "/tmp", listens_at=listens_at)
+        self.connection = remote.start((name(guest), PORT), request, START_LIMIT)
+        remote.send(self.connection, stdin=None)
         threading.Thread(target=self.follow, daemon=True).start()
 
     def __enter__(self):
@@ -169,7 +104,8 @@ class Process:
             for line in messages:
                 message = json.loads(line)
                 # perftest prints zero bytes.
-                self.output += message.get("output", "").replace("\0", "")
+                for stream in ("stdout", "stderr"):
+                    self.output += remote.decoded(message.get(stream, "")).decode(errors="replace").replace("\0", "")
                 self.status = message.get("status", self.status)
                 if "ready" in message:
                     self.ready.set()

@@ -5,6 +5,7 @@ import itertools
 import math
 import re
 
+import conditions
 import guests
 from selftest import Failed
 
@@ -119,15 +120,20 @@ def test(device, program, options, sizes):
         raise Failed(f"there are no results for {sorted(wrong)} bytes, and it had a clock:\n{output}")
 
 
-def is_possible(program, options, condition):
-    """Whether perftest can do it on such a network.
+def needs_ideal(program, options):
+    """Whether it works on an ideal network only.
 
-    It waits for datagrams that are lost. And with events it does not wait until a send has ended before it posts the next one,
-    for which there is no room if an acknowledgement takes longer than the answer.
+    With events, ib_send_lat does not wait until a send has ended before it posts the next one, for which there is no room in the end
+    if acknowledgements often take longer than answers.
     """
-    if "UD" in options:
-        return not condition.lossy
-    return not (program == "ib_send_lat" and "-e" in options and condition.settings)
+    return program == "ib_send_lat" and "-e" in options
+
+
+def is_possible(program, options, condition):
+    """Whether perftest is run on such a network: it waits for datagrams that are lost."""
+    if needs_ideal(program, options):
+        return condition is conditions.GOOD
+    return not ("UD" in options and condition.lossy)
 
 
 def inline_tests(device, condition):
@@ -141,4 +147,10 @@ def tests(device, short, condition):
     """The cases, as names and functions."""
     for name, program, options, sizes, in_short in MATRIX:
         if (in_short or not short) and is_possible(program, options, condition):
-            yield name, lambda program=program, options=options, sizes=sizes: test(device, program, options, sizes)
+            network = conditions.IDEAL if needs_ideal(program, options) else conditions.GOOD
+
+            def run(program=program, options=options, sizes=sizes, network=network):
+                with conditions.applied(network):
+                    test(device, program, options, sizes)
+
+            yield name, run

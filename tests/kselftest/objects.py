@@ -158,7 +158,7 @@ class QueuePair:
         pd,
         send_cq,
         recv_cq,
-        max_send_wr=16,
+        max_send_wr=32,
         max_recv_wr=16,
         max_send_sge=1,
         max_recv_sge=1,
@@ -169,7 +169,7 @@ class QueuePair:
         sq_sig_all=0,
         comp_mask=0,
         rq_ring_size=16 * 16,
-        sq_ring_size=16 * 64,
+        sq_ring_size=32 * 64,
         driver_qp_type=0,
         flags=0,
         sl=0,
@@ -254,7 +254,7 @@ class IoctlQueuePair(QueuePair):
         replace={},
     ):
         if request is None:
-            request = struct.pack("<4IHB5s", 0, 16 * 16, 16 * 64, 0, 0, 0, bytes(5))
+            request = struct.pack("<4IHB5s", 0, 16 * 16, 32 * 64, 0, 0, 0, bytes(5))
         capacity, number, response = Buffer(20), Buffer(4), Buffer(out_size)
         sent = [
             *(new_handle(0), object_handle(2, pd), object_handle(4, send_cq), object_handle(5, recv_cq)),

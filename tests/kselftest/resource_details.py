@@ -113,7 +113,7 @@ def queue_pairs():
         # Of the device's handles a user learns nothing else; they tell the queue pairs apart.
         handles = [entry.pop("drv_qp_handle") for entry in entries if "drv_qp_handle" in entry]
         equal(len(set(handles)), len(handles), "distinct handles")
-        return details(entries, {"sq_ring_size": 4096, "rq_ring_size": 256}, {"sq_ring_size": 1024, "rq_ring_size": 256})
+        return details(entries, {"sq_ring_size": 4096, "rq_ring_size": 256}, {"sq_ring_size": 2048, "rq_ring_size": 256})
 
 
 @suite.case("memory regions", "shown", needs_emulator=False)

@@ -2,6 +2,7 @@
 """What the test programs written in Python share: KTAP output, EFA devices in sysfs, the kernel's log, the emulator."""
 
 import errno
+import fnmatch
 import json
 import mmap
 import os
@@ -19,6 +20,9 @@ DEBUGFS = Path("/sys/kernel/debug/efa")
 
 # A kernel that checks all that it does is so much slower.
 SLOW = int(os.environ.get("EFA_SLOW_KERNEL", "1"))
+
+# Which test cases to run: a pattern as of file names.
+CASES = os.environ.get("EFA_CASES") or "*"
 
 # Exit codes are those of the kernel's selftests.
 KSFT_PASS, KSFT_FAIL, KSFT_SKIP = 0, 1, 4
@@ -93,10 +97,13 @@ class Suite:
         return decorator
 
     def run(self, before=None, after=None):
-        """Runs all test cases and ends the program. `before` and `after` are called around each."""
+        """Runs all test cases, or those that EFA_CASES names, and ends the program. `before` and `after` are called around each."""
         counts = {"pass": 0, "fail": 0, "skip": 0}
-        print(f"KTAP version 1\n1..{len(self.cases)}", flush=True)
-        for number, (name, function, wanted, needs_emulator) in enumerate(self.cases, 1):
+        cases = [case for case in self.cases if fnmatch.fnmatchcase(case[0], CASES)]
+        if not cases:
+            skip_all(f"no test case is named {CASES}")
+        print(f"KTAP version 1\n1..{len(cases)}", flush=True)
+        for number, (name, function, wanted, needs_emulator) in enumerate(cases, 1):
             try:
                 if needs_emulator and not emulator:
                     raise Skipped("needs the emulator")
@@ -119,7 +126,7 @@ class Suite:
             print(f"# differences.md has '{name}', which is no test case")
         if counts["fail"] or self.differences:
             sys.exit(KSFT_FAIL)
-        sys.exit(KSFT_SKIP if counts["skip"] == len(self.cases) else KSFT_PASS)
+        sys.exit(KSFT_SKIP if counts["skip"] == len(cases) else KSFT_PASS)
 
     @staticmethod
     def attempt(function, before, after):

@@ -141,7 +141,7 @@ def add_responses():
                 function.rebind()
             # comp_mask, cmds_supp_udata_mask, sub_cqs_per_cq, inline_buf_size, max_llq_size, max_tx_batch, min_sq_wr,
             # inline_buf_size_ex, reserved; number of completion vectors
-            equal(context_response(function), (0, 3, 1, 32, 4096 * 64, 64, 0, inline, 0, vectors), "response")
+            equal(context_response(function), (0, 3, 1, 32, 4096 * 64, 64, 32, inline, 0, vectors), "response")
 
         suite.add(f"{spec.removeprefix('profile=')}: limits of the library", run)
 

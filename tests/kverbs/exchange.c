@@ -540,13 +540,17 @@ static int data_begin(int number, int slot)
 static int data_received(const struct message *message, u32 length)
 {
 	u64 seed = le64_to_cpu(message->seed);
+	/* First, as a wrong bit of the number is one of the contents, too. */
+	int err = pattern_check((const u8 *)(message + 1), seed, length - sizeof(*message));
 
+	if (err)
+		return err;
 	if (!exchange.seen || seed >= exchange.count || length != exchange.size || test_and_set_bit(seed, exchange.seen)) {
 		pr_err("message %llu of %u bytes has come, which was not to come\n", seed, length);
 		return -EBADMSG;
 	}
 	exchange.served++;
-	return pattern_check((const u8 *)(message + 1), seed, length - sizeof(*message));
+	return 0;
 }
 
 static int received(int number, int index, const struct ib_wc *wc)
@@ -576,6 +580,7 @@ static int received(int number, int index, const struct ib_wc *wc)
 		err = slot < SLOTS ? call_answered(number, slot) : -EBADMSG;
 		break;
 	default:
+		pr_err("a message of kind %#x has come, which there is not\n", le32_to_cpu(message->kind));
 		err = -EBADMSG;
 	}
 	return err ?: receive(number, index);

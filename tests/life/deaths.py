@@ -47,7 +47,7 @@ ATTEMPT = ADMIN_TIMEOUT / 10 + RESET_LIMIT + READ_LIMIT
 ONCE_MORE = ATTEMPT + BACKOFF[1]
 GIVEN_UP = sum(BACKOFF) + len(BACKOFF) * ATTEMPT
 
-# What a dead device that goes on with DMA writes, see Documentation/emulator.md, and how much memory is watched for it.
+# What a dead device that goes on with DMA writes, see Documentation/emulator-control.md, and how much memory is watched for it.
 STRAY = bytes.fromhex("efa0deadefa0dead")
 WATCHED = 64 << 20
 # Events that a storm has.

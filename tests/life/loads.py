@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from guests import listens
+from guests import agent
 from programs import MEMBERS, START, Member
 from selftest import Failed, emulator
 from workers import Worker
@@ -69,7 +69,7 @@ class Pair(Load):
         for command in self.commands(port, devices):
             self.processes.append(self.run(command))
             if len(self.processes) == 1:
-                self.wait(lambda: listens(port), "listens")
+                self.wait(lambda: agent.listens(port), "listens")
         self.wait(lambda: self.moved() > before + MOVING, "moves data")
 
     def run(self, command):

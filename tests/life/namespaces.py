@@ -7,11 +7,11 @@ import subprocess
 import time
 
 from messages import Endpoint, send
-from modules import syscall
+from modules import UNSHARE, syscall
 from selftest import Failed, wait_until
 from uverbs import opened
 
-UNSHARE, CLONE_NEWNET = 272, 0x40000000
+CLONE_NEWNET = 0x40000000
 # The names under which the tool `ip`, and so `rdma`, knows namespaces: of the tests, and of all other programs.
 HERE = "efa-life-here"
 # Seconds until a namespace has gone.

@@ -80,15 +80,17 @@ class Devices(unittest.TestCase):
         text = "# comment\nefa3 profile=efa3\nfew profile=efa2,max_mr=4\n"
         self.assertEqual(abi.devices(text), ["profile=efa3", "profile=efa2,max_mr=4"])
         self.assertEqual(abi.devices(text, "efa4"), ["profile=efa4", "profile=efa2,max_mr=4"])
+        self.assertEqual(abi.devices("efa3 profile=efa3,min_sq_depth=0\n", "efa4"), ["profile=efa4,min_sq_depth=0"])
 
     def test_every_guest_has_the_default_one_first(self):
-        self.assertEqual((abi.FOLDER / "devices").read_text().splitlines()[1], f"{abi.PROFILES[0]} profile={abi.PROFILES[0]}")
+        first = next(line for line in (abi.FOLDER / "devices").read_text().splitlines() if not line.startswith("#"))
+        self.assertRegex(first, f"^{abi.PROFILES[0]} profile={abi.PROFILES[0]}(,|$)")
 
 
 class Diff(support.TemporaryCache):
     def test_each_case_counts(self):
         runs = {"c": {"a": "ok", "b": "ok", "c": "x"}, "rust": {"a": "ok", "b": "EINVAL", "c": "y"}}
-        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile: runs[driver]))
+        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile, case="": runs[driver]))
         self.patch(mock.patch("efa_tools.abi.table", lambda text: {"c": abi.Allowed({"c": "x", "rust": "y"}, "why")}))
         tally, line = abi.diff("cloud-amd64")
         self.assertEqual((tally.passed, tally.failures), (2, ["abi-diff efa3: b"]))
@@ -96,7 +98,7 @@ class Diff(support.TemporaryCache):
 
     def test_each_profile_counts(self):
         runs = {"efa3": {"a": "ok"}, "efa4": {"a": "ok", "b": "ok"}}
-        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile: runs[profile] | {"c": driver}))
+        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile, case="": runs[profile] | {"c": driver}))
         self.patch(mock.patch("efa_tools.abi.table", lambda text: {}))
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             tally = abi.diff_all("cloud-amd64", runs)
@@ -110,7 +112,7 @@ class Diff(support.TemporaryCache):
         if output:
             (self.folder / "out" / "abi").write_text(output)
         self.patch(mock.patch("efa_tools.suite.in_debug_guest", lambda *arguments, **options: (found, run)))
-        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile: {"a": "ok", "b": "ok"}))
+        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile, case="": {"a": "ok", "b": "ok"}))
         self.patch(mock.patch("efa_tools.abi.table", lambda text: {}))
         return abi.diff_on_debug_kernel("cloud-amd64")
 

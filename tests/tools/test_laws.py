@@ -99,6 +99,18 @@ class Laws(support.TemporaryCache):
         self.write("efa_rs/ffi/b.h", "int y;\n" * 100)
         self.assertEqual(laws.little_c(), ["efa_rs/ffi/a.c: 320 lines", "efa_rs/ffi/b.h: 100 lines"])
 
+    def test_a_link_that_leads_nowhere(self):
+        self.write("README.md", "# Head\n[a](docs/page.md), [b](docs/page.md#the-second-one), [c](#head), [d](https://x.invalid/#y), [e](docs)\n")
+        self.write("docs/page.md", "## The second, `one`\n[back](../README.md#head)\n")
+        self.assertEqual(laws.links_lead_somewhere(), [])
+        self.write("docs/page.md", "[a](../README.md#foot)\n[b](other.md)\n[c](#the-second-one)\n")
+        expected = [
+            "README.md:2: there is no docs/page.md#the-second-one",
+            *("docs/page.md:1: there is no ../README.md#foot", "docs/page.md:2: there is no other.md"),
+            "docs/page.md:3: there is no #the-second-one",
+        ]
+        self.assertEqual(laws.links_lead_somewhere(), expected)
+
     def test_a_mirror(self):
         self.write("README", "See https://www.debian.org/ and lists.debian.org.\n")
         self.assertEqual(laws.no_mirror(), [])

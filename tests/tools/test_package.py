@@ -5,12 +5,13 @@ import re
 import subprocess
 import tarfile
 import tempfile
+import tomllib
 import unittest
 from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import machine, package, toolroot
+from efa_tools import install, machine, package, toolroot
 
 VERSION = """#define EFA_VERSION_MAJOR 1
 #define EFA_VERSION_MINOR 20
@@ -42,10 +43,26 @@ class Version(unittest.TestCase):
         output = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout
         self.assertEqual(output.strip(), package.version())
 
+    def test_dkms_builds_for_both_architectures(self):
+        script = f'. {support.CLONE}/dkms.conf; for name; do [[ $name =~ $BUILD_EXCLUSIVE_ARCH ]] && echo $name; done'
+        names = ["x86_64", "aarch64", "aarch64_be", "ppc64le"]
+        output = subprocess.run(["bash", "-c", script, "bash", *names], capture_output=True, text=True).stdout
+        self.assertEqual(output.split(), names[:2])
+
     def test_the_changelog_begins_with_it(self):
         self.assertEqual(package.releases()[0][0], package.version())
         with self.assertRaisesRegex(package.Failure, "CHANGELOG.md does not begin with version"):
             package.releases(CHANGELOG.replace(package.version(), "99.0.0"))
+
+
+class Emulator(unittest.TestCase):
+    def test_has_the_version_of_its_package(self):
+        manifest = tomllib.loads((support.CLONE / "emulator/Cargo.toml").read_text())
+        self.assertEqual(manifest["workspace"]["package"]["version"], package.version())
+
+    def test_the_guide_names_its_package(self):
+        for name in set(re.findall(r"efa-emu_[\w.]+deb", (support.CLONE / install.GUIDE).read_text())):
+            self.assertEqual(name, f"efa-emu_{package.version()}_amd64.deb")
 
 
 # Where the oldest kernel that the driver is for is named.

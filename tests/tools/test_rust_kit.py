@@ -23,6 +23,7 @@ PROGRAMS = {
     "flex": "",
     "bison": "",
     "bc": "",
+    "uname": "echo x86_64",
     "make": """
 [ ! -e "$ROOT/make-hook" ] || . "$ROOT/make-hook"
 for argument; do
@@ -30,9 +31,11 @@ for argument; do
 	O=*) object=${argument#O=} ;;
 	esac
 done
+echo "$*" >"$ROOT/make-arguments"
 mkdir -p "$object/rust" "$object/scripts"
 echo "EXPORT_SYMBOL_RUST_GPL(_RNvCs_6kernel4init);" >"$object/rust/exports_kernel_generated.h"
-touch "$object/rust/libkernel.rmeta" "$object/rust/libmacros.so" "$object/scripts/target.json"
+touch "$object/rust/libkernel.rmeta" "$object/rust/libmacros.so"
+[ -e "$ROOT/no-target" ] || touch "$object/scripts/target.json"
 """,
 }
 
@@ -115,7 +118,63 @@ class RustKit(unittest.TestCase):
         self.write("headers/rust/libkernel.rmeta", "")
         result = self.run_kit()
         self.assertEqual((result.returncode, result.stdout), (0, f"{self.headers}\n"))
-        self.assertIn("have Rust metadata already", result.stderr)
+        self.assertIn("has Rust metadata of kernel", result.stderr)
+
+    def test_the_tree_that_the_kernel_was_built_in(self):
+        self.write("source/rust/libkernel.rmeta", "")
+        self.write("source/.config", CONFIG)
+        self.write("source/include/config/kernel.release", KERNEL + "\n")
+        result = self.run_kit()
+        self.assertEqual((result.returncode, result.stdout), (0, f"{self.root}/source\n"), result.stderr)
+
+    def test_a_tree_that_another_kernel_was_built_in(self):
+        self.write("source/rust/libkernel.rmeta", "")
+        self.write("source/.config", CONFIG)
+        self.write("source/include/config/kernel.release", "7.3.13\n")
+        self.refuses("source was built for another kernel or configuration")
+
+    def test_what_a_build_by_dkms_knows_it_by(self):
+        self.assertEqual(self.run_kit().returncode, 0)
+        key = self.run_kit("--kernel", KERNEL, "--headers", self.headers, "--key").stdout
+        self.assertEqual((self.output / "key").read_text(), key)
+        self.write("headers/Module.symvers", "0x00000000\tanother\tvmlinux\tEXPORT_SYMBOL_GPL\t\n")
+        self.assertNotEqual(self.run_kit("--kernel", KERNEL, "--headers", self.headers, "--key").stdout, key)
+
+    def cross(self):
+        """A kernel of another architecture, for whose compiler this machine has another name."""
+        cc = "aarch64-linux-gnu-gcc-14"
+        self.write("headers/.config", CONFIG.replace("test-gcc-14", cc) + "CONFIG_ARM64=y\n")
+        self.program(cc, PROGRAMS["test-gcc-14"].replace("test-gcc-14", cc))
+        self.program("gcc-14", "exit 0")
+        self.write("no-target", "")
+
+    def test_a_kernel_of_another_architecture(self):
+        self.cross()
+        result = self.run_kit()
+        self.assertEqual((result.returncode, result.stdout), (0, f"{self.output}\n"), result.stderr)
+        arguments = (self.root / "make-arguments").read_text().split()
+        for argument in ("ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-", "CC=aarch64-linux-gnu-gcc-14", "HOSTCC=gcc-14"):
+            self.assertIn(argument, arguments)
+        self.assertFalse((self.output / "scripts/target.json").exists())
+
+    def test_on_that_architecture(self):
+        self.cross()
+        self.program("uname", "echo aarch64")
+        self.assertEqual(self.run_kit().returncode, 0)
+        arguments = (self.root / "make-arguments").read_text().split()
+        self.assertIn("HOSTCC=aarch64-linux-gnu-gcc-14", arguments)
+        self.assertFalse([argument for argument in arguments if argument.startswith(("ARCH=", "CROSS_COMPILE="))])
+
+    def test_missing_cross_compiler(self):
+        self.cross()
+        (self.root / "bin/aarch64-linux-gnu-gcc-14").unlink()
+        self.refuses("C compiler is missing: install the package gcc-14-aarch64-linux-gnu")
+
+    def test_missing_library_of_the_other_architecture(self):
+        self.cross()
+        cc = self.root / "bin/aarch64-linux-gnu-gcc-14"
+        cc.write_text(cc.read_text().replace("|| exit 0", "|| exit 1"))
+        self.refuses("install the package libc6-dev-arm64-cross")
 
     def test_unknown_option(self):
         self.refuses("'--frobnicate' is not an option", "--frobnicate")

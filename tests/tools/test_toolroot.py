@@ -3,7 +3,7 @@ import unittest
 from unittest import mock
 
 import support
-from efa_tools import cache, steps, toolroot
+from efa_tools import arm64, cache, steps, toolroot
 from efa_tools.failure import Failure
 
 RECIPE = """
@@ -60,7 +60,7 @@ class Toolroot(support.TemporaryCache):
         self.assertEqual(toolroot.flavour_of(toolroot.kernel("debug")), "debug")
         self.assertEqual(toolroot.kernel("debug"), "9.8.99-debug")
         self.assertEqual(toolroot.kernel("cloud-amd64-9.9"), "9.9.3+deb13-cloud-amd64")
-        self.assertEqual(sorted(toolroot.kernels()), sorted(toolroot.all_flavours()))
+        self.assertEqual(sorted([*toolroot.kernels(), *arm64.FLAVOURS]), sorted(toolroot.all_flavours()))
         self.assertEqual(toolroot.source("9.9.3+deb13-cloud-amd64"), "/usr/src/linux-source-9.9.tar.xz")
 
     def test_there_may_be_no_next_series(self):

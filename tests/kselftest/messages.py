@@ -27,7 +27,7 @@ MESSAGE = 4096
 # The slots of a program's memory, by what it does with them.
 SENT, RECEIVED, SLOTS = 0, 1, 2
 # Entries of each queue, and the sizes of an entry in the rings.
-DEPTH = 16
+DEPTH = 32
 SEND_ENTRY, RECV_ENTRY, COMPLETION = 64, 16, 32
 # Seconds until a message has arrived, where the emulator and both programs have to get a processor.
 LIMIT = 10

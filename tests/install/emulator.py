@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The emulator's unit on a machine that its package was installed on. Runs in a guest, and prints KTAP."""
+
+import grp
+import json
+import os
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+UNIT = "efa-emu@test.service"
+FOLDER = Path("/run/efa-emu/test")
+# Requests of vfio-user.
+VERSION, DMA_MAP = 1, 2
+# Seconds in which sockets are there.
+LIMIT = 60
+number = 0
+
+
+def test(name, passed, *why):
+    global number
+    number += 1
+    for line in "\n".join(map(str, why)).splitlines() * (not passed):
+        print(f"# {line}")
+    print(f"{'' if passed else 'not '}ok {number} {name}", flush=True)
+
+
+def run(*command, **options):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def control(*prefix):
+    """Asks for the devices; returns the exit status and what was answered."""
+    done = run(*prefix, "efa-emu", "ctl", str(FOLDER / "control"), '{"command":"devices"}')
+    return done.returncode, done.stdout
+
+
+def request(connection, command, payload, *descriptors):
+    """Sends a request; returns the error number of its reply."""
+    message = struct.pack("<HHIII", 1, command, 16 + len(payload), 0, 0) + payload
+    socket.send_fds(connection, [message], descriptors)
+    _, _, size, flags, error = struct.unpack("<HHIII", connection.recv(16, socket.MSG_WAITALL))
+    connection.recv(size - 16, socket.MSG_WAITALL)
+    return error if flags & 0x20 else 0
+
+
+def gives_memory():
+    """Gives a device memory, as a virtual machine monitor does; returns the error numbers."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(LIMIT)
+        connection.connect(str(FOLDER / "efa0"))
+        capabilities = json.dumps({"capabilities": {"max_msg_fds": 8, "max_data_xfer_size": 1048576}}).encode() + b"\0"
+        first = request(connection, VERSION, struct.pack("<HH", 0, 1) + capabilities)
+        memory = os.memfd_create("memory")
+        os.ftruncate(memory, 1 << 20)
+        return first, request(connection, DMA_MAP, struct.pack("<IIQQQ", 32, 3, 0, 0, 1 << 20), memory)
+
+
+def main():
+    print("KTAP version 1")
+    verified = run("systemd-analyze", "verify", "--man=no", UNIT)
+    test("systemd has nothing to say of the unit", not verified.returncode and not verified.stdout, verified.stdout)
+    started = run("systemctl", "start", UNIT)
+    end = time.monotonic() + LIMIT
+    while not (FOLDER / "control").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    log = run("journalctl", "--unit", UNIT, "--no-pager").stdout
+    test("it starts", not started.returncode and run("systemctl", "is-active", UNIT).stdout.strip() == "active", started.stdout, log)
+
+    status, text = control()
+    devices = json.loads(text).get("ok", []) if not status else []
+    test("it has the devices of /etc/default/efa-emu", [device["profile"] for device in devices] == ["efa3", "efa3"], text)
+    mode = {name: (FOLDER / name).stat() for name in ("efa0", "efa1", "control")}
+    good = all(stat.filemode(found.st_mode) == "srwxrwx---" and found.st_gid == grp.getgrnam("kvm").gr_gid for found in mode.values())
+    test("its sockets are for the group kvm", good, mode)
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534")
+    status, text = control(*nobody, "--groups=kvm")
+    test("who is in it can use them", not status, text)
+    status, text = control(*nobody, "--clear-groups")
+    test("nobody else can", status and "Permission denied" in text, status, text)
+
+    process = run("systemctl", "show", "--property=MainPID", "--value", UNIT).stdout.strip()
+    facts = dict(line.split(":\t", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines() if ":\t" in line)
+    wanted = {"CapEff": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "2"}
+    found = {name: facts[name] for name in wanted}
+    test("it has no capability, can't get any, and few system calls", found == wanted, found)
+    user = int(facts["Uid"].split()[0])
+    test("its user is one of its own", 61184 <= user <= 65519, user)
+    errors = gives_memory()
+    test("it takes a guest's memory in spite of that", errors == (0, 0), errors, run("journalctl", "--unit", UNIT, "--no-pager").stdout)
+
+    run("systemctl", "kill", "--signal=KILL", UNIT)
+    end = time.monotonic() + LIMIT
+    while control()[0] and time.monotonic() < end:
+        time.sleep(0.2)
+    test("it is started again when it fails", not control()[0], control())
+    stopped = run("systemctl", "stop", UNIT)
+    test("it stops without a trace", not stopped.returncode and not FOLDER.exists(), stopped.stdout)
+    state = run("systemctl", "is-failed", UNIT).stdout.strip()
+    test("and has not failed", state == "inactive", state)
+    print(f"1..{number}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What a program sees that sends to itself over a device whose data path is at fault, as the emulator is told."""
+
+import contextlib
+import time
+
+from messages import LIMIT, RECEIVED, SENT, Endpoint, send
+from selftest import Failed, Suite, any_function, equal
+from uverbs import opened
+
+# Of completions, as rdma-core's efa_io_defs.h has them.
+OK, FLUSHED, ABORT = 0, 1, 8
+# States of a queue pair.
+RTS, ERROR = 3, 6
+# Milliseconds.
+LATE = 300
+
+main = any_function()
+suite = Suite()
+
+
+def own_gid():
+    name, = (entry.name for entry in (main.sysfs / "infiniband").iterdir())
+    text = (main.sysfs / "infiniband" / name / "ports/1/gids/0").read_text()
+    return bytes.fromhex(text.strip().replace(":", ""))
+
+
+class Program:
+    """An endpoint that sends to itself, and what it is told."""
+
+    def __init__(self, endpoint):
+        self.endpoint, self.gid = endpoint, own_gid()
+
+    def inject(self, work, then, **how_often):
+        """Gives the device a rule for this program's queue pair."""
+        main.inject({"work": work, "qp": self.endpoint.qp.qpn}, then, **how_often)
+
+    def post(self):
+        self.endpoint.post_recv(RECEIVED)
+        self.endpoint.post_send(self.gid, self.endpoint.qp.qpn, SENT)
+
+    def told(self, count):
+        """Waits for completions; returns whether each is of a send, and its status."""
+        found, deadline = [], time.monotonic() + LIMIT
+        while len(found) < count:
+            if completion := self.endpoint.poll():
+                found.append((completion[0], completion[2]))
+            elif time.monotonic() > deadline:
+                raise Failed(f"only {found} within {LIMIT} s")
+            else:
+                time.sleep(0.001)
+        return found
+
+    def works(self):
+        """Fails unless a message arrives, and nothing else was told."""
+        send(self.endpoint, self.endpoint, self.gid, 0xEFA)
+        equal(self.endpoint.poll(), None, "what is told besides")
+
+
+@contextlib.contextmanager
+def program():
+    with Endpoint(opened(main)) as endpoint:
+        try:
+            yield Program(endpoint)
+        finally:
+            main.clear()
+
+
+@suite.case("the third send ends with another status")
+def status():
+    with program() as one:
+        one.inject("SEND", {"status": "REMOTE_ERROR_ABORT"}, skip=2, times=1)
+        for _ in range(2):
+            one.post()
+            equal(sorted(one.told(2)), [(False, OK), (True, OK)], "what is told of a good one")
+        one.post()
+        equal(one.told(1), [(True, ABORT)], "what is told of the third")
+        equal(one.endpoint.qp.query(1)["qp_state"], RTS, "state of the queue pair")
+        # What it was not sent to is still there.
+        one.endpoint.post_send(one.gid, one.endpoint.qp.qpn, SENT)
+        equal(sorted(one.told(2)), [(False, OK), (True, OK)], "what is told of the fourth")
+        one.works()
+
+
+@suite.case("a completion is late, and the next one is not")
+def late():
+    with program() as one:
+        one.inject("SEND", {"delay_ms": LATE}, times=1)
+        start = time.monotonic()
+        for _ in range(2):
+            one.post()
+        equal(sorted(one.told(3)), [(False, OK), (False, OK), (True, OK)], "what is told at once")
+        equal(one.told(1), [(True, OK)], "what is told late")
+        waited = time.monotonic() - start
+        equal(waited >= LATE / 1000, True, f"that it is late: {waited:.3f} s")
+        one.works()
+
+
+@suite.case("a queue pair goes to error, and all that it has is flushed")
+def error():
+    with program() as one:
+        one.inject("SEND", {"qp_error": True}, times=1)
+        one.endpoint.post_recv(RECEIVED)
+        one.post()
+        equal(sorted(one.told(3)), [(False, FLUSHED), (False, FLUSHED), (True, FLUSHED)], "what is told")
+        equal(one.endpoint.qp.query(1)["qp_state"], ERROR, "state of the queue pair")
+
+
+suite.run()

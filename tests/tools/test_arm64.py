@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What is chosen for kernels of arm64, without making any of it."""
+
+import subprocess
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import support
+from efa_tools import arm64, build, cli, qemu, toolroot, userland
+from efa_tools.failure import Failure
+
+RELEASE = "7.3.4+deb13-arm64-16k"
+OTHER = "7.3.4+deb13-cloud-amd64"
+
+
+class Arm64(unittest.TestCase):
+    def setUp(self):
+        for target, value in (
+            ("efa_tools.toolroot.root", Path("/toolroot")),
+            ("efa_tools.arm64.folder", Path("/made")),
+            ("efa_tools.toolroot.key", "key"),
+            ("efa_tools.toolroot.flavour_of", "some"),
+        ):
+            patcher = mock.patch(target, return_value=value)
+            patcher.start()
+            self.addCleanup(patcher.stop)
+
+    def test_is_known_by_the_release(self):
+        self.assertTrue(arm64.is_release("7.3.4+deb13-cloud-arm64"))
+        self.assertTrue(arm64.is_release(RELEASE))
+        self.assertFalse(arm64.is_release(OTHER))
+        self.assertFalse(arm64.is_release("7.3.4-debug"))
+
+    def test_has_a_root_of_its_own(self):
+        self.assertEqual(toolroot.root_of(OTHER), Path("/toolroot"))
+        self.assertEqual(toolroot.root_of(RELEASE).lowers, [Path("/made/layer"), Path("/toolroot")])
+        self.assertEqual(toolroot.modules_of(OTHER), Path("/toolroot/usr/lib/modules"))
+        self.assertEqual(toolroot.modules_of(RELEASE), Path("/made/layer/usr/lib/modules"))
+        self.assertEqual(build.image(RELEASE)[0], f"/usr/lib/modules/{RELEASE}/vmlinuz")
+        self.assertEqual(build.image(OTHER)[0], f"/usr/lib/modules/{OTHER}/vmlinuz.unsigned")
+
+    def test_guests_have_one_too(self):
+        with mock.patch("efa_tools.cache.make", side_effect=lambda path, *_: path), mock.patch("efa_tools.cache.folder", return_value=Path("/cache")):
+            folder, binds = userland.share("stable", RELEASE)
+            self.assertEqual(folder, userland.MOUNT)
+            self.assertEqual(binds[1][0], Path("/made/layer/usr/lib/modules"))
+            self.assertEqual(userland.share("stable", OTHER), ("/", []))
+            with self.assertRaisesRegex(Failure, "no userland 'next' for arm64"):
+                userland.root("next", RELEASE)
+
+    def test_has_a_machine_without_a_pc(self):
+        command = arm64.machine("/vmlinuz", "1G", 2, "quiet")
+        self.assertEqual(command[0], "qemu-system-aarch64")
+        self.assertIn("virt,gic-version=3,memory-backend=memory", command)
+        self.assertFalse([option for option in qemu.hotplug([{}], "/monitor", foreign=True) if "ICH9" in option])
+        self.assertTrue([option for option in qemu.hotplug([{}], "/monitor") if "ICH9" in option])
+        self.assertEqual(qemu.accelerator(RELEASE), "tcg")
+
+    def test_is_an_architecture_of_the_command_line(self):
+        self.assertEqual(cli.cloud_flavour("arm64"), "cloud-arm64")
+        with self.assertRaises(cli.argparse.ArgumentTypeError):
+            cli.cloud_flavour("sparc")
+        output = subprocess.run(["make", "--dry-run", "module", "ARCH=arm64"], cwd=support.CLONE, capture_output=True, text=True).stdout
+        self.assertIn("--flavour cloud-arm64", output)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+import argparse
+import threading
+import time
+import unittest
+
+import support  # noqa: F401
+from efa_tools import check, cli, schedule
+from efa_tools.schedule import Job, Machine
+
+TWO = Machine(2, 16)
+
+
+class Trial:
+    """Does jobs that take a moment; knows which went on beside which."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.running, self.order = set(), []
+        self.beside = {}
+
+    def __call__(self, job):
+        with self.lock:
+            self.order.append(job.name)
+            self.running.add(job.name)
+            for name in self.running:
+                self.beside.setdefault(name, set()).update(self.running - {name})
+            self.beside[job.name] |= self.running - {job.name}
+        time.sleep(0.02)
+        with self.lock:
+            self.running.remove(job.name)
+        return job.name.upper()
+
+
+def job(name, seconds=1, **options):
+    return Job(name, None, seconds, **options)
+
+
+def trial(jobs, machine=TWO):
+    done = Trial()
+    return schedule.run(jobs, machine, done), done
+
+
+class Order(unittest.TestCase):
+    def test_results_are_in_the_order_of_the_jobs(self):
+        self.assertEqual(trial([job("a", 1), job("b", 9), job("c", 5)])[0], ["A", "B", "C"])
+
+    def test_no_job_is_no_result(self):
+        self.assertEqual(trial([])[0], [])
+
+    def test_longest_first(self):
+        _, done = trial([job("a", 1), job("b", 9), job("c", 5)], Machine(1, 16))
+        self.assertEqual(done.order, ["b", "c", "a"])
+
+    def test_what_a_long_one_waits_for_is_first(self):
+        _, done = trial([job("a", 50), job("long", 99, after=("build",)), job("build", 1)], Machine(1, 16))
+        self.assertEqual(done.order, ["build", "long", "a"])
+
+    def test_nothing_begins_before_what_it_needs_is_over(self):
+        _, done = trial([job("guest", 9, after=("build", "not among them")), job("build", 1)])
+        self.assertEqual(done.beside, {"guest": set(), "build": set()})
+
+    def test_a_circle_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "after itself"):
+            trial([job("a", after=("b",)), job("b", after=("a",))])
+
+    def test_one_that_dies_is_told_of_after_the_others(self):
+        done = []
+
+        def do(job):
+            if job.name == "bad":
+                raise RuntimeError("it died")
+            done.append(job.name)
+
+        with self.assertRaisesRegex(RuntimeError, "it died"):
+            schedule.run([job("bad", 9), job("a"), job("b")], TWO, do)
+        self.assertEqual(sorted(done), ["a", "b"])
+
+
+class Room(unittest.TestCase):
+    def most(self, jobs, machine):
+        return max(len(beside) + 1 for beside in trial(jobs, machine)[1].beside.values())
+
+    def test_two_cores_do_two_jobs_whatever_each_would_use(self):
+        self.assertTrue(TWO.has_room(job("a", cores=1.7), [job("b", cores=2)]))
+        self.assertFalse(TWO.has_room(job("a"), [job("b"), job("c")]))
+
+    def test_a_third_one_has_room_beside_those_that_mostly_wait(self):
+        self.assertTrue(TWO.has_room(job("a", cores=0.6), [job("b", cores=0.6), job("c", cores=0.9)]))
+
+    def test_one_that_does_nothing_is_counted_too(self):
+        idle = [job(str(number), cores=0) for number in range(10)]
+        self.assertFalse(TWO.has_room(idle[0], idle[1:7]))
+
+    def test_many_cores_do_many(self):
+        jobs = [job(str(number), cores=2) for number in range(12)]
+        self.assertEqual(sum(Machine(16, 99).has_room(jobs[-1], jobs[:number]) for number in range(12)), 8)
+
+    def test_memory_counts(self):
+        self.assertTrue(Machine(16, 8).has_room(job("a", memory=3), [job("b", memory=3)]))
+        self.assertFalse(Machine(16, 5).has_room(job("a", memory=3), [job("b", memory=3)]))
+
+    def test_what_is_too_large_for_the_machine_is_done_alone(self):
+        results, done = trial([job("large", memory=99, cores=9), job("other")])
+        self.assertEqual(results, ["LARGE", "OTHER"])
+        self.assertEqual(done.beside["large"], set())
+
+    def test_timed_ones_are_the_last_and_beside_nothing_else(self):
+        jobs = [
+            job("timed", 99, timed=True),
+            job("a", 1),
+            job("b", 2, after=("a",)),
+            job("two", 50, timed=True),
+            job("alone", 9, timed=True, cores=2),
+        ]
+        _, done = trial(jobs)
+        self.assertEqual(done.order[:2], ["a", "b"])
+        self.assertEqual(done.beside["timed"], {"two"})
+        self.assertEqual(done.beside["alone"], set())
+
+    def test_this_machine_has_something(self):
+        machine = Machine.here()
+        self.assertGreaterEqual(machine.cores, 1)
+        self.assertGreater(machine.memory, 0.1)
+
+
+class Learning(unittest.TestCase):
+    def step(self, name, seconds, cpu):
+        return {"name": name, "start": 100, "end": 100 + seconds, "cpu": cpu}
+
+    def test_jobs_take_what_they_took_last(self):
+        jobs = [job("a"), job("timed", timed=True, cores=2), job("new", 7)]
+        schedule.learn(
+            jobs,
+            [
+                self.run_of(self.step("a", 10, 5)),
+                self.run_of(self.step("a", 20, 30), self.step("timed", 40, 4)),
+                self.run_of(self.step("a", 1, 1), self.step("new", 1, 1), failed=1),
+                # Beside which others had a fifth of two cores for 100 s.
+                self.run_of(self.step("a", 70, 5), others=40),
+            ],
+        )
+        self.assertEqual([(job.seconds, job.cores) for job in jobs], [(20, 1.5), (40, 2), (7, 1)])
+
+    def run_of(self, *steps, failed=0, others=0):
+        return {"failed": failed, "steps": steps, "others": others, "cores": 2, "start": 100, "end": 200}
+
+
+class Shards(unittest.TestCase):
+    def test_each_job_is_in_one_and_they_take_alike(self):
+        jobs = [job(str(number), seconds) for number, seconds in enumerate((9, 8, 7, 3, 3, 2, 2, 1, 1))]
+        shares = [schedule.shard(jobs, number, 3) for number in (1, 2, 3)]
+        self.assertEqual(sorted(job.name for share in shares for job in share), [job.name for job in jobs])
+        self.assertEqual([sum(job.seconds for job in share) for share in shares], [12, 12, 12])
+
+    def test_a_share_is_named_as_one_of_how_many(self):
+        self.assertEqual(cli.share_of("2/3"), (2, 3))
+        for text in ("0/3", "4/3", "2", "a/b", "/", "1/0", "-1/3"):
+            with self.assertRaises(argparse.ArgumentTypeError):
+                cli.share_of(text)
+
+    def test_nothing_of_check_all_is_in_no_share(self):
+        jobs = check.everything(longer=True)
+        shares = [schedule.shard(jobs, number, 4) for number in range(1, 5)]
+        self.assertEqual(sorted(job.name for share in shares for job in share), sorted(job.name for job in jobs))
+
+
+class Everything(unittest.TestCase):
+    def names(self, longer):
+        return [job.name for job in check.everything(longer)]
+
+    def test_names_are_of_one_job_each(self):
+        self.assertEqual(len(set(self.names(True))), len(self.names(True)))
+
+    def test_what_a_job_waits_for_is_a_job(self):
+        known = set(self.names(True))
+        self.assertEqual({name for job in check.everything(longer=True) for name in job.after} - known, set())
+
+    def test_check_is_a_part_of_check_all(self):
+        self.assertLess(set(self.names(False)), set(self.names(True)))
+
+    def test_the_debug_kernel_is_what_the_rest_hangs_on(self):
+        jobs = check.everything(longer=True)
+        urgent = schedule.urgency(jobs)
+        self.assertEqual(max(urgent, key=urgent.get), check.EMULATOR)
+        later = sorted((name for name in urgent if "module" not in name and name != check.EMULATOR), key=urgent.get)
+        self.assertEqual(later[-1], "debug kernel rust")
+
+    def test_devices_that_go_are_timed(self):
+        self.assertEqual({job.timed for job in check.everything(longer=True) if job.name.startswith(("life", "attacks"))}, {True})
+
+
+if __name__ == "__main__":
+    unittest.main()
