@@ -9,7 +9,7 @@
 cd "$(dirname "$0")" || exit
 
 read -r timeout <settings
-timeout=${kselftest_override_timeout:-${timeout#timeout=}}
+timeout=${kselftest_override_timeout:-$((${timeout#timeout=} * ${EFA_SLOW_KERNEL:-1}))}
 programs=("$@")
 ((${#programs[@]})) || mapfile -t programs < <(sed -n 's/^TEST_PROGS += //p' Makefile)
 

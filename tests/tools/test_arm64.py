@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import arm64, build, cli, qemu, toolroot, userland
+from efa_tools import arm64, build, cli, guest, qemu, toolroot, userland
 from efa_tools.failure import Failure
 
 RELEASE = "7.3.4+deb13-arm64-16k"
@@ -48,6 +48,22 @@ class Arm64(unittest.TestCase):
             self.assertEqual(userland.share("stable", OTHER), ("/", []))
             with self.assertRaisesRegex(Failure, "no userland 'next' for arm64"):
                 userland.root("next", RELEASE)
+
+    def test_has_longer_time_limits(self):
+        self.assertEqual(arm64.slowness("cloud-amd64", "amd64"), 1)
+        self.assertEqual(arm64.slowness("arm64-16k"), arm64.SLOW)
+        self.assertEqual(arm64.slowness("cloud-amd64", "cloud-arm64"), arm64.SLOW)
+
+    def test_pages_are_larger_with_one_kernel(self):
+        self.assertEqual([arm64.page_size(flavour) for flavour in arm64.FLAVOURS], [4096, 4096, 16384])
+
+    def test_a_request_of_a_share_is_at_most_what_virtiofsd_takes(self):
+        self.assertEqual(arm64.share_queue("arm64-16k") * arm64.page_size("arm64-16k"), 1 << 20)
+
+    def test_guests_can_be_of_two_architectures(self):
+        self.assertEqual(guest.Options(None, flavour="a", guests=3).flavours(), ["a", "a", "a"])
+        self.assertEqual(guest.Options(None, flavour="a", others="b", guests=3).flavours(), ["a", "b", "b"])
+        self.assertEqual(guest.Options(None, flavour="a", others="b").flavours(), ["a"])
 
     def test_has_a_machine_without_a_pc(self):
         command = arm64.machine("/vmlinuz", "1G", 2, "quiet")

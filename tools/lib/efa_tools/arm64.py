@@ -27,11 +27,32 @@ SCRIPT = """
 RECIPE = namespace.TOOLS / "arm64" / "userland.sh"
 # Seconds from a guest's start to its first process, which takes 12 s on an idle host.
 BOOT_LIMIT = 300
+# How much longer than on x86-64 tests may take: its CPU is emulated by more instructions.
+SLOW = 3
 
 
 def is_release(release):
     """Whether a kernel release is one of these."""
     return release.endswith(tuple(f"-{flavour}" for flavour in FLAVOURS))
+
+
+def slowness(*flavours):
+    """By what time limits of tests in guests with these kernels are multiplied."""
+    return SLOW if set(flavours) & set(FLAVOURS) else 1
+
+
+def page_size(flavour):
+    """Bytes of a page of a kernel."""
+    return 16384 if flavour.endswith("-16k") else 4096
+
+
+def share_queue(flavour):
+    """The entries of the queue of a virtiofs share.
+
+    virtiofsd refuses requests of more than 1 MiB, and says so in pages of its host: with larger ones a guest asks for more, as overlayfs does
+    when it reads a folder. A request has no more pages than the queue has entries.
+    """
+    return 1024 if page_size(flavour) == 4096 else 64
 
 
 def folder(root, root_key, series):

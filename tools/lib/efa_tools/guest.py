@@ -86,6 +86,13 @@ class Options:
     memory_device: str | None = None
     # Counts instructions, which needs TCG, one CPU and a device that does nothing at a time of its own.
     plugin: Path | None = None
+    # The kernel of all guests but the first, if that is another one, and the module for it.
+    others: str | None = None
+    others_module: Path | None = None
+
+    def flavours(self):
+        """The kernel of each guest."""
+        return [self.flavour, *[self.others or self.flavour] * (self.guests - 1)]
 
     def emulated(self):
         """Whether guests have devices."""
@@ -99,6 +106,7 @@ class Run:
         self.options = options
         self.accelerator = accelerator
         self.release = toolroot.kernel(options.flavour)
+        self.releases = [toolroot.kernel(flavour) for flavour in options.flavours()]
         self.start_over()
 
     def start_over(self):
@@ -119,6 +127,8 @@ class Run:
         # Copies: another run may rebuild these meanwhile.
         if options.module:
             shutil.copy(options.module, self.shared / "efa.ko")
+        if options.others_module:
+            shutil.copy(options.others_module, self.shared / "efa.others.ko")
         if options.emulated():
             shutil.copy(options.emulator, self.folder / "efa-emu")
         if options.plugin:
@@ -134,7 +144,9 @@ class Run:
         streams.setdefault("stderr", open(self.folder / f"{name}.log", "a"))
         # A group of its own: the terminal's Ctrl-C is for this program, which then ends the others in order.
         group = None if streams["stdin"] is None else 0
-        process = Process(build.in_toolroot(command, binds, release=self.release), process_group=group, **streams)
+        # The root of a kernel of another architecture has all that the toolroot has.
+        release = next(filter(arm64.is_release, self.releases), self.release)
+        process = Process(build.in_toolroot(command, binds, release=release), process_group=group, **streams)
         self.processes[name] = process
         return process
 
@@ -147,7 +159,7 @@ class Run:
 
     def serve_shares(self, guest):
         """The userland, the clone, the run's results and --share, each by a virtiofsd of its own for this guest."""
-        root, binds = userland.share(self.options.userland, self.release)
+        root, binds = userland.share(self.options.userland, self.releases[guest])
         shares = {"root": (root, "always"), "efa-rs": ("/efa-rs", "auto"), "run": (f"{RUN}/shared", "auto")}
         if self.options.share:
             shares["share"] = (SHARE, "auto")
@@ -185,9 +197,9 @@ class Run:
         if seed := re.search(r"--seed \d+", (self.folder / "efa-emu.log").read_text()):
             steps.note(f"network: --fabric {options.fabric} {seed[0]}")
 
-    def image(self):
-        """The kernel's file as seen by QEMU, and what has to be mounted for that."""
-        return build.image(self.release)
+    def image(self, guest):
+        """A guest's kernel: its file as seen by QEMU, and what has to be mounted for that."""
+        return build.image(self.releases[guest])
 
     def init(self):
         """The kernel's parameters that say what its first process is."""
@@ -196,20 +208,22 @@ class Run:
     def boot(self, guest):
         """Starts a guest; its console goes to a file, and its command's terminal to our standard output."""
         options = self.options
-        image, binds = self.image()
+        image, binds = self.image(guest)
         results = self.shared / f"guest{guest}"
         results.mkdir()
         (results / "command").write_text(options.command or "exec bash -l")
         environment = {
             "EFA_DRIVER": options.driver,
-            "EFA_FLAVOUR": options.flavour,
-            "EFA_KO": "/run/efa-rs/efa.ko" if options.module else "",
+            "EFA_FLAVOUR": options.flavours()[guest],
+            "EFA_KO": self.module_of(guest),
             "EFA_GUEST": guest,
             "EFA_GUESTS": options.guests,
             "EFA_SHARE": "/share" if options.share else "",
             "EFA_AGENT": "1" if options.agent else "",
             "TERM": os.environ.get("TERM", "dumb") if options.command is None else "dumb",
         }
+        if (slow := arm64.slowness(*options.flavours())) > 1:
+            environment["EFA_SLOW_KERNEL"] = slow
         append = " ".join([options.append, *(f"{name}={value}" for name, value in environment.items())])
         if options.plugin:
             # Else it is chance whether an interrupt finds the TSC unstable, and whether it has to catch up with the clock as
@@ -226,7 +240,7 @@ class Run:
             append += " tsc=reliable"
             features += ",+rdrand"
         append += f" {self.init()}"
-        if foreign := arm64.is_release(self.release):
+        if foreign := arm64.is_release(self.releases[guest]):
             machine = arm64.machine(image, options.memory, options.cpus, append, options.one_thread)
         else:
             machine = qemu.machine(image, self.accelerator, options.memory, options.cpus, append, features, options.one_thread)
@@ -241,7 +255,7 @@ class Run:
         if options.memory_device and not guest:
             command += qemu.memory_device(f"{RUN}/shared/bar", options.memory_device)
         for tag in ("root", "efa-rs", "run", *(["share"] if options.share else [])):
-            command += qemu.share(tag, f"{RUN}/{tag}{guest}")
+            command += qemu.share(tag, f"{RUN}/{tag}{guest}", arm64.share_queue(options.flavours()[guest]))
         devices = [qemu.efa(f"{RUN}/efa{guest}.{number}", bool(options.plugin)) for number in range(self.devices)]
         if options.hotplug:
             (results / "slots").write_text("".join(f"{json.dumps(device)}\n" for device in devices))
@@ -263,6 +277,12 @@ class Run:
             copier = threading.Thread(target=self.copy_output, args=(guest, process.stdout), daemon=True)
             copier.start()
             self.copiers.append(copier)
+
+    def module_of(self, guest):
+        """Where a guest finds the module, if there is one."""
+        if not self.options.module:
+            return ""
+        return f"/run/efa-rs/efa{'.others' if guest and self.options.others_module else ''}.ko"
 
     def copy_output(self, guest, stream):
         """Passes on what the command prints, and keeps it."""
@@ -321,7 +341,7 @@ class Run:
 
     def boot_limit(self):
         """Seconds that it has until its first process."""
-        if arm64.is_release(self.release):
+        if any(map(arm64.is_release, self.releases)):
             return arm64.BOOT_LIMIT
         return DEBUG_BOOT_LIMIT if self.options.flavour == toolroot.DEBUG else BOOT_LIMIT
 
@@ -439,7 +459,11 @@ def prepare(options):
     if options.command is None and options.guests > 1:
         raise Failure("A shell can be had in one guest only: leave --guests out, or give a command.")
     release = toolroot.kernel(options.flavour)
-    userland.root(options.userland, release)
+    others = toolroot.kernel(options.others) if options.others else None
+    for kernel in filter(None, (release, others)):
+        userland.root(options.userland, kernel)
+    if others and options.driver != "none" and options.others_module is None:
+        options.others_module = build.module(options.driver, others)
     with ThreadPoolExecutor(2) as pool:
         if options.driver != "none" and options.module is None:
             module = pool.submit(times.within(build.module), options.driver, release)
@@ -466,7 +490,7 @@ def execute_once(run):
     """One attempt of execute()."""
     options = run.options
     guests = "guests" if options.guests > 1 else "guest"
-    steps.note(f"{guests}: {run.release}, driver {options.driver}, {run.accelerator.upper()}, logs in {run.folder}")
+    steps.note(f"{guests}: {', '.join(dict.fromkeys(run.releases))}, driver {options.driver}, {run.accelerator.upper()}, logs in {run.folder}")
     terminal = termios.tcgetattr(sys.stdin) if options.command is None else None
     start = time.monotonic()
     try:

@@ -53,6 +53,7 @@ class Boot(guest.Run):
         self.machine = machine
         super().__init__(options, qemu.accelerator())
         self.release = machine.release
+        self.releases = [machine.release]
 
     def start_over(self):
         super().start_over()
@@ -66,7 +67,7 @@ class Boot(guest.Run):
             directory, readonly, binds = str(overlay.mount), False, self.machine.binds()
         super().serve_share(guest, tag, directory, policy, readonly, prefix, binds)
 
-    def image(self):
+    def image(self, guest):
         return f"{guest.RUN}/vmlinuz", []
 
     def init(self):

@@ -34,11 +34,11 @@ def machine(kernel, accelerator, memory, cpus, append, features="", one_thread=F
     ]
 
 
-def share(tag, socket):
+def share(tag, socket, queue_size=1024):
     """A virtiofs share served by the virtiofsd that listens at SOCKET."""
     return [
         *("-chardev", f"socket,id={tag},path={socket}"),
-        *("-device", f"vhost-user-fs-pci,chardev={tag},tag={tag},queue-size=1024"),
+        *("-device", f"vhost-user-fs-pci,chardev={tag},tag={tag},queue-size={queue_size}"),
     ]
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import build, cache, console, guest, ktap, laws, steps, toolroot, userland
+from . import arm64, build, cache, console, guest, ktap, laws, steps, toolroot, userland
 from .failure import Failure
 from .tally import FAILED, PASSED, SKIPPED, Case, Tally
 
@@ -363,7 +363,7 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
     for driver in drivers:
         name = f"rdma-core {driver} {where}"
         command = f"/efa-rs/tests/rdma-core/run.py /run/efa-rs/out/results.json {RDMA_CORE_LISTS[chosen]}"
-        steps.note(f"{name}: {', '.join(toolroot.versions_in(userland.root(chosen), 'rdma-core'))}")
+        steps.note(f"{name}: {', '.join(toolroot.versions_in(userland.root(chosen, toolroot.kernel(flavour)), 'rdma-core'))}")
         tally, run = in_guest(name, command, driver, flavour, RDMA_CORE_DEVICES, userland=chosen, timeout=900, one_thread=True)
         total += tally
         file = run.shared / "out" / "results.json"
@@ -516,6 +516,7 @@ def in_guest(name, command, driver, flavour, devices=None, progress=False, **opt
     if progress:
         options["watch"] = lambda line: show_progress(name, line)
     options = guest.Options(command, driver, flavour, devices, quiet=True, **options)
+    options.timeout *= arm64.slowness(*options.flavours())
     run, trouble, status = guest.prepare(options), None, 0
     with steps.step(name):
         try:
