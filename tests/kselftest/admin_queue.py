@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Commands in flight, completions that are late, lost or wrong, and events, while the device is in use."""
 
+import mmap
 import os
 import time
 
@@ -177,7 +178,7 @@ def long_commands():
     with opened(main) as context:
         pd, _ = context.alloc_pd()
         for pages in (1, 4, 64):
-            memory = objects.Memory(pages * 4096)
+            memory = objects.Memory(pages * mmap.PAGESIZE)
             for _ in range(40):
                 objects.MemoryRegion(context, pd, memory.address, memory.length).dereg()
     nothing_lost()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Processes that are killed while they have a thousand objects of each kind, and a module that is removed under one of them."""
 
+import mmap
 import os
 import signal
 import struct
@@ -46,7 +47,7 @@ def make_all(function, memory):
         objects.QueuePair(context, pd, cq.handle, cq.handle)
         objects.AddressHandle(context, pd, dgid=struct.pack(">QQ", 0xFE80 << 48, number))
         # Some have more pages than fit a command.
-        objects.MemoryRegion(context, pd, memory.address, 4096 << (number & 3))
+        objects.MemoryRegion(context, pd, memory.address, mmap.PAGESIZE << (number & 3))
     return context
 
 
@@ -54,7 +55,7 @@ def make_all(function, memory):
 def process_with_all(function):
     """A process that has all of it, and is killed in the end. Gives a function that has it use the device once more and returns
     what it has seen."""
-    memory = objects.Memory(8 * 4096)
+    memory = objects.Memory(8 * mmap.PAGESIZE)
     reader, writer = os.pipe()
     gate, opener = os.pipe()
     process = os.fork()

@@ -428,8 +428,9 @@ class Memory:
         self.length = length
         offset = self.address - ctypes.addressof(self.view)
         # Every other page first: neighbours that are so in physical memory, too, would be one larger page to a device.
-        for first in (offset, offset + mmap.PAGESIZE):
-            for page in range(first, offset + length, 2 * mmap.PAGESIZE):
+        step = 1 if huge else 2
+        for first in range(step):
+            for page in range(offset + first * mmap.PAGESIZE, offset + length, step * mmap.PAGESIZE):
                 self.memory[page] = 1
         if prot != mmap.PROT_READ | mmap.PROT_WRITE:
             libc = ctypes.CDLL(None, use_errno=True)

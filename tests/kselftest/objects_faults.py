@@ -4,6 +4,7 @@
 
 import contextlib
 import errno
+import mmap
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -70,8 +71,8 @@ def pinned():
 class Set:
     """A context with one object of each kind, made in the order in which they need each other."""
 
-    MEMORY = objects.Memory(64 * 4096)
-    VALUES = objects.Memory(4096)
+    MEMORY = objects.Memory(64 * mmap.PAGESIZE)
+    VALUES = objects.Memory(mmap.PAGESIZE)
     STEPS = (
         "open alloc_pd create_cq create_cq_with_events create_qp modify_qp query_qp"
         " create_comp_cntr modify_comp_cntr attach_comp_cntr create_ah reg_mr"

@@ -58,9 +58,9 @@ def add_cases(suite, main, memory="ok"):
     @suite.case("userspace sees what the device writes into a completion queue", "ok")
     def completion_queue():
         with opened(main) as context:
-            cq = CompletionQueue(context, cqe=512)
+            cq = CompletionQueue(context, cqe=4 * PAGE // 32)
             mapping = Mapping(context, cq.response.q_mmap_key, cq.response.q_mmap_size, mmap.PROT_READ)
-            places = [0, *range(PAGE - 16, 512 * 32, PAGE)]
+            places = [0, *range(PAGE - 16, 4 * PAGE, PAGE)]
             for number, place in enumerate(places):
                 main.poke({"cq": cq.response.cq_idx}, place, pattern(number))
             seen = [mapping.memory[place : place + 16] == pattern(number) for number, place in enumerate(places)]
@@ -72,9 +72,9 @@ def add_cases(suite, main, memory="ok"):
         with opened(main) as context:
             pd, _ = context.alloc_pd()
             cq = CompletionQueue(context)
-            qp = QueuePair(context, pd, cq.handle, cq.handle, max_recv_wr=1024, rq_ring_size=1024 * 16)
+            qp = QueuePair(context, pd, cq.handle, cq.handle, max_recv_wr=4 * PAGE // 16, rq_ring_size=4 * PAGE)
             mapping = Mapping(context, qp.response.rq_mmap_key, qp.response.rq_mmap_size)
-            places = range(0, 1024 * 16, PAGE)
+            places = range(0, 4 * PAGE, PAGE)
             for number, place in enumerate(places):
                 mapping.memory[place : place + 16] = pattern(number)
             seen = [main.peek({"rq": qp.qpn}, place, 16) == pattern(number) for number, place in enumerate(places)]

@@ -7,8 +7,9 @@ import select
 import threading
 from pathlib import Path
 
-from queue_cases import add_cases, events, with_channel
-from selftest import Failed, KernelLog, Suite, any_function, equal, wait_until
+from objects import CompletionQueue, QueuePair
+from queue_cases import PAGE, add_cases, events, with_channel
+from selftest import Failed, KernelLog, Skipped, Suite, any_function, equal, function_with, result_of, wait_until
 from uverbs import opened
 
 ROUNDS = 200
@@ -16,6 +17,7 @@ ROUNDS = 200
 NO_CQ = 0xFFF0
 # Events that are more than a handler of interrupts is to look at in a row, and seconds that they may take.
 STORM, STORM_SECONDS = 5000, 30
+SMALL_BAR = "profile=efa2,max_qp=1,max_llq_size=2048"
 
 main = any_function()
 suite = Suite()
@@ -129,6 +131,20 @@ def storm():
         if count != STORM:
             return f"{count} of {STORM} events"
         return "all events, in a thread" if thread_runs() > before else "all events, in interrupts"
+
+
+@suite.case("a send queue in a BAR that is smaller than a page is refused", "EINVAL")
+def small_bar():
+    function = function_with(SMALL_BAR)
+    if not function:
+        raise Skipped(f"there is no device {SMALL_BAR}")
+    start, end, _ = (int(word, 16) for word in (function.sysfs / "resource").read_text().splitlines()[2].split())
+    if end - start + 1 >= PAGE:
+        raise Skipped("pages are not larger than the BAR")
+    with opened(function) as context:
+        pd, _ = context.alloc_pd()
+        cq = CompletionQueue(context)
+        return result_of(QueuePair, context, pd, cq.handle, cq.handle)
 
 
 suite.run()
