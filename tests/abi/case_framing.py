@@ -8,7 +8,7 @@ import struct
 
 import objects
 from harness import Cases, as_another_user, attempt
-from memory import READ, WRITE, Area, libc
+from memory import PAGE, READ, WRITE, Area, libc
 from uverbs import DRIVER_EFA, IOCTL, Buffer, pointer_in
 
 cases = Cases("write")
@@ -100,10 +100,10 @@ def cut(s, number, body, readable):
     """A command of which only the first bytes can be read."""
     buffer = Buffer(ROOM)
     data = struct.pack("<IHHQ", number, (16 + len(body)) // 4, ROOM // 4, buffer.address) + body
-    area = s.area(Area, 8192, prot=READ | WRITE)
-    start = area.address + 4096 - readable
+    area = s.area(Area, 2 * PAGE, prot=READ | WRITE)
+    start = area.address + PAGE - readable
     ctypes.memmove(start, data[:readable], readable)
-    libc.mprotect(ctypes.c_void_p(area.address + 4096), ctypes.c_size_t(4096), 0)
+    libc.mprotect(ctypes.c_void_p(area.address + PAGE), ctypes.c_size_t(PAGE), 0)
     return from_memory(s, start, len(data))
 
 
@@ -184,12 +184,12 @@ def cut_ioctl(s, readable, writable=True):
     """A request of which only the first bytes can be read, or none be written."""
     data = struct.pack("<HHHHQII", 40, objects.OBJECT_MR, objects.METHOD_MR_DESTROY, 1, 0, DRIVER_EFA, 0)
     data += objects.object_handle(0, 77).pack()
-    area = s.area(Area, 8192, prot=READ | WRITE)
-    start = area.address + 4096 - readable
+    area = s.area(Area, 2 * PAGE, prot=READ | WRITE)
+    start = area.address + PAGE - readable
     ctypes.memmove(start, data[:readable], readable)
-    libc.mprotect(ctypes.c_void_p(area.address + 4096), ctypes.c_size_t(4096), 0)
+    libc.mprotect(ctypes.c_void_p(area.address + PAGE), ctypes.c_size_t(PAGE), 0)
     if not writable:
-        libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(4096), READ)
+        libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(PAGE), READ)
     if libc.ioctl(s.context.fd, ctypes.c_ulong(IOCTL), ctypes.c_void_p(start)) < 0:
         raise OSError(ctypes.get_errno(), "ioctl")
 
@@ -207,9 +207,9 @@ def created_unwritable(s, make):
         data = struct.pack("<HHHHQII", 24 + 16 * len(attributes), object_id, method, len(attributes), 0, driver, 0)
         request["data"] = data + b"".join(attribute.pack() for attribute in attributes)
         request["keep"] = attributes
-        area = s.area(Area, 4096, prot=READ | WRITE)
+        area = s.area(Area, PAGE, prot=READ | WRITE)
         ctypes.memmove(area.address, request["data"], len(request["data"]))
-        libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(4096), READ)
+        libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(PAGE), READ)
         if libc.ioctl(s.context.fd, ctypes.c_ulong(IOCTL), ctypes.c_void_p(area.address)) < 0:
             raise OSError(ctypes.get_errno(), "ioctl")
         return {0: 0}

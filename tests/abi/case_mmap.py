@@ -14,14 +14,14 @@ from selftest import errno_name
 
 cases = Cases("mmap")
 SHARED, PRIVATE, SHARED_VALIDATE, POPULATE, LOCKED = 1, 2, 3, 0x8000, 0x2000
-LLQ = 128 * 64
+LLQ = 2 * PAGE
 RX_RING = 2 * PAGE
 
 
 def made(s):
     """A completion queue and a queue pair, and key and length of each thing of theirs that can be mapped."""
-    cq = s.cq(cqe=256, flags=CQ_WITH_COMPLETION_CHANNEL)
-    qp = s.qp(send_cq=s.a_cq.handle, max_send_wr=128, sq_ring_size=LLQ, rq_ring_size=RX_RING)
+    cq = s.cq(cqe=2 * PAGE // 32, flags=CQ_WITH_COMPLETION_CHANNEL)
+    qp = s.qp(send_cq=s.a_cq.handle, max_send_wr=LLQ // 64, sq_ring_size=LLQ, rq_ring_size=RX_RING)
     kinds = {
         "cq ring": (cq.response.q_mmap_key, cq.response.q_mmap_size),
         "cq doorbell": (cq.response.db_mmap_key, PAGE),
@@ -156,13 +156,13 @@ def touched(area):
         signal.signal(signal.SIGBUS, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # Not where a doorbell is.
-        ctypes.memset(area.address + 4088, 0, 1)
+        ctypes.memset(area.address + PAGE - 8, 0, 1)
         os._exit(0)
     status = os.waitpid(process, 0)[1]
     return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit-{os.WEXITSTATUS(status)}"
 
 
-for page in (0, 1, 2, 77, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 51) - 1):
+for page in (0, 1, 2, 77, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 63) // PAGE - 1):
     cases.add(f"nothing has key {page:#x}", lambda s, page=page: attempt(lambda: mapped(s, page * PAGE, PAGE) and None))
     cases.add(
         f"without a context, key {page:#x}",
@@ -172,7 +172,7 @@ for page in (0, 1, 2, 77, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 51) - 1):
 
 @cases.case("a completion queue's ring is zero")
 def zero(s):
-    ring = s.cq(cqe=256).response
+    ring = s.cq(cqe=2 * PAGE // 32).response
     area = mapped(s, ring.q_mmap_key, ring.q_mmap_size, READ)
     return ring.q_mmap_size, ctypes.string_at(area.address, area.length) == bytes(area.length)
 
@@ -188,8 +188,8 @@ def zero_rq(s):
 def same(s):
     ring = s.qp(rq_ring_size=RX_RING).response
     first, second = (mapped(s, ring.rq_mmap_key, ring.rq_mmap_size) for _ in range(2))
-    ctypes.memset(first.address + 4095, 7, 2)
-    return ctypes.string_at(second.address + 4094, 4)
+    ctypes.memset(first.address + PAGE - 1, 7, 2)
+    return ctypes.string_at(second.address + PAGE - 2, 4)
 
 
 @cases.case("keys of objects that come and go")

@@ -12,6 +12,7 @@ import time
 
 import objects
 from harness import Cases, Worker, attempt, ends, fork
+from memory import PAGE
 
 cases = Cases("process")
 PROCESSES, ROUNDS = 6, 30
@@ -228,14 +229,14 @@ def pinned(s):
     memory = s.pages(64)
     s.pd
     before = kilobytes()
-    region = s.mr(memory.address, 64 * 4096)
+    region = s.mr(memory.address, 64 * PAGE)
     registered = kilobytes() - before
-    cq = s.cq(buffer=(objects.BUFFER_VA, 0, s.page.address, 4096))
+    cq = s.cq(buffer=(objects.BUFFER_VA, 0, s.page.address, PAGE))
     with_cq = kilobytes() - before
     region.dereg()
     without_region = kilobytes() - before
     cq.destroy()
-    refused = attempt(s.mr, memory.address, 64 * 4096, access=8)
+    refused = attempt(s.mr, memory.address, 64 * PAGE, access=8)
     return registered, with_cq, without_region, refused, kilobytes() - before
 
 

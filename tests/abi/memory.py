@@ -13,7 +13,7 @@ libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
-PAGE = 4096
+PAGE = mmap.PAGESIZE
 HUGE_PAGE = 2 << 20
 READ, WRITE, EXEC = mmap.PROT_READ, mmap.PROT_WRITE, mmap.PROT_EXEC
 MAP_FIXED, MAP_NORESERVE, MAP_HUGETLB = 0x10, 0x4000, 0x40000
@@ -95,7 +95,8 @@ class Contiguous(Area):
 
 def want_huge_pages(count=8):
     """Makes sure that there are some huge pages."""
-    path = Path("/proc/sys/vm/nr_hugepages")
+    # Of this size, which need not be the kernel's default one.
+    path = Path(f"/sys/kernel/mm/hugepages/hugepages-{HUGE_PAGE >> 10}kB/nr_hugepages")
     if int(path.read_text()) < count:
         path.write_text(str(count))
     if int(path.read_text()) < count:

@@ -31,8 +31,15 @@ class Table(unittest.TestCase):
         with self.assertRaisesRegex(Failure, "two lines for `cq: a`"):
             abi.table(HEAD + "| cq: a | x | y | z |\n" * 2)
 
+    def test_a_line_for_larger_pages_goes_before_that_for_all(self):
+        text = HEAD + "| cq: a | x | y | z |\n| cq: b | x | y | z |\n\n## Pages of 16 KiB\n\n| cq: a | ok | ok | fits |\n"
+        small, large = abi.table(text), abi.table(text, 16384)
+        self.assertEqual((small["cq: a"].results["c"], large["cq: a"].results["c"]), ("x", "ok"))
+        self.assertEqual((sorted(small), sorted(large)), (["cq: a", "cq: b"],) * 2)
+
     def test_the_tables_own_is_good(self):
-        abi.table((support.CLONE / "tests" / "abi" / "differences.md").read_text())
+        for pages in (4096, 16384):
+            abi.table((support.CLONE / "tests" / "abi" / "differences.md").read_text(), pages)
 
 
 class Results(unittest.TestCase):
@@ -91,7 +98,7 @@ class Diff(support.TemporaryCache):
     def test_each_case_counts(self):
         runs = {"c": {"a": "ok", "b": "ok", "c": "x"}, "rust": {"a": "ok", "b": "EINVAL", "c": "y"}}
         self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile, case="": runs[driver]))
-        self.patch(mock.patch("efa_tools.abi.table", lambda text: {"c": abi.Allowed({"c": "x", "rust": "y"}, "why")}))
+        self.patch(mock.patch("efa_tools.abi.table", lambda text, pages: {"c": abi.Allowed({"c": "x", "rust": "y"}, "why")}))
         tally, line = abi.diff("cloud-amd64")
         self.assertEqual((tally.passed, tally.failures), (2, ["abi-diff efa3: b"]))
         self.assertEqual(line, "3 cases, 1 allowed differences, 1 others")
@@ -99,7 +106,7 @@ class Diff(support.TemporaryCache):
     def test_each_profile_counts(self):
         runs = {"efa3": {"a": "ok"}, "efa4": {"a": "ok", "b": "ok"}}
         self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile, case="": runs[profile] | {"c": driver}))
-        self.patch(mock.patch("efa_tools.abi.table", lambda text: {}))
+        self.patch(mock.patch("efa_tools.abi.table", lambda text, pages: {}))
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             tally = abi.diff_all("cloud-amd64", runs)
         self.assertEqual((tally.passed, tally.failures), (3, ["abi-diff efa3: c", "abi-diff efa4: c"]))
@@ -113,7 +120,7 @@ class Diff(support.TemporaryCache):
             (self.folder / "out" / "abi").write_text(output)
         self.patch(mock.patch("efa_tools.suite.in_debug_guest", lambda *arguments, **options: (found, run)))
         self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile, case="": {"a": "ok", "b": "ok"}))
-        self.patch(mock.patch("efa_tools.abi.table", lambda text: {}))
+        self.patch(mock.patch("efa_tools.abi.table", lambda text, pages: {}))
         return abi.diff_on_debug_kernel("cloud-amd64")
 
     def test_on_the_debug_kernel_its_own_results_count_too(self):

@@ -8,7 +8,7 @@ import shlex
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from . import cache, guest, steps, suite, times
+from . import arm64, cache, guest, steps, suite, times
 from .failure import Failure
 from .tally import Tally
 
@@ -33,8 +33,19 @@ class Allowed:
     reason: str
 
 
-def table(text):
-    """The allowed differences by case."""
+# The heading of a table that goes before that of all kernels where pages have so many KiB.
+PAGES = re.compile(r"^## .*?(\d+) KiB$", re.MULTILINE)
+
+
+def table(text, pages=4096):
+    """The allowed differences by case where pages have so many bytes: a line of theirs takes the place of the one for all kernels."""
+    everywhere, *others = PAGES.split(text)
+    tables = {int(size) << 10: lines(part) for size, part in zip(others[::2], others[1::2], strict=True)}
+    return lines(everywhere) | tables.get(pages, {})
+
+
+def lines(text):
+    """The lines of one table by case."""
     allowed = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
@@ -96,7 +107,8 @@ def run(driver, flavour, profile, case=""):
     """
     specs = devices((FOLDER / "devices").read_text(), profile)
     command = f"/efa-rs/tests/abi/run.py {shlex.quote(case) if case else ''}"
-    prepared = guest.prepare(guest.Options(command, driver, flavour, specs, timeout=TIMEOUT, quiet=True, one_thread=True))
+    timeout = TIMEOUT * arm64.slowness(flavour)
+    prepared = guest.prepare(guest.Options(command, driver, flavour, specs, timeout=timeout, quiet=True, one_thread=True))
     with steps.step(f"ABI cases {driver} {flavour} {profile}"):
         status = guest.execute(prepared)
     log = prepared.folder / "guest0.output.log"
@@ -115,9 +127,9 @@ def run_on_debug_kernel():
     return results(file.read_text(errors="replace") if file.exists() else "", "rust"), tally
 
 
-def judge(name, found, case=""):
+def judge(name, found, case="", pages=4096):
     """The tally of the results of both drivers, one for each case, or each that CASE names, and that as a line."""
-    allowed = table((FOLDER / "differences.md").read_text())
+    allowed = table((FOLDER / "differences.md").read_text(), pages)
     if case:
         allowed = {name: what for name, what in allowed.items() if name.startswith(case) or fnmatch.fnmatchcase(name, case)}
     problems = dict(compare(found, allowed))
@@ -139,7 +151,7 @@ def diff(flavour, at_once=1, profile=PROFILES[0], case=""):
     """The differential test, with so many guests at once: its tally has one result for each case, and its text is one line."""
     with ThreadPoolExecutor(at_once) as pool:
         found = dict(zip(DRIVERS, pool.map(times.within(lambda driver: run(driver, flavour, profile, case)), DRIVERS)))
-    return judge(f"abi-diff {profile}", found, case)
+    return judge(f"abi-diff {profile}", found, case, arm64.page_size(flavour))
 
 
 def diff_all(flavour, profiles=PROFILES, case=""):

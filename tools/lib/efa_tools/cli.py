@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import abi, bench, build, cache, check, data_bench, guest, install, namespace, package, plot
+from . import abi, arm64, bench, build, cache, check, data_bench, guest, install, namespace, package, plot
 from . import remote, running, schedule, srd_bench, steps, suite, times, toolroot, userland
 from .failure import Failure
 from .schedule import Job
@@ -280,7 +280,8 @@ def check_command():
     command = suites.add_parser("peer-memory", help="RDMA to and from memory of another device, which takes it back")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
-    command.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
+    names = [*toolroot.FLAVOURS, *arm64.FLAVOURS]
+    command.add_argument("--flavour", choices=names, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     text = "what the device of most cases is; several are possible (default: each)"
     command.add_argument("--profile", action="append", choices=abi.PROFILES, help=text)
     command.add_argument("--case", default="", metavar="PATTERN", help="only cases whose names begin so, or are like this: 'cq: *'")
