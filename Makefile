@@ -52,6 +52,7 @@ help:
 	@echo '  make rdma-core-diff  the same with both drivers, and what ends differently   FLAVOUR= USERLAND='
 	@echo '  make interop         data between guests: contents, perftest, libfabric, Open MPI   DRIVER= FLAVOUR= USERLAND= PROGRAM= CASE='
 	@echo '  make soak            a million messages between four guests   DRIVER= FLAVOUR='
+	@echo '  make check-arm64     modules, selftests, abi-diff and data between guests on kernels of arm64, also with pages of 16 KiB'
 	@echo '  make check-debug     the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
 	@echo
 	@echo 'Measure'
@@ -169,6 +170,10 @@ check-life:
 .PHONY: check-debug
 check-debug:
 	@tools/check check-debug --driver $(DRIVER)
+
+.PHONY: check-arm64
+check-arm64:
+	@tools/check $@
 
 .PHONY: check-install
 check-install:

@@ -7,7 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import arm64, build, cli, guest, qemu, toolroot, userland
+from efa_tools import arm64, build, check_arm64, cli, guest, qemu, toolroot, userland
 from efa_tools.failure import Failure
 
 RELEASE = "7.3.4+deb13-arm64-16k"
@@ -56,6 +56,12 @@ class Arm64(unittest.TestCase):
 
     def test_pages_are_larger_with_one_kernel(self):
         self.assertEqual([arm64.page_size(flavour) for flavour in arm64.FLAVOURS], [4096, 4096, 16384])
+
+    def test_each_job_has_what_it_needs(self):
+        jobs = check_arm64.everything()
+        names = [job.name for job in jobs]
+        self.assertEqual(len(names), len(set(names)))
+        self.assertEqual([need for job in jobs for need in job.after if need not in names and "debug" not in need], [])
 
     def test_a_request_of_a_share_is_at_most_what_virtiofsd_takes(self):
         self.assertEqual(arm64.share_queue("arm64-16k") * arm64.page_size("arm64-16k"), 1 << 20)

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import abi, arm64, bench, build, cache, check, data_bench, guest, install, namespace, package, plot
+from . import abi, arm64, bench, build, cache, check, check_arm64, data_bench, guest, install, namespace, package, plot
 from . import remote, running, schedule, srd_bench, steps, suite, times, toolroot, userland
 from .failure import Failure
 from .schedule import Job
@@ -238,6 +238,7 @@ def check_command():
         command = suites.add_parser(name, help=text)
         text = "do only the share I of N, which together are all: for N machines"
         command.add_argument("--shard", type=share_of, metavar="I/N", help=text)
+    suites.add_parser("check-arm64", help="modules, selftests, abi-diff and data between guests on kernels of arm64")
     suites.add_parser("lint", help="format, warnings and laws")
     suites.add_parser("deny", help="licences and sources of the emulator's dependencies, and advisories about them")
     suites.add_parser("test-host", help="the tests that need no guest")
@@ -306,6 +307,8 @@ def check_command():
             jobs = check.everything()
         case "check-all":
             jobs = check.everything(longer=True)
+        case "check-arm64":
+            jobs = check_arm64.everything()
         case "lint":
             jobs = check.lint()
         case "deny":

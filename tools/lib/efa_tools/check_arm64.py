@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""make check-arm64: what there is for arm64, whose guests are emulated on any host."""
+
+from . import abi, arm64, build, check, suite, toolroot
+from .schedule import Job
+
+CLOUD, STOCK, LARGE_PAGES = arm64.FLAVOURS
+# The C driver on 4 KiB pages, for its column of kselftest's differences; on 16 KiB pages abi-diff has it.
+KSELFTESTS = (("rust", LARGE_PAGES), ("rust", CLOUD), ("c", CLOUD))
+# One guest of each architecture on one network.
+MIXED = "interop rust amd64 and arm64"
+
+
+def everything():
+    """All of make check-arm64."""
+    modules = [*(("rust", flavour) for flavour in arm64.FLAVOURS), ("c", CLOUD), ("c", LARGE_PAGES)]
+    return [
+        *(check.module(driver, flavour) for driver, flavour in modules),
+        check.module("rust", toolroot.FLAVOURS[0]),
+        Job(check.EMULATOR, lambda: suite.attempt("emulator", build.emulator), 100),
+        *(check.kselftest(driver, flavour, one_thread=True) for driver, flavour in KSELFTESTS),
+        *(abi_diff(flavour) for flavour in (LARGE_PAGES, CLOUD)),
+        check.rdma_core(("rust", "c"), CLOUD),
+        check.guest_job(f"interop rust {CLOUD}", lambda: between("rust", CLOUD), 600, "rust", CLOUD, memory=4),
+        check.guest_job(MIXED, mixed, 400, "rust", CLOUD, memory=4),
+    ]
+
+
+def abi_diff(flavour):
+    return check.abi_job(f"abi-diff {flavour}", abi.diff, flavour, 600, flavour)
+
+
+def between(driver, flavour):
+    """Contents and perftest between two guests."""
+    name = f"interop {driver} {flavour}"
+    return suite.between_guests(name, 2, ["short", "contents", "perftest"], driver, flavour, 1800)
+
+
+def mixed():
+    """Contents between an x86-64 guest and one of arm64, which both send and receive."""
+    return suite.between_guests(MIXED, 2, ["short", "contents"], "rust", toolroot.FLAVOURS[0], 900, others=CLOUD)
