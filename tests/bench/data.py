@@ -113,9 +113,4 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     if sys.argv[1] == "rxe":
         set_up_rxe()
-    led = guests.start_serving()
-    if guests.GUEST:
-        led.wait()
-    else:
-        others = guests.meet()
-        main(*sys.argv[1:])
+    guests.lead(main, *sys.argv[1:])

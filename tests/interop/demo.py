@@ -45,9 +45,4 @@ def main():
 
 
 if __name__ == "__main__":
-    led = guests.start_serving()
-    if guests.GUEST:
-        led.wait()
-    else:
-        others = guests.meet()
-        main()
+    guests.lead(main)

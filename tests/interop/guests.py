@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Programs that run on several guests: guest 0 leads and has the others start what it needs there.
+"""Programs that run on several guests: guest 0 leads and has the others start what it needs there, by their agents.
 
-Every guest serves a port; each connection to it is one process, which ends when the connection does.
+All guests run the same program, which in the others only prepares what they need: they stay until guest 0 ends, as tools/vm --leader
+has it.
 """
 
 import contextlib
@@ -15,16 +16,18 @@ from pathlib import Path
 
 from selftest import Failed
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-sys.path[:0] = [str(TOOLS / "guest"), str(TOOLS / "lib")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "lib"))
 
-import agent  # noqa: E402
 from efa_tools import remote  # noqa: E402
 
 GUEST = int(os.environ.get("EFA_GUEST", "0"))
 GUESTS = int(os.environ.get("EFA_GUESTS", "1"))
-PORT = 7000
-# Seconds until all guests serve, of which one may have to wait for its devices longer than another.
+# What a program finds of the settings of who starts it: all but which guest that is, and the emulator's control port, which can be
+# opened once.
+SETTINGS = {name: value for name, value in os.environ.items() if name.startswith("EFA_") and name != "EFA_GUEST"} | {"EFA_CONTROL_PORT": ""}
+# Is there once a guest has prepared what it has to.
+PREPARED = Path("/run/prepared")
+# Seconds until all agents answer, of which one may have to wait for its guest's devices longer than another.
 MEET_LIMIT = 120
 # Seconds until a server listens, which is a process's start and the setup of its queues on a busy host.
 START_LIMIT = 60
@@ -44,36 +47,27 @@ def name(guest):
     return f"guest{guest}"
 
 
-def start_serving():
-    """Serves processes in the background; returns what is set at the end of the leader."""
-    led = threading.Event()
-
-    def lead(request, messages):
-        if "lead" in request:
-            with contextlib.suppress(OSError):
-                messages.read()
-            led.set()
-
-    server = socket.create_server(("", PORT), backlog=64)
-    threading.Thread(target=agent.serve_all, args=(server, "", lead), daemon=True).start()
-    return led
+def lead(main, *arguments):
+    """Does main(*arguments) in guest 0, once the others have come here, too."""
+    if GUEST:
+        PREPARED.touch()
+    else:
+        meet()
+        main(*arguments)
 
 
 def meet():
-    """Waits for the other guests to serve, and makes them end with this program, the leader."""
-    connections = []
+    """Waits for the agents of all guests to answer, and for the others' programs to have prepared what they have to."""
     deadline = time.monotonic() + MEET_LIMIT
     for guest in range(1, GUESTS):
         while True:
             try:
-                connections.append(socket.create_connection((name(guest), PORT), 5))
+                run(["sh", "-c", f"until [ -e {PREPARED} ]; do sleep 0.1; done"], MEET_LIMIT, guest)
                 break
             except OSError as error:
                 if time.monotonic() > deadline:
                     raise Failed(f"{name(guest)} does not answer: {error}")
                 time.sleep(0.1)
-        connections[-1].sendall(b'{"lead": true}\n')
-    return connections
 
 
 class Process:
@@ -83,10 +77,9 @@ class Process:
         self.guest, self.command = guest, [str(word) for word in command]
         self.output, self.status = "", None
         self.ready, self.ended = threading.Event(), threading.Event()
-        # The emulator's control port can be opened once, which the leader has done.
-        environment = {"EFA_CONTROL_PORT": "", **(environment or {})}
-        request = remote.Request(self.command, environment, "/tmp", listens_at=listens_at)
-        self.connection = remote.start((name(guest), PORT), request, START_LIMIT)
+        environment = {**SETTINGS, **(environment or {})}
+        request = remote.Request(self.command, environment, "/tmp", listens_at=listens_at, token=remote.TOKEN.read_text())
+        self.connection = remote.start((name(guest), remote.PORT), request, START_LIMIT)
         remote.send(self.connection, stdin=None)
         threading.Thread(target=self.follow, daemon=True).start()
 

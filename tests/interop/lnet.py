@@ -194,9 +194,4 @@ else:
     suite.add("wrong bits are noticed", wrong_bits)
 
 if __name__ == "__main__":
-    led = guests.start_serving()
-    if guests.GUEST:
-        led.wait()
-    else:
-        others = guests.meet()
-        suite.run()
+    guests.lead(suite.run)

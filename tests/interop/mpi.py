@@ -39,7 +39,7 @@ def mpirun(count, *command, limit=180):
     options = [word for name, value in OPTIONS.items() for word in ("--mca", name, value)]
     exports = [word for name in ENVIRONMENT if not name.startswith("OMPI_") for word in ("-x", name)]
     return guests.run(
-        ["mpirun", "--prtemca", "plm_ssh_agent", FOLDER / "agent", "--host", hosts, "-n", count, *options, *exports, *command],
+        ["mpirun", "--host", hosts, "-n", count, *options, *exports, *command],
         limit,
         environment=ENVIRONMENT,
     )

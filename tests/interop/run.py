@@ -166,9 +166,4 @@ if __name__ == "__main__":
     parts = [argument for argument in arguments if argument != "short"] or possible
     if not set(parts) <= {*possible, *NEXT_PARTS}:
         sys.exit(__doc__)
-    led = guests.start_serving()
-    if guests.GUEST:
-        led.wait()
-    else:
-        others = guests.meet()
-        main(parts, short)
+    guests.lead(main, parts, short)

@@ -136,9 +136,4 @@ def main(modules):
 if __name__ == "__main__":
     for file in sys.argv[1:]:
         subprocess.run(["insmod", file], check=True)
-    led = guests.start_serving()
-    if guests.GUEST:
-        led.wait()
-    else:
-        others = guests.meet()
-        main([Path(file).stem for file in sys.argv[1:]])
+    guests.lead(main, [Path(file).stem for file in sys.argv[1:]])

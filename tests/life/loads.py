@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from guests import agent
+import agent
 from programs import MEMBERS, START, Member
 from selftest import Failed, emulator
 from workers import Worker

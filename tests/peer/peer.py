@@ -478,19 +478,14 @@ def main_program():
     # That it forks while it has threads.
     warnings.simplefilter("ignore", DeprecationWarning)
     vfio.load()
-    side, server = Remote(), Server(guests.name(1))
-    suite.run()
+    with guests.Process(1, [Path(__file__).resolve(), "serve"], contents.PORT) as serving:
+        serving.await_ready()
+        side, server = Remote(), Server(guests.name(1))
+        suite.run()
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["serve"]:
         contents.serve(Remote())
         sys.exit()
-    led = guests.start_serving()
-    if guests.GUEST:
-        led.wait()
-    else:
-        others = guests.meet()
-        with guests.Process(1, [Path(__file__).resolve(), "serve"], contents.PORT) as serving:
-            serving.await_ready()
-            main_program()
+    guests.lead(main_program)

@@ -5,18 +5,23 @@ import contextlib
 import os
 import socket
 import sys
+import tempfile
+import threading
 import time
 import unittest
+from pathlib import Path
 from unittest import mock
 
 from support import CLONE
 
-sys.path += [str(CLONE / "tests" / "interop"), str(CLONE / "tests" / "kselftest")]
+sys.path += [str(CLONE / "tests" / "interop"), str(CLONE / "tests" / "kselftest"), str(CLONE / "tools" / "guest")]
 
+import agent  # noqa: E402
 import conditions  # noqa: E402
 import guests  # noqa: E402
 import libfabric  # noqa: E402
 import perftest  # noqa: E402
+from efa_tools import remote  # noqa: E402
 from selftest import Failed  # noqa: E402
 
 PERFTEST = """\
@@ -96,10 +101,19 @@ class Rows(unittest.TestCase):
 class Together(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        patches = mock.patch.multiple(guests, PORT=free_port(), name=lambda guest: "127.0.0.1", END_LIMIT=0.5, START_LIMIT=20)
-        patches.start()
-        cls.addClassCleanup(patches.stop)
-        cls.led = guests.start_serving()
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.prepared, token = Path(folder.name) / "prepared", Path(folder.name) / "token"
+        token.write_text("secret")
+        server = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=agent.serve_all, args=(server, "secret"), daemon=True).start()
+        limits = {"END_LIMIT": 0.5, "START_LIMIT": 20, "MEET_LIMIT": 3}
+        for patches in (
+            mock.patch.multiple(guests, name=lambda guest: "127.0.0.1", PREPARED=cls.prepared, **limits),
+            mock.patch.multiple(remote, PORT=server.getsockname()[1], TOKEN=token),
+        ):
+            patches.start()
+            cls.addClassCleanup(patches.stop)
 
     def python(self, script):
         return [sys.executable, "-c", script]
@@ -164,12 +178,25 @@ class Together(unittest.TestCase):
     def test_the_environment(self):
         self.assertEqual(guests.run(["sh", "-c", "echo $COLOUR"], 20, environment={"COLOUR": "blue"}), "blue\n")
 
-    def test_the_end_of_the_leader_is_the_end_of_all(self):
+    def test_settings_of_who_starts_it(self):
+        self.assertEqual(guests.run(["sh", "-c", "echo [$EFA_CONTROL_PORT]"], 20), "[]\n")
+
+    def test_the_leader_waits_for_the_others_to_be_prepared(self):
+        main = mock.Mock()
         with mock.patch.object(guests, "GUESTS", 2):
-            (connection,) = guests.meet()
-        self.assertFalse(self.led.wait(0.2))
-        connection.close()
-        self.assertTrue(self.led.wait(10))
+            with self.assertRaisesRegex(Failed, "no end within 3 s"):
+                guests.lead(main)
+            with mock.patch.object(guests, "GUEST", 1):
+                guests.lead(main)
+            self.addCleanup(self.prepared.unlink)
+            main.assert_not_called()
+            guests.lead(main, 1, 2)
+        main.assert_called_once_with(1, 2)
+
+    def test_a_guest_that_does_not_answer(self):
+        with mock.patch.object(guests, "GUESTS", 2), mock.patch.object(remote, "PORT", free_port()):
+            with self.assertRaisesRegex(Failed, "127.0.0.1 does not answer"):
+                guests.meet()
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ class Sets(TemporaryCache):
     def announced(self, name):
         folder = cache.folder("runs", name)
         shared = cache.folder("runs", name, "shared")
-        running.announce(folder, shared, 2)
+        running.make_token(shared)
+        running.announce(folder, 2)
         return folder
 
     def in_use(self, folder):

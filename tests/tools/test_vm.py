@@ -177,11 +177,13 @@ class Guest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout), (0, "guest0: hello\n"), result.stderr)
 
     def test_the_end_of_the_leader_is_the_end_of_all(self):
-        # The others end when they see it end, as they are connected with it.
-        follow = "python3 -c 'import socket; c = socket.create_server((\"\", 4000)).accept()[0]; print(c.recv(9))'"
-        lead = "until exec 3<>/dev/tcp/guest1/4000; do sleep 0.1; done; echo done; exit 6"
-        result = vm("--guests", "2", "--leader", f"if [ $EFA_GUEST = 1 ]; then {follow}; else bash -c '{lead}' 2>/dev/null; fi")
-        self.assertEqual((result.returncode, sorted(result.stdout.splitlines())), (6, ["done", "guest1: b''"]), result.stderr)
+        command = 'if [ $EFA_GUEST = 1 ]; then sleep 1000; fi; until ssh guest1 echo done by \\$EFA_GUEST; do sleep 0.2; done; exit 6'
+        result = vm("--guests", "2", "--leader", command)
+        self.assertEqual((result.returncode, result.stdout.splitlines()), (6, ["done by 1"]), result.stderr)
+
+    def test_a_guest_whose_command_has_ended_stays_for_the_leader(self):
+        result = vm("--guests", "2", "--leader", "[ $EFA_GUEST = 1 ] || { sleep 2; ssh guest1 echo there; }")
+        self.assertEqual((result.returncode, result.stdout), (0, "there\n"), result.stderr)
 
     def test_a_leader_that_is_left_alone_fails_the_run(self):
         result = vm("--guests", "2", "--leader", "if [ $EFA_GUEST = 1 ]; then echo no room; exit 3; fi; sleep 1000")

@@ -146,21 +146,19 @@ class Served:
                 data = data[self.input.write(data) :]
 
 
-def serve(connection, token, others):
-    """Serves a connection. OTHERS gets what is no request for a process."""
+def serve(connection, token):
+    """Serves a connection."""
     with connection, connection.makefile("rb") as messages, contextlib.suppress(ValueError, TypeError):
         request = json.loads(messages.readline() or "{}")
-        if "command" not in request:
-            others(request, messages)
-        elif request.get("token") == token:
+        if request.get("token") == token:
             Served(connection, messages).run(remote.Request(**request))
 
 
-def serve_all(server, token, others=lambda *_: None):
+def serve_all(server, token):
     """Serves all who connect to SERVER. Never returns."""
     while True:
         connection, _ = server.accept()
-        threading.Thread(target=serve, args=(connection, token, others), daemon=True).start()
+        threading.Thread(target=serve, args=(connection, token), daemon=True).start()
 
 
 if __name__ == "__main__":

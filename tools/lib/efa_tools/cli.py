@@ -133,7 +133,8 @@ def boot():
         epilog="vm lab has guests that stay; vm exec runs a command in guests that run, and vm ctl controls their devices: each has --help.",
     )
     add_guests(parser)
-    parser.add_argument("--leader", action="store_true", help="the end of the command in guest 0 is the end of all guests")
+    text = "the end of the command in guest 0, which reaches the others by ssh, is the end of all guests"
+    parser.add_argument("--leader", action="store_true", help=text)
     parser.add_argument("--agent", action="store_true", help="vm exec can run programs in the guests, and they in each other by ssh")
     parser.add_argument("--timeout", type=float, metavar="S", help="end after that many seconds (default: 600; a shell: never)")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="passed to sh -c (default: a shell)")

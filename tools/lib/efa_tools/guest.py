@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Boots guests with emulated devices, runs a command in them and says how it went."""
 
+import contextlib
 import json
 import os
 import re
@@ -57,7 +58,7 @@ class Options:
     instance: str | None = None
     userland: str = userland.STABLE
     guests: int = 1
-    # The end of guest 0's command is the end of all: the others serve it, see tests/interop/guests.py.
+    # The end of guest 0's command is the end of all. Until then it can run programs in the others, by their agents.
     leader: bool = False
     timeout: float = 600
     memory: str = "1G"
@@ -78,7 +79,7 @@ class Options:
     known_reports: list[tuple[str, str]] = field(default_factory=list)
     # More parameters of the kernel.
     append: str = ""
-    # Guests run what they are asked for from outside: see running.py.
+    # Guests run what they are asked for from outside, too: see running.py.
     agent: bool = False
     # Each device is in a slot of its own, and the guest has QEMU's monitor, see tools/guest/monitor.py.
     hotplug: bool = False
@@ -118,6 +119,8 @@ class Run:
         self.processes = {}
         self.copiers = []
         self.first_end = None
+        # The guests that were told of guest 0's end.
+        self.told = set()
         # When helpers were first seen to have ended.
         self.ends = {}
         # How many devices each guest has.
@@ -133,7 +136,9 @@ class Run:
             shutil.copy(options.emulator, self.folder / "efa-emu")
         if options.plugin:
             shutil.copy(options.plugin, self.folder / "plugin.so")
-        self.ports = running.announce(self.folder, self.shared, options.guests) if options.agent else []
+        if options.agent or options.leader:
+            running.make_token(self.shared)
+        self.ports = running.announce(self.folder, options.guests) if options.agent else []
 
     def start(self, name, command, binds=(), **streams):
         """Starts a program of the toolroot, with the run folder at RUN."""
@@ -219,7 +224,9 @@ class Run:
             "EFA_GUEST": guest,
             "EFA_GUESTS": options.guests,
             "EFA_SHARE": "/share" if options.share else "",
-            "EFA_AGENT": "1" if options.agent else "",
+            "EFA_LEADER": "1" if options.leader else "",
+            # Who may ask the guest's agent, if there is one.
+            "EFA_AGENT": "host" if options.agent else "guests" if options.leader else "",
             "TERM": os.environ.get("TERM", "dumb") if options.command is None else "dumb",
         }
         if (slow := arm64.slowness(*options.flavours())) > 1:
@@ -273,7 +280,9 @@ class Run:
             (results / "interactive").write_text(f"rows {size.lines} cols {size.columns}")
             self.start(name, command, binds, stdin=None, stdout=None, stderr=errors)
         else:
-            process = self.start(name, command, binds, stdout=subprocess.PIPE, stderr=errors)
+            # A guest that follows another is told by its terminal that this has ended.
+            told = subprocess.PIPE if options.leader and guest else subprocess.DEVNULL
+            process = self.start(name, command, binds, stdin=told, stdout=subprocess.PIPE, stderr=errors)
             copier = threading.Thread(target=self.copy_output, args=(guest, process.stdout), daemon=True)
             copier.start()
             self.copiers.append(copier)
@@ -355,6 +364,7 @@ class Run:
         self.first_end = self.first_end or time.monotonic()
         since = time.monotonic() - self.first_end
         if 0 not in running:
+            self.end_followers(guests)
             if since < FOLLOW_LIMIT:
                 return None
             log = self.folder / f"guest{running[0]}.console.log"
@@ -364,6 +374,15 @@ class Run:
         self.check_console(ended[0])
         log = self.folder / f"guest{ended[0]}.output.log"
         return f"{steps.tail(log)}\nGuest {ended[0]} ended while guest 0 still ran: see above, all that it printed is in {log}."
+
+    def end_followers(self, guests):
+        """Tells those that guest 0 has ended, as soon as they listen: see follow() of tools/guest/init."""
+        for guest, process in enumerate(guests[1:], 1):
+            if guest not in self.told and (self.shared / f"guest{guest}" / "follows").exists():
+                self.told.add(guest)
+                with contextlib.suppress(OSError):
+                    process.stdin.write(b"0\n")
+                    process.stdin.flush()
 
     def booted(self):
         """Whether the kernels have come as far as to the first process."""

@@ -19,8 +19,11 @@ import sys
 import termios
 import tty
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 PORT = 7001
+# In a guest: what its Request.token has to be.
+TOKEN = Path("/run/efa-rs/token")
 CHUNK = 32 << 10
 # As ssh has it, for what is wrong with the connection and not with the program.
 LOST = 255

@@ -19,11 +19,15 @@ ANSWER_LIMIT = 20
 READY_LIMIT = 120
 
 
-def announce(folder, shared, guests):
-    """Writes down how to reach the agents of a set that is about to start; returns the ports of this host that lead to them."""
+def make_token(shared):
+    """Makes what a set's agents have to be told, in the folder that its guests see."""
     token = shared / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(16))
+
+
+def announce(folder, guests):
+    """Writes down how to reach the agents of a set that is about to start; returns the ports of this host that lead to them."""
     ports = free_ports(guests)
     (folder / "agents").write_text(json.dumps(ports))
     return ports
