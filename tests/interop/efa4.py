@@ -188,9 +188,11 @@ class Endpoint:
     def poll(self):
         """Takes a completion, if there is one: whether it is of a send, its request id and status."""
         offset = self.taken % CQ_ENTRIES * CQE
-        low, status, flags, _, rest = COMPLETED.unpack_from(self.cq_ring, offset)
+        _, _, flags, *_ = COMPLETED.unpack_from(self.cq_ring, offset)
         if flags & PHASE != 1 - (self.taken // CQ_ENTRIES & 1):
             return None
+        # Only now: what comes before the phase may have been read before the device wrote it.
+        low, status, flags, _, rest = COMPLETED.unpack_from(self.cq_ring, offset)
         self.taken += 1
         is_send = flags & QUEUE == SEND_QUEUE
         return is_send, int.from_bytes(low.to_bytes(2, "little") + rest, "little") if is_send else low, status

@@ -141,9 +141,11 @@ class Endpoint:
         """Takes a completion, if there is one: whether it is of a send, its request id, status and length."""
         entries = int.from_bytes(self.cq.cqe.bytes(), "little")
         offset = self.taken % entries * COMPLETION
-        number, status, flags, _, length = COMPLETED.unpack_from(self.cq_ring.memory, offset)
+        _, _, flags, *_ = COMPLETED.unpack_from(self.cq_ring.memory, offset)
         if flags & PHASE != 1 - (self.taken // entries & 1):
             return None
+        # Only now: what comes before the phase may have been read before the device wrote it.
+        number, status, flags, _, length = COMPLETED.unpack_from(self.cq_ring.memory, offset)
         self.taken += 1
         return bool(flags & SEND_QUEUE), number, status, length
 
