@@ -58,27 +58,84 @@ class Cache(support.TemporaryCache):
         self.assertEqual(self.builds(), 1)
         self.assertIn("waiting for another run", said)
 
+    def run_folder(self, script=RUN):
+        """The folder of a run that goes on, and its process."""
+        process = self.python(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(process.stdin.close)
+        self.addCleanup(process.stdout.close)
+        return process, Path(process.stdout.readline().strip())
+
+    def end(self, process):
+        process.communicate("\n")
+        self.assertEqual(process.returncode, 0)
+
+    def ended(self, name, clone=None, *marks):
+        """The folder of a run that ended long ago."""
+        folder = cache.folder("runs", name)
+        for mark in marks:
+            (folder / mark).touch()
+        if clone:
+            (folder / guest.CLONE_FILE).write_text(str(clone))
+        os.utime(folder, (int(name), int(name)))
+        return folder
+
     def test_the_folder_of_a_run_stays_until_it_ends(self):
-        def run():
-            process = self.python(RUN, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            return process, Path(process.stdout.readline().strip())
-
-        def end(process):
-            process.communicate("\n")
-            self.assertEqual(process.returncode, 0)
-
-        first, folder = run()
+        first, folder = self.run_folder()
         os.utime(folder, (0, 0))
-        for number in range(guest.KEPT_RUNS):
-            cache.folder("runs", str(number))
-        for process in (first, run()[0]):
+        for number in range(1, guest.KEPT_RUNS + 1):
+            self.ended(str(number), cache.CLONE)
+        for process in (first, self.run_folder()[0]):
             self.assertTrue(folder.exists())
-            end(process)
-        last, newest = run()
+            self.end(process)
+        last, newest = self.run_folder()
         self.assertFalse(folder.exists())
         self.assertTrue(newest.exists())
-        self.assertEqual(len(list(cache.folder("runs").iterdir())), guest.KEPT_RUNS + 1)
-        end(last)
+        self.end(last)
+
+    def test_of_a_clone_the_newest_runs_are_kept(self):
+        ours = [self.ended(str(number), cache.CLONE) for number in range(1, guest.KEPT_RUNS + 3)]
+        self.end(self.run_folder()[0])
+        self.assertEqual([folder.exists() for folder in ours], [False] * 2 + [True] * guest.KEPT_RUNS)
+
+    def test_runs_of_others_are_left_alone(self):
+        others = [self.ended(str(number), self.folder) for number in range(1, guest.KEPT_RUNS + 3)]
+        self.end(self.run_folder()[0])
+        self.assertTrue(all(folder.exists() for folder in others))
+
+    def test_runs_of_clones_that_are_gone_go(self):
+        gone, nobodys = self.ended("1", "/nonexistent/clone"), self.ended("2")
+        self.end(self.run_folder()[0])
+        self.assertFalse(gone.exists() or nobodys.exists())
+
+    def test_runs_that_have_just_ended_are_kept(self):
+        ours = [cache.folder("runs", str(number)) for number in range(guest.KEPT_RUNS + 3)]
+        for folder in ours:
+            (folder / guest.CLONE_FILE).write_text(str(cache.CLONE))
+        self.end(self.run_folder()[0])
+        self.assertTrue(all(folder.exists() for folder in ours))
+
+    def test_a_run_can_be_kept(self):
+        process, folder = self.run_folder(RUN.replace("new_folder()", "new_folder(keep=True)"))
+        self.end(process)
+        os.utime(folder, (1, 1))
+        for number in range(2, guest.KEPT_RUNS + 4):
+            self.ended(str(number), cache.CLONE)
+        self.end(self.run_folder()[0])
+        self.assertTrue(folder.exists())
+        self.assertFalse((folder.parent / "2").exists())
+
+    def test_a_run_in_a_folder_of_ones_own(self):
+        folder = self.folder / "mine"
+        self.assertEqual(guest.output_folder(folder, None), folder)
+        (folder / "shared").mkdir()
+        # Another attempt to boot begins with nothing.
+        self.assertEqual(guest.output_folder(folder, folder), folder)
+        self.assertEqual(list(folder.iterdir()), [])
+        (folder / "precious").touch()
+        with self.assertRaisesRegex(Failure, "mine is not empty"):
+            guest.output_folder(folder, None)
+        with self.assertRaisesRegex(Failure, "cannot be used .File exists."):
+            guest.output_folder(folder / "precious", None)
 
     def test_no_space(self):
         usage = collections.namedtuple("usage", "total used free")(1e9, 1e9 - 5e8, 5e8)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Boots guests, without a driver or a device: what the runner makes of how they end."""
 
+import os
 import re
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -36,6 +38,9 @@ class Arguments(unittest.TestCase):
 
     def test_missing_folder(self):
         self.refuses("There is no folder /nowhere.", "--share", "/nowhere", "true")
+
+    def test_an_output_folder_that_is_used(self):
+        self.refuses("The folder / is not empty: give --output", "--output", "/", "true")
 
     def test_shell_without_terminal(self):
         self.refuses("A shell needs a terminal")
@@ -189,6 +194,32 @@ class Guest(unittest.TestCase):
         result = vm("--guests", "2", "--leader", "if [ $EFA_GUEST = 1 ]; then echo no room; exit 3; fi; sleep 1000")
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stderr, r"(?s)no room\nGuest 1 ended while guest 0 still ran")
+
+
+class Interrupted(unittest.TestCase):
+    """Runs that somebody ends, in which guests have said what they have to."""
+
+    def interrupted(self, command):
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "run"
+            program = [CLONE / "tools" / "vm", "--driver", "none", "--cpus", "1", "--output", output, f"{command}; echo here; sleep 1000"]
+            process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(process.stdout.readline(), "here\n")
+            os.kill(process.pid, signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+            left = subprocess.run(["pgrep", "-f", str(output)], capture_output=True, text=True).stdout
+            self.assertEqual(left, "")
+            return process.returncode, errors
+
+    def test_a_run_that_was_well(self):
+        status, errors = self.interrupted("true")
+        self.assertEqual(status, 128 + signal.SIGTERM, errors)
+        self.assertIn("interrupted by SIGTERM; until then no kernel reported trouble", errors)
+
+    def test_a_run_that_was_not(self):
+        status, errors = self.interrupted("echo '<4>WARNING: something is wrong' >/dev/kmsg; sleep 1")
+        self.assertEqual(status, 1, errors)
+        self.assertIn("The kernel of guest 0 reported trouble", errors)
 
 
 class Places(unittest.TestCase):

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import abi, arm64, bench, build, cache, check, check_arm64, data_bench, guest, install, namespace, package, plot
+from . import abi, arm64, bench, build, cache, check, check_arm64, data_bench, guest, install, namespace, overlay, package, plot
 from . import remote, running, schedule, srd_bench, steps, suite, times, toolroot, userland
 from .failure import Failure
 from .schedule import Job
@@ -75,6 +75,8 @@ def add_guests(parser, guests=1):
     text = "the kernel is Debian's for clouds, of this architecture"
     parser.add_argument("--arch", dest="flavour", type=cloud_flavour, metavar="amd64|arm64", help=text)
     add_userland(parser)
+    text = "a root that tools/vm root has made: what is installed in it, guests have"
+    parser.add_argument("--overlay", type=Path, metavar="DIR", help=text)
     parser.add_argument("--guests", type=positive, default=guests, metavar="N", help=f"how many guests (default: {guests})")
     devices = parser.add_mutually_exclusive_group()
     devices.add_argument(
@@ -102,6 +104,9 @@ def add_guests(parser, guests=1):
     parser.add_argument("--memory", default="1G", help="of each guest (default: 1G)")
     parser.add_argument("--cpus", type=positive, default=2, metavar="N", help="of each guest (default: 2)")
     parser.add_argument("--append", default="", metavar="TEXT", help="more parameters of the kernel, such as swiotlb=force")
+    text = "where logs, traces and /run/efa-rs/out are: a new folder, or an empty one (default: in the cache)"
+    parser.add_argument("--output", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--keep", action="store_true", help="the run's folder stays, however many runs come after it")
     parser.add_argument("--emulator", type=Path, metavar="FILE", help="use this efa-emu and do not build one")
     parser.add_argument("--module", type=Path, metavar="FILE", help="use this efa.ko and do not build one")
 
@@ -130,7 +135,8 @@ def boot():
         prog="vm",
         description="Boots guests that have the toolroot, or the next userland, as their root file system, this clone at /efa-rs"
         " and a scratch folder at /run/efa-rs/out, and runs a command in each, or a shell. The exit status is the command's.",
-        epilog="vm lab has guests that stay; vm exec runs a command in guests that run, and vm ctl controls their devices: each has --help.",
+        epilog="vm lab has guests that stay; vm exec runs a command in guests that run, and vm ctl controls their devices; vm root changes what"
+        " guests have: each has --help.",
     )
     add_guests(parser)
     text = "the end of the command in guest 0, which reaches the others by ssh, is the end of all guests"
@@ -141,7 +147,7 @@ def boot():
     arguments = parser.parse_args()
     command = " ".join(arguments.command) or None
     timeout = arguments.timeout or (600 if command else float("inf"))
-    return guest.execute(guest.prepare(guest_options(arguments, command=command, timeout=timeout)))
+    return guest.execute_until_interrupted(guest.prepare(guest_options(arguments, command=command, timeout=timeout)))
 
 
 def vm_lab(words):
@@ -154,7 +160,23 @@ def vm_lab(words):
         arguments.devices = ["profile=efa3"]
     run = guest.prepare(guest_options(arguments, command="sleep infinity", timeout=float("inf"), agent=True))
     running.tell_when_ready(run)
-    return guest.execute(run)
+    return guest.execute_until_interrupted(run)
+
+
+def vm_root(words):
+    parser = argparse.ArgumentParser(
+        prog="vm root",
+        description="Runs a command in a root of one's own, which is made if it is not there: programs run on this host's CPU and reach its"
+        " network, and what they change is what guests of vm --overlay DIR have. The exit status is the command's.",
+    )
+    add_userland(parser)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where its changes are kept")
+    text = "passed to sh -c, such as 'apt-get update && apt-get install -y fio' (default: a shell)"
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=text)
+    arguments = parser.parse_args(words)
+    userland.require(arguments.userland)
+    command = " ".join(arguments.command)
+    return overlay.run(arguments.folder, arguments.userland, ["sh", "-c", command] if command else ["bash", "-l"])
 
 
 def add_running(parser):
@@ -185,7 +207,7 @@ def vm_ctl(words):
     return running.find(arguments.run).control(arguments.requests)
 
 
-VM_COMMANDS = {"lab": vm_lab, "exec": vm_exec, "ctl": vm_ctl}
+VM_COMMANDS = {"lab": vm_lab, "root": vm_root, "exec": vm_exec, "ctl": vm_ctl}
 
 
 @guarded

@@ -18,13 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import arm64, build, cache, console, qemu, running, steps, times, toolroot, userland
+from . import arm64, build, cache, console, namespace, overlay, qemu, running, steps, times, toolroot, userland
 from .failure import Failure
 from .processes import Process
 
 RUN = qemu.RUN
 SHARE = "/run/efa-rs/share"
-KEPT_RUNS = 20
+# Of each clone, so many runs are kept that have ended, and those of the last seconds.
+KEPT_RUNS, YOUNG = 20, 3600
+# In a run folder: of which clone it is. One without is of nobody any more.
+CLONE_FILE = "clone"
+# In a run folder that is never removed.
+KEEP_FILE = "keep"
 # Seconds from a guest's start to its first process, which takes 3 s on an idle host.
 BOOT_LIMIT = 120
 # The same for the debug kernel, which takes five times as long.
@@ -57,6 +62,8 @@ class Options:
     # The devices of each guest are instead those of this instance of EC2, see efa-emu --instance.
     instance: str | None = None
     userland: str = userland.STABLE
+    # The folder of a root that was changed, see overlay.py.
+    overlay: Path | None = None
     guests: int = 1
     # The end of guest 0's command is the end of all. Until then it can run programs in the others, by their agents.
     leader: bool = False
@@ -73,6 +80,10 @@ class Options:
     fabric: str = "ideal"
     # A folder of the host that guests see at /share.
     share: Path | None = None
+    # The run folder, which is made, or empty; without it, one in the cache.
+    output: Path | None = None
+    # The run folder stays, however many runs come after it.
+    keep: bool = False
     quiet: bool = False
     # Is called with each line that the commands print.
     watch: Callable[[str], None] | None = None
@@ -108,12 +119,13 @@ class Run:
         self.accelerator = accelerator
         self.release = toolroot.kernel(options.flavour)
         self.releases = [toolroot.kernel(flavour) for flavour in options.flavours()]
+        self.folder = None
         self.start_over()
 
     def start_over(self):
         """Makes the run folder."""
         options = self.options
-        self.folder = new_folder()
+        self.folder = output_folder(options.output, self.folder) if options.output else new_folder(options.keep)
         self.shared = self.folder / "shared"
         (self.shared / "out").mkdir(parents=True)
         self.processes = {}
@@ -164,13 +176,18 @@ class Run:
 
     def serve_shares(self, guest):
         """The userland, the clone, the run's results and --share, each by a virtiofsd of its own for this guest."""
-        root, binds = userland.share(self.options.userland, self.releases[guest])
+        options, prefix = self.options, ()
+        if options.overlay:
+            root, binds, prefix = overlay.share(options.overlay, options.userland, self.releases[guest])
+        else:
+            root, binds = userland.share(options.userland, self.releases[guest])
         shares = {"root": (root, "always"), "efa-rs": ("/efa-rs", "auto"), "run": (f"{RUN}/shared", "auto")}
         if self.options.share:
             shares["share"] = (SHARE, "auto")
             binds = [*binds, (self.options.share.resolve(), SHARE, "ro")]
         for tag, (directory, policy) in shares.items():
-            self.serve_share(guest, tag, directory, policy, readonly=tag != "run", binds=binds)
+            before = prefix if tag == "root" else ()
+            self.serve_share(guest, tag, directory, policy, readonly=tag != "run", prefix=before, binds=binds)
         for tag in shares:
             self.await_sockets(f"virtiofsd-{tag}-{guest}", [f"{tag}{guest}"])
 
@@ -406,10 +423,20 @@ class Run:
                 )
             if taint:
                 raise Failure(f"The kernel of guest {guest} ended with the unexpected taint {taint}: see {log}.")
+        self.check_emulator()
+        return status
+
+    def check_health(self):
+        """Fails if a guest's kernel or the emulator has reported trouble so far, in a run that did not come to its end."""
+        for guest in range(self.options.guests):
+            if (self.folder / f"guest{guest}.console.log").exists():
+                self.check_console(guest)
+        self.check_emulator()
+
+    def check_emulator(self):
         log = self.folder / "efa-emu.log"
         if log.exists() and "panicked at" in log.read_text(errors="replace"):
             raise Failure(f"{steps.tail(log)}\nefa-emu panicked: see above.")
-        return status
 
     def check_console(self, guest):
         """Fails if a guest's kernel reported trouble; returns how many reports were known ones."""
@@ -461,14 +488,48 @@ def last_change(path):
         return 0
 
 
-def new_folder():
-    """A new run folder, which stays as long as this process lives; of those of others that have ended the newest are kept."""
+def new_folder(keep=False):
+    """A new run folder, which stays as long as this process lives.
+
+    Of those of this clone that have ended, only the newest are kept; those of others are left alone, unless their clone is gone.
+    """
     runs = cache.folder("runs")
-    for old in sorted(runs.iterdir(), key=last_change)[:-KEPT_RUNS]:
-        cache.discard(old)
+    old = [folder for folder in sorted(runs.iterdir(), key=last_change) if last_change(folder) < time.time() - YOUNG]
+    ours = [folder for folder in old if clone_of(folder) == str(cache.CLONE)]
+    for folder in [folder for folder in old if not Path(clone_of(folder)).exists()] + ours[:-KEPT_RUNS]:
+        if not (folder / KEEP_FILE).exists():
+            cache.discard(folder)
     folder = Path(tempfile.mkdtemp(prefix=time.strftime("%m%d-%H%M%S-"), dir=runs))
     cache.use(folder)
+    (folder / CLONE_FILE).write_text(str(cache.CLONE))
+    if keep:
+        (folder / KEEP_FILE).touch()
     return folder
+
+
+def clone_of(folder):
+    """The path of the clone that a run folder is of; one that is not there if it is of none."""
+    try:
+        return (folder / CLONE_FILE).read_text()
+    except OSError:
+        return "/nonexistent"
+
+
+def output_folder(path, before):
+    """The folder that somebody wants a run to be in; BEFORE is the same if an earlier attempt has filled it."""
+    path = path.absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if path == before:
+            for part in path.iterdir():
+                namespace.remove(part)
+        elif any(path.iterdir()):
+            raise Failure(f"The folder {path} is not empty: give --output one that is, or a new one.")
+    except OSError as error:
+        raise Failure(f"The folder {path} cannot be used ({error.strerror}): give --output another one.")
+    if before is None:
+        cache.use(path)
+    return path
 
 
 def prepare(options):
@@ -483,6 +544,8 @@ def prepare(options):
         userland.root(options.userland, kernel)
     if others and options.driver != "none" and options.others_module is None:
         options.others_module = build.module(options.driver, others)
+    if options.overlay:
+        overlay.use(options.overlay, options.userland, release)
     with ThreadPoolExecutor(2) as pool:
         if options.driver != "none" and options.module is None:
             module = pool.submit(times.within(build.module), options.driver, release)
@@ -503,6 +566,31 @@ def execute(run):
                 raise
             steps.note(f"{stalled} Trying again.")
             run.start_over()
+
+
+class Interrupted(Exception):
+    """Somebody ends this program by a signal, its number."""
+
+
+def execute_until_interrupted(run):
+    """The same; a signal that ends this program ends the guests first, whose consoles are then looked at. A second one does not wait."""
+
+    def interrupt(number, _):
+        for other in before:
+            signal.signal(other, lambda number, _: os._exit(128 + number))
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return execute(run)
+    except Interrupted as interrupted:
+        (number,) = interrupted.args
+    finally:
+        for other, handler in before.items():
+            signal.signal(other, handler)
+    run.check_health()
+    steps.note(f"interrupted by {signal.Signals(number).name}; until then no kernel reported trouble: see {run.folder}")
+    return 128 + number
 
 
 def execute_once(run):
