@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """libfabric's own programs over its efa provider. fi_pingpong checks contents with -c."""
 
+import functools
 import itertools
 import re
 
 import guests
-from selftest import Failed
+from selftest import Failed, Skipped
 
 PORTS = itertools.count(47600)
 # Whatever arrives is to come through the device.
@@ -22,6 +23,10 @@ KINDS = (
     ("rdm efa-direct", DIRECT, "4096", {}, True),
     ("dgram", DGRAM, "4096", {}, True),
 )
+# fi_pingpong asks for FI_MSG_PREFIX, whatever the provider needs. From this version of libfabric on, its fabric efa says yes and then
+# sends the prefix as if it were contents (its commit 8a646339d). efa-direct has none, that of datagrams is still one, and Open MPI,
+# which does not ask for it, moves data over the fabric efa with any version.
+WITHOUT_PREFIX = (2, 6)
 # Index of the column usec/xfer.
 TIME = 6
 
@@ -33,6 +38,21 @@ def info():
     wanted = {("efa", "FI_EP_RDM"), ("efa-direct", "FI_EP_RDM"), ("efa", "FI_EP_DGRAM")}
     if found != wanted:
         raise Failed(f"fi_info shows {sorted(found)}, not {sorted(wanted)}:\n{output}")
+
+
+@functools.cache
+def version():
+    """Of libfabric, as two numbers."""
+    output = guests.run(["fi_info", "--version"], 60)
+    major, minor = re.search(r"^libfabric: (\d+)\.(\d+)", output, re.MULTILINE).groups()
+    return int(major), int(minor)
+
+
+def pingpong_if_possible(options, *others):
+    """The same as pingpong(), where libfabric does what fi_pingpong takes for granted."""
+    if options == EFA and version() >= WITHOUT_PREFIX:
+        raise Skipped("from libfabric 2.6 on, fi_pingpong gets a prefix of the fabric efa that this does not keep free")
+    return pingpong(options, *others)
 
 
 def pingpong(options, size, settings, iterations="20"):
@@ -57,4 +77,4 @@ def tests(short, reliable_only):
     yield "fi_info", info
     for name, options, size, settings, in_short in KINDS:
         if (in_short or not short) and not (reliable_only and name == "dgram"):
-            yield f"fi_pingpong {name}", lambda options=options, size=size, settings=settings: pingpong(options, size, settings)
+            yield f"fi_pingpong {name}", functools.partial(pingpong_if_possible, options, size, settings)

@@ -22,7 +22,7 @@ import guests  # noqa: E402
 import libfabric  # noqa: E402
 import perftest  # noqa: E402
 from efa_tools import remote  # noqa: E402
-from selftest import Failed  # noqa: E402
+from selftest import Failed, Skipped  # noqa: E402
 
 PERFTEST = """\
  Dual-port       : OFF          Device         : rxe0
@@ -92,6 +92,20 @@ class Rows(unittest.TestCase):
             expected = self.assertRaisesRegex(Failed, error) if error else contextlib.nullcontext()
             with mock.patch.object(guests, "pair", return_value=output), expected:
                 perftest.test("efa_0", "ib_write_bw", (), sizes)
+
+    def test_fi_pingpong_needs_a_prefix_that_newer_libraries_do_not_keep(self):
+        for release, skipped in (("2.1.0", []), ("2.5.1", []), ("2.6.0", ["rdm efa, 1 MiB"]), ("3.0.0", ["rdm efa, 1 MiB"])):
+            libfabric.version.cache_clear()
+            found = []
+            said = f"fi_info: {release}\nlibfabric: {release}\nlibfabric api: 2.1\n"
+            with mock.patch.object(guests, "run", return_value=said), mock.patch.object(libfabric, "pingpong") as pingpong:
+                for name, test in list(libfabric.tests(True, False))[1:]:
+                    try:
+                        test()
+                    except Skipped:
+                        found.append(name.removeprefix("fi_pingpong "))
+            self.assertEqual((found, pingpong.call_count), (skipped, 3 - len(skipped)), release)
+        libfabric.version.cache_clear()
 
     def test_messages_that_are_missing_show(self):
         self.assertEqual(libfabric.ROW.findall(PINGPONG), [("20", "=", "20"), ("20", "", "19")])
