@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
+//! Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets, and User-Mode Linux over vhost-user ones.
 //!
 //! This is the program, as a library of which its `main()` and its tests are made.
 
@@ -47,7 +47,7 @@ use signal_hook::{
 };
 use tracing::Level;
 
-use args::{Args, Command};
+use args::{Args, Command, Protocol};
 use capture::Capture;
 pub use control::Emulator;
 use outbox::Work;
@@ -181,7 +181,13 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         .zip(emulator.devices())
         .map(|(spec, device)| {
             let listener = sockets.listen(&spec.socket)?;
-            Ok(Server::new(listener, Arc::clone(&device.function)))
+            let function = Arc::clone(&device.function);
+            Ok(match spec.protocol {
+                Protocol::VfioUser => Front::VfioUser(Server::new(listener, function)),
+                Protocol::VhostUser => {
+                    Front::VhostUser(efa_vhost_user::Server::new(listener, function))
+                }
+            })
         })
         .collect::<Result<Vec<_>, String>>()?;
     let control = args
@@ -203,6 +209,9 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let needs = Needs {
         sockets: sockets.0.clone(),
         ports: joined.iter().map(Target::port).collect(),
+        vhost_user: specs
+            .iter()
+            .any(|spec| spec.protocol == Protocol::VhostUser),
     };
     sandbox::enter(args.sandbox, &needs)?;
     for (name, work) in writers {
@@ -237,6 +246,21 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     sockets.remove();
     observers.finish();
     Ok(ExitCode::SUCCESS)
+}
+
+/// What serves a device.
+enum Front {
+    VfioUser(Server),
+    VhostUser(efa_vhost_user::Server),
+}
+
+impl Front {
+    fn run(self) -> ! {
+        match self {
+            Self::VfioUser(server) => server.run(),
+            Self::VhostUser(server) => server.run(),
+        }
+    }
 }
 
 fn bind(address: &str) -> Result<TcpListener, String> {

@@ -6,17 +6,21 @@
 //! executes commands. [`QueuePair`]s and [`Region`]s are what programs have. Each takes microseconds where a guest takes seconds,
 //! and does what no guest's driver lets a program do. An [`Emulator`] is the process that they use.
 //!
+//! A [`Kernel`] is the same as User-Mode Linux, over vhost-user, as far as its queues.
+//!
 //! What fails panics, as it is all for tests and measurements.
 
 #![forbid(unsafe_code)]
 
 mod emulator;
 mod end;
+pub mod kernel;
 mod machine;
 mod program;
 mod ram;
 
 pub use emulator::Emulator;
 pub use end::{End, pattern};
+pub use kernel::Kernel;
 pub use machine::Machine;
 pub use program::{QueuePair, Region, Send};

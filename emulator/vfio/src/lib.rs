@@ -23,7 +23,7 @@ mod socket;
 
 pub use bar::Bar;
 pub use config_space::MAX_MSIX_VECTORS;
-pub use function::{Function, Observer};
+pub use function::{Function, MsixTable, Observer};
 pub use runtime::Runtime;
-pub use server::Server;
+pub use server::{Backend, Server};
 pub use socket::{Persistence, listen};
