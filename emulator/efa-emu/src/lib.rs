@@ -16,6 +16,8 @@ mod metrics;
 mod outbox;
 mod output;
 pub mod peers;
+mod record;
+mod replay;
 mod sandbox;
 mod snapshot;
 mod target;
@@ -52,11 +54,12 @@ use capture::Capture;
 pub use control::Emulator;
 use outbox::Work;
 use peers::Peers;
+use record::Recording;
 use sandbox::Needs;
 use target::Target;
 use trace::Trace;
 
-/// How long the end of the program waits for who reads the trace, or the capture.
+/// How long the end of the program waits for who reads the trace, the capture or the recording.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Most threads that move packets. More would only wait for each other.
@@ -75,6 +78,18 @@ pub fn main() -> ExitCode {
         }) => watch::watch(socket, Duration::from_secs_f64(*interval), *times, *json)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("cannot watch {}: {error}", socket.display())),
+        Some(Command::Replay {
+            file,
+            device,
+            trace,
+            events,
+        }) => {
+            let show = replay::Show {
+                trace: *trace,
+                events: *events,
+            };
+            replay::replay(file, *device, show).map(|()| ExitCode::SUCCESS)
+        }
         Some(Command::LookUp { name }) => target::look_up(name)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("cannot tell where {name} is: {error}")),
@@ -272,6 +287,7 @@ fn bind(address: &str) -> Result<TcpListener, String> {
 struct Observers {
     trace: Trace,
     capture: Option<Capture>,
+    recording: Option<Recording>,
 }
 
 /// A thread that writes: its name and its work.
@@ -301,7 +317,20 @@ impl Observers {
             writers.push(("capture", work));
             capture
         });
-        Ok((Self { trace, capture }, writers))
+        let configs = specs.iter().enumerate();
+        let configs: Vec<_> = configs.map(|(index, spec)| spec.config(index)).collect();
+        let recording = Recording::new(&args.record, &configs)
+            .map_err(|error| cannot("recording", &args.record.record, error))?;
+        let recording = recording.map(|(recording, work)| {
+            writers.push(("recording", work));
+            recording
+        });
+        let observers = Self {
+            trace,
+            capture,
+            recording,
+        };
+        Ok((observers, writers))
     }
 
     /// Has all that was told written, if that does not take too long.
@@ -309,6 +338,9 @@ impl Observers {
         self.trace.finish(LAST_WORDS);
         if let Some(capture) = &self.capture {
             capture.finish(LAST_WORDS);
+        }
+        if let Some(recording) = &self.recording {
+            recording.finish(LAST_WORDS);
         }
     }
 }
@@ -321,7 +353,8 @@ fn emulator(
 ) -> Result<Emulator, String> {
     let mut emulator = Emulator::new(Arc::clone(runtime))
         .with_trace(observers.trace.clone())
-        .with_capture(observers.capture.clone());
+        .with_capture(observers.capture.clone())
+        .with_recording(observers.recording.clone());
     for (index, spec) in specs.iter().enumerate() {
         emulator
             .add(spec.socket.clone(), spec.config(index), spec.missing_bar)

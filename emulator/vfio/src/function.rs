@@ -9,7 +9,7 @@ use std::{
 };
 
 use efa_fabric::{Access, CopyError, Guest, Memory, Pins, PortId};
-use efa_model::{Config, Device, DmaError, Host, Segment, TraceEvent};
+use efa_model::{Config, Device, DmaError, Host, Recorder, Segment, TraceEvent};
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
@@ -37,6 +37,11 @@ pub trait Observer: Send {
     /// Whether it wants to be told of each work request and completion, too.
     fn wants_work(&self) -> bool {
         false
+    }
+
+    /// Who records all that the device is told and does, from the start, if anybody is to.
+    fn recorder(&mut self) -> Option<Box<dyn Recorder>> {
+        None
     }
 }
 
@@ -95,11 +100,14 @@ impl Function {
         runtime: &Arc<Runtime>,
         config: Config,
         missing: Option<Bar>,
-        observer: Box<dyn Observer>,
+        mut observer: Box<dyn Observer>,
     ) -> io::Result<Self> {
         let device_id = config.profile.pci_device();
         let msix_vectors = config.vectors.clamp(1, MAX_MSIX_VECTORS);
-        let device = Device::new(config);
+        let mut device = Device::new(config);
+        if let Some(recorder) = observer.recorder() {
+            device.record(recorder);
+        }
         let bars = Bars {
             llq: device.memory_bar_size(),
             doorbells: device.doorbell_bar_size(),

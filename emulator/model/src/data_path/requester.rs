@@ -7,9 +7,11 @@
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
 
+use serde::{Deserialize, Serialize};
+
 use super::DataPath;
 use crate::{
-    Host, WorkKind,
+    Host, WorkKind, code,
     resources::{
         mr::{Access, Keyed, Segment},
         qp::QpId,
@@ -18,13 +20,14 @@ use crate::{
 };
 
 /// A work request that the transport is to carry out.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The queue pair.
     pub qp: QpId,
     /// Number of the request, which no other of this queue pair ever has.
     pub id: u64,
     /// Transport.
+    #[serde(with = "code")]
     pub transport: QpType,
     /// Address of the peer.
     pub peer: [u8; 16],
@@ -46,7 +49,7 @@ pub struct Request {
 }
 
 /// What became of a send queue's next work request.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fetched {
     /// The transport is to carry it out.
     Request(Box<Request>),

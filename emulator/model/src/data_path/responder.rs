@@ -7,9 +7,11 @@ use efa_hw::{
     io::{Cdesc, CdescFlags, CompStatus, OpType, QueueType, UD_PAYLOAD_OFFSET, UNKNOWN_AH},
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::{DataPath, completion::failed};
 use crate::{
-    DmaError, Host, StatusCode, Then, WorkKind,
+    DmaError, Host, StatusCode, Then, WorkKind, code,
     resources::{
         mr::{Access, Keyed, Segment},
         qp::{Qp, QpId},
@@ -20,7 +22,7 @@ use crate::{
 };
 
 /// Something from a peer, or a part of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrival {
     /// Address of the peer.
     pub peer: [u8; 16],
@@ -29,6 +31,7 @@ pub struct Arrival {
     /// Number of the queue pair that it is for.
     pub qp: u16,
     /// Transport.
+    #[serde(with = "code")]
     pub transport: QpType,
     /// Q_Key that the queue pair must have.
     pub qkey: u32,
@@ -37,7 +40,7 @@ pub struct Arrival {
 }
 
 /// What a peer sends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
     /// A message.
     Send {
@@ -75,7 +78,7 @@ impl Content {
 }
 
 /// An RDMA write of which all has arrived.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteEnd {
     /// Bytes of all its parts.
     pub length: u32,
@@ -84,14 +87,14 @@ pub struct WriteEnd {
 }
 
 /// Why something from a peer is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// It is dropped, as unreliable datagrams may be.
     Drop,
     /// There is no receive work request.
     NotReady,
     /// The peer's request ends like this.
-    Status(CompStatus),
+    Status(#[serde(with = "code")] CompStatus),
 }
 
 /// A delivery that was begun. It is to be ended by [`Device::delivered`](crate::Device::delivered) or given up by
@@ -99,6 +102,8 @@ pub enum Refusal {
 #[derive(Debug)]
 #[must_use = "the receive work request of a delivery that is dropped stays taken"]
 pub struct Delivery {
+    /// Which it is, for a recording.
+    pub(crate) number: u64,
     qp: QpId,
     /// The receive work request that it has taken.
     receive: Option<Receive>,
@@ -134,6 +139,7 @@ impl DataPath {
             None => return Err(Refusal::Drop),
         };
         let mut delivery = Delivery {
+            number: 0,
             qp: id,
             receive: None,
         };

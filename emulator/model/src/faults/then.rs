@@ -4,7 +4,7 @@
 
 use efa_hw::{admin::Status, io::CompStatus};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     death::Death,
@@ -13,7 +13,7 @@ use super::{
 };
 
 /// What happens when a rule matches. Each field is for one or two kinds of matches.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Then {
     /// The completion or the answer to a register read does not come. The command is executed.
@@ -149,7 +149,7 @@ impl Then {
 }
 
 /// A byte of a completion that has another value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Corruption {
     /// Position of the byte in the entry.
@@ -159,9 +159,9 @@ pub struct Corruption {
 }
 
 /// A status of a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(into = "RawStatus")]
-#[serde(try_from = "RawStatus")]
+#[serde(try_from = "RawStatus", into = "RawStatus")]
 pub enum StatusCode {
     /// By its number, which may have no meaning.
     Number(u8),
@@ -190,7 +190,7 @@ impl StatusCode {
     }
 }
 
-#[derive(Deserialize, JsonSchema)]
+#[derive(Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Status")]
 #[serde(
     untagged,
@@ -212,6 +212,15 @@ impl TryFrom<RawStatus> for StatusCode {
         let mut all: Vec<_> = Status::ALL.iter().copied().map(Self::Command).collect();
         all.extend(CompStatus::ALL.iter().copied().map(Self::Work));
         by_name("status", &all, Self::name, &name)
+    }
+}
+
+impl From<StatusCode> for RawStatus {
+    fn from(status: StatusCode) -> Self {
+        match status {
+            StatusCode::Number(number) => Self::Number(number),
+            _ => Self::Name(status.name().to_owned()),
+        }
     }
 }
 

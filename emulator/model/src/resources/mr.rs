@@ -11,6 +11,7 @@ use efa_hw::admin::{
 };
 
 use efa_hw::io::{CompStatus, FastMrRegReq, Key, PblMode};
+use serde::{Deserialize, Serialize};
 
 use super::{failure::Failure, page_list::PageReader, page_runs::PageRuns, pd::Pds, table::Table};
 use crate::{Host, MemoryRegion, profile::attributes::Attributes, queue::Place};
@@ -124,7 +125,7 @@ impl Access {
 }
 
 /// Contiguous memory of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Segment {
     /// Bus address.
     pub address: u64,
@@ -137,7 +138,7 @@ pub struct Segment {
 pub(crate) struct Denied;
 
 /// Memory as a work request refers to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Keyed {
     pub(crate) key: u32,
     pub(crate) address: u64,

@@ -12,6 +12,7 @@ use efa_hw::{
     },
     wire::At,
 };
+use serde::{Deserialize, Serialize};
 
 use super::mr::{FastRegistration, Keyed};
 use crate::{
@@ -58,7 +59,7 @@ pub(crate) struct Registering {
 }
 
 /// What the transport does for a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
     /// Sends to a receive buffer.
     Send,
@@ -108,7 +109,7 @@ pub(crate) struct Work {
 }
 
 /// What a work request sends, or where it reads to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Data {
     /// Memory of the host.
     Buffers([Keyed; MAX_BUFFERS]),

@@ -14,7 +14,7 @@ use efa_hw::{
     wire::At,
 };
 
-use super::Device;
+use super::Logic;
 use crate::{
     FailedReset, Host, ProtocolError, TraceEvent,
     admin::{
@@ -27,7 +27,7 @@ use crate::{
 /// Value of a register that does not exist.
 const NO_VALUE: u32 = u32::MAX;
 
-impl Device {
+impl Logic {
     /// Writes a register in BAR 0.
     pub fn write_register(&mut self, host: &mut dyn Host, now: Duration, offset: u64, value: u32) {
         if !self.plugged {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::Device;
+use super::Logic;
 use crate::{
     Counters, Host, Latencies, Overrides, Queue, QueueError, Rule, RuleId, State, When,
     admin::{late::Late, reset::Reset},
@@ -12,7 +12,7 @@ use crate::{
     state::HostInfoState,
 };
 
-impl Device {
+impl Logic {
     /// What the device is like now.
     pub fn state(&self) -> State {
         let (fast_regs, fast_invs) = self.data.statistics.region_changes();
