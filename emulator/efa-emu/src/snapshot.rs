@@ -6,37 +6,51 @@
 use std::time::{Duration, SystemTime};
 
 use efa_fabric::{PathCounters, Settings};
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::control::Emulator;
 
 /// Version of the format. Additions keep it.
 const FORMAT: u32 = 1;
 
-#[derive(Serialize)]
-struct Snapshot {
+/// A snapshot.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SnapshotOfProgram")]
+pub(crate) struct Snapshot {
+    /// Version of the format.
     snapshot: u32,
+    /// The name of the program.
     program: &'static str,
+    /// The version of the program.
     version: &'static str,
     /// Seconds since 1970.
     time: f64,
     /// Seconds since the start.
     uptime: f64,
+    /// The network.
     network: Network,
+    /// Its devices, or the one that was asked for.
     devices: Vec<Device>,
 }
 
-#[derive(Serialize)]
+/// The network.
+#[derive(Serialize, JsonSchema)]
 struct Network {
+    /// What it is like.
     settings: Settings,
+    /// What each path did.
     paths: Vec<PathCounters>,
+    /// Devices of other programs.
     remote_devices: usize,
+    /// Packets that were lost as there was no room for them where they arrived.
     overflows: usize,
 }
 
-#[derive(Serialize)]
+/// A device.
+#[derive(Serialize, JsonSchema)]
 struct Device {
+    /// Its index.
     device: usize,
     #[serde(flatten)]
     now: efa_model::Snapshot,
@@ -49,7 +63,7 @@ struct Device {
 /// # Errors
 ///
 /// One sentence about what is wrong.
-pub(crate) fn take(emulator: &Emulator, only: Option<usize>) -> Result<Value, String> {
+pub(crate) fn take(emulator: &Emulator, only: Option<usize>) -> Result<Snapshot, String> {
     if let Some(index) = only {
         emulator.device(index)?;
     }
@@ -65,7 +79,7 @@ pub(crate) fn take(emulator: &Emulator, only: Option<usize>) -> Result<Value, St
         })
     };
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let snapshot = Snapshot {
+    Ok(Snapshot {
         snapshot: FORMAT,
         program: env!("CARGO_PKG_NAME"),
         version: env!("CARGO_PKG_VERSION"),
@@ -78,6 +92,5 @@ pub(crate) fn take(emulator: &Emulator, only: Option<usize>) -> Result<Value, St
             overflows: runtime.overflows(),
         },
         devices: wanted.map(device).collect::<Result<_, String>>()?,
-    };
-    serde_json::to_value(snapshot).map_err(|error| error.to_string())
+    })
 }

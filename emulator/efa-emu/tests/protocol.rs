@@ -149,14 +149,9 @@ fn what_the_program_takes_and_says_is_as_the_schemas_say() {
             None,
             "{request}: {reply}"
         );
-        // What is `ok` is not just anything, but for what is meant to be read by people.
-        let others = if command == "snapshot" { 1.. } else { 0.. };
-        for other in [json!({"ok": 7}), json!({}), json!([])]
-            .get(others)
-            .into_iter()
-            .flatten()
-        {
-            assert!(!replies[command].is_valid(other), "{command}: {other}");
+        // What is `ok` is not just anything.
+        for other in [json!({"ok": 7}), json!({}), json!([])] {
+            assert!(!replies[command].is_valid(&other), "{command}: {other}");
         }
         answered.insert(command.to_owned());
 

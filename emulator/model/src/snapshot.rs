@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
@@ -16,7 +17,7 @@ use crate::{
 pub(crate) const MAX_LISTED: usize = 256;
 
 /// A device at some moment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Snapshot {
     /// How it was made.
     pub config: Config,
@@ -41,7 +42,7 @@ pub struct Snapshot {
 }
 
 /// A queue pair.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct QueuePair {
     /// Its number.
     pub number: u16,
@@ -66,7 +67,7 @@ pub struct QueuePair {
 }
 
 /// One of the queues of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct WorkQueue {
     /// How many descriptors it has room for.
     pub depth: u64,
@@ -79,7 +80,7 @@ pub struct WorkQueue {
 }
 
 /// A completion queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CompletionQueue {
     /// Its number.
     pub number: u16,
@@ -98,7 +99,7 @@ pub struct CompletionQueue {
 }
 
 /// An event queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct EventQueue {
     /// Its number.
     pub number: u16,
@@ -115,7 +116,7 @@ pub struct EventQueue {
 }
 
 /// A memory region.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct MemoryRegion {
     /// Its number, which is in its keys.
     pub number: u16,

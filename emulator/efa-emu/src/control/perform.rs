@@ -72,7 +72,7 @@ impl Perform<Trace> for Emulator {
 }
 
 impl Perform<Snapshot> for Emulator {
-    fn perform(&self, request: Snapshot) -> Result<Value, String> {
+    fn perform(&self, request: Snapshot) -> Result<snapshot::Snapshot, String> {
         snapshot::take(self, request.device)
     }
 }

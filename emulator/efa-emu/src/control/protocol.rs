@@ -18,7 +18,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::trace::Recent;
+use crate::{snapshot, trace::Recent};
 
 /// The version of the protocol.
 pub(crate) const PROTOCOL: u32 = 1;
@@ -147,7 +147,7 @@ requests! {
     "devices" => Devices -> Vec<DeviceInfo>,
     "state" => State -> efa_model::State,
     "trace" => Trace -> Recent,
-    "snapshot" => Snapshot -> Value,
+    "snapshot" => Snapshot -> snapshot::Snapshot,
     "inject" => Inject -> Injected,
     "set" => Set -> Done,
     "event" => Event -> Done,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 macro_rules! attributes {
     ($($(#[$meta:meta])* $name:ident: $type:ty,)*) => {
         /// Everything that a device says of itself and that differs between devices.
-        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
         pub(crate) struct Attributes {
             $($(#[$meta])* pub(crate) $name: $type,)*
         }

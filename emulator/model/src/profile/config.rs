@@ -2,13 +2,14 @@
 
 //! Which device to model.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::attributes::Attributes;
 use crate::{Overrides, Profile};
 
 /// Which device to model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The generation.
