@@ -28,8 +28,9 @@ FIRST = 320
 # Results that the bench ends with are the median of several measurements.
 REPEATS = 5
 
-# perftest's options, and how many work requests it posts at a time where bandwidth is measured: the CPU of a guest is emulated,
-# and one doorbell of it takes longer than to copy much data. For rxe that is little of what a message takes, which is long.
+# perftest's options, and how many work requests it posts at a time where bandwidth is measured, receives as well as sends: the CPU
+# of a guest is emulated, and one doorbell of it takes longer than to copy much data. For rxe that is little of what a message
+# takes, which is long.
 TRANSPORTS = {"efa": (("-c", "SRD", "-x", "0"), 64), "rxe": (("-c", "RC"), 32)}
 DEPTH = 256
 # Libefa takes no inline data for an RDMA write in a work request of 64 bytes, and perftest asks for it.
@@ -72,6 +73,8 @@ def bandwidth(device, name, options, together):
 
         def measure(size=size, messages=messages):
             lists = ("-l", together, "-t", DEPTH)
+            if name == "send":
+                lists = (*lists, "--recv_post_list", together)
             rows = perftest.measure(device, program, *options, *lists, "-s", size, "-n", messages)
             # perftest rounds both down: the rate to few digits for few messages, MiB/s for few bytes.
             return max(rows[size][perftest.RESULT] * 1e6 * size / (1 << 20), rows[size][perftest.AVERAGE])

@@ -2,8 +2,9 @@
 
 //! How an emulator scales with its endpoints, and what one does to others.
 //!
-//! Prints JSON: bytes a second that pairs of endpoints move by RDMA writes of 1 MiB, for 1 and for 4 pairs; and how long a message of 64
-//! bytes takes between two endpoints, alone and while a third one writes to itself as much as it can, in microseconds (medians).
+//! Prints JSON: bytes a second that pairs of endpoints move by RDMA writes of 1 MiB, for 1 and for 4 pairs, of the same amount of memory in
+//! all; and how long a message of 64 bytes takes between two endpoints, alone and while a third one writes to itself as much as it can, in
+//! microseconds (medians).
 
 use std::{
     sync::{
@@ -27,6 +28,10 @@ const TIME: Duration = Duration::from_secs(3);
 /// Bytes of a write.
 const LENGTH: u32 = 1 << 20;
 
+/// Places that are written to and from in turn by all pairs together: as many as there are of one pair's, or one of each of four. So what
+/// differs between them is not how much of the memory is in a processor's cache.
+const PLACES: usize = 4;
+
 /// Most writes that each endpoint has under way. Half of them are posted at a time, with one doorbell.
 const UNDER_WAY: usize = 32;
 
@@ -37,15 +42,17 @@ fn pair(emulator: &Emulator, first: usize) -> [End; 2] {
     ends
 }
 
-/// Writes until `stop`; returns how many writes were done.
-fn write(from: &mut End, send: &Send, stop: &AtomicBool) -> u64 {
+/// Does these writes in turn until `stop`; returns how many were done.
+fn write(from: &mut End, sends: &[Send], stop: &AtomicBool) -> u64 {
     let (mut under_way, mut done) = (0, 0);
+    let mut sends = sends.iter().cycle();
     loop {
         if stop.load(Ordering::Relaxed) && under_way == 0 {
             return done;
         }
         if !stop.load(Ordering::Relaxed) && under_way <= UNDER_WAY / 2 {
             while under_way < UNDER_WAY {
+                let send = sends.next().expect("a cycle of at least one");
                 from.qp.put(&from.machine, send);
                 under_way += 1;
             }
@@ -73,9 +80,12 @@ fn rate(pairs: usize) -> f64 {
                 let (emulator, stop, ready) = (&emulator, &stop, &ready);
                 scope.spawn(move || {
                     let [mut a, b] = pair(emulator, 2 * index);
-                    let send = Send::write(&b.qp, &a.region, &b.region, LENGTH);
+                    let whole = Send::write(&b.qp, &a.region, &b.region, LENGTH);
+                    let sends: Vec<_> = (0..PLACES / pairs)
+                        .map(|place| whole.moved(place as u64 * u64::from(LENGTH)))
+                        .collect();
                     ready.wait();
-                    write(&mut a, &send, stop)
+                    write(&mut a, &sends, stop)
                 })
             })
             .collect();
@@ -104,7 +114,7 @@ fn latency(attack: bool) -> f64 {
                 let own = end.machine.address();
                 end.qp.connect(&mut end.machine, own);
                 let send = Send::write(&end.qp, &end.region, &end.region, 4 << 20);
-                write(&mut end, &send, &stop);
+                write(&mut end, &[send], &stop);
             });
             thread::sleep(Duration::from_millis(500));
         }

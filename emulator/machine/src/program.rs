@@ -330,6 +330,16 @@ impl Send {
         }
     }
 
+    /// The same so many bytes further in both regions.
+    pub fn moved(&self, offset: u64) -> Self {
+        let (address, length, lkey) = self.local;
+        Self {
+            local: (address + offset, length, lkey),
+            remote: self.remote.map(|(address, rkey)| (address + offset, rkey)),
+            ..*self
+        }
+    }
+
     /// A read from the start of one region to that of another.
     pub fn read(peer: &QueuePair, to: &Region, from: &Region, length: u32) -> Self {
         Self {
