@@ -78,7 +78,7 @@ impl Kernel {
         frontend.set_owner().unwrap();
         let features = frontend.get_features().unwrap();
         let protocol = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
-        assert_eq!(features, 1 << 32 | protocol);
+        assert_eq!(features, (1 << 32) | protocol);
         frontend.set_features(features).unwrap();
         frontend.get_protocol_features().unwrap();
         frontend

@@ -490,8 +490,7 @@ fn nothing((): &()) -> Outcome {
 }
 
 fn done<E: ToString>(result: &Result<(), E>) -> Outcome {
-    let result = result.as_ref().map(|()| ());
-    Outcome::Done(result.map_err(ToString::to_string))
+    Outcome::Done(result.as_ref().copied().map_err(ToString::to_string))
 }
 
 fn memory(found: Result<(), CompStatus>, segments: &[Segment], before: usize) -> Outcome {

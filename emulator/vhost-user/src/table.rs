@@ -75,7 +75,7 @@ impl Table {
                 let word =
                     |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| entry[at + byte]));
                 let interrupt = Interrupt {
-                    address: u64::from(word(4)) << 32 | u64::from(word(0)),
+                    address: (u64::from(word(4)) << 32) | u64::from(word(0)),
                     data: word(8),
                 };
                 (vector, interrupt)

@@ -97,7 +97,7 @@ fn a_bar_has_memory() {
     kernel.set_master();
     kernel.write(WRITE_BAR, LLQ, 0x40, b"hello...");
     assert_eq!(&kernel.read(READ_BAR, LLQ, 0x40), b"hello...");
-    kernel.request(&Kernel::message(FILL_BAR, LLQ, 4, 0x42, &[b'x']), 0);
+    kernel.request(&Kernel::message(FILL_BAR, LLQ, 4, 0x42, b"x"), 0);
     assert_eq!(&kernel.read(READ_BAR, LLQ, 0x40), b"hexxxx..");
     // Nothing is there.
     assert_eq!(kernel.read(READ_BAR, 1, 0), [0xff; 4]);

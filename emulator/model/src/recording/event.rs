@@ -143,10 +143,7 @@ mod bytes {
     use serde::{Deserialize, Deserializer, Serializer};
     use serde_bytes::ByteBuf;
 
-    pub(super) fn serialize<S: Serializer>(
-        bytes: &Cow<'_, [u8]>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(bytes)
     }
 
