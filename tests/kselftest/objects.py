@@ -411,6 +411,11 @@ class AddressHandle:
         self.context.ioctl(OBJECT_AH, METHOD_AH_DESTROY, object_handle(0, self.handle))
 
 
+# So many pages at the start of memory are no neighbours for certain, and no page of a device is larger than one of them. Of
+# all pages that would be one DMA mapping each, which of a chain of page lists take a kernel with debugging five seconds.
+SCATTERED = 64
+
+
 class Memory:
     """Pages of this process, written once so that they exist."""
 
@@ -427,11 +432,11 @@ class Memory:
             self.memory.madvise(mmap.MADV_NOHUGEPAGE)
         self.length = length
         offset = self.address - ctypes.addressof(self.view)
+        pages = range(offset, offset + length, mmap.PAGESIZE)
         # Every other page first: neighbours that are so in physical memory, too, would be one larger page to a device.
-        step = 1 if huge else 2
-        for first in range(step):
-            for page in range(offset + first * mmap.PAGESIZE, offset + length, step * mmap.PAGESIZE):
-                self.memory[page] = 1
+        few = 0 if huge else SCATTERED
+        for page in [*pages[:few:2], *pages[1:few:2], *pages[few:]]:
+            self.memory[page] = 1
         if prot != mmap.PROT_READ | mmap.PROT_WRITE:
             libc = ctypes.CDLL(None, use_errno=True)
             if libc.mprotect(ctypes.c_void_p(self.address), ctypes.c_size_t(length), prot) != 0:
