@@ -392,10 +392,11 @@ fn requests_sent_at_once_are_answered_in_order() {
 
 #[test]
 fn many_connections_are_served_at_once() {
+    // There may be 64, of which the one that has found out whether it serves may not have ended yet.
     let emulator = Emulator::start(&[]);
     let mut idle: Vec<_> = (0..32).map(|_| emulator.control()).collect();
     thread::scope(|scope| {
-        for _ in 0..32 {
+        for _ in 0..24 {
             scope.spawn(|| {
                 let mut control = emulator.control();
                 for _ in 0..50 {
