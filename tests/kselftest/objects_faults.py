@@ -35,7 +35,7 @@ MANY, MESSAGES = 100, 10
 # Commands that the driver has in flight at most.
 SLOTS = 32
 # How long a command may take while a hundred threads begin to wait for theirs.
-LONG_TIMEOUT_MS = 3000 * selftest.SLOW
+LONG_TIMEOUT_MS = 5000 * selftest.SLOW
 
 FAULTS = {
     "is refused": {"status": "UNKNOWN_ERROR"},
@@ -375,7 +375,7 @@ def no_slot():
         with ThreadPoolExecutor(3 * SLOTS + 2) as pool:
             others = [pool.submit(lambda: ready.wait() and result_of(everything.alloc_pd)) for _ in range(3 * SLOTS)]
             ready.set()
-            selftest.wait_until(lambda: waiters() == 2 * SLOTS, "all slots are taken, and two threads wait for each")
+            selftest.wait_until(lambda: waiters() == 2 * SLOTS, "all slots are taken, and two threads wait for each", LONG_TIMEOUT_MS / 2000)
             late = [pool.submit(result_of, verb) for verb in (everything.destroy_qp, everything.dereg_mr)]
             results = " ".join(verb.result() for verb in late)
             behave()
