@@ -29,7 +29,7 @@ help:
 	@echo
 	@echo 'Test: all of it'
 	@echo '  make check           runs the tests and checks; the last line says how many passed   SHARD='
-	@echo '  make check-all       the same, check-debug, check-life, and more with the C driver, which is what CI runs   SHARD='
+	@echo '  make check-all       the same, a part of check-debug, check-life, and more with the C driver, which is what CI runs   SHARD='
 	@echo
 	@echo 'Test: on the host'
 	@echo '  make lint            format, warnings and the laws of the project'

@@ -91,25 +91,21 @@ def power_off(driver, flavour):
     return guest_job(f"power-off {driver} {flavour}", lambda: suite.power_off(driver, flavour), 15, driver, flavour)
 
 
-DEBUG_DIFF = "abi-diff debug {}"
-
-
 def abi_diff(flavour):
-    # Of the C driver's results there is one set: the other comparison waits for it, if there is one.
-    return abi_job(f"abi-diff {flavour}", abi.diff, flavour, 110, flavour, after=(DEBUG_DIFF.format(flavour),))
+    return abi_job(f"abi-diff {flavour}", abi.diff, flavour, 110, flavour)
 
 
 def abi_diff_debug(flavour):
-    return abi_job(DEBUG_DIFF.format(flavour), abi.diff_on_debug_kernel, flavour, 750, toolroot.DEBUG)
+    return abi_job(f"abi-diff debug {flavour}", abi.diff_on_debug_kernel, flavour, 750, toolroot.DEBUG)
 
 
-def abi_job(name, diff, flavour, seconds, kernel, after=()):
+def abi_job(name, diff, flavour, seconds, kernel):
     def job():
         tally, line = diff(flavour)
         steps.note(f"{name}: {line}")
         return tally
 
-    return Job(name, job, seconds, after=(EMULATOR, module_name("rust", kernel), module_name("c", flavour), *after))
+    return Job(name, job, seconds, after=(EMULATOR, module_name("rust", kernel), module_name("c", flavour)))
 
 
 def debug(driver, at_once):
@@ -119,14 +115,15 @@ def debug(driver, at_once):
 
 def check_debug(driver):
     """All that there is for the debug kernel. The C driver is what the ABI of the other is compared with."""
-    return [debug(driver, at_once) for at_once in (False, True)] + [abi_diff_debug(toolroot.FLAVOURS[0])] * (driver == "rust")
+    ours = [abi_diff_debug(toolroot.FLAVOURS[0]), kverbs(toolroot.DEBUG), sample("rdma_exchange", toolroot.DEBUG)]
+    return [debug(driver, at_once) for at_once in (False, True)] + ours * (driver == "rust")
 
 
 def everything(longer=False):
     """All of make check.
 
-    LONGER: also all that there is for the debug kernel, data between guests with the C driver, the next series of kernels,
-    if tools/series names one, and devices that go.
+    LONGER: also the selftests and each allocation failing once on the debug kernel, data between guests with the C driver, the next
+    series of kernels, if tools/series names one, and devices that go.
     """
     cloud, stock = toolroot.FLAVOURS
     following = toolroot.NEXT if longer else ()
@@ -144,7 +141,8 @@ def everything(longer=False):
         Job("host tests with AddressSanitizer", suite.test_asan, 240),
         Job("tests of the tools", suite.test_tools, 260),
         Job("fuzzing", lambda: suite.fuzz(20), 180),
-        *(check_debug("rust") if longer else []),
+        # What many things at once, the ABI's cases and clients in the kernel take there is as much again: make check-debug.
+        *([debug("rust", at_once=False)] if longer else []),
         # Of ours CPUs are to do things at the same time; once is enough, as they take twice the time for it.
         *(kselftest(driver, flavour, one_thread=(driver, flavour) != ("rust", cloud)) for driver, flavour in combinations),
         *(interop(driver, cloud, short=True) for driver in drivers[: 1 + longer]),
@@ -153,8 +151,7 @@ def everything(longer=False):
         *(job(driver, cloud) for job in (bounce, power_off) for driver in drivers),
         *(sample(name, cloud) for name in build.SAMPLES),
         guest_job(f"kselftest rust {cloud} KVERBS=0", lambda: suite.programs_without_kverbs(cloud), 25, "rust", cloud),
-        *(kverbs(flavour) for flavour in (cloud, *debugged)),
-        *(sample("rdma_exchange", flavour) for flavour in debugged),
+        kverbs(cloud),
         peer_memory(cloud),
         abi_diff(cloud),
         attack(),

@@ -256,7 +256,7 @@ def check_command():
     suites = parser.add_subparsers(dest="suite", metavar="SUITE")
     for name, text in (
         ("check", "everything but the longest (the default)"),
-        ("check-all", "check, check-debug, and more with the C driver and with a next series of kernels"),
+        ("check-all", "check, the selftests on a kernel that finds bugs, and more with the C driver and with a next series of kernels"),
     ):
         command = suites.add_parser(name, help=text)
         text = "do only the share I of N, which together are all: for N machines"
@@ -313,7 +313,7 @@ def check_command():
     command = suites.add_parser("check-install", help=text)
     names = ", ".join(install.SCENARIOS)
     command.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"one of {names} (default: all)")
-    debug = suites.add_parser("check-debug", help="the kernel selftests and more on a kernel that finds bugs")
+    debug = suites.add_parser("check-debug", help="the selftests, stress, the ABI and clients in the kernel on a kernel that finds bugs")
     debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
     for command in suites.choices.values():
         file = os.environ.get("EFA_JUNIT") or None
