@@ -160,9 +160,9 @@ def everything(longer=False):
 
 
 def life_jobs(driver, flavour, rounds=None, chosen=()):
-    """They have limits of seconds; and the guests of two are what a machine of two cores can do in time."""
+    """They have limits of seconds, and so each has a machine of two cores for itself."""
     needs = (EMULATOR, module_name(driver, flavour))
-    return [Job(name, run, 120, after=needs, timed=True) for name, run in life.jobs(driver, flavour, rounds, chosen)]
+    return [Job(name, run, 120, after=needs, cores=2, timed=True) for name, run in life.jobs(driver, flavour, rounds, chosen)]
 
 
 def attack(seconds=2):
