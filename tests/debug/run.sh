@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../kselftest" || exit
 mapfile -t programs < <(sed -n 's/^TEST_PROGS += //p' Makefile)
 programs+=(../debug/stress.py)
 programs+=(../debug/faults.py)
-at_once=' admin_queue.py killed.py lifecycle.sh ../debug/stress.py '
+at_once=' admin_queue.py killed.py lifecycle.sh objects_faults.py ../debug/stress.py '
 chosen=()
 for program in "${programs[@]}"; do
 	case $1$at_once in
@@ -33,4 +33,4 @@ done
 
 (($#)) && programs=("$@")
 export EFA_SLOW_KERNEL=4
-kselftest_override_timeout=${kselftest_override_timeout:-1800} exec ./run.sh "${programs[@]}"
+kselftest_override_timeout=${kselftest_override_timeout:-2700} exec ./run.sh "${programs[@]}"
