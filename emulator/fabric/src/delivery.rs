@@ -14,7 +14,7 @@ use crate::{
     endpoint::{Endpoint, Part, Payload, Placement, Received},
     memory::{CopyError, Guest, Memory},
     network::Load,
-    packet::{Ack, Body, Data, Header, Packet, Verdict},
+    packet::{Ack, Body, Carried, Data, Header, Packet, Verdict},
     schedule::Woken,
     wire::Wire,
 };
@@ -30,7 +30,7 @@ pub(crate) enum Source<'a, G> {
     /// A device of this program.
     Endpoint(&'a Endpoint<G>),
     /// The packet.
-    Packet(&'a Header, &'a [u8]),
+    Packet(&'a Carried),
 }
 
 /// Delivers a part of a message to an endpoint, and tells the sender.
@@ -44,18 +44,24 @@ pub(crate) fn deliver<G: Guest>(
     woken: &mut Woken,
 ) {
     let from = packet.from;
-    let sender = match source {
-        Source::Endpoint(sender) => Some(*sender),
-        Source::Packet(..) => None,
+    let (sender, remembered) = match source {
+        Source::Endpoint(sender) => (Some(*sender), &sender.remembered),
+        Source::Packet(carried) => (None, &carried.remembered),
     };
     let mut place = |header: &Header, payload: &Payload<G::Memory>| {
-        let part = Part { from, data, header };
+        let part = Part {
+            from,
+            data,
+            header,
+            remembered,
+        };
         place(wire, now, (to, sender), packet, part, payload, woken)
     };
     match source {
-        Source::Packet(header, bytes) => {
+        Source::Packet(carried) => {
+            let payload = Payload::Inline(carried.payload.as_slice().into());
             // What another program sends can't be busy, gone or lost.
-            let _ = place(header, &Payload::Inline((*bytes).into()));
+            let _ = place(&carried.header, &payload);
         }
         Source::Endpoint(sender) => {
             for _ in 0..TRIES {
@@ -98,7 +104,7 @@ fn answer<G: Guest>(
         from,
         to,
         path: packet.path,
-        body: Body::Ack(ack),
+        body: Body::Ack(ack, None),
     };
     wire.show(&packet, true, None);
     // One that can't be sent is one that is lost.

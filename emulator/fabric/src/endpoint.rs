@@ -21,15 +21,15 @@ use crate::{
     packet::{Address, PortId},
     quota::Quota,
     schedule::Woken,
-    srd::{Connections, Reads, Receivers},
+    srd::{Connections, REMEMBERED, Reads, Receivers},
     wire::{Mailbox, Wire},
 };
 
 /// How often connections are looked at that may not be needed any more.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// Bytes of payload of unreliable datagrams of a device that have left it and have not been delivered. More is lost, as in a
-/// switch without room.
+/// Bytes that unreliable datagrams of a device take that have left it and have not been delivered. More is lost, as in a switch
+/// without room.
 const DATAGRAM_BYTES: usize = 8 << 20;
 
 /// A device, its guest, and what it exchanges with others.
@@ -38,6 +38,8 @@ pub(crate) struct Endpoint<G> {
     pub(crate) port: PortId,
     pub(crate) address: Address,
     pub(crate) mailbox: Arc<Mailbox>,
+    /// What may be remembered of its connections where they end.
+    pub(crate) remembered: Quota,
     state: Mutex<State<G>>,
 }
 
@@ -69,6 +71,7 @@ impl<G: Guest> Endpoint<G> {
             port,
             address,
             mailbox,
+            remembered: Quota::new(REMEMBERED),
             state: Mutex::new(State {
                 port,
                 address,

@@ -156,8 +156,7 @@ impl<G: Guest> Fabric<G> {
     /// There is no device at this port.
     pub fn with_guest<R>(&self, port: PortId, work: impl FnOnce(&mut G) -> R) -> R {
         let endpoint = self.endpoint(port).expect("the port has a device");
-        let result = work(&mut endpoint.lock().guest);
-        result
+        work(&mut endpoint.lock().guest)
     }
 
     /// Wakes a port, and runs it and those that it wakes, but no more than `budget` packets.
@@ -263,14 +262,14 @@ impl<G: Guest> Fabric<G> {
         let wire = &self.wire;
         wire.show(&packet, false, None);
         match &packet.body {
-            Body::Ack(ack) => to.lock().acknowledge(now, packet.from, ack),
+            Body::Ack(ack, _) => to.lock().acknowledge(now, packet.from, ack),
             Body::Datagram(datagram, _) => {
                 // CAST: it is no longer than an MTU.
                 let flip = wire.network.flips(datagram.payload.len() as u32);
                 to.lock().receive_datagram(datagram, flip);
             }
             Body::Data(data, Some(carried)) => {
-                let source = Source::Packet(&carried.header, &carried.payload);
+                let source = Source::Packet(carried);
                 deliver(wire, now, to, &packet, data, &source, woken);
             }
             Body::Data(data, None) => {
@@ -304,7 +303,7 @@ impl<G: Guest> Fabric<G> {
                     },
                     None => continue,
                 },
-                Body::Ack(ack) => FrameBody::Ack(ack),
+                Body::Ack(ack, _) => FrameBody::Ack(ack),
                 Body::Datagram(datagram, _) => FrameBody::Datagram(datagram),
             };
             peer.send(Frame {
@@ -373,12 +372,12 @@ impl<G: Guest> Fabric<G> {
     /// Takes a packet from another program, and works on `budget` packets.
     pub fn accept(&self, now: Duration, link: LinkId, frame: Frame, budget: u32) {
         // Nobody speaks for the devices of others.
-        let Some((from, incoming)) = self.links.lock().find(link, frame.from) else {
+        let Some((from, quotas)) = self.links.lock().find(link, frame.from) else {
             return;
         };
         let to = self.wire.find(now, frame.to);
         let to = to.filter(|to| !self.wire.is_remote(*to));
-        let permit = incoming.take(frame.payload() + OVERHEAD);
+        let permit = quotas.incoming.take(frame.payload() + OVERHEAD);
         let (Some(to), Some(permit)) = (to, permit) else {
             return;
         };
@@ -401,10 +400,11 @@ impl<G: Guest> Fabric<G> {
                     header,
                     payload,
                     permit,
+                    remembered: quotas.remembered,
                 };
                 Body::Data(data, Some(Box::new(carried)))
             }
-            FrameBody::Ack(ack) => Body::Ack(ack),
+            FrameBody::Ack(ack) => Body::Ack(ack, Some(permit)),
             FrameBody::Datagram(datagram) => {
                 if datagram.peer != frame.from || datagram.payload.len() > MAX_PAYLOAD {
                     return;

@@ -60,11 +60,14 @@ mod tests {
             from: PortId(from),
             to: PortId(0),
             path: 0,
-            body: Body::Ack(Ack {
-                connection: 0,
-                psn,
-                verdict: Verdict::Delivered,
-            }),
+            body: Body::Ack(
+                Ack {
+                    connection: 0,
+                    psn,
+                    verdict: Verdict::Delivered,
+                },
+                None,
+            ),
         }
     }
 

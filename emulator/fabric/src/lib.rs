@@ -47,4 +47,5 @@ pub use links::{JoinError, Link, LinkId};
 pub use memory::{Access, CopyError, Guest, Memory, Pins};
 pub use network::{Load, Network, NoPath, PathCounters, Sent};
 pub use packet::{Address, Frame, PortId};
+pub use quota::{Permit, Quota};
 pub use settings::{PathSettings, Settings};

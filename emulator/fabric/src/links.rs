@@ -10,6 +10,7 @@ use crate::{
     Frame,
     packet::{Address, PortId},
     quota::Quota,
+    srd::REMEMBERED,
     wire::{Mailbox, Wire},
 };
 
@@ -86,9 +87,18 @@ struct Entry {
     /// Distinguishes the program from others, and from itself after it was started again.
     program: u64,
     peers: Vec<Arc<Peer>>,
-    incoming: Quota,
+    quotas: Quotas,
     /// Since when the link is lost.
     lost: Option<Duration>,
+}
+
+/// What another program may have here.
+#[derive(Clone)]
+pub(crate) struct Quotas {
+    /// Bytes of its packets that wait.
+    pub(crate) incoming: Quota,
+    /// What is remembered of the connections of its devices.
+    pub(crate) remembered: Quota,
 }
 
 /// What changes when another program joins.
@@ -171,7 +181,10 @@ impl Links {
         let entry = Entry {
             program,
             peers: peers.clone(),
-            incoming: Quota::new(INCOMING_BYTES),
+            quotas: Quotas {
+                incoming: Quota::new(INCOMING_BYTES),
+                remembered: Quota::new(REMEMBERED),
+            },
             lost: None,
         };
         if index == self.links.len() {
@@ -217,11 +230,11 @@ impl Links {
         ports.collect()
     }
 
-    /// The port of a device of a program, with what its packets may take.
-    pub(crate) fn find(&self, link: LinkId, address: Address) -> Option<(PortId, Quota)> {
+    /// The port of a device of a program, with what that may have.
+    pub(crate) fn find(&self, link: LinkId, address: Address) -> Option<(PortId, Quotas)> {
         let entry = self.links.get(link.0)?.as_ref()?;
         let peer = entry.peers.iter().find(|peer| peer.address == address)?;
-        Some((peer.port, entry.incoming.clone()))
+        Some((peer.port, entry.quotas.clone()))
     }
 
     /// How many devices of other programs there are.

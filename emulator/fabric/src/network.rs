@@ -160,6 +160,9 @@ impl Link {
 }
 
 impl<P> Network<P> {
+    /// Most bytes that it keeps for each packet on its way: the heap has room for up to twice as many as are in it.
+    pub(crate) const KEPT: usize = 2 * size_of::<Moving<P>>();
+
     /// A network without ports. The same seed gives the same losses and delays.
     pub fn new(settings: Settings, seed: u64) -> Self {
         let paths = usize::from(Settings::MAX_PATHS);

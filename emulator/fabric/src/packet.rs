@@ -6,7 +6,7 @@ use efa_hw::io::CompStatus;
 use efa_model::QpId;
 use serde::{Deserialize, Serialize};
 
-use crate::quota::Permit;
+use crate::quota::{Permit, Quota};
 
 /// Address of a device.
 pub type Address = [u8; 16];
@@ -33,8 +33,11 @@ pub(crate) enum Body {
     /// A part of a message over a connection. That of a device of this program leaves its payload where it is until it
     /// arrives; that of another program carries it.
     Data(Data, Option<Box<Carried>>),
-    /// The answer to a part.
-    Ack(Ack),
+    /// The answer to a part, with its part of what packets of another program may take, if it is of one.
+    Ack(
+        Ack,
+        #[allow(dead_code, reason = "it is there to be dropped")] Option<Permit>,
+    ),
     /// An unreliable datagram, with its payload: the sender may use its memory again.
     Datagram(
         Box<Datagram>,
@@ -67,6 +70,8 @@ pub(crate) struct Carried {
     /// Its part of what packets of that program may take.
     #[allow(dead_code, reason = "it is there to be dropped")]
     pub(crate) permit: Permit,
+    /// What may be remembered of the connections of that program.
+    pub(crate) remembered: Quota,
 }
 
 /// What a part of a message says of the message.

@@ -9,31 +9,54 @@ use std::sync::{
 
 /// What is left of a quota.
 #[derive(Clone, Debug)]
-pub(crate) struct Quota(Arc<AtomicUsize>);
+pub struct Quota(Arc<AtomicUsize>);
 
 /// A part of a quota, which has it back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Permit {
+pub struct Permit {
     left: Arc<AtomicUsize>,
     amount: usize,
 }
 
 impl Quota {
-    pub(crate) fn new(amount: usize) -> Self {
+    /// So much, of which nothing is taken.
+    pub fn new(amount: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(amount)))
     }
 
     /// Takes so much of it, if that is left.
-    pub(crate) fn take(&self, amount: usize) -> Option<Permit> {
-        let taken = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(amount)
-            });
-        taken.is_ok().then(|| Permit {
+    pub fn take(&self, amount: usize) -> Option<Permit> {
+        take(&self.0, amount).then(|| Permit {
             left: Arc::clone(&self.0),
             amount,
         })
+    }
+}
+
+/// Takes so much of what is left, if that is enough; returns whether it was.
+fn take(left: &AtomicUsize, amount: usize) -> bool {
+    let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+        left.checked_sub(amount)
+    });
+    taken.is_ok()
+}
+
+impl Permit {
+    /// How much it is.
+    pub fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// Makes it as much as this, if so much more is left; returns whether it was.
+    pub fn resize(&mut self, amount: usize) -> bool {
+        if amount <= self.amount {
+            let less = self.amount - amount;
+            self.left.fetch_add(less, Ordering::Relaxed);
+        } else if !take(&self.left, amount - self.amount) {
+            return false;
+        }
+        self.amount = amount;
+        true
     }
 }
 
@@ -56,6 +79,19 @@ mod tests {
         assert!(quota.take(1).is_none());
         drop(most);
         drop(rest);
+        assert!(quota.take(10).is_some());
+    }
+
+    #[test]
+    fn a_permit_can_become_more_and_less() {
+        let quota = Quota::new(10);
+        let mut permit = quota.take(2).unwrap();
+        assert!(permit.resize(9) && !permit.resize(11));
+        assert_eq!(permit.amount(), 9);
+        assert!(quota.take(2).is_none());
+        assert!(permit.resize(4));
+        assert!(quota.take(6).is_some());
+        drop(permit);
         assert!(quota.take(10).is_some());
     }
 }

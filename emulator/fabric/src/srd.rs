@@ -17,7 +17,7 @@ pub(crate) use connection::Content;
 pub(crate) use connections::{Connections, Ended, Limits};
 pub(crate) use reads::{Reads, reader};
 pub(crate) use receiver::News;
-pub(crate) use receivers::Receivers;
+pub(crate) use receivers::{REMEMBERED, Receivers};
 
 /// How far the number of a packet may be above that of the oldest one in flight of its connection.
 pub(crate) const PSN_RANGE: u64 = 4096;

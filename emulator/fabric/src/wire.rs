@@ -112,7 +112,7 @@ impl Wire {
                 way.data(data, Some(message))
             }
             Body::Data(data, None) => way.data(data, message),
-            Body::Ack(ack) => way.ack(ack),
+            Body::Ack(ack, _) => way.ack(ack),
             Body::Datagram(datagram, _) => way.datagram(datagram, tap.snap()),
         };
         let port = if has_left { packet.from } else { packet.to };

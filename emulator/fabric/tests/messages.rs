@@ -2,6 +2,8 @@
 
 //! What arrives is what was sent, where it belongs, and the program is told.
 
+use std::time::Duration;
+
 use efa_fabric::{PathSettings, PortId, Settings};
 use efa_hw::admin::cq::CqCaps1;
 use efa_hw::{
@@ -275,6 +277,45 @@ fn datagrams_that_nobody_takes_are_dropped() {
     assert_eq!(net.poll(&mut b), None);
     let stats: BasicStats = net.driver(b.port, |driver| driver.statistics().unwrap());
     assert_eq!((stats.rx_drops, stats.qkey_viol, stats.rx_pkts), (3, 1, 0));
+}
+
+#[test]
+fn datagrams_on_their_way_take_room_however_short() {
+    // What the network keeps of them is 8 MiB, and 512 bytes for each.
+    const MOST: u64 = (8 << 20) / 512;
+    let settings = Settings {
+        delay_us: 5e6,
+        ..Settings::default()
+    };
+    for length in [0, 1] {
+        let mut net = Net::new(&[Profile::Efa3; 2], settings.clone());
+        let (mut a, mut b) = (net.qp(0, QpType::Ud), net.qp(1, QpType::Ud));
+        net.introduce(&mut a, &mut b);
+        let (from, to) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+        net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+        let send = Send::message(&b, &from, length);
+        let sent = |net: &Net| -> u64 { net.fabric.paths().iter().map(|path| path.packets).sum() };
+        let round = u64::from(DEPTH);
+        for _ in 0..MOST / round + 10 {
+            for _ in 0..DEPTH {
+                net.put(&mut a, &send);
+            }
+            net.ring_send(&a);
+            net.run();
+            // Nobody is told of those that are lost.
+            for _ in 0..DEPTH {
+                assert_eq!(net.poll(&mut a).unwrap().status, 0);
+            }
+        }
+        let most = sent(&net);
+        assert!((MOST - 100..=MOST).contains(&most), "{most}");
+        // Those that have arrived make room for others.
+        net.run_for(Duration::from_secs(6));
+        assert_eq!(u32::from(net.wait(&mut b).length), 40 + length);
+        net.post(&mut a, &send);
+        net.run();
+        assert_eq!(sent(&net), most + 1);
+    }
 }
 
 #[test]

@@ -3,11 +3,14 @@
 //! Devices of two programs on one network.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
-use efa_fabric::{Frame, Link, LinkId, PortId, Settings};
+use efa_fabric::{Frame, Link, LinkId, PortId, Record, Settings, Tap};
 use efa_hw::{
     admin::qp::QpType,
     io::{Cdesc, CompStatus},
@@ -168,6 +171,55 @@ fn datagrams_cross() {
     assert_eq!(programs.nets[1].content(&regions[1], 40, 3000), bytes);
 }
 
+/// Counts packets that arrive at devices.
+#[derive(Debug, Default)]
+struct Arrived(AtomicU32);
+
+impl Tap for Arrived {
+    fn snap(&self) -> u32 {
+        0
+    }
+
+    fn show(&self, _: PortId, has_left: bool, _: Record) {
+        self.0.fetch_add(u32::from(!has_left), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn datagrams_that_are_longer_than_any_are_dropped() {
+    const MTU: usize = 8928;
+    let mut programs = Programs::new(QpType::Ud, &Settings::default());
+    let regions = [0, 1].map(|index: usize| {
+        let qp = programs.qps[index].clone();
+        programs.nets[index].region(&qp, 4, 0)
+    });
+    let send = Send::message(&programs.qps[1], &regions[0], 10);
+    programs.nets[0].post(&mut programs.qps[0], &send);
+    programs.nets[0].run();
+    let genuine = programs.links[0].1.take().pop().unwrap();
+    let (net, qp, link) = (
+        &mut programs.nets[1],
+        &mut programs.qps[1],
+        programs.links[1].0,
+    );
+    net.receive(qp, &[(regions[1].iova, 12_000, regions[1].lkey)]);
+    // They do not get as far as to the device, which would drop them itself.
+    let arrived = Arc::new(Arrived::default());
+    net.fabric.set_tap(Arc::clone(&arrived) as _);
+    for (length, arrives) in [(MTU + 1, false), (12_000, false), (MTU, true)] {
+        let mut value = serde_json::to_value(&genuine).unwrap();
+        value["body"]["Datagram"]["payload"] = vec![9; length].into();
+        let forged = serde_json::from_value(value).unwrap();
+        net.fabric.accept(net.now, link, forged, 1000);
+        net.run();
+        let completion = net.poll(qp);
+        assert_eq!(completion.is_some(), arrives, "{completion:?}");
+        let shown = arrived.0.swap(0, Ordering::Relaxed);
+        assert_eq!(shown, u32::from(arrives), "{length}");
+    }
+    assert_eq!(net.content(&regions[1], 40 + MTU as u64, 100), [0; 100]);
+}
+
 #[test]
 fn a_program_that_is_gone_does_not_respond() {
     let mut programs = Programs::new(QpType::Srd, &Settings::default());
@@ -323,4 +375,109 @@ fn a_response_is_no_longer_than_its_read() {
     let completion = programs.nets[0].poll(&mut programs.qps[0]);
     assert_eq!(completion.unwrap().status, 0);
     assert_eq!(programs.nets[0].content(from, 0, LENGTH), [7; LENGTH]);
+}
+
+/// A part of a message of a program, as another one would send it for its own device, by the numbers of its connection and of
+/// itself. It knows of no other that was concluded.
+fn parts(frame: &Frame, address: [u8; 16]) -> impl Fn(u64, u64) -> Frame + use<> {
+    const PLACES: [&str; 2] = ["111111111", "222222222"];
+    let mut value = serde_json::to_value(forged(frame, address)).unwrap();
+    let data = value.pointer_mut("/body/Data/data").unwrap();
+    data["connection"] = PLACES[0].parse::<u64>().unwrap().into();
+    data["psn"] = PLACES[1].parse::<u64>().unwrap().into();
+    data["floor"] = 0.into();
+    let text = value.to_string();
+    move |connection, psn| {
+        let text = text
+            .replace(PLACES[0], &connection.to_string())
+            .replace(PLACES[1], &psn.to_string());
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+#[test]
+fn acknowledgements_of_another_program_that_wait_have_a_bound() {
+    // 8 MiB for all of its devices, of which each takes this.
+    const MOST: u32 = (8 << 20) / 256;
+    const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
+    let mut programs = Programs::new(QpType::Srd, &Settings::default());
+    let qp = programs.qps[1].clone();
+    let from = programs.nets[1].region(&qp, 1, 0);
+    let send = Send::message(&programs.qps[0], &from, 10);
+    programs.nets[1].post(&mut programs.qps[1], &send);
+    // The peer says that it is not ready.
+    programs.nets[1].run();
+    let net = &programs.nets[0];
+    for frame in programs.links[1].1.take() {
+        net.fabric.accept(net.now, programs.links[0].0, frame, 1000);
+    }
+    let genuine = programs.links[0].1.take().pop().unwrap();
+    assert_eq!(genuine.payload(), 0);
+    let net = &mut programs.nets[1];
+    let arrived = Arc::new(Arrived::default());
+    net.fabric.set_tap(Arc::clone(&arrived) as _);
+    let way: Arc<dyn Link> = Arc::new(Wire::default());
+    let other = net.fabric.join(net.now, 9, &OTHERS, &way).unwrap();
+    for address in OTHERS {
+        let text = serde_json::to_string(&forged(&genuine, address)).unwrap();
+        for _ in 0..MOST / 2 + 10 {
+            let frame = serde_json::from_str(&text).unwrap();
+            // Nobody works on it.
+            net.fabric.accept(net.now, other, frame, 0);
+        }
+    }
+    net.run();
+    assert_eq!(arrived.0.load(Ordering::Relaxed), MOST);
+}
+
+#[test]
+fn what_is_remembered_of_another_program_has_a_bound() {
+    // 64 MiB, of which each connection takes this.
+    const CONNECTIONS: usize = (64 << 20) / 640;
+    const OTHERS: [[u8; 16]; 3] = [[7; 16], [8; 16], [9; 16]];
+    let mut programs = Programs::new(QpType::Srd, &Settings::default());
+    let regions = [0, 1].map(|index: usize| {
+        let qp = programs.qps[index].clone();
+        programs.nets[index].region(&qp, 1, 0)
+    });
+    let [from, to] = &regions;
+    let write = Send::write(&programs.qps[1], from, to, 10);
+    programs.nets[0].post(&mut programs.qps[0], &write);
+    programs.nets[0].run();
+    let genuine = programs.links[0].1.take().pop().unwrap();
+    let wire = Arc::new(Wire::default());
+    let way: Arc<dyn Link> = Arc::clone(&wire) as _;
+    let net = &mut programs.nets[1];
+    let other = net.fabric.join(net.now, 9, &OTHERS, &way).unwrap();
+    for address in OTHERS {
+        net.handle_of(&programs.qps[1], address);
+    }
+    let parts = OTHERS.map(|address| parts(&genuine, address));
+    let is_answered = |net: &Net, device: usize, connection: u64, psn: u64| {
+        let frame = parts[device](connection, psn);
+        net.fabric.accept(net.now, other, frame, 1000);
+        !wire.take().is_empty()
+    };
+    let mut answered = 0;
+    for device in 0..OTHERS.len() {
+        for connection in 0..40_000 {
+            answered += usize::from(is_answered(net, device, connection, 0));
+        }
+    }
+    assert_eq!(answered, CONNECTIONS);
+    // What is left is less than another one would take.
+    let gap = (2..100).take_while(|psn| is_answered(net, 1, 0, *psn));
+    assert!(gap.count() < 640 / 40);
+    // What comes in its order needs nothing more. What does not is as if it were lost.
+    assert!(!is_answered(net, 0, 0, 2));
+    assert!(is_answered(net, 0, 0, 1));
+    assert!(is_answered(net, 0, 0, 2));
+    // Others have room of their own.
+    net.fabric
+        .accept(net.now, programs.links[1].0, genuine, 1000);
+    assert_eq!(programs.wait(0).status, 0);
+    // What nobody uses is forgotten in the end.
+    let net = &mut programs.nets[1];
+    net.run_for(Duration::from_secs(70));
+    assert!(is_answered(net, 2, 40_000, 0));
 }

@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use efa_fabric::{PathSettings, Settings};
-use efa_hw::{io::CompStatus, stats::NetworkStats};
+use efa_hw::{admin::qp::QpType, io::CompStatus, stats::NetworkStats};
 use efa_testing::net::{DEPTH, Net, Qp, Send, pattern};
 use proptest::prelude::*;
 
@@ -197,6 +197,73 @@ fn without_multipath_a_connection_has_one_path() {
         .filter(|path| path.packets > 0)
         .count();
     assert_eq!(used, 1);
+}
+
+#[test]
+fn reads_that_wait_for_others_take_as_long_as_those_do() {
+    const LENGTH: u32 = 512 << 10;
+    // A read is given up if nothing comes from its peer for 10 s. All together take 14 s, as would 128 of 16 MiB at 1.2 Gbit/s.
+    let settings = Settings {
+        delay_us: 20.0,
+        link_gbps: 0.02,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(settings);
+    let (to, from) = (net.region(&a, 128, 0), net.region(&b, 128, 0));
+    let start = net.now;
+    for _ in 0..DEPTH {
+        net.put(&mut a, &Send::read(&b, &to, &from, LENGTH));
+    }
+    net.ring_send(&a);
+    for _ in 0..DEPTH {
+        assert_eq!(net.status(&mut a), CompStatus::Ok);
+    }
+    let time = net.now - start;
+    assert!(time > Duration::from_secs(13), "{time:?}");
+    let counters = net.driver(a.port, |driver| driver.device.counters());
+    assert_eq!(counters.unresponsive_remote_events, 0);
+}
+
+#[test]
+fn a_queue_pair_that_is_not_ready_keeps_nothing_from_others() {
+    const STALLED: u16 = 48;
+    let settings = Settings {
+        delay_us: 20.0,
+        link_gbps: 10.0,
+        ..Settings::default()
+    };
+    let (mut net, mut a, mut stalled) = Net::pair(settings);
+    let mut ready = net.sibling(&stalled, QpType::Srd);
+    // It is tried for ever.
+    net.set_rnr_retry(&a, 7);
+    let (from, to) = (net.region(&a, 1, 0), net.region(&stalled, 1, 0));
+    for _ in 0..STALLED {
+        net.post(&mut a, &Send::message(&stalled, &from, 64));
+    }
+    net.run_for(Duration::from_millis(100));
+    for _ in 0..200 {
+        net.receive(&mut ready, &[(to.iova, 64, to.lkey)]);
+        let (start, sent) = (net.now, net.post(&mut a, &Send::message(&ready, &from, 64)));
+        let completion = loop {
+            net.run_for(Duration::from_micros(10));
+            if let Some(completion) = net.poll(&mut a) {
+                break completion;
+            }
+            // Alone it takes 50 µs.
+            let time = net.now - start;
+            assert!(time < Duration::from_micros(200), "{time:?}");
+        };
+        assert_eq!((completion.req_id, completion.status), (sent, 0));
+        assert_eq!(net.status(&mut ready), CompStatus::Ok);
+    }
+    // Nothing was lost.
+    for _ in 0..STALLED {
+        net.receive(&mut stalled, &[(to.iova, 64, to.lkey)]);
+    }
+    for _ in 0..STALLED {
+        assert_eq!(net.status(&mut a), CompStatus::Ok);
+        assert_eq!(net.status(&mut stalled), CompStatus::Ok);
+    }
 }
 
 #[test]

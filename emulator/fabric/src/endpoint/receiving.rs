@@ -11,6 +11,7 @@ use super::State;
 use crate::{
     memory::{Access, Guest, Memory},
     packet::{Ack, Data, Datagram, Header, PortId, Reader, Subject, Verdict},
+    quota::Quota,
     srd::{self, News},
     wire::Wire,
 };
@@ -21,6 +22,8 @@ pub(crate) struct Part<'a> {
     pub(crate) from: PortId,
     pub(crate) data: &'a Data,
     pub(crate) header: &'a Header,
+    /// What may be remembered of its sender.
+    pub(crate) remembered: &'a Quota,
 }
 
 impl Part<'_> {
@@ -72,14 +75,22 @@ impl<G: Guest> State<G> {
         part: Part<'_>,
         flip: Flip,
     ) -> Received<G::Memory> {
-        let Part { from, data, header } = part;
-        let Some(receiver) = self.receivers.open(now, from, data.connection) else {
+        let Part {
+            from, data, header, ..
+        } = part;
+        let receiver = self
+            .receivers
+            .open(now, from, data.connection, part.remembered);
+        let Some(receiver) = receiver else {
             return Received::Silence;
         };
         match receiver.look(data.psn, data.floor) {
             News::New => {}
             News::Old(verdict) => return Received::Answer(verdict),
             News::Bad => return Received::Silence,
+        }
+        if !receiver.make_room(data.psn, data.message) {
+            return Received::Silence;
         }
         let arrived = receiver.with(data.message, data.length);
         let (qp, content) = match header.subject {
@@ -211,7 +222,9 @@ impl<G: Guest> State<G> {
         placement: Placement<G::Memory>,
         written: Result<(), DmaError>,
     ) -> Received<G::Memory> {
-        let Part { from, data, header } = part;
+        let Part {
+            from, data, header, ..
+        } = part;
         let (arrival, delivery) = match placement.purpose {
             Purpose::Delivery(arrival, delivery) => (arrival, delivery),
             Purpose::Response(reader) => {

@@ -11,7 +11,7 @@ use efa_model::{Fetched, Operation, Payload as Gathered, QpId, Request, Transpor
 use super::State;
 use crate::{
     memory::{Access, Guest, Memory, Unpinned},
-    network::Load,
+    network::{Load, Network},
     packet::{Ack, Body, Data, Datagram, Header, Packet, PortId, Reader},
     schedule::Woken,
     srd::{Content, Ended, Limits, reader},
@@ -26,6 +26,17 @@ const FETCH: u32 = 64;
 
 /// Datagrams that wait for the link. While there are so many, no work request is fetched.
 const MAX_DEPARTURES: usize = 64;
+
+/// Bytes that the allocator takes besides those of an allocation, with what it rounds up to.
+const ALLOCATION: usize = 32;
+
+/// Bytes that a datagram on its way takes besides its payload: what the network and the program keep for it.
+const DATAGRAM_OVERHEAD: usize = {
+    const BYTES: usize = 512;
+    // The packet in the network, the datagram, and its payload.
+    assert!(Network::<Packet>::KEPT + size_of::<Datagram>() + 2 * ALLOCATION <= BYTES);
+    BYTES
+};
 
 /// A part of a message, where its sender has it.
 #[derive(Debug)]
@@ -78,7 +89,7 @@ impl<G: Guest> State<G> {
         };
         self.device.count(TransportEvent::Sent(request.length));
         // One to nobody is one that is lost, and so is one for which there is no room.
-        let room = self.datagrams.take(payload.len());
+        let room = self.datagrams.take(payload.len() + DATAGRAM_OVERHEAD);
         let (Some(to), Some(permit)) = (wire.find(now, request.peer), room) else {
             return self.complete(&request, CompStatus::Ok);
         };

@@ -17,8 +17,11 @@ use super::{
 };
 use crate::packet::{Address, Data, Header, PortId, Reader, Subject};
 
-/// How often a packet is retransmitted before the peer is given up.
+/// How often a packet is retransmitted before the peer is given up, if it is silent. This takes about two seconds.
 const MAX_RETRIES: u32 = 24;
+
+/// From when on a peer is silent. One that has too much to do is late with a packet, but acknowledges others.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// Longest time between two tries.
 const MAX_TIMEOUT: Duration = Duration::from_millis(100);
@@ -64,6 +67,8 @@ pub(crate) struct Connection {
     /// When it is to be looked at, as its table knows.
     pub(super) armed: Option<Duration>,
     pub(super) last_used: Duration,
+    /// When the peer answered last.
+    heard: Duration,
 }
 
 /// A message.
@@ -200,6 +205,7 @@ impl Connection {
             active: false,
             armed: None,
             last_used: Duration::ZERO,
+            heard: Duration::ZERO,
         }
     }
 
@@ -458,6 +464,7 @@ impl Connection {
             return Progress::None;
         };
         self.last_used = now;
+        self.heard = now;
         // It can't be told which of several tries was acknowledged.
         if packet.retries == 0 {
             let round_trip = now.saturating_sub(packet.sent);
@@ -490,6 +497,7 @@ impl Connection {
             return Progress::None;
         };
         self.last_used = now;
+        self.heard = now;
         let number = packet.part.message;
         let Some(message) = self.messages.get_mut(&number) else {
             return Progress::None;
@@ -560,6 +568,7 @@ impl Connection {
         self.parked.take_due(now, &mut self.parts);
         self.paced = self.paced.filter(|paced| *paced > now);
         let mut expired = Expired::default();
+        let silent = now.saturating_sub(self.heard) >= SILENCE;
         while let Some((_, psn)) = self.timers.first().copied().filter(|first| first.0 <= now) {
             self.timers.pop_first();
             let Some(packet) = self.in_flight.get_mut(&psn) else {
@@ -569,7 +578,7 @@ impl Connection {
             self.order.remove(&(packet.path, packet.sent, psn));
             packet.retries += 1;
             expired.timeouts += 1;
-            if packet.retries > MAX_RETRIES {
+            if silent && packet.retries > MAX_RETRIES {
                 expired.given_up = Some(packet.part.message);
             }
             let path = usize::from(packet.path);
@@ -677,6 +686,36 @@ mod tests {
         }
         let next = send(&mut connection, now + ROUND_TRIP);
         assert_eq!(next[0].0, again.last().unwrap().0 + 1);
+    }
+
+    /// Sends so many packets until one is given up, and `answers` each time that some may be sent again; returns how long that takes.
+    fn give_up(packets: u32, mut answers: impl FnMut(&mut Connection, Duration)) -> Duration {
+        let mut connection = connection(packets);
+        let start = Duration::from_secs(1);
+        let mut now = start;
+        loop {
+            send(&mut connection, now);
+            now += MAX_TIMEOUT;
+            answers(&mut connection, now);
+            if connection.expire(now).gave_up() {
+                return now - start;
+            }
+        }
+    }
+
+    #[test]
+    fn a_peer_is_given_up_that_says_nothing() {
+        let took = give_up(1, |_, _| {}).as_millis();
+        assert!((2000..3000).contains(&took), "{took}");
+        // One that answers at all is only late.
+        let took = give_up(1000, |connection, now| {
+            let other = connection.in_flight.keys().copied().find(|psn| *psn > 0);
+            if let Some(psn) = other.filter(|_| now.as_secs() < 10) {
+                connection.delivered(now, psn, &mut None);
+            }
+        });
+        let took = took.as_millis();
+        assert!((11_000..15_000).contains(&took), "{took}");
     }
 
     #[test]

@@ -23,6 +23,10 @@ const MAX_CONNECTIONS: usize = 64 << 10;
 /// Most responses to reads of one peer that wait to be sent or acknowledged. A read beyond is dropped, and retransmitted.
 const MAX_RESPONSES: usize = 16 << 10;
 
+/// Responses to all peers, of which each peer may have an equal share. The first may use up its own, then the second half of them, the third
+/// a third, and so on: however many there are, that is no more than some times as many in all.
+const SHARED_RESPONSES: usize = 64 << 10;
+
 /// Packets that a connection sends before others have their turn.
 const TURN: usize = 4;
 
@@ -101,9 +105,9 @@ impl Connections {
 
     /// Whether a peer may read something else.
     pub(crate) fn can_respond(&self, to: PortId) -> bool {
-        self.responses
-            .get(&to)
-            .is_none_or(|count| *count < MAX_RESPONSES)
+        let own = self.responses.get(&to).copied();
+        let peers = self.responses.len() + usize::from(own.is_none());
+        own.unwrap_or(0) < (SHARED_RESPONSES / peers).clamp(1, MAX_RESPONSES)
     }
 
     /// What a part of a message belongs to: its queue pair, what it says of the message, and what that is about.
@@ -364,6 +368,30 @@ impl Connections {
 mod tests {
     use super::*;
     use crate::packet::Reader;
+
+    #[test]
+    fn what_peers_may_read_at_once_is_bounded_and_shared() {
+        let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
+        let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
+        let reader = Reader { qp, request: 0 };
+        let most = |connections: &mut Connections, port| {
+            let number = connections.open(now, qp, PortId(port), || 0).unwrap();
+            let mut count = 0;
+            while connections.can_respond(PortId(port)) {
+                let memory = (0, 0);
+                connections.push(number, Content::Response { reader, memory }, 1);
+                count += 1;
+            }
+            count
+        };
+        // One alone has all that a peer may have, and leaves something to each of those that come later.
+        assert_eq!(most(&mut connections, 0), MAX_RESPONSES);
+        let counts: Vec<_> = (1..1000).map(|port| most(&mut connections, port)).collect();
+        assert_eq!(counts[998], SHARED_RESPONSES / 1000);
+        assert!(counts.iter().sum::<usize>() < 8 * SHARED_RESPONSES);
+        // Who has more than its share now has to wait.
+        assert!(!connections.can_respond(PortId(0)));
+    }
 
     #[test]
     fn one_that_was_closed_has_no_turn() {
