@@ -3,40 +3,149 @@
 //! Clients of a socket, of whom there may be only so many at a time.
 
 use std::{
+    collections::BTreeMap,
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
+
+use parking_lot::{Condvar, Mutex};
 
 /// How long to wait when nobody can be accepted, as when there are no descriptors left: somebody has to leave first.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A client's place, which is free again when this is dropped.
-struct Place(Arc<AtomicUsize>);
+/// How long a client that is disconnected may take to leave its place. Its thread only has to see that.
+const LEAVING: Duration = Duration::from_secs(1);
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+/// How many clients there may be at a time, and what becomes of one more.
+#[derive(Debug)]
+pub(crate) struct Limit<S> {
+    /// What they are for.
+    pub(crate) name: &'static str,
+    pub(crate) most: usize,
+    /// Disconnects the one for whom nothing was done for longest, so that one more has its place. Those for whom something is
+    /// being done stay. Without this, one more is disconnected at once.
+    pub(crate) disconnect: Option<fn(&S)>,
+}
+
+/// The places of clients.
+#[derive(Debug)]
+struct Places<S> {
+    limit: Limit<S>,
+    state: Mutex<State<S>>,
+    /// Somebody has left.
+    left: Condvar,
+}
+
+#[derive(Debug)]
+struct State<S> {
+    next: u64,
+    clients: BTreeMap<u64, Client<S>>,
+}
+
+#[derive(Debug)]
+struct Client<S> {
+    stream: Arc<S>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// Nothing is done for it, since then.
+    Idle(Instant),
+    /// Something is.
+    Busy,
+    /// Another one gets its place.
+    Disconnected,
+}
+
+/// A client's place, which is free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place<S> {
+    places: Arc<Places<S>>,
+    number: u64,
+}
+
+impl<S> Places<S> {
+    /// A place for a client, if there is one.
+    fn take(self: &Arc<Self>, stream: &Arc<S>) -> Option<Place<S>> {
+        let mut state = self.state.lock();
+        if state.clients.len() >= self.limit.most {
+            let disconnect = self.limit.disconnect?;
+            let idle = state
+                .clients
+                .iter_mut()
+                .filter(|(_, client)| matches!(client.phase, Phase::Idle(_)));
+            let (_, longest) = idle.min_by_key(|(_, client)| client.phase)?;
+            longest.phase = Phase::Disconnected;
+            disconnect(&longest.stream);
+            let is_full = |state: &mut State<S>| state.clients.len() >= self.limit.most;
+            let waited = self.left.wait_while_for(&mut state, is_full, LEAVING);
+            if waited.timed_out() {
+                return None;
+            }
+        }
+        let number = state.next;
+        state.next += 1;
+        let client = Client {
+            stream: Arc::clone(stream),
+            phase: Phase::Idle(Instant::now()),
+        };
+        state.clients.insert(number, client);
+        Some(Place {
+            places: Arc::clone(self),
+            number,
+        })
     }
 }
 
-/// Serves all clients, each in a thread of its own, but no more than `most` at a time: one more is disconnected at once. Never
-/// returns, whatever goes wrong.
-pub(crate) fn serve_all<S: Send + 'static>(
-    name: &str,
-    most: usize,
+impl<S> Place<S> {
+    /// Does something for the client, who is not disconnected meanwhile, unless it was before.
+    pub(crate) fn work<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
+        if !self.enter(Phase::Busy) {
+            return None;
+        }
+        let result = work();
+        self.enter(Phase::Idle(Instant::now()));
+        Some(result)
+    }
+
+    /// Returns whether the client is not disconnected.
+    fn enter(&self, phase: Phase) -> bool {
+        let mut state = self.places.state.lock();
+        let client = state.clients.get_mut(&self.number);
+        let client = client.filter(|client| client.phase != Phase::Disconnected);
+        client.map(|client| client.phase = phase).is_some()
+    }
+}
+
+impl<S> Drop for Place<S> {
+    fn drop(&mut self) {
+        self.places.state.lock().clients.remove(&self.number);
+        self.places.left.notify_one();
+    }
+}
+
+/// Serves all clients, each in a thread of its own. Never returns, whatever goes wrong.
+pub(crate) fn serve_all<S: Send + Sync + 'static>(
+    limit: Limit<S>,
     accept: impl Fn() -> io::Result<S>,
-    serve: impl Fn(S) + Clone + Send + 'static,
+    serve: impl Fn(&S, &Place<S>) + Clone + Send + 'static,
 ) -> ! {
-    let clients = Arc::new(AtomicUsize::new(0));
+    let (name, most) = (limit.name, limit.most);
+    let places = Arc::new(Places {
+        limit,
+        state: Mutex::new(State {
+            next: 0,
+            clients: BTreeMap::new(),
+        }),
+        left: Condvar::new(),
+    });
     let mut failing = false;
     loop {
-        let client = match accept() {
-            Ok(client) => client,
+        let stream = match accept() {
+            Ok(stream) => Arc::new(stream),
             Err(error) => {
                 if !failing {
                     tracing::warn!(%error, name, "nobody can connect for now");
@@ -47,16 +156,17 @@ pub(crate) fn serve_all<S: Send + 'static>(
             }
         };
         failing = false;
-        let place = Place(Arc::clone(&clients));
-        if clients.fetch_add(1, Ordering::SeqCst) >= most {
+        let Some(place) = places.take(&stream) else {
             tracing::warn!(name, most, "too many connections: one is refused");
             continue;
-        }
+        };
         let serve = serve.clone();
         let thread = thread::Builder::new().name(name.to_owned());
         let started = thread.spawn(move || {
-            let _place = place;
-            serve(client);
+            serve(&stream, &place);
+            // Who waits for the place has its descriptor, too.
+            drop(stream);
+            drop(place);
         });
         if let Err(error) = started {
             tracing::warn!(%error, name, "a connection is refused");
@@ -69,17 +179,42 @@ pub(crate) fn serve_all<S: Send + 'static>(
 mod tests {
     use std::{
         io::{Read, Write},
+        net::Shutdown,
         os::unix::net::{UnixListener, UnixStream},
+        sync::atomic::{AtomicUsize, Ordering},
     };
 
     use super::*;
 
-    #[test]
-    fn one_too_many_is_disconnected_until_somebody_leaves() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("socket");
-        let listener = UnixListener::bind(&path).unwrap();
-        thread::spawn(move || {
+    /// Bytes of a reply that fits into no socket.
+    const LONG: usize = 8 << 20;
+
+    /// What a client may ask for.
+    const ECHO: u8 = 1;
+    const LONG_REPLY: u8 = 2;
+    const BLOCK: u8 = 3;
+
+    /// A socket where there may be two clients.
+    struct Server {
+        folder: tempfile::TempDir,
+        /// Who holds it has all wait who ask for that.
+        gate: Arc<Mutex<()>>,
+    }
+
+    impl Server {
+        fn start(disconnect: Option<fn(&UnixStream)>) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
+            let gate = Arc::new(Mutex::new(()));
+            let server = Self {
+                folder,
+                gate: Arc::clone(&gate),
+            };
+            let limit = Limit {
+                name: "test",
+                most: 2,
+                disconnect,
+            };
             let refusals = AtomicUsize::new(3);
             // What accept() says without descriptors ends nothing.
             let accept =
@@ -89,27 +224,104 @@ mod tests {
                     Ok(_) => Err(io::Error::from_raw_os_error(24)),
                     Err(_) => Ok(listener.accept()?.0),
                 };
-            serve_all("test", 2, accept, |mut stream: UnixStream| {
-                let mut byte = [0];
-                while stream.read_exact(&mut byte).is_ok() {
-                    stream.write_all(&byte).unwrap();
-                }
-            })
-        });
-        let is_served = |stream: &mut UnixStream| {
-            let mut byte = [0];
-            stream.write_all(&[7]).is_ok() && stream.read(&mut byte).unwrap_or(0) == 1
-        };
-        let connect = || UnixStream::connect(&path).unwrap();
-        let (mut a, mut b, mut c) = (connect(), connect(), connect());
+            thread::spawn(move || {
+                serve_all(limit, accept, move |mut stream: &UnixStream, place| {
+                    let mut byte = [0];
+                    while stream.read_exact(&mut byte).is_ok() {
+                        let work = || match byte[0] {
+                            LONG_REPLY => vec![LONG_REPLY; LONG],
+                            BLOCK => {
+                                // It is seen to be busy.
+                                (&mut &*stream).write_all(&byte).unwrap();
+                                drop(gate.lock());
+                                byte.to_vec()
+                            }
+                            _ => byte.to_vec(),
+                        };
+                        let Some(reply) = place.work(work) else {
+                            return;
+                        };
+                        if stream.write_all(&reply).is_err() {
+                            return;
+                        }
+                    }
+                })
+            });
+            server
+        }
+
+        fn connect(&self) -> UnixStream {
+            let stream = UnixStream::connect(self.folder.path().join("socket")).unwrap();
+            let timeout = Some(Duration::from_secs(10));
+            stream.set_read_timeout(timeout).unwrap();
+            stream
+        }
+    }
+
+    fn ask(stream: &mut UnixStream, what: u8) -> bool {
+        stream.write_all(&[what]).is_ok() && replies(stream)
+    }
+
+    fn replies(stream: &mut UnixStream) -> bool {
+        stream.read(&mut [0]).unwrap_or(0) == 1
+    }
+
+    fn is_served(stream: &mut UnixStream) -> bool {
+        ask(stream, ECHO)
+    }
+
+    fn end(stream: &UnixStream) {
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+
+    #[test]
+    fn one_too_many_is_disconnected_until_somebody_leaves() {
+        let server = Server::start(None);
+        let (mut a, mut b, mut c) = (server.connect(), server.connect(), server.connect());
         assert!(is_served(&mut a) && is_served(&mut b));
         assert!(!is_served(&mut c));
         drop(a);
-        let again = || is_served(&mut connect());
+        let again = || is_served(&mut server.connect());
         assert!((0..100).any(|_| {
             thread::sleep(Duration::from_millis(10));
             again()
         }));
         assert!(is_served(&mut b));
+    }
+
+    #[test]
+    fn one_too_many_has_the_place_of_who_was_idle_longest() {
+        let server = Server::start(Some(end));
+        let (mut a, mut b) = (server.connect(), server.connect());
+        assert!(is_served(&mut b) && is_served(&mut a));
+        let mut c = server.connect();
+        assert!(is_served(&mut c));
+        assert!(!is_served(&mut b));
+        // One that asks something all the time stays.
+        for _ in 0..20 {
+            assert!(is_served(&mut a) && is_served(&mut server.connect()));
+        }
+    }
+
+    #[test]
+    fn nobody_is_disconnected_who_is_being_served() {
+        let server = Server::start(Some(end));
+        let closed = server.gate.lock();
+        let (mut a, mut b) = (server.connect(), server.connect());
+        assert!(ask(&mut a, BLOCK) && ask(&mut b, BLOCK));
+        let mut c = server.connect();
+        assert!(!is_served(&mut c));
+        drop(closed);
+        assert!(replies(&mut a) && replies(&mut b));
+        assert!(is_served(&mut server.connect()));
+    }
+
+    #[test]
+    fn who_does_not_read_replies_has_no_place_for_long() {
+        let server = Server::start(Some(end));
+        let (mut a, mut b) = (server.connect(), server.connect());
+        assert!(ask(&mut a, LONG_REPLY) && ask(&mut b, LONG_REPLY));
+        let (mut c, mut d) = (server.connect(), server.connect());
+        assert!(is_served(&mut c) && is_served(&mut d));
     }
 }

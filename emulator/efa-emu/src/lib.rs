@@ -10,8 +10,10 @@ mod args;
 mod capture;
 mod clients;
 mod control;
+mod deadline;
 mod generate;
 mod lines;
+mod log;
 mod metrics;
 mod outbox;
 mod output;
@@ -27,7 +29,7 @@ mod watch;
 use std::{
     fs,
     hash::{BuildHasher, Hasher, RandomState},
-    io::{self, IsTerminal},
+    io,
     net::TcpListener,
     num::NonZero,
     os::unix::net::UnixListener,
@@ -47,7 +49,6 @@ use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
 };
-use tracing::Level;
 
 use args::{Args, Command, Protocol};
 use capture::Capture;
@@ -174,7 +175,7 @@ fn list_instances() -> Result<ExitCode, String> {
 }
 
 fn emulate(args: &Args) -> Result<ExitCode, String> {
-    start_logging(args.verbose);
+    log::start(args.verbose);
     let mut signals = Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot handle signals: {error}"))?;
     let start = Instant::now();
@@ -205,6 +206,9 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
             })
         })
         .collect::<Result<Vec<_>, String>>()?;
+    let listener = args.listen.as_deref().map(bind).transpose()?;
+    let metrics = args.metrics.as_deref().map(bind).transpose()?;
+    // The last one: who sees it can connect to all others.
     let control = args
         .control
         .as_deref()
@@ -214,8 +218,6 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let sockets = Arc::new(sockets);
     exit_on_panic(Arc::clone(&sockets), observers.clone());
     let peers = Peers::new(Arc::clone(&runtime));
-    let listener = args.listen.as_deref().map(bind).transpose()?;
-    let metrics = args.metrics.as_deref().map(bind).transpose()?;
     let joined = args.join.iter().map(|address| Target::new(address));
     let joined = joined.collect::<Result<Vec<_>, _>>()?;
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
@@ -421,17 +423,4 @@ fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), Strin
         Ok(_) => Ok(()),
         Err(error) => Err(format!("cannot start a thread: {error}")),
     }
-}
-
-fn start_logging(verbose: u8) {
-    let level = match verbose {
-        0 => Level::WARN,
-        1 => Level::INFO,
-        _ => Level::DEBUG,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
-        .init();
 }

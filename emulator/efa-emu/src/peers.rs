@@ -13,14 +13,18 @@ use std::{
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use efa_fabric::{Frame, Link};
 use efa_vfio::Runtime;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{clients::serve_all, target::Target};
+use crate::{
+    clients::{Limit, serve_all},
+    deadline::Until,
+    target::Target,
+};
 
 /// Changes when an older emulator would not understand.
 const VERSION: u32 = 2;
@@ -40,7 +44,10 @@ const RETRY: Duration = Duration::from_secs(1);
 /// After how long without a packet an emulator says that it is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// After how long of silence an emulator is gone, also before its first word; and how long it may leave what it is sent.
+/// How long an emulator may take to say who it is.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// After how long of silence an emulator is gone; and how long it may leave what it is sent.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// What each end says first.
@@ -87,11 +94,16 @@ impl Peers {
     /// Lets other emulators join. Never returns; it needs a thread of its own.
     pub(crate) fn listen(&self, listener: &TcpListener) -> ! {
         let peers = self.clone();
+        let limit = Limit {
+            name: "link",
+            most: MAX_CONNECTIONS,
+            // A link that is there stays, however little is sent over it.
+            disconnect: None,
+        };
         serve_all(
-            "link",
-            MAX_CONNECTIONS,
+            limit,
             || Ok(listener.accept()?.0),
-            move |stream| report(&peers.talk(&stream)),
+            move |stream, _| report(&peers.talk(stream)),
         )
     }
 
@@ -110,15 +122,15 @@ impl Peers {
     /// Exchanges packets with an emulator until one of them ends.
     fn talk(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(SILENCE))?;
         stream.set_write_timeout(Some(SILENCE))?;
         let mut writer = BufWriter::new(stream.try_clone()?);
-        let mut reader = BufReader::new(stream);
+        let mut reader = BufReader::new(Until::new(stream, Instant::now() + GREETING));
         let addresses = self.runtime.addresses();
         let Some((program, devices)) = greet(&mut reader, &mut writer, self.program, addresses)?
         else {
             return Ok(());
         };
+        reader.get_mut().lift(SILENCE)?;
         let (sender, frames) = mpsc::sync_channel(MAX_WAITING);
         let way: Arc<dyn Link> = Arc::new(Queue(sender));
         let joined = self.runtime.join(program, &devices, &way);

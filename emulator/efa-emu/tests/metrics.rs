@@ -5,14 +5,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     process::Command,
     thread,
     time::{Duration, Instant},
 };
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_machine::{Emulator, End, Send};
+use efa_machine::{Emulator, End, Send, free_address};
 use serde_json::{Value, json};
 
 /// How long anything may take. A busy host takes its time.
@@ -20,9 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An emulator of two devices, and where its metrics are.
 fn start() -> (Emulator, String) {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap().to_string();
-    drop(free);
+    let address = free_address().to_string();
     (Emulator::start(2, &["--metrics", &address]), address)
 }
 

@@ -4,7 +4,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::TcpStream,
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -12,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use efa_machine::free_address;
 use rustix::{
     fs::{CWD, mkfifoat},
     process::{Pid, Signal, kill_process},
@@ -138,6 +140,12 @@ impl Control {
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self(BufReader::new(stream))
+    }
+
+    /// Whether the emulator has ended the connection, from which no reply is to come.
+    fn has_ended(&mut self) -> bool {
+        self.0.get_ref().set_nonblocking(true).unwrap();
+        self.0.read(&mut [0]).is_ok()
     }
 
     fn send(&mut self, bytes: &[u8]) {
@@ -411,6 +419,30 @@ fn many_connections_are_served_at_once() {
 }
 
 #[test]
+fn clients_that_ask_nothing_keep_nobody_out() {
+    let emulator = Emulator::start(&[]);
+    let devices = json!({"command": "devices"});
+    // As many as there may be.
+    let mut old: Vec<_> = (0..64).map(|_| emulator.control()).collect();
+    for control in [63, 0, 1] {
+        old[control].ok(&devices);
+    }
+    let mut new = Vec::new();
+    for _ in 0..60 {
+        let mut control = emulator.control();
+        control.ok(&devices);
+        new.push(control);
+    }
+    // Who has asked something is served on.
+    for control in new.iter_mut().chain(&mut old[..2]) {
+        control.ok(&devices);
+    }
+    let ended = old.iter_mut().map(Control::has_ended);
+    let ended = ended.filter(|ended| *ended).count();
+    assert!((60..62).contains(&ended), "{ended}");
+}
+
+#[test]
 fn signals_end_it_and_remove_its_sockets() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut emulator = Emulator::start(&[]);
@@ -633,27 +665,26 @@ fn a_trace_that_nobody_reads_holds_nobody() {
     const EVENTS: usize = 20_000;
 
     // Each of so many devices has little room for what it tells.
-    let start = |trace: Option<&Path>| {
+    let start = |trace: &Path| {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("efa");
-        let mut options = vec![
+        let options = vec![
             "--instance".into(),
             format!("p5.48xlarge,socket={}", socket.display()),
+            "--trace".into(),
+            trace.to_str().unwrap().into(),
         ];
-        if let Some(trace) = trace {
-            options.extend(["--trace".into(), trace.to_str().unwrap().into()]);
-        }
         Emulator::start_with(folder, options)
     };
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
-    let alone = post_events(&mut start(None).control(), EVENTS);
-    let mut emulator = start(Some(&pipe));
-    let traced = post_events(&mut emulator.control(), EVENTS);
+    let to_file = post_events(&mut start(&folder.path().join("file")).control(), EVENTS);
+    let mut emulator = start(&pipe);
+    let to_nobody = post_events(&mut emulator.control(), EVENTS);
     assert!(
-        traced < alone * 3 + Duration::from_secs(1),
-        "{traced:?}, without trace {alone:?}"
+        to_nobody < to_file * 2 + Duration::from_secs(1),
+        "{to_nobody:?}, and if somebody reads it {to_file:?}"
     );
 
     // What is in the pipe and in the emulator comes when somebody reads, and says what is missing.
@@ -885,12 +916,6 @@ fn counters_can_be_watched() {
     assert!(failure(&output).contains("cannot watch /nowhere"));
 }
 
-/// A TCP address of this host that nobody listens at.
-fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
-
 #[test]
 fn it_is_sandboxed_unless_it_is_told_not_to_be() {
     // The kernel's seccomp has two modes, of which the second is filters.
@@ -919,7 +944,7 @@ fn it_is_sandboxed_unless_it_is_told_not_to_be() {
 
 #[test]
 fn an_emulator_is_joined_by_name() {
-    let address = free_address();
+    let address = free_address().to_string();
     let port = address.rsplit_once(':').unwrap().1;
     let folder = tempfile::tempdir().unwrap();
     let control = folder.path().join("control");
@@ -951,7 +976,7 @@ fn an_emulator_is_joined_by_name() {
 
 #[test]
 fn emulators_join_and_leave() {
-    let address = free_address();
+    let address = free_address().to_string();
     let first = Emulator::start(&["--listen", &address]);
     let remote_devices = |emulator: &Emulator, expected: u64| {
         let start = Instant::now();
@@ -996,6 +1021,30 @@ fn emulators_join_and_leave() {
     other.signal(Signal::TERM);
     other.end();
     remote_devices(&first, 0);
+}
+
+#[test]
+fn who_does_not_say_who_it_is_has_no_link_for_long() {
+    // Twice what it may take.
+    const LONG: Duration = Duration::from_secs(20);
+    let address = free_address().to_string();
+    let _emulator = Emulator::start(&["--listen", &address]);
+    let mut stream = TcpStream::connect(&address).unwrap();
+    let pause = Duration::from_millis(200);
+    stream.set_read_timeout(Some(pause)).unwrap();
+    stream.write_all(&10_000_u32.to_le_bytes()).unwrap();
+    let start = Instant::now();
+    // It is never silent.
+    while stream.write_all(&[0]).is_ok() {
+        let is_there = match stream.read(&mut [0; 1000]) {
+            Ok(count) => count > 0,
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        };
+        if !is_there {
+            break;
+        }
+        assert!(start.elapsed() < LONG, "it is still there");
+    }
 }
 
 #[test]

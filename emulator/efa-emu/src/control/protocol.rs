@@ -67,6 +67,8 @@ impl Reply<Value> {
         // A `Value` can always be written: its keys are strings.
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
+        // It may wait for its reader.
+        line.shrink_to_fit();
         line
     }
 }

@@ -9,7 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{clients::serve_all, control::Emulator};
+use crate::{
+    clients::{Limit, serve_all},
+    control::Emulator,
+    deadline::left,
+};
 
 /// The longest head of a request in bytes. Prometheus has some hundred.
 const MAX_HEAD: usize = 8 << 10;
@@ -31,16 +35,17 @@ const TEXT: &str = "text/plain; charset=utf-8";
 pub(crate) fn serve(listener: &TcpListener, emulator: &Arc<Emulator>) -> ! {
     let emulator = Arc::clone(emulator);
     let accept = || Ok(listener.accept()?.0);
-    serve_all(
-        "metrics",
-        MAX_CONNECTIONS,
-        accept,
-        move |stream: TcpStream| {
-            if let Err(error) = answer(&stream, &emulator) {
-                tracing::info!(%error, "a connection for metrics has ended");
-            }
-        },
-    )
+    let limit = Limit {
+        name: "metrics",
+        most: MAX_CONNECTIONS,
+        // None takes longer than it may.
+        disconnect: None,
+    };
+    serve_all(limit, accept, move |stream, _| {
+        if let Err(error) = answer(stream, &emulator) {
+            tracing::info!(%error, "a connection for metrics has ended");
+        }
+    })
 }
 
 /// The head of a request, as far as it matters.
@@ -101,15 +106,6 @@ fn answer(stream: &TcpStream, emulator: &Emulator) -> io::Result<()> {
         text.push_str(&body);
     }
     write(stream, text.as_bytes())
-}
-
-/// What is left until `end`.
-fn left(end: Instant) -> io::Result<Duration> {
-    let left = end.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    Ok(left)
 }
 
 /// Reads the head of a request. What is wrong with it is a status.

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The log on the standard error, and how many lines clients can make it have.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    io::{self, IsTerminal},
+    mem,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use tracing::{Event, Level, Subscriber, callsite::Identifier};
+use tracing_subscriber::{
+    fmt::{
+        FmtContext, FormatEvent, FormatFields, MakeWriter,
+        format::{Format, Writer},
+    },
+    registry::LookupSpan,
+    util::SubscriberInitExt,
+};
+
+/// Lines that each place in the code may log at once.
+const BURST: u32 = 20;
+
+/// After that, there is one each time that this much has passed: less than 3 MB a day, wherever the log is kept.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// Begins to log; `verbose` is how often the option `-v` is there.
+pub(crate) fn start(verbose: u8) {
+    to(io::stderr, io::stderr().is_terminal(), verbose).init();
+}
+
+fn to<W>(writer: W, ansi: bool, verbose: u8) -> impl Subscriber + Send + Sync
+where
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let level = match verbose {
+        0 => Level::WARN,
+        1 => Level::INFO,
+        _ => Level::DEBUG,
+    };
+    // Who asks for what happens is told all of it.
+    let limits = (verbose == 0).then(Mutex::default);
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(ansi)
+        .with_writer(writer)
+        .event_format(Limited {
+            format: Format::default(),
+            limits,
+        })
+        .finish()
+}
+
+/// Leaves out lines that come too often, and tells how many those were.
+struct Limited {
+    format: Format,
+    limits: Option<Mutex<HashMap<Identifier, Limit>>>,
+}
+
+impl<S, N> FormatEvent<S, N> for Limited
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    N: for<'writer> FormatFields<'writer> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let left_out = match &self.limits {
+            Some(limits) => {
+                let now = Instant::now();
+                let mut limits = limits.lock();
+                let place = limits.entry(event.metadata().callsite());
+                place.or_insert_with(|| Limit::new(now)).admit(now)
+            }
+            None => Some(0),
+        };
+        match left_out {
+            Some(0) => self.format.format_event(context, writer, event),
+            Some(count) => {
+                self.format.format_event(context, writer.by_ref(), event)?;
+                writeln!(writer, "    {count} more like this before it are left out")
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a place in the code has logged.
+struct Limit {
+    /// Lines that it may log now.
+    lines: u32,
+    /// Since when the next line is earned.
+    since: Instant,
+    /// Lines that were left out since the last one that was not.
+    left_out: u64,
+}
+
+impl Limit {
+    fn new(now: Instant) -> Self {
+        Self {
+            lines: BURST,
+            since: now,
+            left_out: 0,
+        }
+    }
+
+    /// If there may be a line, returns how many were left out before it.
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        let passed = now.saturating_duration_since(self.since);
+        let earned = passed.as_nanos() / PERIOD.as_nanos();
+        // CAST: at most `BURST`.
+        let missing = earned.min((BURST - self.lines).into()) as u32;
+        self.lines += missing;
+        self.since = match self.lines {
+            BURST => now,
+            _ => self.since + PERIOD * missing,
+        };
+        if self.lines == 0 {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines -= 1;
+        Some(mem::take(&mut self.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek};
+
+    use super::*;
+
+    #[test]
+    fn lines_are_earned_by_time() {
+        let start = Instant::now();
+        let mut limit = Limit::new(start);
+        let at = |limit: &mut Limit, seconds| limit.admit(start + Duration::from_secs(seconds));
+        for _ in 0..BURST {
+            assert_eq!(at(&mut limit, 0), Some(0));
+        }
+        for _ in 0..1000 {
+            assert_eq!(at(&mut limit, 9), None);
+        }
+        assert_eq!(at(&mut limit, 10), Some(1000));
+        assert_eq!(at(&mut limit, 19), None);
+        // What is left of a period counts for the next line.
+        assert_eq!(at(&mut limit, 35), Some(1));
+        assert_eq!(at(&mut limit, 35), Some(0));
+        assert_eq!(at(&mut limit, 39), None);
+        assert_eq!(at(&mut limit, 40), Some(1));
+        // However long it was silent, there are no more at once.
+        for line in 0..BURST {
+            assert_eq!(at(&mut limit, 1_000_000), Some(0), "{line}");
+        }
+        assert_eq!(at(&mut limit, 1_000_000), None);
+        assert_eq!(at(&mut limit, 1_000_009), None);
+        assert_eq!(at(&mut limit, 1_000_010), Some(2));
+    }
+
+    /// What is logged by a program that warns a thousand times at one place, and once at another.
+    fn logged(verbose: u8) -> String {
+        let mut file = tempfile::tempfile().unwrap();
+        let subscriber = to(file.try_clone().unwrap(), false, verbose);
+        tracing::subscriber::with_default(subscriber, || {
+            for number in 0..1000 {
+                tracing::warn!(number, "often");
+            }
+            tracing::warn!("once");
+            tracing::info!("on request");
+        });
+        let mut log = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut log).unwrap();
+        log
+    }
+
+    #[test]
+    fn nobody_can_fill_it() {
+        let count = |log: &str, text: &str| log.lines().filter(|line| line.contains(text)).count();
+        let log = logged(0);
+        assert_eq!(count(&log, "WARN efa_emu::log::tests: often"), 20, "{log}");
+        assert_eq!(count(&log, "once"), 1);
+        assert_eq!(log.lines().count(), 21);
+        let log = logged(1);
+        assert_eq!(count(&log, "often"), 1000);
+        assert_eq!(count(&log, "on request"), 1);
+    }
+}
