@@ -5,7 +5,7 @@
 use std::{
     env, fs,
     io::{BufRead, BufReader, Write},
-    net::{SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -19,6 +19,18 @@ use tempfile::TempDir;
 
 /// How long anything may take. A busy host takes its time.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A TCP address of this host that nobody listens at.
+///
+/// The kernel gives its port to no connection, as it may do with one that it has chosen itself.
+pub fn free_address() -> SocketAddr {
+    loop {
+        let address = (Ipv4Addr::LOCALHOST, fastrand::u16(10_000..32_768)).into();
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
 
 /// An emulator with some devices, which ends when this is dropped.
 #[derive(Debug)]
@@ -62,10 +74,7 @@ impl Emulator {
 
     /// One that others may join.
     pub fn listening(devices: usize, first: usize) -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
-        Self::listening_at(devices, first, address)
+        Self::listening_at(devices, first, free_address())
     }
 
     /// The same at an address.
@@ -132,7 +141,7 @@ impl Emulator {
         self.child.wait().unwrap();
     }
 
-    /// Most memory that it ever had, in bytes, without what is shared with machines.
+    /// How much memory it has, in bytes, without what is shared with machines.
     pub fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bound;
 mod emulator;
 mod end;
 pub mod kernel;
@@ -19,8 +20,9 @@ mod machine;
 mod program;
 mod ram;
 
-pub use emulator::Emulator;
+pub use bound::{BOUNDS, Bound};
+pub use emulator::{Emulator, free_address};
 pub use end::{End, pattern};
 pub use kernel::Kernel;
 pub use machine::Machine;
-pub use program::{QueuePair, Region, Send};
+pub use program::{QKEY, QueuePair, Region, Send};

@@ -261,12 +261,13 @@ impl Machine {
             .expect("a command that is possible")
     }
 
-    /// Writes the addresses of so many pages, of which the last one is no page; returns the length and the address of the list.
-    pub fn page_list(&mut self, pages: u64) -> (u32, u64) {
+    /// Writes the addresses of so many pages, of which no two are contiguous and the last is `last`; returns the length and the address of
+    /// the list.
+    pub fn page_list(&mut self, pages: u64, last: u64) -> (u32, u64) {
         let (base, _) = self.ram.range();
         let list: Vec<u8> = (1..pages)
-            .map(|page| base + page * PAGE)
-            .chain([1])
+            .map(|page| base + 2 * page * PAGE)
+            .chain([last])
             .flat_map(u64::to_le_bytes)
             .collect();
         let address = self.ram.allocate(list.len() as u64);
@@ -275,7 +276,8 @@ impl Machine {
         (list.len() as u32, address)
     }
 
-    fn feature<F: Feature>(&mut self) -> F {
+    /// Asks the device for a feature, by a command.
+    pub fn feature<F: Feature>(&mut self) -> F {
         let command = GetFeature {
             feature_id: F::ID.into(),
             ..Default::default()

@@ -38,7 +38,7 @@ const CQ_DEPTH: u32 = 2 * DEPTH as u32;
 const CQE_SIZE: u64 = 32;
 
 /// Q_Key of all queue pairs.
-const QKEY: u32 = 0x1111_1111;
+pub const QKEY: u32 = 0x1111_1111;
 
 /// How long any wait may take. A busy host takes its time.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -253,7 +253,7 @@ fn tshark(tshark: &OsStr, capture: &Path, arguments: &[&str]) -> Vec<String> {
     lines.lines().map(|line| line.replace('\t', " ")).collect()
 }
 
-/// Needs tshark, which `EFA_TSHARK` names; it loads no scripts for root.
+/// `make wireshark` has it done. It needs tshark, which `EFA_TSHARK` names, and which loads no scripts for root.
 #[test]
 #[ignore = "needs tshark, named by EFA_TSHARK"]
 fn wireshark_shows_a_capture() {

@@ -41,6 +41,8 @@ pub(crate) struct DataPath {
     /// Rules for what queue pairs do.
     pub(crate) faults: Faults,
     pub(crate) late: LateCompletions,
+    /// The queue pair of which a long list of pages is read.
+    registering: Option<u16>,
     /// What ends the device, if something does.
     doom: Option<Box<Then>>,
 }
@@ -57,6 +59,7 @@ impl DataPath {
             flushed: 0,
             faults: Faults::default(),
             late: LateCompletions::default(),
+            registering: None,
             doom: None,
         }
     }

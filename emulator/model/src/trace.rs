@@ -3,6 +3,7 @@
 //! What happens, one line each.
 
 mod command;
+mod flag;
 mod work;
 
 use std::fmt::{self, Display, Formatter};
@@ -244,11 +245,6 @@ impl Display for TraceEvent {
             Self::ProtocolError(error) => write!(f, "protocol error: {error}"),
         }
     }
-}
-
-/// A flag, by its name if it is set.
-fn flag(name: &'static str, set: bool) -> &'static str {
-    if set { name } else { "" }
 }
 
 fn event(f: &mut Formatter<'_>, group: u16, syndrome: u16) -> fmt::Result {

@@ -161,6 +161,14 @@ fn corruption() {
     let (_, _, entry) = driver.completion().unwrap();
     assert_eq!((entry[8], entry[63]), (255, 1));
     assert_eq!(AcqHeader::of(&entry).checksum, checksum::of_entry(&entry));
+
+    // Of two rules with the same byte, the later counts.
+    driver.device.inject(rule(
+        r#"{"when":{"opcode":"ANY"},"then":{"corrupt":[{"offset":8,"value":7}]}}"#,
+    ));
+    driver.submit(&AllocPd {});
+    let (_, _, entry) = driver.completion().unwrap();
+    assert_eq!((entry[8], entry[63]), (7, 1));
 }
 
 #[test]
@@ -373,6 +381,10 @@ fn rules_that_make_no_sense() {
         (
             r#"{"when":{"opcode":"ANY"},"then":{"corrupt":[{"offset":64,"value":0}]}}"#,
             "64",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"corrupt":[{"offset":6,"value":0},{"offset":6,"value":1}]}}"#,
+            "offset 6 twice",
         ),
         (
             r#"{"when":{"opcode":"ANY"},"then":{"nonsense":true}}"#,

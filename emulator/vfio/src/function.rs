@@ -2,54 +2,22 @@
 
 //! A PCI function: a device in a slot of a VMM, if one has it.
 
-use std::{
-    fmt, io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt, io, sync::Arc, time::Duration};
 
-use efa_fabric::{Access, CopyError, Guest, Memory, Pins, PortId};
-use efa_model::{Config, Device, DmaError, Host, Recorder, Segment, TraceEvent};
+use efa_fabric::PortId;
+use efa_model::{Config, Device, Host};
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
     bar::{Bar, Bars},
-    config_space::{ConfigSpace, MAX_MSIX_VECTORS},
-    dma::DmaTable,
-    extents::Extents,
+    config_space::MAX_MSIX_VECTORS,
     llq::Llq,
-    msix::Vectors,
     runtime::Runtime,
+    slot::{Observer, Slot, VmmId},
 };
 
 /// How long to wait before looking again whether a VMM can have a function: a rule may unplug it at any time.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
-/// A connection of a VMM to a function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct VmmId(u64);
-
-/// Who is told of what a device does, under its lock: so it must neither wait for anybody nor do more than to take note.
-pub trait Observer: Send {
-    /// Takes note of something, with the time since the program started.
-    fn note(&mut self, now: Duration, event: &TraceEvent);
-
-    /// Whether it wants to be told of each work request and completion, too.
-    fn wants_work(&self) -> bool {
-        false
-    }
-
-    /// Who records all that the device is told and does, from the start, if anybody is to.
-    fn recorder(&mut self) -> Option<Box<dyn Recorder>> {
-        None
-    }
-}
-
-impl<F: FnMut(Duration, &TraceEvent) + Send> Observer for F {
-    fn note(&mut self, now: Duration, event: &TraceEvent) {
-        self(now, event);
-    }
-}
 
 /// One device and its link to the guest.
 pub struct Function {
@@ -71,21 +39,6 @@ pub struct MsixTable {
     pub offset: u64,
     /// How many vectors it has, of 16 bytes each.
     pub vectors: u16,
-}
-
-/// The slot that a device is in: its way to the guest.
-pub(crate) struct Slot {
-    pub(crate) dma: DmaTable,
-    pub(crate) vectors: Vectors,
-    pub(crate) config: ConfigSpace,
-    pub(crate) llq: Llq,
-    /// The VMM that has the function, if any has.
-    vmm: Option<VmmId>,
-    /// How many VMMs have had it.
-    vmms: u64,
-    observer: Box<dyn Observer>,
-    start: Instant,
-    pins: Arc<Pins>,
 }
 
 impl Function {
@@ -113,17 +66,7 @@ impl Function {
             doorbells: device.doorbell_bar_size(),
             missing,
         };
-        let link = Slot {
-            dma: DmaTable::default(),
-            vectors: Vectors::new(msix_vectors)?,
-            config: ConfigSpace::new(device_id, bars, msix_vectors),
-            llq: Llq::new(bars.size(Bar::Llq))?,
-            vmm: None,
-            vmms: 0,
-            observer,
-            start: runtime.start(),
-            pins: Arc::default(),
-        };
+        let link = Slot::new(device_id, bars, msix_vectors, observer, runtime.start())?;
         let port = runtime.attach(device, link);
         Ok(Self {
             device_id,
@@ -176,17 +119,16 @@ impl Function {
         let mut llq = Some(Llq::new(self.bars.size(Bar::Llq))?);
         while is_there() {
             let claimed = self.runtime.with(self.port, |device, link, _| {
-                if link.vmm.is_some() && device.is_plugged() {
+                if link.vmm().is_some() && device.is_plugged() {
                     return None;
                 }
-                link.vmms += 1;
-                link.serve(Some(VmmId(link.vmms)));
+                link.serve_next();
                 if let Some(llq) = llq.take() {
                     link.llq = llq;
                 }
                 device.plug(link);
                 device.power_on(link);
-                link.vmm
+                link.vmm()
             });
             match claimed {
                 Some(vmm) => return Ok(vmm),
@@ -202,7 +144,7 @@ impl Function {
     /// Forgets a VMM, and what the device knew of its guest.
     pub(crate) fn release(&self, vmm: VmmId) {
         self.of(vmm, |device, link, _| {
-            link.serve(None);
+            link.serve_nobody();
             device.power_on(link);
         });
         self.vacated.1.notify_all();
@@ -215,7 +157,7 @@ impl Function {
         work: impl FnOnce(&mut Device, &mut Slot, Duration) -> R,
     ) -> Option<R> {
         self.runtime.with(self.port, |device, link, now| {
-            (link.vmm == Some(vmm)).then(|| work(device, link, now))
+            (link.vmm() == Some(vmm)).then(|| work(device, link, now))
         })
     }
 
@@ -239,145 +181,5 @@ impl fmt::Debug for Function {
             .field("bars", &self.bars)
             .field("msix_vectors", &self.msix_vectors)
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Slot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Slot")
-            .field("vmm", &self.vmm)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Guest for Slot {
-    type Memory = Extents;
-
-    fn memory(&self, segments: &[Segment], access: Access) -> Result<Extents, DmaError> {
-        let mut extents = Extents::default();
-        for segment in segments {
-            // CAST: 32 bits fit.
-            let (address, length) = (segment.address, segment.length as usize);
-            self.check_bus_master(address, length)?;
-            self.dma.pin_more(&mut extents, address, length, access)?;
-        }
-        Ok(extents)
-    }
-
-    fn pins(&self) -> &Arc<Pins> {
-        &self.pins
-    }
-}
-
-impl Memory for Extents {
-    fn read(&self, buffer: &mut [u8]) -> Result<(), DmaError> {
-        self.read(buffer)
-    }
-
-    fn write(&self, data: &[u8]) -> Result<(), DmaError> {
-        self.write(data)
-    }
-
-    fn copy_to(&self, target: &Self) -> Result<(), CopyError> {
-        self.copy_to(target)
-    }
-}
-
-impl Host for Slot {
-    fn dma_read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
-        let length = buffer.len();
-        self.check_bus_master(address, length)?;
-        self.dma.read(address, buffer)
-    }
-
-    fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
-        self.check_bus_master(address, data.len())?;
-        self.dma.write(address, data)
-    }
-
-    fn is_bus_master(&self) -> bool {
-        self.config.bus_master()
-    }
-
-    fn now(&self) -> Option<Duration> {
-        Some(self.start.elapsed())
-    }
-
-    fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]) {
-        match self.llq.slice(offset, buffer.len()) {
-            Some(slice) => {
-                slice.copy_to(buffer);
-            }
-            None => buffer.fill(0),
-        }
-    }
-
-    fn quiesce(&mut self) {
-        self.pins.quiesce();
-    }
-
-    fn interrupt(&mut self, vector: u16) {
-        // A message signalled interrupt is a write to memory.
-        if self.config.bus_master() {
-            self.vectors.signal(vector);
-        }
-    }
-
-    fn traces_work(&self) -> bool {
-        self.observer.wants_work()
-    }
-
-    fn trace(&mut self, event: &TraceEvent) {
-        self.observer.note(self.start.elapsed(), event);
-    }
-}
-
-impl Slot {
-    /// Forgets the VMM that had the function, for another one or none.
-    fn serve(&mut self, vmm: Option<VmmId>) {
-        self.vmm = vmm;
-        self.unmap_all();
-        self.vectors.clear();
-        self.forget();
-    }
-
-    /// Drops the mappings inside of a range, when nobody copies from or to them any more.
-    ///
-    /// # Errors
-    ///
-    /// See [`DmaTable::unmap`].
-    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
-        self.pins.quiesce();
-        self.dma.unmap(address, size)
-    }
-
-    /// Drops all mappings, likewise.
-    pub(crate) fn unmap_all(&mut self) {
-        self.pins.quiesce();
-        self.dma.clear();
-    }
-
-    /// Resets the function.
-    pub(crate) fn reset(&mut self, device: &mut Device) {
-        self.trace(&TraceEvent::FunctionReset);
-        self.forget();
-        device.reset(self);
-    }
-
-    /// What a reset of the function does, but for the device.
-    fn forget(&mut self) {
-        self.config.reset();
-        if let Err(error) = self.llq.clear() {
-            tracing::error!(%error, "the send queues of another guest cannot be cleared");
-        }
-    }
-
-    /// A function may access memory only if the driver lets it.
-    fn check_bus_master(&self, address: u64, length: usize) -> Result<(), DmaError> {
-        if self.config.bus_master() {
-            Ok(())
-        } else {
-            Err(DmaError { address, length })
-        }
     }
 }

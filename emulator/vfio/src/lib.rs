@@ -19,11 +19,13 @@ mod memory;
 mod msix;
 mod runtime;
 mod server;
+mod slot;
 mod socket;
 
 pub use bar::Bar;
 pub use config_space::MAX_MSIX_VECTORS;
-pub use function::{Function, MsixTable, Observer};
+pub use function::{Function, MsixTable};
 pub use runtime::Runtime;
 pub use server::{Backend, Server};
+pub use slot::Observer;
 pub use socket::{Persistence, listen};

@@ -15,7 +15,7 @@ use efa_fabric::{Fabric, Frame, JoinError, Link, LinkId, PathCounters, PortId, S
 use efa_model::Device;
 use parking_lot::{Condvar, Mutex};
 
-use crate::function::Slot;
+use crate::slot::Slot;
 
 /// Packets that whoever gives a device something to do moves at once, so that a short message needs no other thread.
 const PROMPT: u32 = 16;

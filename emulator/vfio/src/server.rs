@@ -26,9 +26,10 @@ use vfio_user::{DmaMap, Irq, IrqSet, Region, RegionWrite};
 use crate::{
     bar::{Bar, Bars},
     config_space,
-    function::{Function, Slot, VmmId},
+    function::Function,
     memory::Shareable,
     msix,
+    slot::{Slot, VmmId},
     socket::{Bursts, Persistence},
 };
 

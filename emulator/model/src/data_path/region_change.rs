@@ -4,7 +4,8 @@
 //!
 //! The device carries them out by itself, when it fetches them, so that each later work request of the send queue finds them
 //! done, and so do the earlier ones that are still in flight. Where a list of pages is long, it reads a part of it each time
-//! that it is the queue pair's turn.
+//! that it is the queue pair's turn. It reads one such list at a time: all queue pairs may want to register the same region, whose pages
+//! count once.
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
 
@@ -89,6 +90,12 @@ impl DataPath {
         number: u16,
         mut registering: Registering,
     ) {
+        if registering.registration.is_long() && !self.may_register(number) {
+            if let Some(qp) = self.resources.qps.get_mut(number) {
+                qp.send_queue.registering = Some(Box::new(registering));
+            }
+            return;
+        }
         let mut budget = PAGES_PER_CALL;
         let read = registering
             .registration
@@ -122,6 +129,17 @@ impl DataPath {
             }
         };
         self.end_change(host, number, id, work, status);
+    }
+
+    /// Whether a long list of pages of a queue pair may be read now: that of no other one is.
+    fn may_register(&mut self, number: u16) -> bool {
+        let other = self.registering.filter(|other| *other != number);
+        let other = other.and_then(|other| self.resources.qps.get(other));
+        let is_read = other.is_some_and(|other| other.send_queue.registering.is_some());
+        if !is_read {
+            self.registering = Some(number);
+        }
+        !is_read
     }
 
     fn end_change(

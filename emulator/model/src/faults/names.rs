@@ -29,6 +29,12 @@ pub enum RuleError {
     /// The fault does not fit the condition.
     #[error("`{0}` in `then` does not fit what `when` matches")]
     Then(&'static str),
+    /// A byte has two values.
+    #[error("`corrupt` has the byte at offset {offset} twice")]
+    Twice {
+        /// Its position.
+        offset: u8,
+    },
     /// A byte is outside of the completion.
     #[error("a completion has {size} bytes and none at offset {offset}")]
     Offset {

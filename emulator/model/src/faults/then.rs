@@ -73,6 +73,9 @@ impl Then {
         self.no_interrupt |= other.no_interrupt;
         self.after_reset |= other.after_reset;
         self.after_commands = other.after_commands.or(self.after_commands);
+        // There are never more than a completion has bytes, however many rules there are.
+        let replaced = offsets(&other.corrupt);
+        self.corrupt.retain(|byte| replaced & bit(byte.offset) == 0);
         self.corrupt.extend_from_slice(&other.corrupt);
         self.executed |= other.executed;
         self.qp_error |= other.qp_error;
@@ -141,11 +144,25 @@ impl Then {
             return Err(RuleError::Then(misfit));
         }
         let size = if work { 32 } else { 64 };
-        match self.corrupt.iter().find(|byte| byte.offset >= size) {
-            Some(&Corruption { offset, .. }) => Err(RuleError::Offset { offset, size }),
-            None => Ok(()),
+        for (index, &Corruption { offset, .. }) in self.corrupt.iter().enumerate() {
+            if offset >= size {
+                return Err(RuleError::Offset { offset, size });
+            }
+            if offsets(&self.corrupt[..index]) & bit(offset) != 0 {
+                return Err(RuleError::Twice { offset });
+            }
         }
+        Ok(())
     }
+}
+
+/// The positions of bytes, each of which is its own bit.
+fn offsets(bytes: &[Corruption]) -> u64 {
+    bytes.iter().fold(0, |mask, byte| mask | bit(byte.offset))
+}
+
+fn bit(offset: u8) -> u64 {
+    1_u64.wrapping_shl(offset.into())
 }
 
 /// A byte of a completion that has another value.
@@ -232,4 +249,23 @@ fn statuses(_: &mut SchemaGenerator) -> Schema {
     names.sort_unstable();
     names.dedup();
     json_schema!({ "enum": names })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_add_up_to_no_more_bytes_than_there_are() {
+        let mut all = Then::default();
+        for value in 0..100 {
+            let corrupt = (0..64).map(|offset| Corruption { offset, value });
+            all.merge(&Then {
+                corrupt: corrupt.collect(),
+                ..Then::default()
+            });
+        }
+        assert_eq!(all.corrupt.len(), 64);
+        assert!(all.corrupt.iter().all(|byte| byte.value == 99));
+    }
 }

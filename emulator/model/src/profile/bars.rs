@@ -2,14 +2,15 @@
 
 //! Where doorbells and low-latency send queues are.
 //!
-//! Each user access region has doorbell pages of its own, so that a process that may map one can't
-//! reach the doorbells of another. In these every queue pair and completion queue that the device
+//! Each user access region has doorbell pages of its own, of 4 KiB, so that a process that may map
+//! one can't reach the doorbells of another. A host with larger pages maps those of several regions
+//! at once, and there it can. In these every queue pair and completion queue that the device
 //! can have has a fixed place, as has every queue pair's send ring in the memory BAR: none overlap,
 //! whatever is created and destroyed in which order.
 
 use super::attributes::Attributes;
 
-/// Unit in which the host maps BARs.
+/// Unit in which most hosts map BARs; others map several at once.
 const PAGE_SIZE: u64 = 4096;
 
 /// Bytes that each doorbell has for itself.

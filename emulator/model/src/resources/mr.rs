@@ -172,6 +172,11 @@ pub(crate) struct FastRegistration {
 }
 
 impl FastRegistration {
+    /// Whether its pages are more than one call reads.
+    pub(crate) fn is_long(&self) -> bool {
+        self.pages.is_long()
+    }
+
     /// Reads more of its pages, as long as `budget` has any. Returns whether all are read.
     pub(crate) fn read(
         &mut self,
@@ -380,10 +385,12 @@ impl Mrs {
     pub(crate) fn written_places(&self) -> impl Iterator<Item = Place> {
         let writable = |mr: &&Mr| mr.allows(Access::LocalWrite) || mr.allows(Access::RemoteWrite);
         self.table.iter().filter(writable).filter_map(|mr| {
-            let base = mr.pages.first()?;
+            let (first, page_size) = (mr.pages.first()?, 1 << mr.page_shift);
+            // What is before and behind it in its pages belongs to others.
+            let offset = mr.iova & (page_size - 1);
             Some(Place {
-                base,
-                size: 1 << mr.page_shift,
+                base: first + offset,
+                size: mr.length.min(page_size - offset),
             })
         })
     }

@@ -99,6 +99,11 @@ impl PageReader {
         Self::new(Source::Direct(address), count, shift)
     }
 
+    /// Whether it has more pages, those included that were read, than one call reads.
+    pub(super) fn is_long(&self) -> bool {
+        self.left + self.runs.len() as usize > PAGES_PER_CALL as usize
+    }
+
     fn new(source: Source, left: usize, shift: u8) -> Self {
         Self {
             source,
@@ -134,7 +139,9 @@ impl PageReader {
     }
 
     /// All pages, if they can be where they are said to be.
-    pub(super) fn finish(self) -> Option<PageRuns> {
+    pub(super) fn finish(mut self) -> Option<PageRuns> {
+        // They stay for long.
+        self.runs.shrink();
         (self.left == 0 && self.possible).then_some(self.runs)
     }
 

@@ -41,6 +41,12 @@ impl PageRuns {
         self.pages += 1;
     }
 
+    /// Gives back memory for runs that will not come.
+    pub(crate) fn shrink(&mut self) {
+        self.starts.shrink_to_fit();
+        self.addresses.shrink_to_fit();
+    }
+
     /// The contiguous memory from an offset in all pages on: its bus address and how many bytes there are.
     pub(crate) fn at(&self, offset: u64, shift: u8) -> Option<(u64, u64)> {
         let page = u32::try_from(offset >> shift).ok()?;

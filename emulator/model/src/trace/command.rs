@@ -20,7 +20,7 @@ use efa_hw::{
     stats::{GetStats, StatsScope, StatsType},
 };
 
-use super::flag;
+use super::flag::flag;
 
 /// The name of a numbered value, or the number if it has no name.
 struct Code<T, N>(Result<T, N>, u32);

@@ -8,7 +8,7 @@ use efa_hw::io::{
     Cdesc, CompStatus, OpType, QueueType, RemoteMemAddr, RxDesc, TxBufDesc, TxMetaDesc,
 };
 
-use super::flag;
+use super::flag::flag;
 
 /// The first bytes, and zeroes for what is missing.
 fn start<const N: usize>(bytes: &[u8]) -> [u8; N] {

@@ -19,7 +19,8 @@ use efa_model::Profile;
 use crate::{
     attack::precious::{self, Precious},
     input::Input,
-    net::{Net, QKEY, Qp, Region, Send, pattern},
+    net::{Net, QKEY, Qp, Region, Send},
+    peer::{Bytes, VERSION},
 };
 
 /// How an emulator reads what another one sends.
@@ -44,54 +45,6 @@ struct Sent(Mutex<Vec<Frame>>);
 impl Link for Sent {
     fn send(&self, frame: Frame) {
         self.0.lock().unwrap().push(frame);
-    }
-}
-
-/// Bytes in the form of the peer protocol.
-#[derive(Default)]
-struct Bytes(Vec<u8>);
-
-impl Bytes {
-    fn number(&mut self, mut number: u64) -> &mut Self {
-        while number >= 0x80 {
-            self.0.push(number as u8 | 0x80);
-            number >>= 7;
-        }
-        self.0.push(number as u8);
-        self
-    }
-
-    fn numbers(&mut self, numbers: &[u64]) -> &mut Self {
-        for number in numbers {
-            self.number(*number);
-        }
-        self
-    }
-
-    fn address(&mut self, address: [u8; 16]) -> &mut Self {
-        self.0.extend(address);
-        self
-    }
-
-    fn optional(&mut self, number: Option<u64>) -> &mut Self {
-        self.0.push(u8::from(number.is_some()));
-        number.into_iter().for_each(|number| {
-            self.number(number);
-        });
-        self
-    }
-
-    fn payload(&mut self, length: usize) -> &mut Self {
-        self.number(length as u64);
-        self.0.extend(pattern(length, 9));
-        self
-    }
-
-    /// The bytes with their length before them.
-    fn framed(self) -> Vec<u8> {
-        let mut bytes = (self.0.len() as u32).to_le_bytes().to_vec();
-        bytes.extend(self.0);
-        bytes
     }
 }
 
@@ -412,11 +365,10 @@ pub fn play<P: Protocol>(data: &[u8]) {
             ..PathSettings::default()
         }];
     }
-    let mut hello = Bytes::default();
-    // The version of the protocol.
-    hello.number(input.nearly(2)).number(8);
+    let version = input.nearly(VERSION);
     let devices = if first & 2 == 0 { 2 } else { input.nearly(2) };
-    hello.number(devices);
+    let mut hello = Bytes::default();
+    hello.numbers(&[version, 8, devices]);
     for index in 0..devices.min(300) {
         hello.address(REMOTE[index as usize % REMOTE.len()]);
     }

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Clients of the control socket that ask for what there is to ask for, but do nothing to the devices of bystanders.
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use efa_hw::{features::NetworkAttr, regs::Register};
+use efa_machine::{Bound, Emulator, Machine};
+use serde_json::{Value, json};
+
+use super::{DEVICES, under};
+
+/// Connections at a time, which are as many as there may be.
+const CLIENTS: usize = 64;
+
+/// The device that the attackers have.
+const OWN: usize = 2;
+
+fn bound() -> Bound {
+    Bound {
+        devices: 1,
+        clients: CLIENTS as u64,
+        ..Bound::default()
+    }
+}
+
+fn lines(requests: &[Value]) -> Vec<u8> {
+    requests
+        .iter()
+        .flat_map(|request| format!("{request}\n").into_bytes())
+        .collect()
+}
+
+/// What has the longest replies.
+fn questions() -> Vec<Value> {
+    vec![
+        json!({"command": "snapshot"}),
+        json!({"command": "trace", "device": OWN}),
+        json!({"command": "latencies"}),
+        json!({"command": "state", "device": OWN}),
+        json!({"command": "counters"}),
+        json!({"command": "devices"}),
+        json!({"command": "hello", "protocol": 1}),
+    ]
+}
+
+/// The longest lists that requests have.
+fn long_lists() -> Vec<Value> {
+    let bytes = |size| -> Vec<_> {
+        (0..size)
+            .map(|offset| json!({"offset": offset, "value": 255}))
+            .collect()
+    };
+    let paths: Vec<_> = (0..256).map(|_| json!({"delay_us": 0.0})).collect();
+    let rule = |when: Value, then: Value| json!({"command": "inject", "device": OWN, "rule": {"when": when, "then": then}});
+    vec![
+        rule(
+            json!({"opcode": "QUERY_QP"}),
+            json!({"corrupt": bytes(64), "after_reset": true}),
+        ),
+        rule(json!({"opcode": "ALLOC_PD"}), json!({"corrupt": bytes(64)})),
+        rule(
+            json!({"work": "ANY"}),
+            json!({"corrupt": bytes(32), "delay_ms": 60_000}),
+        ),
+        json!({"command": "fabric", "set": {"paths": 256, "path": paths}}),
+        json!({"command": "event", "device": OWN, "group": "WARNING", "after_reset": true}),
+        json!({"command": "event", "device": OWN, "group": 9, "count": u64::MAX}),
+    ]
+}
+
+/// A device of theirs does much, so that there is much to tell.
+fn bustle(emulator: &Emulator, stop: &AtomicBool) {
+    let mut machine = Machine::start(&emulator.device(OWN), 1 << 20);
+    while !stop.load(Ordering::Relaxed) {
+        let _ = machine.read(Register::DevSts);
+        let _: NetworkAttr = machine.feature();
+    }
+}
+
+/// Asks as fast as possible, and reads the answers.
+fn ask(emulator: &Emulator, requests: &[Value], stop: &AtomicBool) {
+    let bytes = lines(requests);
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(mut stream) = UnixStream::connect(emulator.control()) else {
+            continue;
+        };
+        let mut reading = stream.try_clone().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || while reading.read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0) {});
+            while !stop.load(Ordering::Relaxed) && stream.write_all(&bytes).is_ok() {}
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        });
+    }
+}
+
+#[test]
+fn requests_as_fast_as_possible() {
+    let emulator = Emulator::start(DEVICES, &[]);
+    let attack = |index, stop: &AtomicBool| match index {
+        0 => bustle(&emulator, stop),
+        _ => ask(&emulator, &questions(), stop),
+    };
+    under(&emulator, &bound(), attack, 5);
+}
+
+#[test]
+fn the_longest_lists() {
+    let emulator = Emulator::start(DEVICES, &[]);
+    let attack = |index, stop: &AtomicBool| match index {
+        0 => bustle(&emulator, stop),
+        _ => ask(&emulator, &long_lists(), stop),
+    };
+    under(&emulator, &bound(), attack, 3);
+}
+
+/// By as many clients as there may be, which come again when they were put off.
+#[test]
+fn answers_that_nobody_reads() {
+    let emulator = Emulator::start(DEVICES, &[]);
+    let attack = |index, stop: &AtomicBool| {
+        if index == 0 {
+            return bustle(&emulator, stop);
+        }
+        let bytes = lines(&questions());
+        let mut clients: Vec<UnixStream> = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            if clients.len() < CLIENTS {
+                let client = UnixStream::connect(emulator.control());
+                clients.extend(client.inspect(|client| client.set_nonblocking(true).unwrap()));
+            }
+            clients.retain_mut(|client| match client.write(&bytes) {
+                Ok(_) => true,
+                Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            });
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    under(&emulator, &bound(), attack, 2);
+    // Who reads is served as soon as they are gone.
+    emulator.ask(&json!({"command": "snapshot"}));
+}

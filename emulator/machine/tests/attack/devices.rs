@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Attackers that have devices.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Instant,
+};
+
+use efa_hw::{
+    admin::{
+        CtrlBuffInfo, Status,
+        mr::{PageList, RegMr, RegMrFlags},
+        pd::AllocPd,
+        qp::QpType,
+    },
+    regs::Register,
+};
+use efa_machine::{Bound, Emulator, End, Machine, Send, pattern};
+
+use super::{DEVICES, address_like, check_memory, duration, most_memory, under};
+
+/// An attacker's machine, which knows bystander 1.
+fn attacker(emulator: &Emulator, index: usize, qp_type: QpType) -> End {
+    let mut end = End::new(&emulator.device(2 + index), qp_type);
+    let victim = address_like(end.machine.address(), 1);
+    end.qp.connect(&mut end.machine, victim);
+    end
+}
+
+/// Posts as fast as the queue takes it.
+pub(super) fn flood(end: &mut End, sends: &[Send], stop: &AtomicBool) {
+    let mut outstanding = 0;
+    let mut next = sends.iter().cycle();
+    while !stop.load(Ordering::Relaxed) {
+        while outstanding < 200 {
+            end.qp.put(&end.machine, next.next().unwrap());
+            outstanding += 1;
+        }
+        end.qp.ring(&mut end.machine);
+        while end.qp.poll(&end.machine).is_some() {
+            outstanding -= 1;
+        }
+    }
+}
+
+#[test]
+fn datagrams_without_end() {
+    let emulator = Emulator::start(DEVICES, &[]);
+    let attack = |index, stop: &AtomicBool| {
+        let mut end = attacker(&emulator, index, QpType::Ud);
+        let peer = end.qp.clone();
+        let send = Send::message(&peer, &end.region, 8800);
+        flood(&mut end, &[send], stop);
+    };
+    under(&emulator, &Bound::of_devices(2), attack, 2);
+}
+
+#[test]
+fn datagrams_on_a_slow_network() {
+    let emulator = Emulator::start(DEVICES, &["--fabric", "delay_us=10000000"]);
+    let stop = AtomicBool::new(false);
+    let most = thread::scope(|scope| {
+        for (index, length) in [8800, 0, 1].into_iter().enumerate() {
+            let (emulator, stop) = (&emulator, &stop);
+            scope.spawn(move || {
+                let mut end = attacker(emulator, index, QpType::Ud);
+                let peer = end.qp.clone();
+                let send = Send::message(&peer, &end.region, length);
+                flood(&mut end, &[send], stop);
+            });
+        }
+        let start = Instant::now();
+        let most = most_memory(&emulator, || start.elapsed() < duration());
+        stop.store(true, Ordering::Relaxed);
+        most
+    });
+    check_memory(most, &Bound::of_devices(3));
+}
+
+#[test]
+fn writes_and_reads_of_the_largest_size() {
+    let emulator = Emulator::start(DEVICES, &[]);
+    let attack = |index, stop: &AtomicBool| {
+        let mut end = attacker(&emulator, index, QpType::Srd);
+        let own = end.machine.address();
+        end.qp.connect(&mut end.machine, own);
+        let (peer, region) = (end.qp.clone(), end.region);
+        let sends = [
+            Send::write(&peer, &region, &region, 4 << 20),
+            Send::read(&peer, &region, &region, 4 << 20),
+        ];
+        flood(&mut end, &sends, stop);
+    };
+    under(&emulator, &Bound::of_devices(2), attack, 2);
+}
+
+#[test]
+fn messages_that_nobody_receives() {
+    let emulator = Emulator::start(DEVICES, &[]);
+    let attack = |index, stop: &AtomicBool| {
+        let mut end = attacker(&emulator, index, QpType::Srd);
+        // The bystander's queue pair has no receive work request to spare, or does not exist.
+        let mut peer = end.qp.clone();
+        let sends: Vec<_> = (1..5)
+            .map(|number| {
+                peer.number = number;
+                Send::message(&peer, &end.region, 0)
+            })
+            .collect();
+        let own = end.machine.address();
+        end.qp.connect(&mut end.machine, own);
+        flood(&mut end, &sends, stop);
+    };
+    under(&emulator, &Bound::of_devices(2), attack, 2);
+}
+
+/// Pages of the largest region.
+const PAGES: u64 = 1 << 20;
+
+/// An attacker's machine with a list of that many pages, and the command that registers them, whatever their addresses are.
+fn with_list(emulator: &Emulator, index: usize, last: u64) -> (Machine, RegMr) {
+    let mut machine = Machine::start(&emulator.device(2 + index), PAGES * 8 + (4 << 20));
+    let pd = machine.execute(&AllocPd::default()).pd;
+    let (length, address) = machine.page_list(PAGES, last);
+    let mut command = RegMr {
+        pd,
+        mr_length: PAGES * 4096,
+        flags: RegMrFlags {
+            phys_page_size_shift: 12,
+            mem_addr_phy_mode_en: false,
+        },
+        iova: 4096,
+        ..RegMr::default()
+    };
+    command.set_page_list(PageList::Direct(CtrlBuffInfo { length, address }));
+    (machine, command)
+}
+
+#[test]
+fn long_page_lists_that_end_badly() {
+    let emulator = Emulator::start(DEVICES, &[]);
+    let attack = |index: usize, stop: &AtomicBool| {
+        let (mut machine, command) = with_list(&emulator, index, 1);
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..16 {
+                machine.submit(&command);
+            }
+            machine.ring();
+            for _ in 0..16 {
+                assert_ne!(machine.completion().0, 0);
+            }
+        }
+    };
+    under(&emulator, &Bound::of_devices(2), attack, 2);
+}
+
+/// Of which no two are contiguous, so that each takes memory of the process.
+#[test]
+fn as_many_pages_as_a_device_takes() {
+    let emulator = Emulator::start(DEVICES, &[]);
+    let attack = |index: usize, stop: &AtomicBool| {
+        let (mut machine, command) = with_list(&emulator, index, 1 << 12);
+        let mut registered = 0;
+        while !stop.load(Ordering::Relaxed) {
+            match machine.try_execute(&command) {
+                Ok(_) => registered += 1,
+                Err(status) => {
+                    assert_eq!(
+                        (status, registered),
+                        (Status::ResourceAllocationFailure, 16)
+                    );
+                }
+            }
+        }
+    };
+    let bound = Bound {
+        devices: 2,
+        all_pages: 2,
+        ..Bound::default()
+    };
+    under(&emulator, &bound, attack, 2);
+}
+
+#[test]
+fn doorbells_and_registers_at_random() {
+    let emulator = Emulator::start(DEVICES, &[]);
+    let attack = |index, stop: &AtomicBool| {
+        let mut end = attacker(&emulator, index, QpType::Srd);
+        let mut values = pattern(1 << 16, index as u64).into_iter().cycle();
+        let mut value = || values.next().unwrap();
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..64 {
+                let offset = (u64::from(value()) << 8) | u64::from(value() & 0xfc);
+                end.machine.doorbell(offset, value().into());
+            }
+            end.machine.write(Register::AqProdDb, value().into());
+        }
+    };
+    under(&emulator, &Bound::of_devices(2), attack, 2);
+}

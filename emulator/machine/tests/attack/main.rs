@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Machines, peers and control clients that do their worst to an emulator, which serves others meanwhile.
+//!
+//! Each attack runs for `EFA_SECONDS` (default: 1) beside two bystanders, which send each other messages, execute commands and read
+//! registers. All contents are right. If `EFA_SECONDS` is set, as `make attack` does on a host that has nothing else to do and without
+//! sanitizers, no command or read takes longer than [`COMMAND`] besides what the host itself stalls, and the memory of the process stays
+//! below its [`Bound`].
+
+mod control;
+mod devices;
+mod peers;
+mod strangers;
+
+use std::{
+    env, fs,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use efa_hw::{admin::qp::QpType, features::NetworkAttr, io::CompStatus, regs::Register};
+use efa_machine::{BOUNDS, Bound, Emulator, End, Send, pattern};
+
+/// How long a command of a bystander may take.
+const COMMAND: Duration = Duration::from_millis(50);
+
+/// Devices 0 and 1 are those of bystanders, the others the attackers'.
+const DEVICES: usize = 6;
+
+fn duration() -> Duration {
+    let seconds = env::var("EFA_SECONDS").map_or(1, |seconds| seconds.parse().unwrap());
+    Duration::from_secs(seconds)
+}
+
+/// Whether time and memory are held against their limits.
+fn is_alone() -> bool {
+    env::var_os("EFA_SECONDS").is_some()
+}
+
+#[test]
+fn the_guide_has_the_bounds() {
+    let guide = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../Documentation/emulator.md"
+    );
+    let guide = fs::read_to_string(guide).unwrap();
+    for (what, mib) in BOUNDS {
+        let line = format!("\n| {what} | {mib} MiB |");
+        assert!(guide.contains(&line), "{line}");
+    }
+}
+
+/// What bystanders have seen.
+struct Seen {
+    pings: u32,
+    longest_command: Duration,
+}
+
+/// How long it takes at most on this host, which may have other things to do, until a thread gets the CPU that works for as long as a
+/// command does, and has another one answer.
+fn stall(stop: &AtomicBool) -> Duration {
+    let mut longest = Duration::ZERO;
+    let (mut near, mut far) = UnixStream::pair().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut byte = [0];
+            while far.read_exact(&mut byte).is_ok() && far.write_all(&byte).is_ok() {}
+        });
+        while !stop.load(Ordering::Relaxed) {
+            let start = Instant::now();
+            near.write_all(&[0]).unwrap();
+            near.read_exact(&mut [0]).unwrap();
+            longest = longest.max(start.elapsed());
+            thread::sleep(Duration::from_micros(100));
+        }
+        drop(near);
+    });
+    longest
+}
+
+/// Two machines go about their business until `stop`.
+fn bystand(a: &mut End, b: &mut End, stop: &AtomicBool) -> Seen {
+    let mut seen = Seen {
+        pings: 0,
+        longest_command: Duration::ZERO,
+    };
+    while !stop.load(Ordering::Relaxed) {
+        let bytes = pattern(64, seen.pings.into());
+        a.region.fill(&a.machine, &bytes);
+        b.qp.receive(&mut b.machine, &b.region, 0, 64);
+        assert_eq!(a.run(&Send::message(&b.qp, &a.region, 64)), CompStatus::Ok);
+        assert_eq!(b.qp.wait(&b.machine), CompStatus::Ok);
+        assert!(b.region.content(&b.machine, 0, 64) == bytes);
+        seen.pings += 1;
+        let start = Instant::now();
+        let network: NetworkAttr = a.machine.feature();
+        seen.longest_command = seen.longest_command.max(start.elapsed());
+        assert_eq!(network.addr, a.machine.address());
+        let start = Instant::now();
+        let _ = a.machine.read(Register::DevSts);
+        seen.longest_command = seen.longest_command.max(start.elapsed());
+    }
+    seen
+}
+
+/// One attack at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Most memory that a process has while something goes on.
+fn most_memory(emulator: &Emulator, goes_on: impl Fn() -> bool) -> u64 {
+    let mut most = 0;
+    while goes_on() {
+        most = most.max(emulator.memory());
+        thread::sleep(Duration::from_millis(20));
+    }
+    most
+}
+
+/// Holds memory against its bound.
+fn check_memory(most: u64, bound: &Bound) {
+    let allowed = bound.bytes();
+    println!("at most {} MiB of {}", most >> 20, allowed >> 20);
+    assert!(!is_alone() || most < allowed, "{} MiB", most >> 20);
+}
+
+/// Runs an attack in some threads, beside bystanders.
+fn under(
+    emulator: &Emulator,
+    bound: &Bound,
+    attack: impl Fn(usize, &AtomicBool) + Sync,
+    threads: usize,
+) {
+    let _alone = ALONE.lock();
+    let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
+    End::introduce(&mut a, &mut b);
+    let stop = AtomicBool::new(false);
+    let (most, seen, stall) = thread::scope(|scope| {
+        for index in 0..threads {
+            let (attack, stop) = (&attack, &stop);
+            scope.spawn(move || attack(index, stop));
+        }
+        let sleeper = scope.spawn(|| stall(&stop));
+        let bystanders = scope.spawn(|| bystand(&mut a, &mut b, &stop));
+        let start = Instant::now();
+        let most = most_memory(emulator, || {
+            start.elapsed() < duration() && !bystanders.is_finished()
+        });
+        stop.store(true, Ordering::Relaxed);
+        (most, bystanders.join().unwrap(), sleeper.join().unwrap())
+    });
+    check_memory(most, bound);
+    let Seen {
+        pings,
+        longest_command,
+    } = seen;
+    println!("{pings} pings, longest command {longest_command:?}, host stalls {stall:?}");
+    assert!(pings > 0);
+    assert!(
+        !is_alone() || longest_command < COMMAND + stall,
+        "{longest_command:?}"
+    );
+}
+
+/// The address of the device with an index, beside that of another one: they differ in their numbers.
+fn address_like(other: [u8; 16], device: u8) -> [u8; 16] {
+    let mut address = other;
+    address[15] = device;
+    address
+}

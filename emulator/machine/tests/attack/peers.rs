@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Attackers that join as other emulators do, and keep to the protocol in all they say.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use efa_hw::admin::qp::QpType;
+use efa_machine::{Bound, Emulator, End, Machine, QKEY, Send};
+use efa_testing::peer::{Ends, Place, hello};
+
+use super::{DEVICES, address_like, devices::flood, under};
+
+/// Emulators that attack.
+const PEERS: usize = 2;
+
+/// Packets that are sent at once.
+const BATCH: usize = 256;
+
+/// A queue pair of bystanders, and one that they have not.
+const THEIRS: u64 = 1;
+const NONE: u64 = 200;
+
+/// Bytes of a message.
+const LENGTH: usize = 64;
+
+/// An attacker that says so, whether or not it reads what it is sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manners {
+    Reads,
+    NeverReads,
+}
+
+/// The address of the only device of an attacker.
+fn own_address(index: usize) -> [u8; 16] {
+    [0xa0 + index as u8; 16]
+}
+
+/// Between an attacker's device and each of the bystanders'.
+fn to_bystanders(emulator: &Emulator, index: usize) -> [Ends; 2] {
+    let machine = Machine::start(&emulator.device(DEVICES - 1 - index), 1 << 20);
+    [0, 1].map(|device| Ends {
+        from: own_address(index),
+        to: address_like(machine.address(), device),
+        qkey: QKEY,
+    })
+}
+
+/// Joins, again whenever it is put off, and sends what it is given.
+fn join(
+    emulator: &Emulator,
+    index: usize,
+    manners: Manners,
+    stop: &AtomicBool,
+    mut packets: impl FnMut(&mut Vec<u8>),
+) {
+    let mut bytes = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(10));
+        let Ok(mut stream) = TcpStream::connect(emulator.address()) else {
+            continue;
+        };
+        let words = hello(index as u64, &[own_address(index)]);
+        let mut joined = stream.write_all(&words).is_ok();
+        thread::scope(|scope| {
+            if manners == Manners::Reads {
+                let mut reading = stream.try_clone().unwrap();
+                scope.spawn(move || while reading.read(&mut [0; 1 << 16]).is_ok_and(|n| n > 0) {});
+            }
+            while joined && !stop.load(Ordering::Relaxed) {
+                bytes.clear();
+                for _ in 0..BATCH {
+                    packets(&mut bytes);
+                }
+                joined = stream.write_all(&bytes).is_ok();
+            }
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        });
+    }
+}
+
+/// What they may make the process hold, with devices of attackers.
+fn bound(devices: u64) -> Bound {
+    Bound {
+        devices,
+        peers: PEERS as u64,
+        ..Bound::default()
+    }
+}
+
+#[test]
+fn acknowledgements_for_packets_that_never_were() {
+    let emulator = Emulator::listening(DEVICES, 0);
+    let attack = |index, stop: &AtomicBool| {
+        let both = to_bystanders(&emulator, index);
+        let mut number = 0;
+        join(&emulator, index, Manners::Reads, stop, |bytes| {
+            number += 1;
+            // Connections and packets that there are of others, and those that nobody has.
+            let psn = if number % 2 == 0 {
+                number / 8
+            } else {
+                u64::MAX
+            };
+            bytes.extend(both[number as usize % 2].ack(number % 7, psn));
+        });
+    };
+    under(&emulator, &bound(0), attack, PEERS);
+}
+
+/// A flood of messages, writes with a wrong key and datagrams, for queue pairs that do and do not exist.
+fn flood_bystanders(emulator: &Emulator, index: usize, manners: Manners, stop: &AtomicBool) {
+    let both = to_bystanders(emulator, index);
+    let mut number = 0;
+    join(emulator, index, manners, stop, |bytes| {
+        let ends = both[number as usize % 2];
+        let psn = number / 2;
+        let place = Place {
+            connection: 1,
+            psn,
+            floor: psn,
+            message: psn,
+        };
+        number += 1;
+        bytes.extend(match psn % 3 {
+            0 => ends.send(place, NONE, LENGTH),
+            1 => ends.write(place, THEIRS, 77, LENGTH),
+            _ => ends.datagram(NONE, LENGTH),
+        });
+    });
+}
+
+#[test]
+fn packets_for_bystanders() {
+    let emulator = Emulator::listening(DEVICES, 0);
+    let attack = |index, stop: &AtomicBool| {
+        flood_bystanders(&emulator, index, Manners::Reads, stop);
+    };
+    under(&emulator, &bound(0), attack, PEERS);
+}
+
+#[test]
+fn packets_whose_answers_nobody_reads() {
+    let emulator = Emulator::listening(DEVICES, 0);
+    let attack = |index, stop: &AtomicBool| {
+        flood_bystanders(&emulator, index, Manners::NeverReads, stop);
+    };
+    under(&emulator, &bound(0), attack, PEERS);
+}
+
+/// A device of ours, which is an accomplice, sends all that it can to them, too.
+#[test]
+fn packets_that_nobody_reads() {
+    let emulator = Emulator::listening(DEVICES, 0);
+    let attack = |index: usize, stop: &AtomicBool| {
+        if index < PEERS {
+            return flood_bystanders(&emulator, index, Manners::NeverReads, stop);
+        }
+        let index = index - PEERS;
+        let kind = [QpType::Srd, QpType::Ud][index];
+        let mut end = End::new(&emulator.device(2 + index), kind);
+        end.qp.connect(&mut end.machine, own_address(index));
+        let peer = end.qp.clone();
+        let send = Send::message(&peer, &end.region, 8000);
+        flood(&mut end, &[send], stop);
+    };
+    under(&emulator, &bound(2), attack, 2 * PEERS);
+}
+
+/// All at a queue pair that has no receive work request.
+#[test]
+fn one_victim() {
+    let emulator = Emulator::listening(DEVICES, 0);
+    let mut victim = End::new(&emulator.device(2), QpType::Srd);
+    victim.region.fill(&victim.machine, &[1; LENGTH]);
+    let attack = |index, stop: &AtomicBool| {
+        let ends = Ends {
+            from: own_address(index),
+            to: victim.machine.address(),
+            qkey: QKEY,
+        };
+        let number = victim.qp.number.into();
+        let mut psn = 0;
+        join(&emulator, index, Manners::Reads, stop, |bytes| {
+            let place = Place {
+                connection: 1,
+                psn,
+                floor: psn.saturating_sub(4000),
+                message: psn,
+            };
+            psn += 1;
+            bytes.extend(ends.send(place, number, LENGTH));
+        });
+    };
+    under(&emulator, &bound(1), attack, PEERS);
+    // It has not moved, and works on.
+    assert_eq!(victim.qp.poll(&victim.machine).map(|end| end.status), None);
+    let own = victim.machine.address();
+    victim.qp.connect(&mut victim.machine, own);
+    let write = Send::write(&victim.qp, &victim.region, &victim.region, 8);
+    assert_eq!(victim.run(&write), efa_hw::io::CompStatus::Ok);
+}
+
+/// Connections without end, of each of which there is something to remember.
+#[test]
+fn as_much_to_remember_as_there_can_be() {
+    let emulator = Emulator::listening(DEVICES, 0);
+    let attack = |index, stop: &AtomicBool| {
+        let both = to_bystanders(&emulator, index);
+        let mut number = 0;
+        join(&emulator, index, Manners::Reads, stop, |bytes| {
+            // What is missing of each is its first packet.
+            let place = Place {
+                connection: number / 16,
+                psn: 1 + number % 16,
+                floor: 0,
+                message: number,
+            };
+            bytes.extend(both[number as usize / 16 % 2].send(place, NONE, 0));
+            number += 1;
+        });
+    };
+    under(&emulator, &bound(0), attack, PEERS);
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Attackers that connect to the sockets, and say nothing or what means nothing.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use efa_hw::{admin::qp::QpType, io::CompStatus};
+use efa_machine::{Bound, Emulator, End, Send, pattern};
+
+use super::{DEVICES, under};
+
+/// What they all may make the process hold: as many as may be connected at a time.
+const STRANGERS: Bound = Bound {
+    devices: 1,
+    all_pages: 0,
+    peers: 0,
+    clients: 64,
+};
+
+#[test]
+fn connections_that_say_nothing() {
+    let emulator = Emulator::listening(DEVICES, 0);
+    let attack = |_, stop: &AtomicBool| {
+        let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            kept.extend(UnixStream::connect(emulator.control()).map(|s| Box::new(s) as _));
+            kept.extend(UnixStream::connect(emulator.device(5)).map(|s| Box::new(s) as _));
+            kept.extend(TcpStream::connect(emulator.address()).map(|s| Box::new(s) as _));
+            if kept.len() > 600 {
+                kept.clear();
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    };
+    under(&emulator, &STRANGERS, attack, 1);
+    // Who has something to say is served as soon as they are gone.
+    let mut end = End::new(&emulator.device(5), QpType::Srd);
+    let own = end.machine.address();
+    end.qp.connect(&mut end.machine, own);
+    let peer = end.qp.clone();
+    let write = Send::write(&peer, &end.region, &end.region, 8);
+    assert_eq!(end.run(&write), CompStatus::Ok);
+    emulator.ask(&serde_json::json!({"command": "devices"}));
+}
+
+#[test]
+fn bytes_that_mean_nothing() {
+    let emulator = Emulator::listening(DEVICES, 0);
+    let attack = |index: usize, stop: &AtomicBool| {
+        let mut round = 0;
+        while !stop.load(Ordering::Relaxed) {
+            round += 1;
+            let bytes = pattern(5000, round * 10 + index as u64);
+            let mut answer = [0; 100];
+            if let Ok(mut stream) = UnixStream::connect(emulator.control()) {
+                let _ = stream.write_all(&bytes);
+                let _ = stream.write_all(b"\n{\"command\":\"state\",\"device\":99999999999}\n");
+                let _ = stream.read(&mut answer);
+            }
+            if let Ok(mut stream) = UnixStream::connect(emulator.device(5)) {
+                let _ = stream.write_all(&bytes);
+            }
+            if let Ok(mut stream) = TcpStream::connect(emulator.address()) {
+                let _ = stream.write_all(&bytes);
+            }
+        }
+    };
+    under(&emulator, &STRANGERS, attack, 2);
+}

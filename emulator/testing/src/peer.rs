@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What an emulator says to another one over TCP, as bytes, so that an attacker can say anything.
+
+use crate::net::pattern;
+
+/// The version of the protocol.
+pub const VERSION: u64 = 2;
+
+/// A message, as it is made.
+#[derive(Debug, Default)]
+pub struct Bytes(pub Vec<u8>);
+
+impl Bytes {
+    /// Adds a number.
+    pub fn number(&mut self, mut number: u64) -> &mut Self {
+        while number >= 0x80 {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+        self
+    }
+
+    /// Adds numbers.
+    pub fn numbers(&mut self, numbers: &[u64]) -> &mut Self {
+        for number in numbers {
+            self.number(*number);
+        }
+        self
+    }
+
+    /// Adds the address of a device.
+    pub fn address(&mut self, address: [u8; 16]) -> &mut Self {
+        self.0.extend(address);
+        self
+    }
+
+    /// Adds a number that may be absent.
+    pub fn optional(&mut self, number: Option<u64>) -> &mut Self {
+        self.0.push(u8::from(number.is_some()));
+        number.into_iter().for_each(|number| {
+            self.number(number);
+        });
+        self
+    }
+
+    /// Adds so many bytes of payload.
+    pub fn payload(&mut self, length: usize) -> &mut Self {
+        self.number(length as u64);
+        self.0.extend(pattern(length, 9));
+        self
+    }
+
+    /// The bytes with their length before them.
+    pub fn framed(self) -> Vec<u8> {
+        let mut bytes = (self.0.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(self.0);
+        bytes
+    }
+}
+
+/// The first words of a program with devices of these addresses.
+pub fn hello(program: u64, devices: &[[u8; 16]]) -> Vec<u8> {
+    let mut bytes = Bytes::default();
+    bytes.numbers(&[VERSION, program, devices.len() as u64]);
+    for device in devices {
+        bytes.address(*device);
+    }
+    bytes.framed()
+}
+
+/// What packets between two devices have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// Whose packets they are.
+    pub from: [u8; 16],
+    /// Whom they are for.
+    pub to: [u8; 16],
+    /// The Q_Key of messages.
+    pub qkey: u32,
+}
+
+/// Where a packet is in what its sender sends: its connection, its number there, the lowest number that is not concluded, and the number of
+/// its message.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    /// The connection.
+    pub connection: u64,
+    /// The number of the packet.
+    pub psn: u64,
+    /// All with lower numbers are concluded.
+    pub floor: u64,
+    /// The number of the message.
+    pub message: u64,
+}
+
+impl Ends {
+    /// The beginning of a packet of some kind.
+    fn packet(self, kind: u64) -> Bytes {
+        let mut bytes = Bytes::default();
+        // A packet is the second kind of message; it takes the first path.
+        bytes.number(1).address(self.from).address(self.to);
+        bytes.numbers(&[0, kind]);
+        bytes
+    }
+
+    /// An acknowledgement of a packet.
+    pub fn ack(self, connection: u64, psn: u64) -> Vec<u8> {
+        let mut bytes = self.packet(1);
+        bytes.numbers(&[connection, psn, 0]);
+        bytes.framed()
+    }
+
+    /// A datagram for a queue pair.
+    pub fn datagram(self, qp: u64, length: usize) -> Vec<u8> {
+        let mut bytes = self.packet(2);
+        bytes.address(self.from).numbers(&[1, qp, self.qkey.into()]);
+        bytes.optional(None).payload(length);
+        bytes.framed()
+    }
+
+    /// The beginning of a part of a message with so many bytes.
+    fn part(self, place: Place, length: usize) -> Bytes {
+        let mut bytes = self.packet(0);
+        let Place {
+            connection,
+            psn,
+            floor,
+            message,
+        } = place;
+        bytes.numbers(&[connection, psn, floor, message, 0, length as u64]);
+        bytes.address(self.from).numbers(&[1, self.qkey.into()]);
+        bytes
+    }
+
+    /// A whole message for a queue pair.
+    pub fn send(self, place: Place, qp: u64, length: usize) -> Vec<u8> {
+        let mut bytes = self.part(place, length);
+        bytes.numbers(&[0, qp]).optional(None).payload(length);
+        bytes.framed()
+    }
+
+    /// A write by a queue pair, to memory with this key.
+    pub fn write(self, place: Place, qp: u64, rkey: u64, length: usize) -> Vec<u8> {
+        let mut bytes = self.part(place, length);
+        bytes.numbers(&[1, qp, rkey, 0, length as u64]);
+        bytes.optional(None).payload(length);
+        bytes.framed()
+    }
+}

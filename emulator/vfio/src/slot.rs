@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The slot of a VMM that a device is in, with all that it needs there.
+
+use std::{
+    fmt, io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use efa_fabric::{Access, CopyError, Guest, Memory, Pins};
+use efa_model::{Device, DmaError, Host, Recorder, Segment, TraceEvent};
+
+use crate::{
+    bar::{Bar, Bars},
+    config_space::ConfigSpace,
+    dma::DmaTable,
+    extents::Extents,
+    llq::Llq,
+    msix::Vectors,
+};
+
+/// A connection of a VMM to a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VmmId(u64);
+
+/// Who is told of what a device does, under its lock: so it must neither wait for anybody nor do more than to take note.
+pub trait Observer: Send {
+    /// Takes note of something, with the time since the program started.
+    fn note(&mut self, now: Duration, event: &TraceEvent);
+
+    /// Whether it wants to be told of each work request and completion, too.
+    fn wants_work(&self) -> bool {
+        false
+    }
+
+    /// Who records all that the device is told and does, from the start, if anybody is to.
+    fn recorder(&mut self) -> Option<Box<dyn Recorder>> {
+        None
+    }
+}
+
+impl<F: FnMut(Duration, &TraceEvent) + Send> Observer for F {
+    fn note(&mut self, now: Duration, event: &TraceEvent) {
+        self(now, event);
+    }
+}
+
+/// The slot that a device is in: its way to the guest.
+pub(crate) struct Slot {
+    pub(crate) dma: DmaTable,
+    pub(crate) vectors: Vectors,
+    pub(crate) config: ConfigSpace,
+    pub(crate) llq: Llq,
+    /// The VMM that has the function, if any has.
+    vmm: Option<VmmId>,
+    /// How many VMMs have had it.
+    vmms: u64,
+    observer: Box<dyn Observer>,
+    start: Instant,
+    pins: Arc<Pins>,
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot")
+            .field("vmm", &self.vmm)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Guest for Slot {
+    type Memory = Extents;
+
+    fn memory(&self, segments: &[Segment], access: Access) -> Result<Extents, DmaError> {
+        let mut extents = Extents::default();
+        for segment in segments {
+            // CAST: 32 bits fit.
+            let (address, length) = (segment.address, segment.length as usize);
+            self.check_bus_master(address, length)?;
+            self.dma.pin_more(&mut extents, address, length, access)?;
+        }
+        Ok(extents)
+    }
+
+    fn pins(&self) -> &Arc<Pins> {
+        &self.pins
+    }
+}
+
+impl Memory for Extents {
+    fn read(&self, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.read(buffer)
+    }
+
+    fn write(&self, data: &[u8]) -> Result<(), DmaError> {
+        self.write(data)
+    }
+
+    fn copy_to(&self, target: &Self) -> Result<(), CopyError> {
+        self.copy_to(target)
+    }
+}
+
+impl Host for Slot {
+    fn dma_read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        let length = buffer.len();
+        self.check_bus_master(address, length)?;
+        self.dma.read(address, buffer)
+    }
+
+    fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.check_bus_master(address, data.len())?;
+        self.dma.write(address, data)
+    }
+
+    fn is_bus_master(&self) -> bool {
+        self.config.bus_master()
+    }
+
+    fn now(&self) -> Option<Duration> {
+        Some(self.start.elapsed())
+    }
+
+    fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]) {
+        match self.llq.slice(offset, buffer.len()) {
+            Some(slice) => {
+                slice.copy_to(buffer);
+            }
+            None => buffer.fill(0),
+        }
+    }
+
+    fn quiesce(&mut self) {
+        self.pins.quiesce();
+    }
+
+    fn interrupt(&mut self, vector: u16) {
+        // A message signalled interrupt is a write to memory.
+        if self.config.bus_master() {
+            self.vectors.signal(vector);
+        }
+    }
+
+    fn traces_work(&self) -> bool {
+        self.observer.wants_work()
+    }
+
+    fn trace(&mut self, event: &TraceEvent) {
+        self.observer.note(self.start.elapsed(), event);
+    }
+}
+
+impl Slot {
+    /// The slot of a function whose device is as after power on.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the device's own memory, or the kernel has no asynchronous I/O for its interrupts.
+    pub(crate) fn new(
+        device_id: u16,
+        bars: Bars,
+        msix_vectors: u16,
+        observer: Box<dyn Observer>,
+        start: Instant,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            dma: DmaTable::default(),
+            vectors: Vectors::new(msix_vectors)?,
+            config: ConfigSpace::new(device_id, bars, msix_vectors),
+            llq: Llq::new(bars.size(Bar::Llq))?,
+            vmm: None,
+            vmms: 0,
+            observer,
+            start,
+            pins: Arc::default(),
+        })
+    }
+
+    /// The VMM that has the function, if any has.
+    pub(crate) fn vmm(&self) -> Option<VmmId> {
+        self.vmm
+    }
+
+    /// Forgets the VMM that had the function, for another one.
+    pub(crate) fn serve_next(&mut self) {
+        self.vmms += 1;
+        self.serve(Some(VmmId(self.vmms)));
+    }
+
+    /// The same for none.
+    pub(crate) fn serve_nobody(&mut self) {
+        self.serve(None);
+    }
+
+    fn serve(&mut self, vmm: Option<VmmId>) {
+        self.vmm = vmm;
+        self.unmap_all();
+        self.vectors.clear();
+        self.forget();
+    }
+
+    /// Drops the mappings inside of a range, when nobody copies from or to them any more.
+    ///
+    /// # Errors
+    ///
+    /// See [`DmaTable::unmap`].
+    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
+        self.pins.quiesce();
+        self.dma.unmap(address, size)
+    }
+
+    /// Drops all mappings, likewise.
+    pub(crate) fn unmap_all(&mut self) {
+        self.pins.quiesce();
+        self.dma.clear();
+    }
+
+    /// Resets the function.
+    pub(crate) fn reset(&mut self, device: &mut Device) {
+        self.trace(&TraceEvent::FunctionReset);
+        self.forget();
+        device.reset(self);
+    }
+
+    /// What a reset of the function does, but for the device.
+    pub(crate) fn forget(&mut self) {
+        self.config.reset();
+        if let Err(error) = self.llq.clear() {
+            tracing::error!(%error, "the send queues of another guest cannot be cleared");
+        }
+    }
+
+    /// A function may access memory only if the driver lets it.
+    fn check_bus_master(&self, address: u64, length: usize) -> Result<(), DmaError> {
+        if self.config.bus_master() {
+            Ok(())
+        } else {
+            Err(DmaError { address, length })
+        }
+    }
+}
