@@ -221,10 +221,6 @@ impl<'bound> Aenq<'bound> {
                 self.statistics.keep_alive_rcvd.increment();
                 return;
             }
-            Ok(AenqGroup::FatalError) => {
-                self.health.report(Cause::FatalError);
-                AenqGroup::FatalError.name()
-            }
             Ok(group) => group.name(),
             Err(_) => "an event of an unknown group",
         };
@@ -236,6 +232,10 @@ impl<'bound> Aenq<'bound> {
                 Hex(event.group.into()),
                 Hex(event.syndrome.into())
             );
+        }
+        // After the line above, so that the log has cause and effect in their order.
+        if event.group == AenqGroup::FatalError as u16 {
+            self.health.report(Cause::FatalError);
         }
     }
 }

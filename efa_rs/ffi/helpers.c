@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /* Static inlines and macros of the kernel, as functions that Rust can call. */
 
-#include <linux/cpumask.h>
 #include <linux/dma-mapping.h>
+#include <linux/interrupt.h>
 #include <linux/io.h>
 #include <linux/mm.h>
 #include <linux/ratelimit.h>
@@ -27,14 +27,17 @@ void efa_ratelimit_init(struct ratelimit_state *state)
 	ratelimit_default_init(state);
 }
 
-const struct cpumask *efa_cpumask_of(unsigned int cpu)
+/* That of the online CPU that is number n of them, or NULL if there are fewer. */
+const struct cpumask *efa_cpumask_of_nth_online(unsigned int n)
 {
-	return cpumask_of(cpu);
+	unsigned int cpu = cpumask_nth(n, cpu_online_mask);
+
+	return cpu < nr_cpu_ids ? cpumask_of(cpu) : NULL;
 }
 
-unsigned int efa_nth_online_cpu(unsigned int n)
+int efa_irq_set_affinity_and_hint(unsigned int irq, const struct cpumask *mask)
 {
-	return cpumask_nth(n, cpu_online_mask);
+	return irq_set_affinity_and_hint(irq, mask);
 }
 
 unsigned int efa_num_online_cpus(void)

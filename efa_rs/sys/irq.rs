@@ -150,13 +150,8 @@ unsafe fn request(
     // SAFETY: The caller guarantees what the interrupt core asks for.
     to_result(unsafe { bindings::request_threaded_irq(irq, handler, thread, 0, name, cookie) })?;
 
-    // SAFETY: The number of an online CPU, or one past the last one, which is checked.
-    unsafe {
-        let cpu = ffi::efa_nth_online_cpu(cpu);
-        if cpu < bindings::nr_cpu_ids {
-            bindings::__irq_apply_affinity_hint(irq, ffi::efa_cpumask_of(cpu), true);
-        }
-    }
+    // SAFETY: The interrupt is the one that was just requested. The mask of a CPU stays; without one there is no hint.
+    unsafe { ffi::efa_irq_set_affinity_and_hint(irq, ffi::efa_cpumask_of_nth_online(cpu)) };
     Ok(())
 }
 
@@ -167,7 +162,7 @@ impl<H: Handler> PinnedDrop for Line<'_, H> {
         // SAFETY: By the type invariant this interrupt has this cookie. `free_irq` waits for
         // handlers that are running. The hint must be gone by then.
         unsafe {
-            bindings::__irq_apply_affinity_hint(self.irq, core::ptr::null(), true);
+            ffi::efa_irq_set_affinity_and_hint(self.irq, core::ptr::null());
             bindings::free_irq(self.irq, cookie);
         }
     }
