@@ -4,7 +4,7 @@
 # What a machine is like that the driver was installed on, or removed from. Runs in a guest that tools/machine/session
 # has come up in, and prints KTAP.
 #
-# usage: driver.sh present|loaded|idle|off|absent|c
+# usage: driver.sh present|early|loaded|inserted|idle|off|blacklisted|absent|c
 number=0
 
 ok() { # ok NAME COMMAND...
@@ -43,7 +43,8 @@ reports() {
 
 # What modules-load.d names is loaded when its service is done. The service has nothing to say if udev was there before it.
 loaded_early() {
-	order=$(journalctl --boot --output cat _PID=1 | grep -n -E '^(Finished systemd-modules-load|Reached target sysinit.target)')
+	# What systemd says before there is a journal comes from the kernel's log.
+	order=$(journalctl --boot --output cat _PID=1 + _TRANSPORT=kernel SYSLOG_IDENTIFIER=systemd | grep -n -E '^(Finished systemd-modules-load|Reached target sysinit.target)')
 	said=$(journalctl --boot --output cat --unit systemd-modules-load.service _COMM=systemd-modules)
 	printf '%s\n' "$order" "$said"
 	echo "$order" | head -n 1 | grep -q modules-load && ! echo "$said" | grep -q Failed
@@ -51,6 +52,14 @@ loaded_early() {
 
 is_named() { # is_named MODULE: by modules-load.d, with what /etc has
 	systemd-analyze cat-config modules-load.d | tee /dev/stderr | grep -qx "$1"
+}
+
+is_named_if_there() { # as long as the package is there, whether or not the kernel has the driver
+	if [ -n "$(ls -d /usr/src/efa-rs-* 2>/dev/null)" ]; then
+		is_named efa
+	else
+		fails is_named efa
+	fi
 }
 
 came_up() {
@@ -62,8 +71,12 @@ release=$(uname -r)
 echo "# kernel $release"
 echo "KTAP version 1"
 case $1 in
-present | loaded)
-	echo "1..$([ "$1" = present ] && echo 9 || echo 8)"
+present | early | loaded) # early: there is a service that needs the device, tests/install/needs-efa.service
+	case $1 in
+	present) echo "1..9" ;;
+	early) echo "1..10" ;;
+	loaded) echo "1..8" ;;
+	esac
 	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
 	ok "the module is DKMS's" is "/lib/modules/$release/updates/dkms/efa.ko.xz" modinfo -F filename efa
@@ -71,25 +84,43 @@ present | loaded)
 	ok "modules-load.d names the driver" is_named efa
 	ok "ibv_devinfo shows an active port" has_active_port
 	ok "efa-report collects what a report needs" reports
-	[ "$1" = loaded ] || ok "the driver was loaded before any service" loaded_early ;;
-idle) # as present, without a device
-	echo "1..4"
+	[ "$1" = loaded ] || ok "the driver was loaded before any service" loaded_early
+	[ "$1" != early ] || ok "a service of the early boot has found the device" is active systemctl is-active needs-efa.service ;;
+inserted) # by hand, without a package
+	echo "1..6"
 	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
-	ok "no device is bound" is "" sh -c 'ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null' ;;
-off) # an administrator does not want it
-	echo "1..4"
+	ok "no other is installed" fails modinfo -F filename efa
+	ok "the device is bound" test -n "$(ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null)"
+	ok "ibv_devinfo shows an active port" has_active_port ;;
+idle) # as present, without a device
+	echo "1..5"
+	came_up
+	ok "the driver is loaded" test -d /sys/module/efa
+	ok "no device is bound" is "" sh -c 'ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null'
+	ok "modules-load.d names the driver" is_named efa ;;
+off) # an administrator does not want it, and has said so in modules-load.d
+	echo "1..5"
 	came_up
 	ok "the driver is not loaded" fails test -d /sys/module/efa
-	ok "it is there" modinfo -F filename efa ;;
+	ok "it is there" modinfo -F filename efa
+	ok "modules-load.d does not name it" fails is_named efa ;;
+blacklisted) # or elsewhere
+	echo "1..5"
+	came_up
+	ok "the driver is not loaded" fails test -d /sys/module/efa
+	ok "it is there" modinfo -F filename efa
+	ok "modules-load.d names it" is_named efa ;;
 absent)
-	echo "1..4"
+	echo "1..5"
 	came_up
 	ok "there is no driver" fails test -d /sys/module/efa
-	ok "modprobe finds none" fails modprobe --dry-run efa ;;
+	ok "modprobe finds none" fails modprobe --dry-run efa
+	ok "modules-load.d names the driver if the package is there, and only then" is_named_if_there ;;
 c)
-	echo "1..4"
+	echo "1..5"
 	came_up
 	ok "the kernel's own driver is loaded" test -d /sys/module/efa
-	ok "the module is the kernel's" is "/lib/modules/$release/kernel/drivers/infiniband/hw/efa/efa.ko.xz" modinfo -F filename efa ;;
+	ok "the module is the kernel's" is "/lib/modules/$release/kernel/drivers/infiniband/hw/efa/efa.ko.xz" modinfo -F filename efa
+	ok "modules-load.d does not name ours" fails is_named efa ;;
 esac

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What make check-install adds up, without a machine."""
+"""What make check-install adds up, and what it looks at, without a machine."""
 
+import subprocess
 import unittest
 from unittest import mock
 
-import support  # noqa: F401
-from efa_tools import install, namespace, package, steps
+import support
+from efa_tools import install, ktap, machine, namespace, package, qemu, steps
 from efa_tools.failure import Failure
 from efa_tools.tally import Tally
+from stand_ins import StandIns
 
 
 class Scenario:
@@ -37,6 +39,99 @@ class Scenarios(unittest.TestCase):
             total = install.run()
         self.assertEqual((total.passed, total.failures), (6, ["first could not run to its end"]))
         self.assertIn("It has no root.", str(note.call_args))
+
+
+class Driver(StandIns):
+    """What is looked at in a machine, on one that is a stand-in."""
+
+    def setUp(self):
+        super().setUp()
+        self.driver = self.script("tests/install/driver.sh", "/sys/", "/usr/src")
+        self.program("uname", "echo 7.3")
+        self.program("systemctl", "echo active")
+        self.program("systemd-analyze", 'cat "$ROOT/modules-load"')
+        self.program("modprobe", "exit 1")
+        self.program("modinfo", 'cat "$ROOT/module"')
+        self.loads("")
+
+    def loads(self, text):
+        """What modules-load.d has."""
+        self.write("modules-load", f"# /usr/lib/modules-load.d/efa.conf\n# Loads efa.\n{text}")
+
+    def package(self):
+        self.write("usr/src/efa-rs-0.1.0/dkms.conf", "")
+        self.write("module", "/lib/modules/7.3/updates/dkms/efa.ko.xz\n")
+        self.loads("efa\n")
+
+    def module(self):
+        self.write("sys/module/efa/version", "")
+
+    def fails(self, state, boot="running"):
+        """The checks that fail in that state."""
+        command, environment = [self.driver, state], self.environment() | {"EFA_BOOT": boot}
+        text = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+        tally = ktap.parse(text)
+        self.assertIn(f"\n1..{tally.total()}\n", text)
+        return tally.failures
+
+    def test_a_machine_without_the_driver(self):
+        self.assertEqual(self.fails("absent"), [])
+        self.loads("efa\n")
+        self.assertEqual(self.fails("absent"), ["modules-load.d names the driver if the package is there, and only then"])
+
+    def test_one_whose_kernel_has_none(self):
+        self.package()
+        self.assertEqual(self.fails("absent"), [])
+        self.loads("")
+        self.assertEqual(self.fails("absent"), ["modules-load.d names the driver if the package is there, and only then"])
+
+    def test_one_without_a_device(self):
+        self.package()
+        self.module()
+        self.assertEqual(self.fails("idle"), [])
+        self.loads("")
+        self.assertEqual(self.fails("idle"), ["modules-load.d names the driver"])
+
+    def test_one_whose_administrator_does_not_want_it(self):
+        self.package()
+        self.assertEqual(self.fails("blacklisted"), [])
+        self.assertEqual(self.fails("off"), ["modules-load.d does not name it"])
+        self.loads("ib_uverbs\n")
+        self.assertEqual(self.fails("off"), [])
+        self.assertEqual(self.fails("blacklisted"), ["modules-load.d names it"])
+
+    def test_one_into_which_it_was_inserted(self):
+        self.module()
+        self.program("modinfo", "exit 1")
+        self.write("sys/bus/pci/drivers/efa/0000:00:04.0/vendor", "")
+        self.program("ibv_devinfo", "echo PORT_ACTIVE")
+        self.assertEqual(self.fails("inserted"), [])
+        self.package()
+        self.program("modinfo", 'cat "$ROOT/module"')
+        self.assertEqual(self.fails("inserted"), ["no other is installed"])
+
+    def test_one_with_the_other_driver(self):
+        self.module()
+        self.write("module", "/lib/modules/7.3/kernel/drivers/infiniband/hw/efa/efa.ko.xz\n")
+        self.assertEqual(self.fails("c"), [])
+        self.loads("efa\n")
+        self.assertEqual(self.fails("c"), ["modules-load.d does not name ours"])
+
+    def test_one_on_which_something_failed(self):
+        self.package()
+        for state in ("absent", "blacklisted"):
+            self.assertEqual(self.fails(state, "degraded"), ["nothing failed when the machine came up"])
+
+
+class Boot(unittest.TestCase):
+    def test_a_machine_has_its_own_kernel(self):
+        self.assertEqual(machine.Boot.image(mock.Mock(), 0), (f"{qemu.RUN}/vmlinuz", []))
+
+
+class Guide(unittest.TestCase):
+    def test_says_how_a_module_is_loaded_by_hand(self):
+        commands = install.INSERT_COMMANDS.search((support.CLONE / package.GUIDE).read_text())
+        self.assertEqual(commands.groups(), ("modprobe ib_uverbs", "insmod efa.ko"))
 
 
 if __name__ == "__main__":

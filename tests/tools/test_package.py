@@ -2,6 +2,7 @@
 import io
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import install, machine, package, toolroot
+from efa_tools import arm64, check_arm64, install, machine, package, toolroot
 
 VERSION = """#define EFA_VERSION_MAJOR 1
 #define EFA_VERSION_MINOR 20
@@ -85,6 +86,29 @@ class Floor(unittest.TestCase):
                 self.assertEqual({place[place.lastindex] for place in places}, {toolroot.SERIES})
 
 
+class Guide(unittest.TestCase):
+    """What the table of distributions says that we ran is what we run."""
+
+    def row(self, architecture, flavours):
+        """The flavours that Debian's row names: those there are, those that were run, and those with something that was not."""
+        text = (support.CLONE / "Documentation/install.md").read_text()
+        row = re.search(rf"^\|.*\| {architecture} \| (.*`{flavours[0]}`.*) \|$", text, re.MULTILINE)[1]
+        known = "|".join(sorted(flavours, key=len, reverse=True))
+        kernel, _, _, ran, missing = (re.findall(rf"`({known})`", column) for column in row.split("|"))
+        return kernel, ran, missing
+
+    def test_flavours_of_x86(self):
+        kernel, ran, missing = self.row("x86-64", toolroot.FLAVOURS)
+        self.assertEqual(kernel, list(toolroot.FLAVOURS))
+        self.assertEqual(ran + missing, list(toolroot.FLAVOURS))
+
+    def test_flavours_of_arm64(self):
+        kernel, ran, missing = self.row("arm64", arm64.FLAVOURS)
+        in_guests = {flavour for _, flavour in check_arm64.KSELFTESTS}
+        self.assertEqual(kernel, list(arm64.FLAVOURS))
+        self.assertEqual((set(ran), set(missing)), (in_guests, set(arm64.FLAVOURS) - in_guests))
+
+
 class Changelog(unittest.TestCase):
     def setUp(self):
         patcher = mock.patch.object(package, "releases", lambda: releases)
@@ -104,6 +128,62 @@ class Changelog(unittest.TestCase):
         self.assertIn(f"\nVersion:        {package.version()}\n", text)
         self.assertIn(f"- {package.version()}-1\n- One change.\n- Another.\n\n* Sat Jan 31 2026", text)
         self.assertNotIn("@", text.split("%changelog")[0])
+
+
+class Bugs(unittest.TestCase):
+    """Whatever names a place to report bugs at names the same."""
+
+    def setUp(self):
+        self.default = (support.CLONE / package.BUGS).read_text().removesuffix("\n")
+        self.enterContext(mock.patch.dict(os.environ))
+        os.environ.pop("EFA_BUGS", None)
+
+    def places(self):
+        files = package.generated()
+        return {
+            "dkms/bugs": files["dkms/bugs"].removesuffix("\n"),
+            "control": re.search(r"^Bugs: (.*)$", files["debian/control"], re.MULTILINE)[1],
+            "spec": re.search(r"^BugURL: +(.*)$", files["efa-rs-dkms.spec"], re.MULTILINE)[1],
+            "guide": re.search(r"send it to <(.*?)>", files["Documentation/install.md"])[1],
+        }
+
+    def test_it_is_the_clones(self):
+        self.assertRegex(self.default, package.ADDRESS)
+        self.assertEqual(set(self.places().values()), {self.default})
+
+    def test_it_is_what_the_environment_says(self):
+        os.environ["EFA_BUGS"] = "https://tracker.example/new?of=efa"
+        self.assertEqual(set(self.places().values()), {os.environ["EFA_BUGS"]})
+        self.assertFalse([name for name, text in package.generated().items() if self.default in text])
+
+    def test_a_percent_sign_is_no_macro_of_rpm(self):
+        os.environ["EFA_BUGS"] = "https://tracker.example/efa%20rs"
+        self.assertEqual(self.places()["spec"], "https://tracker.example/efa%%20rs")
+
+    def test_something_else_is_refused(self):
+        for text in ("tracker.example", "https://tracker.example/a b", "https:"):
+            os.environ["EFA_BUGS"] = text
+            with self.assertRaisesRegex(package.Failure, f"^BUGS={text} is not an address"):
+                package.generated()
+
+    def test_make_passes_it_on(self):
+        command = ["make", "-s", "--eval", "show: ; @echo $$EFA_BUGS", "show", "BUGS=mailto:a@b.example"]
+        shown = subprocess.run(command, cwd=support.CLONE, capture_output=True, text=True)
+        self.assertEqual(shown.stdout, "mailto:a@b.example\n", shown.stderr)
+
+    def test_packages_have_it(self):
+        for name in ("debian/rules", "rpm/efa-rs-dkms.spec"):
+            self.assertRegex((support.CLONE / name).read_text(), r"install .*dkms/bugs")
+
+    def test_efa_report_says_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("tools/efa-report", "dkms/bugs"):
+                (Path(folder) / name).parent.mkdir()
+                shutil.copy(support.CLONE / name, Path(folder) / name)
+            archive = f"{folder}/report.tar.gz"
+            done = subprocess.run([f"{folder}/tools/efa-report", "--output", archive], capture_output=True, text=True)
+        self.assertEqual(done.stdout, f"{archive}\n")
+        self.assertIn(f" {self.default},", done.stderr.splitlines()[-1])
 
 
 class Tarball(unittest.TestCase):

@@ -1,77 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Runs the script with headers, source and compilers that are stand-ins, so that each way it can end takes no time."""
-
 import os
 import subprocess
-import tempfile
 import unittest
-from pathlib import Path
 
 import support
-
-KERNEL = "7.3.12+deb13-amd64"
-CONFIG = """CONFIG_CC_VERSION_TEXT="test-gcc-14 (Debian 14.2.0-19) 14.2.0"
-CONFIG_RUST=y
-CONFIG_RUSTC_VERSION_TEXT="rustc 1.85.1 (4eb161250 2025-03-15) (built from a source tarball)"
-CONFIG_BINDGEN_VERSION_TEXT="bindgen 0.71.1"
-"""
-PROGRAMS = {
-    # Preprocesses any header, if asked to.
-    "test-gcc-14": '[ "$1" = --version ] || exit 0; echo "test-gcc-14 (Debian 14.2.0-19) 14.2.0"; echo Copyright',
-    "rustc": 'case $1 in --print) echo "$ROOT/sysroot" ;; *) echo "rustc 1.85.1 (4eb161250 2025-03-15) (built from a source tarball)" ;; esac',
-    "bindgen": "echo bindgen 0.71.1",
-    "flex": "",
-    "bison": "",
-    "bc": "",
-    "uname": "echo x86_64",
-    "make": """
-[ ! -e "$ROOT/make-hook" ] || . "$ROOT/make-hook"
-for argument; do
-	case $argument in
-	O=*) object=${argument#O=} ;;
-	esac
-done
-echo "$*" >"$ROOT/make-arguments"
-mkdir -p "$object/rust" "$object/scripts"
-echo "EXPORT_SYMBOL_RUST_GPL(_RNvCs_6kernel4init);" >"$object/rust/exports_kernel_generated.h"
-touch "$object/rust/libkernel.rmeta" "$object/rust/libmacros.so"
-[ -e "$ROOT/no-target" ] || touch "$object/scripts/target.json"
-""",
-}
+from stand_ins import CONFIG, KERNEL, PROGRAMS, RUST_KIT, StandIns
 
 
-class RustKit(unittest.TestCase):
+class RustKit(StandIns):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = Path(folder.name)
-        self.headers, self.output = self.root / "headers", self.root / "kits" / KERNEL
-        for name, script in PROGRAMS.items():
-            self.program(name, script)
-        self.write("headers/.config", CONFIG)
-        self.write("headers/Makefile", f"KBUILD_OUTPUT={self.headers}\ninclude {self.headers}-common/Makefile\n")
-        self.write("headers/Module.symvers", "0x00000000\t_RNvCs_6kernel4init\tvmlinux\tEXPORT_SYMBOL_GPL\t\n")
-        self.write("headers/include/config/kernel.release", KERNEL + "\n")
-        self.write("headers/scripts/mod/modpost", "")
-        self.write("source/Makefile", "VERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 12\nEXTRAVERSION =\n")
-        self.write("source/rust/Makefile", "")
-        self.write("source/rust/bindgen_parameters", "")
-        self.write("sysroot/lib/rustlib/src/rust/library/core/src/lib.rs", "")
-
-    def write(self, name, text):
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    def program(self, name, script):
-        self.write(f"bin/{name}", f"#!/bin/sh\n{script}\n").chmod(0o755)
+        super().setUp()
+        self.output = self.root / "kits" / KERNEL
+        self.rust_kit = self.script("tools/rust-kit", *RUST_KIT)
 
     def run_kit(self, *arguments, source="source"):
         arguments = arguments or ("--kernel", KERNEL, "--headers", self.headers)
-        command = [support.CLONE / "tools" / "rust-kit", *arguments, "--output", self.output, "--source", self.root / source]
-        environment = {"PATH": f"{self.root}/bin:/usr/bin:/bin", "ROOT": str(self.root), "TMPDIR": str(self.root)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
+        return self.run_script(*arguments, "--output", self.output, "--source", self.root / source)
+
+    def run_script(self, *arguments):
+        command = [self.rust_kit, *arguments]
+        return subprocess.run(command, env=self.environment(), capture_output=True, text=True)
 
     def refuses(self, expected, *arguments, **options):
         """It fails with that sentence, and leaves nothing behind."""
@@ -92,6 +40,15 @@ class RustKit(unittest.TestCase):
         makefile = (self.output / "Makefile").read_text()
         self.assertEqual(makefile, f"KBUILD_OUTPUT={self.output}\ninclude {self.headers}-common/Makefile\n")
         self.assertFalse((self.headers / "scripts/target.json").exists())
+
+    def test_of_a_source_and_nothing_else(self):
+        (self.root / "lib/modules" / KERNEL).mkdir(parents=True)
+        (self.root / "lib/modules" / KERNEL / "build").symlink_to(self.headers)
+        result = self.run_script("--source", self.root / "source")
+        output = self.root / "var/cache/efa-rs/kits" / KERNEL
+        self.assertEqual((result.returncode, result.stdout), (0, f"{output}\n"), result.stderr)
+        key = self.run_script("--key").stdout
+        self.assertEqual((output / "key").read_text(), key)
 
     def test_leaves_the_headers_alone(self):
         target = self.write("headers/scripts/target.json", "another tool's")
@@ -225,6 +182,46 @@ class RustKit(unittest.TestCase):
     def test_source_of_another_release(self):
         self.write("source/Makefile", "VERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 1\n")
         self.refuses("the source is of 7.3.1: install the version of linux-source-7.3 that belongs to")
+
+    def test_source_that_something_was_done_in(self):
+        for name in (".config", "include/config/auto.conf", "arch/x86/include/generated/asm/unistd.h"):
+            file = self.write(f"source/{name}", "")
+            with self.subTest(name):
+                self.refuses(r"/source was configured or built in place .*: run 'make mrproper' in it")
+            file.unlink()
+            while not any(file.parent.iterdir()):
+                file.parent.rmdir()
+                file = file.parent
+
+    def test_a_build_that_fails(self):
+        for target, sentence in (("olddefconfig", "could not be configured"), ("prepare", "Rust part of kernel .* could not be built")):
+            self.write("make-hook", f'for a; do [ "$a" != {target} ] || exit 2; done\n')
+            with self.subTest(target):
+                self.refuses(sentence)
+
+    def test_packages_are_called_as_on_fedora(self):
+        self.write("etc/os-release", 'NAME="Amazon Linux"\nID="amzn"\nID_LIKE="fedora"\n')
+        spec = (support.CLONE / "rpm/efa-rs-dkms.spec").read_text()
+        for program, package in (("rustc", "rust"), ("bindgen", "bindgen-cli")):
+            self.program(program, "exit 1")
+            self.refuses(f"is missing: install the package {package}\\.$")
+            self.program(program, PROGRAMS[program])
+            self.assertIn(f" {package}\n", spec)
+        for header, package in (("gelf.h", "elfutils-libelf-devel"), ("dwarf.h", "elfutils-devel"), ("openssl", "openssl-devel")):
+            self.program("test-gcc-14", PROGRAMS["test-gcc-14"].replace("exit 0", f"{{ ! grep -q {header}; exit; }}"))
+            self.refuses(f"install the package {package}\\.$")
+            self.assertIn(f" {package}\n", spec)
+        self.refuses("install the package kernel-devel-7.3.1-200.fc44.x86_64", "--kernel", "7.3.1-200.fc44.x86_64")
+
+    def test_there_the_source_is_in_no_package(self):
+        self.write("etc/os-release", "ID=fedora\n")
+        self.refuses("source of kernel .* is missing .*: unpack the source of just this kernel, and run '.*--source DIR'", source="nowhere")
+
+    def test_and_on_arch_linux(self):
+        self.write("etc/os-release", "ID=arch\n")
+        self.refuses(r"install the package linux-headers\.$", "--kernel", "7.3.1-arch1-1")
+        self.program("rustc", "echo 'rustc 1.90.0 (deadbeef 2025-09-01)'")
+        self.refuses("install the package rust from the kernel's own")
 
     def test_configuration_that_would_change(self):
         self.write("make-hook", 'for a; do case $a in O=*) echo "CONFIG_NEW=y" >>"${a#O=}/.config" ;; esac; done\n')

@@ -5,16 +5,17 @@
 # and nothing else that the driver needs. The packages that the tests install on it are downloaded already: its guests have no
 # network.
 #
-# usage: root.sh DIR "PACKAGE..."      makes DIR; PACKAGEs are what apt is to have at hand besides kernels
+# usage: root.sh DIR "PACKAGE..." ARCHITECTURE     makes DIR; PACKAGEs are what apt is to have at hand besides kernels
 set -eu
 root=$1
 wanted=$2
+architecture=$3
 tools=$(dirname "$(dirname "$(readlink -f "$0")")")
 floor=$(sed -n 's/^\([0-9][^ ]*\) .*/\1/p' "$tools/series" | head -n 1)
-export tools floor
+export tools floor architecture
 
 # The kernel of the floor, with its source: packages as apt-get takes them.
-choose='chroot "$1" sh -s "$floor" "image headers" cloud-amd64 <"$tools/choose-kernel" >"$1/kernel-packages"'
+choose='chroot "$1" sh -s "$floor" "image headers" "cloud-$architecture" <"$tools/choose-kernel" >"$1/kernel-packages"'
 
 # Of the other kernels, old is the newest below the floor that Debian has with headers: of backports as long as they have one,
 # else Debian 13's own. backports is the one that users get from there.
@@ -28,14 +29,14 @@ has() { # has PACKAGE
 	[ -n "$(apt-cache madison "$1")" ]
 }
 of_floor=$(sed -n "s/.* linux-image-\([^=]*\)=.*/\1/p" /kernel-packages)
-for release in $(apt-cache pkgnames linux-headers- | sed -n "s/^linux-headers-\([0-9].*-cloud-amd64\)$/\1/p" | sort -r -V); do
+for release in $(apt-cache pkgnames linux-headers- | sed -n "s/^linux-headers-\([0-9].*-cloud-ARCHITECTURE\)$/\1/p" | sort -r -V); do
 	[ "$(printf "%s\n" "$release" FLOOR | sort -V | head -n 1)" = "$release" ] || continue
 	if has "linux-headers-$release" && has "linux-image-$release"; then
 		old=$release
 		break
 	fi
 done
-backports=$(apt-cache show linux-image-cloud-amd64 | sed -n "s/^Depends:.* linux-image-\([0-9][^ ]*\) .*/\1/p" | sort -V | tail -n 1)
+backports=$(apt-cache show linux-image-cloud-ARCHITECTURE | sed -n "s/^Depends:.* linux-image-\([0-9][^ ]*\) .*/\1/p" | sort -V | tail -n 1)
 printf "%s\n" "floor $of_floor" "old $old" "backports $backports" | tee /kernels
 source=linux-source-$(echo "$backports" | cut -d . -f 1-2)
 version=$(apt-cache madison "linux-headers-$backports" | cut -d "|" -f 2 | tr -d " " | head -n 1)
@@ -45,11 +46,11 @@ install --download-only WANTED $(grep -o "linux-source-[^ ]*" /kernel-packages)
 # told so, and the tests fail.
 install --download-only "$source=$version" || :
 install --download-only "linux-image-$old" "linux-headers-$old"
-install --download-only linux-image-cloud-amd64/trixie-backports linux-headers-cloud-amd64/trixie-backports
-install --download-only linux-image-cloud-amd64 linux-headers-cloud-amd64
+install --download-only linux-image-cloud-ARCHITECTURE/trixie-backports linux-headers-cloud-ARCHITECTURE/trixie-backports
+install --download-only linux-image-cloud-ARCHITECTURE linux-headers-cloud-ARCHITECTURE
 systemctl enable efa-test.service
 systemctl set-default multi-user.target
-systemctl mask serial-getty@hvc0.service serial-getty@ttyS0.service systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer
+systemctl mask serial-getty@hvc0.service serial-getty@ttyS0.service serial-getty@ttyAMA0.service systemd-networkd-wait-online.service apt-daily.timer apt-daily-upgrade.timer
 systemctl disable fstrim.timer dpkg-db-backup.timer
 echo machine >/etc/hostname
 : >/etc/machine-id
@@ -62,7 +63,7 @@ touch /etc/resolv.conf
 settings=$(mktemp)
 grep -h '^Acquire' /etc/apt/apt.conf.d/* >"$settings" || :
 
-exec mmdebstrap --mode=root --variant=apt --format=directory --skip=cleanup/apt \
+exec mmdebstrap --mode=root --variant=apt --format=directory --arch="$architecture" --skip=cleanup/apt,check/qemu \
 	--aptopt="$settings" \
 	--dpkgopt=force-unsafe-io \
 	--dpkgopt='path-exclude=/usr/share/man/*' \
@@ -71,5 +72,5 @@ exec mmdebstrap --mode=root --variant=apt --format=directory --skip=cleanup/apt 
 	--include=ca-certificates,systemd-sysv,udev,dbus,kmod,iproute2,procps,python3,pciutils \
 	--customize-hook='upload /efa-rs/tools/machine/efa-test.service /etc/systemd/system/efa-test.service' \
 	--customize-hook="$choose" \
-	--customize-hook="chroot \"\$1\" sh -c '$(printf "%s" "$machine" | sed "s/WANTED/$wanted/; s/FLOOR/$floor/")'" \
+	--customize-hook="chroot \"\$1\" sh -c '$(printf "%s" "$machine" | sed "s/WANTED/$wanted/; s/FLOOR/$floor/; s/ARCHITECTURE/$architecture/g")'" \
 	trixie "$root"

@@ -10,8 +10,9 @@ import socket
 from . import cache, ktap, lab, namespace, package, qemu, steps, toolroot
 from .failure import Failure
 from .machine import Machine
-from .suite import check, kselftest_devices
+from .suite import kselftest_devices
 from .tally import Tally
+from .verdict import check
 
 # The series of Linux of which a stock machine has a kernel.
 FLOOR = toolroot.SERIES
@@ -22,6 +23,10 @@ NEW_KERNEL = "apt-get install --yes linux-image-cloud-amd64/trixie-backports lin
 OLD_IMAGE = "apt-get install --yes linux-image-cloud-amd64"
 OLD_KERNEL = f"{OLD_IMAGE} linux-headers-cloud-amd64"
 DRIVER = "/efa-rs/tests/install/driver.sh"
+# A service of the early boot that needs a device.
+SERVICE = "needs-efa.service"
+ENABLE_SERVICE = f"install -m 644 /efa-rs/tests/install/{SERVICE} /etc/systemd/system && systemctl enable {SERVICE}"
+DISABLE_SERVICE = f"systemctl disable {SERVICE} && rm /etc/systemd/system/{SERVICE}"
 # The package again, with a version that dpkg and DKMS take for newer.
 NEWER = "/var/tmp/newer.deb"
 NEWER_SUBMINOR = 99
@@ -45,6 +50,8 @@ TRACES = (
 )
 # What README tells the user of an instance to type.
 README_COMMANDS = re.compile(r"^## On EC2.*?```console\n(.*?)```", re.DOTALL | re.MULTILINE)
+# What the driver's guide tells who has built a module by hand.
+INSERT_COMMANDS = re.compile(r"^A module that was built by hand is loaded by `(modprobe [^`]*)` and `(insmod [^`]*)`", re.MULTILINE)
 # What the guide tells who wants two guests.
 GUIDE = "Documentation/emulator-vmm.md"
 GUIDE_COMMANDS = re.compile(r"^## Two guests.*?```console\n(.*?)```", re.DOTALL | re.MULTILINE)
@@ -60,10 +67,10 @@ SENTENCE = re.compile(r"^efa-rs: .*$", re.MULTILINE)
 class Scenario:
     """A machine and what was found out about it."""
 
-    def __init__(self, name, *lowers, root=None):
+    def __init__(self, name, *lowers, **options):
         self.name = name
         self.tally = Tally()
-        self.machine = Machine(name, lowers, root)
+        self.machine = Machine(name, lowers, **options)
 
     def check(self, what, problems):
         self.tally += check(f"{self.name}: {what}", problems)
@@ -157,7 +164,9 @@ def fresh():
     it = Scenario("install")
     text = it.does("one command installs all that is needed", INSTALL)
     it.has_built(text, FLOOR)
-    it.boots("the driver is there after a reboot", f"{DRIVER} present")
+    it.machine.must(ENABLE_SERVICE)
+    it.boots("the driver is there after a reboot", f"{DRIVER} early")
+    it.machine.must(DISABLE_SERVICE)
     it.boots("without a device, too", f"{DRIVER} idle", devices=())
     return it
 
@@ -294,10 +303,23 @@ def administrator(installed):
     for what, script, found, devices in (
         ("it is masked", f"ln -s /dev/null {own}", "off", ()),
         ("it has a file of its own", f"rm {own}; echo ib_uverbs >{own}", "off && test -d /sys/module/ib_uverbs", ()),
-        ("the driver is on a blacklist", f"rm {own}; echo 'blacklist efa' >/etc/modprobe.d/local.conf", "off", ("profile=efa2",)),
+        ("the driver is on a blacklist", f"rm {own}; echo 'blacklist efa' >/etc/modprobe.d/local.conf", "blacklisted", ("profile=efa2",)),
     ):
         it.machine.must(script)
         it.boots(what, f"{DRIVER} {found}", devices=devices)
+    return it
+
+
+def insmod(base):
+    """A module that was built by hand, and is loaded as the guide says; no package."""
+    it = Scenario("insmod", *layers(base))
+    commands = INSERT_COMMANDS.search((cache.CLONE / package.GUIDE).read_text())
+    it.check("the guide has the commands", [] if commands else [package.GUIDE])
+    release = it.release_of("floor")
+    it.does("the module is built", f"cp -r /efa-rs/efa_rs /opt/efa_rs && make -C {KITS}/{release} M=/opt/efa_rs modules")
+    load = " && ".join(commands.groups()) if commands else "false"
+    it.boots("the driver is there once it is loaded", f"cd /opt/efa_rs && {load} && udevadm settle && {DRIVER} inserted")
+    it.boots("there is none after a reboot", f"{DRIVER} absent")
     return it
 
 
@@ -334,6 +356,18 @@ def rpm(base):
     it.boots("the driver is there", f"{DRIVER} present")
     it.does("the RPM is removed", "rpm --erase efa-rs-dkms")
     it.boots("there is none after a reboot", f"{DRIVER} absent")
+    it.check("no file is left", it.machine.must(TRACES).splitlines())
+    return it
+
+
+def other_architecture(_base):
+    """The same package on an arm64 machine, whose programs, the compilers among them, are emulated, and then the whole machine."""
+    it = Scenario("arm64", architecture="arm64")
+    package.deb()
+    text = it.does("one command installs all that is needed", INSTALL)
+    it.has_built(text, FLOOR)
+    it.boots("the driver is there after a reboot", f"{DRIVER} present")
+    it.does("the package is removed", "apt-get purge --yes efa-rs-dkms")
     it.check("no file is left", it.machine.must(TRACES).splitlines())
     return it
 
@@ -396,8 +430,10 @@ SCENARIOS = {
     "interrupted": (interrupted, False),
     "older-kernel": (older_kernel, True),
     "administrator": (administrator, True),
+    "insmod": (insmod, False),
     "coexistence": (coexistence, False),
     "rpm": (rpm, False),
+    "arm64": (other_architecture, None),
 }
 
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from . import build, cache, guest, layer, namespace, qemu, steps, toolroot
+from . import arm64, build, cache, guest, layer, namespace, qemu, steps, toolroot
 from .failure import Failure
 
 RECIPE = namespace.TOOLS / "machine"
@@ -31,7 +31,7 @@ def wanted():
     return sorted({"dkms", *(name for name in names if re.match(r"[a-z]", name) and not name.startswith("linux-"))})
 
 
-def stock():
+def stock(architecture="amd64"):
     """The root of a machine on which nothing was installed."""
     packages = " ".join(wanted())
     files = [RECIPE / "root.sh", RECIPE / "efa-test.service"]
@@ -39,11 +39,17 @@ def stock():
     def make(path):
         path.mkdir()
         with steps.step("machine") as log:
-            command = ["sh", "/efa-rs/tools/machine/root.sh", f"{LAYERS}/root", packages]
-            steps.run(layer.enter(command, [(path, LAYERS, "rw")]), log, "Making the machine's root")
+            command = ["sh", "/efa-rs/tools/machine/root.sh", f"{LAYERS}/root", packages, architecture]
+            emulator = emulator_for(architecture)
+            steps.run(layer.enter(command, [(path, LAYERS, "rw")], emulator=emulator), log, "Making the machine's root")
 
-    key = cache.key(toolroot.key(), packages, *files)
+    key = cache.key(toolroot.key(), packages, architecture, *files)
     return cache.make(cache.folder("machine") / key, "the machine's root", 4, make) / "root"
+
+
+def emulator_for(architecture):
+    """What runs a machine's programs while it is not booted, if this host's CPU does not."""
+    return toolroot.emulator() if architecture == "arm64" else None
 
 
 class Boot(guest.Run):
@@ -68,21 +74,23 @@ class Boot(guest.Run):
         super().serve_share(guest, tag, directory, policy, readonly, prefix, binds)
 
     def image(self, guest):
-        return f"{guest.RUN}/vmlinuz", []
+        return f"{qemu.RUN}/vmlinuz", []
 
     def init(self):
         return "rw efa-test"
 
     def boot_limit(self):
-        return BOOT_LIMIT
+        return BOOT_LIMIT * arm64.slowness(self.options.flavour)
 
 
 class Machine:
     """A machine: a name for messages, and its root, which is that of a stock machine with LOWERS over it, or another."""
 
-    def __init__(self, name, lowers=(), root=None):
+    def __init__(self, name, lowers=(), root=None, architecture="amd64"):
         self.name = name
-        self.lowers = [*lowers, root or stock()]
+        self.architecture = architecture
+        self.emulator = emulator_for(architecture)
+        self.lowers = [*lowers, root or stock(architecture)]
         self.folder = guest.new_folder()
         for part in ("upper", "work", "mount"):
             (self.folder / part).mkdir()
@@ -91,12 +99,14 @@ class Machine:
         self.count = 0
 
     def overlay(self):
-        return namespace.Overlay(self.lowers, self.folder / "mount", self.folder / "upper", self.folder / "work")
+        folder = self.folder
+        return namespace.Overlay(self.lowers, folder / "mount", folder / "upper", folder / "work", user=bool(self.emulator))
 
     def overlay_inside(self):
         """The same as seen in the toolroot with binds()."""
         lowers = [Path(f"{LAYERS}{number}") for number in range(len(self.lowers))]
-        return namespace.Overlay(lowers, Path("/mnt"), Path(MACHINE) / "upper", Path(MACHINE) / "work")
+        upper, work = Path(MACHINE) / "upper", Path(MACHINE) / "work"
+        return namespace.Overlay(lowers, Path("/mnt"), upper, work, user=bool(self.emulator))
 
     def binds(self):
         """What serves the root from the toolroot."""
@@ -107,7 +117,8 @@ class Machine:
         """Runs a script in the machine's root without booting it; returns the exit status and what it printed."""
         own = [(self.folder, MACHINE, "rw"), (cache.CLONE, "/efa-rs", "ro"), (package_folder(), "/run/efa-rs/package", "ro")]
         binds = [*own, *binds]
-        command = namespace.enter(self.overlay(), ["sh", "-c", script], binds, {"DEBIAN_FRONTEND": "noninteractive"})
+        environment = {"DEBIAN_FRONTEND": "noninteractive"}
+        command = namespace.enter(self.overlay(), ["sh", "-c", script], binds, environment, self.emulator)
         self.count += 1
         log = self.folder / f"offline{self.count}.log"
         with open(log, "w") as output:
@@ -134,7 +145,8 @@ class Machine:
     def boot(self, command, devices=("profile=efa2",), timeout=1800, memory="2G", release=None):
         """Boots it and runs a command; returns the exit status, what it printed, and the run."""
         self.choose_kernel(release)
-        options = guest.Options(command, "none", devices=list(devices), timeout=timeout, memory=memory, quiet=True)
+        flavour = f"cloud-{self.architecture}"
+        options = guest.Options(command, "none", flavour, list(devices), timeout=timeout, memory=memory, quiet=True)
         if options.devices:
             options.emulator = build.emulator()
         run = Boot(self, options)

@@ -18,6 +18,12 @@ NAME = "efa-rs"
 EMULATOR = "efa-emu"
 BUILD = "/run/efa-rs/build"
 MAINTAINER = re.compile(r"^Maintainer: (.*)$", re.MULTILINE)
+# Has the address to report bugs to, unless EFA_BUGS does; the guide names it, too.
+BUGS = "dkms/bugs"
+ADDRESS = re.compile(r"[a-z]+:[^\s\"'<>]+")
+GUIDE = "Documentation/install.md"
+# What lintian is not to report: the packages are not Debian's, nor is where bugs are reported.
+NOT_DEBIANS = "bugs-field-does-not-refer-to-debian-infrastructure"
 # CHANGELOG.md: a version's heading, and what follows up to the next.
 RELEASE = re.compile(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
@@ -52,6 +58,15 @@ def maintainer():
     return MAINTAINER.search((cache.CLONE / "debian/control").read_text())[1]
 
 
+def bugs():
+    """Where users of what is packed report bugs: (the clone's default, the address)."""
+    default = (cache.CLONE / BUGS).read_text().strip()
+    address = os.environ.get("EFA_BUGS") or default
+    if not ADDRESS.fullmatch(address):
+        raise Failure(f"BUGS={address} is not an address to report bugs to: give one such as https://host/path or mailto:name@host.")
+    return default, address
+
+
 def debian_changelog(who):
     """debian/changelog, from CHANGELOG.md."""
     entries = []
@@ -73,12 +88,21 @@ def rpm_spec():
         for change in changes:
             lines += wrapped(change, "- ", "  ")
         lines.append("")
-    return text.replace("@VERSION@", version()).replace("@CHANGELOG@", "\n".join(lines).rstrip())
+    _, address = bugs()
+    values = {"VERSION": version(), "BUGS": address.replace("%", "%%"), "CHANGELOG": "\n".join(lines).rstrip()}
+    return re.sub("@([A-Z]+)@", lambda place: values[place[1]], text)
 
 
 def generated():
-    """The files of the tarball that are not in the clone."""
-    return {"debian/changelog": debian_changelog(maintainer()), f"{NAME}-dkms.spec": rpm_spec()}
+    """The files of the tarball that are not in the clone, or not as they are there."""
+    default, address = bugs()
+    return {
+        "debian/changelog": debian_changelog(maintainer()),
+        "debian/control": (cache.CLONE / "debian/control").read_text().replace("@BUGS@", address),
+        f"{NAME}-dkms.spec": rpm_spec(),
+        BUGS: f"{address}\n",
+        GUIDE: (cache.CLONE / GUIDE).read_text().replace(default, address),
+    }
 
 
 def git(*arguments):
@@ -130,6 +154,39 @@ def deb():
     return built("deb", "Debian package", debian_script("deb", "all", package), package)
 
 
+# The same again on a machine of which all is otherwise that a package could have something of: dpkg's tools and uname say arm64, and time,
+# host, user, places, time zone, permissions of new files, the order of files in a folder, and threads are others.
+ELSEWHERE = f"""
+    set -eu
+    hostname elsewhere
+    umask 077
+    mkdir -p /tmp/bin /tmp/unpacked /tmp/elsewhere/source
+    printf '#!/bin/sh\n[ "$*" != --print-architecture ] || exec echo arm64\nexec /usr/bin/dpkg "$@"\n' >/tmp/bin/dpkg
+    printf '#!/bin/sh\necho aarch64\n' >/tmp/bin/uname
+    chmod -R 755 /tmp/bin
+    tar -x -f {BUILD}/{{tarball}} -C /tmp/unpacked --strip-components=1 --no-same-owner
+    (cd /tmp/unpacked && find . | sort --reverse | cpio --pass-through --make-directories --preserve-modification-time --quiet ../elsewhere/source)
+    chmod -R u=rwX,go= /tmp/elsewhere
+    chown -R 1234:1234 /tmp/elsewhere
+    cd /tmp/elsewhere/source
+    export PATH=/tmp/bin:$PATH HOME=/tmp/elsewhere TZ=XYZ-13 LC_ALL=C DEB_BUILD_OPTIONS=parallel=1 DPKG_DEB_THREADS_MAX=1
+    setpriv --reuid 1234 --regid 1234 --clear-groups sh -c '{{build}}'
+    cp ../{{package}} {BUILD}/elsewhere/
+"""
+
+
+def deb_of_elsewhere():
+    """Builds it as an arm64 machine does that has nothing in common with this one but the tarball and the packaging tools; returns it."""
+    tarball, folder = dist(), cache.clone_folder("package")
+    package = f"{NAME}-dkms_{version()}_all.deb"
+    (folder / "elsewhere").mkdir(exist_ok=True)
+    script = ELSEWHERE.format(tarball=tarball.name, build=BUILDPACKAGE.format("all"), package=package)
+    with cache.lock(f"package-{cache.key(str(cache.CLONE))}"), steps.step("Debian package, as if elsewhere") as log:
+        command = ["unshare", "--uts", "sh", "-c", script]
+        steps.run(layer.enter(command, [(folder, BUILD, "rw")]), log, "Building the Debian package as if elsewhere")
+    return folder / "elsewhere" / package
+
+
 def emulator_deb():
     """The same of the emulator."""
     package = f"{EMULATOR}_{version()}_{toolroot.architecture()}.deb"
@@ -146,13 +203,17 @@ def emulator_deb():
     return built("emulator-deb", "Debian package of the emulator", script, package, build.cargo_home())
 
 
+# Of a tarball that is unpacked.
+BUILDPACKAGE = "SOURCE_DATE_EPOCH=$(date +%s --reference=Kbuild) dpkg-buildpackage --build={} --no-sign --no-check-builddeps"
+
+
 def debian_script(kind, which, package):
     """The script that builds a Debian package and checks it."""
     return f"""
         cd {BUILD}/{kind}/source
-        SOURCE_DATE_EPOCH=$(date +%s --reference=Kbuild) dpkg-buildpackage --build={which} --no-sign --no-check-builddeps
+        {BUILDPACKAGE.format(which)}
         cd ..
-        lintian --fail-on error,warning --display-info --tag-display-limit 0 --allow-root *.changes
+        lintian --fail-on error,warning --display-info --tag-display-limit 0 --allow-root --suppress-tags {NOT_DEBIANS} *.changes
         cp {package} {BUILD}/
     """
 

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""A kernel's headers and source, compilers and make that are stand-ins, so that each way a build can end takes no time."""
+
+import re
+import tempfile
+import unittest
+from pathlib import Path
+
+import support
+
+KERNEL = "7.3.12+deb13-amd64"
+CONFIG = """CONFIG_CC_VERSION_TEXT="test-gcc-14 (Debian 14.2.0-19) 14.2.0"
+CONFIG_RUST=y
+CONFIG_RUSTC_VERSION_TEXT="rustc 1.85.1 (4eb161250 2025-03-15) (built from a source tarball)"
+CONFIG_BINDGEN_VERSION_TEXT="bindgen 0.71.1"
+"""
+PROGRAMS = {
+    # Preprocesses any header, if asked to.
+    "test-gcc-14": '[ "$1" = --version ] || exit 0; echo "test-gcc-14 (Debian 14.2.0-19) 14.2.0"; echo Copyright',
+    "rustc": 'case $1 in --print) echo "$ROOT/sysroot" ;; *) echo "rustc 1.85.1 (4eb161250 2025-03-15) (built from a source tarball)" ;; esac',
+    "bindgen": "echo bindgen 0.71.1",
+    "flex": "",
+    "bison": "",
+    "bc": "",
+    "uname": f"[ $1 = -m ] && echo x86_64 || echo {KERNEL}",
+    "make": """
+[ ! -e "$ROOT/make-hook" ] || . "$ROOT/make-hook"
+for argument; do
+	case $argument in
+	O=*) object=${argument#O=} ;;
+	esac
+done
+echo "$*" >"$ROOT/make-arguments"
+[ -n "$object" ] || exit 0
+mkdir -p "$object/rust" "$object/scripts"
+echo "EXPORT_SYMBOL_RUST_GPL(_RNvCs_6kernel4init);" >"$object/rust/exports_kernel_generated.h"
+touch "$object/rust/libkernel.rmeta" "$object/rust/libmacros.so"
+[ -e "$ROOT/no-target" ] || touch "$object/scripts/target.json"
+""",
+}
+# What is elsewhere for rust-kit here.
+RUST_KIT = ("/etc/os-release", "/lib/modules", "/usr/src", "/var/cache")
+
+
+class StandIns(unittest.TestCase):
+    """A folder with all that a kit is made of."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        self.headers = self.root / "headers"
+        for name, script in PROGRAMS.items():
+            self.program(name, script)
+        self.write("headers/.config", CONFIG)
+        self.write("headers/Makefile", f"KBUILD_OUTPUT={self.headers}\ninclude {self.headers}-common/Makefile\n")
+        self.write("headers/Module.symvers", "0x00000000\t_RNvCs_6kernel4init\tvmlinux\tEXPORT_SYMBOL_GPL\t\n")
+        self.write("headers/include/config/kernel.release", KERNEL + "\n")
+        self.write("headers/scripts/mod/modpost", "")
+        self.write("source/Makefile", "VERSION = 7\nPATCHLEVEL = 3\nSUBLEVEL = 12\nEXTRAVERSION =\n")
+        self.write("source/rust/Makefile", "")
+        self.write("source/rust/bindgen_parameters", "")
+        self.write("etc/os-release", "ID=debian\n")
+        self.write("sysroot/lib/rustlib/src/rust/library/core/src/lib.rs", "")
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def program(self, name, script):
+        self.write(f"bin/{name}", f"#!/bin/sh\n{script}\n").chmod(0o755)
+
+    def script(self, name, *places):
+        """A script of the clone that finds in this folder what it looks for in these places."""
+        text = (support.CLONE / name).read_text()
+        self.assertEqual([place for place in places if place not in text], [])
+        text = re.sub("|".join(places), lambda place: f"{self.root}{place[0]}", text)
+        path = self.write(f"clone/{name}", text)
+        path.chmod(0o755)
+        return path
+
+    def environment(self):
+        return {"PATH": f"{self.root}/bin:/usr/bin:/bin", "ROOT": str(self.root), "TMPDIR": str(self.root)}

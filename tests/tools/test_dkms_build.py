@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Runs what DKMS runs to build the module, with stand-ins for the kernel, the compilers and make."""
+
+import re
+import subprocess
+import unittest
+
+import support
+from stand_ins import CONFIG, KERNEL, PROGRAMS, RUST_KIT, StandIns
+
+# What a distribution has where the compilers of its kernels have their release in their names.
+NEWER = {"rustc": "echo 'rustc 1.93.1 (01f6ddf75 2026-02-11)'", "bindgen": "echo bindgen 0.72.1"}
+# Has no room to speak of, if the test says so.
+DF = 'echo "Filesystem 1048576-blocks Used Available"; echo "/dev/vda 9999 0 $([ -e "$ROOT/full" ] && echo 7 || echo 9999)"'
+# Runs a build as DKMS does: a part of it writes what that prints into a log, and what the rest says is not there.
+DKMS = """#!/bin/bash
+("$1" "$2"; exit $?) >"$ROOT/make.log" 2>&1
+"""
+
+
+class Build(StandIns):
+    def setUp(self):
+        super().setUp()
+        self.kit = self.root / "var/cache/efa-rs/kits" / KERNEL
+        self.rust_kit = self.script("tools/rust-kit", *RUST_KIT)
+        self.build = self.script("dkms/build", "/lib/modules", "/var/cache")
+        own = f"PATH={self.root}/bin:/usr/bin:/bin"
+        self.build.write_text(re.sub("^PATH=.*", own, self.build.read_text(), flags=re.MULTILINE))
+        self.bugs = (support.CLONE / "dkms/bugs").read_text()
+        self.write("clone/dkms/bugs", self.bugs)
+        (self.root / "lib/modules" / KERNEL).mkdir(parents=True)
+        (self.root / "lib/modules" / KERNEL / "build").symlink_to(self.headers)
+        (self.root / "usr/src").mkdir(parents=True)
+        (self.root / "usr/src/linux-source-7.3.tar.xz").symlink_to(self.root / "source")
+        self.program("df", DF)
+        self.dpkg()
+
+    def dpkg(self, headers="7.3.12-1", source="ii 7.3.12-1"):
+        """Which packages are installed."""
+        self.program("dpkg-query", f"case $* in *linux-headers*) echo '{headers}' ;; *) echo '{source}' ;; esac; [ -n '{headers}' ]")
+
+    def ubuntu(self):
+        """Headers that have the metadata, and compilers whose names have their release."""
+        self.write("headers/rust/libkernel.rmeta", "")
+        for name, number in (("rustc", "1.85"), ("bindgen", "0.71")):
+            self.program(f"{name}-{number}", PROGRAMS[name])
+            self.program(name, NEWER[name])
+
+    def run_build(self):
+        return subprocess.run([self.build, KERNEL], env=self.environment(), capture_output=True, text=True)
+
+    def builds(self, folder, rustc="rustc", bindgen="bindgen"):
+        """It ends well, and make was told to build in that folder, with these compilers; returns what was printed."""
+        result = self.run_build()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        _, _, *arguments = (self.root / "make-arguments").read_text().split()
+        wanted = [str(folder), f"M={self.root}/clone", f"RUSTC={rustc}", f"BINDGEN={bindgen}", "modules"]
+        self.assertEqual(arguments, wanted)
+        return result.stdout
+
+    def fails(self, sentence):
+        """It fails with that sentence at the end, and leaves no folder of its own."""
+        result = self.run_build()
+        self.assertNotEqual(result.returncode, 0)
+        self.assertRegex(result.stderr.splitlines()[-1], f"^efa-rs: .*{sentence}")
+        self.assertEqual(list(self.root.glob("var/cache/efa-rs/work.*")), [])
+
+    def test_compilers_of_a_release_of_their_own(self):
+        self.ubuntu()
+        self.builds(self.headers, "rustc-1.85", "bindgen-0.71")
+
+    def test_those_are_left_alone_if_the_usual_ones_are_the_kernels(self):
+        self.ubuntu()
+        for name in NEWER:
+            self.program(name, PROGRAMS[name])
+        self.builds(self.headers)
+
+    def test_one_of_that_release_that_is_not_the_kernels(self):
+        self.ubuntu()
+        self.program("rustc-1.85", "echo 'rustc 1.85.0 (4d91de4e4 2025-02-17)'")
+        self.fails("built with 'rustc 1.85.1 .*' but the Rust compiler here is 'rustc 1.93.1 .*': install the package rustc")
+
+    def test_a_kit_is_made_and_serves_the_next_build(self):
+        self.assertNotIn("there already", self.builds(self.kit))
+        self.assertIn(f"The Rust kit of kernel {KERNEL} is there already.", self.builds(self.kit))
+        self.assertEqual([path.name for path in self.kit.parents[1].iterdir()], ["kits"])
+
+    def test_a_kit_that_somebody_made_by_hand(self):
+        self.dpkg(headers="")
+        (self.root / "usr/src/linux-source-7.3.tar.xz").unlink()
+        self.fails("The source of kernel .* is missing")
+        command = [self.rust_kit, "--source", self.root / "source"]
+        made = subprocess.run(command, env=self.environment(), capture_output=True, text=True)
+        self.assertEqual(made.stdout, f"{self.kit}\n", made.stderr)
+        self.assertIn("is there already", self.builds(self.kit))
+
+    def test_one_made_with_compilers_of_a_release_of_their_own(self):
+        self.ubuntu()
+        (self.headers / "rust/libkernel.rmeta").unlink()
+        compilers = {"RUSTC": "rustc-1.85", "BINDGEN": "bindgen-0.71"}
+        command = [self.rust_kit, "--source", self.root / "source"]
+        subprocess.run(command, env=self.environment() | compilers, check=True, capture_output=True)
+        self.assertIn("is there already", self.builds(self.kit, *compilers.values()))
+
+    def test_a_kit_of_other_headers_is_made_again(self):
+        self.builds(self.kit)
+        self.write("headers/.config", CONFIG + "CONFIG_NEW=y\n")
+        self.assertNotIn("is there already", self.builds(self.kit))
+
+    def test_what_is_of_no_use_any_more_is_removed(self):
+        gone = self.write("var/cache/efa-rs/kits/7.3.1-gone/key", "").parent
+        killed = self.write("var/cache/efa-rs/work.999999999.abcdef/kit", "").parent
+        self.builds(self.kit)
+        self.assertEqual((gone.exists(), killed.exists()), (False, False))
+
+    def test_a_source_that_is_not_installed_is_downloaded(self):
+        for installed in ("", "ii 7.3.11-1"):
+            self.dpkg(source=installed)
+            self.program("apt-get", 'echo "$@" >"$ROOT/apt-arguments"; exit 100')
+            self.fails("could not be downloaded: run 'apt-get update' and 'apt-get install linux-source-7.3=7.3.12-1'")
+            self.assertEqual((self.root / "apt-arguments").read_text(), "--quiet download linux-source-7.3=7.3.12-1\n")
+
+    def test_no_room(self):
+        self.write("full", "")
+        self.fails("it needs 1500 MB in /.*, and 7 MB are free")
+
+    def test_what_the_kit_lacks_is_said(self):
+        self.program("bindgen", "exit 1")
+        self.fails("bindgen is missing: install the package bindgen")
+
+    def test_a_module_that_does_not_build_is_to_be_reported(self):
+        self.write("headers/rust/libkernel.rmeta", "")
+        self.write("make-hook", "exit 2\n")
+        self.fails(f"could not be built .*: report it at {re.escape(self.bugs.strip())} with the output of 'efa-report'")
+        self.write("full", "")
+        self.fails("it needs 100 MB")
+
+    def test_dkms_itself_says_so_too(self):
+        self.write("headers/rust/libkernel.rmeta", "")
+        self.write("make-hook", "exit 2\n")
+        dkms = self.write("dkms", DKMS)
+        dkms.chmod(0o755)
+        said = subprocess.run([dkms, self.build, KERNEL], env=self.environment(), capture_output=True, text=True).stderr
+        self.assertRegex(said, r"^\nefa-rs: The module could not be built .*, please\.\n$")
+        self.assertIn(said.strip(), (self.root / "make.log").read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
