@@ -49,6 +49,11 @@ def after():
     main.clear()
 
 
+def allow_long_commands():
+    main.set(admin_timeout=LONG_ADMIN_TIMEOUT)
+    main.rebind()
+
+
 def new(kind):
     """How many commands were `submitted` or `completed` since the test case began."""
     return main.state()["admin"][kind] - main.start["admin"][kind]
@@ -138,6 +143,8 @@ def use(context):
 
 @suite.case(f"{PROCESSES} processes keep {IN_FLIGHT} commands in flight")
 def many_in_flight():
+    # So many processes have to be woken in that time, which may be on two emulated CPUs that others use, too.
+    allow_long_commands()
     most = run_at_once(use, PROCESSES, lambda: main.inject(ANY, {"delay_ms": DELAY_MS}))
     main.clear()
     nothing_lost()
@@ -330,8 +337,7 @@ def silent_device():
 
 @suite.case("counters of the port take no more than one timeout of a silent device", "ETIME")
 def silent_counters():
-    main.set(admin_timeout=LONG_ADMIN_TIMEOUT)
-    main.rebind()
+    allow_long_commands()
     recovery = DRIVER == "rust" and Recovery(main, "command_timeout")
     main.inject({"opcode": "GET_STATS"}, {"silence": True})
     start = time.monotonic()
@@ -397,7 +403,8 @@ def add_events():
                 raise Failed(f"the log has {lines}")
             if DRIVER == "rust":
                 name = group if isinstance(group, str) else hex(group)
-                if name not in lines[0] or "0x12" not in lines[0]:
+                # On a busy host the driver may see in the device's status that it has failed before the event's interrupt.
+                if not any(name in line and "0x12" in line for line in lines):
                     raise Failed(f"the log does not say what: {lines}")
                 equal(main.resets()["all"], 1 if recovery else 0, "resets")
             works()

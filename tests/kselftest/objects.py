@@ -411,9 +411,13 @@ class AddressHandle:
         self.context.ioctl(OBJECT_AH, METHOD_AH_DESTROY, object_handle(0, self.handle))
 
 
+# Whether the kernel makes huge pages of what is in one piece.
+HAS_HUGE_PAGES = os.path.exists("/sys/kernel/mm/transparent_hugepage")
 # So many pages at the start of memory are no neighbours for certain, and no page of a device is larger than one of them. Of
 # all pages that would be one DMA mapping each, which of a chain of page lists take a kernel with debugging five seconds.
 SCATTERED = 64
+
+MREMAP_MAYMOVE, MREMAP_FIXED = 1, 2
 
 
 class Memory:
@@ -428,7 +432,7 @@ class Memory:
         if huge:
             self.address = (self.address + (2 << 20) - 1) & ~((2 << 20) - 1)
             self.memory.madvise(mmap.MADV_HUGEPAGE)
-        elif room >= 2 << 20:
+        elif room >= 2 << 20 and HAS_HUGE_PAGES:
             self.memory.madvise(mmap.MADV_NOHUGEPAGE)
         self.length = length
         offset = self.address - ctypes.addressof(self.view)
@@ -441,6 +445,16 @@ class Memory:
             libc = ctypes.CDLL(None, use_errno=True)
             if libc.mprotect(ctypes.c_void_p(self.address), ctypes.c_size_t(length), prot) != 0:
                 raise OSError(ctypes.get_errno(), "mprotect")
+
+    def move(self, source, target):
+        """Has the page at one offset at another one, where that which was there is no more."""
+        if source != target:
+            libc = ctypes.CDLL(None, use_errno=True)
+            libc.mremap.restype = ctypes.c_void_p
+            old, new = (ctypes.c_void_p(self.address + offset) for offset in (source, target))
+            size = ctypes.c_size_t(mmap.PAGESIZE)
+            if libc.mremap(old, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, new) != new.value:
+                raise OSError(ctypes.get_errno(), "mremap")
 
     def close(self):
         del self.view

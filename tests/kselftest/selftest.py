@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """What the test programs written in Python share: KTAP output, EFA devices in sysfs, the kernel's log, the emulator."""
 
+import contextlib
 import errno
 import fnmatch
 import json
@@ -87,6 +88,19 @@ class Suite:
         """Adds a test case. It passes if `function` returns what is wanted, as text; nothing is the empty text."""
         self.cases.append((name, function, self.differences.pop(name, wanted), needs_emulator))
 
+    def add_for(self, spec, name, function, wanted="", needs_emulator=True):
+        """Adds a test case of the device that has this line in the file `devices`; `function` gets that."""
+        device = function_with(spec)
+
+        def run():
+            if not device:
+                raise Skipped("there is no such device")
+            if needs_emulator and not emulator:
+                raise Skipped("needs the emulator")
+            return function(device)
+
+        self.add(f"{spec.removeprefix('profile=')}: {name}", run, wanted, needs_emulator=False)
+
     def case(self, name, wanted="", needs_emulator=True):
         """Makes a test case of a function."""
 
@@ -166,6 +180,15 @@ def errno_name(number):
     return "EOPNOTSUPP" if number == errno.EOPNOTSUPP else errno.errorcode[number]
 
 
+def first_line(file):
+    """The first line of a file; nothing if it can't be read."""
+    try:
+        with open(file) as lines:
+            return lines.readline().rstrip("\n")
+    except OSError:
+        return ""
+
+
 def result_of(action, *arguments):
     """`ok`, or the name of the errno with which the action fails."""
     try:
@@ -207,19 +230,27 @@ class Emulator:
             os.close(self.fd)
         self.fd = None
 
-    def send(self, request):
-        """Sends a request and returns what is in the reply; fails if that is an error."""
-        os.write(self.fd, json.dumps(request).encode() + b"\n")
+    def ask(self, request):
+        """Sends the text of a request and returns that of the reply, without the ends of the lines."""
+        os.write(self.fd, request.encode() + b"\n")
         reply = b""
         while not reply.endswith(b"\n"):
             reply += os.read(self.fd, 4096)
-        reply = json.loads(reply)
+        return reply.decode().removesuffix("\n")
+
+    def send(self, request):
+        """Sends a request and returns what is in the reply; fails if that is an error."""
+        reply = json.loads(self.ask(json.dumps(request)))
         if "ok" not in reply:
             raise Failed(f"the emulator replies {reply} to {request}")
         return reply["ok"]
 
 
 emulator = Emulator(CONTROL_PORT) if os.path.exists(CONTROL_PORT) else None
+
+
+# Seconds that are more than the longest tick of a kernel, of 100 Hz.
+TICK = 0.011
 
 
 class Function:
@@ -229,6 +260,11 @@ class Function:
         self.address = address
         self.number = number
         self.sysfs = Path("/sys/bus/pci/devices") / address
+
+    @property
+    def generation(self):
+        """Such as `efa2`, which is what its PCI device id looks like."""
+        return first_line(self.sysfs / "device").removeprefix("0x")
 
     @property
     def is_bound(self):
@@ -262,6 +298,37 @@ class Function:
         except FileNotFoundError:
             return []
 
+    @property
+    def rdma(self):
+        """The folder of its RDMA device. udev may change the name shortly after a bind."""
+        names = self.names("infiniband")
+        equal(len(names), 1, f"RDMA devices of {self.address}")
+        return self.sysfs / "infiniband" / names[0]
+
+    @property
+    def port(self):
+        """The folder of its port."""
+        return self.rdma / "ports/1"
+
+    def interrupts(self):
+        """The number of each of its interrupts, and the name without the part that all have, in their order."""
+        with open("/proc/interrupts") as file:
+            found = [line.split() for line in file if line.rstrip().endswith("@pci:" + self.address)]
+        return [(int(words[0].rstrip(":")), words[-1].partition("@")[0]) for words in found]
+
+    def bars(self):
+        """Where each of its BARs is, and whether the driver has reserved it."""
+        found, name = [], None
+        with open("/proc/iomem") as file:
+            for line in file:
+                before = name
+                place, _, name = line.strip().partition(" : ")
+                if name == self.address:
+                    found.append((place, False))
+                elif name == "efa" and before == self.address:
+                    found[-1] = (found[-1][0], True)
+        return found
+
     def uverbs(self):
         """The path of its device node; waits until udev has made it."""
         (name,) = self.names("infiniband_verbs")
@@ -284,9 +351,16 @@ class Function:
             for ib_device in self.names("infiniband"):
                 counters = self.sysfs / "infiniband" / ib_device / folder
                 try:
-                    # Nothing read before is to be shown again.
+                    # Nothing read before is to be shown again, which what was read in this tick would be.
+                    usual = (counters / "lifespan").read_text()
                     (counters / "lifespan").write_text("0")
-                    return int((counters / name).read_text())
+                    time.sleep(TICK)
+                    try:
+                        return int((counters / name).read_text())
+                    finally:
+                        # The device may have gone, of which the read has the reason.
+                        with contextlib.suppress(OSError):
+                            (counters / "lifespan").write_text(usual)
                 except FileNotFoundError:
                     time.sleep(0.05)
                 except OSError as error:
@@ -321,15 +395,8 @@ class Function:
     def leftovers(self):
         """What the driver should not have any more once the device is unbound."""
         found = [f"{kind} {name}" for kind in ("infiniband", "infiniband_verbs", "msi_irqs") for name in self.names(kind)]
-        with open("/proc/interrupts") as file:
-            found += [f"interrupt {line.split()[-1]}" for line in file if line.rstrip().endswith("@pci:" + self.address)]
-        with open("/proc/iomem") as file:
-            ours = False
-            for line in file:
-                name = line.rpartition(" : ")[2].rstrip()
-                if ours and name == "efa":
-                    found.append(f"BAR {line.split()[0]}")
-                ours = name == self.address
+        found += [f"interrupt {name}" for _, name in self.interrupts()]
+        found += [f"BAR {place}" for place, is_reserved in self.bars() if is_reserved]
         if (self.sysfs / "enable").read_text().strip() != "0":
             found.append("the PCI function is enabled")
         return found
@@ -394,8 +461,12 @@ def any_function():
 
 
 def function_with(spec):
-    """The emulated device that has this line in the file `devices`, or nothing."""
-    if not emulator or spec not in emulator.specs:
+    """The emulated device that has this line in the file `devices`, or nothing. Of others, the first one of the generation that a
+    line names which says no more than that.
+    """
+    if not emulator:
+        return next((function for function in FUNCTIONS if f"profile={function.generation}" == spec), None)
+    if spec not in emulator.specs:
         return None
     index = emulator.specs.index(spec)
     return FUNCTIONS[index] if index < len(FUNCTIONS) else None

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The provider of samples/null_rdma, whose module the argument names: what programs see of it, and how it goes."""
+"""The provider of samples/null_rdma: what programs see of it, and how it goes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
 from selftest import Failed, Suite, equal, result_of, wait_until  # noqa: E402
 from uverbs import QUERY_DEVICE_LIMITS, QUERY_DEVICE_SIZE, Context  # noqa: E402
 
-MODULE = sys.argv[1]
+MODULE = "/share/null_rdma.ko"
 PARENT = Path("/sys/devices/faux/null_rdma")
 LOADED = Path("/sys/module/null_rdma")
 MAX_PD = 4

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The client of samples/rdma_exchange, whose module the argument names: it talks to itself, and its device goes."""
+"""The client of samples/rdma_exchange: it talks to itself, and its device goes."""
 
 import errno
 import os
@@ -12,15 +12,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
 
-from selftest import FUNCTIONS, Failed, Suite, equal  # noqa: E402
+from selftest import FUNCTIONS, Failed, Suite, emulator, equal, wait_until  # noqa: E402
 
-MODULE = sys.argv[1]
+MODULE = "/share/rdma_exchange.ko"
 RUN = Path("/sys/kernel/debug/rdma_exchange/run")
 ROUNDS = int(os.environ.get("EFA_ROUNDS", 3))
 # More than are made before their device goes.
 ENDLESS = 10_000_000
 # How long a command may go on whose device goes: less than it would wait for completions.
 SECONDS = 10
+# Bytes that a device has sent by when a command is certainly being run.
+MOVING = 1 << 16
 
 suite = Suite()
 
@@ -106,12 +108,18 @@ def alone():
         equal(command("close"), "ok", "close")
 
 
+def sent(function):
+    """Bytes that a device has sent."""
+    return emulator.send({"command": "counters"})["devices"][function.number]["tx_bytes"]
+
+
 def ends(how, *words):
     """A command that is being run ends with EIO when something happens; the next device can be used then."""
     function, results = opened(4), []
     thread = threading.Thread(target=lambda: results.append(command(*words)))
+    before = sent(function)
     thread.start()
-    time.sleep(0.5)
+    wait_until(lambda: sent(function) > before + MOVING, "data moves", SECONDS)
     start = time.monotonic()
     how(function)
     thread.join(3 * SECONDS)

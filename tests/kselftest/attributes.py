@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What sysfs and the RDMA tools show of a device and its port."""
+
+import functools
+import mmap
+import re
+import shutil
+import subprocess
+
+from selftest import FUNCTIONS, Failed, Skipped, Suite, emulator, equal, first_line
+
+# Of each device the rate, and how many entries a list of an RDMA read can have.
+DEVICES = {
+    "profile=efa0": ("100 Gb/sec (4X EDR)", 0),
+    "profile=efa1": ("100 Gb/sec (4X EDR)", 1),
+    "profile=efa2": ("200 Gb/sec (4X HDR)", 1),
+    "profile=efa3": ("400 Gb/sec (8X HDR)", 1),
+    "profile=efa4": ("800 Gb/sec (8X NDR)", 1),
+}
+# Gbit/s that the device claims, and what the port shows for it.
+RATES = {
+    0: "100 Gb/sec (4X EDR)",
+    1: "25 Gb/sec (1X EDR)",
+    30: "30 Gb/sec (12X SDR)",
+    40: "40 Gb/sec (4X FDR10)",
+    50: "50 Gb/sec (1X HDR)",
+    60: "60 Gb/sec (12X DDR)",
+    100: "100 Gb/sec (4X EDR)",
+    120: "120 Gb/sec (12X FDR10)",
+    200: "200 Gb/sec (4X HDR)",
+    400: "400 Gb/sec (8X HDR)",
+    800: "800 Gb/sec (8X NDR)",
+    1600: "1600 Gb/sec (8X XDR)",
+}
+# So many pages of the kernel.
+MAX_MR_PAGES = 0x100000
+
+suite = Suite()
+# Which claims all rates. As elsewhere, it does not misbehave whatever an earlier program has left behind.
+main = FUNCTIONS[0] if emulator else None
+if main:
+    main.clear()
+
+
+# Of each device.
+
+
+def like(got, wanted, form):
+    """Fails if a text is not what the emulator's device has; of what a real one has, only the form is known."""
+    if emulator:
+        equal(got, wanted, "what is shown")
+    elif not re.fullmatch(form, got):
+        raise Failed(f"'{got}' is shown")
+
+
+def node_guid(function):
+    guid = first_line(function.rdma / "node_guid")
+    like(guid, f"02ef:a0ff:fe00:{function.number or 0:04x}", "....:....:....:....")
+    equal(guid == "0000:0000:0000:0000", False, "it is zero")
+
+
+def gid(function):
+    like(first_line(function.port / "gids/0"), f"fe80:0000:0000:0000:02ef:a0ff:fe00:{function.number or 0:04x}", "fe80:.*")
+
+
+def one_gid(function):
+    return len(list((function.port / "gids").iterdir()))
+
+
+def pkey(function):
+    return first_line(function.port / "pkeys/0")
+
+
+def one_pkey(function):
+    return len(list((function.port / "pkeys").iterdir()))
+
+
+def state(function):
+    return first_line(function.port / "state")
+
+
+def physical_state(function):
+    return first_line(function.port / "phys_state")
+
+
+def rate(function, wanted):
+    like(first_line(function.port / "rate"), wanted, "[1-9][0-9]* Gb/sec.*")
+
+
+def link_layer(function):
+    return first_line(function.port / "link_layer")
+
+
+def node_type(function):
+    return first_line(function.rdma / "node_type")
+
+
+def infiniband_only(function):
+    got = {field: first_line(function.port / field) for field in ("lid", "sm_lid", "sm_sl", "cap_mask", "lid_mask_count")}
+    equal(got, {"lid": "0x0", "sm_lid": "0x0", "sm_sl": "0", "cap_mask": "0x00000000", "lid_mask_count": "1"}, "the port's files")
+    return first_line(function.rdma / "sys_image_guid")
+
+
+def firmware(function):
+    version = first_line(function.rdma / "fw_ver")
+    return "shown" if re.fullmatch("0x00000001" if emulator else "0x........", version) else version
+
+
+def ibv_devinfo(function, part, rdma_sges):
+    done = subprocess.run(["ibv_devinfo", "-v", "-d", function.rdma.name], capture_output=True, text=True)
+    equal(done.returncode, 0, f"exit status of ibv_devinfo, which says {done.stdout}{done.stderr}")
+    shown = {}
+    for line in done.stdout.splitlines():
+        name, _, value = line.strip().partition(":")
+        shown.setdefault(name, value.strip())
+    wanted = {
+        "transport": "unspecified (4)",
+        "node_guid": first_line(function.rdma / "node_guid"),
+        "vendor_id": "0x1d0f",
+        "vendor_part_id": f"{part}",
+        "hw_ver": f"0x{part:X}",
+        "phys_port_cnt": "1",
+        "max_mr_size": hex(MAX_MR_PAGES * mmap.PAGESIZE),
+        "page_size_cap": "0x7ffff000",
+        "max_qp": "256",
+        "max_qp_wr": "4096",
+        "max_sge": "2",
+        "max_sge_rd": f"{rdma_sges}",
+        "max_cq": "512",
+        "max_cqe": "32768",
+        "max_mr": "65536",
+        "max_pd": "256",
+        "max_ah": "4096",
+        "max_srq": "0",
+        "max_pkeys": "1",
+        "state": "PORT_ACTIVE (4)",
+        "max_mtu": "4096 (5)",
+        "active_mtu": "4096 (5)",
+        "link_layer": "Unspecified",
+        "max_msg_sz": "0x22e0",
+        "pkey_tbl_len": "1",
+        "gid_tbl_len": "1",
+    }
+    equal({name: shown.get(name) for name in wanted}, wanted, "ibv_devinfo")
+
+
+def rdma_link(function):
+    if not shutil.which("rdma"):
+        raise Skipped("needs the program rdma")
+    link = f"{function.rdma.name}/1"
+    done = subprocess.run(["rdma", "link", "show", link], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wanted = f"link {link} state ACTIVE physical_state LINK_UP"
+    equal(done.stdout[: len(wanted)], wanted, "rdma link")
+
+
+def add_devices():
+    for number, (spec, (gbps, rdma_sges)) in enumerate(DEVICES.items()):
+        for name, test, wanted in (
+            ("node GUID", node_guid, ""),
+            ("GID", gid, ""),
+            ("there is one GID", one_gid, "1"),
+            ("partition key", pkey, "0xffff"),
+            ("there is one partition key", one_pkey, "1"),
+            ("state", state, "4: ACTIVE"),
+            ("physical state", physical_state, "5: LinkUp"),
+            ("rate", functools.partial(rate, wanted=gbps), ""),
+            ("link layer", link_layer, "Unknown"),
+            ("node type", node_type, "7: unspecified"),
+            ("what InfiniBand has and EFA has not", infiniband_only, "0000:0000:0000:0000"),
+            ("firmware version", firmware, ""),
+        ):
+            suite.add_for(spec, name, test, wanted, needs_emulator=False)
+        suite.add_for(spec, "ibv_devinfo", functools.partial(ibv_devinfo, part=0xEFA0 + number, rdma_sges=rdma_sges))
+        suite.add_for(spec, "rdma link", rdma_link, needs_emulator=False)
+
+
+add_devices()
+
+
+# All rates, each after a probe.
+
+
+def add_rates():
+    for gbps, wanted in RATES.items():
+
+        def run(gbps=gbps):
+            main.set(link_gbps=gbps)
+            main.rebind()
+            # udev may change the name meanwhile.
+            return next(filter(None, (first_line(main.port / "rate") for _ in range(3))), "")
+
+        suite.add(f"a link of {gbps} Gbit/s", run, wanted)
+
+
+add_rates()
+try:
+    suite.run()
+finally:
+    if main:
+        main.clear()
+        main.rebind()

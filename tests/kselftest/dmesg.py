@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What the kernel has logged up to now. The last program of all."""
+
+import re
+import subprocess
+
+from selftest import Failed, Suite, first_line, skip_all
+
+# So many lines tell more about the one that is found.
+CONTEXT = 20
+
+# An out-of-tree module that is not signed is all there may be.
+TAINT_OOT_MODULE, TAINT_UNSIGNED_MODULE = 1 << 12, 1 << 13
+
+PATTERNS = {
+    "no bug": r"BUG:|kernel BUG at|Oops|general protection fault|rust_kernel: panicked",
+    "no warning": r"WARNING:|UBSAN:|refcount_t:|Call Trace:",
+    "no hung task": r"blocked for more than|soft lockup|hard LOCKUP|rcu: .*(stall|starved)",
+    "no unwanted interrupt": r"irq [0-9]+: nobody cared",
+}
+
+suite = Suite()
+
+
+def log():
+    """The lines of the kernel's log."""
+    try:
+        done = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True, errors="replace")
+    except FileNotFoundError:
+        done = None
+    if not done or done.returncode != 0:
+        skip_all("the kernel's log can't be read")
+    return done.stdout.splitlines()
+
+
+def add_patterns(lines):
+    for name, pattern in PATTERNS.items():
+
+        def run(pattern=re.compile(pattern)):
+            found = [number for number, line in enumerate(lines) if pattern.search(line)]
+            shown = sorted({number for start in found for number in range(start, start + CONTEXT + 1)})
+            if found:
+                raise Failed("\n".join(["see below", *(lines[number] for number in shown if number < len(lines))]))
+
+        suite.add(name, run, needs_emulator=False)
+
+
+add_patterns(log())
+
+
+@suite.case("no taint but that of loading the module", "0", needs_emulator=False)
+def taint():
+    return int(first_line("/proc/sys/kernel/tainted")) & ~(TAINT_OOT_MODULE | TAINT_UNSIGNED_MODULE)
+
+
+suite.run()
