@@ -64,7 +64,8 @@ LOAD_ERRORS = ("EINVAL",)
 
 def code(prefix):
     """Where the kernel's functions begin and end whose names start so."""
-    symbols = sorted((int(line.split()[0], 16), line.split()[2]) for line in Path("/proc/kallsyms").read_text().splitlines())
+    lines = map(str.split, Path("/proc/kallsyms").read_text().splitlines())
+    symbols = sorted((int(address, 16), name) for address, kind, name, *_ in lines if kind in "tT")
     found = [index for index, (_, name) in enumerate(symbols) if name.startswith(prefix)]
     return symbols[found[0]][0], symbols[found[-1] + 1][0]
 
@@ -73,8 +74,9 @@ class FaultInjection:
     """Counts down to a fault while this process is in one of the functions that `in_reach` knows."""
 
     def __init__(self):
-        self.spare_kmemleak()
-        self.spare_dma_debugging()
+        self.spare_caches()
+        self.spare("failslab", "debug_dma_")
+        self.spare("fail_page_alloc", "stack_depot_save")
         self.fd = os.open("/proc/thread-self/fail-nth", os.O_RDWR | os.O_CLOEXEC)
         self.left = 0
         self.hit = False
@@ -85,21 +87,27 @@ class FaultInjection:
                     file.write_text(value)
 
     @staticmethod
-    def spare_kmemleak():
-        """Lets nothing fail in kmemleak, which has a reserve: of what can fail, that would be every other one."""
+    def spare_caches():
+        """Lets nothing fail that what finds bugs needs for its own objects.
+
+        kmemleak has a reserve: of what can fail, that would be every other one. Debug objects are allocated whenever there are few left, and
+        turn themselves off without.
+        """
         for cache in Path("/sys/kernel/slab").iterdir():
-            if cache.name != "kmemleak_object":
+            if cache.name not in ("kmemleak_object", "debug_objects_cache"):
                 (cache / "failslab").write_text("1")
         (DEBUGFS / "failslab" / "cache-filter").write_text("Y")
 
     @staticmethod
-    def spare_dma_debugging():
-        """Lets nothing fail in DMA-API debugging, which then turns itself off."""
-        start, end = code("debug_dma_")
-        (DEBUGFS / "failslab" / "reject-start").write_text(hex(start))
-        (DEBUGFS / "failslab" / "reject-end").write_text(hex(end))
+    def spare(fault, prefix):
+        """Lets nothing fail in functions whose names start so: DMA-API debugging would turn itself off, and what KASAN keeps stacks in
+        grows whenever it is full.
+        """
+        start, end = code(prefix)
+        (DEBUGFS / fault / "reject-start").write_text(hex(start))
+        (DEBUGFS / fault / "reject-end").write_text(hex(end))
         # Deep enough for the way from there to an allocation, and no deeper: each one takes a walk.
-        (DEBUGFS / "failslab" / "stacktrace-depth").write_text("10")
+        (DEBUGFS / fault / "stacktrace-depth").write_text("10")
 
     @contextlib.contextmanager
     def only_in(self, function):

@@ -12,12 +12,12 @@ cd "$(dirname "$0")/../kselftest" || exit
 mapfile -t programs < <(sed -n 's/^TEST_PROGS += //p' Makefile)
 programs+=(../debug/stress.py)
 programs+=(../debug/faults.py)
-at_once=' admin_queue.py killed.py lifecycle.sh objects_faults.py ../debug/stress.py '
+at_once=' admin_queue.py killed.py lifecycle.py objects_faults.py ../debug/stress.py '
 chosen=()
 for program in "${programs[@]}"; do
 	case $1$at_once in
 	--at-once*" $program "*) chosen+=("$program") ;;
-	--at-once*) [[ $program == dmesg.sh ]] && chosen+=("$program") ;;
+	--at-once*) [[ $program == dmesg.py ]] && chosen+=("$program") ;;
 	--others*" $program "*) ;;
 	*) chosen+=("$program") ;;
 	esac
