@@ -28,8 +28,10 @@ help:
 	@echo '  make distclean       removes the whole cache'
 	@echo
 	@echo 'Test: all of it'
-	@echo '  make check           runs the tests and checks; the last line says how many passed   SHARD='
-	@echo '  make check-all       the same, a part of check-debug, check-life, and more with the C driver, which is what CI runs   SHARD='
+	@echo '  make check           what CI runs: the Rust driver on one kernel; the last line says how many passed   SHARD='
+	@echo '  make check-all       the same, with the C driver, more kernels and networks, recovery and peer memory   SHARD='
+	@echo '  make check-long      all that takes too long for that, one after the other: hours; then make passed   REST='
+	@echo '  make passed          writes Documentation/passed.md: which commit each of them has passed on last'
 	@echo
 	@echo 'Test: on the host'
 	@echo '  make lint            format, warnings and the laws of the project'
@@ -37,8 +39,11 @@ help:
 	@echo '  make test-host       the tests that need no guest'
 	@echo '  make test-asan       the same with AddressSanitizer, if there is a nightly toolchain'
 	@echo '  make test-tools      the tests of the tools   PROGRAM= CASE='
-	@echo '  make attack          machines, peers and control clients that do their worst to an emulator, for SECONDS=10 each'
+	@echo '  make attack          machines, peers and control clients that do their worst to an emulator, for SECONDS=10 each   ROUNDS='
+	@echo '  make cargo-install   cargo installs the emulator from the clone, and it works'
+	@echo '  make wireshark       what Wireshark shows of a capture of the emulator'\''s'
 	@echo '  make fuzz            attacks on each part of the emulated device that a fuzzer makes up, for SECONDS=600'
+	@echo '  make canary          the module for the newest kernel that Debian has, and what has changed in the kernel crate   DEBIAN='
 	@echo
 	@echo 'Test: in guests'
 	@echo '  make kselftest       the kernel selftests in a guest   DRIVER= FLAVOUR= PROGRAM= CASE='
@@ -47,10 +52,12 @@ help:
 	@echo '  make check-sample    each sample in a guest   FLAVOUR= (or debug)'
 	@echo '  make kverbs          a client of the verbs in the kernel   FLAVOUR= (or debug) ROUNDS='
 	@echo '  make peer-memory     RDMA to and from memory of another device, which takes it back   FLAVOUR='
+	@echo '  make power-off       what a power-off of a guest does to its devices   DRIVER= FLAVOUR='
 	@echo '  make check-life      devices that die, come back and are taken away under load   DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
 	@echo '  make rdma-core       the tests of rdma-core'\''s authors in a guest   DRIVER= FLAVOUR= USERLAND='
 	@echo '  make rdma-core-diff  the same with both drivers, and what ends differently   FLAVOUR= USERLAND='
 	@echo '  make interop         data between guests: contents, perftest, libfabric, Open MPI   DRIVER= FLAVOUR= USERLAND= PROGRAM= CASE='
+	@echo '  make disturb         guests of which a part is killed at random, and guests on a busy host: what is left of them   KILLS= RUNS= LOAD='
 	@echo '  make soak            a million messages between four guests   DRIVER= FLAVOUR='
 	@echo '  make check-arm64     modules, selftests, abi-diff and data between guests on kernels of arm64, also with pages of 16 KiB'
 	@echo '  make check-debug     the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
@@ -62,22 +69,27 @@ help:
 	@echo '  make times           draws how long the last runs of check-all took, and where the time went   SUITE='
 	@echo
 	@echo 'Package'
-	@echo '  make dist            the source tarball, which two times has the same bytes'
-	@echo '  make deb             the Debian package efa-rs-dkms'
-	@echo '  make rpm             the same as an RPM'
-	@echo '  make emulator-deb    the Debian package efa-emu, with which others get such devices'
+	@echo '  make dist            the source tarball, which two times has the same bytes   BUGS='
+	@echo '  make deb             the Debian package efa-rs-dkms   BUGS='
+	@echo '  make rpm             the same as an RPM   BUGS='
+	@echo '  make emulator-deb    the Debian package efa-emu, with which others get such devices   BUGS='
 	@echo '  make check-install   the packages on machines with systemd: install, kernel upgrades, removal, failures   SCENARIOS='
 	@echo
 	@echo 'DRIVER    rust (default), c (Linux'\''s own driver, for comparison) or, in make vm, none'
 	@echo 'FLAVOUR   cloud-amd64 (default, what EC2 images run) or amd64; cloud-arm64, arm64 or arm64-16k; tools/series says of which Linux'
 	@echo 'ARCH      arm64: the same as FLAVOUR=cloud-arm64'
+	@echo 'REST      1: only what has not passed on this commit'
 	@echo 'SHARD     2/3 does the second of three shares, for as many machines'
 	@echo 'PROGRAM   only this one of what is run, such as objects_faults'
 	@echo 'CASE      only test cases that are named like this, such as CASE='\''create_qp*'\'
 	@echo 'JUNIT     of all of these tests: a file in which the results are written as JUnit'\''s XML, too'
-	@echo 'ROUNDS    how many rounds each test has (default: few)'
+	@echo 'ROUNDS    how many rounds each test has, and how often attack kills one of two emulators (default: few)'
+	@echo 'KILLS     of how many guests a part is killed (default: 50)'
+	@echo 'RUNS      how many guests have a busy host (default: 20)'
+	@echo 'LOAD      how many other programs want its cores (default: 30)'
 	@echo 'TESTS     which ones of check-life: parts of their names, separated by semicolons'
 	@echo 'SECONDS   how long each attack takes'
+	@echo 'DEBIAN    experimental or sid, whose kernel canary takes even if it is not newer than the one that all else uses'
 	@echo 'KVER      a kernel release of the toolroot, in place of FLAVOUR'
 	@echo 'DEVICES   a list of emulated devices (default: profile=efa2)'
 	@echo 'PROFILE   of the device that most cases of abi-diff use: efa1, efa2, efa3 or efa4 (default: each, one after the other)'
@@ -85,6 +97,7 @@ help:
 	@echo 'SUITE     whose times to draw, such as check (default: check-all)'
 	@echo 'AMAZON    a checkout of github.com/amzn/amzn-drivers, with whose kernel verbs to compare'
 	@echo 'SCENARIOS some of those of check-install (default: all)'
+	@echo 'BUGS      where users of a package report bugs, such as https://host/path (default: dkms/bugs, which leads nowhere)'
 	@echo 'USERLAND  stable (default, Debian 13 with rdma-core 56) or next (Debian testing with rdma-core 65 or newer)'
 
 .PHONY: demo
@@ -94,6 +107,14 @@ demo:
 .PHONY: check check-all
 check check-all:
 	@tools/check $@ $(SHARD:%=--shard %)
+
+.PHONY: check-long
+check-long:
+	@tools/check $@ $(if $(REST),--rest)
+
+.PHONY: passed
+passed:
+	@tools/times --passed --output Documentation/passed.md
 
 .PHONY: vm
 vm:
@@ -111,6 +132,8 @@ module:
 sample:
 	@tools/build $@ --flavour $(FLAVOUR)
 
+export EFA_BUGS = $(BUGS)
+
 .PHONY: emulator dist deb emulator-deb rpm clean distclean
 emulator dist deb emulator-deb rpm clean distclean:
 	@tools/build $@
@@ -119,24 +142,32 @@ export EFA_JUNIT = $(JUNIT)
 
 part = $(PROGRAM:%=--program %) $(if $(CASE),--case '$(CASE)')
 
-.PHONY: lint deny test-host test-asan
-lint deny test-host test-asan:
+.PHONY: lint deny test-host test-asan cargo-install wireshark
+lint deny test-host test-asan cargo-install wireshark:
 	@tools/check $@
 
 .PHONY: test-tools
 test-tools:
 	@tools/check $@ $(part)
 
-.PHONY: attack fuzz
-attack fuzz:
+.PHONY: attack
+attack:
+	@tools/check $@ $(SECONDS:%=--seconds %) $(ROUNDS:%=--rounds %)
+
+.PHONY: fuzz
+fuzz:
 	@tools/check $@ $(SECONDS:%=--seconds %)
+
+.PHONY: canary
+canary:
+	@tools/check $@ $(DEBIAN:%=--debian %)
 
 .PHONY: kselftest
 kselftest:
 	@tools/check $@ $(combination) $(part)
 
-.PHONY: stress soak
-stress soak:
+.PHONY: stress soak power-off
+stress soak power-off:
 	@tools/check $@ $(combination)
 
 .PHONY: rdma-core
@@ -166,6 +197,10 @@ peer-memory:
 .PHONY: check-life
 check-life:
 	@tools/check life $(combination) $(ROUNDS:%=--rounds %) --tests '$(TESTS)'
+
+.PHONY: disturb
+disturb:
+	@tools/check $@ $(KILLS:%=--kills %) $(RUNS:%=--runs %) $(LOAD:%=--load %)
 
 .PHONY: check-debug
 check-debug:

@@ -6,10 +6,16 @@
 #
 # With --overlay, the root is an overlay that is mounted at DIR with these options; if they have an upperdir, it can be written.
 #
-# usage: enter.sh [--overlay OPTIONS] DIR [SOURCE:TARGET[:ro]]... -- COMMAND [ARGUMENT...]
+# With --emulator, programs of arm64 are run by that file; this must then be a user namespace of its own, too.
+#
+# usage: enter.sh [--emulator FILE] [--overlay OPTIONS] DIR [SOURCE:TARGET[:ro]]... -- COMMAND [ARGUMENT...]
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
-overlay=''
+emulator='' overlay=''
+if [ "$1" = --emulator ]; then
+	emulator=$2
+	shift 2
+fi
 if [ "$1" = --overlay ]; then
 	overlay=$2
 	shift 2
@@ -29,6 +35,15 @@ else
 	read_only "$root"
 fi
 mount -t proc proc "$root/proc"
+if [ -n "$emulator" ]; then
+	misc=$root/proc/sys/fs/binfmt_misc
+	if ! mount -t binfmt_misc binfmt_misc "$misc" 2>/dev/null; then
+		echo "Programs of arm64 cannot be run here: that takes Linux 6.7 or newer, with binfmt_misc (modprobe binfmt_misc)." >&2
+		exit 1
+	fi
+	# The header of an ELF file of 64 bits for arm64, which is 183. F: the file is opened now, as it is not in the new root.
+	printf '%s' ':arm64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:'"$emulator:OCF" >"$misc/register"
+fi
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
 mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Boots guests, without a driver or a device: what the runner makes of how they end."""
 
+import fcntl
 import os
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import unittest
@@ -66,7 +68,7 @@ class Plain(unittest.TestCase):
 
     COMMAND = (
         "echo $EFA_DRIVER $EFA_FLAVOUR [$EFA_KO]; ls -d /efa-rs/tools; cat /share/here /proc/cmdline; nproc"
-        "; touch /run/efa-rs/out/here /usr/x; touch /efa-rs/x; touch /share/there || exit 7"
+        "; cat /sys/devices/virtual/dmi/id/board_asset_tag; touch /run/efa-rs/out/here /usr/x; touch /efa-rs/x; touch /share/there || exit 7"
     )
 
     @classmethod
@@ -93,6 +95,9 @@ class Plain(unittest.TestCase):
 
     def test_cpus(self):
         self.assertEqual(self.lines[4], "1")
+
+    def test_host_id(self):
+        self.assertEqual(self.lines[5], "i-00000000000efa000")
 
 
 class Guest(unittest.TestCase):
@@ -260,6 +265,25 @@ class Boot(support.TemporaryCache):
 
     def test_a_guest_that_runs_is_left_alone(self):
         self.check("[    3.881867] Oops: int3: 0000 [#1] SMP NOPTI\n", status=None)
+
+
+class Killed(support.TemporaryCache):
+    def folder_of_a_run(self, name):
+        folder = guest.cache.folder("runs", name)
+        (folder / guest.CLONE_FILE).write_text(str(guest.cache.CLONE))
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(str(folder / "socket"))
+        return folder
+
+    def test_the_next_run_removes_its_sockets(self):
+        killed, running = self.folder_of_a_run("killed"), self.folder_of_a_run("running")
+        (killed / "log").touch()
+        descriptor = os.open(running, os.O_RDONLY)
+        self.addCleanup(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        guest.new_folder()
+        self.assertEqual([(killed / name).exists() for name in ("socket", "log")], [False, True])
+        self.assertTrue((running / "socket").exists())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import unittest
 from unittest import mock
 
 import support
-from efa_tools import abi
+from efa_tools import abi, cli, times, toolroot
 from efa_tools.failure import Failure
 from efa_tools.tally import Tally
 
@@ -103,14 +103,47 @@ class Diff(support.TemporaryCache):
         self.assertEqual((tally.passed, tally.failures), (2, ["abi-diff efa3: b"]))
         self.assertEqual(line, "3 cases, 1 allowed differences, 1 others")
 
-    def test_each_profile_counts(self):
+    def test_what_a_kernel_has_otherwise_is_not_compared(self):
+        found = {"c": {"a": "ok", "b 1": "ok", "b 2": "ok"}, "rust": {"a": "ok", "b 1": "ENOENT", "b 2": "ok"}}
+        self.patch(mock.patch("efa_tools.abi.table", lambda text, pages: {"b 2": abi.Allowed({"c": "x", "rust": "y"}, "why")}))
+        tally, line = abi.judge("abi-diff debug", found, but=["b *"])
+        self.assertEqual((tally.passed, tally.failures, line), (1, [], "1 cases, 0 allowed differences, 0 others"))
+        with self.assertRaisesRegex(Failure, "no case `c`, .* remove it from the list"):
+            abi.judge("abi-diff debug", found, but=["b *", "c"])
+
+    def test_the_debug_kernel_has_some_otherwise(self):
+        self.assertIn("dmabuf: of the system's heap", abi.elsewhere())
+
+    def command(self, *arguments):
+        """Runs tools/check abi-diff; returns its exit status and what it printed, line by line."""
+        with (
+            mock.patch("sys.argv", ["check", "abi-diff", *arguments]),
+            mock.patch("signal.signal"),
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+        ):
+            status = cli.check_command()
+        return status, printed.getvalue().splitlines()
+
+    def test_each_profile_is_a_job(self):
         runs = {"efa3": {"a": "ok"}, "efa4": {"a": "ok", "b": "ok"}}
-        self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile, case="": runs[profile] | {"c": driver}))
+        differ = {"efa4"}
+
+        def run(driver, flavour, profile, case):
+            return runs[profile] | ({"c": driver} if profile in differ else {})
+
+        self.patch(mock.patch("efa_tools.toolroot.root"))
+        self.patch(mock.patch("efa_tools.abi.PROFILES", tuple(runs)))
+        self.patch(mock.patch("efa_tools.abi.run", run))
         self.patch(mock.patch("efa_tools.abi.table", lambda text, pages: {}))
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            tally = abi.diff_all("cloud-amd64", runs)
-        self.assertEqual((tally.passed, tally.failures), (3, ["abi-diff efa3: c", "abi-diff efa4: c"]))
-        self.assertIn("efa4: 3 cases, 0 allowed differences, 1 others\n", printed.getvalue())
+        report = self.folder / "junit.xml"
+        status, lines = self.command("--junit", str(report))
+        self.assertEqual((status, lines[-1]), (1, "3 passed, 1 failed, 0 skipped"))
+        first = ["efa3: 1 cases, 0 allowed differences, 0 others", "efa4: 3 cases, 0 allowed differences, 1 others"]
+        self.assertEqual(sorted(lines[:-1]), first)
+        self.assertIn('name="abi-diff cloud-amd64 efa4"', report.read_text())
+        self.assertEqual(times.load("abi-diff")[0]["failed"], 1)
+        differ.clear()
+        self.assertEqual(self.command("--failed"), (0, ["efa4: 2 cases, 0 allowed differences, 0 others", "2 passed, 0 failed, 0 skipped"]))
 
     def debug(self, output, found):
         """The tally with these cases and this tally of the debug kernel, and the same cases with the C driver."""
@@ -121,11 +154,12 @@ class Diff(support.TemporaryCache):
         self.patch(mock.patch("efa_tools.suite.in_debug_guest", lambda *arguments, **options: (found, run)))
         self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile, case="": {"a": "ok", "b": "ok"}))
         self.patch(mock.patch("efa_tools.abi.table", lambda text, pages: {}))
+        self.patch(mock.patch("efa_tools.abi.elsewhere", lambda: []))
         return abi.diff_on_debug_kernel("cloud-amd64")
 
     def test_on_the_debug_kernel_its_own_results_count_too(self):
         tally, line = self.debug(output(a="ok", b="EINVAL"), Tally(3, 1, 0, ["leaks"]))
-        self.assertEqual((tally.passed, tally.failures), (4, ["leaks", "abi-diff on the debug kernel: b"]))
+        self.assertEqual((tally.passed, tally.failures), (4, ["leaks", "abi-diff debug: b"]))
         self.assertEqual(line, "2 cases, 0 allowed differences, 1 others")
 
     def test_on_the_debug_kernel_cases_that_were_cut_short_are_noticed(self):

@@ -1,17 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """What is chosen for kernels of arm64, without making any of it."""
 
+import os
+import re
 import subprocess
+import sys
+import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import arm64, build, check_arm64, cli, guest, qemu, toolroot, userland
+from efa_tools import arm64, build, check, check_arm64, cli, guest, namespace, qemu, suite, toolroot, userland
 from efa_tools.failure import Failure
 
 RELEASE = "7.3.4+deb13-arm64-16k"
 OTHER = "7.3.4+deb13-cloud-amd64"
+# Unpacks no packages, but has what the recipe takes from them, and keeps the list of them.
+MMDEBSTRAP = """#!/bin/sh
+for argument; do
+	case $argument in
+	--include=*) echo "${argument#*=}" | tr , '\\n' >"$PACKAGES" ;;
+	esac
+	root=$argument
+done
+mkdir -p "$root/usr/share/base-passwd" "$root/usr/bin" "$root/etc" "$root/var"
+touch "$root/usr/share/base-passwd/passwd.master" "$root/usr/share/base-passwd/group.master"
+"""
 
 
 class Arm64(unittest.TestCase):
@@ -38,7 +53,6 @@ class Arm64(unittest.TestCase):
         self.assertEqual(toolroot.modules_of(OTHER), Path("/toolroot/usr/lib/modules"))
         self.assertEqual(toolroot.modules_of(RELEASE), Path("/made/layer/usr/lib/modules"))
         self.assertEqual(build.image(RELEASE)[0], f"/usr/lib/modules/{RELEASE}/vmlinuz")
-        self.assertEqual(build.image(OTHER)[0], f"/usr/lib/modules/{OTHER}/vmlinuz.unsigned")
 
     def test_guests_have_one_too(self):
         with mock.patch("efa_tools.cache.make", side_effect=lambda path, *_: path), mock.patch("efa_tools.cache.folder", return_value=Path("/cache")):
@@ -85,6 +99,54 @@ class Arm64(unittest.TestCase):
             cli.cloud_flavour("sparc")
         output = subprocess.run(["make", "--dry-run", "module", "ARCH=arm64"], cwd=support.CLONE, capture_output=True, text=True).stdout
         self.assertIn("--flavour cloud-arm64", output)
+
+
+class Programs(unittest.TestCase):
+    """How programs of arm64 are run."""
+
+    def test_only_they_take_a_user_namespace_of_root(self):
+        with mock.patch("efa_tools.namespace.unshare", return_value=["unshare"]), mock.patch("os.geteuid", return_value=0):
+            self.assertEqual(namespace.enter("/root", ["true"])[0], "unshare")
+            command = namespace.enter("/root", ["true"], emulator="/qemu")
+        self.assertEqual((Path(command[1]).name, command[2]), ("mapped.py", "unshare"))
+        self.assertIn("--emulator /qemu /root", " ".join(map(str, command)))
+
+    @unittest.skipUnless(os.geteuid() == 0, "is for root")
+    def test_ids_are_what_they_are_outside(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chown(folder, 1234, 5678)
+            script = f"stat --format '%u %g' {folder}; readlink /proc/self/ns/user; exit 3"
+            command = [sys.executable, Path(namespace.__file__).with_name("mapped.py"), "sh", "-c", script]
+            done = subprocess.run(command, capture_output=True, text=True)
+        ids, own = done.stdout.splitlines()
+        self.assertEqual((done.returncode, ids), (3, "1234 5678"), done.stderr)
+        self.assertNotEqual(own, os.readlink("/proc/self/ns/user"))
+
+
+class Root(support.TemporaryCache):
+    """The guests' root, made by the recipe with a mmdebstrap that is a stand-in."""
+
+    def setUp(self):
+        super().setUp()
+        program = self.folder / "bin/mmdebstrap"
+        program.parent.mkdir()
+        program.write_text(MMDEBSTRAP)
+        program.chmod(0o755)
+        self.root, packages = self.folder / "root", self.folder / "packages"
+        environment = {"PATH": f"{program.parent}:{os.environ['PATH']}", "PACKAGES": str(packages)}
+        subprocess.run(["sh", arm64.RECIPE, self.root], env=environment, check=True)
+        self.packages = packages.read_text().splitlines()
+
+    def test_has_the_programs_that_guests_are_told_to_run(self):
+        with mock.patch("efa_tools.suite.in_guest", return_value=(None, None)) as in_guest:
+            suite.kselftest("rust", arm64.FLAVOURS[0])
+        self.assertIn(in_guest.call_args.args[1].split()[0], self.packages)
+
+    def test_has_the_folders_into_which_the_first_process_links(self):
+        init = (namespace.TOOLS / "guest/init").read_text()
+        folders = set(re.findall(r"ln -s \S+ (/usr/local/\S+)/", init))
+        self.assertEqual([folder for folder in folders if not (self.root / folder.lstrip("/")).is_dir()], [])
+        self.assertTrue(folders)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,11 @@ class Console(unittest.TestCase):
         self.assertEqual(console.without(log, [("warns", "caller")]), ("[    8.0] one\n[    9.1] two", 1))
         self.assertEqual(console.unexpected_taint(str(1 << 9), console.WARNING_TAINT), "")
 
+    def test_user_mode_linux_shows_addresses_before_callers(self):
+        report = self.REPORT.replace("]  caller", "]  [<6025b566>] caller")
+        self.assertNotEqual(report, self.REPORT)
+        self.assertEqual(console.without(report, [("warns", "caller")]), ("", 1))
+
     def test_others_are(self):
         for known in ([], [("warns", "other")], [("other", "caller")], [("warn", "caller")]):
             self.assertEqual(console.without(self.REPORT, known), (self.REPORT, 0))

@@ -6,7 +6,7 @@ from unittest import mock
 from xml.etree import ElementTree as xml
 
 import support
-from efa_tools import abi, cli, junit, ktap, suite, times
+from efa_tools import abi, cli, host_tests, junit, ktap, times
 from efa_tools.failure import Failure
 from efa_tools.schedule import Job
 from efa_tools.tally import Case, Tally
@@ -44,9 +44,9 @@ class Cases(unittest.TestCase):
 
     def test_of_cargo_and_unittest(self):
         text = "test a::b ... ok\ntest src/lib.rs - c (line 3) ... FAILED\ntest d ... ignored, slow\ntest d2 ... noise\n"
-        self.assertEqual(suite.CARGO_TEST.findall(text), [("a::b", "ok"), ("src/lib.rs", "FAILED"), ("d", "ignored")])
+        self.assertEqual(host_tests.CARGO_TEST.findall(text), [("a::b", "ok"), ("src/lib.rs", "FAILED"), ("d", "ignored")])
         text = "test_a (test_x.Y.test_a) ... ok\ntest_b (test_x.Y.test_b)\nWhat it is. ... FAIL\ntest_c (m.C.test_c) ... skipped 'why'\n"
-        found = suite.UNITTEST.findall(text)
+        found = host_tests.UNITTEST.findall(text)
         self.assertEqual(found, [("test_x.Y.test_a", "ok"), ("test_x.Y.test_b", "FAIL"), ("m.C.test_c", "skipped")])
 
     def test_of_the_differential_test(self):
@@ -110,6 +110,13 @@ class Failed(support.TemporaryCache):
     def test_nothing_has_run(self):
         self.assertEqual(self.check("--failed")[:2], (1, []))
         self.assertIn("No run of lint is kept", self.check("--failed")[2])
+
+    def test_what_failed_is_no_part_of_this(self):
+        with mock.patch("efa_tools.times.failed", return_value={"another"}):
+            status, done, said = self.check("--failed")
+        self.assertEqual((status, done), (1, []))
+        expected = "What failed in the last run of lint (another) is no part of what this would do (good; bad; worse): give the options"
+        self.assertIn(expected, said)
 
     def test_nothing_failed(self):
         with mock.patch("efa_tools.times.failed", return_value=set()):

@@ -80,6 +80,26 @@ class Laws(support.TemporaryCache):
             ],
         )
 
+    def test_circles_in_the_emulator(self):
+        self.write("emulator/a/src/lib.rs", "mod x;\nmod x2;\npub struct Base(x::X);\n")
+        self.write("emulator/a/src/main.rs", "use crate::x;\n")
+        # Tests are inside of what they test, and what follows them is not a part of them.
+        tests = "#[cfg(test)]\nmod tests {\n    use super::super::Base;\n    fn f() { g() }\n}\n"
+        self.write("emulator/a/src/x.rs", tests)
+        self.write("emulator/b/src/main.rs", "mod y;\nmod z;\n")
+        self.write("emulator/b/src/y.rs", "use crate::z::Z;\n")
+        self.write("emulator/b/src/z.rs", "struct Z;\n")
+        self.assertEqual(laws.no_circles(), [])
+        self.write("emulator/a/src/x.rs", f"{tests}use crate::Base;\n")
+        self.write("emulator/b/src/z.rs", "struct Z(crate::y::Y);\n")
+        self.assertEqual(
+            laws.no_circles(),
+            [
+                "emulator/a/src/lib.rs:3 -> emulator/a/src/x.rs:6 -> emulator/a/src/lib.rs",
+                "emulator/b/src/y.rs:1 -> emulator/b/src/z.rs:1 -> emulator/b/src/y.rs",
+            ],
+        )
+
     def test_reasons_that_are_elsewhere(self):
         own = "// SAFETY: As `x` is valid, see `f`.\n// SAFETY: By the type invariant `raw` is owned.\n// SAFETY: The caller upholds the same.\n"
         self.write("efa_rs/sys/a.rs", own)

@@ -51,8 +51,8 @@ class Shares(unittest.TestCase):
     def test_command(self):
         share = life.Share("", {"life.py": ["dies, idle", "it's gone"]}, 7)
         self.assertEqual(
-            share.command("run.sh", ["dmesg.sh"]),
-            "EFA_TESTS='dies, idle;it'\"'\"'s gone' EFA_ROUNDS=7 kselftest_override_timeout=1180 run.sh ../life/life.py dmesg.sh",
+            share.command("run.sh", ["dmesg.py"]),
+            "EFA_TESTS='dies, idle;it'\"'\"'s gone' EFA_ROUNDS=7 kselftest_override_timeout=1180 run.sh ../life/life.py dmesg.py",
         )
 
 

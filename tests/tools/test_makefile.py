@@ -3,7 +3,7 @@ import re
 import subprocess
 import unittest
 
-from support import CLONE
+from support import CLONE, tool
 
 TEXT = (CLONE / "Makefile").read_text()
 
@@ -31,6 +31,12 @@ class Help(unittest.TestCase):
         rules = {name for line in re.findall(r"^([a-z][^:=\n]*):(?!=)", TEXT, re.MULTILINE) for name in line.split()}
         phony = {name for line in re.findall(r"^\.PHONY: (.*)$", TEXT, re.MULTILINE) for name in line.split()}
         self.assertEqual(rules, phony)
+
+    def test_each_suite_has_a_target(self):
+        targets = [line.split()[1] for line in self.lines if line.startswith("  make ") and "removes" not in line]
+        done = subprocess.run(["make", "-C", CLONE, "--dry-run", *targets], capture_output=True, text=True, check=True)
+        suites = re.findall(r"^    (\S+)", tool("check", "--help").stdout, re.MULTILINE)
+        self.assertEqual(set(suites), set(re.findall(r"^tools/check (\S+)", done.stdout, re.MULTILINE)))
 
 
 if __name__ == "__main__":

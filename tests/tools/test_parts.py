@@ -8,7 +8,7 @@ import unittest
 from unittest import mock
 
 import support
-from efa_tools import abi, check, suite
+from efa_tools import abi, check, cli, host_tests, suite
 from efa_tools.failure import Failure
 from efa_tools.tally import Tally
 
@@ -46,6 +46,25 @@ class Selftest(unittest.TestCase):
         self.assertEqual((status, lines[1]), (4, "1..0 # SKIP no test case is named destroy*"))
 
 
+class Attack(support.TemporaryCache):
+    def environment(self, *words):
+        """What the tests are told by an attack with these options."""
+        cargo = self.patch(mock.patch("efa_tools.build.cargo"))
+        parser, _ = cli.check_parser()
+        (job,) = cli.jobs_of(parser.parse_args(["attack", *words]))
+        job.run()
+        return cargo.call_args.kwargs["environment"]
+
+    def test_how_long_and_how_often(self):
+        self.assertEqual(self.environment(), {"EFA_SECONDS": "10"})
+        self.assertEqual(self.environment("--seconds", "3", "--rounds", "100"), {"EFA_SECONDS": "3", "EFA_ROUNDS": "100"})
+
+    def test_rounds_of_make(self):
+        command = ["make", "-C", support.CLONE, "--dry-run", "attack", "ROUNDS=100"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        self.assertIn("tools/check attack --rounds 100", " ".join(done.stdout.split()))
+
+
 class Kselftest(support.TemporaryCache):
     def command(self, program, case=""):
         guest = self.patch(mock.patch("efa_tools.suite.in_guest", return_value=(Tally(), None)))
@@ -54,10 +73,10 @@ class Kselftest(support.TemporaryCache):
         return guest.call_args.args[1], guest.call_args.kwargs["append"]
 
     def test_a_program_and_what_the_kernel_says_of_it(self):
-        self.assertEqual(self.command("limits"), ("/efa-rs/tests/kselftest/run.sh limits.py dmesg.sh", ""))
+        self.assertEqual(self.command("limits"), ("/efa-rs/tests/kselftest/run.sh limits.py dmesg.py", ""))
 
     def test_several(self):
-        self.assertEqual(self.command("limits,probe.sh")[0], "/efa-rs/tests/kselftest/run.sh limits.py probe.sh dmesg.sh")
+        self.assertEqual(self.command("limits,probe.py")[0], "/efa-rs/tests/kselftest/run.sh limits.py probe.py dmesg.py")
 
     def test_a_case_of_it(self):
         expected = "EFA_CASES='create_qp: it'\"'\"'s *' /efa-rs/tests/kselftest/run.sh objects_faults.py"
@@ -65,8 +84,8 @@ class Kselftest(support.TemporaryCache):
 
     def test_a_case_of_any(self):
         command = self.command("", "*refused*")[0]
-        self.assertIn("limits.py objects_faults.py", command)
-        self.assertNotIn(".sh ", command.partition("run.sh")[2])
+        self.assertTrue(command.startswith("EFA_CASES='*refused*' /efa-rs/tests/kselftest/run.sh probe.py attributes.py "))
+        self.assertTrue(command.endswith(" lifecycle.py dmesg.py"))
 
     def test_bounce_buffers_need_a_kernel_that_has_them(self):
         self.assertEqual(self.command("bounce")[1], "swiotlb=force")
@@ -75,13 +94,12 @@ class Kselftest(support.TemporaryCache):
         self.assertEqual(len(check.kselftests("rust", "cloud-amd64")), 2)
 
     def test_what_there_is_not(self):
-        for program, case, expected in (
-            ("limit", "", "There is no program limit in tests/kselftest: choose of .*limits"),
-            ("run", "", "There is no program run "),
-            ("probe", "x*", "in shell rely on each other"),
+        for program, expected in (
+            ("limit", "There is no program limit in tests/kselftest: choose of .*limits"),
+            ("run", "There is no program run "),
         ):
             with self.assertRaisesRegex(Failure, expected):
-                suite.kselftest_part("rust", "cloud-amd64", program, case)
+                suite.kselftest_part("rust", "cloud-amd64", program, "")
 
 
 class Interop(support.TemporaryCache):
@@ -102,12 +120,30 @@ class Interop(support.TemporaryCache):
 
 class Tools(support.TemporaryCache):
     def test_a_file_there_is_not(self):
-        with self.assertRaisesRegex(Failure, "There is no file test_nothing in tests/tools: choose one of .*test_vm"):
-            suite.test_tools("test_nothing")
+        with self.assertRaisesRegex(Failure, "There is no file test_nothing in tests/tools: choose one of boot_vm, .*test_toolroot"):
+            host_tests.test_tools("test_nothing")
 
     def test_one_test(self):
-        tally = suite.test_tools("test_makefile", "*groups*")
+        tally = host_tests.test_tools("test_makefile", "*groups*")
         self.assertEqual(str(tally), "1 passed, 0 failed, 0 skipped")
+
+
+class Names(unittest.TestCase):
+    """By them --failed finds jobs again."""
+
+    def test_each_part_has_a_name_of_its_own(self):
+        chosen = [("", ""), ("limits", ""), ("limits", "a*"), ("", "a*")]
+        kselftests = [check.kselftests("rust", "cloud-amd64", *part)[0].name for part in chosen]
+        where = "kselftest rust cloud-amd64"
+        self.assertEqual(kselftests, [where, f"{where} limits", f"{where} limits a*", f"{where} a*"])
+        userlands = [("stable", "", ""), ("next", "", ""), ("stable", "perftest", "a*")]
+        interops = [check.interop("rust", "cloud-amd64", False, *part).name for part in userlands]
+        where = "interop rust cloud-amd64"
+        self.assertEqual(interops, [where, f"{where} next", f"{where} perftest a*"])
+        rdma_cores = [check.rdma_core(("rust", "c"), "cloud-amd64", chosen).name for chosen in ("stable", "next")]
+        self.assertEqual(rdma_cores, ["rdma-core rust c cloud-amd64", "rdma-core rust c cloud-amd64 next"])
+        (abi_diff,) = check.abi_diffs("cloud-amd64", ["efa3", "efa3"], "cq: *")
+        self.assertEqual(abi_diff.name, "abi-diff cloud-amd64 efa3 cq: *")
 
 
 class Abi(unittest.TestCase):

@@ -10,6 +10,7 @@ import threading
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from support import CLONE, LIBRARY, TemporaryCache
 
@@ -149,6 +150,15 @@ class Sets(TemporaryCache):
             found.start(2, ["true"])
         with self.assertRaisesRegex(Failure, "Guest 1 .* cannot be reached"):
             found.start(1, ["true"])
+
+    def test_a_program_of_the_toolroot_asks_the_emulator(self):
+        # This host's libraries may be older.
+        folder = self.announced("one")
+        inside = self.patch(mock.patch("efa_tools.build.in_toolroot", return_value=["sh", "-c", "exit 3"]))
+        self.assertEqual(running.Running(folder).control(["{}"]), 3)
+        command, binds = inside.call_args.args
+        self.assertEqual((command[1:2], command[3:]), (["ctl"], ["{}"]))
+        self.assertEqual([(source, Path(command[0]).parent) for source, *_ in binds], [(folder, Path(binds[0][1]))])
 
 
 if __name__ == "__main__":

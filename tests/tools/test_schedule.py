@@ -160,34 +160,29 @@ class Shards(unittest.TestCase):
                 cli.share_of(text)
 
     def test_nothing_of_check_all_is_in_no_share(self):
-        jobs = check.everything(longer=True)
+        jobs = check.everything()
         shares = [schedule.shard(jobs, number, 4) for number in range(1, 5)]
         self.assertEqual(sorted(job.name for share in shares for job in share), sorted(job.name for job in jobs))
 
 
 class Everything(unittest.TestCase):
-    def names(self, longer):
-        return [job.name for job in check.everything(longer)]
-
     def test_names_are_of_one_job_each(self):
-        self.assertEqual(len(set(self.names(True))), len(self.names(True)))
+        for jobs in (check.fast(), check.everything()):
+            self.assertEqual(len({job.name for job in jobs}), len(jobs))
 
     def test_what_a_job_waits_for_is_a_job(self):
-        known = set(self.names(True))
-        self.assertEqual({name for job in check.everything(longer=True) for name in job.after} - known, set())
+        for jobs in (check.fast(), check.everything()):
+            self.assertEqual({name for job in jobs for name in job.after} - {job.name for job in jobs}, set())
 
     def test_check_is_a_part_of_check_all(self):
-        self.assertLess(set(self.names(False)), set(self.names(True)))
-
-    def test_the_debug_kernel_is_what_the_rest_hangs_on(self):
-        jobs = check.everything(longer=True)
-        urgent = schedule.urgency(jobs)
-        self.assertEqual(max(urgent, key=urgent.get), check.EMULATOR)
-        later = sorted((name for name in urgent if "module" not in name and name != check.EMULATOR), key=urgent.get)
-        self.assertEqual(later[-1], "debug kernel rust")
+        self.assertLess({job.name for job in check.fast()}, {job.name for job in check.everything()})
 
     def test_devices_that_go_are_timed(self):
-        self.assertEqual({job.timed for job in check.everything(longer=True) if job.name.startswith(("life", "attacks"))}, {True})
+        self.assertEqual({job.timed for job in check.everything() if job.name.startswith("life")}, {True})
+
+    def test_those_of_them_that_wait_are_done_in_pairs(self):
+        cores = {job.name.partition("cloud-amd64 ")[2]: job.cores for job in check.everything() if job.name.startswith("life")}
+        self.assertEqual(cores, {"life.py": 2, "outcomes.py deaths.py": 1, "outcomes.py": 1})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+import os
 import signal
+import subprocess
 import sys
+import time
 import types
 import unittest
 from unittest import mock
@@ -54,13 +57,104 @@ class Run(support.TemporaryCache):
         self.assertEqual(steps.ending(139), "exit status 139, as of one that was killed by SIGSEGV")
 
 
+class Heartbeat(support.TemporaryCache):
+    """A step that takes long is not silent."""
+
+    def setUp(self):
+        super().setUp()
+        self.patch(mock.patch.object(steps, "HEARTBEAT", 0.01))
+
+    def beats(self):
+        return [call.args[0] for call in steps.note.call_args_list if " so far" in call.args[0]]
+
+    def await_beat(self, expected):
+        deadline = time.monotonic() + 60
+        while not any(expected in beat for beat in self.beats()):
+            self.assertLess(time.monotonic(), deadline, self.beats())
+            time.sleep(0.01)
+
+    def test_it_says_for_how_long_it_goes_on_and_what_it_has_printed_last(self):
+        with steps.step("a step") as log:
+            self.await_beat("a step: 0 s so far")
+            log.write("one\n\x1b[1mtwo\x1b[0m 10 %\rtwo 20 %\r\n\n")
+            self.await_beat("a step: 0 s so far: two 20 %")
+        number = len(self.beats())
+        time.sleep(0.1)
+        self.assertEqual(len(self.beats()), number)
+
+    def test_the_output_can_be_elsewhere(self):
+        with steps.step("a step", lambda: self.folder / "output"):
+            self.await_beat("a step: 0 s so far")
+            (self.folder / "output").write_text("ok 1 elsewhere\n")
+            self.await_beat("so far: ok 1 elsewhere")
+
+    def test_the_command_itself_is_not_shown(self):
+        file = self.folder / "log"
+        file.write_text("one\n$ make all\n")
+        self.assertEqual(steps.last_line(file), "one")
+        file.write_text("$ make all\n")
+        self.assertEqual(steps.last_line(file), "")
+
+    def test_a_long_line_is_cut(self):
+        file = self.folder / "log"
+        file.write_text("first\n" + "x" * 5000 + "y\n")
+        self.assertEqual(steps.last_line(file), "x" * steps.SHOWN + "...")
+
+    def test_a_short_step_is_quiet(self):
+        with mock.patch.object(steps, "HEARTBEAT", 20), steps.step("a step"):
+            time.sleep(0.1)
+        self.assertEqual(self.beats(), [])
+
+
+AT_ONCE = """
+import sys
+from efa_tools import steps
+with steps.step("a step") as log:
+    print("open", flush=True)
+    sys.stdin.readline()
+    steps.run([sys.executable, "-c", "print('of', {number})"], log, "Making it")
+    print("written", flush=True)
+    sys.stdin.readline()
+print(open(log.name).read())
+"""
+
+
+class Logs(support.TemporaryCache):
+    def test_three_runs_at_once_have_logs_of_their_own(self):
+        pipes = {name: subprocess.PIPE for name in ("stdin", "stdout")}
+        runs = [self.python(AT_ONCE.format(number=number), stderr=subprocess.DEVNULL, **pipes) for number in range(3)]
+        for there in ("open", "written"):
+            for run in runs:
+                self.assertEqual(run.stdout.readline(), f"{there}\n")
+            for run in runs:
+                run.stdin.write("go on\n")
+                run.stdin.flush()
+        for number, run in enumerate(runs):
+            command, said = run.communicate(timeout=60)[0].split("\n", 1)
+            self.assertEqual((command[:1], said.strip(), run.returncode), ("$", f"of {number}", 0))
+
+    def test_the_newest_are_kept_and_those_that_are_written(self):
+        folder = self.folder / "efa-rs" / "logs"
+        folder.mkdir(parents=True)
+        ended = self.python("")
+        ended.wait()
+        names = [f"a-step-{number}.key.{ended.pid}.log" for number in range(6)] + ["kvm.log"]
+        for number, name in enumerate([f"old.key.{os.getpid()}.log", *names]):
+            (folder / name).touch()
+            os.utime(folder / name, (number, number))
+        with mock.patch.object(steps, "KEPT", 3):
+            mine = steps.log_file("another")
+        self.assertEqual(sorted(file.name for file in folder.iterdir()), [*names[-3:], f"old.key.{os.getpid()}.log"])
+        self.assertEqual(mine.name.split(".")[2], str(os.getpid()))
+
+
 class Helpers(support.TemporaryCache):
     """What is made of programs that serve guests and end."""
 
     def run_with(self, **scripts):
         """A run whose programs do this; QEMU goes on."""
         made = guest.Run.__new__(guest.Run)
-        made.folder, made.ends = self.folder, {}
+        made.folder, made.ends, made.in_process = self.folder, {}, False
         made.options = types.SimpleNamespace(guests=1)
         made.processes = {"qemu-0": python("import time; time.sleep(60)")}
         self.addCleanup(made.processes["qemu-0"].wait)

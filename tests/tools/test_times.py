@@ -147,8 +147,8 @@ class Run(support.TemporaryCache):
         output = io.StringIO()
         self.patch(mock.patch("efa_tools.toolroot.root"))
         with contextlib.redirect_stdout(output):
-            status = check.run(jobs, name="check")
-        return status, output.getvalue()
+            tally = check.run(jobs, name="check")
+        return check.status(tally), output.getvalue()
 
     def test_a_run_keeps_its_times_and_ends_with_one_line(self):
         def job():

@@ -16,7 +16,7 @@ done
 
 packages='base-files base-passwd bash dash coreutils findutils grep sed gawk tar gzip xz-utils util-linux mount login passwd
 	hostname ncurses-bin libc-bin diffutils debianutils
-	ca-certificates kmod udev iproute2 pciutils procps busybox-static python3
+	ca-certificates kmod udev iproute2 pciutils procps busybox-static make python3
 	rdma-core ibverbs-utils python3-pyverbs perftest libfabric-bin'
 
 mmdebstrap --mode=root --variant=extract --format=directory --arch=arm64 --skip=check/qemu \
@@ -34,7 +34,7 @@ mmdebstrap --mode=root --variant=extract --format=directory --arch=arm64 --skip=
 cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
 cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
 ln -s gawk "$root/usr/bin/awk"
-mkdir -p "$root/efa-rs" "$root/mnt" "$root/usr/lib/modules"
+mkdir -p "$root/efa-rs" "$root/mnt" "$root/usr/lib/modules" "$root/usr/local/bin"
 [ -e "$root/var/run" ] || ln -s /run "$root/var/run"
 rm -f "$root/etc/resolv.conf"
 touch "$root/etc/resolv.conf"

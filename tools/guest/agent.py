@@ -150,7 +150,7 @@ def serve(connection, token):
     """Serves a connection."""
     with connection, connection.makefile("rb") as messages, contextlib.suppress(ValueError, TypeError):
         request = json.loads(messages.readline() or "{}")
-        if request.get("token") == token:
+        if isinstance(request, dict) and request.get("token") == token:
             Served(connection, messages).run(remote.Request(**request))
 
 

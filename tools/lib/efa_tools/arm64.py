@@ -23,6 +23,21 @@ SCRIPT = """
     apt-get clean
     rm -rf /var/lib/apt/lists/*
 """
+# Over that, for what few need: Rust's library, which the emulator's tests are built with, and what runs programs of arm64 without a
+# kernel. Only unpacked: what the library depends on is for a compiler that runs on arm64.
+PROGRAMS = """
+    set -eu
+    cd /tmp
+    apt-get update
+    apt-get download libstd-rust-dev:arm64=$(dpkg-query --show --showformat='${Version}' libstd-rust-dev)
+    apt-get download qemu-user
+    for package in *.deb; do
+        dpkg-deb --extract $package /
+    done
+    rm -rf /var/lib/apt/lists/*
+"""
+TARGET = "aarch64-unknown-linux-gnu"
+LINKER = "aarch64-linux-gnu-gcc-14"
 # Makes the guests' root.
 RECIPE = namespace.TOOLS / "arm64" / "userland.sh"
 # Seconds from a guest's start to its first process, which takes 12 s on an idle host.
@@ -39,6 +54,13 @@ def is_release(release):
 def slowness(*flavours):
     """By what time limits of tests in guests with these kernels are multiplied."""
     return SLOW if set(flavours) & set(FLAVOURS) else 1
+
+
+def memory(flavour):
+    """What a guest with a kernel has for the selftests: in 1 GiB, 64 processes of them make one of arm64 throw away and read anew the pages
+    of files that it runs, for seconds in which it does nothing else.
+    """
+    return "2G" if flavour in FLAVOURS else "1G"
 
 
 def page_size(flavour):
@@ -58,22 +80,32 @@ def share_queue(flavour):
 def folder(root, root_key, series):
     """The layer's folder, which is made first if it is not in the cache."""
     script = SCRIPT.format(series=series, flavours=" ".join(FLAVOURS), packages=" ".join(PACKAGES))
+    key = cache.key(root_key, script, namespace.TOOLS / "choose-kernel")
+    return layer([root], key, script, "arm64 kernels and compilers", 1.5)
+
+
+def programs(root, kernels):
+    """The same of the layer over the one with the KERNELS that is for programs of arm64."""
+    return layer([kernels / "layer", root], cache.key(kernels.name, PROGRAMS), PROGRAMS, "what programs for arm64 take", 0.3)
+
+
+def layer(lowers, key, script, what, gigabytes):
+    """The folder of a layer over others that a script makes."""
 
     def build(path):
         for part in ("layer", "work", "mount"):
             (path / part).mkdir(parents=True)
-        with steps.step("arm64 kernels and compilers") as log:
-            overlay = namespace.Overlay([root], path / "mount", path / "layer", path / "work")
+        with steps.step(what) as log:
+            overlay = namespace.Overlay(lowers, path / "mount", path / "layer", path / "work")
             binds = [(cache.CLONE, "/efa-rs", "ro")]
-            steps.run(namespace.enter(overlay, ["sh", "-c", script], binds), log, "Installing arm64 kernels and compilers")
+            steps.run(namespace.enter(overlay, ["sh", "-c", script], binds), log, f"Installing {what}")
 
-    key = cache.key(root_key, script, namespace.TOOLS / "choose-kernel")
-    return cache.make(cache.folder("arm64") / key, "arm64 kernels and compilers", 1.5, build)
+    return cache.make(cache.folder("arm64") / key, what, gigabytes, build)
 
 
-def machine(kernel, memory, cpus, append, one_thread=False):
+def machine(kernel, memory, cpus, append, threads=False):
     """A virtual machine, as qemu.machine() makes a PC. Its CPU is Graviton2's, which has pages of 16 KiB, and none of what costs TCG much."""
-    turns = ",thread=single" if one_thread else ""
+    turns = "" if threads else ",thread=single"
     return [
         *("qemu-system-aarch64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-machine", "virt,gic-version=3,memory-backend=memory", "-accel", f"tcg{turns}"),

@@ -8,7 +8,7 @@ import math
 import subprocess
 from collections import Counter
 
-from . import amazon, build, cache, counts, guest, plot, size, steps, toolroot
+from . import amazon, build, counts, guest, plot, size, steps, toolroot
 from .failure import Failure
 
 DRIVERS = ("rust", "c")

@@ -1,22 +1,33 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Builds the kernel modules and the emulator in the toolroot; what is built stays in the cache."""
 
+import json
 import os
+import struct
 import subprocess
+import tempfile
 from pathlib import Path
 
-from . import arm64, cache, debug_kernel, namespace, steps, store, toolroot
+from . import arm64, cache, debug_kernel, layer, namespace, steps, store, toolroot
 from .failure import Failure
 
 KITS = "/run/efa-rs/kit"
 BUILD = "/run/efa-rs/build"
 CARGO = "/run/efa-rs/cargo"
+KERNEL = "/run/efa-rs/kernel"
+# How much builds give way to what runs beside them.
+NICE = "5"
 
 
 def in_toolroot(command, binds=(), environment=None, release=None):
     """The command line that runs COMMAND in the toolroot, where the clone is at /efa-rs; with what a kernel RELEASE takes."""
     root = toolroot.root_of(release) if release else toolroot.root()
     return namespace.enter(root, command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment)
+
+
+def building(command, *arguments, **options):
+    """The same for a build, which leaves the CPUs to guests and devices."""
+    return in_toolroot(["nice", "-n", NICE, *command], *arguments, **options)
 
 
 def kit(release):
@@ -30,7 +41,7 @@ def kit(release):
         path.mkdir()
         with steps.step(f"rust kit {flavour}") as log:
             command = ["/efa-rs/tools/rust-kit", "--kernel", release, "--output", f"{KITS}/{release}"]
-            steps.run(in_toolroot(command, [(path, KITS, "rw")], release=release), log, "Making the Rust kit")
+            steps.run(building(command, [(path, KITS, "rw")], release=release), log, "Making the Rust kit")
 
     return cache.make(folder, "the Rust kit", 1, build)
 
@@ -44,8 +55,31 @@ def image(release):
     """A kernel: its file in the toolroot, and what has to be mounted there for that."""
     if toolroot.flavour_of(release) == toolroot.DEBUG:
         return f"{KITS}/{release}/vmlinuz", [(kit(release), KITS, "ro")]
-    file = arm64.IMAGE if arm64.is_release(release) else toolroot.IMAGE
-    return f"/usr/lib/modules/{release}/{file}", []
+    if arm64.is_release(release):
+        return f"/usr/lib/modules/{release}/{arm64.IMAGE}", []
+    return f"{KERNEL}/vmlinux", [(unpacked_kernel(release), KERNEL, "ro")]
+
+
+# Of a bzImage's header, by Documentation/arch/x86/boot.rst: how many sectors of setup come before the rest, and, from the second offset on,
+# where in that the compressed kernel is and how many bytes it has, of which the last are its length when it is not compressed.
+SETUP_SECTS, PAYLOAD, SECTOR, LENGTH = 0x1F1, 0x248, 512, 4
+
+
+def unpacked_kernel(release):
+    """The folder with a kernel as QEMU can start it by itself: to have it unpacked in a guest, by an emulated CPU, takes a second."""
+
+    def build(path):
+        path.mkdir()
+        image = (toolroot.root() / "usr/lib/modules" / release / toolroot.IMAGE).read_bytes()
+        offset, length = struct.unpack_from("<II", image, PAYLOAD)
+        start = (image[SETUP_SECTS] + 1) * SECTOR + offset
+        packed = path / "vmlinux.zst"
+        packed.write_bytes(image[start : start + length - LENGTH])
+        with steps.step(f"kernel {release}") as log:
+            command = ["zstd", "--decompress", "--rm", "--quiet", f"{KERNEL}/{packed.name}"]
+            steps.run(in_toolroot(command, [(path, KERNEL, "rw")]), log, "Unpacking the kernel")
+
+    return cache.make(cache.folder("kernel") / cache.key(toolroot.key(), release), "a kernel", 0.1, build)
 
 
 def modules(release):
@@ -69,6 +103,11 @@ def rust_module(release, *options, variant=""):
     if not (cache.CLONE / "efa_rs" / "Kbuild").exists():
         raise Failure("efa_rs/Kbuild is missing: this clone has no Rust module to build; use --driver c or none.")
     return build_folder("efa_rs", "rust", release, options, variant, "efa.ko")
+
+
+def module_without_kverbs(release):
+    """Builds the driver without what clients in the kernel need."""
+    return rust_module(release, "KVERBS=0", variant="-no-kverbs")
 
 
 # The folders of samples/, each of which is a module of its name: a provider, and a client.
@@ -105,7 +144,7 @@ def build_folder(source, name, release, options, variant, file):
     def build():
         with cache.lock(f"{folder.name}-{cache.key(str(cache.CLONE))}"), steps.step(f"{name} module {flavour}{variant}") as log:
             binds = [(kit_folder, KITS, "ro"), (folder, BUILD, "rw")]
-            steps.run(in_toolroot(["sh", "-c", script], binds, release=release), log, f"Building the {name} module")
+            steps.run(building(["sh", "-c", script], binds, release=release), log, f"Building the {name} module")
         return [folder / "module" / file]
 
     others = (name, release, *options, script, str(kit_folder))
@@ -127,7 +166,7 @@ def c_module(release):
     def build(path):
         path.mkdir()
         with steps.step(f"C module {flavour}") as log:
-            steps.run(in_toolroot(["sh", "-c", script], [(path, BUILD, "rw")], release=release), log, "Building Linux's C driver")
+            steps.run(building(["sh", "-c", script], [(path, BUILD, "rw")], release=release), log, "Building Linux's C driver")
 
     return cache.make(folder, "Linux's C driver", 0.2, build) / "efa" / "efa.ko"
 
@@ -139,12 +178,12 @@ def cargo_home():
     return [(cache.folder("cargo"), CARGO, "rw"), *configuration[:1]]
 
 
-def cargo(log, what, *arguments, after=(), manifest="Cargo.toml", environment=None):
-    """Runs the toolroot's cargo on the workspace emulator/; AFTER is what follows cargo's own arguments."""
+def cargo(log, what, *arguments, after=(), manifest="Cargo.toml", environment=None, root=None):
+    """Runs the toolroot's cargo, or that of another ROOT, on the workspace emulator/; AFTER is what follows cargo's own arguments."""
     binds = [(cache.clone_folder("emulator"), BUILD, "rw"), *cargo_home()]
     environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", **(environment or {})}
-    command = ["cargo", *arguments, "--locked", "--manifest-path", f"/efa-rs/emulator/{manifest}", *after]
-    steps.run(in_toolroot(command, binds, environment), log, what)
+    command = ["nice", "-n", NICE, "cargo", *arguments, "--locked", "--manifest-path", f"/efa-rs/emulator/{manifest}", *after]
+    steps.run(namespace.enter(root or toolroot.root(), command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment), log, what)
 
 
 # The newest that the toolroot's rustc can build.
@@ -219,18 +258,83 @@ def cargo_lock(what):
     return cache.lock(f"emulator-{what}-{cache.key(str(cache.CLONE))}")
 
 
-def emulator():
-    """Builds the emulator; returns its program."""
+def emulator(release=False):
+    """Builds the emulator, as host tests use it or for a RELEASE, which takes minutes more; returns its program."""
     if not (cache.CLONE / "emulator" / "Cargo.toml").exists():
         raise Failure("emulator/Cargo.toml is missing: this clone has no emulator to build.")
     cache.require_space(1, "the emulator")
 
     def build():
-        with cargo_lock("release"), steps.step("emulator") as log:
-            cargo(log, "Building the emulator", "build", "--release", "--bin", "efa-emu")
-        return [cache.clone_folder("emulator") / "target" / "release" / "efa-emu"]
+        with cargo_lock(profile), steps.step("emulator") as log:
+            # Of the whole workspace, so that the features of its dependencies are those of the tests.
+            cargo(log, "Building the emulator", "build", "--workspace", "--bins", *["--release"] * release)
+        return [cache.clone_folder("emulator") / "target" / profile / "efa-emu"]
 
-    return store.build("emulator", ["emulator", "efa_rs/hw"], (toolroot.key(),), "the emulator", 1, build) / "efa-emu"
+    profile = "release" if release else "debug"
+    return store.build("emulator", ["emulator", "efa_rs/hw"], (toolroot.key(), profile), "the emulator", 1, build) / "efa-emu"
+
+
+INSTALLED = "/run/efa-rs/installed"
+# What it installs says who it is, and serves a device until it is told to end, which removes its sockets.
+INSTALLED_WORKS = f"""
+    PATH={INSTALLED}/bin:$PATH
+    cd $(mktemp -d)
+    efa-emu --version
+    efa-emu --device socket=efa.sock --control control &
+    for attempt in $(seq 100); do
+        ! efa-emu ctl control '{{"command":"devices"}}' || break
+        sleep 0.1
+    done
+    test -S efa.sock
+    efa-emu ctl control '{{"command":"hello","protocol":1}}'
+    kill $!
+    wait $! || true
+    test ! -e efa.sock
+"""
+
+
+def cargo_install():
+    """Installs the emulator as its guide says, without network, and tries what is installed. It has fewer features than a workspace."""
+    with tempfile.TemporaryDirectory() as folder, cargo_lock("release"), steps.step("cargo install") as log:
+        binds = [(cache.clone_folder("emulator"), BUILD, "rw"), (folder, INSTALLED, "rw"), *cargo_home()]
+        environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target"}
+        command = ["cargo", "install", "--offline", "--locked", "--path", "/efa-rs/emulator/efa-emu", "--root", INSTALLED]
+        steps.run(in_toolroot(command, binds, environment), log, "cargo install")
+        steps.run(in_toolroot(["timeout", "120", "sh", "-euxc", INSTALLED_WORKS], binds[1:2]), log, "The installed emulator")
+
+
+def dissection(log):
+    """Has Wireshark show a capture of the emulator's, and looks at what it shows. It loads no scripts for root."""
+    # With the features that the host tests build it with: it is there already.
+    arguments = ("test", "--workspace", "--test", "observe")
+    with cargo_lock("debug"):
+        cargo(log, "Building the emulator", "build", "--workspace", "--bin", "efa-emu")
+        cargo(log, "Building the test", *arguments, "--no-run")
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "tshark"
+        program.write_text('#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/ tshark "$@"\n')
+        program.chmod(0o755)
+        Path(folder).chmod(0o755)
+        binds = [(cache.clone_folder("emulator"), BUILD, "rw"), (folder, INSTALLED, "ro"), *cargo_home()]
+        environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", "EFA_TSHARK": f"{INSTALLED}/tshark"}
+        command = ["cargo", *arguments, "--offline", "--locked", "--manifest-path", "/efa-rs/emulator/Cargo.toml", "--", "--ignored"]
+        steps.run(layer.DISSECTING.enter(command, binds, environment), log, "cargo test")
+
+
+def foreign_tests():
+    """Builds the emulator's tests for arm64; returns the folder that is BUILD for them, and the command of each."""
+    name = arm64.TARGET.upper().replace("-", "_")
+    # Without any optimisation they take several times as long on a CPU that is emulated.
+    environment = {f"CARGO_TARGET_{name}_LINKER": arm64.LINKER, "CARGO_PROFILE_DEV_OPT_LEVEL": "1"}
+    # The simulation is no part of it, and takes long.
+    arguments = ("test", "--workspace", "--exclude", "efa-simulation", "--no-run", "--target", arm64.TARGET)
+    arguments += ("--message-format", "json-render-diagnostics")
+    with cargo_lock("arm64"), steps.step("emulator's tests for arm64") as log:
+        cargo(log, "Building the emulator's tests", *arguments, environment=environment, root=toolroot.root_of_programs())
+    lines = Path(log.name).read_text(errors="replace").splitlines()
+    built = [json.loads(line) for line in lines if line.startswith('{"reason":"compiler-artifact"')]
+    tests = [artifact for artifact in built if artifact["executable"] and artifact["profile"]["test"]]
+    return cache.clone_folder("emulator"), [f"cd {Path(test['manifest_path']).parent} && {test['executable']}" for test in tests]
 
 
 def endpoints():

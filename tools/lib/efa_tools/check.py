@@ -3,9 +3,11 @@
 
 import functools
 import os
+import time
 
-from . import abi, build, cache, junit, life, processes, schedule, steps, suite, times, toolroot, userland
-from .failure import Failure
+from . import abi, arm64, build, cache, debug_kernel, disturb, host_tests, interrupt, junit, life, processes, schedule, source_checks, steps
+from . import suite, times, toolroot, userland, verdict
+from .failure import Failure, sentence
 from .schedule import Job
 from .tally import Tally
 
@@ -13,18 +15,17 @@ from .tally import Tally
 def lint():
     """Format, warnings and laws."""
     return [
-        Job("laws", suite.project_laws, 1),
-        Job("rustfmt", suite.rustfmt, 2),
+        Job("laws", source_checks.project_laws, 1),
+        Job("rustfmt", source_checks.rustfmt, 2),
         # Both are built in one folder, of which cargo lets one have the lock.
-        Job("clippy of the emulator", suite.clippy_emulator, 60, after=("host tests",)),
-        Job("clippy of the samples", suite.clippy_samples, 20),
-        Job("module without kernel verbs", suite.without_kverbs, 30, after=(module_name("rust", toolroot.FLAVOURS[0]),)),
+        Job("clippy of the emulator", source_checks.clippy_emulator, 60, after=("host tests",)),
+        Job("clippy of the samples", source_checks.clippy_samples, 20),
         *(clippy_module(flavour) for flavour in toolroot.FLAVOURS[:1]),
     ]
 
 
 def clippy_module(flavour):
-    return Job(f"clippy of the module {flavour}", lambda: suite.clippy_module(flavour), 25)
+    return Job(f"clippy of the module {flavour}", lambda: source_checks.clippy_module(flavour), 25)
 
 
 EMULATOR = "emulator"
@@ -36,7 +37,8 @@ def module_name(driver, flavour):
 
 def module(driver, flavour):
     name = module_name(driver, flavour)
-    return Job(name, lambda: suite.attempt(name, lambda: build.module(driver, toolroot.kernel(flavour))), 30)
+    seconds = 330 if flavour == toolroot.DEBUG else 30
+    return Job(name, lambda: verdict.attempt(name, lambda: build.module(driver, toolroot.kernel(flavour))), seconds)
 
 
 def guest_job(name, run, seconds, driver, flavour, **options):
@@ -44,17 +46,29 @@ def guest_job(name, run, seconds, driver, flavour, **options):
     return Job(name, run, seconds, after=(EMULATOR, module_name(driver, flavour)), **options)
 
 
-def kselftest(driver, flavour, one_thread=False):
-    run = functools.partial(suite.kselftest, driver, flavour, one_thread=one_thread)
+def kselftest(driver, flavour):
+    run = functools.partial(suite.kselftest, driver, flavour)
     return guest_job(f"kselftest {driver} {flavour}", run, 230, driver, flavour)
+
+
+def smoke(flavour):
+    """What tells whether Linux's own driver still runs on the emulated device."""
+    run = functools.partial(suite.kselftest_part, "c", flavour, "probe,ucontext_pd")
+    return guest_job(f"kselftest c {flavour} smoke", run, 40, "c", flavour)
+
+
+def part(name, *chosen):
+    """The name of a part of what NAME is: with what was chosen of it, by which --failed finds it again."""
+    return " ".join([name, *filter(None, chosen)])
 
 
 def kselftests(driver, flavour, program="", case=""):
     """All of them, or a program, or some test cases of each program or of one."""
+    name = part(f"kselftest {driver} {flavour}", program, case)
     if case and not program:
-        program = ",".join(name.removesuffix(".py") for name in suite.programs_in_python())
+        program = ",".join(file.removesuffix(".py") for file in suite.all_programs())
     if program:
-        return [Job(f"kselftest {driver} {flavour} part", lambda: suite.kselftest_part(driver, flavour, program, case))]
+        return [Job(name, lambda: suite.kselftest_part(driver, flavour, program, case))]
     return [kselftest(driver, flavour), bounce(driver, flavour)]
 
 
@@ -63,13 +77,13 @@ def bounce(driver, flavour):
 
 
 def rdma_core(drivers, flavour, chosen=userland.STABLE):
-    name = f"rdma-core {' '.join(drivers)} {flavour}"
+    name = part(f"rdma-core {' '.join(drivers)} {flavour}", chosen if chosen != userland.STABLE else "")
     after = (EMULATOR, *(module_name(driver, flavour) for driver in drivers))
     return Job(name, lambda: suite.rdma_core(drivers, flavour, chosen), 110 * len(drivers), after=after)
 
 
 def interop(driver, flavour, short, chosen=userland.STABLE, program="", case=""):
-    name = f"interop {driver} {flavour}{' short' * short}"
+    name = part(f"interop {driver} {flavour}{' short' * short}", chosen if chosen != userland.STABLE else "", program, case)
     return guest_job(name, lambda: suite.interop(driver, flavour, short, chosen, program, case), 230, driver, flavour, memory=6)
 
 
@@ -83,6 +97,14 @@ def kverbs(flavour, rounds=None):
     return guest_job(f"kverbs {flavour}", lambda: suite.kverbs(flavour, rounds), seconds, "rust", flavour, memory=3)
 
 
+def kernel_clients(flavour):
+    return guest_job(f"kernel clients {flavour}", lambda: suite.kernel_clients(flavour), 60, "rust", flavour)
+
+
+def pair(flavour):
+    return guest_job(f"pair of guests {flavour}", lambda: suite.pair(flavour), 120, "rust", flavour, memory=3, cores=2)
+
+
 def peer_memory(flavour):
     return guest_job(f"peer memory {flavour}", lambda: suite.peer_memory(flavour), 75, "rust", flavour, memory=3)
 
@@ -93,6 +115,21 @@ def power_off(driver, flavour):
 
 def abi_diff(flavour):
     return abi_job(f"abi-diff {flavour}", abi.diff, flavour, 110, flavour)
+
+
+def abi_diffs(flavour, profiles, case=""):
+    """All of make abi-diff: of each profile a job, which prints its line. One alone boots both its guests at once."""
+    profiles = list(dict.fromkeys(profiles))
+    return [abi_diff_of(profile, flavour, case, at_once=2 if len(profiles) == 1 else 1) for profile in profiles]
+
+
+def abi_diff_of(profile, flavour, case, at_once):
+    def job():
+        tally, line = abi.diff(flavour, at_once, profile, case)
+        print(f"{profile}: {line}", flush=True)
+        return tally
+
+    return Job(part(f"abi-diff {flavour} {profile}", case), job, 110)
 
 
 def abi_diff_debug(flavour):
@@ -119,55 +156,75 @@ def check_debug(driver):
     return [debug(driver, at_once) for at_once in (False, True)] + ours * (driver == "rust")
 
 
-def everything(longer=False):
-    """All of make check.
+def fast():
+    """make check, which CI runs: the Rust driver on one kernel, and Linux's own as a smoke test."""
+    cloud = toolroot.FLAVOURS[0]
+    return [
+        *(module(driver, cloud) for driver in ("rust", "c")),
+        Job(EMULATOR, lambda: verdict.attempt("emulator", build.emulator), 100),
+        *lint(),
+        Job("host tests", host_tests.test_host, 180),
+        Job("tests of the tools", host_tests.test_tools, 60),
+        kselftest("rust", cloud),
+        abi_diff(cloud),
+        kernel_clients(cloud),
+        pair(cloud),
+        rdma_core(("rust",), cloud),
+        smoke(cloud),
+    ]
 
-    LONGER: also the selftests and each allocation failing once on the debug kernel, data between guests with the C driver, the next
-    series of kernels, if tools/series names one, and devices that go.
+
+def everything():
+    """make check-all: make check, and the functional tests that take longer.
+
+    These are the C driver in full, the second kernel configuration, bad networks, recovery, peer memory, and the tests of the tools that
+    boot guests.
     """
     cloud, stock = toolroot.FLAVOURS
-    following = toolroot.NEXT if longer else ()
-    debugged = (toolroot.DEBUG,) if longer else ()
-    # Linux's driver does not change from one configuration of the kernel to the other.
-    combinations = [("rust", cloud), ("c", cloud), ("rust", stock), *(("rust", flavour) for flavour in following)]
-    drivers = ("rust", "c")
+    following = toolroot.NEXT
     return [
-        *(module("rust", flavour) for flavour in (cloud, stock, *debugged, *following)),
-        module("c", cloud),
-        Job(EMULATOR, lambda: suite.attempt("emulator", build.emulator), 100),
-        *lint(),
+        *fast(),
+        *(module("rust", flavour) for flavour in (stock, *following)),
         *(clippy_module(flavour) for flavour in following),
-        Job("host tests", suite.test_host, 180),
-        Job("host tests with AddressSanitizer", suite.test_asan, 240),
-        Job("tests of the tools", suite.test_tools, 260),
-        Job("fuzzing", lambda: suite.fuzz(20), 180),
-        # What many things at once, the ABI's cases and clients in the kernel take there is as much again: make check-debug.
-        *([debug("rust", at_once=False)] if longer else []),
-        # Of ours CPUs are to do things at the same time; once is enough, as they take twice the time for it.
-        *(kselftest(driver, flavour, one_thread=(driver, flavour) != ("rust", cloud)) for driver, flavour in combinations),
-        *(interop(driver, cloud, short=True) for driver in drivers[: 1 + longer]),
+        Job("module without kernel verbs", source_checks.without_kverbs, 30, after=(module_name("rust", cloud),)),
+        Job("tests of the tools with guests", lambda: host_tests.test_tools(guests=True), 260),
+        kselftest("c", cloud),
+        *(kselftest("rust", flavour) for flavour in (stock, *following)),
+        *(interop(driver, cloud, short=True) for driver in ("rust", "c")),
         *(interop("rust", flavour, short=True) for flavour in following),
-        rdma_core(drivers, cloud),
-        *(job(driver, cloud) for job in (bounce, power_off) for driver in drivers),
-        *(sample(name, cloud) for name in build.SAMPLES),
+        rdma_core(("c",), cloud),
+        *(job(driver, cloud) for job in (bounce, power_off) for driver in ("rust", "c")),
         guest_job(f"kselftest rust {cloud} KVERBS=0", lambda: suite.programs_without_kverbs(cloud), 25, "rust", cloud),
         kverbs(cloud),
         peer_memory(cloud),
-        abi_diff(cloud),
-        attack(),
-        *(job for driver in drivers if longer for job in life_jobs(driver, cloud)),
+        *life_jobs("rust", cloud),
+        *life_jobs("c", cloud),
+        Job("deny", source_checks.deny),
     ]
 
 
 def life_jobs(driver, flavour, rounds=None, chosen=()):
-    """They have limits of seconds, and so each has a machine of two cores for itself."""
+    """They have limits of seconds, and so those that keep two cores busy have a machine of two for themselves."""
     needs = (EMULATOR, module_name(driver, flavour))
-    return [Job(name, run, 120, after=needs, cores=2, timed=True) for name, run in life.jobs(driver, flavour, rounds, chosen)]
+    jobs = life.jobs(driver, flavour, rounds, chosen)
+    return [Job(name, run, 120, after=needs, cores=cores, timed=True) for name, run, cores in jobs]
 
 
-def attack(seconds=2):
+def attack(seconds=2, rounds=None):
     # It counts the milliseconds that bystanders wait, and so has a machine of two cores for itself.
-    return Job("attacks", lambda: suite.attack(seconds), 40, cores=2, timed=True)
+    return Job("attacks", lambda: host_tests.attack(seconds, rounds), 40, cores=2, timed=True)
+
+
+def disturbed(count, seed, runs, load):
+    """Each has the machine for itself: the one counts the processes that are left, the other makes it busy."""
+    needs = (EMULATOR, module_name("rust", toolroot.FLAVOURS[0]))
+    kills = Job("kills", lambda: disturb.kills(count, seed), 10 * count, after=needs, cores=2, timed=True)
+    busy = Job("runs on a busy host", lambda: disturb.busy(runs, load), 270 * runs, after=(*needs, kills.name), cores=2, timed=True)
+    return [kills, busy]
+
+
+def cargo_install():
+    return Job("cargo install", host_tests.cargo_install, 30, after=(EMULATOR,))
 
 
 def guarded(job, run):
@@ -175,38 +232,62 @@ def guarded(job, run):
     with times.measured(job.name, run) as span:
         try:
             tally = job.run()
-        except Failure as failure:
-            steps.note(f"{job.name}: {failure}")
+        except (Failure, OSError) as failure:
+            steps.note(f"{job.name}: {sentence(failure)}")
             tally = Tally()
-            tally.fail(f"{job.name} could not run", said=str(failure))
+            tally.fail(f"{job.name} could not run", said=sentence(failure))
         span.failed = tally.failed
         return tally
 
 
-def run(jobs, name="", report=None):
-    """Runs jobs, as many at a time as there is room for; returns the exit status.
+def added(tallies):
+    total = Tally()
+    for tally in tallies:
+        total += tally
+    return total
 
-    How long each took is shown at the end, and kept under the name of the suite, NAME. The last line of the output says how many
-    tests passed. REPORT is a file for JUnit's XML.
+
+def run(jobs, name="", report=None, command=""):
+    """Runs jobs, as many at a time as there is room for; returns their tally.
+
+    How long each took is shown at the end, and kept under the name of the suite, NAME, with its result and the COMMAND. The last line of
+    the output says how many tests passed. REPORT is a file for JUnit's XML.
     """
     toolroot.root()
     # Before jobs ask for it at the same time.
     cache.clone()
-    total = Tally()
-    before = processes.used_by_all()
-    with times.measured(name) as span:
+    before, begun = processes.used_by_all(), times.head()
+    ended = []
+
+    def do(job):
+        tally = guarded(job, span)
+        ended.append(tally)
+        return tally
+
+    def of_others():
+        return max(0, processes.used_by_all() - before - span.cpu)
+
+    def save_what_is_over():
+        over = times.Span(name, span.start, time.time(), span.cpu, [job for job in span.steps if job.end])
+        times.save(over, name, added(ended), of_others(), command, begun, interrupted=True)
+
+    with times.measured(name) as span, interrupt.last(save_what_is_over):
         schedule.learn(jobs, times.load(name))
-        tallies = schedule.run(jobs, schedule.Machine.here(), lambda job: guarded(job, span))
-    for tally in tallies:
-        total += tally
+        tallies = schedule.run(jobs, schedule.Machine.here(), do)
+    total = added(tallies)
     if report:
         lengths = {job.name: job.length() for job in span.steps}
         junit.write(report, [(job.name, tally, lengths[job.name]) for job, tally in zip(jobs, tallies)])
-    others = max(0, processes.used_by_all() - before - span.cpu)
-    file = times.save(span, name, total, others)
+    others = of_others()
+    file = times.save(span, name, total, others, command, begun)
     table = "\n".join(f"    {line}" for line in times.table(span, os.cpu_count(), others))
     steps.note(f"how long it took, which is also in {file}:\n{table}")
     for name in total.failures:
         steps.note(f"failed: {name}")
     print(total, flush=True)
-    return 1 if total.failed or not total.passed else 0
+    return total
+
+
+def status(tally):
+    """The exit status for a tally."""
+    return 1 if tally.failed or not tally.passed else 0

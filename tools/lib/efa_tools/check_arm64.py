@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """make check-arm64: what there is for arm64, whose guests are emulated on any host."""
 
-from . import abi, arm64, build, check, suite, toolroot
+from . import abi, arm64, build, check, host_tests, package, suite, toolroot, verdict
 from .schedule import Job
 
 CLOUD, STOCK, LARGE_PAGES = arm64.FLAVOURS
@@ -17,12 +17,14 @@ def everything():
     return [
         *(check.module(driver, flavour) for driver, flavour in modules),
         check.module("rust", toolroot.FLAVOURS[0]),
-        Job(check.EMULATOR, lambda: suite.attempt("emulator", build.emulator), 100),
-        *(check.kselftest(driver, flavour, one_thread=True) for driver, flavour in KSELFTESTS),
+        Job(check.EMULATOR, lambda: verdict.attempt("emulator", build.emulator), 100),
+        *(check.kselftest(driver, flavour) for driver, flavour in KSELFTESTS),
         *(abi_diff(flavour) for flavour in (LARGE_PAGES, CLOUD)),
         check.rdma_core(("rust", "c"), CLOUD),
         check.guest_job(f"interop rust {CLOUD}", lambda: between("rust", CLOUD), 600, "rust", CLOUD, memory=4),
         check.guest_job(MIXED, mixed, 400, "rust", CLOUD, memory=4),
+        Job("the same package", same_package, 30),
+        Job(f"host tests {LARGE_PAGES}", lambda: host_tests.test_host_in_guest(LARGE_PAGES), 900, cores=2, memory=4),
     ]
 
 
@@ -39,3 +41,10 @@ def between(driver, flavour):
 def mixed():
     """Contents between an x86-64 guest and one of arm64, which both send and receive."""
     return suite.between_guests(MIXED, 2, ["short", "contents"], "rust", toolroot.FLAVOURS[0], 900, others=CLOUD)
+
+
+def same_package():
+    """make deb gives the same bytes on either architecture."""
+    here, elsewhere = package.deb(), package.deb_of_elsewhere()
+    problems = [] if here.read_bytes() == elsewhere.read_bytes() else [f"{here} and {elsewhere} differ"]
+    return verdict.check("the package has the same bytes if an arm64 machine builds it", problems)

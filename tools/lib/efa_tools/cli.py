@@ -4,27 +4,25 @@
 import argparse
 import functools
 import os
-import signal
 import sys
 from pathlib import Path
 
-from . import abi, arm64, bench, build, cache, check, check_arm64, data_bench, guest, install, namespace, overlay, package, plot
-from . import remote, running, schedule, srd_bench, steps, suite, times, toolroot, userland
-from .failure import Failure
+from . import abi, arm64, bench, build, cache, canary, check, check_arm64, data_bench, guest, host_tests, install, interrupt, long
+from . import namespace, overlay, package, plot, remote, running, schedule, source_checks, srd_bench, steps, suite, times, toolroot, userland
+from .failure import Failure, sentence
 from .schedule import Job
 
 
 def guarded(main):
-    """Turns a failure into its sentence and exit status 1. Ctrl-C ends the program at once, and so what it has started."""
+    """Turns a failure, also one of the system, into its sentence and exit status 1. For Ctrl-C see interrupt.py."""
 
     @functools.wraps(main)
     def wrapper():
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda number, _: os._exit(128 + number))
+        interrupt.watch()
         try:
             return main()
-        except Failure as failure:
-            print(failure, file=sys.stderr)
+        except (Failure, OSError) as failure:
+            print(sentence(failure), file=sys.stderr)
             return 1
 
     return wrapper
@@ -233,7 +231,7 @@ def build_command():
         case "toolroot":
             print(toolroot.root())
         case "emulator":
-            print(build.emulator())
+            print(build.emulator(release=True))
         case "module":
             print(build.module(arguments.driver, arguments.kernel or toolroot.kernel(arguments.flavour)))
         case "sample":
@@ -248,15 +246,29 @@ def build_command():
     return 0
 
 
-@guarded
-def check_command():
+def those_that_failed(jobs, name):
+    """Those of the jobs that failed in the last run of the suite NAME."""
+    failed = times.failed(name)
+    if not failed:
+        raise Failure(f"Nothing failed in the last run of {name}.")
+    chosen = [job for job in jobs if job.name in failed]
+    if not chosen:
+        raise Failure(
+            f"What failed in the last run of {name} ({'; '.join(sorted(failed))}) is no part of what this would do"
+            f" ({'; '.join(job.name for job in jobs)}): give the options of that run, too."
+        )
+    return chosen
+
+
+def check_parser():
+    """The parser of tools/check, and those of the suites by their names."""
     parser = argparse.ArgumentParser(
         prog="check", description="Runs tests and checks; the last line says how many passed, failed and were skipped."
     )
     suites = parser.add_subparsers(dest="suite", metavar="SUITE")
     for name, text in (
         ("check", "everything but the longest (the default)"),
-        ("check-all", "check, the selftests on a kernel that finds bugs, and more with the C driver and with a next series of kernels"),
+        ("check-all", "check, what a kernel that is a process finds, and more with the C driver and with a next series of kernels"),
     ):
         command = suites.add_parser(name, help=text)
         text = "do only the share I of N, which together are all: for N machines"
@@ -270,6 +282,9 @@ def check_command():
     add_part(command, "a file of tests/tools, such as test_vm")
     attack = suites.add_parser("attack", help="machines, peers and control clients that do their worst to an emulator")
     attack.add_argument("--seconds", type=positive, default=10, metavar="N", help="how long each attack (default: 10)")
+    attack.add_argument("--rounds", type=positive, metavar="N", help="how often one of two emulators is killed (default: few)")
+    suites.add_parser("cargo-install", help="cargo installs the emulator, which works")
+    suites.add_parser("wireshark", help="what Wireshark shows of a capture of the emulator's")
     fuzz = suites.add_parser("fuzz", help="attacks on the emulated device that a fuzzer makes up")
     fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="how long each of them (default: 600)")
     for name, text in (
@@ -315,75 +330,127 @@ def check_command():
     command.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"one of {names} (default: all)")
     debug = suites.add_parser("check-debug", help="the selftests, stress, the ABI and clients in the kernel on a kernel that finds bugs")
     debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
+    command = suites.add_parser("canary", help="the module for the newest kernel that Debian has, and what has changed in the kernel crate")
+    text = "that of this suite, whether or not it is newer than the toolroot's (default: the newest, if it is newer)"
+    command.add_argument("--debian", choices=canary.SUITES, default="", help=text)
+    command = suites.add_parser("disturb", help="guests of which a part is killed at random, and guests on a busy host: what is left of them")
+    command.add_argument("--kills", type=positive, default=50, metavar="N", help="how many runs of which a part is killed (default: 50)")
+    command.add_argument("--seed", type=int, metavar="N", help="of what is killed and when (default: another one each time)")
+    command.add_argument("--runs", type=positive, default=20, metavar="N", help="how many on a busy host (default: 20)")
+    command.add_argument("--load", type=positive, default=30, metavar="N", help="how many others want its CPUs (default: 30)")
     for command in suites.choices.values():
         file = os.environ.get("EFA_JUNIT") or None
         command.add_argument("--junit", type=Path, metavar="FILE", default=file, help="also write the results as JUnit's XML")
         command.add_argument("--failed", action="store_true", help="only what failed the last time that this was run")
-    arguments = parser.parse_args()
-    userland.require(getattr(arguments, "userland", userland.STABLE))
+    command = suites.add_parser("check-long", help="all that takes too long for check-all, one after the other; then writes passed.md")
+    command.add_argument("--rest", action="store_true", help="only what has not passed on this commit")
+    return parser, suites.choices
+
+
+def jobs_of(arguments):
+    """What a suite does."""
     match arguments.suite:
         case "abi-diff":
-            steps.note(f"the cache is {cache.folder()}")
-            tally = abi.diff_all(arguments.flavour, arguments.profile or abi.PROFILES, arguments.case)
-            return 1 if tally.failed or not tally.passed else 0
+            return check.abi_diffs(arguments.flavour, arguments.profile or abi.PROFILES, arguments.case)
         case None | "check":
-            jobs = check.everything()
+            return check.fast()
         case "check-all":
-            jobs = check.everything(longer=True)
+            return check.everything()
         case "check-arm64":
-            jobs = check_arm64.everything()
+            return check_arm64.everything()
         case "lint":
-            jobs = check.lint()
+            return check.lint()
         case "deny":
-            jobs = [Job("deny", suite.deny)]
+            return [Job("deny", source_checks.deny)]
         case "test-host":
-            jobs = [Job("host tests", suite.test_host)]
+            return [Job("host tests", host_tests.test_host)]
         case "test-asan":
-            jobs = [Job("host tests with AddressSanitizer", suite.test_asan)]
+            return [Job("host tests with AddressSanitizer", host_tests.test_asan)]
         case "test-tools":
-            jobs = [Job("tests of the tools", lambda: suite.test_tools(arguments.program, arguments.case))]
+            name = check.part("tests of the tools", arguments.program, arguments.case)
+            return [Job(name, lambda: host_tests.test_tools(arguments.program, arguments.case))]
         case "attack":
-            jobs = [check.attack(arguments.seconds)]
+            return [check.attack(arguments.seconds, arguments.rounds)]
+        case "cargo-install":
+            return [check.cargo_install()]
+        case "wireshark":
+            return [Job("wireshark", host_tests.wireshark)]
+        case "canary":
+            return [Job("canary", lambda: canary.run(arguments.debian))]
         case "fuzz":
-            jobs = [Job("fuzzing", lambda: suite.fuzz(arguments.seconds))]
+            return [Job("fuzzing", lambda: host_tests.fuzz(arguments.seconds))]
         case "kselftest":
-            jobs = check.kselftests(arguments.driver, arguments.flavour, arguments.program, arguments.case)
+            return check.kselftests(arguments.driver, arguments.flavour, arguments.program, arguments.case)
         case "stress":
-            jobs = [Job("stress", lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
+            name = f"stress {arguments.driver} {arguments.flavour}"
+            return [Job(name, lambda: suite.kselftest(arguments.driver, arguments.flavour, "run_stress", timeout=7200))]
         case "soak":
-            jobs = [Job("soak", lambda: suite.soak(arguments.driver, arguments.flavour))]
+            name = f"soak {arguments.driver} {arguments.flavour}"
+            return [Job(name, lambda: suite.soak(arguments.driver, arguments.flavour))]
+        case "disturb":
+            return check.disturbed(arguments.kills, arguments.seed, arguments.runs, arguments.load)
         case "check-debug":
-            jobs = check.check_debug(arguments.driver)
+            return check.check_debug(arguments.driver)
         case "check-install":
-            jobs = [Job("install", lambda: install.run(arguments.scenarios))]
+            return [Job("install", lambda: install.run(arguments.scenarios))]
         case "power-off":
-            jobs = [check.power_off(arguments.driver, arguments.flavour)]
+            return [check.power_off(arguments.driver, arguments.flavour)]
         case "life":
             chosen = [text.strip() for text in arguments.tests.split(";") if text.strip()]
-            jobs = check.life_jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen)
+            return check.life_jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen)
         case "sample":
-            jobs = [check.sample(name, arguments.flavour) for name in build.SAMPLES]
+            return [check.sample(name, arguments.flavour) for name in build.SAMPLES]
         case "kverbs":
-            jobs = [check.kverbs(arguments.flavour, arguments.rounds)]
+            return [check.kverbs(arguments.flavour, arguments.rounds)]
         case "peer-memory":
-            jobs = [check.peer_memory(arguments.flavour)]
+            return [check.peer_memory(arguments.flavour)]
         case "interop":
             which = arguments.short, arguments.userland, arguments.program, arguments.case
-            jobs = [check.interop(arguments.driver, arguments.flavour, *which)]
+            return [check.interop(arguments.driver, arguments.flavour, *which)]
         case "rdma-core":
-            jobs = [check.rdma_core((arguments.driver,), arguments.flavour, arguments.userland)]
+            return [check.rdma_core((arguments.driver,), arguments.flavour, arguments.userland)]
         case "rdma-core-diff":
-            jobs = [check.rdma_core(("rust", "c"), arguments.flavour, arguments.userland)]
-    steps.note(f"the cache is {cache.folder()}")
+            return [check.rdma_core(("rust", "c"), arguments.flavour, arguments.userland)]
+
+
+def command_of(suites, arguments):
+    """The suite and those of its options that are not the defaults, as words: what a result is of."""
     name = arguments.suite or "check"
+    words = [name]
+    for option, default in vars(suites[name].parse_args([])).items():
+        value = getattr(arguments, option, default)
+        if option != "junit" and value != default:
+            words += [f"--{option}"] + [str(value)] * (value is not True)
+    return " ".join(words)
+
+
+def run_suite(suites, arguments):
+    """Runs what the arguments say; returns the tally."""
+    jobs, name = jobs_of(arguments), arguments.suite or "check"
     if share := getattr(arguments, "shard", None):
         jobs, name = schedule.shard(jobs, *share), f"{name} {share[0]} of {share[1]}"
     if getattr(arguments, "failed", False):
-        failed = times.failed(name)
-        if not failed:
-            raise Failure(f"Nothing failed in the last run of {name}.")
-        jobs = [job for job in jobs if job.name in failed]
-    return check.run(jobs, name, getattr(arguments, "junit", None))
+        jobs = those_that_failed(jobs, name)
+    return check.run(jobs, name, getattr(arguments, "junit", None), command_of(suites, arguments))
+
+
+@guarded
+def check_command():
+    parser, suites = check_parser()
+    arguments = parser.parse_args()
+    userland.require(getattr(arguments, "userland", userland.STABLE))
+    steps.note(f"the cache is {cache.folder()}")
+    if arguments.suite != "check-long":
+        return check.status(run_suite(suites, arguments))
+
+    def do(words):
+        chosen = parser.parse_args(words)
+        if chosen.junit:
+            # One for each.
+            chosen.junit = chosen.junit.with_stem("-".join([chosen.junit.stem, *(word.strip("-") for word in words)]))
+        return run_suite(suites, chosen)
+
+    return 1 if long.run(do, arguments.rest).failed else 0
 
 
 @guarded
@@ -432,8 +499,13 @@ def times_command():
     )
     parser.add_argument("suite", nargs="?", default="check-all", help="what was run, such as check or kselftest (default: check-all)")
     parser.add_argument("--last", type=positive, default=20, metavar="N", help="how many runs (default: 20)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write it (default: in the cache)")
+    text = "instead print a page, in Markdown, that says what has passed last on which commit"
+    parser.add_argument("--passed", action="store_true", help=text)
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write it (default: in the cache; of --passed: print it)")
     arguments = parser.parse_args()
+    if arguments.passed:
+        long.write(arguments.output) if arguments.output else print(long.page(), end="")
+        return 0
     file = arguments.output or cache.folder("times") / f"{arguments.suite}.svg"
     file.write_text(plot.draw(times.picture(arguments.suite, arguments.last)))
     print(file)

@@ -20,8 +20,9 @@ def measure(transport, driver):
     file = "/run/efa-rs/out/results.json"
     command = f"python3 /efa-rs/tests/bench/data.py {transport} {file}"
     driver, devices = (driver, [DEVICE]) if transport == "efa" else ("none", [])
-    together = {"guests": 2, "leader": True, "timeout": TIMEOUT, "quiet": True, "fabric": "ideal"}
-    run = guest.prepare(guest.Options(command, driver, FLAVOUR, devices, **together))
+    together = {"guests": 2, "leader": True, "timeout": TIMEOUT, "quiet": True, "fabric": "ideal", "threads": True}
+    emulator = build.emulator(release=True)
+    run = guest.prepare(guest.Options(command, driver, FLAVOUR, devices, emulator=emulator, **together))
     with steps.step(f"data bench {transport}"):
         if guest.execute(run):
             log = run.folder / "guest0.output.log"

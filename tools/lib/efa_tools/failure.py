@@ -1,6 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """The one way a tool ends early."""
 
+import errno
+
 
 class Failure(Exception):
     """Something went wrong; the text is one sentence for the user: what failed, why and what to do."""
+
+
+def sentence(error):
+    """What a Failure says, or an error of the system that nobody has made one of."""
+    if isinstance(error, Failure):
+        return str(error)
+    where = f" for {error.filename}" if error.filename else ""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"There is no space left on the disk{where}: free some, or set XDG_CACHE_HOME to a folder on a larger one, and run this again."
+    return f"The system refused something{where} ({error.strerror or error}): see to that, and run this again."

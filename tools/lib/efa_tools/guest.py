@@ -75,7 +75,7 @@ class Options:
     scenario: Path | None = None
     # Emulated CPUs take turns in one thread, and do nothing at the same time. Where that is no loss it takes half the CPU time or
     # less: none of them spins for a lock of another that the host lets wait, or has an interrupt sent through another thread.
-    one_thread: bool = False
+    threads: bool = False
     # What the network between the devices is like, see efa-emu --fabric.
     fabric: str = "ideal"
     # A folder of the host that guests see at /share.
@@ -225,15 +225,17 @@ class Run:
 
     def init(self):
         """The kernel's parameters that say what its first process is."""
-        return 'init=/bin/sh -- -c "mount -t virtiofs efa-rs /efa-rs && exec /efa-rs/tools/guest/init"'
+        return 'init=/usr/bin/busybox -- sh -c "/usr/bin/busybox mount -t virtiofs efa-rs /efa-rs && exec /efa-rs/tools/guest/init"'
 
-    def boot(self, guest):
-        """Starts a guest; its console goes to a file, and its command's terminal to our standard output."""
+    def parameters(self, guest):
+        """Tells a guest what it is to do, and returns the kernel's parameters with which its first process finds that."""
         options = self.options
-        image, binds = self.image(guest)
         results = self.shared / f"guest{guest}"
         results.mkdir()
         (results / "command").write_text(options.command or "exec bash -l")
+        if options.command is None:
+            size = os.get_terminal_size(sys.stdin.fileno())
+            (results / "interactive").write_text(f"rows {size.lines} cols {size.columns}")
         environment = {
             "EFA_DRIVER": options.driver,
             "EFA_FLAVOUR": options.flavours()[guest],
@@ -248,7 +250,13 @@ class Run:
         }
         if (slow := arm64.slowness(*options.flavours())) > 1:
             environment["EFA_SLOW_KERNEL"] = slow
-        append = " ".join([options.append, *(f"{name}={value}" for name, value in environment.items())])
+        return " ".join([options.append, *(f"{name}={value}" for name, value in environment.items())])
+
+    def boot(self, guest):
+        """Starts a guest; its console goes to a file, and its command's terminal to our standard output."""
+        options = self.options
+        image, binds = self.image(guest)
+        append = self.parameters(guest)
         if options.plugin:
             # Else it is chance whether an interrupt finds the TSC unstable, and whether it has to catch up with the clock as
             # the idle loop had stopped the tick.
@@ -265,9 +273,9 @@ class Run:
             features += ",+rdrand"
         append += f" {self.init()}"
         if foreign := arm64.is_release(self.releases[guest]):
-            machine = arm64.machine(image, options.memory, options.cpus, append, options.one_thread)
+            machine = arm64.machine(image, options.memory, options.cpus, append, options.threads)
         else:
-            machine = qemu.machine(image, self.accelerator, options.memory, options.cpus, append, features, options.one_thread)
+            machine = qemu.machine(image, self.accelerator, options.memory, options.cpus, append, features, options.threads)
         command = [
             *machine,
             *("-serial", f"file:{RUN}/guest{guest}.console.log"),
@@ -275,6 +283,7 @@ class Run:
             *("-device", "virtconsole,chardev=terminal"),
             *qemu.network(guest, options.guests),
             *(qemu.agent(self.ports[guest]) if options.agent else []),
+            *([] if foreign else qemu.host_id(guest)),
         ]
         if options.memory_device and not guest:
             command += qemu.memory_device(f"{RUN}/shared/bar", options.memory_device)
@@ -282,7 +291,7 @@ class Run:
             command += qemu.share(tag, f"{RUN}/{tag}{guest}", arm64.share_queue(options.flavours()[guest]))
         devices = [qemu.efa(f"{RUN}/efa{guest}.{number}", bool(options.plugin)) for number in range(self.devices)]
         if options.hotplug:
-            (results / "slots").write_text("".join(f"{json.dumps(device)}\n" for device in devices))
+            (self.shared / f"guest{guest}" / "slots").write_text("".join(f"{json.dumps(device)}\n" for device in devices))
             command += qemu.hotplug(devices, f"{RUN}/monitor{guest}", foreign)
         else:
             command += qemu.endpoints(devices)
@@ -290,19 +299,24 @@ class Run:
             command += qemu.control(f"{RUN}/control")
         if options.plugin:
             command += qemu.count_instructions(f"{RUN}/plugin.so", f"{RUN}/counts")
-        name = f"qemu-{guest}"
-        errors = open(self.folder / f"{name}.log", "w")
+        errors = open(self.folder / f"{self.name_of(guest)}.log", "w")
         if options.command is None:
-            size = os.get_terminal_size(sys.stdin.fileno())
-            (results / "interactive").write_text(f"rows {size.lines} cols {size.columns}")
-            self.start(name, command, binds, stdin=None, stdout=None, stderr=errors)
+            self.start(self.name_of(guest), command, binds, stdin=None, stdout=None, stderr=errors)
         else:
             # A guest that follows another is told by its terminal that this has ended.
             told = subprocess.PIPE if options.leader and guest else subprocess.DEVNULL
-            process = self.start(name, command, binds, stdin=told, stdout=subprocess.PIPE, stderr=errors)
-            copier = threading.Thread(target=self.copy_output, args=(guest, process.stdout), daemon=True)
-            copier.start()
-            self.copiers.append(copier)
+            self.start_with_output(guest, command, binds, stdin=told, stderr=errors)
+
+    def name_of(self, guest):
+        """What the program is called that a guest is."""
+        return f"qemu-{guest}"
+
+    def start_with_output(self, guest, command, binds, **streams):
+        """Starts a guest whose standard output is passed on."""
+        process = self.start(self.name_of(guest), command, binds, stdout=subprocess.PIPE, **streams)
+        copier = threading.Thread(target=self.copy_output, args=(guest, process.stdout), daemon=True)
+        copier.start()
+        self.copiers.append(copier)
 
     def module_of(self, guest):
         """Where a guest finds the module, if there is one."""
@@ -325,7 +339,7 @@ class Run:
 
     def wait(self):
         """Waits for the guests to power off, and no longer than the time limit."""
-        guests = [self.processes[f"qemu-{guest}"] for guest in range(self.options.guests)]
+        guests = [self.processes[self.name_of(guest)] for guest in range(self.options.guests)]
         start = time.monotonic()
         deadline = start + self.options.timeout
         limit = self.boot_limit()
@@ -416,9 +430,11 @@ class Run:
                 expected = console.WARNING_TAINT if dropped else 0
                 taint = console.unexpected_taint((self.shared / f"guest{guest}" / "tainted").read_text(), expected)
             except (OSError, ValueError):
+                name = self.name_of(guest)
+                said = self.folder / f"{name}.log"
                 raise Failure(
-                    f"{steps.tail(log) if log.exists() else ''}\n{steps.tail(self.folder / f'qemu-{guest}.log')}\n"
-                    f"Guest {guest} ended before its command did (QEMU: {steps.ending(self.processes[f'qemu-{guest}'].returncode)}):"
+                    f"{steps.tail(log) if log.exists() else ''}\n{steps.tail(said) if said.exists() else ''}\n"
+                    f"Guest {guest} ended before its command did ({name}: {steps.ending(self.processes[name].returncode)}):"
                     f" see the end of its console above, all of it is in {log}."
                 )
             if taint:
@@ -451,7 +467,7 @@ class Run:
         """The logs that may tell why something failed: those that are not empty, by what they are of."""
         names = {"the emulator": "efa-emu.log", "its trace": "trace.log"}
         for guest in range(self.options.guests):
-            names |= {f"guest {guest}'s console": f"guest{guest}.console.log", f"guest {guest}'s QEMU": f"qemu-{guest}.log"}
+            names |= {f"guest {guest}'s console": f"guest{guest}.console.log", f"guest {guest}'s QEMU": f"{self.name_of(guest)}.log"}
         return {what: self.folder / name for what, name in names.items() if size_of(self.folder / name)}
 
     def stop(self):
@@ -471,6 +487,16 @@ class Run:
             times.spent(process.cpu)
         for copier in self.copiers:
             copier.join()
+        remove_sockets(self.folder)
+
+
+def remove_sockets(folder):
+    """Removes what programs of a run, which has ended, could be reached by."""
+    # Another process may have removed the folder.
+    with contextlib.suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            if path.is_socket():
+                path.unlink(missing_ok=True)
 
 
 def size_of(path):
@@ -496,6 +522,10 @@ def new_folder(keep=False):
     runs = cache.folder("runs")
     old = [folder for folder in sorted(runs.iterdir(), key=last_change) if last_change(folder) < time.time() - YOUNG]
     ours = [folder for folder in old if clone_of(folder) == str(cache.CLONE)]
+    for folder in runs.iterdir():
+        # Who was killed could not remove its own.
+        if clone_of(folder) == str(cache.CLONE) and not cache.in_use(folder):
+            remove_sockets(folder)
     for folder in [folder for folder in old if not Path(clone_of(folder)).exists()] + ours[:-KEPT_RUNS]:
         if not (folder / KEEP_FILE).exists():
             cache.discard(folder)

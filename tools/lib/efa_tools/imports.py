@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Which files of a Rust crate name which others: by `use`, and by paths that are written out where they are used.
 
-What the compiler alone knows is not seen: methods, what macros make of their arguments, and names of a glob import.
+What the compiler alone knows is not seen: methods, what macros make of their arguments, and names of a glob import. Tests inside of a
+file are not looked at: nothing depends on them.
 """
 
 import re
@@ -15,6 +16,8 @@ COMMENT_OR_TEXT = re.compile(
 USE = re.compile(r"(?P<public>\bpub(?:\s*\([^)]*\))?\s+)?\buse\s+(?P<tree>[^;<>]+);")
 MODULE = re.compile(r"(?:\bpub(?:\s*\([^)]*\))?\s+)?\bmod\s+\w+\s*;")
 PATH = re.compile(r"(?<![\w:.$])[A-Za-z_]\w*(?:\s*::\s*[A-Za-z_]\w*)+")
+TESTS = re.compile(r"#\[cfg\(test\)\]\s*mod\s+\w+\s*\{")
+ITEM = re.compile(r"^(?:pub(?:\([^)]*\))?\s+)?(?:const\s+)?(?:struct|enum|union|trait|type|fn|const|static)\s+(\w+)", re.MULTILINE)
 TOKEN = re.compile(r"::|[{},*]|\bas\b|\w+")
 
 
@@ -31,6 +34,17 @@ class Import:
 def without(pattern, text):
     """TEXT with spaces where PATTERN matches, so that places stay what they were."""
     return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def without_tests(text):
+    """TEXT, which has no comments, with spaces in place of its modules of tests."""
+    while found := TESTS.search(text):
+        end, depth = found.end(), 1
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        text = text[: found.start()] + re.sub(r"[^\n]", " ", text[found.start() : end]) + text[end:]
+    return text
 
 
 def leaves(tree):
@@ -71,7 +85,8 @@ class Crate:
     def __init__(self, root, texts):
         self.root = root
         self.folder = PurePosixPath(root).parent
-        self.texts = {name: without(COMMENT_OR_TEXT, text) for name, text in texts.items()}
+        self.texts = {name: without_tests(without(COMMENT_OR_TEXT, text)) for name, text in texts.items()}
+        self.items = set(ITEM.findall(self.texts.get(root, "")))
         self.files = {self.module(name): name for name in texts}
         # What modules make of others' names: {module: {name: path}}.
         self.exports = {module: {} for module in self.files}
@@ -120,8 +135,8 @@ class Crate:
             target = self.exports[module].get(name)
             if target is not None and target != path[: index + 1]:
                 return self.resolve(target + path[index + 1 :])
-            # The root has no names of its own but those that macros make.
-            return (module, False) if module else None
+            # Other names of the root are made by macros, or are nothing of this crate.
+            return (module, False) if module or name in self.items else None
         return module, True
 
     def imports(self):

@@ -90,12 +90,19 @@ def no_mirror():
     return [f"{place}: {line.strip()}" for name in files() for place, line in lines(name) if MIRROR.search(line)]
 
 
+DRIVER = "efa_rs/efa_main.rs"
+
+
+def crate_of(root):
+    """The crate with this root: all files in its folder, and in those below."""
+    folder = os.path.dirname(root)
+    return imports.Crate(root, {name: (cache.CLONE / name).read_text() for name in files(f"{folder}/*.rs")})
+
+
 def module_imports():
     """All that files of the driver's crate name of each other."""
-    root = "efa_rs/efa_main.rs"
-    texts = {name: (cache.CLONE / name).read_text() for name in files("efa_rs/*.rs")}
-    crate = imports.Crate(root, texts)
-    return [(crate.module(found.file)[:1], found) for found in crate.imports() if found.file != root]
+    crate = crate_of(DRIVER)
+    return [(crate.module(found.file)[:1], found) for found in crate.imports() if found.file != DRIVER]
 
 
 def arrows():
@@ -107,15 +114,24 @@ def arrows():
     ]
 
 
+def roots():
+    """The roots of the driver and of the emulator's crates. The program of a crate that has a library is a file like others."""
+    emulator = files("emulator/*/src/lib.rs", "emulator/*/src/main.rs")
+    libraries = {os.path.dirname(name) for name in emulator if name.endswith("/lib.rs")}
+    return files(DRIVER) + [name for name in emulator if name.endswith("/lib.rs") or os.path.dirname(name) not in libraries]
+
+
 def no_circles():
-    """No files of efa_rs import each other in a circle."""
-    edges = {}
-    for _, found in module_imports():
-        edges.setdefault((found.file, found.target), found)
-    return [
-        " -> ".join([f"{pair[0]}:{edges[pair].line}" for pair in zip(circle, [*circle[1:], circle[0]])] + [circle[0]])
-        for circle in imports.circles(edges)
-    ]
+    """No files of the driver, or of a crate of the emulator, import each other in a circle."""
+    problems = []
+    for root in roots():
+        edges = {}
+        for found in crate_of(root).imports():
+            edges.setdefault((found.file, found.target), found)
+        for circle in imports.circles(edges):
+            pairs = zip(circle, [*circle[1:], circle[0]])
+            problems.append(" -> ".join([f"{pair[0]}:{edges[pair].line}" for pair in pairs] + [circle[0]]))
+    return problems
 
 
 def own_reasons():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Layers of packages over the toolroot, for what few need: packaging, its tests and the bench; and pictures."""
+"""Layers of packages over the toolroot, for what few need: packaging, its tests and the bench; pictures; captures."""
 
 from dataclasses import dataclass
 
@@ -35,11 +35,11 @@ class Layer:
 
         return cache.make(cache.folder("layer") / cache.key(toolroot.key(), script), f"the {self.what}", 1, build)
 
-    def enter(self, command, binds=(), environment=None):
-        """The command line that runs COMMAND in there, where the clone is at /efa-rs."""
+    def enter(self, command, binds=(), environment=None, emulator=None):
+        """The command line that runs COMMAND in there, where the clone is at /efa-rs; see namespace.enter()."""
         path = self.folder()
         overlay = namespace.Overlay([path / "layer", toolroot.root()], path / "mount")
-        return namespace.enter(overlay, command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment)
+        return namespace.enter(overlay, command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment, emulator)
 
 
 # debhelper .. rpmlint: what packages are built and checked with; mmdebstrap: makes the machines of the install tests; cmake:
@@ -52,5 +52,6 @@ PACKAGING = Layer(
     ),
 )
 PLOTTING = Layer("plotting tools", ("python3-matplotlib",))
+DISSECTING = Layer("dissecting tools", ("tshark",))
 
 folder, enter = PACKAGING.folder, PACKAGING.enter

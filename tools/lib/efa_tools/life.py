@@ -92,7 +92,7 @@ def by_trigger(found):
 
 
 def jobs(driver, flavour, rounds=None, chosen=()):
-    """A job for each guest that it takes."""
+    """A job for each guest that it takes: its name, what runs it, and how many cores it needs for its limits of time."""
     title = f"life {driver} {flavour}"
     programs = [ENDLESS] * (driver == "rust") + [*OTHERS[driver]]
     parts = shares({program: tests(program) for program in programs}, rounds, chosen)
@@ -100,7 +100,8 @@ def jobs(driver, flavour, rounds=None, chosen=()):
         steps.note(f"{title}: {rounds} rounds of each test, in {len(parts)} guests")
 
     def job(share, name):
-        return name, lambda: run(name, share, driver, flavour)
+        # Where nothing but the tests' own programs uses the devices, these mostly wait.
+        return name, lambda: run(name, share, driver, flavour), 2 if ENDLESS in share.programs else 1
 
     return [job(share, f"{title} {share.name}") for share in parts]
 
@@ -115,6 +116,6 @@ def run(name, share, driver, flavour):
     if driver == "c":
         options["known_reports"] = suite.known_reports(FOLDER)
     # The C driver's reports are known; what the host finds besides them fails, too.
-    command = share.command("/efa-rs/tests/kselftest/run.sh", ["dmesg.sh"] * (driver == "rust"))
+    command = share.command("/efa-rs/tests/kselftest/run.sh", ["dmesg.py"] * (driver == "rust"))
     tally, _ = suite.in_guest(name, command, driver, flavour, timeout=share.timeout() * len(share.programs), **options)
     return tally

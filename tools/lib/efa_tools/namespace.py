@@ -10,6 +10,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,8 @@ class Overlay:
     mount: Path
     upper: Path | None = None
     work: Path | None = None
+    # It is mounted in a user namespace, or what is written to it there is to be seen alike elsewhere.
+    user: bool = False
 
     def options(self):
         """The options of its mount."""
@@ -86,13 +89,20 @@ class Overlay:
         if self.upper:
             options += f",upperdir={self.upper},workdir={self.work}"
         # Only root of the first user namespace has the attributes that an overlay uses by itself.
-        return options if os.geteuid() == 0 else f"{options},userxattr"
+        return f"{options},userxattr" if self.user or os.geteuid() != 0 else options
 
 
-def enter(root, command, binds=(), environment=None):
+def emulating():
+    """The command that makes the namespaces for programs of another architecture: also a user namespace, which has a binfmt_misc of
+    its own from Linux 6.7 on, so that nothing changes for others.
+    """
+    return [sys.executable, str(Path(__file__).with_name("mapped.py"))] * (os.geteuid() == 0) + unshare()
+
+
+def enter(root, command, binds=(), environment=None, emulator=None):
     """The command line that runs COMMAND with ROOT, a folder or an Overlay, as its root.
 
-    BINDS are (source, target, "ro" or "rw"). A folder is read-only.
+    BINDS are (source, target, "ro" or "rw"). A folder is read-only. EMULATOR, a file, runs programs of arm64 in there.
     """
     passed = {name: value for name, value in os.environ.items() if name in PASSED or name.startswith(PASSED_PREFIXES)}
     variables = {
@@ -106,8 +116,8 @@ def enter(root, command, binds=(), environment=None):
     binds = [*binds, *certificates()]
     place = ("--overlay", root.options(), str(root.mount)) if isinstance(root, Overlay) else (str(root),)
     return [
-        *unshare(),
-        *("sh", str(TOOLS / "enter.sh"), *place),
+        *(emulating() if emulator else unshare()),
+        *("sh", str(TOOLS / "enter.sh"), *(["--emulator", str(emulator)] if emulator else []), *place),
         *(f"{source}:{target}:{mode}" for source, target, mode in binds),
         *("--", "env", "-i"),
         *(f"{name}={value}" for name, value in variables.items()),

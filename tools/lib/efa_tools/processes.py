@@ -68,12 +68,22 @@ def used_by_all():
     return (user + nice + system + sum(interrupts)) / TICKS
 
 
-def used_by_tree(pid):
-    """The same with all of its children, which still run."""
-    children = []
+def children(pid):
+    """The processes that a process has started and not waited for."""
+    found = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            children += file.read_text().split()
+            found += map(int, file.read_text().split())
         except OSError:
             continue
-    return used(pid) + sum(used_by_tree(int(child)) for child in children)
+    return found
+
+
+def tree(pid):
+    """A process and all that it has started, and they."""
+    return [pid, *(other for child in children(pid) for other in tree(child))]
+
+
+def used_by_tree(pid):
+    """The same with all of its children, which still run."""
+    return sum(map(used, tree(pid)))

@@ -13,15 +13,18 @@ RUN = "/run/efa-rs/run"
 # With more devices, eight share a slot: the root bus has 32, of which the guest needs some for itself.
 OWN_SLOTS = 16
 FIRST_SHARED_SLOT = 0x10
+# Milliseconds that QEMU waits for an answer of the emulator, after which the device is dead for good: a busy host may let the emulator
+# wait longer than the 5 s that QEMU has by itself. An emulator that has ended is noticed at once.
+ANSWER_LIMIT = 60_000
 
 
-def machine(kernel, accelerator, memory, cpus, append, features="", one_thread=False):
+def machine(kernel, accelerator, memory, cpus, append, features="", threads=False):
     """A PC whose root file system is a virtiofs share called "root", and whose memory other processes can map.
 
     FEATURES, such as ",+erms", are what the emulated CPU can do besides the minimum. With ONE_THREAD, emulated CPUs take turns in one
     thread.
     """
-    turns = ",thread=single" if one_thread and accelerator == "tcg" else ""
+    turns = ",thread=single" if accelerator == "tcg" and not threads else ""
     return [
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-machine", "q35,memory-backend=memory", "-accel", f"{accelerator}{turns}"),
@@ -44,7 +47,7 @@ def share(tag, socket, queue_size=1024):
 
 def efa(socket, synchronous=False):
     """A PCI device served by the emulator that listens at SOCKET; if SYNCHRONOUS, the CPU waits for its writes to arrive."""
-    device = {"driver": "vfio-user-pci", "rombar": 0, "socket": {"type": "unix", "path": socket}}
+    device = {"driver": "vfio-user-pci", "rombar": 0, "x-msg-timeout": ANSWER_LIMIT, "socket": {"type": "unix", "path": socket}}
     if synchronous:
         device["x-no-posted-writes"] = True
     return device
@@ -118,6 +121,11 @@ def control(socket):
     ]
 
 
+def host_id(guest):
+    """The instance's id, as EC2 has it in board_asset_tag, by which libfabric tells hosts apart."""
+    return ["-smbios", f"type=2,asset=i-{0xEFA000 + guest:017x}"]
+
+
 def network(guest, guests):
     """A network card on a hub, which is in guest 0 and to which the others connect."""
     if guests == 1:
@@ -157,12 +165,13 @@ def accelerator(release=""):
 
 def boots_with_kvm():
     """Whether a kernel gets as far as to miss its root file system."""
-    command = [*machine(build.image(toolroot.kernel("cloud-amd64"))[0], "kvm", "512M", 1, ""), "-serial", "stdio"]
+    image, binds = build.image(toolroot.kernel("cloud-amd64"))
+    command = [*machine(image, "kvm", "512M", 1, ""), "-serial", "stdio"]
     log = cache.folder("logs") / "kvm.log"
     with open(log, "w") as output:
         try:
             subprocess.run(
-                build.in_toolroot(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=20
+                build.in_toolroot(command, binds), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=20
             )
         except subprocess.TimeoutExpired:
             return False

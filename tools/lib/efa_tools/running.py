@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from . import cache, remote, steps
+from . import build, cache, qemu, remote, steps
 from .failure import Failure
 
 # Seconds until a guest's agent has to answer.
@@ -74,7 +74,9 @@ class Running:
 
     def control(self, requests):
         """Sends requests to the emulator, and prints its replies; returns the exit status."""
-        return subprocess.run([self.folder / "efa-emu", "ctl", self.folder / "control", *requests]).returncode
+        # This host may be too old for a program of the toolroot's.
+        command = [f"{qemu.RUN}/efa-emu", "ctl", f"{qemu.RUN}/control", *requests]
+        return subprocess.run(build.in_toolroot(command, [(self.folder, qemu.RUN, "rw")])).returncode
 
     def await_agents(self, deadline):
         """Waits until all guests run what they are asked for."""

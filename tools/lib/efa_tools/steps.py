@@ -2,19 +2,30 @@
 """Shows what is being done and for how long, and keeps what it printed for when it fails."""
 
 import contextlib
+import functools
+import os
 import re
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from . import cache, times
 from .failure import Failure
 from .processes import Process
 
 TAIL = 30
+# Seconds after which a step that still goes on says so, and again after as many.
+HEARTBEAT = 20
+# Characters of a log's line that are shown then.
+SHOWN = 100
+# Logs of steps that are kept of processes that have ended: those of some runs of check-all.
+KEPT = 300
 
 _lock = threading.Lock()
+# The steps that are being done.
+_under_way = []
 
 
 def note(text):
@@ -24,17 +35,88 @@ def note(text):
 
 
 @contextlib.contextmanager
-def step(name):
-    """Shows a step's start and duration. Its value is the step's log file, for run()."""
-    path = cache.folder("logs") / f"{name.replace(' ', '-').replace('/', '-')}.{cache.key(str(cache.CLONE))}.log"
+def step(name, output=None):
+    """Shows a step's start and duration, and meanwhile how far it is. Its value is the step's log file, for run().
+
+    OUTPUT is a function that says in which file its output is, if that is not the log.
+    """
     note(name)
-    with open(path, "w", buffering=1, errors="replace") as log, times.measured(name) as span:
+    with open(log_file(name), "w", buffering=1, errors="replace") as log, times.measured(name) as span:
+        _under_way.append(name)
         try:
-            yield log
+            with heartbeat(name, span, output or (lambda: log.name)):
+                yield log
         except BaseException:
             note(f"{name}: failed after {span.length():.1f} s")
             raise
+        finally:
+            _under_way.remove(name)
     note(f"{name}: {span.length():.1f} s")
+
+
+@contextlib.contextmanager
+def heartbeat(name, span, output):
+    """Shows from time to time for how long a step goes on, and the last line of its output."""
+    over = threading.Event()
+
+    def beat():
+        while not over.wait(HEARTBEAT):
+            line = last_line(output())
+            note(f"{name}: {span.length():.0f} s so far{': ' if line else ''}{line}")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+# What moves a terminal's cursor or changes its colours, and what else is not to be seen.
+UNSEEN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def last_line(path):
+    """The last line of a file that says something, cut if it is long; nothing if there is none yet."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [UNSEEN.sub("", line).strip() for line in re.split("[\r\n]", text)]
+    # That of a command says nothing to somebody who waits for it.
+    line = next((line for line in reversed(lines) if line and not line.startswith("$ ")), "")
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
+
+
+def under_way():
+    """The names of the steps that are being done."""
+    return list(_under_way)
+
+
+def log_file(name):
+    """Where this process logs a step: others may do the same one at the same time."""
+    folder = cache.folder("logs")
+    prune(folder)
+    return folder / f"{name.replace(' ', '-').replace('/', '-')}.{cache.key(str(cache.CLONE))}.{os.getpid()}.log"
+
+
+@functools.cache
+def prune(folder):
+    """Removes all logs but the newest, and those of processes that still run."""
+    ended = [file for file in folder.glob("*.log") if not Path("/proc", file.stem.rpartition(".")[2]).exists()]
+    for file in sorted(ended, key=changed)[:-KEPT]:
+        file.unlink(missing_ok=True)
+
+
+def changed(file):
+    """When a file was changed: first of all, if another process has just removed it."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return 0
 
 
 def call(command, **options):
@@ -58,14 +140,30 @@ def run(command, log, what, **options):
         return
     with open(log.name, errors="replace") as file:
         file.seek(begin)
-        said = unfetched(file.read())
-    if said:
-        whom, line = said
+        said = file.read()
+    if (line := FULL.search(said)) or is_full(log.name):
+        line = line[0].strip() if line else f"{log.name} is on a disk that is full"
+        raise Failure(
+            f"{what} failed, as there is no space left on a disk: free some, or set XDG_CACHE_HOME to a folder on a larger one if it is that of"
+            f" {cache.folder()}, and run this again; all of it is in {log.name}.\n    {line}"
+        )
+    if found := unfetched(said):
+        whom, line = found
         raise Failure(
             f"{what} failed, as {whom} did not give what it was asked for: run this again once it does; all of it is in {log.name}."
             f"\n    {line}"
         )
     raise Failure(f"{tail(log.name)}\n{what} failed ({ending(status)}): see above, all of it is in {log.name}.")
+
+
+# What programs say if a disk is full.
+FULL = re.compile(r"^.*(?:No space left on device|Disk quota exceeded|os error 28\b).*", re.MULTILINE)
+
+
+def is_full(path):
+    """Whether nothing more can be written to a file, such as what a program has to say."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize < 4096
 
 
 # What apt and cargo say if something could not be fetched, each with whom they asked.

@@ -7,6 +7,7 @@ a lock is as long as it waits, but takes no CPU time.
 
 import contextlib
 import contextvars
+import itertools
 import json
 import os
 import subprocess
@@ -25,6 +26,8 @@ SHOWN = 25
 COLOURED = 15
 
 _lock = threading.Lock()
+# For files of their own of several runs in a second.
+_saved = itertools.count()
 _current = contextvars.ContextVar("span", default=None)
 
 
@@ -77,32 +80,40 @@ def within(function):
     return lambda *arguments: context.copy().run(function, *arguments)
 
 
+# What is made of results is no change of what has them.
+PAGE = "Documentation/passed.md"
+
+
 def head():
-    """The clone's commit, and whether it is that."""
+    """The clone's commit, and whether anything was changed since."""
     command = ["git", "-C", str(cache.CLONE)]
+    status = ["status", "--porcelain", "--untracked-files=no", "--", f":!{PAGE}"]
     try:
         done = subprocess.run([*command, "rev-parse", "HEAD"], capture_output=True, text=True)
-        changed = subprocess.run([*command, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True)
+        changed = subprocess.run([*command, *status], capture_output=True, text=True)
     except OSError:
         return "", False
     return done.stdout.strip(), bool(changed.stdout.strip())
 
 
-def save(run, suite, tally, others=0.0):
-    """Keeps the times of a run as JSON, in a file that is named for its head; returns the file.
+def save(run, suite, tally, others=0.0, command="", begun=None, interrupted=False):
+    """Keeps the times and the result of a run as JSON, in a file that is named for its head; returns the file.
 
-    OTHERS is the CPU time that the machine spent on something else meanwhile.
+    OTHERS is the CPU time that the machine spent on something else meanwhile, COMMAND what was run, with its options, BEGUN what head()
+    was at its start. Of an INTERRUPTED one, what was over.
     """
-    commit, changed = head()
+    now = head()
+    commit, changed = begun or now
     folder = cache.folder("times")
-    for old in sorted(folder.glob("*.json"), key=lambda file: file.stat().st_mtime)[: 1 - KEPT]:
-        old.unlink(missing_ok=True)
+    prune(folder)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(run.start))
-    file = folder / f"{commit[:12] or 'unknown'}-{stamp}-{os.getpid()}.json"
+    file = folder / f"{commit[:12] or 'unknown'}-{stamp}-{os.getpid()}-{next(_saved)}.json"
     content = {
         "head": commit,
-        "changed": changed,
+        "changed": changed or (commit, changed) != now,
         "suite": suite,
+        "command": command,
+        "interrupted": interrupted,
         "cores": os.cpu_count(),
         "others": others,
         "passed": tally.passed,
@@ -116,21 +127,38 @@ def save(run, suite, tally, others=0.0):
     return file
 
 
+def prune(folder):
+    """Makes room for one more run: the oldest go, but not that in which something has passed last."""
+    last = {run["file"] for run in passes().values()}
+    files = sorted((file for file in folder.glob("*.json") if file.name not in last), key=lambda file: file.stat().st_mtime)
+    for old in files[: 1 - KEPT]:
+        old.unlink(missing_ok=True)
+
+
 def load(suite=None):
     """The runs that are kept, the oldest first; those of one suite, if it is named."""
     runs = []
     for file in cache.folder("times").glob("*.json"):
         try:
-            runs.append(json.loads(file.read_text()))
+            runs.append({**json.loads(file.read_text()), "file": file.name})
         except (OSError, ValueError):
             # Removed by another run meanwhile, or by hand cut short.
             continue
     return sorted((run for run in runs if suite in (None, run["suite"])), key=lambda run: run["start"])
 
 
+def passes():
+    """The last run, by its command, in which that passed: of a commit as it is, and to its end."""
+    return {run["command"]: run for run in load() if run.get("command") and has_passed(run)}
+
+
+def has_passed(run):
+    return bool(run["head"] and run["passed"]) and not (run["changed"] or run["failed"] or run.get("interrupted"))
+
+
 def failed(suite):
-    """The names of the jobs that failed in the last run of a suite, of which some may have been left out."""
-    runs = load(suite)
+    """The names of the jobs that failed in the last run of a suite that came to its end, of which some may have been left out."""
+    runs = [run for run in load(suite) if not run.get("interrupted")]
     if not runs:
         raise Failure(f"No run of {suite} is kept in {cache.folder('times')}: run all of it first.")
     return {job["name"] for job in runs[-1]["steps"] if job.get("failed")}

@@ -86,6 +86,22 @@ def root_of(release):
     return namespace.Overlay([path / "layer", root()], path / "mount")
 
 
+def foreign_programs():
+    """The folder of the layer over that which is for programs of arm64."""
+    return arm64.programs(root(), foreign())
+
+
+def root_of_programs():
+    """The overlay in which Rust programs for arm64 are built."""
+    path = foreign_programs()
+    return namespace.Overlay([path / "layer", foreign() / "layer", root()], path / "mount")
+
+
+def emulator():
+    """The file that runs programs of arm64."""
+    return foreign_programs() / "layer/usr/bin/qemu-aarch64"
+
+
 def modules_of(release):
     """The folder that has the modules of a kernel and its like."""
     return (foreign() / "layer" if arm64.is_release(release) else root()) / "usr/lib/modules"

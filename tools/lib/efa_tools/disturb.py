@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""make disturb: parts of a run are killed at random, and runs have a busy host; what is left of them, and whether devices are lost."""
+
+import contextlib
+import ctypes
+import os
+import random
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from . import namespace, steps
+from .processes import children, tree
+from .tally import Tally
+from .verdict import check
+
+VM = namespace.TOOLS / "vm"
+USE = "/efa-rs/tests/disturb/use.sh"
+USED = "the device was used"
+# Seconds that a run has to end once a part of it is gone, and that what is left of it has to go then.
+END_LIMIT, STRAY_LIMIT = 60, 5
+# Seconds that a run may take on a busy host.
+BUSY_LIMIT = 3600
+# Of prctl(2): orphans of this process's children are its own children, by which they are found.
+PR_SET_CHILD_SUBREAPER = 36
+FOLDER = re.compile(r"logs in (\S+)")
+
+
+class Run:
+    """A run of tools/vm: as it starts, and what there is of it once it has ended."""
+
+    def __init__(self, guests=1, timeout=600):
+        command = [VM, "--device", "profile=efa3", "--guests", str(guests), "--timeout", str(timeout), USE]
+        self.output = tempfile.TemporaryFile("w+")
+        self.start = time.monotonic()
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT)
+
+    def seconds(self):
+        return time.monotonic() - self.start
+
+    def said(self):
+        """What it has printed so far."""
+        self.output.seek(0)
+        return self.output.read()
+
+    def wait(self, seconds):
+        """Its exit status; nothing, if it has not ended by then, and is ended by force."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        self.process.kill()
+        self.process.wait()
+        return None
+
+    def sockets(self):
+        """The sockets in its folder."""
+        folder = FOLDER.search(self.said())
+        return [path for path in Path(folder[1]).glob("**/*") if path.is_socket()] if folder else []
+
+
+def adopt_orphans():
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_of(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return "?"
+
+
+def strays():
+    """What this process has become the parent of and still runs."""
+    end = time.monotonic() + STRAY_LIMIT
+    while True:
+        for pid in children(os.getpid()):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        left = [pid for child in children(os.getpid()) for pid in tree(child)]
+        if not left or time.monotonic() > end:
+            return [f"{name_of(pid)} ({pid}) is left" for pid in left]
+        time.sleep(0.05)
+
+
+def kill_one(number, length, chance):
+    """Kills one of a run's processes at some time in its LENGTH, in seconds; returns the check of what comes of it."""
+    run = Run(guests=1 + number % 2)
+    time.sleep(chance.uniform(0, length))
+    parts = tree(run.process.pid)
+    victim = chance.choice(parts)
+    name, when = name_of(victim), run.seconds()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(victim, signal.SIGKILL)
+    status, said = run.wait(END_LIMIT), run.said()
+    itself = victim == run.process.pid
+    problems = strays()
+    if status is None:
+        problems.append(f"it did not end within {END_LIMIT} s")
+    if not itself:
+        # It has seen to that; else the next run does.
+        problems += [f"the socket {path} is left" for path in run.sockets()]
+    if "Traceback" in said:
+        problems.append("it did not know what to say")
+    if status == 0 and USED not in said:
+        problems.append("it did not notice")
+    what = f"kill {number}: {name}{' itself' * itself}, after {when:.1f} s of {length:.0f} s"
+    return check(what, problems + ([said] if problems else [])), run
+
+
+def kills(count, seed=None):
+    """COUNT runs, of each of which a process is killed: it ends and says so, and nothing is left of it."""
+    adopt_orphans()
+    seed = random.randrange(1 << 32) if seed is None else seed
+    steps.note(f"kills: the seed is {seed}")
+    chance, total, runs = random.Random(seed), Tally(), []
+    with steps.step("kills"):
+        whole = Run(guests=2)
+        status = whole.wait(BUSY_LIMIT)
+        total += check("a run that nobody disturbs", [] if status == 0 else [whole.said()])
+        length = whole.seconds()
+        for number in range(count):
+            tally, run = kill_one(number, length, chance)
+            total += tally
+            runs.append(run)
+            steps.note(f"{tally.cases[0].name}: {tally}")
+        last = Run()
+        status = last.wait(BUSY_LIMIT)
+        total += check("a run after all of them", [] if status == 0 else [last.said()])
+        left = [path for run in runs for path in run.sockets()]
+        total += check("no socket is left after it", [str(path) for path in left])
+    return total
+
+
+def busy(count, load):
+    """COUNT runs on a host with so many processes that want its CPUs: each comes to its end, and its device is there then."""
+    namespace.require("stress-ng", "stress-ng")
+    total = Tally()
+    with steps.step("runs on a busy host"), subprocess.Popen(["stress-ng", "--quiet", "--cpu", str(load)], stdin=subprocess.DEVNULL) as others:
+        try:
+            for number in range(1, count + 1):
+                run = Run(timeout=BUSY_LIMIT)
+                status, said = run.wait(BUSY_LIMIT + END_LIMIT), run.said()
+                again = said.count("Trying again")
+                what = f"run {number} of {count} under load {load}"
+                total += check(what, [] if status == 0 and USED in said else [f"exit status {status}", said])
+                steps.note(f"{what}: {run.seconds():.0f} s, load {os.getloadavg()[0]:.0f}{f', {again} boots again' * bool(again)}")
+        finally:
+            others.terminate()
+    return total

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The tests of the emulator and of the tools, which are programs of the host: each is a function that returns its tally."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from . import build, cache, guest, steps
+from .failure import Failure
+from .tally import FAILED, PASSED, SKIPPED, Case, Tally
+from .verdict import attempt
+
+
+CARGO_TEST = re.compile(r"^test (\S+) (?:- .*)?\.\.\. (ok|FAILED|ignored)\b", re.MULTILINE)
+CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+# Seconds for the emulator's tests on an emulated CPU, and of the random inputs of each test so many, which are 256 else.
+HOST_TESTS_LIMIT, FEWER_CASES = 2400, 16
+
+
+def cargo_tally(name, run):
+    """Runs `cargo test` by run(log) and adds up the tests of all its programs."""
+    tally, trouble = Tally(), None
+    with steps.step(name) as log:
+        try:
+            run(log)
+        except Failure as failure:
+            trouble = failure
+    text = Path(log.name).read_text(errors="replace")
+    for counts in CARGO_RESULT.findall(text):
+        tally += Tally(*map(int, counts))
+    outcomes = {"ok": PASSED, "FAILED": FAILED, "ignored": SKIPPED}
+    tally.cases += [Case(test, outcomes[ended]) for test, ended in CARGO_TEST.findall(text)]
+    tally.failures += re.findall(r"^test (\S+) .*\.\.\. FAILED$", text, re.MULTILINE)
+    if trouble:
+        steps.note(f"{name}: {trouble}")
+    if not tally.total() or trouble and not tally.failed:
+        tally.fail(f"{name}: cargo test did not run to its end")
+    return tally
+
+
+def test_host():
+    """The tests of the workspace emulator/, which are also those of efa_rs/hw."""
+
+    def run(log):
+        arguments = ("test", "--workspace", "--no-fail-fast")
+        with build.cargo_lock("debug"):
+            build.cargo(log, "Building the tests", *arguments, "--no-run")
+        build.cargo(log, "cargo test", *arguments)
+
+    return cargo_tally("host tests", run)
+
+
+def test_host_in_guest(flavour):
+    """The same tests in a guest of arm64: on pages of its kernel, and with that kernel's Landlock and seccomp, which QEMU without a
+    kernel does not have.
+    """
+    name = f"host tests {flavour}"
+
+    def run(log):
+        folder, commands = build.foreign_tests()
+        # All are run, whichever fail.
+        runs = [f"({command}) || status=1" for command in commands]
+        prepare = [f"ln -s /share {build.BUILD}", "echo 127.0.0.1 localhost >>/etc/hosts", "status=0"]
+        script = "\n".join([*prepare, *runs, "exit $status"])
+        options = {"share": folder, "timeout": HOST_TESTS_LIMIT, "memory": "3G", "quiet": True, "watch": log.write}
+        run = guest.prepare(guest.Options(f"export PROPTEST_CASES={FEWER_CASES}\n{script}", "none", flavour, **options))
+        if status := guest.execute(run):
+            raise Failure(f"exit status {status}")
+
+    return cargo_tally(name, run)
+
+
+def test_asan():
+    """The same tests under AddressSanitizer, if the host has a nightly toolchain: Debian's has no sanitizers."""
+    name, target = "host tests with AddressSanitizer", "x86_64-unknown-linux-gnu"
+    if not build.has_nightly():
+        steps.note(f"{name}: skipped, as there is no nightly: rustup toolchain install nightly")
+        tally = Tally()
+        tally.skip(name, "there is no nightly")
+        return tally
+    arguments = ("test", "--workspace", "--no-fail-fast", "--target", target)
+
+    def run(log):
+        flags = "-Zsanitizer=address --cfg sanitized"
+        with build.cargo_lock("nightly"):
+            build.nightly(log, flags, *arguments, "--no-run")
+        build.nightly(log, flags, *arguments)
+
+    return cargo_tally(name, run)
+
+
+def attack(seconds, rounds=None):
+    """Machines, peers and control clients that do their worst to an emulator, each for so long, while others use it; no guests.
+
+    One of two emulators is killed as often as ROUNDS says, or as often as the test finds enough.
+    """
+
+    def action(log):
+        environment = {"EFA_SECONDS": str(seconds), **({"EFA_ROUNDS": str(rounds)} if rounds else {})}
+        # With the features that the host tests build it with: it is there already.
+        arguments = ("test", "--workspace", "--test", "attack", "--test", "killed", "--no-fail-fast")
+        with build.cargo_lock("debug"):
+            build.cargo(log, "Building the emulator", "build", "--workspace", "--bin", "efa-emu")
+            build.cargo(log, "Building the attacks", *arguments, "--no-run", environment=environment)
+        build.cargo(log, "cargo test", *arguments, after=("--", "--test-threads=1", "--nocapture"), environment=environment)
+
+    return cargo_tally("attacks", action)
+
+
+def cargo_install():
+    """cargo installs the emulator from the clone, and it works."""
+    return attempt("cargo install of the emulator", build.cargo_install)
+
+
+def wireshark():
+    """What Wireshark makes of a capture, by the dissector that the package has."""
+    return cargo_tally("wireshark", build.dissection)
+
+
+FUZZ_TARGETS = ("control", "control_path", "data_path", "peers", "transport", "vfio_user")
+
+
+def fuzz(seconds):
+    """Attacks on the emulated device that look for code that none has reached: so long on each of its parts."""
+    total = Tally()
+    for target in FUZZ_TARGETS:
+        name = f"fuzzing {target} for {seconds} s"
+
+        def action(target=target, name=name):
+            with steps.step(name) as log:
+                build.fuzz(log, target, seconds)
+
+        total += attempt(f"{name} finds nothing", action)
+    return total
+
+
+UNITTEST = re.compile(r"^\w+ \(([\w.]+)\)(?:\n.*)?? \.\.\. (ok|FAIL|ERROR|skipped)\b", re.MULTILINE)
+
+
+def test_tools(program="", case="", guests=False):
+    """The tests of the tools, or those that boot GUESTS, or those of a file, or those that a pattern names."""
+    folder = cache.CLONE / "tests" / "tools"
+    if program and not (folder / f"{program.removesuffix('.py')}.py").exists():
+        known = ", ".join(sorted(file.stem for file in folder.glob("[bt]*_*.py")))
+        raise Failure(f"There is no file {program} in tests/tools: choose one of {known}.")
+    command = [sys.executable, "-m", "unittest", "discover", "--start-directory", str(folder), "--verbose"]
+    pattern = f"{program.removesuffix('.py')}.py" if program else "boot_*.py" if guests else "test_*.py"
+    command += ["--pattern", pattern, *["-k", case] * bool(case)]
+    with steps.step("tests of the tools") as log:
+        status = steps.call(command, stdout=log, stderr=subprocess.STDOUT)
+    text = Path(log.name).read_text(errors="replace")
+    counts = {name: int(count) for name, count in re.findall(r"(failures|errors|skipped)=(\d+)", text)}
+    ran = re.search(r"^Ran (\d+) tests?", text, re.MULTILINE)
+    failed, skipped = counts.get("failures", 0) + counts.get("errors", 0), counts.get("skipped", 0)
+    tally = Tally(int(ran[1]) - failed - skipped, failed, skipped) if ran else Tally()
+    outcomes = {"ok": PASSED, "FAIL": FAILED, "ERROR": FAILED, "skipped": SKIPPED}
+    tally.cases += [Case(test, outcomes[ended]) for test, ended in UNITTEST.findall(text)]
+    tally.failures += re.findall(r"^(?:FAIL|ERROR): (.*)$", text, re.MULTILINE)
+    if not tally.total() or status and not failed:
+        tally.fail("the tests of the tools did not run to their end")
+    if tally.failed:
+        steps.note(f"tests of the tools: {tally}\n{steps.tail(log.name)}")
+    return tally

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What happens when somebody ends this program by a signal, such as Ctrl-C: it ends at once, and so what it has started."""
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+from . import steps
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+# What is still done then.
+_last = []
+
+
+def watch():
+    """Has this program say what was interrupted, and end."""
+    for number in SIGNALS:
+        signal.signal(number, lambda number, _: end(number))
+
+
+@contextlib.contextmanager
+def last(action):
+    """Meanwhile an interrupted program does this, too."""
+    _last.append(action)
+    try:
+        yield
+    finally:
+        _last.remove(action)
+
+
+def end(number):
+    for other in SIGNALS:
+        # The next one does not wait for anything.
+        signal.signal(other, lambda number, _: os._exit(128 + number))
+    try:
+        # Not by print(), which may have been interrupted itself.
+        os.write(sys.stderr.fileno(), f"{sentence(number)}\n".encode())
+        for action in _last:
+            action()
+    finally:
+        os._exit(128 + number)
+
+
+def sentence(number):
+    doing = f" during {', '.join(names)}" if (names := steps.under_way()) else ""
+    name = signal.Signals(number).name
+    return f"{Path(sys.argv[0]).name} was interrupted by {name}{doing}: what is complete is kept, and the next run goes on from there."

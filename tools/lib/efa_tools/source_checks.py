@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What the sources are checked for, without running any of them: each check is a function that returns its tally."""
+
+import re
+import subprocess
+
+from . import build, laws, steps, toolroot
+from .failure import Failure
+from .tally import Tally
+from .verdict import attempt, check
+
+
+def rustfmt():
+    """All Rust files are formatted: those of the kernel as the kernel's are."""
+    emulator, rest = laws.files("emulator/*.rs"), laws.files("*.rs", ":!emulator/")
+
+    def action():
+        with steps.step("rustfmt") as log:
+            for edition, names in (("2024", emulator), ("2021", rest)):
+                command = ["rustfmt", "--check", "--edition", edition, *(f"/efa-rs/{name}" for name in names)]
+                if names:
+                    steps.run(build.in_toolroot(command), log, "rustfmt --check")
+
+    return attempt("rustfmt", action)
+
+
+CLIPPY = ("CLIPPY=1", "W=e", "CLIPPY_CONF_DIR=/efa-rs")
+
+
+def clippy_module(flavour):
+    """The module has no warning of the compiler or of clippy with the kernel's lints."""
+    return attempt(f"clippy of the module {flavour}", lambda: build.rust_module(toolroot.kernel(flavour), *CLIPPY, variant="-clippy"))
+
+
+# Functions that only clients in the kernel call.
+KERNEL_VERBS = re.compile(r"\b(post_send|post_recv|poll_cq|req_notify_cq|get_dma_mr|alloc_mr|map_mr_sg)\b")
+
+
+def without_kverbs():
+    """KVERBS=0 leaves out what clients in the kernel need, and nothing else does."""
+    release = toolroot.kernel(toolroot.FLAVOURS[0])
+    with_them = kernel_verbs(build.rust_module(release))
+    without = kernel_verbs(build.module_without_kverbs(release))
+    problems = [f"it has {name}" for name in without] + ["no module has any"] * (not with_them)
+    return check("a module with KVERBS=0 has no kernel verbs", problems)
+
+
+def kernel_verbs(module):
+    """The kernel verbs that a module has."""
+    command = build.in_toolroot(["nm", "--demangle", f"{build.BUILD}/{module.name}"], [(module.parent, build.BUILD, "ro")])
+    symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return sorted(set(KERNEL_VERBS.findall("\n".join(line for line in symbols.splitlines() if "Ops<" in line))))
+
+
+def clippy_samples():
+    """Nor have the samples, with what they take of the module."""
+    release = toolroot.kernel(toolroot.FLAVOURS[0])
+    total = Tally()
+    for name in build.SAMPLES:
+        total += attempt(f"clippy of the sample {name}", lambda name=name: build.sample(name, release, *CLIPPY, variant="-clippy"))
+    return total
+
+
+def clippy_emulator():
+    """The workspace emulator/ has no warning of the compiler or of clippy."""
+
+    def action():
+        with build.cargo_lock("debug"), steps.step("clippy of the emulator") as log:
+            build.cargo(log, "clippy", "clippy", "--workspace", "--all-targets", after=("--", "-D", "warnings"))
+
+    return attempt("clippy of the emulator", action)
+
+
+def deny():
+    """The emulator's dependencies have licences and sources that emulator/deny.toml allows, and nobody has warned of them."""
+    build.cargo_deny()
+    with steps.step("licences, bans and sources of crates") as log:
+        tally = attempt("licences, bans and sources of crates", build.deny, log, "cargo deny", "check", "bans", "licenses", "sources")
+    with steps.step("advisories about crates") as log:
+        try:
+            build.deny(log, "Fetching the advisories", "fetch", "db")
+        except Failure:
+            steps.note(f"advisories about crates: skipped, as RustSec's list of them can't be fetched: see {log.name}")
+            tally.skip("advisories about crates", "RustSec's list of them can't be fetched")
+            return tally
+        tally += attempt("advisories about crates", build.deny, log, "cargo deny", "check", "--disable-fetch", "advisories")
+    return tally
+
+
+def project_laws():
+    """The laws that a program can check."""
+    tally = Tally()
+    for law in laws.ALL:
+        tally += check(law.__doc__.strip().rstrip("."), law())
+    return tally
