@@ -67,7 +67,7 @@ def nothing_is_left():
     def left():
         return {name: count for name, count in main.state()["resources"].items() if count and name != "eq"}
 
-    wait_until(lambda: not left(), "the device has nothing any more", 10)
+    wait_until(lambda: not left(), "the device has nothing any more")
     equal(main.state()["protocol_errors"], PROTOCOL_ERRORS, "protocol errors, of which there were some before")
 
 

@@ -85,7 +85,7 @@ def ping():
         with contextlib.suppress(guests.ProgramFailed):
             return f"primary nid: {name}" in run(f"lnetctl ping {name}")
 
-    wait_until(answers, f"{name} answers", 30)
+    wait_until(answers, f"{name} answers")
 
 
 def start(test):
@@ -131,7 +131,7 @@ def measure(name, test, figure):
 def wrong_bits():
     """What arrives is looked at."""
     with running("brw read check=full size=1M"), conditions.applied(WRONG_BITS):
-        wait_until(lambda: sum(errors()), "lst counts errors", 60)
+        wait_until(lambda: sum(errors()), "lst counts errors")
 
 
 def goes(how, comes_back):
@@ -170,7 +170,7 @@ def die(function):
 
 
 def await_device(function, _):
-    wait_until(lambda: function.status()["state"] == "up", "the device is back", 20)
+    wait_until(lambda: function.status()["state"] == "up", "the device is back")
 
 
 def up():

@@ -13,14 +13,13 @@ import sys
 import time
 from pathlib import Path
 
+from patience import PATIENCE, SLOW, Failed, wait_until  # noqa: F401
+
 FOLDER = Path(__file__).resolve().parent
 PROGRAM = Path(sys.argv[0]).stem
 SYSFS_DRIVER = Path("/sys/bus/pci/drivers/efa")
 CONTROL_PORT = os.environ.get("EFA_CONTROL_PORT", "/dev/virtio-ports/efa-emu.control")
 DEBUGFS = Path("/sys/kernel/debug/efa")
-
-# A kernel that checks all that it does is so much slower.
-SLOW = int(os.environ.get("EFA_SLOW_KERNEL", "1"))
 
 # Which test cases to run: a pattern as of file names.
 CASES = os.environ.get("EFA_CASES") or "*"
@@ -43,10 +42,6 @@ STATUSES = {
     "RESOURCE_BUSY": "EINVAL",
     200: "EINVAL",
 }
-
-
-class Failed(Exception):
-    """A test case has failed; says why."""
 
 
 class Skipped(Exception):
@@ -164,15 +159,6 @@ def equal(got, wanted, what):
     """Fails if the two differ."""
     if got != wanted:
         raise Failed(f"{what}: got {got}, wanted {wanted}")
-
-
-def wait_until(condition, what, seconds=5):
-    """Waits until a condition is true; fails if that takes too long."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise Failed(f"{what}: not within {seconds} s")
-        time.sleep(0.005)
 
 
 def errno_name(number):
@@ -390,7 +376,7 @@ class Function:
             return status["state"] == "up" and status["session"] != before
 
         self.die()
-        wait_until(is_back, "the device is back", 60)
+        wait_until(is_back, "the device is back")
 
     def leftovers(self):
         """What the driver should not have any more once the device is unbound."""

@@ -74,7 +74,7 @@ def goes(how, test="hold"):
     if test == "busy":
         time.sleep(0.2)
     how(function)
-    wait_until(lambda: held() != before, "the client is told", 60)
+    wait_until(lambda: held() != before, "the client is told")
     result = held()
     if not function.is_bound:
         function.rebind()

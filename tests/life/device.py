@@ -82,7 +82,7 @@ class Device(Function):
             # The core of PCI may have lost what it is configured to.
             (self.sysfs / "remove").write_text("1")
             (PCI / "rescan").write_text("1")
-            wait_until(lambda: self.is_bound, "the device after a rescan of the bus", 10)
+            wait_until(lambda: self.is_bound, "the device after a rescan of the bus")
 
     def reset_attributes(self):
         """Puts back what a test has changed."""

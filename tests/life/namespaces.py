@@ -14,8 +14,6 @@ from uverbs import opened
 CLONE_NEWNET = 0x40000000
 # The names under which the tool `ip`, and so `rdma`, knows namespaces: of the tests, and of all other programs.
 HERE = "efa-life-here"
-# Seconds until a namespace has gone.
-GO_LIMIT = 60
 
 
 def run(*command):
@@ -30,7 +28,7 @@ def set_mode(mode):
     """Whether RDMA devices are seen in all namespaces, or in one. Can't be changed while there are others than the first, which
     go some time after their names.
     """
-    wait_until(lambda: "busy" not in tried("rdma", "system", "set", "netns", mode), f"{mode} network namespaces", GO_LIMIT)
+    wait_until(lambda: "busy" not in tried("rdma", "system", "set", "netns", mode), f"{mode} network namespaces")
 
 
 def tried(*command):

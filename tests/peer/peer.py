@@ -395,7 +395,7 @@ def unknown():
         main.inject({"opcode": "REG_MR"}, {"silence": True}, times=1)
         result, _, waited = meanwhile(lambda: errno_of(setup.register), setup.switch_off, exporter_later=HEAD_START)
         equal((result, waited < STOPPED), ("ETIME", True), f"registration, and that the exporter goes on, after {waited:.2f} s")
-        wait_until(lambda: main.status()["state"] == "up", "the device is back", 10)
+        wait_until(lambda: main.status()["state"] == "up", "the device is back")
     rebind()
 
 
@@ -422,8 +422,8 @@ def unplug(_):
     """Has the slot's button pressed, whereupon Linux waits for 5 s."""
     with Monitor() as monitor:
         monitor.execute("device_del", id="memory-device")
-        wait_until(lambda: not vfio.find(), "the device is gone", vfio.LIMIT)
-        wait_until(lambda: "memory-device" not in names(monitor), "QEMU has deleted it", vfio.LIMIT)
+        wait_until(lambda: not vfio.find(), "the device is gone")
+        wait_until(lambda: "memory-device" not in names(monitor), "QEMU has deleted it")
 
 
 def names(monitor):
@@ -453,7 +453,7 @@ def while_it_dies():
     for _ in range(DEATHS):
         with Setup() as setup:
             meanwhile(lambda: main.event("FATAL_ERROR"), setup.switch_off, exporter_later=random.uniform(0, HEAD_START))
-            wait_until(lambda: main.status()["state"] == "up", "the device is back", 10)
+            wait_until(lambda: main.status()["state"] == "up", "the device is back")
         renew()
     with Setup() as setup:
         setup.works()

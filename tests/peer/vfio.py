@@ -26,8 +26,6 @@ COMMAND, COMMAND_MEMORY = 4, 1 << 1
 
 SYSFS = Path("/sys/bus/pci")
 DRIVER = SYSFS / "drivers/vfio-pci"
-# Seconds until udev has made a device node, and until a slot is empty or full.
-LIMIT = 20
 
 
 def find():
@@ -48,7 +46,7 @@ def load():
 
 def bind():
     """Binds the device to vfio-pci; returns its folder in sysfs."""
-    wait_until(find, "the device with a BAR", LIMIT)
+    wait_until(find, "the device with a BAR")
     folder = find()
     if not (DRIVER / folder.name).exists():
         (folder / "driver_override").write_text("vfio-pci")
@@ -62,7 +60,7 @@ class Exporter:
     def __init__(self):
         folder = bind()
         group = f"/dev/vfio/{(folder / 'iommu_group').resolve().name}"
-        wait_until(lambda: os.path.exists(group), group, LIMIT)
+        wait_until(lambda: os.path.exists(group), group)
         self.lock, self.closed = threading.Lock(), False
         self.container = os.open("/dev/vfio/vfio", os.O_RDWR | os.O_CLOEXEC)
         self.group = os.open(group, os.O_RDWR | os.O_CLOEXEC)

@@ -119,7 +119,7 @@ def ends(how, *words):
     thread = threading.Thread(target=lambda: results.append(command(*words)))
     before = sent(function)
     thread.start()
-    wait_until(lambda: sent(function) > before + MOVING, "data moves", SECONDS)
+    wait_until(lambda: sent(function) > before + MOVING, "data moves")
     start = time.monotonic()
     how(function)
     thread.join(3 * SECONDS)

@@ -243,6 +243,7 @@ class Run:
             "EFA_GUEST": guest,
             "EFA_GUESTS": options.guests,
             "EFA_SHARE": "/share" if options.share else "",
+            "EFA_PATIENCE": os.environ.get("EFA_PATIENCE", ""),
             "EFA_LEADER": "1" if options.leader else "",
             # Who may ask the guest's agent, if there is one.
             "EFA_AGENT": "host" if options.agent else "guests" if options.leader else "",
