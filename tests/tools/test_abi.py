@@ -94,8 +94,56 @@ class Devices(unittest.TestCase):
         self.assertRegex(first, f"^{abi.PROFILES[0]} profile={abi.PROFILES[0]}(,|$)")
 
 
+class Reference(support.TemporaryCache):
+    """The C driver's results, which are kept."""
+
+    def setUp(self):
+        super().setUp()
+        self.runs = []
+        self.files = {name: self.folder / name for name in ("efa.ko", "efa-emu", "case_one.py", "devices")}
+        for name, file in self.files.items():
+            file.write_text(name)
+        self.patch(mock.patch("efa_tools.abi.FOLDER", self.folder))
+        self.patch(mock.patch("efa_tools.abi.LIBRARY", self.folder))
+        self.patch(mock.patch("efa_tools.toolroot.kernel", lambda flavour: f"7.3-{flavour}"))
+        self.patch(mock.patch("efa_tools.build.c_module", lambda release: self.files["efa.ko"]))
+        self.patch(mock.patch("efa_tools.build.emulator", lambda: self.files["efa-emu"]))
+        self.patch(mock.patch("efa_tools.abi.run", self.run_cases))
+
+    def run_cases(self, driver, flavour, profile):
+        self.runs.append((driver, flavour, profile))
+        return {"a": f"{len(self.runs)}"}
+
+    def test_they_are_kept(self):
+        self.assertEqual([abi.reference("cloud-amd64", "efa3") for _ in range(2)], [{"a": "1"}] * 2)
+        self.assertEqual(self.runs, [("c", "cloud-amd64", "efa3")])
+
+    def test_they_are_renewed(self):
+        abi.reference("cloud-amd64", "efa3")
+        self.assertEqual(abi.reference("cloud-amd64", "efa3", renew=True), {"a": "2"})
+        self.assertEqual(abi.reference("cloud-amd64", "efa3"), {"a": "2"})
+
+    def test_what_they_depend_on_has_them_run_again(self):
+        abi.reference("cloud-amd64", "efa3")
+        for file in self.files.values():
+            file.write_text(f"another {file.name}")
+            abi.reference("cloud-amd64", "efa3")
+        abi.reference("amd64", "efa3")
+        abi.reference("cloud-amd64", "efa4")
+        self.assertEqual(len(self.runs), 7)
+
+    def test_a_run_that_fails_is_not_kept(self):
+        with mock.patch("efa_tools.abi.run", side_effect=Failure("no")), self.assertRaises(Failure):
+            abi.reference("cloud-amd64", "efa3")
+        self.assertEqual(abi.reference("cloud-amd64", "efa3"), {"a": "1"})
+
+
 class Diff(support.TemporaryCache):
+    def keep_nothing(self):
+        self.patch(mock.patch("efa_tools.abi.reference", lambda flavour, profile, renew=False: abi.run("c", flavour, profile, "")))
+
     def test_each_case_counts(self):
+        self.keep_nothing()
         runs = {"c": {"a": "ok", "b": "ok", "c": "x"}, "rust": {"a": "ok", "b": "EINVAL", "c": "y"}}
         self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile, case="": runs[driver]))
         self.patch(mock.patch("efa_tools.abi.table", lambda text, pages: {"c": abi.Allowed({"c": "x", "rust": "y"}, "why")}))
@@ -125,6 +173,7 @@ class Diff(support.TemporaryCache):
         return status, printed.getvalue().splitlines()
 
     def test_each_profile_is_a_job(self):
+        self.keep_nothing()
         runs = {"efa3": {"a": "ok"}, "efa4": {"a": "ok", "b": "ok"}}
         differ = {"efa4"}
 
@@ -155,6 +204,7 @@ class Diff(support.TemporaryCache):
         self.patch(mock.patch("efa_tools.abi.run", lambda driver, flavour, profile, case="": {"a": "ok", "b": "ok"}))
         self.patch(mock.patch("efa_tools.abi.table", lambda text, pages: {}))
         self.patch(mock.patch("efa_tools.abi.elsewhere", lambda: []))
+        self.keep_nothing()
         return abi.diff_on_debug_kernel("cloud-amd64")
 
     def test_on_the_debug_kernel_its_own_results_count_too(self):

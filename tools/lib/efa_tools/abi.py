@@ -2,13 +2,13 @@
 """make abi-diff: the same cases with the C and with the Rust driver, and whether they differ only where they may."""
 
 import fnmatch
-import functools
+import json
+import os
 import re
 import shlex
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from . import arm64, cache, guest, steps, suite, times
+from . import arm64, build, cache, guest, steps, store, suite, toolroot
 from .failure import Failure
 from .tally import Tally
 
@@ -21,6 +21,8 @@ SHOWN = 20
 # profile has cases of its own, as each has.
 PROFILES = ("efa3", "efa4", "efa2", "efa1")
 
+# The file of results that are kept.
+RESULTS = "results.json"
 # What a result starts with that is wrong whoever has it.
 BROKEN = "BROKEN "
 
@@ -100,11 +102,8 @@ def devices(text, profile=PROFILES[0]):
     return [re.sub(r"\bprofile=\w+", f"profile={profile}", first), *others]
 
 
-@functools.cache
 def run(driver, flavour, profile, case=""):
-    """Runs the cases with a driver, all or those that CASE names; returns the results. Those of the C driver are compared with two
-    others.
-    """
+    """Runs the cases with a driver, all or those that CASE names; returns the results."""
     specs = devices((FOLDER / "devices").read_text(), profile)
     command = f"/efa-rs/tests/abi/run.py {shlex.quote(case) if case else ''}"
     timeout = TIMEOUT * arm64.slowness(flavour)
@@ -116,6 +115,32 @@ def run(driver, flavour, profile, case=""):
     if status:
         raise Failure(f"{steps.tail(log)}\nThe ABI cases ended with exit status {status} with driver {driver}: see above.")
     return results(output, driver)
+
+
+# What the cases import of the selftests: the files that are not programs themselves.
+LIBRARY = suite.KSELFTEST
+
+
+def reference(flavour, profile, renew=False):
+    """The results of the C driver, which are kept: they depend on the kernel, the module, the emulator and the cases alone.
+
+    RENEW runs the cases again, and keeps what they give then.
+    """
+    release = toolroot.kernel(flavour)
+    library = [file for file in LIBRARY.glob("*.py") if not os.access(file, os.X_OK)]
+    sources = sorted([*FOLDER.glob("*.py"), *library, FOLDER / "devices", build.c_module(release), build.emulator()])
+    path = cache.folder("abi") / cache.key(release, profile, *sources)
+    if renew:
+        cache.discard(path)
+
+    def make(temporary):
+        found = run("c", flavour, profile)
+        temporary.mkdir()
+        (temporary / RESULTS).write_text(json.dumps(found, indent=1))
+
+    kept = cache.make(path, "the C driver's results", 0.01, make)
+    store.discard_old(path.parent)
+    return json.loads((kept / RESULTS).read_text())
 
 
 def run_on_debug_kernel():
@@ -151,10 +176,10 @@ def judge(name, found, case="", pages=4096, but=()):
     return tally, f"{len(cases)} cases, {len(allowed)} allowed differences, {len(problems)} others"
 
 
-def diff(flavour, at_once=1, profile=PROFILES[0], case=""):
-    """The differential test, with so many guests at once: its tally has one result for each case, and its text is one line."""
-    with ThreadPoolExecutor(at_once) as pool:
-        found = dict(zip(DRIVERS, pool.map(times.within(lambda driver: run(driver, flavour, profile, case)), DRIVERS)))
+def diff(flavour, profile=PROFILES[0], case="", renew=False):
+    """The differential test: its tally has one result for each case, and its text is one line. RENEW is that of reference()."""
+    c = run("c", flavour, profile, case) if case else reference(flavour, profile, renew)
+    found = {"c": c, "rust": run("rust", flavour, profile, case)}
     return judge(f"abi-diff {profile}", found, case, arm64.page_size(flavour))
 
 
@@ -171,7 +196,7 @@ def without(patterns, by_case):
 def diff_on_debug_kernel(flavour):
     """The same of the Rust driver on the debug kernel and the C driver on one of Debian's."""
     rust, tally = run_on_debug_kernel()
-    found = {"c": run("c", flavour, PROFILES[0]), "rust": rust}
+    found = {"c": reference(flavour, PROFILES[0]), "rust": rust}
     judged, line = judge("abi-diff debug", found, but=elsewhere())
     tally += judged
     return tally, line
