@@ -30,8 +30,7 @@ help:
 	@echo 'Test: all of it'
 	@echo '  make check           what CI runs: the Rust driver on one kernel; the last line says how many passed   SHARD='
 	@echo '  make check-all       the same, with the C driver, more kernels and networks, recovery and peer memory   SHARD='
-	@echo '  make check-long      all that takes too long for that, one after the other: hours; then make passed   REST='
-	@echo '  make passed          writes Documentation/passed.md: which commit each of them has passed on last'
+	@echo '  make check-long      the suites below that take too long for that, one after the other: hours   REST='
 	@echo
 	@echo 'Test: on the host'
 	@echo '  make lint            format, warnings and the laws of the project'
@@ -66,7 +65,6 @@ help:
 	@echo '  make bench           what the Rust driver costs compared with the C driver   FLAVOUR= AMAZON='
 	@echo '  make bench-data      how fast data moves between guests, and over rdma_rxe   DRIVER='
 	@echo '  make bench-srd       what SRD does when many send at once, beside TCP, simulated'
-	@echo '  make times           draws how long the last runs of check-all took, and where the time went   SUITE='
 	@echo
 	@echo 'Package'
 	@echo '  make dist            the source tarball, which two times has the same bytes   BUGS='
@@ -78,6 +76,7 @@ help:
 	@echo 'DRIVER    rust (default), c (Linux'\''s own driver, for comparison) or, in make vm, none'
 	@echo 'FLAVOUR   cloud-amd64 (default, what EC2 images run) or amd64; cloud-arm64, arm64 or arm64-16k; tools/series says of which Linux'
 	@echo 'ARCH      arm64: the same as FLAVOUR=cloud-arm64'
+	@echo 'RECORD    1: a suite that passes writes its row of Documentation/last-passed.md'
 	@echo 'REST      1: only what has not passed on this commit'
 	@echo 'SHARD     2/3 does the second of three shares, for as many machines'
 	@echo 'PROGRAM   only this one of what is run, such as objects_faults'
@@ -94,7 +93,6 @@ help:
 	@echo 'DEVICES   a list of emulated devices (default: profile=efa2)'
 	@echo 'PROFILE   of the device that most cases of abi-diff use: efa1, efa2, efa3 or efa4 (default: each, one after the other)'
 	@echo 'INSTANCE  the EC2 instance whose devices to emulate instead, such as p4d.24xlarge'
-	@echo 'SUITE     whose times to draw, such as check (default: check-all)'
 	@echo 'AMAZON    a checkout of github.com/amzn/amzn-drivers, with whose kernel verbs to compare'
 	@echo 'SCENARIOS some of those of check-install (default: all)'
 	@echo 'BUGS      where users of a package report bugs, such as https://host/path (default: dkms/bugs, which leads nowhere)'
@@ -111,10 +109,6 @@ check check-all:
 .PHONY: check-long
 check-long:
 	@tools/check $@ $(if $(REST),--rest)
-
-.PHONY: passed
-passed:
-	@tools/times --passed --output Documentation/passed.md
 
 .PHONY: vm
 vm:
@@ -139,6 +133,7 @@ emulator dist deb emulator-deb rpm clean distclean:
 	@tools/build $@
 
 export EFA_JUNIT = $(JUNIT)
+export RECORD
 
 part = $(PROGRAM:%=--program %) $(if $(CASE),--case '$(CASE)')
 
@@ -225,10 +220,6 @@ bench-data:
 .PHONY: bench-srd
 bench-srd:
 	@tools/bench-srd
-
-.PHONY: times
-times:
-	@tools/times $(SUITE)
 
 .PHONY: abi-diff
 abi-diff:

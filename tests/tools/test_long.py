@@ -70,28 +70,7 @@ class Head(unittest.TestCase):
         done = subprocess.CompletedProcess((), 0, "", "")
         with mock.patch("subprocess.run", return_value=done) as run:
             times.head()
-        self.assertEqual(run.call_args.args[0][-1], ":!Documentation/passed.md")
-
-
-class Page(Results):
-    def test_each_suite_has_a_line(self):
-        self.keep("interop --driver c")
-        lines = long.page().splitlines()
-        self.assertEqual(len([line for line in lines if line.startswith("| `")]), len(long.SHOWN) + 1)
-        self.assertIn("| `interop --driver c` | `111111111111` | 2001-09-09 02:56 | 1,234 | 5 | 10 |", lines)
-        self.assertIn("| `interop` | none that is known here | | | | |", lines)
-
-    def test_the_command_writes_it(self):
-        file = self.folder / "passed.md"
-        with mock.patch("sys.argv", ["times", "--passed", "--output", str(file)]), mock.patch("signal.signal"):
-            self.assertEqual(cli.times_command(), 0)
-        with (
-            mock.patch("sys.argv", ["times", "--passed"]),
-            mock.patch("signal.signal"),
-            contextlib.redirect_stdout(io.StringIO()) as printed,
-        ):
-            self.assertEqual(cli.times_command(), 0)
-        self.assertEqual(file.read_text(), printed.getvalue())
+        self.assertEqual(run.call_args.args[0][-1], ":!Documentation/last-passed.md")
 
 
 class Run(Results):
@@ -99,8 +78,6 @@ class Run(Results):
         super().setUp()
         self.patch(mock.patch("efa_tools.toolroot.root"))
         self.patch(mock.patch("efa_tools.long.SUITES", ("lint", "deny", "soak --driver c")))
-        self.page = self.folder / "passed.md"
-        self.patch(mock.patch("efa_tools.long.write", lambda: self.page.write_text(long.page())))
         self.patch(mock.patch("efa_tools.times.head", return_value=(HERE, False)))
         self.results = {"lint": Tally(passed=1), "soak": Tally(passed=2)}
 
@@ -125,7 +102,6 @@ class Run(Results):
         self.assertEqual(self.check(), (1, "3 passed, 1 failed, 0 skipped"))
         self.assertEqual(self.done, ["lint", "deny", "soak"])
         self.assertEqual(self.heads(), {"lint": HERE, "soak --driver c": HERE})
-        self.assertTrue(self.page.exists())
 
     def test_one_that_cannot_even_begin_has_failed(self):
         with mock.patch("efa_tools.check.run", side_effect=OSError(28, "No space")):
@@ -149,7 +125,7 @@ class Run(Results):
 class Suites(unittest.TestCase):
     def test_each_is_something_that_there_is_and_named_as_its_results_are(self):
         parser, suites = cli.check_parser()
-        for command in long.SHOWN:
+        for command in ("check", "check-all", *long.SUITES):
             self.assertEqual(cli.command_of(suites, parser.parse_args(command.split())), command)
 
     def test_what_is_the_default_is_not_named(self):

@@ -60,35 +60,12 @@ def lines(axes, panel):
     axes.legend(known.values(), known.keys(), loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
 
 
-def spans(axes, panel):
-    """What was done from when to when, in a row each."""
-    for row, span in enumerate(panel["spans"]):
-        axes.barh(row, span["end"] - span["start"], left=span["start"], color=colour(0), alpha=0.35)
-        # The part of it that a core was busy with, from the left.
-        axes.barh(row, min(span["cpu"], span["end"] - span["start"]), left=span["start"], color=colour(0))
-    axes.set_yticks(range(len(panel["spans"])), [span["name"] for span in panel["spans"]])
-    axes.set_xlim(left=0)
-    axes.margins(y=0.01)
-    axes.invert_yaxis()
-
-
-def stacks(axes, panel):
-    """A column for each of some runs, of parts."""
-    bottoms = [0.0] * len(panel["names"])
-    for number, (name, values) in enumerate(panel["parts"].items()):
-        axes.bar(panel["names"], values, bottom=bottoms, label=name, color=pyplot.get_cmap("tab20")(number % 20), width=0.6)
-        bottoms = [bottom + value for bottom, value in zip(bottoms, values)]
-    axes.tick_params(axis="x", labelrotation=30)
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
-
-
-KINDS = {"bars": bars, "lines": lines, "spans": spans, "stacks": stacks}
+KINDS = {"bars": bars, "lines": lines}
 
 
 def height(panel):
     """Inches that a panel takes: of rows, for each as much as its name."""
-    rows = len(panel.get("values") or panel.get("spans") or ())
+    rows = len(panel.get("values") or ())
     return 1.0 + 0.24 * rows if rows else 3.6
 
 

@@ -5,7 +5,7 @@ import functools
 import os
 import time
 
-from . import abi, arm64, build, cache, debug_kernel, disturb, host_tests, interrupt, junit, life, processes, schedule, source_checks, steps
+from . import abi, arm64, build, cache, debug_kernel, disturb, host_tests, interrupt, junit, life, processes, record, schedule, source_checks, steps
 from . import suite, times, toolroot, userland, verdict
 from .failure import Failure, sentence
 from .schedule import Job
@@ -257,9 +257,6 @@ def run(jobs, name="", report=None, command=""):
     How long each took is shown at the end, and kept under the name of the suite, NAME, with its result and the COMMAND. The last line of
     the output says how many tests passed. REPORT is a file for JUnit's XML.
     """
-    toolroot.root()
-    # Before jobs ask for it at the same time.
-    cache.clone()
     before, begun = processes.used_by_all(), times.head()
     ended = []
 
@@ -276,6 +273,9 @@ def run(jobs, name="", report=None, command=""):
         times.save(over, name, added(ended), of_others(), command, begun, interrupted=True)
 
     with times.measured(name) as span, interrupt.last(save_what_is_over):
+        # Before jobs ask for them at the same time.
+        toolroot.root()
+        cache.clone()
         schedule.learn(jobs, times.load(name))
         tallies = schedule.run(jobs, schedule.Machine.here(), do)
     total = added(tallies)
@@ -286,6 +286,10 @@ def run(jobs, name="", report=None, command=""):
     file = times.save(span, name, total, others, command, begun)
     table = "\n".join(f"    {line}" for line in times.table(span, os.cpu_count(), others))
     steps.note(f"how long it took, which is also in {file}:\n{table}")
+    if warning := times.over_budget(span):
+        steps.note(warning)
+    if record.wanted():
+        record.write(file)
     for name in total.failures:
         steps.note(f"failed: {name}")
     print(total, flush=True)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from . import abi, arm64, bench, build, cache, canary, check, check_arm64, data_bench, guest, host_tests, install, interrupt, long
-from . import namespace, overlay, package, plot, remote, running, schedule, source_checks, srd_bench, steps, suite, times, toolroot, userland
+from . import namespace, overlay, package, remote, running, schedule, source_checks, srd_bench, steps, suite, times, toolroot, userland
 from .failure import Failure, sentence
 from .schedule import Job
 
@@ -342,7 +342,7 @@ def check_parser():
         file = os.environ.get("EFA_JUNIT") or None
         command.add_argument("--junit", type=Path, metavar="FILE", default=file, help="also write the results as JUnit's XML")
         command.add_argument("--failed", action="store_true", help="only what failed the last time that this was run")
-    command = suites.add_parser("check-long", help="all that takes too long for check-all, one after the other; then writes passed.md")
+    command = suites.add_parser("check-long", help="all that takes too long for check-all, one after the other")
     command.add_argument("--rest", action="store_true", help="only what has not passed on this commit")
     return parser, suites.choices
 
@@ -488,28 +488,6 @@ def bench_data_command():
     arguments = parser.parse_args()
     steps.note(f"the cache is {cache.folder()}")
     return data_bench.run(arguments.driver, arguments.output)
-
-
-@guarded
-def times_command():
-    parser = argparse.ArgumentParser(
-        prog="times",
-        description="Draws what took how long: the jobs of the last run of a suite, and what CPU time each took in the last runs. Prints"
-        " where the picture is.",
-    )
-    parser.add_argument("suite", nargs="?", default="check-all", help="what was run, such as check or kselftest (default: check-all)")
-    parser.add_argument("--last", type=positive, default=20, metavar="N", help="how many runs (default: 20)")
-    text = "instead print a page, in Markdown, that says what has passed last on which commit"
-    parser.add_argument("--passed", action="store_true", help=text)
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write it (default: in the cache; of --passed: print it)")
-    arguments = parser.parse_args()
-    if arguments.passed:
-        long.write(arguments.output) if arguments.output else print(long.page(), end="")
-        return 0
-    file = arguments.output or cache.folder("times") / f"{arguments.suite}.svg"
-    file.write_text(plot.draw(times.picture(arguments.suite, arguments.last)))
-    print(file)
-    return 0
 
 
 @guarded

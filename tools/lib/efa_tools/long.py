@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""make check-long: all that takes too long for check-all, one after the other; and a page that says what has passed last on which head."""
+"""make check-long: the named suites, which take too long for check-all or measure time, one after the other."""
 
-import time
-
-from . import cache, steps, times
+from . import steps, times
 from .failure import Failure, sentence
 from .tally import Tally
 
@@ -33,20 +31,6 @@ SUITES = (
     "check-install",
     "check-arm64",
 )
-# What the page has.
-SHOWN = ("check", "check-all", *SUITES)
-
-HEAD = """# What passed last on which commit
-
-`make passed` writes this page, and `make check-long` does at its end, of the results that are kept on the machine that it is run on: nothing
-here is written by hand. A run counts if it came to its end, nothing failed, and the commit was as it is. Which suites there are is said in
-[testing](testing.md).
-
-| `tools/check` | commit | on (UTC) | passed | skipped | minutes |
-|---|---|---|---:|---:|---:|
-"""
-
-
 def run(do, rest=False):
     """Has each suite done by do(words); returns the tally of all. REST: only those that have not passed on this head."""
     total = Tally()
@@ -63,7 +47,6 @@ def run(do, rest=False):
             tally.fail(f"{command} could not run", said=sentence(failure))
         tally.failures = [f"{command}: {name}" for name in tally.failures]
         total += tally
-    write()
     for name in total.failures:
         steps.note(f"failed: {name}")
     print(total, flush=True)
@@ -73,21 +56,3 @@ def run(do, rest=False):
 def passed_here(command):
     last = times.passes().get(command)
     return last is not None and times.head() == (last["head"], False)
-
-
-def page():
-    """The page as Markdown."""
-    passes = times.passes()
-    return HEAD + "".join(row(command, passes.get(command)) for command in SHOWN)
-
-
-def row(command, run):
-    if run is None:
-        return f"| `{command}` | none that is known here | | | | |\n"
-    when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(run["end"]))
-    cells = f"`{run['head'][:12]}` | {when} | {run['passed']:,} | {run['skipped']:,} | {(run['end'] - run['start']) / 60:.0f}"
-    return f"| `{command}` | {cells} |\n"
-
-
-def write(file=cache.CLONE / times.PAGE):
-    file.write_text(page())

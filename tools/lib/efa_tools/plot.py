@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Pictures of the benches' results and of the times of runs: says what panels they have, which tools/lib/draw.py draws."""
+"""Pictures of the benches' results: says what panels they have, which tools/lib/draw.py draws."""
 
 import json
 import subprocess
@@ -29,16 +29,6 @@ def lines(title, series, logarithmic=False):
     """Lines of each name of SERIES, each a list of (x, y), over an x axis that may be logarithmic."""
     every = [{"name": name, "points": points} for name, of_name in series.items() for points in of_name]
     return {"kind": "lines", "title": title, "x_log": logarithmic, "series": every}
-
-
-def spans(title, jobs):
-    """What was done from when to when, and how much of a core each took: dictionaries of name, start, end and cpu."""
-    return {"kind": "spans", "title": title, "spans": jobs}
-
-
-def stacks(title, names, parts):
-    """A column for each name; PARTS are lists of as many values, by what they are of."""
-    return {"kind": "stacks", "title": title, "names": names, "parts": parts}
 
 
 def draw(panels):

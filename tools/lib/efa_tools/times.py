@@ -15,15 +15,18 @@ import threading
 import time
 from dataclasses import asdict, dataclass, field
 
-from . import cache, plot
+from . import cache
 from .failure import Failure
 
 # Runs whose times are kept.
 KEPT = 200
 # Rows of the table.
-SHOWN = 25
-# Jobs of which a picture has a colour of its own.
-COLOURED = 15
+SHOWN = 10
+# Seconds that a suite may take on two cores: with a cache that has what it builds, and with an empty one. A suite that takes longer has to
+# get faster, or leave something to another tier.
+BUDGETS = {"check": (12 * 60, 20 * 60), "check-all": (45 * 60, 75 * 60)}
+# The step that only a run with an empty cache has.
+COLD = "toolroot"
 
 _lock = threading.Lock()
 # For files of their own of several runs in a second.
@@ -81,7 +84,7 @@ def within(function):
 
 
 # What is made of results is no change of what has them.
-PAGE = "Documentation/passed.md"
+PAGE = "Documentation/last-passed.md"
 
 
 def head():
@@ -135,12 +138,17 @@ def prune(folder):
         old.unlink(missing_ok=True)
 
 
+def read(file):
+    """A run that is kept."""
+    return {**json.loads(file.read_text()), "file": file.name}
+
+
 def load(suite=None):
     """The runs that are kept, the oldest first; those of one suite, if it is named."""
     runs = []
     for file in cache.folder("times").glob("*.json"):
         try:
-            runs.append({**json.loads(file.read_text()), "file": file.name})
+            runs.append(read(file))
         except (OSError, ValueError):
             # Removed by another run meanwhile, or by hand cut short.
             continue
@@ -187,6 +195,22 @@ def table(run, cores, others=0.0):
     return lines
 
 
+def over_budget(run):
+    """A sentence if a run of a suite took longer than it may; nothing otherwise."""
+    if run.name not in BUDGETS:
+        return ""
+    warm, cold = BUDGETS[run.name]
+    is_cold = any(step.name == COLD for step in run.steps)
+    limit = cold if is_cold else warm
+    if run.length() <= limit:
+        return ""
+    kind = "an empty" if is_cold else "a warm"
+    return (
+        f"warning: {run.name} took {clock(run.length())} min, and its budget with {kind} cache is {clock(limit)} min:"
+        " make the slowest jobs above faster, or move one to another tier"
+    )
+
+
 def time_with(jobs, number):
     """Seconds between the first job's start and the last one's end in which so many ran."""
     events = sorted([(job.start, 1) for job in jobs] + [(job.end, -1) for job in jobs])
@@ -196,27 +220,3 @@ def time_with(jobs, number):
             found += moment - before
         running, before = running + change, moment
     return found
-
-
-def picture(suite, last, coloured=COLOURED):
-    """What a picture of the last runs of a suite shows: the jobs of the last one, and what CPU time each took in which."""
-    runs = load(suite)[-last:]
-    if not runs:
-        raise Failure(f"No run of {suite} is kept in {cache.folder('times')}: run make {suite} first.")
-    newest = runs[-1]
-    jobs = [
-        {"name": job["name"], "start": job["start"] - newest["start"], "end": job["end"] - newest["start"], "cpu": job["cpu"]}
-        for job in sorted(newest["steps"], key=lambda job: job["start"])
-    ]
-    spent_by = {}
-    for number, run in enumerate(runs):
-        for job in run["steps"]:
-            spent_by.setdefault(job["name"], [0] * len(runs))[number] += job["cpu"]
-    parts = dict(sorted(spent_by.items(), key=lambda item: (-item[1][-1], item[0]))[:coloured])
-    others = [sum(values) for values in zip(*(values for name, values in spent_by.items() if name not in parts))]
-    names = [f"{run['head'][:8]} {time.strftime('%m-%d %H:%M', time.gmtime(run['start']))}" for run in runs]
-    head = f"{suite} of {names[-1]}: seconds from its start; dark: CPU time"
-    return [
-        plot.spans(head, jobs),
-        plot.stacks(f"The last runs of {suite}: seconds of CPU time", names, parts | ({"others": others} if others else {})),
-    ]
