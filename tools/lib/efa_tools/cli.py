@@ -279,7 +279,7 @@ def check_parser():
     suites.add_parser("test-host", help="the tests that need no guest")
     suites.add_parser("test-asan", help="the tests that need no guest, with AddressSanitizer of a nightly toolchain")
     command = suites.add_parser("test-tools", help="the tests of the tools")
-    add_part(command, "a file of tests/tools, such as test_vm")
+    add_part(command, "a file of tests/tools, such as test_cache")
     attack = suites.add_parser("attack", help="machines, peers and control clients that do their worst to an emulator")
     attack.add_argument("--seconds", type=positive, default=10, metavar="N", help="how long each attack (default: 10)")
     attack.add_argument("--rounds", type=positive, metavar="N", help="how often one of two emulators is killed (default: few)")
