@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::{capture::CaptureOptions, record::RecordOptions, sandbox::Mode, trace::TraceOptions};
 
-/// Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets, and User-Mode Linux over vhost-user ones.
+/// Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// A device: `socket=PATH[,protocol=vfio-user|vhost-user][,profile=NAME][,msix=VECTORS][,number=N][,missing-bar=0|2|db][,OVERRIDE=VALUE...]`.
+    /// A device: `socket=PATH[,profile=NAME][,msix=VECTORS][,number=N][,missing-bar=0|2|db][,OVERRIDE=VALUE...]`.
     ///
     /// An override is what the control command `set` takes, such as `max_eq=0`.
     #[arg(
@@ -168,21 +168,10 @@ pub(crate) enum Command {
     },
 }
 
-/// What is spoken at a device's socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    /// By monitors of virtual machines, such as QEMU.
-    #[default]
-    VfioUser,
-    /// By User-Mode Linux, to which the device is a virtio device that stands for a PCI function.
-    VhostUser,
-}
-
 /// A device as the command line describes it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceSpec {
     pub(crate) socket: PathBuf,
-    pub(crate) protocol: Protocol,
     pub(crate) missing_bar: Option<Bar>,
     profile: Profile,
     vectors: Option<u16>,
@@ -212,7 +201,6 @@ impl DeviceSpec {
             match key {
                 "socket" if value.is_empty() => return Err("the socket's path is empty".into()),
                 "socket" => self.socket = PathBuf::from(value),
-                "protocol" => self.protocol = protocol(value)?,
                 "profile" => self.profile = profile(value)?,
                 "msix" => self.vectors = Some(vectors(value)?),
                 "number" => self.number = Some(number(value)?),
@@ -328,16 +316,6 @@ fn fabric(text: &str) -> Result<Settings, String> {
     Ok(settings)
 }
 
-fn protocol(name: &str) -> Result<Protocol, String> {
-    match name {
-        "vfio-user" => Ok(Protocol::VfioUser),
-        "vhost-user" => Ok(Protocol::VhostUser),
-        _ => Err(format!(
-            "protocol is `{name}`, but it must be vfio-user or vhost-user"
-        )),
-    }
-}
-
 fn profile(name: &str) -> Result<Profile, String> {
     let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
     Profile::deserialize(name).map_err(|error| format!("no such profile: {error}"))
@@ -384,16 +362,14 @@ mod tests {
     fn a_device_has_defaults() {
         let spec: DeviceSpec = "socket=/run/efa".parse().unwrap();
         assert_eq!(spec.socket, PathBuf::from("/run/efa"));
-        assert_eq!(spec.protocol, Protocol::VfioUser);
         assert_eq!(spec.missing_bar, None);
         assert_eq!(spec.config(3), Config::new(Profile::Efa2, 3));
     }
 
     #[test]
     fn every_option_counts() {
-        let spec = "profile=efa0,socket=a=b,msix=1,number=7,missing-bar=db,max_eq=0,ready=false,protocol=vhost-user";
+        let spec = "profile=efa0,socket=a=b,msix=1,number=7,missing-bar=db,max_eq=0,ready=false";
         let spec: DeviceSpec = spec.parse().unwrap();
-        assert_eq!(spec.protocol, Protocol::VhostUser);
         assert_eq!(spec.socket, PathBuf::from("a=b"));
         assert_eq!(spec.missing_bar, Some(Bar::Doorbells));
         let config = spec.config(3);
@@ -422,10 +398,6 @@ mod tests {
                 "msix is `0`, but a device has 1 to 256 vectors",
             ),
             ("socket=a,msix=257", "msix is `257`"),
-            (
-                "socket=a,protocol=virtio",
-                "protocol is `virtio`, but it must be vfio-user or vhost-user",
-            ),
             ("socket=a,number=x", "number is `x`"),
             (
                 "socket=a,missing-bar=1",

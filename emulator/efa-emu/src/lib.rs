@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets, and User-Mode Linux over vhost-user ones.
+//! Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
 //!
 //! This is the program, as a library of which its `main()` and its tests are made.
 
@@ -50,7 +50,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use args::{Args, Command, Protocol};
+use args::{Args, Command};
 use capture::Capture;
 pub use control::Emulator;
 use outbox::Work;
@@ -197,13 +197,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         .zip(emulator.devices())
         .map(|(spec, device)| {
             let listener = sockets.listen(&spec.socket)?;
-            let function = Arc::clone(&device.function);
-            Ok(match spec.protocol {
-                Protocol::VfioUser => Front::VfioUser(Server::new(listener, function)),
-                Protocol::VhostUser => {
-                    Front::VhostUser(efa_vhost_user::Server::new(listener, function))
-                }
-            })
+            Ok(Server::new(listener, Arc::clone(&device.function)))
         })
         .collect::<Result<Vec<_>, String>>()?;
     let listener = args.listen.as_deref().map(bind).transpose()?;
@@ -226,9 +220,6 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let needs = Needs {
         sockets: sockets.0.clone(),
         ports: joined.iter().map(Target::port).collect(),
-        vhost_user: specs
-            .iter()
-            .any(|spec| spec.protocol == Protocol::VhostUser),
     };
     sandbox::enter(args.sandbox, &needs)?;
     for (name, work) in writers {
@@ -263,21 +254,6 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     sockets.remove();
     observers.finish();
     Ok(ExitCode::SUCCESS)
-}
-
-/// What serves a device.
-enum Front {
-    VfioUser(Server),
-    VhostUser(efa_vhost_user::Server),
-}
-
-impl Front {
-    fn run(self) -> ! {
-        match self {
-            Self::VfioUser(server) => server.run(),
-            Self::VhostUser(server) => server.run(),
-        }
-    }
 }
 
 fn bind(address: &str) -> Result<TcpListener, String> {

@@ -12,8 +12,7 @@
 //! |---|---|
 //! | main | waits for signals, removes the sockets |
 //! | `device`, and one for each monitor | accepts, exchanges messages with descriptors, maps and seals memory files, reads and writes guests' memory that is not mapped, signals eventfds |
-//! | the same of a device over vhost-user | also waits for events, which it makes |
-//! | `fabric` | the last two of `device` |
+//! | `fabric` | the last two |
 //! | `control`, and one for each client | accepts, reads, writes |
 //! | `metrics`, and one for each client; `listener`, `link` and `link writer` | the same over TCP; with `--join` makes sockets and connects them |
 
@@ -62,8 +61,6 @@ pub(crate) struct Needs {
     pub(crate) sockets: Vec<PathBuf>,
     /// TCP ports that it connects to.
     pub(crate) ports: Vec<u16>,
-    /// It serves devices over vhost-user.
-    pub(crate) vhost_user: bool,
 }
 
 /// What was applied.
@@ -258,16 +255,6 @@ const OF_DESCRIPTORS: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// What else it takes to serve devices over vhost-user.
-const OF_VHOST_USER: &[i64] = &[
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_eventfd2,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_epoll_wait,
-];
-
 /// System calls that libraries may try and can do without. They are refused, and the program goes on.
 const REFUSED: &[i64] = &[
     libc::SYS_faccessat,
@@ -344,9 +331,6 @@ fn refused(landlock: Landlock) -> Result<Rules, BackendError> {
 fn allowed(needs: &Needs) -> Result<Rules, BackendError> {
     let always = OF_THREADS.iter().chain(OF_DESCRIPTORS).chain(old::ALLOWED);
     let mut rules: Rules = always.map(|call| (*call, vec![])).collect();
-    if needs.vhost_user {
-        rules.extend(OF_VHOST_USER.iter().map(|call| (*call, vec![])));
-    }
     // Threads, but no processes.
     let thread = masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?;
     rules.insert(libc::SYS_clone, vec![thread]);
@@ -468,7 +452,6 @@ mod tests {
                 .iter()
                 .map(|port| port.parse().unwrap())
                 .collect(),
-            vhost_user: false,
         };
         match env::var(MODE).unwrap().as_str() {
             "on" => enter(Mode::On, &needs).unwrap(),

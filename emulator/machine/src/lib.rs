@@ -6,8 +6,6 @@
 //! executes commands. [`QueuePair`]s and [`Region`]s are what programs have. Each takes microseconds where a guest takes seconds,
 //! and does what no guest's driver lets a program do. An [`Emulator`] is the process that they use.
 //!
-//! A [`Kernel`] is the same as User-Mode Linux, over vhost-user, as far as its queues.
-//!
 //! What fails panics, as it is all for tests and measurements.
 
 #![forbid(unsafe_code)]
@@ -15,7 +13,6 @@
 mod bound;
 mod emulator;
 mod end;
-pub mod kernel;
 mod machine;
 mod program;
 mod ram;
@@ -23,6 +20,5 @@ mod ram;
 pub use bound::{BOUNDS, Bound};
 pub use emulator::{Emulator, free_address};
 pub use end::{End, pattern};
-pub use kernel::Kernel;
 pub use machine::Machine;
 pub use program::{QKEY, QueuePair, Region, Send};

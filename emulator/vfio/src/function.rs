@@ -30,17 +30,6 @@ pub struct Function {
     vacated: (Mutex<()>, Condvar),
 }
 
-/// Where a function has its MSI-X table. What is in it is the VMM's affair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MsixTable {
-    /// The index of the BAR.
-    pub bar: u8,
-    /// Where in the BAR.
-    pub offset: u64,
-    /// How many vectors it has, of 16 bytes each.
-    pub vectors: u16,
-}
-
 impl Function {
     /// Attaches a device after power on, without a guest, to a network.
     ///
@@ -76,15 +65,6 @@ impl Function {
             port,
             vacated: (Mutex::new(()), Condvar::new()),
         })
-    }
-
-    /// Where the MSI-X table is.
-    pub fn msix_table(&self) -> MsixTable {
-        MsixTable {
-            bar: self.bars.msix().index(),
-            offset: self.bars.msix_table(),
-            vectors: self.msix_vectors,
-        }
     }
 
     /// Works on the device alone, then lets it do what is due.

@@ -24,8 +24,8 @@ mod socket;
 
 pub use bar::Bar;
 pub use config_space::MAX_MSIX_VECTORS;
-pub use function::{Function, MsixTable};
+pub use function::Function;
 pub use runtime::Runtime;
-pub use server::{Backend, Server};
+pub use server::Server;
 pub use slot::Observer;
-pub use socket::{Persistence, listen};
+pub use socket::listen;

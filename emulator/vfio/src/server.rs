@@ -113,8 +113,12 @@ impl Drop for Place {
 /// Serves a VMM that has connected.
 fn serve(stream: &UnixStream, device: &vfio_user::Device, function: Arc<Function>, place: Place) {
     let waiting = Arc::clone(&place.0);
-    let mut backend = Backend::new(function, || is_connected(stream));
-    backend.place = Some(place);
+    let mut backend = Backend {
+        stream,
+        function,
+        vmm: None,
+        place: Some(place),
+    };
     match vfio_user::serve(stream, device, &mut backend) {
         Ok(()) => tracing::info!("the VMM has disconnected"),
         Err(error) if waiting.bursts.lock().begins(Instant::now()) => {
@@ -154,9 +158,9 @@ fn irqs(msix_vectors: u16) -> Vec<Irq> {
         .collect()
 }
 
-/// A function as a VMM uses it, whatever the protocol. When this is dropped, another VMM can have the function.
-pub struct Backend<'a> {
-    is_there: Box<dyn Fn() -> bool + Send + Sync + 'a>,
+/// A function as a VMM uses it. When this is dropped, another VMM can have the function.
+struct Backend<'a> {
+    stream: &'a UnixStream,
     function: Arc<Function>,
     /// The VMM that it serves, from when that has wanted something.
     vmm: Option<VmmId>,
@@ -172,23 +176,13 @@ impl Drop for Backend<'_> {
     }
 }
 
-impl<'a> Backend<'a> {
-    /// For a VMM, which waits for the function as long as it `is_there`.
-    pub fn new(function: Arc<Function>, is_there: impl Fn() -> bool + Send + Sync + 'a) -> Self {
-        Self {
-            is_there: Box::new(is_there),
-            function,
-            vmm: None,
-            place: None,
-        }
-    }
-
+impl Backend<'_> {
     /// The VMM that it serves. The first time, this waits until it can have the function.
     fn vmm(&mut self) -> io::Result<VmmId> {
         if let Some(vmm) = self.vmm {
             return Ok(vmm);
         }
-        let vmm = self.function.claim(&self.is_there)?;
+        let vmm = self.function.claim(|| is_connected(self.stream))?;
         self.vmm = Some(vmm);
         self.place = None;
         Ok(vmm)

@@ -59,14 +59,14 @@ impl Bursts {
 
 /// Goes on with what fails now and then, as `accept` does when there are too many descriptors or when a client is gone already.
 #[derive(Debug)]
-pub struct Persistence {
+pub(crate) struct Persistence {
     what: &'static str,
     failures: Bursts,
 }
 
 impl Persistence {
     /// `what` says what one can't do when it fails.
-    pub fn new(what: &'static str) -> Self {
+    pub(crate) fn new(what: &'static str) -> Self {
         Self {
             what,
             failures: Bursts::default(),
@@ -74,7 +74,7 @@ impl Persistence {
     }
 
     /// Tries until it succeeds, with a pause after each failure.
-    pub fn persist<T>(&mut self, mut attempt: impl FnMut() -> io::Result<T>) -> T {
+    pub(crate) fn persist<T>(&mut self, mut attempt: impl FnMut() -> io::Result<T>) -> T {
         loop {
             if let Some(result) = self.attempt(&mut attempt) {
                 return result;
@@ -83,7 +83,7 @@ impl Persistence {
     }
 
     /// Tries once, with a pause after a failure.
-    pub fn attempt<T>(&mut self, attempt: impl FnOnce() -> io::Result<T>) -> Option<T> {
+    pub(crate) fn attempt<T>(&mut self, attempt: impl FnOnce() -> io::Result<T>) -> Option<T> {
         match attempt() {
             Ok(result) => Some(result),
             Err(error) => {
