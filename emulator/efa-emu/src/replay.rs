@@ -231,7 +231,7 @@ mod tests {
             (b"EFA-RED\n\x01\x00", "it is no recording of efa-emu"),
             (
                 b"EFA-REC\n\x07\x00",
-                "its format is 7, but this program reads 1",
+                "its format is 7, but this program reads 2",
             ),
             (&good[..20], "it is malformed in front of byte 20"),
         ] {
@@ -257,7 +257,7 @@ mod tests {
         format::put(&event, &mut bytes);
         format::put(&Event::Time(Some(1)), &mut bytes);
         assert_eq!(bytes, [7, 7, 5, 1, 1]);
-        assert_eq!(format::VERSION, 1);
+        assert_eq!(format::VERSION, 2);
     }
 
     proptest! {

@@ -61,6 +61,7 @@ fn good_requests() -> Vec<Value> {
         json!({"when": {"opcode": "ANY"}, "then": {"die": die}, "times": 0}),
         json!({"when": {"register": "ANY"}, "then": {"value": 4_294_967_295_u32}, "times": 0}),
         json!({"when": {"reset": true}, "then": {"with_event": true}}),
+        json!({"when": {"work": "ANY"}, "then": {"hold": "some"}}),
     ];
     let injected = rules.map(|rule| json!({"command": "inject", "device": 1, "rule": rule}));
     let mut requests = vec![
@@ -89,6 +90,8 @@ fn good_requests() -> Vec<Value> {
         json!({"command": "unplug", "device": 1}),
         json!({"command": "state", "device": 1}),
         json!({"command": "plug", "device": 1}),
+        json!({"command": "release", "device": 1, "name": "some", "count": 2}),
+        json!({"command": "release", "device": 1, "name": "", "count": null}),
         json!({"command": "clear", "device": 1}),
     ];
     requests.extend(injected);
@@ -117,6 +120,9 @@ fn bad_requests() -> Vec<Value> {
         json!({"command": "inject", "rule": {"when": {"reset": true}, "then": {"sulk": true}}}),
         json!({"command": "inject", "rule": {"when": {"opcode": "ANY"}, "then": {"status": "BUSY"}}}),
         json!({"command": "inject", "rule": {"then": {"silence": true}}}),
+        json!({"command": "inject", "rule": {"when": {"opcode": "ANY"}, "then": {"hold": 1}}}),
+        json!({"command": "release"}),
+        json!({"command": "release", "name": "some", "count": -1}),
     ]
 }
 

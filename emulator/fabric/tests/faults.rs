@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use efa_fabric::Settings;
 use efa_hw::{
-    admin::qp::{QpState, QpType, QueryQp},
+    admin::{
+        pd::AllocPd,
+        qp::{QpState, QpType, QueryQp},
+    },
     io::{Cdesc, CompStatus, OpType},
     regs::ResetReason,
 };
@@ -170,6 +173,154 @@ fn what_is_late_ends_with_its_queue_pair() {
         let expected = if index == 0 { vec![(0, 0)] } else { Vec::new() };
         assert_eq!(all(&mut net, &mut a), expected, "{what}");
     }
+}
+
+/// What is held at a device.
+fn held(net: &mut Net, qp: &Qp) -> Vec<(String, usize)> {
+    state(net, qp).held.into_iter().collect()
+}
+
+/// Releases, and returns how many that are.
+fn release(net: &mut Net, qp: &Qp, name: &str, count: Option<u64>) -> u64 {
+    net.driver(qp.port, |driver| driver.device.release(name, count))
+}
+
+#[test]
+fn held_completions_come_when_they_are_released() {
+    let (mut net, mut a, b, from, to) = set();
+    inject(&mut net, &a, "ANY", r#"{"hold":"a"}"#, r#","times":3"#);
+    for _ in 0..4 {
+        net.post(&mut a, &Send::write(&b, &from, &to, 4096));
+    }
+    net.run_for(Duration::from_secs(1000));
+    // They are carried out, and what comes after them completes before.
+    assert_eq!(net.content(&to, 0, 4096), pattern(4096, 1));
+    assert_eq!(all(&mut net, &mut a), [(3, 0)]);
+    assert_eq!(held(&mut net, &a), [("a".into(), 3)]);
+    assert_eq!(state(&mut net, &a).late, 0);
+
+    assert_eq!(release(&mut net, &a, "b", None), 0);
+    assert_eq!(release(&mut net, &b, "a", None), 0);
+    assert_eq!(all(&mut net, &mut a), []);
+    assert_eq!(release(&mut net, &a, "a", Some(1)), 1);
+    assert_eq!(all(&mut net, &mut a), [(0, 0)]);
+    assert_eq!(release(&mut net, &a, "a", Some(7)), 2);
+    assert_eq!(all(&mut net, &mut a), [(1, 0), (2, 0)]);
+    assert_eq!(release(&mut net, &a, "a", None), 0);
+    assert_eq!(held(&mut net, &a), []);
+    assert_eq!(net.protocol_errors(), 0);
+}
+
+#[test]
+fn commands_and_completions_are_released_in_one_order() {
+    let (mut net, mut a, b, from, to) = set();
+    inject(&mut net, &a, "ANY", r#"{"hold":"x"}"#, "");
+    let alloc = r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"x"}}"#;
+    net.driver(a.port, |driver| {
+        driver.device.inject(serde_json::from_str(alloc).unwrap());
+    });
+    let mut commands = Vec::new();
+    for _ in 0..2 {
+        net.post(&mut a, &Send::write(&b, &from, &to, 8));
+        net.run();
+        commands.push(net.driver(a.port, |driver| driver.submit(&AllocPd {})));
+    }
+    assert_eq!(held(&mut net, &a), [("x".into(), 4)]);
+    for number in 0..2 {
+        assert_eq!(release(&mut net, &a, "x", Some(1)), 1);
+        assert_eq!(all(&mut net, &mut a), [(number, 0)]);
+        assert_eq!(net.driver(a.port, |driver| driver.completion()), None);
+        assert_eq!(release(&mut net, &a, "x", Some(1)), 1);
+        assert_eq!(all(&mut net, &mut a), []);
+        let completed = net.driver(a.port, |driver| driver.completion());
+        assert_eq!(
+            completed.map(|(id, ..)| id),
+            Some(commands[usize::from(number)])
+        );
+    }
+}
+
+#[test]
+fn a_held_receive_is_that_of_its_message() {
+    let (mut net, mut a, mut b, from, to) = set();
+    inject(
+        &mut net,
+        &b,
+        "RECEIVE",
+        r#"{"hold":"r","duplicate":true}"#,
+        "",
+    );
+    let received = net.receive(&mut b, &[(to.iova, 4096, to.lkey)]);
+    net.post(&mut a, &Send::message(&b, &from, 100));
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    assert_eq!(net.content(&to, 0, 100), pattern(100, 1));
+    assert_eq!(net.poll(&mut b), None);
+    assert_eq!(release(&mut net, &b, "r", None), 1);
+    for _ in 0..2 {
+        let completion = net.poll(&mut b).unwrap();
+        assert_eq!((completion.req_id, completion.length), (received, 100));
+    }
+}
+
+#[test]
+fn clearing_releases_what_is_held() {
+    let (mut net, mut a, b, from, to) = set();
+    inject(&mut net, &a, "ANY", r#"{"hold":"x"}"#, r#","times":1"#);
+    inject(&mut net, &a, "ANY", r#"{"hold":"y"}"#, r#","skip":1"#);
+    for _ in 0..3 {
+        net.post(&mut a, &Send::write(&b, &from, &to, 8));
+    }
+    net.run();
+    assert_eq!(held(&mut net, &a), [("x".into(), 1), ("y".into(), 2)]);
+    net.driver(a.port, |driver| driver.device.clear());
+    assert_eq!(all(&mut net, &mut a), [(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(held(&mut net, &a), []);
+}
+
+#[test]
+fn what_is_held_ends_with_its_queue_pair() {
+    for what in ["error", "reset", "destroy", "device"] {
+        let (mut net, mut a, b, from, to) = set();
+        inject(&mut net, &a, "ANY", r#"{"hold":"x"}"#, "");
+        net.post(&mut a, &Send::write(&b, &from, &to, 4096));
+        net.run();
+        match what {
+            "error" => net.modify(&mut a, QpState::Err),
+            "reset" => net.modify(&mut a, QpState::Reset),
+            "destroy" => net.destroy(&a),
+            _ => net.driver(a.port, |driver| {
+                driver.reset(ResetReason::Generic);
+            }),
+        }
+        // What has ended before the error is told nevertheless.
+        let stays = what == "error";
+        let count = u64::from(stays);
+        assert_eq!(release(&mut net, &a, "x", None), count, "{what}");
+        let expected = if stays { vec![(0, 0)] } else { Vec::new() };
+        assert_eq!(all(&mut net, &mut a), expected, "{what}");
+        assert_eq!(held(&mut net, &a), [], "{what}");
+    }
+}
+
+#[test]
+fn not_too_many_are_held() {
+    let (mut net, mut a, b, from, to) = set();
+    inject(
+        &mut net,
+        &a,
+        "ANY",
+        r#"{"delay_ms":1000000}"#,
+        r#","times":24"#,
+    );
+    inject(&mut net, &a, "ANY", r#"{"hold":"x"}"#, r#","skip":24"#);
+    for round in 0..1025 {
+        net.post(&mut a, &Send::write(&b, &from, &to, 8));
+        net.run();
+        assert_eq!(net.poll(&mut a).is_some(), round == 1024);
+    }
+    assert_eq!(held(&mut net, &a), [("x".into(), 1000)]);
+    assert_eq!(state(&mut net, &a).late, 24);
+    assert_eq!(release(&mut net, &a, "x", None), 1000);
 }
 
 #[test]

@@ -430,8 +430,21 @@ impl Device {
         );
     }
 
-    /// Removes all rules and replacements, and answers and events that are still to come; a reset that would never have ended ends, and
-    /// the next one revives a dead device.
+    /// Has the oldest completions come that a rule holds under a name, or all of them if there is no `count`. Returns how many these
+    /// are. They come when the device is run next, in the order in which they were held. A dead device completes nothing.
+    pub fn release(&mut self, name: &str, count: Option<u64>) -> u64 {
+        self.call_alone(
+            || Call::Release {
+                name: name.to_owned(),
+                count,
+            },
+            |logic| logic.release(name, count),
+            |released| Outcome::Released(*released),
+        )
+    }
+
+    /// Removes all rules and replacements, and answers and events that are still to come; what is held is released; a reset that would
+    /// never have ended ends, and the next one revives a dead device.
     pub fn clear(&mut self) {
         self.call_alone(|| Call::Clear, Logic::clear, nothing);
     }

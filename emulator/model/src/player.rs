@@ -264,6 +264,9 @@ impl Player {
             Call::Inject(rule) => {
                 device.inject(*rule);
             }
+            Call::Release { name, count } => {
+                device.release(&name, count);
+            }
             Call::Set(overrides) => device.set(*overrides),
             Call::Clear => device.clear(),
             Call::FailQp { qp } => {

@@ -2,6 +2,8 @@
 
 //! What a device tells about itself to whoever operates it.
 
+use std::collections::BTreeMap;
+
 use efa_hw::host_info::HostInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -30,6 +32,8 @@ pub struct State {
     /// Answers that come in the session after the next reset, or later in this one, and completions of work requests that come
     /// later.
     pub late: usize,
+    /// How many completions are held, by the names under which they are.
+    pub held: BTreeMap<String, usize>,
     /// Events that are still to come of [storms](crate::Device::storm).
     pub storm: u64,
     /// What is allocated.

@@ -2,7 +2,7 @@
 
 //! Rules that make a device misbehave.
 
-use std::time::Duration;
+use std::{iter, time::Duration};
 
 use efa_hw::{
     admin::{AcqHeader, Command, Status, pd::AllocPd, uar::AllocUar},
@@ -12,7 +12,7 @@ use efa_hw::{
     regs::{Register, ResetReason},
     stats::{BasicStats, NetworkStats},
 };
-use efa_model::{Profile, Rule};
+use efa_model::{Death, Profile, Rule};
 use efa_testing::mock::Driver;
 
 fn rule(json: &str) -> Rule {
@@ -102,6 +102,134 @@ fn delay() {
     driver.run(Duration::from_millis(50));
     assert!(driver.completion().is_some());
     assert_eq!(driver.world.take_interrupts(), [0]);
+}
+
+/// What is held: how many under each name.
+fn held(driver: &Driver) -> Vec<(String, usize)> {
+    driver.device.state().held.into_iter().collect()
+}
+
+/// Releases, and returns how many that are and the commands that have completed then.
+fn release(driver: &mut Driver, name: &str, count: Option<u64>) -> (u64, Vec<u16>) {
+    let released = driver.device.release(name, count);
+    driver.run(Duration::ZERO);
+    let completed = iter::from_fn(|| driver.completion().map(|(id, ..)| id));
+    (released, completed.collect())
+}
+
+#[test]
+fn held_commands_are_executed_and_complete_when_they_are_released() {
+    let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"pd"},"times":3}"#);
+    driver.device.inject(rule(
+        r#"{"when":{"opcode":"ALLOC_UAR"},"then":{"hold":"uar"},"times":1}"#,
+    ));
+    assert_eq!(held(&driver), []);
+    let before = driver.device.state().admin.completed;
+    let pds = [0; 2].map(|_| driver.submit(&AllocPd {}));
+    let uar = driver.submit(&AllocUar {});
+    let last = driver.submit(&AllocPd {});
+    driver.run(Duration::from_secs(1000));
+    assert!(driver.completion().is_none() && driver.world.take_interrupts().is_empty());
+    assert_eq!(held(&driver), [("pd".into(), 3), ("uar".into(), 1)]);
+    let state = driver.device.state();
+    assert_eq!((state.resources.pd, state.resources.uar), (3, 1));
+    assert_eq!((state.admin.in_flight, state.admin.completed), (4, before));
+    // Others overtake them, and nothing is due because of them.
+    let other = driver.submit(&AllocPd {});
+    assert_eq!(driver.completion().map(|(id, ..)| id), Some(other));
+    assert_eq!(driver.run(Duration::ZERO), None);
+    driver.world.take_interrupts();
+
+    assert_eq!(release(&mut driver, "pds", None), (0, vec![]));
+    assert_eq!(release(&mut driver, "pd", Some(0)), (0, vec![]));
+    assert_eq!(held(&driver), [("pd".into(), 3), ("uar".into(), 1)]);
+    assert_eq!(release(&mut driver, "pd", Some(1)), (1, vec![pds[0]]));
+    assert_eq!(driver.world.take_interrupts(), [0]);
+    assert_eq!(release(&mut driver, "uar", Some(9)), (1, vec![uar]));
+    assert_eq!(held(&driver), [("pd".into(), 2)]);
+    assert_eq!(release(&mut driver, "pd", None), (2, vec![pds[1], last]));
+    assert_eq!(release(&mut driver, "pd", None), (0, vec![]));
+    let state = driver.device.state();
+    assert_eq!((held(&driver), state.admin.in_flight), (vec![], 0));
+    assert_eq!(state.protocol_errors, 0);
+}
+
+#[test]
+fn clearing_releases_what_is_held() {
+    let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"a"},"times":1}"#);
+    driver.device.inject(rule(
+        r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"b"},"skip":1}"#,
+    ));
+    let ids = [0; 3].map(|_| driver.submit(&AllocPd {}));
+    assert_eq!(held(&driver), [("a".into(), 1), ("b".into(), 2)]);
+    driver.device.clear();
+    driver.run(Duration::ZERO);
+    assert_eq!(
+        ids.map(|_| driver.completion().unwrap().0),
+        ids,
+        "in their order"
+    );
+    assert_eq!(held(&driver), []);
+    assert!(driver.execute(&AllocPd {}).is_ok());
+}
+
+#[test]
+fn a_reset_death_and_the_end_of_the_guest_discard_what_is_held() {
+    for ends in ["reset", "death", "guest"] {
+        let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"pd"},"times":1}"#);
+        driver.submit(&AllocPd {});
+        if ends == "guest" {
+            driver.device.power_on(&mut driver.world);
+            assert_eq!(held(&driver), []);
+        } else if ends == "death" {
+            // A dead device completes nothing, whoever wants it to.
+            let (world, now) = (&mut driver.world, driver.now);
+            driver.device.die(world, now, Death::default());
+            assert_eq!(release(&mut driver, "pd", None), (0, vec![]));
+            driver.device.clear();
+            driver.run(Duration::ZERO);
+            assert!(driver.completion().is_none());
+        }
+        driver.reset(ResetReason::Generic);
+        driver.set_up();
+        assert_eq!(held(&driver), []);
+        assert_eq!(release(&mut driver, "pd", None), (0, vec![]));
+        assert!(driver.execute(&AllocPd {}).is_ok());
+    }
+}
+
+#[test]
+fn no_more_commands_are_held_than_the_queue_has_entries() {
+    let mut driver = with(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"pd"}}"#);
+    let depth = usize::from(efa_testing::mock::DEPTH);
+    for _ in 0..depth {
+        driver.submit(&AllocPd {});
+    }
+    assert_eq!(held(&driver), [("pd".into(), depth)]);
+    // One more has no place.
+    driver.submit(&AllocPd {});
+    assert_eq!(held(&driver), [("pd".into(), depth)]);
+    assert_eq!(driver.device.state().protocol_errors, 1);
+    let (released, completed) = release(&mut driver, "pd", None);
+    assert_eq!((released, completed.len()), (depth as u64, depth));
+}
+
+#[test]
+fn of_two_rules_one_that_holds_counts() {
+    for rules in [
+        ["\"delay_ms\":5", "\"hold\":\"x\""],
+        ["\"hold\":\"x\"", "\"delay_ms\":5"],
+    ] {
+        let mut driver = Driver::new(Profile::Efa2);
+        for then in rules {
+            let json = format!(r#"{{"when":{{"opcode":"ALLOC_PD"}},"then":{{{then}}}}}"#);
+            driver.device.inject(rule(&json));
+        }
+        let id = driver.submit(&AllocPd {});
+        driver.run(Duration::from_millis(10));
+        assert!(driver.completion().is_none());
+        assert_eq!(release(&mut driver, "x", None), (1, vec![id]));
+    }
 }
 
 #[test]
@@ -365,6 +493,22 @@ fn rules_that_make_no_sense() {
         (
             r#"{"when":{"register":"CAPS"},"then":{"delay_ms":1}}"#,
             "`delay_ms`",
+        ),
+        (
+            r#"{"when":{"register":"CAPS"},"then":{"hold":"x"}}"#,
+            "`hold`",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"hold":"x","delay_ms":0}}"#,
+            "`hold` and `delay_ms` in `then` exclude each other",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"hold":""}}"#,
+            "has 0 bytes, but it must have 1 to 64",
+        ),
+        (
+            r#"{"when":{"opcode":"ANY"},"then":{"hold":"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef0"}}"#,
+            "has 65 bytes",
         ),
         (
             r#"{"when":{"reset":true},"then":{"silence":true}}"#,

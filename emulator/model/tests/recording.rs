@@ -91,6 +91,13 @@ fn session() -> Vec<Vec<Event<'static>>> {
     });
     assert!(driver.execute(&AllocPd {}).is_err());
     driver.read(Register::Caps);
+    driver.device.inject(rule(
+        r#"{"when": {"opcode": "ALLOC_PD"}, "then": {"hold": "pd"}, "times": 1}"#,
+    ));
+    driver.submit(&AllocPd {});
+    assert_eq!(driver.device.release("pd", Some(2)), 1);
+    driver.run(Duration::ZERO);
+    assert!(driver.completion().is_some());
     driver.device.clear();
     driver.device.storm(2, 3, 4).unwrap();
     driver.run(Duration::from_secs(3));

@@ -12,7 +12,8 @@ use crate::{
         protocol::{
             Bytes, Clear, Counters, DeviceInfo, Devices, Die, Done, Event, EventGroup, Fabric,
             FailQp, Hello, Inject, Injected, Latencies, Network, Notify, Peek, Perform, Plug, Poke,
-            Reply, Request, Sample, Set, Snapshot, State, Times, Trace, Unplug, Welcome,
+            Release, Released, Reply, Request, Sample, Set, Snapshot, State, Times, Trace, Unplug,
+            Welcome,
         },
     },
     snapshot,
@@ -82,6 +83,19 @@ impl Perform<Inject> for Emulator {
         let function = self.function(request.device)?;
         let rule = function.with(|device, _, _| device.inject(request.rule));
         Ok(Injected { rule })
+    }
+}
+
+impl Perform<Release> for Emulator {
+    fn perform(&self, request: Release) -> Result<Released, String> {
+        let Release {
+            device,
+            name,
+            count,
+        } = request;
+        let function = self.function(device)?;
+        let released = function.with(|device, _, _| device.release(&name, count));
+        Ok(Released { released })
     }
 }
 

@@ -151,6 +151,7 @@ requests! {
     "trace" => Trace -> Recent,
     "snapshot" => Snapshot -> snapshot::Snapshot,
     "inject" => Inject -> Injected,
+    "release" => Release -> Released,
     "set" => Set -> Done,
     "event" => Event -> Done,
     "fail_qp" => FailQp -> Done,
@@ -270,6 +271,26 @@ pub(crate) struct Inject {
 pub(crate) struct Injected {
     /// Its number.
     pub(crate) rule: RuleId,
+}
+
+/// Has completions come that a rule holds.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Release {
+    /// Index of the device.
+    #[serde(default)]
+    pub(crate) device: usize,
+    /// The name under which they are held.
+    pub(crate) name: String,
+    /// How many, the oldest first; all of them if absent.
+    pub(crate) count: Option<u64>,
+}
+
+/// Completions have come.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Released {
+    /// How many.
+    pub(crate) released: u64,
 }
 
 /// Replaces attributes of a device.
@@ -395,7 +416,7 @@ pub(crate) struct Plug {
     pub(crate) device: usize,
 }
 
-/// Removes all rules of a device, and puts its attributes back.
+/// Removes all rules of a device, releases what they hold, and puts its attributes back.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Clear {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 const MAGIC: &[u8; 8] = b"EFA-REC\n";
 
 /// The version of the format.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// Most bytes of a frame: far more than a call of a device takes.
 const MAX_FRAME: u32 = 64 << 20;

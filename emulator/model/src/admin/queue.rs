@@ -15,8 +15,8 @@ use efa_hw::{
 
 use super::ring::{EventRing, SubmissionRing};
 use crate::{
-    DmaError, Host, ProtocolError, Then, queue::Place, resources::mr::Registration,
-    state::AdminState,
+    DmaError, Host, ProtocolError, Then, faults::then::HELD, queue::Place,
+    resources::mr::Registration, state::AdminState,
 };
 
 /// A command that was executed and is not complete.
@@ -53,7 +53,8 @@ pub(crate) struct AdminQueue {
     pub(crate) executing: Option<Executing>,
     /// When the driver has rung the doorbell for each command that is submitted and not fetched.
     rung: VecDeque<Option<Duration>>,
-    /// Commands by when they complete and in which order they came.
+    /// Commands by when they complete and in which order they came. A submission has room for no more than have a place in the
+    /// completion queue, so this bounds also those that are held.
     pending: BTreeMap<(Duration, u64), Pending>,
     submitted: u64,
     completed: u64,
@@ -120,17 +121,33 @@ impl AdminQueue {
         self.rung.pop_front().flatten()
     }
 
-    /// Takes a command that was executed and completes at some time.
-    pub(crate) fn executed(&mut self, due: Duration, pending: Pending) {
+    /// Takes a command that was executed and completes at some time. A later one has a higher number.
+    pub(crate) fn executed(&mut self, due: Duration, number: u64, pending: Pending) {
         self.round_trips += u64::from(std::mem::take(&mut self.was_idle));
-        self.pending.insert((due, self.submitted), pending);
+        self.pending.insert((due, number), pending);
         self.submitted += 1;
         self.max_in_flight = self.max_in_flight.max(self.in_flight());
     }
 
     /// When the next command completes.
     pub(crate) fn next_due(&self) -> Option<Duration> {
-        self.pending.keys().next().map(|(due, _)| *due)
+        let due = self.pending.keys().next().map(|(due, _)| *due);
+        due.filter(|due| *due != HELD)
+    }
+
+    /// Commands that are held: their numbers, and the names under which they are.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (u64, &str)> {
+        let held = self.pending.range((HELD, 0)..);
+        held.filter_map(|((_, number), pending)| {
+            Some((*number, pending.fault.as_ref()?.hold.as_deref()?))
+        })
+    }
+
+    /// Lets one that is held complete when the device is run next.
+    pub(crate) fn release(&mut self, number: u64) {
+        if let Some(pending) = self.pending.remove(&(HELD, number)) {
+            self.pending.insert((Duration::ZERO, number), pending);
+        }
     }
 
     /// Takes the next command that is to be complete by now.

@@ -4,8 +4,6 @@
 
 use efa_hw::io::{Cdesc, CdescFlags, CompStatus, QueueType, UNKNOWN_AH};
 
-use std::time::Duration;
-
 use super::{DataPath, late::Faulty};
 use crate::{
     Host, Then,
@@ -136,8 +134,8 @@ impl DataPath {
             completion,
             fault: fault.clone(),
         };
-        let late = match fault.delay_ms {
-            Some(delay) => self.late.add(Duration::from_millis(delay), faulty),
+        let late = match fault.delay() {
+            Some(delay) => self.late.add(delay, faulty),
             None => Err(Box::new(faulty)),
         };
         if let Err(faulty) = late {

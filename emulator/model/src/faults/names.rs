@@ -29,6 +29,17 @@ pub enum RuleError {
     /// The fault does not fit the condition.
     #[error("`{0}` in `then` does not fit what `when` matches")]
     Then(&'static str),
+    /// Two parts of the fault contradict each other.
+    #[error("`{0}` and `{1}` in `then` exclude each other")]
+    Both(&'static str, &'static str),
+    /// A name is empty or too long.
+    #[error("the name in `hold` has {length} bytes, but it must have 1 to {most}")]
+    Name {
+        /// Its bytes.
+        length: usize,
+        /// Most bytes that a name has.
+        most: usize,
+    },
     /// A byte has two values.
     #[error("`corrupt` has the byte at offset {offset} twice")]
     Twice {

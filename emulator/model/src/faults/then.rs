@@ -2,6 +2,8 @@
 
 //! What happens when a rule matches.
 
+use std::time::Duration;
+
 use efa_hw::{admin::Status, io::CompStatus};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -11,6 +13,12 @@ use super::{
     names::{RuleError, by_name},
     when::When,
 };
+
+/// How late a completion is that is held. No `delay_ms` is as long.
+pub(crate) const HELD: Duration = Duration::MAX;
+
+/// Most bytes of the name of what is held. Each held completion has its own copy.
+const MAX_NAME: usize = 64;
 
 /// What happens when a rule matches. Each field is for one or two kinds of matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +30,8 @@ pub struct Then {
     pub status: Option<StatusCode>,
     /// The completion comes later, in ms.
     pub delay_ms: Option<u64>,
+    /// The completion comes when what is held under this name is [released](crate::Device::release).
+    pub hold: Option<String>,
     /// The completion comes twice.
     pub duplicate: bool,
     /// The completion has the id of another command.
@@ -66,6 +76,9 @@ impl Then {
         self.silence |= other.silence;
         self.status = other.status.or(self.status);
         self.delay_ms = other.delay_ms.or(self.delay_ms);
+        if other.hold.is_some() {
+            self.hold.clone_from(&other.hold);
+        }
         self.duplicate |= other.duplicate;
         self.wrong_id |= other.wrong_id;
         self.wrong_checksum |= other.wrong_checksum;
@@ -94,6 +107,14 @@ impl Then {
         self.die.is_some() || self.unplug
     }
 
+    /// How much later the completion comes, if it does. Of several rules, one that holds it counts.
+    pub(crate) fn delay(&self) -> Option<Duration> {
+        match self.hold {
+            Some(_) => Some(HELD),
+            None => self.delay_ms.map(Duration::from_millis),
+        }
+    }
+
     /// How many commands the session after the next reset is to have completed when the completion comes, if it comes so late.
     pub(crate) fn late(&self) -> Option<u64> {
         self.after_reset.then_some(self.after_commands.unwrap_or(1))
@@ -117,6 +138,7 @@ impl Then {
             (self.silence, completes || register, "silence"),
             (self.status.is_some(), status_fits, "status"),
             (self.delay_ms.is_some(), completes, "delay_ms"),
+            (self.hold.is_some(), completes, "hold"),
             (self.duplicate, completes, "duplicate"),
             (self.wrong_id, command, "wrong_id"),
             (self.wrong_checksum, command, "wrong_checksum"),
@@ -142,6 +164,16 @@ impl Then {
         .find_map(|(given, fits, name)| (given && !fits).then_some(name));
         if let Some(misfit) = misfit {
             return Err(RuleError::Then(misfit));
+        }
+        if let Some(name) = &self.hold {
+            if self.delay_ms.is_some() {
+                return Err(RuleError::Both("hold", "delay_ms"));
+            }
+            let length = name.len();
+            if !(1..=MAX_NAME).contains(&length) {
+                let most = MAX_NAME;
+                return Err(RuleError::Name { length, most });
+            }
         }
         let size = if work { 32 } else { 64 };
         for (index, &Corruption { offset, .. }) in self.corrupt.iter().enumerate() {

@@ -178,9 +178,10 @@ impl Logic {
             Ok(response) => (0, response),
             Err(status) => (status, [0; 64]),
         };
-        let delay = fault.as_ref().and_then(|fault| fault.delay_ms).unwrap_or(0);
+        let delay = fault.as_ref().and_then(Then::delay).unwrap_or_default();
         self.admin.executed(
-            now.saturating_add(Duration::from_millis(delay)),
+            now.saturating_add(delay),
+            self.data.late.number(),
             Pending {
                 command,
                 rung,

@@ -2,7 +2,7 @@
 
 //! What somebody who operates a device sees of it, and makes it do.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::Logic;
 use crate::{
@@ -25,7 +25,11 @@ impl Logic {
             dead: self.dead.is_some(),
             stray_writes: self.stray_writes.done,
             stray_writes_refused: self.stray_writes.refused,
-            late: self.late.len() + self.data.late.len(),
+            late: self.late.len() + self.data.late.late(),
+            held: self.held().fold(BTreeMap::new(), |mut counts, (_, name)| {
+                *counts.entry(name.to_owned()).or_default() += 1;
+                counts
+            }),
             storm: self.storms.left(),
             dma_after_reset: self.stray_writes.after_reset,
             resources: self.data.resources.counts(),
@@ -66,6 +70,33 @@ impl Logic {
         self.last_rule
     }
 
+    /// What is held: numbers in the order in which it is, and names.
+    fn held(&self) -> impl Iterator<Item = (u64, &str)> {
+        self.admin.held().chain(self.data.late.held())
+    }
+
+    /// Has the oldest completions come that are held under a name, or all of them, when the device is run next. Returns how many
+    /// these are. A dead device completes nothing.
+    pub fn release(&mut self, name: &str, count: Option<u64>) -> u64 {
+        if !self.is_alive() {
+            return 0;
+        }
+        let most = count.and_then(|count| usize::try_from(count).ok());
+        self.release_held(|held| held == name, most.unwrap_or(usize::MAX))
+    }
+
+    fn release_held(&mut self, is_wanted: impl Fn(&str) -> bool, most: usize) -> u64 {
+        let wanted = self.held().filter(|(_, name)| is_wanted(name));
+        let mut numbers: Vec<_> = wanted.map(|(number, _)| number).collect();
+        numbers.sort_unstable();
+        numbers.truncate(most);
+        for number in &numbers {
+            self.admin.release(*number);
+            self.data.late.release(*number);
+        }
+        numbers.len() as u64
+    }
+
     /// Puts a queue pair in error for no reason: what it has not completed is flushed. The interface has no event for that.
     ///
     /// # Errors
@@ -86,14 +117,15 @@ impl Logic {
         self.overrides.apply(&mut self.data.attributes);
     }
 
-    /// Removes all rules and replacements, and answers and events that are still to come; a reset that would never have ended ends, and
-    /// the next one revives a dead device.
+    /// Removes all rules and replacements, and answers and events that are still to come; what is held is released; a reset that would
+    /// never have ended ends, and the next one revives a dead device.
     pub fn clear(&mut self) {
         if let Some(dead) = &mut self.dead {
             dead.heal();
         }
         self.faults.clear();
         self.data.faults.clear();
+        self.release_held(|_| true, usize::MAX);
         self.late = Late::default();
         self.storms = AllStorms::default();
         self.overrides = Overrides::default();

@@ -91,6 +91,10 @@ pub enum Call {
         count: u64,
     },
     Inject(#[serde(with = "json")] Box<Rule>),
+    Release {
+        name: String,
+        count: Option<u64>,
+    },
     Set(#[serde(with = "json")] Box<Overrides>),
     Clear,
     FailQp {

@@ -82,6 +82,8 @@ pub enum Outcome {
     Done(Result<(), String>),
     /// The number of a rule.
     Rule(RuleId),
+    /// So many completions were released.
+    Released(u64),
 }
 
 /// How a work request ends.

@@ -5,7 +5,7 @@
 use crate::input::Input;
 
 /// Requests of each kind.
-const REQUESTS: [&str; 26] = [
+const REQUESTS: [&str; 28] = [
     r#"{"command":"hello","protocol":1}"#,
     r#"{"command":"devices"}"#,
     r#"{"command":"state","device":0}"#,
@@ -15,6 +15,8 @@ const REQUESTS: [&str; 26] = [
     r#"{"command":"inject","rule":{"when":{"opcode":"CREATE_CQ"},"then":{"status":"RESOURCE_BUSY"},"skip":2,"times":1}}"#,
     r#"{"command":"inject","rule":{"when":{"reset":"NORMAL"},"then":{"die":{"silent":true}},"times":3}}"#,
     r#"{"command":"inject","rule":{"when":{"register":"DEV_STS"},"then":{"value":7}}}"#,
+    r#"{"command":"inject","rule":{"when":{"work":"ANY"},"then":{"hold":"x"},"times":9}}"#,
+    r#"{"command":"release","name":"x","count":1}"#,
     r#"{"command":"set","set":{"keep_alive_ms":0,"max_eq":0}}"#,
     r#"{"command":"set","set":{"max_qp":4294967295,"link_gbps":1000,"rdma_read":false}}"#,
     r#"{"command":"event","group":"FATAL_ERROR","syndrome":1}"#,
