@@ -184,9 +184,11 @@ mod tests {
     fn nobody_can_fill_it() {
         let count = |log: &str, text: &str| log.lines().filter(|line| line.contains(text)).count();
         let log = logged(0);
-        assert_eq!(count(&log, "WARN efa_emu::log::tests: often"), 20, "{log}");
+        // A host that is stalled for long may earn some more.
+        let often = count(&log, "WARN efa_emu::log::tests: often");
+        assert!((20..100).contains(&often), "{log}");
         assert_eq!(count(&log, "once"), 1);
-        assert_eq!(log.lines().count(), 21);
+        assert_eq!(log.lines().count(), often + 1);
         let log = logged(1);
         assert_eq!(count(&log, "often"), 1000);
         assert_eq!(count(&log, "on request"), 1);

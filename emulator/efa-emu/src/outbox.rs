@@ -160,6 +160,8 @@ impl<T> Outbox<T> {
 mod tests {
     use std::sync::Arc;
 
+    use efa_testing::wait::patience;
+
     use super::*;
 
     #[test]
@@ -197,7 +199,7 @@ mod tests {
             });
             written
         });
-        outbox.finish(Duration::from_secs(10));
+        outbox.finish(patience());
         assert_eq!(outbox.state.lock().phase, Phase::Ended);
         outbox.push(0, 0, || 2);
         assert_eq!(written.join().unwrap(), [(0, 1)]);

@@ -3,25 +3,25 @@
 //! The program as its users see it: options, sockets, signals and the control protocol.
 
 use std::{
-    fs,
+    fs::{self, File},
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::TcpStream,
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::mpsc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use efa_machine::free_address;
+use efa_testing::wait::{patience, wait_for, wait_until};
 use rustix::{
     fs::{CWD, mkfifoat},
     process::{Pid, Signal, kill_process},
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_efa-emu"));
@@ -31,14 +31,7 @@ fn program() -> Command {
 
 /// Waits for the end of a program that should end by itself.
 fn finish(mut child: Child) -> Output {
-    let start = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if start.elapsed() > TIMEOUT {
-            child.kill().unwrap();
-            panic!("it does not end: {:?}", child.wait_with_output().unwrap());
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("end of the program", || child.try_wait().unwrap().is_some());
     child.wait_with_output().unwrap()
 }
 
@@ -86,20 +79,15 @@ impl Emulator {
     }
 
     fn wait_until_it_serves(&mut self) {
-        let start = Instant::now();
-        while UnixStream::connect(self.socket("control")).is_err() {
+        wait_until("control socket that somebody listens at", || {
             let child = self.child.as_mut().unwrap();
             assert!(
                 child.try_wait().unwrap().is_none(),
                 "it has ended: {}",
                 self.end().1
             );
-            assert!(
-                start.elapsed() < TIMEOUT,
-                "nothing listens at the control socket"
-            );
-            thread::sleep(Duration::from_millis(1));
-        }
+            UnixStream::connect(self.socket("control")).is_ok()
+        });
     }
 
     fn socket(&self, name: &str) -> PathBuf {
@@ -138,7 +126,7 @@ struct Control(BufReader<UnixStream>);
 impl Control {
     fn connect(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(patience())).unwrap();
         Self(BufReader::new(stream))
     }
 
@@ -619,22 +607,19 @@ fn a_malformed_message_ends_its_connection_only() {
 
 /// The text of a file, when it has so many lines.
 fn read_when_there(path: &Path, lines: usize) -> String {
-    let start = Instant::now();
-    loop {
+    wait_for("file with as many lines", || {
         let text = fs::read_to_string(path).unwrap();
-        if text.lines().count() >= lines {
-            return text;
+        match text.lines().count() >= lines {
+            true => Ok(text),
+            false => Err(text),
         }
-        assert!(start.elapsed() < TIMEOUT, "{text}");
-        thread::sleep(Duration::from_millis(1));
-    }
+    })
 }
 
-/// Has a device post events, each of which is a line of the trace; returns how long it took.
-fn post_events(control: &mut Control, count: usize) -> Duration {
+/// Has a device post events, each of which is a line of the trace.
+fn post_events(control: &mut Control, count: usize) {
     let event = json!({"command": "event", "device": 1, "group": "WARNING"});
     let requests = format!("{event}\n").repeat(count);
-    let start = Instant::now();
     thread::scope(|scope| {
         let mut writer = control.0.get_ref().try_clone().unwrap();
         scope.spawn(move || writer.write_all(requests.as_bytes()).unwrap());
@@ -642,7 +627,6 @@ fn post_events(control: &mut Control, count: usize) -> Duration {
             control.reply();
         }
     });
-    start.elapsed()
 }
 
 /// How many lines a trace has, and how many more it says that it has not.
@@ -660,39 +644,47 @@ fn counted(text: &str) -> (usize, usize) {
     counts
 }
 
+/// The lines of a pipe that somebody reads from now on.
+fn read_pipe(pipe: PathBuf) -> mpsc::Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let pipe = BufReader::new(File::open(pipe).unwrap());
+        for line in pipe.lines() {
+            let _ = sender.send(line.unwrap());
+        }
+    });
+    lines
+}
+
 #[test]
 fn a_trace_that_nobody_reads_holds_nobody() {
     const EVENTS: usize = 20_000;
 
-    // Each of so many devices has little room for what it tells.
-    let start = |trace: &Path| {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("efa");
-        let options = vec![
-            "--instance".into(),
-            format!("p5.48xlarge,socket={}", socket.display()),
-            "--trace".into(),
-            trace.to_str().unwrap().into(),
-        ];
-        Emulator::start_with(folder, options)
-    };
     let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("efa");
     let pipe = folder.path().join("pipe");
     mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
-    let to_file = post_events(&mut start(&folder.path().join("file")).control(), EVENTS);
-    let mut emulator = start(&pipe);
-    let to_nobody = post_events(&mut emulator.control(), EVENTS);
-    assert!(
-        to_nobody < to_file * 2 + Duration::from_secs(1),
-        "{to_nobody:?}, and if somebody reads it {to_file:?}"
-    );
+    let options = vec![
+        "--instance".into(),
+        // Each of so many devices has little room for what it tells.
+        format!("p5.48xlarge,socket={}", socket.display()),
+        "--trace".into(),
+        pipe.to_str().unwrap().into(),
+    ];
+    let mut emulator = Emulator::start_with(folder, options);
+    post_events(&mut emulator.control(), EVENTS);
 
     // What is in the pipe and in the emulator comes when somebody reads, and says what is missing.
-    let reader = thread::spawn(move || fs::read_to_string(pipe).unwrap());
-    thread::sleep(Duration::from_millis(100));
+    let reader = read_pipe(pipe);
+    let (mut lines, mut lost) = (0, 0);
+    while lines + lost < EVENTS {
+        let (line, missing) = counted(&reader.recv_timeout(patience()).unwrap());
+        lines += line;
+        lost += missing;
+    }
     emulator.signal(Signal::TERM);
     assert_eq!(emulator.end().0, Some(0));
-    let (lines, lost) = counted(&reader.join().unwrap());
+    assert_eq!(reader.iter().next(), None);
     assert_eq!(lines + lost, EVENTS);
     assert!(
         (1000..10_000).contains(&lines),
@@ -963,32 +955,28 @@ fn an_emulator_is_joined_by_name() {
     // Whether it is there before, or later.
     for _ in 0..2 {
         let first = Emulator::start(&["--listen", &address]);
-        let start = Instant::now();
-        while first.control().ok(&json!({ "command": "fabric" }))["remote_devices"] != json!(1) {
-            assert!(start.elapsed() < TIMEOUT, "it does not join");
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_for_devices(&first, 1);
     }
     let socket = format!("socket={}", joining.folder.path().join("8").display());
     let output = run(program().args(["--device", &socket, "--join", "localhost"]));
     assert!(failure(&output).contains("it has no port"));
 }
 
+/// Waits until there are so many devices of other emulators.
+fn wait_for_devices(emulator: &Emulator, expected: u64) {
+    wait_for("other emulator", || {
+        let told = emulator.control().ok(&json!({ "command": "fabric" }));
+        match told["remote_devices"] == json!(expected) {
+            true => Ok(()),
+            false => Err(told),
+        }
+    });
+}
+
 #[test]
 fn emulators_join_and_leave() {
     let address = free_address().to_string();
     let first = Emulator::start(&["--listen", &address]);
-    let remote_devices = |emulator: &Emulator, expected: u64| {
-        let start = Instant::now();
-        loop {
-            let told = emulator.control().ok(&json!({ "command": "fabric" }));
-            if told["remote_devices"] == json!(expected) {
-                return;
-            }
-            assert!(start.elapsed() < TIMEOUT, "{told} instead of {expected}");
-            thread::sleep(Duration::from_millis(5));
-        }
-    };
     let folder = tempfile::tempdir().unwrap();
     let third = format!("number=7,socket={}", folder.path().join("3").display());
     let device = ["--device", &third];
@@ -1000,7 +988,7 @@ fn emulators_join_and_leave() {
         .map_while(Result::ok)
         .find(|line| line.contains("give each a number of its own"));
     assert!(refused.is_some());
-    remote_devices(&first, 0);
+    wait_for_devices(&first, 0);
     second.signal(Signal::TERM);
     second.end();
 
@@ -1016,35 +1004,29 @@ fn emulators_join_and_leave() {
         folder,
     };
     other.wait_until_it_serves();
-    remote_devices(&first, 1);
-    remote_devices(&other, 2);
+    wait_for_devices(&first, 1);
+    wait_for_devices(&other, 2);
     other.signal(Signal::TERM);
     other.end();
-    remote_devices(&first, 0);
+    wait_for_devices(&first, 0);
 }
 
 #[test]
 fn who_does_not_say_who_it_is_has_no_link_for_long() {
-    // Twice what it may take.
-    const LONG: Duration = Duration::from_secs(20);
     let address = free_address().to_string();
     let _emulator = Emulator::start(&["--listen", &address]);
     let mut stream = TcpStream::connect(&address).unwrap();
     let pause = Duration::from_millis(200);
     stream.set_read_timeout(Some(pause)).unwrap();
     stream.write_all(&10_000_u32.to_le_bytes()).unwrap();
-    let start = Instant::now();
-    // It is never silent.
-    while stream.write_all(&[0]).is_ok() {
-        let is_there = match stream.read(&mut [0; 1000]) {
-            Ok(count) => count > 0,
-            Err(error) => error.kind() == ErrorKind::WouldBlock,
-        };
-        if !is_there {
-            break;
-        }
-        assert!(start.elapsed() < LONG, "it is still there");
-    }
+    wait_until("end of the link", || {
+        // It is never silent.
+        stream.write_all(&[0]).is_err()
+            || match stream.read(&mut [0; 1000]) {
+                Ok(count) => count == 0,
+                Err(error) => error.kind() != ErrorKind::WouldBlock,
+            }
+    });
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::{fs, path::Path, process::Command};
 
 use efa_hw::{admin::qp::QpType, io::CompStatus, regs::Register};
 use efa_machine::{Emulator, End, Send, pattern};
+use efa_testing::wait::wait_for;
 use serde_json::json;
 
 /// Two machines that send, write and read, and do it wrong, too.
@@ -50,13 +51,13 @@ fn replay(path: &Path, arguments: &[&str]) -> (bool, String) {
 }
 
 /// How many events of a device were the same.
-fn same(said: &str, device: usize) -> usize {
+fn same(said: &str, device: usize) -> Option<usize> {
     let start = format!("device {device}: all ");
-    let line = said.lines().find_map(|line| {
+    let same = said.lines().find_map(|line| {
         line.strip_prefix(&start)?
             .strip_suffix(" events are the same")
     });
-    line.unwrap_or_else(|| panic!("{said}")).parse().unwrap()
+    Some(same?.parse().unwrap())
 }
 
 #[test]
@@ -71,7 +72,7 @@ fn what_machines_did_is_done_again() {
         let (ok, said) = replay(&path, &[]);
         assert!(ok, "{said}");
         for device in [0, 1] {
-            assert!(same(&said, device) > 300, "{said}");
+            assert!(same(&said, device) > Some(300), "{said}");
         }
         assert_eq!(said.lines().count(), 2, "{said}");
         let (_, said) = replay(&path, &["--device", "1", "--trace"]);
@@ -128,11 +129,16 @@ fn a_program_that_was_killed_leaves_a_recording() {
     let path = folder.path().join("recording");
     let emulator = Emulator::start(2, &["--record", path.to_str().unwrap()]);
     exchange(&emulator);
-    // The thread that writes is given the time.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait_for("recording", || {
+        let (_, said) = replay(&path, &[]);
+        match same(&said, 0) > Some(300) {
+            true => Ok(()),
+            false => Err(said),
+        }
+    });
     emulator.kill();
     let (ok, said) = replay(&path, &[]);
-    assert!(ok && same(&said, 0) > 300, "{said}");
+    assert!(ok && same(&said, 0) > Some(300), "{said}");
     assert!(
         said.contains("in the middle: the program was killed"),
         "{said}"

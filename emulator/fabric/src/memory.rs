@@ -156,8 +156,9 @@ mod tests {
     use std::{
         sync::atomic::{AtomicBool, Ordering},
         thread,
-        time::Duration,
     };
+
+    use efa_testing::wait::wait_until;
 
     use super::*;
 
@@ -172,12 +173,9 @@ mod tests {
                 pins.quiesce();
                 assert!(done.load(Ordering::SeqCst));
             });
-            while pins.state.lock().generation == 0 {
-                thread::sleep(Duration::from_millis(1));
-            }
+            wait_until("start of who waits", || pins.state.lock().generation != 0);
             assert!(later.pin().is_none());
             for copy in copies {
-                thread::sleep(Duration::from_millis(5));
                 done.store(pins.state.lock().pinned == 1, Ordering::SeqCst);
                 drop(copy);
             }

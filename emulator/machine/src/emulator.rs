@@ -9,16 +9,12 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
+use efa_testing::wait::{patience, wait_for, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// How long anything may take. A busy host takes its time.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A TCP address of this host that nobody listens at.
 ///
@@ -66,9 +62,7 @@ impl Emulator {
             child,
             address: None,
         };
-        wait("an emulator does not start", || {
-            UnixStream::connect(&control).is_ok()
-        });
+        wait_for("emulator", || UnixStream::connect(&control));
         emulator
     }
 
@@ -123,7 +117,7 @@ impl Emulator {
 
     /// Waits until there are so many devices of other emulators.
     pub fn wait_for_peers(&self, devices: u64) {
-        wait("no other emulator joins", || {
+        wait_until("other emulator with as many devices", || {
             let reply = self.ask(&json!({"command": "fabric"}));
             reply["ok"]["remote_devices"] == devices
         });
@@ -163,20 +157,11 @@ impl Drop for Emulator {
 /// Asks a control socket.
 fn ask(control: &Path, request: &Value) -> Value {
     let mut stream = UnixStream::connect(control).unwrap();
-    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_read_timeout(Some(patience())).unwrap();
     stream.write_all(format!("{request}\n").as_bytes()).unwrap();
     let mut reply = String::new();
     BufReader::new(stream).read_line(&mut reply).unwrap();
     serde_json::from_str(&reply).unwrap()
-}
-
-/// Waits until something is so.
-fn wait(otherwise: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < TIMEOUT, "{otherwise}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// The emulator's program: `EFA_EMU`, or what is built of this workspace beside the test or example that runs.

@@ -2,11 +2,7 @@
 
 //! A machine with a device: what a VMM does, and what a driver does.
 
-use std::{
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::path::Path;
 
 use efa_hw::{
     admin::{AcqEntry, AcqHeader, AqEntry, Command, Protocol, Response, Status},
@@ -16,6 +12,7 @@ use efa_hw::{
         ResetReason, Version,
     },
 };
+use efa_testing::wait::{wait_for, wait_until};
 use vfio_bindings::bindings::vfio::{
     VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
 };
@@ -30,9 +27,6 @@ const MEMORY_AND_BUS_MASTER: u16 = 0b110;
 
 /// Entries of the admin queues.
 const DEPTH: u16 = 32;
-
-/// How long any wait may take. A busy host takes its time.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A machine with an emulated EFA.
 #[derive(Debug)]
@@ -63,14 +57,7 @@ impl Machine {
 
     /// Plugs the device in, without a driver.
     pub fn connect(socket: &Path, memory: u64) -> Self {
-        let start = Instant::now();
-        let mut client = loop {
-            match Client::connect(socket) {
-                Ok(client) => break client,
-                Err(error) => assert!(start.elapsed() < TIMEOUT, "no device: {error}"),
-            }
-            thread::sleep(Duration::from_millis(5));
-        };
+        let mut client = wait_for("device", || Client::connect(socket));
         let mut ram = Ram::new(memory);
         let (address, size) = ram.range();
         let map = DmaMap {
@@ -175,22 +162,20 @@ impl Machine {
             reg_off: register.into(),
         };
         self.write(Register::MmioRegRead, request.into_raw());
-        let start = Instant::now();
-        loop {
+        wait_for("answer to a register read", || {
             let response = ReadlessResponse::decode(&self.ram.load(self.response));
-            if response.req_id == self.request {
-                return response.reg_val;
+            match response.req_id == self.request {
+                true => Ok(response.reg_val),
+                false => Err(response),
             }
-            assert!(start.elapsed() < TIMEOUT, "no answer to a register read");
-        }
+        })
     }
 
     fn wait_for_reset(&mut self, in_progress: bool) {
-        let start = Instant::now();
-        let status = |value| DevSts::from_raw(value).reset_in_progress;
-        while status(self.read(Register::DevSts)) != in_progress {
-            assert!(start.elapsed() < TIMEOUT, "a reset does not begin or end");
-        }
+        wait_until("begin or end of a reset", || {
+            let status = DevSts::from_raw(self.read(Register::DevSts));
+            status.reset_in_progress == in_progress
+        });
     }
 
     /// Rings a doorbell.
@@ -225,19 +210,18 @@ impl Machine {
 
     /// Waits for the next completion, and returns its status.
     pub fn completion(&mut self) -> (u8, AcqEntry) {
-        let start = Instant::now();
         let at = self.acq + 64 * u64::from(self.completed % DEPTH);
         let phase = self.completed / DEPTH % 2 == 0;
-        loop {
+        let completed = wait_for("completion of a command", || {
             let entry = self.ram.load(at);
             let header = AcqHeader::of(&entry);
-            if header.flags.phase == phase {
-                self.completed = self.completed.wrapping_add(1);
-                return (header.status, entry);
+            match header.flags.phase == phase {
+                true => Ok((header.status, entry)),
+                false => Err(header),
             }
-            assert!(start.elapsed() < TIMEOUT, "a command is not completed");
-            thread::yield_now();
-        }
+        });
+        self.completed = self.completed.wrapping_add(1);
+        completed
     }
 
     /// Executes a command.

@@ -2,11 +2,6 @@
 
 //! What programs have: queue pairs and regions of memory.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
 use efa_hw::{
     admin::{
         CtrlBuffInfo,
@@ -22,6 +17,8 @@ use efa_hw::{
         TxMetaDesc,
     },
 };
+
+use efa_testing::wait::wait_for;
 
 use crate::{Machine, ram::PAGE};
 
@@ -39,9 +36,6 @@ const CQE_SIZE: u64 = 32;
 
 /// Q_Key of all queue pairs.
 pub const QKEY: u32 = 0x1111_1111;
-
-/// How long any wait may take. A busy host takes its time.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A queue pair with a completion queue, in a protection domain of its own.
 #[derive(Clone, Debug)]
@@ -285,14 +279,10 @@ impl QueuePair {
 
     /// Waits for the next completion; returns how it ended.
     pub fn wait(&mut self, machine: &Machine) -> CompStatus {
-        let start = Instant::now();
-        loop {
-            if let Some(completion) = self.poll(machine) {
-                return CompStatus::try_from(completion.status).expect("a known status");
-            }
-            assert!(start.elapsed() < TIMEOUT, "a work request is not completed");
-            thread::yield_now();
-        }
+        let completion = wait_for("completion of a work request", || {
+            self.poll(machine).ok_or(())
+        });
+        CompStatus::try_from(completion.status).expect("a known status")
     }
 }
 

@@ -9,12 +9,11 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::Command,
-    thread,
-    time::Duration,
 };
 
 use efa_hw::{admin::qp::QpType, io::CompStatus, regs::Register};
 use efa_machine::{Emulator, End, Send};
+use efa_testing::wait::wait_for;
 use pcap_file::pcapng::{Block, PcapNgReader, blocks::enhanced_packet::EnhancedPacketOption};
 use serde_json::{Value, json};
 
@@ -41,14 +40,13 @@ fn send(emulator: &Emulator) {
 
 /// The lines of a trace, when it has as many, by what follows the time.
 fn lines(path: &Path, count: usize) -> Vec<String> {
-    for _ in 0..1000 {
+    wait_for("trace with as many lines", || {
         let text = fs::read_to_string(path).unwrap();
-        if text.lines().count() >= count {
-            return text.lines().map(|line| line[13..].to_owned()).collect();
+        match text.lines().count() >= count {
+            true => Ok(text.lines().map(|line| line[13..].to_owned()).collect()),
+            false => Err(text),
         }
-        thread::sleep(Duration::from_millis(5));
-    }
-    panic!("{}", fs::read_to_string(path).unwrap());
+    })
 }
 
 #[test]
@@ -106,9 +104,8 @@ fn records(path: &Path, count: usize) -> Vec<Record> {
 
 /// The records of a capture, when they are enough.
 fn records_when(path: &Path, enough: impl Fn(&[Record]) -> bool) -> Vec<Record> {
-    let mut records = Vec::new();
-    for _ in 0..1000 {
-        records.clear();
+    wait_for("capture with as many records", || {
+        let mut records = Vec::new();
         let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
         while let Some(Ok(block)) = reader.next_block() {
             if let Block::EnhancedPacket(block) = block {
@@ -124,12 +121,11 @@ fn records_when(path: &Path, enough: impl Fn(&[Record]) -> bool) -> Vec<Record> 
                 });
             }
         }
-        if enough(&records) {
-            return records;
+        match enough(&records) {
+            true => Ok(records),
+            false => Err(records.len()),
         }
-        thread::sleep(Duration::from_millis(5));
-    }
-    panic!("only {} records", records.len());
+    })
 }
 
 #[test]

@@ -2,21 +2,15 @@
 
 //! Every counter and every event that a driver knows is provoked by what the guide says, and none is missing there.
 
-use std::{
-    collections::BTreeMap,
-    thread,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
 
 use efa_hw::{admin::qp::QpType, aenq::AenqGroup};
 use efa_machine::{Emulator, End, Send};
+use efa_testing::wait::wait_for;
 use serde_json::{Value, json};
 
 const GUIDE: &str = include_str!("../../../Documentation/emulator-faults.md");
 const DRIVER: &str = include_str!("../../../efa_rs/verbs/counters.rs");
-
-/// How long a counter may take: until a peer is given up, on a busy host.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes of each transfer: as many packets as it takes for each path to have its part.
 const LENGTH: u32 = 1 << 20;
@@ -114,17 +108,15 @@ fn provoke(names: &[&str], requests: &[Value]) {
         a.qp.put(&a.machine, &send);
     }
     a.qp.ring(&mut a.machine);
-    let start = Instant::now();
-    loop {
+    wait_for(&format!("{names:?}"), || {
         let counted = counted(&emulator);
         // The driver says of what kind a read or a write is.
         let value = |name: &&str| counted[name.trim_start_matches("rdma_")];
-        if names.iter().all(|name| value(name) > 0) {
-            return;
+        match names.iter().all(|name| value(name) > 0) {
+            true => Ok(()),
+            false => Err(counted),
         }
-        assert!(start.elapsed() < TIMEOUT, "{names:?}: {counted:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
+    });
 }
 
 #[test]

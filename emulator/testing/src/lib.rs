@@ -4,7 +4,7 @@
 //!
 //! [`mock`] is a host with memory and the least of a driver, for a device that nothing else is connected to. [`attack`] does to a
 //! device what bytes say that a test or a fuzzer makes up; [`input`] is these bytes. [`net`] is devices on a network. [`peer`] is
-//! what another emulator says to this one.
+//! what another emulator says to this one. [`wait`] is the only clock of a test.
 //!
 //! The tests in `tests/` of other crates use this one. Tests that are in the source of a crate on which this one depends can't:
 //! to them the types here are those of another crate.
@@ -16,3 +16,4 @@ pub mod input;
 pub mod mock;
 pub mod net;
 pub mod peer;
+pub mod wait;

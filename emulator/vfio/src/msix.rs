@@ -193,9 +193,9 @@ mod tests {
         io::{Read, Write},
         sync::mpsc,
         thread,
-        time::Duration,
     };
 
+    use efa_testing::wait::patience;
     use rustix::{
         event::{EventfdFlags, eventfd},
         fs::{OFlags, fcntl_setfl},
@@ -273,9 +273,7 @@ mod tests {
     fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(work()));
-        receiver
-            .recv_timeout(Duration::from_secs(10))
-            .expect("it waits")
+        receiver.recv_timeout(patience()).expect("it waits")
     }
 
     #[test]
