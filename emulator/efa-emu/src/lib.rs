@@ -44,7 +44,7 @@ use std::{
 use clap::Parser;
 use efa_hw::pci;
 use efa_model::{Instance, Profile, Rdma};
-use efa_vfio::{Runtime, Server, listen};
+use efa_vfio::{Limits, Runtime, Server, listen};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -197,7 +197,11 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         .zip(emulator.devices())
         .map(|(spec, device)| {
             let listener = sockets.listen(&spec.socket)?;
-            Ok(Server::new(listener, Arc::clone(&device.function)))
+            Ok(Server::new(
+                listener,
+                Arc::clone(&device.function),
+                Limits::default(),
+            ))
         })
         .collect::<Result<Vec<_>, String>>()?;
     let listener = args.listen.as_deref().map(bind).transpose()?;

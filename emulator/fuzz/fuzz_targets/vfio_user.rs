@@ -13,7 +13,7 @@ use std::{
 
 use libfuzzer_sys::fuzz_target;
 use vfio_user::{
-    Backend, Client, Device, DmaMap, Flags, HEADER, Header, Irq, IrqSet, MAX_BATCH, Region,
+    Backend, Client, Device, DmaMap, Flags, HEADER, Header, Irq, IrqSet, Limits, MAX_BATCH, Region,
     RegionWrite, serve,
 };
 
@@ -146,7 +146,7 @@ fn play(input: &[u8]) {
         let _ = client.send_raw(&bytes, &vec![null.as_fd(); fds]);
     }
     let _ = client.shutdown_write();
-    let _ = serve(&theirs, &device(), &mut Strict(null));
+    let _ = serve(&theirs, &device(), &mut Strict(null), Limits::default());
     drop(theirs);
     while let Ok(reply) = client.receive() {
         let error = reply.header.error;

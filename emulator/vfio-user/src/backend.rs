@@ -98,7 +98,7 @@ pub struct IrqSet<'a> {
 ///
 /// An error fails the request, with the errno of the error; a request that needs no reply fails silently.
 pub trait Backend {
-    /// Whether the client may be idle. One that may not has [`START_TIMEOUT`](crate::START_TIMEOUT) from when it has connected.
+    /// Whether the client may be idle. One that may not has [a limit](crate::Limits::start) from when it has connected.
     fn may_idle(&self) -> bool {
         true
     }

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// How long a reply may take. A device may be another client's for a while.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A connection to a server.
 #[derive(Debug)]

@@ -28,5 +28,5 @@ mod wire;
 pub use backend::{Action, Backend, Device, DmaMap, Irq, IrqData, IrqSet, Region, RegionWrite};
 pub use client::{Client, RegionInfo, Reply};
 pub use error::Error;
-pub use server::{MAX_BATCH, START_TIMEOUT, serve};
+pub use server::{Limits, MAX_BATCH, serve};
 pub use wire::{Command, Flags, HEADER, Header, MAX_DATA, MAX_FDS, MAX_MESSAGE};

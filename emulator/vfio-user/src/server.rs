@@ -32,12 +32,24 @@ use crate::{
     wire::{Command, Fields, Flags, Header, MAX_DATA, Payload, RegionAccess, size},
 };
 
-/// How long a client may take from when it has connected until it uses the device: QEMU does within milliseconds, but its machine
-/// may be busy.
-pub const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may take for what others may have to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// From when it has connected until it uses the device: QEMU does within milliseconds, but its machine may be busy.
+    pub start: Duration,
+    /// Until the rest of a message comes, or until it reads its replies.
+    pub message: Duration,
+}
 
-/// How long the rest of a message may take to come, or the client to read its replies: as long as QEMU waits for a reply, twice.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            start: Duration::from_secs(10),
+            // As long as QEMU waits for a reply, twice.
+            message: Duration::from_secs(10),
+        }
+    }
+}
 
 /// Writes that are handed to the backend together, which may keep others from the device meanwhile.
 pub const MAX_BATCH: usize = 64;
@@ -57,13 +69,19 @@ const DATA: u32 = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_DATA_BOOL | VFIO_IRQ_SET
 /// # Errors
 ///
 /// The socket fails, or the client is too slow or does not talk the protocol.
-pub fn serve(stream: &UnixStream, device: &Device, backend: &mut dyn Backend) -> Result<(), Error> {
-    stream.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
+pub fn serve(
+    stream: &UnixStream,
+    device: &Device,
+    backend: &mut dyn Backend,
+    limits: Limits,
+) -> Result<(), Error> {
+    stream.set_write_timeout(Some(limits.message))?;
     let mut channel = Channel::new(stream)?;
     let mut session = Session {
         stream,
         device,
         backend,
+        limits,
         client: None,
         writes: Vec::new(),
         replies: Vec::new(),
@@ -79,10 +97,10 @@ pub fn serve(stream: &UnixStream, device: &Device, backend: &mut dyn Backend) ->
         session.send()?;
 
         let must_start = session.client.is_none() || !session.backend.may_idle();
-        let mut deadline = must_start.then_some(started + START_TIMEOUT);
+        let mut deadline = must_start.then_some(started + limits.start);
         if channel.is_within_message() {
             let since = *within_since.get_or_insert_with(Instant::now);
-            deadline = Some(since + MESSAGE_TIMEOUT);
+            deadline = Some(since + limits.message);
         }
         match channel.receive(stream, deadline)? {
             Received::Bytes => {}
@@ -99,6 +117,7 @@ struct Session<'a> {
     stream: &'a UnixStream,
     device: &'a Device,
     backend: &'a mut dyn Backend,
+    limits: Limits,
     /// What the client can do, once it has said so.
     client: Option<Capabilities>,
     /// Writes that nobody waits for.
@@ -543,7 +562,7 @@ impl Session<'_> {
     }
 
     fn send_now(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
-        send(self.stream, bytes, fds, MESSAGE_TIMEOUT)
+        send(self.stream, bytes, fds, self.limits.message)
     }
 }
 

@@ -29,3 +29,4 @@ pub use runtime::Runtime;
 pub use server::Server;
 pub use slot::Observer;
 pub use socket::listen;
+pub use vfio_user::Limits;

@@ -21,7 +21,7 @@ use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_NORESIZE, VFIO_PCI_CONFIG_REGION_INDEX,
     VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
 };
-use vfio_user::{DmaMap, Irq, IrqSet, Region, RegionWrite};
+use vfio_user::{DmaMap, Irq, IrqSet, Limits, Region, RegionWrite};
 
 use crate::{
     bar::{Bar, Bars},
@@ -43,11 +43,12 @@ pub struct Server {
     function: Arc<Function>,
     device: Arc<vfio_user::Device>,
     waiting: Arc<Waiting>,
+    limits: Limits,
 }
 
 impl Server {
-    /// A server of `function` that takes connections from `listener`.
-    pub fn new(listener: UnixListener, function: Arc<Function>) -> Self {
+    /// A server of `function` that takes connections from `listener`, of VMMs that keep to `limits`.
+    pub fn new(listener: UnixListener, function: Arc<Function>, limits: Limits) -> Self {
         let device = vfio_user::Device {
             regions: regions(function.bars),
             irqs: irqs(function.msix_vectors),
@@ -57,6 +58,7 @@ impl Server {
             function,
             device: Arc::new(device),
             waiting: Arc::default(),
+            limits,
         }
     }
 
@@ -71,10 +73,11 @@ impl Server {
             let place = Place::wait(&self.waiting);
             let (stream, _) = persistence.persist(|| self.listener.accept());
             let (function, device) = (Arc::clone(&self.function), Arc::clone(&self.device));
+            let limits = self.limits;
             let thread = thread::Builder::new().name(name.clone());
             // A VMM without a thread is disconnected.
             let _ = persistence
-                .attempt(|| thread.spawn(move || serve(&stream, &device, function, place)));
+                .attempt(|| thread.spawn(move || serve(&stream, &device, function, place, limits)));
         }
     }
 }
@@ -111,7 +114,13 @@ impl Drop for Place {
 }
 
 /// Serves a VMM that has connected.
-fn serve(stream: &UnixStream, device: &vfio_user::Device, function: Arc<Function>, place: Place) {
+fn serve(
+    stream: &UnixStream,
+    device: &vfio_user::Device,
+    function: Arc<Function>,
+    place: Place,
+    limits: Limits,
+) {
     let waiting = Arc::clone(&place.0);
     let mut backend = Backend {
         stream,
@@ -119,7 +128,7 @@ fn serve(stream: &UnixStream, device: &vfio_user::Device, function: Arc<Function
         vmm: None,
         place: Some(place),
     };
-    match vfio_user::serve(stream, device, &mut backend) {
+    match vfio_user::serve(stream, device, &mut backend, limits) {
         Ok(()) => tracing::info!("the VMM has disconnected"),
         Err(error) if waiting.bursts.lock().begins(Instant::now()) => {
             tracing::warn!(%error, "the connection to the VMM has ended");

@@ -12,6 +12,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, channel},
     },
     thread,
@@ -29,7 +30,8 @@ use efa_hw::{
     },
 };
 use efa_model::{Config, Device, Host, Profile, State};
-use efa_vfio::{Bar, Function, Runtime, Server, listen};
+use efa_testing::wait::{patience, wait_for, wait_until};
+use efa_vfio::{Bar, Function, Limits, Runtime, Server, listen};
 use proptest::{collection::vec, prelude::*, sample::select};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -59,9 +61,6 @@ const VECTORS: u16 = 5;
 const COMMAND: u64 = 0x04;
 const MEMORY_AND_BUS_MASTER: u16 = 0b110;
 
-/// Longer than any wait should be.
-const TIMEOUT: Duration = Duration::from_secs(10);
-
 struct Machine {
     folder: TempDir,
     function: Arc<Function>,
@@ -70,6 +69,14 @@ struct Machine {
 
 impl Machine {
     fn start(missing: Option<Bar>) -> Self {
+        let limits = Limits {
+            start: patience(),
+            message: patience(),
+        };
+        Self::start_with(missing, limits)
+    }
+
+    fn start_with(missing: Option<Bar>, limits: Limits) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut config = Config::new(Profile::Efa2, 0);
         config.vectors = VECTORS;
@@ -80,7 +87,7 @@ impl Machine {
         let runtime = Arc::new(Runtime::new(Settings::default(), 1, Instant::now()));
         let function = Arc::new(Function::new(&runtime, config, missing, tracer).unwrap());
         let listener = listen(&folder.path().join("socket")).unwrap();
-        let server = Server::new(listener, Arc::clone(&function));
+        let server = Server::new(listener, Arc::clone(&function), limits);
         thread::spawn(move || server.run());
         thread::spawn(move || runtime.work());
         Self {
@@ -212,10 +219,9 @@ impl Guest {
     }
 
     fn wait_for_reset(&mut self, in_progress: bool) {
-        let start = Instant::now();
-        while self.status().reset_in_progress != in_progress {
-            assert!(start.elapsed() < TIMEOUT, "no change of the reset's state");
-        }
+        wait_until("change of the reset's state", || {
+            self.status().reset_in_progress == in_progress
+        });
     }
 
     fn reset(&mut self) {
@@ -309,7 +315,7 @@ impl Guest {
     }
 }
 
-/// An interrupt's eventfd, and whether it was signalled in time.
+/// An interrupt's eventfd.
 struct Interrupt(File);
 
 impl Interrupt {
@@ -321,15 +327,8 @@ impl Interrupt {
         (&self.0).read_exact(&mut [0; 8]).is_ok()
     }
 
-    fn wait(&self) -> bool {
-        let start = Instant::now();
-        while start.elapsed() < TIMEOUT {
-            if self.take() {
-                return true;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        false
+    fn wait(&self) {
+        wait_until("interrupt", || self.take());
     }
 }
 
@@ -344,7 +343,7 @@ fn a_driver_resets_the_device_and_allocates() {
     guest.start_queues();
 
     let id = guest.submit(&AllocPd::default());
-    assert!(interrupt.wait(), "no interrupt");
+    interrupt.wait();
     let completion = guest.completion().expect("an interrupt, but no completion");
     let header = AcqHeader::of(&completion);
     assert_eq!(
@@ -357,10 +356,7 @@ fn a_driver_resets_the_device_and_allocates() {
 
     guest.set_vector(0, &[]);
     guest.submit(&DeallocPd { pd });
-    let start = Instant::now();
-    while guest.completion().is_none() {
-        assert!(start.elapsed() < TIMEOUT, "no completion");
-    }
+    wait_until("completion", || guest.completion().is_some());
     assert!(!interrupt.take(), "an interrupt of a disabled vector");
     let state = machine.state();
     assert_eq!((state.resources.pd, state.protocol_errors), (0, 0));
@@ -386,11 +382,8 @@ fn events_come_without_a_message_of_the_monitor() {
         .with(|device, _, _| device.inject(rule.unwrap()));
     let interrupt = Interrupt::new();
     guest.set_vector(0, &[interrupt.0.as_fd()]);
-    let start = Instant::now();
     guest.submit(&AllocPd::default());
-    assert!(guest.completion().is_none());
-    assert!(interrupt.wait(), "no interrupt");
-    assert!(start.elapsed() >= Duration::from_millis(50));
+    interrupt.wait();
     assert!(guest.completion().is_some());
 }
 
@@ -542,7 +535,7 @@ fn a_function_reset_ends_all_that_the_device_does() {
     guest.power_on();
     guest.reset();
     guest.start_queues();
-    let rule = serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":20}}"#);
+    let rule = serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"pd"}}"#);
     machine
         .function
         .with(|device, _, _| device.inject(rule.unwrap()));
@@ -555,7 +548,8 @@ fn a_function_reset_ends_all_that_the_device_does() {
     // Also if the driver lets it access memory again.
     guest.enable(MEMORY_AND_BUS_MASTER);
     guest.store(ACQ, &[0; 64 * DEPTH as usize]);
-    thread::sleep(Duration::from_millis(60));
+    // What has survived comes now.
+    machine.function.with(|device, _, _| device.clear());
     assert_eq!(guest.load(ACQ), [0; 64 * DEPTH as usize]);
     let mut found = [0xff; 6];
     guest.client.region_read(llq, 0x1000, &mut found).unwrap();
@@ -651,7 +645,8 @@ fn a_device_that_is_pulled_out_is_gone() {
     guest.reset();
     guest.start_queues();
     guest.submit(&AllocPd::default());
-    assert!(interrupt.wait() && guest.completion().is_some());
+    interrupt.wait();
+    assert!(guest.completion().is_some());
     let state = machine.state();
     assert_eq!((state.plugged, state.resources.pd), (true, 1));
 }
@@ -693,17 +688,23 @@ fn a_vmm_waits_for_a_device_that_another_one_has() {
     first.power_on();
     first.reset();
     let socket = machine.folder.path().join("socket");
-    let second = thread::spawn(move || {
-        let mut second = Guest::connect(&socket);
-        second.power_on();
-        second.reset();
+    let (waits, is_gone) = (AtomicBool::new(false), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut second = Guest::connect(&socket);
+            waits.store(true, Ordering::SeqCst);
+            second.power_on();
+            assert!(is_gone.load(Ordering::SeqCst));
+            second.reset();
+        });
+        wait_until("second VMM", || waits.load(Ordering::SeqCst));
+        for _ in 0..100 {
+            assert!(first.status().ready);
+        }
+        is_gone.store(true, Ordering::SeqCst);
+        first.client.shutdown().unwrap();
+        drop(first);
     });
-    thread::sleep(Duration::from_millis(100));
-    assert!(!second.is_finished());
-    assert!(first.status().ready);
-    first.client.shutdown().unwrap();
-    drop(first);
-    second.join().unwrap();
 }
 
 #[test]
@@ -780,18 +781,18 @@ fn a_vmm_that_takes_its_memory_away_harms_only_itself() {
 
 #[test]
 fn silent_vmms_do_not_keep_others_away() {
-    let machine = Machine::start(None);
+    let limits = Limits {
+        start: Duration::from_millis(50),
+        message: patience(),
+    };
+    let machine = Machine::start_with(None, limits);
     let socket = machine.folder.path().join("socket");
-    let started = Instant::now();
     // Some say what the protocol wants, others nothing.
-    let polite: Vec<_> = (0..4).map(|_| Client::connect(&socket).unwrap()).collect();
+    let polite: Vec<_> = (0..4).map(|_| Client::connect(&socket)).collect();
     let connect = |_| UnixStream::connect(&socket).unwrap();
     let silent: Vec<_> = (0..2).map(connect).collect();
-    // It is served when the first of them have had their time.
-    let mut guest = machine.connect();
-    guest.power_on();
-    assert!(started.elapsed() >= vfio_user::START_TIMEOUT);
-    guest.reset();
+    // It is served when the first of them have had their time, unless it takes longer itself.
+    wait_for("place", || Client::connect(&socket)?.reset());
     drop((polite, silent));
 }
 
