@@ -256,7 +256,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 
     signals.forever().next();
     sockets.remove();
-    observers.finish();
+    observers.finish(record::End::Orderly);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -316,13 +316,13 @@ impl Observers {
     }
 
     /// Has all that was told written, if that does not take too long.
-    fn finish(&self) {
+    fn finish(&self, end: record::End) {
         self.trace.finish(LAST_WORDS);
         if let Some(capture) = &self.capture {
             capture.finish(LAST_WORDS);
         }
         if let Some(recording) = &self.recording {
-            recording.finish(LAST_WORDS);
+            recording.finish(LAST_WORDS, end);
         }
     }
 }
@@ -377,7 +377,7 @@ impl Sockets {
     fn fail(&self, why: &str, observers: &Observers) -> ! {
         eprintln!("efa-emu: {why}");
         self.remove();
-        observers.finish();
+        observers.finish(record::End::Panic);
         process::exit(1)
     }
 }

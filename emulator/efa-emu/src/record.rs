@@ -66,6 +66,15 @@ enum Item {
     End,
 }
 
+/// Why a recording ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The program ends. A call that is under way has not happened.
+    Orderly,
+    /// A device may have panicked. A call that is under way is where.
+    Panic,
+}
+
 #[cfg(test)]
 impl RecordOptions {
     pub(crate) fn to(path: &std::path::Path, limit: u64) -> Self {
@@ -124,14 +133,13 @@ impl Recording {
     }
 
     /// Ends the recording and writes what was not written yet, but waits no longer than `most` for that.
-    pub(crate) fn finish(&self, most: Duration) {
+    pub(crate) fn finish(&self, most: Duration, end: End) {
         let start = Instant::now();
         for (device, tape) in self.tapes.iter().enumerate() {
-            // Where a device has panicked, this is the call in which it did.
             if let Some(mut reel) = tape.try_lock_for(most) {
                 reel.is_full = true;
                 let call = std::mem::take(&mut reel.call);
-                if !call.is_empty() {
+                if end == End::Panic && !call.is_empty() {
                     let bytes = call.len();
                     self.outbox.push(device, bytes, || Item::Call(call));
                 }

@@ -152,43 +152,61 @@ mod tests {
     use std::{fs, thread, time::Duration};
 
     use efa_hw::{admin::pd::AllocPd, regs::ResetReason};
-    use efa_model::{Config, Device, Profile, TraceEvent};
-    use efa_testing::mock::Driver;
+    use efa_model::{Call, Config, Device, Profile, TraceEvent};
+    use efa_testing::{mock::Driver, wait::patience};
+    use efa_vfio::Observer;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{RecordOptions, Recording};
-
-    const MOST: Duration = Duration::from_secs(10);
+    use crate::record::{End, RecordOptions, Recording};
 
     fn config() -> Config {
         Config::new(Profile::Efa3, 1)
     }
 
-    /// Records so many commands; `ends` says whether the recording has an end.
-    fn record(commands: usize, limit: u64, ends: bool) -> Vec<u8> {
+    /// Records a reset and some work.
+    fn recorded(
+        limit: u64,
+        end: End,
+        work: impl FnOnce(&mut Driver, &mut dyn Observer),
+    ) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording");
         let options = RecordOptions::to(&path, limit);
-        let (recording, work) = Recording::new(&options, &[config()]).unwrap().unwrap();
-        let worker = thread::spawn(work);
+        let (recording, writing) = Recording::new(&options, &[config()]).unwrap().unwrap();
+        let writer = thread::spawn(writing);
         let mut observer = recording.observer(0, Box::new(|_: Duration, _: &TraceEvent| ()));
         let mut driver = Driver::powered_on(config());
         driver.device = Device::new(config());
         driver.device.record(observer.recorder().unwrap());
         driver.reset(ResetReason::Normal);
         driver.set_up();
-        for _ in 0..commands {
-            // There are not so many, in the end.
-            let _ = driver.execute(&AllocPd {});
-        }
-        recording.finish(MOST);
-        worker.join().unwrap();
-        let mut bytes = fs::read(path).unwrap();
+        work(&mut driver, &mut *observer);
+        recording.finish(patience(), end);
+        writer.join().unwrap();
+        fs::read(path).unwrap()
+    }
+
+    /// Records so many commands; `ends` says whether the recording has an end.
+    fn record(commands: usize, limit: u64, ends: bool) -> Vec<u8> {
+        let mut bytes = recorded(limit, End::Orderly, |driver, _| {
+            for _ in 0..commands {
+                // There are not so many, in the end.
+                let _ = driver.execute(&AllocPd {});
+            }
+        });
         if !ends {
             bytes.truncate(bytes.len() - 5);
         }
         bytes
+    }
+
+    /// Records a call that is under way at the end.
+    fn interrupted(end: End) -> Vec<u8> {
+        recorded(1 << 20, end, |_, observer| {
+            let mut recorder = observer.recorder().unwrap();
+            recorder.note(&Event::Call(Call::PowerOn));
+        })
     }
 
     fn replayed(bytes: &[u8]) -> Result<Played, String> {
@@ -200,6 +218,15 @@ mod tests {
         let played = replayed(&record(10, 1 << 20, true)).unwrap();
         assert!(played.same[0] > 100, "{played:?}");
         assert_eq!(played.cut, None);
+    }
+
+    #[test]
+    fn a_call_under_way_is_recorded_if_the_device_may_have_panicked() {
+        let played = replayed(&interrupted(End::Orderly)).unwrap();
+        assert!(played.same[0] > 10, "{played:?}");
+        assert_eq!(played.cut, None);
+        let error = replayed(&interrupted(End::Panic)).unwrap_err();
+        assert!(error.contains("as the recording ends"), "{error}");
     }
 
     #[test]
