@@ -46,6 +46,7 @@ pub(super) fn flood(end: &mut End, sends: &[Send], stop: &AtomicBool) {
 }
 
 #[test]
+#[ignore = "an attack"]
 fn datagrams_without_end() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| {
@@ -58,6 +59,7 @@ fn datagrams_without_end() {
 }
 
 #[test]
+#[ignore = "an attack"]
 fn datagrams_on_a_slow_network() {
     let emulator = Emulator::start(DEVICES, &["--fabric", "delay_us=10000000"]);
     let stop = AtomicBool::new(false);
@@ -80,6 +82,7 @@ fn datagrams_on_a_slow_network() {
 }
 
 #[test]
+#[ignore = "an attack"]
 fn writes_and_reads_of_the_largest_size() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| {
@@ -97,6 +100,7 @@ fn writes_and_reads_of_the_largest_size() {
 }
 
 #[test]
+#[ignore = "an attack"]
 fn messages_that_nobody_receives() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| {
@@ -139,6 +143,7 @@ fn with_list(emulator: &Emulator, index: usize, last: u64) -> (Machine, RegMr) {
 }
 
 #[test]
+#[ignore = "an attack"]
 fn long_page_lists_that_end_badly() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index: usize, stop: &AtomicBool| {
@@ -158,6 +163,7 @@ fn long_page_lists_that_end_badly() {
 
 /// Of which no two are contiguous, so that each takes memory of the process.
 #[test]
+#[ignore = "an attack"]
 fn as_many_pages_as_a_device_takes() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index: usize, stop: &AtomicBool| {
@@ -184,6 +190,7 @@ fn as_many_pages_as_a_device_takes() {
 }
 
 #[test]
+#[ignore = "an attack"]
 fn doorbells_and_registers_at_random() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| {

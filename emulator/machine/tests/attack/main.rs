@@ -3,9 +3,11 @@
 //! Machines, peers and control clients that do their worst to an emulator, which serves others meanwhile.
 //!
 //! Each attack runs for `EFA_SECONDS` (default: 1) beside two bystanders, which send each other messages, execute commands and read
-//! registers. All contents are right. If `EFA_SECONDS` is set, as `make attack` does on a host that has nothing else to do and without
-//! sanitizers, no command or read takes longer than [`COMMAND`] besides what the host itself stalls, and the memory of the process stays
-//! below its [`Bound`].
+//! registers. All contents are right. If `EFA_SECONDS` is set, as `make attack` does without sanitizers, no command or read takes longer
+//! than [`COMMAND`], and the memory of the process stays below its [`Bound`]. What the host itself stalls is measured meanwhile, and may
+//! make the former inconclusive.
+//!
+//! Attacks are ignored but by `make attack`, as their subject is time: `--include-ignored`.
 
 mod control;
 mod devices;
@@ -161,10 +163,12 @@ fn under(
     } = seen;
     println!("{pings} pings, longest command {longest_command:?}, host stalls {stall:?}");
     assert!(pings > 0);
-    assert!(
-        !is_alone() || longest_command < COMMAND + stall,
-        "{longest_command:?}"
-    );
+    if is_alone() && longest_command >= COMMAND {
+        // A command takes several threads, each of which may be stalled.
+        let is_stalled = stall >= COMMAND || longest_command < COMMAND + 2 * stall;
+        assert!(is_stalled, "{longest_command:?}");
+        println!("inconclusive: the host stalls too long");
+    }
 }
 
 /// The address of the device with an index, beside that of another one: they differ in their numbers.
