@@ -85,6 +85,8 @@ struct Kept {
 pub(crate) struct Recent {
     /// One for each thing, without time and device.
     lines: Vec<String>,
+    /// For each of them the bytes of the command, without what differs from run to run; empty if it is no command.
+    wire: Vec<String>,
     /// How many older ones were not kept.
     lost: usize,
 }
@@ -174,6 +176,10 @@ impl Trace {
         drop(kept);
         Recent {
             lines: events.iter().map(ToString::to_string).collect(),
+            wire: events
+                .iter()
+                .map(|event| event.wire().unwrap_or_default())
+                .collect(),
             lost,
         }
     }

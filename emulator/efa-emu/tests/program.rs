@@ -831,7 +831,7 @@ fn the_trace_can_be_asked_for() {
     let mut control = emulator.control();
     let event = json!({"command": "event", "device": 1, "group": "WARNING"});
     let trace = |device| json!({"command": "trace", "device": device});
-    let nothing = json!({"lines": [], "lost": 0});
+    let nothing = json!({"lines": [], "wire": [], "lost": 0});
 
     // Nothing is kept before somebody asks, nor twice, nor for another device.
     control.ok(&event);

@@ -4,6 +4,7 @@
 
 mod command;
 mod flag;
+mod wire;
 mod work;
 
 use std::fmt::{self, Display, Formatter};
@@ -22,7 +23,7 @@ use crate::{protocol_error::ProtocolError, region_work::RegionWork};
 pub enum TraceKind {
     /// Commands.
     Admin,
-    /// Reads of registers.
+    /// Reads and writes of registers.
     Registers,
     /// Resets, by the driver or of the PCI function.
     Resets,
@@ -89,6 +90,13 @@ pub enum TraceEvent {
         /// What it was told, unless it got no answer.
         value: Option<u32>,
     },
+    /// The driver wrote a register that is no doorbell, and does not ask for the value of another one.
+    RegisterWrite {
+        /// The register.
+        register: Register,
+        /// The value.
+        value: u32,
+    },
     /// The driver started a reset.
     Reset {
         /// Why.
@@ -140,11 +148,22 @@ impl TraceEvent {
             Self::WorkRequest { .. } | Self::Receive { .. } | Self::Completion { .. } => {
                 TraceKind::Work
             }
-            Self::RegisterRead { .. } => TraceKind::Registers,
+            Self::RegisterRead { .. } | Self::RegisterWrite { .. } => TraceKind::Registers,
             Self::Reset { .. } | Self::ResetEnd | Self::FunctionReset => TraceKind::Resets,
             Self::Event { .. } | Self::Storm { .. } => TraceKind::Events,
             Self::Death { .. } | Self::Unplugged | Self::Plugged => TraceKind::Operator,
             Self::ProtocolError(_) => TraceKind::Errors,
+        }
+    }
+
+    /// The bytes of a command in hexadecimal, without what differs from run to run; nothing if it is none.
+    ///
+    /// Two drivers that ask for the same thing have the same bytes, reserved ones included. Numbers of objects, the phase and the checksum are
+    /// zero. An address has its offset in a page.
+    pub fn wire(&self) -> Option<String> {
+        match self {
+            Self::Command { command, .. } => Some(wire::bytes(command)),
+            _ => None,
         }
     }
 
@@ -214,6 +233,7 @@ impl Display for TraceEvent {
                     None => f.write_str(" = no answer (injected)"),
                 }
             }
+            Self::RegisterWrite { register, value } => write!(f, "write {register} = {value:#x}"),
             Self::Reset { reason } => write!(f, "reset {reason}"),
             Self::FunctionReset => f.write_str("function reset"),
             Self::ResetEnd => f.write_str("reset end"),

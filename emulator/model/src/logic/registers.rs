@@ -27,6 +27,14 @@ use crate::{
 /// Value of a register that does not exist.
 const NO_VALUE: u32 = u32::MAX;
 
+/// Whether a register is a doorbell, or asks for the value of another one, which is traced as a read.
+fn is_frequent(register: Register) -> bool {
+    matches!(
+        register,
+        Register::AqProdDb | Register::AenqConsDb | Register::EqDb | Register::MmioRegRead
+    )
+}
+
 impl Logic {
     /// Writes a register in BAR 0.
     pub fn write_register(&mut self, host: &mut dyn Host, now: Duration, offset: u64, value: u32) {
@@ -36,6 +44,9 @@ impl Logic {
         let register = u16::try_from(offset)
             .ok()
             .and_then(|offset| Register::try_from(offset).ok());
+        if let Some(register) = register.filter(|register| !is_frequent(*register)) {
+            host.trace(&TraceEvent::RegisterWrite { register, value });
+        }
         match register {
             None => self
                 .errors

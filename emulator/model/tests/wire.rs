@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The bytes of commands by which drivers are compared.
+
+use efa_hw::admin::{AqEntry, AqRequest, Command, Opcode, PAYLOAD_SIZE, Protocol, qp::CreateQp};
+use efa_model::TraceEvent;
+
+/// Bits of a payload that differ from run to run: numbers of objects, and addresses without their offset in a page.
+const HIDDEN: [(Opcode, usize); 26] = [
+    (Opcode::CreateQp, 2 * 16 + 2 * 32 + 52),
+    (Opcode::ModifyQp, 32),
+    (Opcode::QueryQp, 32),
+    (Opcode::DestroyQp, 32),
+    (Opcode::CreateAh, 16),
+    (Opcode::DestroyAh, 2 * 16),
+    (Opcode::RegMr, 16 + 52),
+    (Opcode::DeregMr, 32),
+    (Opcode::CreateCq, 2 * 16 + 52),
+    (Opcode::DestroyCq, 16),
+    (Opcode::GetFeature, 0),
+    (Opcode::SetFeature, 64),
+    (Opcode::GetStats, 0),
+    (Opcode::AllocPd, 0),
+    (Opcode::DeallocPd, 16),
+    (Opcode::AllocUar, 0),
+    (Opcode::DeallocUar, 16),
+    (Opcode::CreateEq, 52),
+    (Opcode::DestroyEq, 16),
+    (Opcode::AllocMr, 16),
+    (Opcode::Service, 0),
+    (Opcode::CreateEventCounter, 16 + 52),
+    (Opcode::DestroyEventCounter, 32),
+    (Opcode::AttachEventCounter, 2 * 32),
+    (Opcode::ModifyEventCounter, 32),
+    (Opcode::DetachEventCounter, 2 * 32),
+];
+/// Bits of a header that do: the number of 12 bits and the phase, and in the second form a checksum.
+const HEADER: usize = 12 + 1;
+const CHECKSUM: usize = 16;
+
+fn wire(entry: &AqEntry) -> String {
+    let event = TraceEvent::Command {
+        command: *entry,
+        completion: None,
+        in_flight: 1,
+        injected: false,
+    };
+    event.wire().expect("it is a command")
+}
+
+/// An entry of a command whose payload is zero.
+fn zeroed(opcode: Opcode, protocol: Protocol) -> AqEntry {
+    let request = AqRequest {
+        opcode: opcode.into(),
+        control: Default::default(),
+        payload: [0; PAYLOAD_SIZE],
+    };
+    AqEntry::new(protocol, &request, 0, false)
+}
+
+#[test]
+fn each_bit_is_seen_unless_it_differs_from_run_to_run() {
+    for (opcode, payload) in HIDDEN {
+        for (protocol, header) in [(Protocol::V1, HEADER), (Protocol::V2, HEADER + CHECKSUM)] {
+            let entry = zeroed(opcode, protocol);
+            let before = wire(&entry);
+            let bits = 0..8 * entry.bytes().len();
+            let is_hidden = |bit: &usize| {
+                let mut changed = entry;
+                changed.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+                // Bits of the opcode make it another command.
+                bit / 8 != 2 && wire(&changed) == before
+            };
+            let hidden = bits.filter(is_hidden).count();
+            assert_eq!(hidden, header + payload, "{opcode} {protocol:?}");
+        }
+    }
+}
+
+#[test]
+fn what_differs_from_run_to_run_is_not_there() {
+    let one = CreateQp {
+        pd: 1,
+        uar: 2,
+        send_cq_idx: 3,
+        rq_base_addr: 0x12_3456_7000,
+        send_queue_depth: 64,
+        ..CreateQp::default()
+    };
+    let other = CreateQp {
+        pd: 9,
+        uar: 8,
+        send_cq_idx: 7,
+        rq_base_addr: 0x65_4321_0000,
+        ..one
+    };
+    for protocol in [Protocol::V1, Protocol::V2] {
+        let one = AqEntry::new(protocol, &one.to_request(), 5, true);
+        let other = AqEntry::new(protocol, &other.to_request(), 77, false);
+        assert_eq!(wire(&one), wire(&other));
+        assert_ne!(wire(&one), wire(&zeroed(Opcode::CreateQp, protocol)));
+    }
+}
+
+#[test]
+fn an_unknown_command_has_all_of_its_bytes() {
+    let request = AqRequest {
+        opcode: 200,
+        control: Default::default(),
+        payload: [0x5a; PAYLOAD_SIZE],
+    };
+    let text = wire(&AqEntry::new(Protocol::V1, &request, 1, true));
+    assert_eq!(text, format!("0000c800{}", "5a".repeat(PAYLOAD_SIZE)));
+}
