@@ -42,7 +42,9 @@ NUMBER = re.compile(rf"\b({'|'.join(NUMBERS)})=(0x[0-9a-f]+|\d+)")
 
 
 # What is not shown of the trace, as it does not depend on the case.
-HIDDEN = re.compile(r"^aenq KEEP_ALIVE|^read ")
+HIDDEN = re.compile(r"^aenq KEEP_ALIVE|^read |^write ")
+# Behind a case's name: the bytes of its commands, by which drivers are compared where all else is alike.
+BYTES = " (bytes)"
 
 
 # What the kernel logs where something is very wrong.
@@ -68,12 +70,23 @@ def not_for_c():
     return {case for case, result in results.items() if result == "not run"}
 
 
-def trace(function):
-    """What the device did since the last call."""
+class Line(str):
+    """A line of the trace, and the bytes of the command that it is about, without what differs from run to run."""
+
+    bytes = ""
+
+
+def trace(function, hidden=HIDDEN):
+    """What the device did since the last call, without lines that match HIDDEN."""
     recent = selftest.emulator.send({"command": "trace", "device": function.number})
     if recent["lost"]:
         raise selftest.Failed(f"{recent['lost']} lines of the trace are lost")
-    return [line for line in recent["lines"] if not HIDDEN.search(line)]
+    lines = []
+    for text, its_bytes in zip(recent["lines"], recent["wire"], strict=True):
+        if not hidden.search(text):
+            lines.append(Line(text))
+            lines[-1].bytes = its_bytes
+    return lines
 
 
 class Session:
@@ -445,13 +458,13 @@ class Runner:
         for name, (function, device) in Cases.all.items():
             if subjects and not any(name.startswith(subject) or fnmatch.fnmatchcase(name, subject) for subject in subjects):
                 continue
-            result = "not run" if name in self.skipped else self.run_one(function, self.devices[device])
-            print(f"{name} | {result}", flush=True)
-            done += 1
+            result, its_bytes = ("not run", "") if name in self.skipped else self.run_one(function, self.devices[device])
+            print(f"{name} | {result}", f"{name}{BYTES} | {its_bytes}", sep="\n", flush=True)
+            done += 2
         print(f"{done} cases have run", flush=True)
 
     def run_one(self, case, function):
-        """The result of a case as one line."""
+        """The result of a case as one line, and the bytes of its commands as another."""
         session = Session(function, self.devices)
         signal.alarm(LIMIT)
         try:
@@ -485,7 +498,15 @@ class Runner:
         parts += [f"left: {name} {count}" for name, count in resources.items() if count != self.idle[function.number][name]]
         self.idle[function.number] = resources
         parts += [f"kernel: {text}" for level, text in self.log.records() if level <= 4 and TROUBLE.search(text)]
-        return letters("; ".join(parts))
+        return letters("; ".join(parts)), wire(session, closing)
+
+
+def wire(session, closing):
+    """The bytes of a case's commands: in their order, or each once if commands of several processes have none."""
+    found = [line.bytes for line in [*session.hidden, *session.lines, *closing] if line.bytes]
+    if session.shows_commands is None:
+        return "in no order"
+    return " ".join(found if session.shows_commands else sorted(set(found)))
 
 
 def on_alarm(number, frame):

@@ -11,6 +11,7 @@ import sys
 import harness
 
 # In the order in which the cases run.
+import case_registers  # noqa: F401
 import case_context  # noqa: F401
 import case_query  # noqa: F401
 import case_cq  # noqa: F401
