@@ -14,7 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from selftest import Failed
+import patience
+from selftest import Failed, wait_until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "lib"))
 
@@ -27,12 +28,7 @@ GUESTS = int(os.environ.get("EFA_GUESTS", "1"))
 SETTINGS = {name: value for name, value in os.environ.items() if name.startswith("EFA_") and name != "EFA_GUEST"} | {"EFA_CONTROL_PORT": ""}
 # Is there once a guest has prepared what it has to.
 PREPARED = Path("/run/prepared")
-# Seconds until all agents answer, of which one may have to wait for its guest's devices longer than another.
-MEET_LIMIT = 120
-# Seconds until a server listens, which is a process's start and the setup of its queues on a busy host.
-START_LIMIT = 60
-# Seconds that a server may take to end after its client.
-END_LIMIT = 30
+
 
 class ProgramFailed(Failed):
     """A program has failed; its text is about all that took part, `output` is all that the first one printed."""
@@ -58,16 +54,24 @@ def lead(main, *arguments):
 
 def meet():
     """Waits for the agents of all guests to answer, and for the others' programs to have prepared what they have to."""
-    deadline = time.monotonic() + MEET_LIMIT
     for guest in range(1, GUESTS):
-        while True:
-            try:
-                run(["sh", "-c", f"until [ -e {PREPARED} ]; do sleep 0.1; done"], MEET_LIMIT, guest)
-                break
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise Failed(f"{name(guest)} does not answer: {error}")
-                time.sleep(0.1)
+        wait_until(lambda: answers(guest), f"{name(guest)} answers")
+        wait_until(lambda: tried("test", "-e", PREPARED, guest=guest) == 0, f"{name(guest)} has prepared what it has to")
+
+
+def answers(guest):
+    """Whether a guest's agent runs programs, which it does when the guest has come as far."""
+    try:
+        return tried("true", guest=guest) == 0
+    except OSError:
+        return False
+
+
+def tried(*command, guest):
+    """The exit status of a program of a guest."""
+    with Process(guest, command) as process:
+        wait_until(process.ended.is_set, f"the end of {command[0]} on {name(guest)}")
+        return process.status
 
 
 class Process:
@@ -79,7 +83,7 @@ class Process:
         self.ready, self.ended = threading.Event(), threading.Event()
         environment = {**SETTINGS, **(environment or {})}
         request = remote.Request(self.command, environment, "/tmp", listens_at=listens_at, token=remote.TOKEN.read_text())
-        self.connection = remote.start((name(guest), remote.PORT), request, START_LIMIT)
+        self.connection = remote.start((name(guest), remote.PORT), request, patience.PATIENCE)
         remote.send(self.connection, stdin=None)
         threading.Thread(target=self.follow, daemon=True).start()
 
@@ -107,7 +111,8 @@ class Process:
 
     def await_ready(self):
         """Waits until it listens; fails if it ends before."""
-        if not self.ready.wait(START_LIMIT) or self.ended.is_set():
+        wait_until(self.ready.is_set, f"a server listens: {' '.join(self.command)}")
+        if self.ended.is_set():
             raise Failed(f"the server did not start\n{self.account()}")
 
     def account(self):
@@ -117,35 +122,44 @@ class Process:
         return "\n".join([f"{name(self.guest)}: {' '.join(self.command)}: {end}", *(f"  | {line}" for line in lines)])
 
 
-def check(*processes, limit):
-    """Waits for processes and fails, with what all of them printed, unless all end well: the first within LIMIT seconds."""
-    deadline, client_ended, wrong = time.monotonic() + limit, False, None
-    while not wrong and not all(process.ended.is_set() for process in processes):
-        if any(process.ended.is_set() and process.status for process in processes):
-            # The others may know why.
-            time.sleep(1)
-            break
-        if processes[0].ended.is_set() and not client_ended:
-            deadline, client_ended = time.monotonic() + END_LIMIT, True
-        if time.monotonic() > deadline:
-            wrong = "the server did not end after its client" if client_ended else f"no end within {limit} s"
-        time.sleep(0.02)
-    if wrong or any(process.status != 0 for process in processes):
-        text = "\n".join([wrong or "a program failed", *(process.account() for process in processes)])
+def check(*processes):
+    """Waits for processes and fails, with what all of them printed, unless all end well. Those hang that neither print anything nor end."""
+
+    def ended():
+        return all(process.ended.is_set() for process in processes)
+
+    def failed():
+        return any(process.ended.is_set() and process.status != 0 for process in processes)
+
+    def seen():
+        return [(len(process.output), process.ended.is_set()) for process in processes]
+
+    hung = None
+    try:
+        while not ended() and not failed():
+            before = seen()
+            wait_until(lambda: seen() != before, "output or an end of the programs")
+    except Failed as failure:
+        hung = str(failure)
+    if failed() and not ended():
+        # The others may say why. Nothing depends on it that they do.
+        time.sleep(1)
+    if hung or failed():
+        text = "\n".join([hung or "a program failed", *(process.account() for process in processes)])
         raise ProgramFailed(text, processes[0].output)
 
 
-def run(command, limit, guest=0, environment=None):
+def run(command, guest=0, environment=None):
     """Runs a program on one guest; returns what it prints, and fails if it fails."""
     with Process(guest, command, environment=environment) as process:
-        check(process, limit=limit)
+        check(process)
         return process.output
 
 
-def pair(server, client, port, limit, environment=None):
+def pair(server, client, port, environment=None):
     """Runs a server on guest 1 and then its client on guest 0; returns what the client prints, and fails if either fails."""
     with Process(1, server, port, environment) as serving:
         serving.await_ready()
         with Process(0, client, environment=environment) as running:
-            check(running, serving, limit=limit)
+            check(running, serving)
             return running.output

@@ -33,7 +33,7 @@ TIME = 6
 
 def info():
     """What the provider makes of the device: both fabrics of reliable endpoints, and datagrams."""
-    output = guests.run(["fi_info", "-p", "efa"], 60, environment=ENVIRONMENT)
+    output = guests.run(["fi_info", "-p", "efa"], environment=ENVIRONMENT)
     found = set(re.findall(r"fabric: (\S+)\s+domain: \S+\s+version: \S+\s+type: (\S+)", output))
     wanted = {("efa", "FI_EP_RDM"), ("efa-direct", "FI_EP_RDM"), ("efa", "FI_EP_DGRAM")}
     if found != wanted:
@@ -43,7 +43,7 @@ def info():
 @functools.cache
 def version():
     """Of libfabric, as two numbers."""
-    output = guests.run(["fi_info", "--version"], 60)
+    output = guests.run(["fi_info", "--version"])
     major, minor = re.search(r"^libfabric: (\d+)\.(\d+)", output, re.MULTILINE).groups()
     return int(major), int(minor)
 
@@ -60,7 +60,7 @@ def pingpong(options, size, settings, iterations="20"):
     port = next(PORTS)
     command = ["fi_pingpong", "-p", "efa", "-c", "-I", iterations, "-S", size, *options]
     environment = {**ENVIRONMENT, **settings}
-    output = guests.pair([*command, "-B", port], [*command, "-P", port, guests.name(1)], port, 120, environment)
+    output = guests.pair([*command, "-B", port], [*command, "-P", port, guests.name(1)], port, environment)
     rows = ROW.findall(output)
     if not rows or any(row != (iterations, "=", iterations) for row in rows):
         raise Failed(f"fi_pingpong printed\n{output}")

@@ -33,16 +33,12 @@ ENVIRONMENT = {
 }
 
 
-def mpirun(count, *command, limit=180):
+def mpirun(count, *command):
     """Runs an MPI program on as many guests; returns what it prints."""
     hosts = ",".join(f"{guests.name(guest)}:1" for guest in range(count))
     options = [word for name, value in OPTIONS.items() for word in ("--mca", name, value)]
     exports = [word for name in ENVIRONMENT if not name.startswith("OMPI_") for word in ("-x", name)]
-    return guests.run(
-        ["mpirun", "--host", hosts, "-n", count, *options, *exports, *command],
-        limit,
-        environment=ENVIRONMENT,
-    )
+    return guests.run(["mpirun", "--host", hosts, "-n", count, *options, *exports, *command], environment=ENVIRONMENT)
 
 
 def contents(count):

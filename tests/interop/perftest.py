@@ -2,7 +2,6 @@
 """perftest between two guests. It moves data and counts completions; that contents are right, contents.py tests."""
 
 import itertools
-import math
 import re
 
 import conditions
@@ -37,11 +36,11 @@ def rows(output):
     return {int(size): [float(value) for value in values.split()] for size, values in ROW.findall(table)}
 
 
-def run(device, program, *options, limit=120):
+def run(device, program, *options):
     """Runs a program of perftest between two guests; returns what its client prints."""
     port = next(PORTS)
     command = [program, "-d", device, "-F", "-p", port, *options]
-    return guests.pair(command, [*command, guests.name(1)], port, limit)
+    return guests.pair(command, [*command, guests.name(1)], port)
 
 
 def run_with_clock(device, program, *options):
@@ -110,14 +109,15 @@ INLINE_MATRIX = (
 
 
 def test(device, program, options, sizes):
-    """One case of the matrix: each size has a row, and a result in it but where there was no clock."""
+    """One case of the matrix: each size has a row, which perftest prints once it has moved as many messages as it was told to. How fast
+    that was, which is of its clock, is of no interest.
+    """
     output = run(device, program, *options)
     found = rows(output)
-    if sorted(found) != sizes or any(values[ITERATIONS] <= 0 for values in found.values()):
-        raise Failed(f"there are results for {sorted(found)} bytes, not for {sizes}:\n{output}")
-    wrong = {size: values for size, values in found.items() if not 0 < values[RESULT] < math.inf}
-    if len(wrong) > len(NO_CLOCK.findall(output)):
-        raise Failed(f"there are no results for {sorted(wrong)} bytes, and it had a clock:\n{output}")
+    wanted = int(options[options.index("-n") + 1])
+    if sorted(found) != sizes or any(values[ITERATIONS] < wanted for values in found.values()):
+        moved = {size: int(values[ITERATIONS]) for size, values in sorted(found.items())}
+        raise Failed(f"the sizes and how many of each are {moved}, which have to be {sizes} and {wanted}:\n{output}")
 
 
 def needs_ideal(program, options):

@@ -18,8 +18,6 @@ import conditions  # noqa: E402
 import guests  # noqa: E402
 from selftest import SLOW, Failed, KernelLog, Suite, emulator, equal  # noqa: E402
 
-# Seconds that what two sides do at once may take.
-LIMIT = 120 * SLOW
 CALLS, MESSAGES = 400 // SLOW, 2000 // SLOW
 # Of the largest call the peer reads 16 pages that are anywhere.
 CALL_SIZES, MESSAGE_SIZES = (8, 4096, 5000, 65536), (32, 1000, 8192)
@@ -41,7 +39,7 @@ class Side:
 
     def run(self, command):
         with self.process(command) as process:
-            guests.check(process, limit=LIMIT)
+            guests.check(process)
             return process.output
 
 
@@ -62,7 +60,7 @@ def pair(modules, queue_pairs):
 def both(sides, command):
     """Both do the same at once; returns what the first one says of it."""
     with sides[0].process(command) as one, sides[1].process(command) as other:
-        guests.check(one, other, limit=LIMIT)
+        guests.check(one, other)
         return one.output
 
 
