@@ -637,6 +637,7 @@ static int work(void)
 {
 	struct ib_wc wc[16];
 	int count, err = 0, i;
+	long left;
 
 	while (!is_done() && !err) {
 		count = ib_poll_cq(exchange.cq, ARRAY_SIZE(wc), wc);
@@ -646,9 +647,17 @@ static int work(void)
 		if (count || err)
 			continue;
 		err = ib_req_notify_cq(exchange.cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS);
-		if (err > 0)
+		if (err > 0) {
 			err = 0;
-		else if (!err && !wait_for_completion_timeout(&exchange.event, msecs_to_jiffies(PATIENCE_MS))) {
+			continue;
+		}
+		if (err)
+			break;
+		/* A process that is killed does not wait for a peer that has failed. */
+		left = wait_for_completion_killable_timeout(&exchange.event, msecs_to_jiffies(PATIENCE_MS));
+		if (left < 0)
+			err = left;
+		if (!left) {
 			pr_err("nothing completes: %llu of %llu have ended, %llu of the peer's\n", exchange.ended, exchange.count,
 			       exchange.served);
 			err = -ETIMEDOUT;
