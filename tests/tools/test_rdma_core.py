@@ -52,7 +52,7 @@ class Example(unittest.TestCase):
 def run(name, limit=30):
     """The result of one of the tests."""
     Example.runs = 0
-    with mock.patch.object(rdma_core, "LIMIT", limit):
+    with mock.patch.object(rdma_core, "PATIENCE", limit):
         return rdma_core.run(Example(name), name, "mlx5_0")
 
 
