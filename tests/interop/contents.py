@@ -41,13 +41,15 @@ GRH = 40
 MAP_FIXED = 0x10
 KIB, MIB = 1 << 10, 1 << 20
 # Of each side's memory: the largest transfer, and what must not change around it.
-MEMORY = 8 * MIB + 64 * KIB
+LARGE = 64 * KIB + 1, MIB + 5, 8 * MIB
+LARGEST = LARGE[-1]
+MEMORY = LARGEST + 64 * KIB
 QUEUE = 256
 RNR_RETRY_FOREVER = 7
 CQ_ENTRIES = 4096
 # Many small messages: how many between two guests, and between all of them; their slots in memory, as many to receive into as
 # there are receives, then those to send from; and after how many posted ones completions are looked at.
-MESSAGES, SOAK_MESSAGES = 2000, int(os.environ.get("EFA_MESSAGES", "50000"))
+MESSAGES, SOAK_MESSAGES = 1000, int(os.environ.get("EFA_MESSAGES", "50000"))
 SLOT, WINDOW, BATCH = 16 * KIB, 64, 16
 # After how many of them a side says how far it is: of who says nothing others think that it hangs.
 PROGRESS = 1000
@@ -493,10 +495,12 @@ def srd_pieces():
     test.look("after all pieces")
 
 
-def remote(operation, **options):
+def remote(operation, largest=LARGEST, **options):
     """Moves data of every length by writes or reads."""
-    for number, size in enumerate([*sizes(1, 64, 4096, 8928), 64 * KIB + 1, MIB + 5, 8 * MIB]):
-        if size >= MIB:
+    for number, size in enumerate([size for size in (*sizes(1, 64, 4096, 8928), *LARGE) if size <= largest]):
+        if size == LARGEST:
+            # It writes to most of the memory.
+            test.look("after all smaller lengths")
             test.fill()
         here, there = 24 * KIB * number % (MEMORY - size) // 2 + 3, 40 * KIB * number % (MEMORY - size) // 3 + 1
         test.ours.send(test.peer, operation, [(here, size)], 5, target=there, **options)
@@ -506,8 +510,7 @@ def remote(operation, **options):
             test.theirs[there : there + size] = test.mine[here : here + size]
         else:
             test.mine[here : here + size] = test.theirs[there : there + size]
-        if size >= 64 * KIB:
-            test.look(f"after {size} bytes")
+    test.look(f"after all lengths to {largest} bytes")
 
 
 @suite.case("RDMA write: every length arrives as it is", needs_emulator=False)
@@ -550,7 +553,8 @@ def write_with_immediate(unsolicited):
     if not unsolicited:
         for number in range(20):
             test.server.receive(places=[(number, 1)], number=number + 1)
-    for number, size in enumerate(remote("write", immediate=IMMEDIATE)):
+    # What follows from more packets than these, a write without immediate data tells.
+    for number, size in enumerate(remote("write", LARGE[0], immediate=IMMEDIATE)):
         (identity, length, got, opcode, sender), = test.server.received()
         equal((length, got), (size, IMMEDIATE), "length and immediate data")
         equal((opcode, sender), (e.IBV_WC_RECV_RDMA_WITH_IMM, test.ours.qps[0].qp_num), "opcode and sender")

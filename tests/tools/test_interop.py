@@ -183,7 +183,8 @@ class Together(unittest.TestCase):
 
     def test_a_server_that_fails_ends_the_client(self):
         port = free_port()
-        failure = self.fails("exit status 4", self.server(port, "exit(4)"), self.client(port, "c.recv(9); import time; time.sleep(9999)"), port)
+        client = self.client(port, "c.recv(9); import time; time.sleep(9999)")
+        failure = self.fails("exit status 4", self.server(port, "exit(4)"), client, port)
         self.assertIn("still runs", str(failure))
 
     def test_a_server_that_does_not_start(self):
@@ -233,7 +234,8 @@ class Together(unittest.TestCase):
     def test_the_leader_waits_for_the_others_to_be_prepared(self):
         main = mock.Mock()
         with mock.patch.object(guests, "GUESTS", 2):
-            with no_patience(lambda started: len(started) > 3 and started[-1].ended.is_set()), self.assertRaisesRegex(Failed, "has prepared what it has to: it hangs"):
+            hangs = no_patience(lambda started: len(started) > 3 and started[-1].ended.is_set())
+            with hangs, self.assertRaisesRegex(Failed, "has prepared what it has to: it hangs"):
                 guests.lead(main)
             with mock.patch.object(guests, "GUEST", 1):
                 guests.lead(main)
