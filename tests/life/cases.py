@@ -2,7 +2,8 @@
 """What the programs of this folder have in common: which of their tests are run, how often, and what the kernel says of each.
 
 usage of each: PROGRAM [--list | TEST...]: the tests whose names contain one of these texts; without any, those that EFA_TESTS
-names, separated by semicolons, or the usual ones. EFA_ROUNDS is how many rounds each of them has; without it, few.
+names, separated by semicolons, or all. EFA_ROUNDS is how many rounds each of them has; without it, one. With EFA_LIMITS=1, limits of
+time count, see timing.py; without EFA_ROUNDS, some of the tests are enough for that.
 """
 
 import os
@@ -13,11 +14,12 @@ FOLDER = Path(__file__).resolve().parent
 sys.path += [str(FOLDER.parents[1] / name) for name in ("tests/kselftest", "tests/interop", "tools/guest", "tools/lib")]
 
 import selftest  # noqa: E402
+import timing  # noqa: E402
 from efa_tools import console  # noqa: E402
 from selftest import DRIVER, Failed, KernelLog, Suite  # noqa: E402
 
 
-def rounds(few):
+def rounds(few=1):
     """How many rounds a test has that has FEW unless somebody wants more."""
     return int(os.environ.get("EFA_ROUNDS") or few)
 
@@ -30,8 +32,8 @@ class Tests(Suite):
         self.limits, self.unusual = {}, set()
 
     def add(self, name, function, wanted="", is_usual=True, most_rounds=None):
-        """An unusual one is run if it is named, or if many rounds are wanted. MOST_ROUNDS is how many there may be of it in the
-        life of a guest.
+        """Of an unusual one, limits count only if it is named, or if rounds are wanted. MOST_ROUNDS is how many there may be of it in
+        the life of a guest.
         """
         self.limits[name] = most_rounds
         if not is_usual:
@@ -49,7 +51,7 @@ class Tests(Suite):
         chosen = sys.argv[1:] or [text.strip() for text in os.environ.get("EFA_TESTS", "").split(";") if text.strip()]
         if chosen:
             self.cases = [case for case in self.cases if any(text in case[0] for text in chosen)]
-        elif not os.environ.get("EFA_ROUNDS"):
+        elif timing.COUNTS and not os.environ.get("EFA_ROUNDS"):
             self.cases = [case for case in self.cases if case[0] not in self.unusual]
         log = Reports()
         self.cases = [(name, log.watched(function), *rest) for name, function, *rest in self.cases]

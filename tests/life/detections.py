@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""When the driver finds out that a device has to be reset, by its own tracepoint."""
+"""What the driver does about a device that has failed, and when the RDMA core tells programs, in the order of the kernel's trace."""
 
 import os
 import re
 from pathlib import Path
 
+from selftest import Failed
+from tracing import dynamic_event
+
 INSTANCE = Path("/sys/kernel/tracing/instances/efa_life")
-EVENT = INSTANCE / "events/efa/efa_reset/enable"
-# Time, device and cause.
-LINE = re.compile(r" (?P<seconds>\d+\.\d+): efa_reset: (?P<address>\S+) ")
+EVENTS = INSTANCE / "events"
+# The core's function that gives a program an event, and the number of this one.
+PROBE, FUNCTION, DEVICE_FATAL = "efa_life/told", "ib_uverbs:ib_uverbs_async_handler", 8
+# Time, event and what it says.
+LINE = re.compile(r" (?P<seconds>\d+\.\d+): (?P<event>efa_reset|efa_state|told): (?P<text>.*)$", re.MULTILINE)
 ENOUGH = 1 << 16
+# A recovery: programs are told before the driver tries to bring the device back, which may wait, and of this failure only.
+RECOVERY = re.compile(r"reset (?P<cause>\w+)( state resetting)+( told)+( state resetting)*( state up)?")
 
 
 class Detections:
@@ -19,23 +26,50 @@ class Detections:
         INSTANCE.mkdir(exist_ok=True)
         # That of time.monotonic().
         (INSTANCE / "trace_clock").write_text("mono")
+        if not (EVENTS / PROBE).exists():
+            dynamic_event(f"p:{PROBE} {FUNCTION} event=$arg3:u64")
+        (EVENTS / PROBE / "filter").write_text(f"event == {DEVICE_FATAL}")
+        (EVENTS / PROBE / "enable").write_text("1")
         self.pipe = os.open(INSTANCE / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.text = ""
 
     def listen(self):
         """Forgets what was, and takes notice of what comes: a module that is loaded anew has new tracepoints."""
-        if EVENT.exists() and EVENT.read_text().strip() != "1":
-            EVENT.write_text("1")
+        for event in ("efa_reset", "efa_state"):
+            enable = EVENTS / "efa" / event / "enable"
+            if enable.exists() and enable.read_text().strip() != "1":
+                enable.write_text("1")
         self.read()
+        self.text = ""
 
     def read(self):
-        text = b""
         while True:
             try:
-                text += os.read(self.pipe, ENOUGH)
+                self.text += os.read(self.pipe, ENOUGH).decode(errors="replace")
             except BlockingIOError:
-                return text.decode(errors="replace")
+                return
 
     def of(self, function):
-        """When the reset of a device was found to be due, or nothing if none was."""
-        times = [float(match["seconds"]) for match in LINE.finditer(self.read()) if match["address"] == function.address]
-        return times[0] if times else None
+        """What has happened to a device, as pairs of a time and a text. Of which device programs are told, the trace does not know."""
+        self.read()
+        found = []
+        for match in LINE.finditer(self.text):
+            address, _, text = match["text"].partition(" ")
+            if match["event"] == "told":
+                found.append((float(match["seconds"]), "told"))
+            elif address == function.address:
+                found.append((float(match["seconds"]), f"{match['event'].removeprefix('efa_')} {text}"))
+        return found
+
+    def first(self, function):
+        """When the reset of a device was found to be due."""
+        times = [seconds for seconds, text in self.of(function) if text.startswith("reset ")]
+        if not times:
+            raise Failed("programs are told of nothing that was found")
+        return times[0]
+
+    def check_order(self, function):
+        """Fails unless programs were told in the midst of one recovery, before the driver went on."""
+        said = " ".join(text for _, text in self.of(function))
+        if not RECOVERY.fullmatch(said):
+            raise Failed(f"programs are not told before anything else happens: {said}")

@@ -4,15 +4,18 @@
 import errno
 import os
 import re
-import time
 from pathlib import Path
 
 from selftest import Failed, Function, emulator, result_of, wait_until
 
-# What the devices are like in these tests: how long a command may take, in units of 100 ms, so that a device that is silent is
-# found out soon; and how long each half of a reset takes, in ms.
-ADMIN_TIMEOUT = 10
-ATTRIBUTES = {"admin_timeout": ADMIN_TIMEOUT, "reset_ms": 10}
+# What the devices are like in these tests: how long a command may take, in ms, which is as long as the driver lets it; how long each half of
+# a reset takes, in ms; and no keep-alives, which the driver misses only once there was one.
+ATTRIBUTES = {"admin_completion_timeout_ms": 30_000, "reset_ms": 10, "keep_alive_ms": 0}
+# Where keep-alives are made up: some that the device sends itself, so that none is missed then.
+WITH_KEEP_ALIVES = {**ATTRIBUTES, "keep_alive_ms": 1000}
+# Where a device is silent: how long a command may take, in units of 100 ms, so that this is found out soon.
+ADMIN_TIMEOUT = 15
+SILENT_ATTRIBUTES = {"admin_timeout": ADMIN_TIMEOUT, "reset_ms": 10, "keep_alive_ms": 0}
 
 PCI = Path("/sys/bus/pci")
 
@@ -44,14 +47,9 @@ class Device(Function):
         except FileNotFoundError:
             return {}
 
-    def await_status(self, wanted, seconds):
-        """Waits until the session is in one of these states; returns which."""
-        end = time.monotonic() + seconds
-        while (state := self.status().get("state")) not in wanted:
-            if time.monotonic() > end:
-                raise Failed(f"the state of {self.address} is {state} and not {' or '.join(wanted)} after {seconds} s")
-            time.sleep(0.01)
-        return state
+    def await_status(self, *wanted):
+        """Waits until the session is in one of these states."""
+        wait_until(lambda: self.status().get("state") in wanted, f"the state {' or '.join(wanted)} of {self.address}")
 
     def has_name(self):
         """Whether it is registered and udev has renamed it."""
@@ -84,10 +82,10 @@ class Device(Function):
             (PCI / "rescan").write_text("1")
             wait_until(lambda: self.is_bound, "the device after a rescan of the bus")
 
-    def reset_attributes(self):
+    def reset_attributes(self, **attributes):
         """Puts back what a test has changed."""
         self.clear()
-        self.set(**ATTRIBUTES)
+        self.set(**(attributes or ATTRIBUTES))
 
     def errors(self):
         """How often the driver did what a correct one never does, by what it was. Commands that it sends before an interrupt has

@@ -20,13 +20,13 @@ suite = Tests()
 
 def add(trigger, load, is_usual):
     def run():
-        stage.rounds(trigger(stage), load(stage), min(rounds(load.few_rounds), trigger.most_rounds or math.inf))
+        stage.rounds(trigger(stage), load(stage), min(rounds(), trigger.most_rounds or math.inf))
 
     suite.add(f"{trigger.name}, {load.name}", run, is_usual=is_usual, most_rounds=trigger.most_rounds)
 
 
 for number, trigger in enumerate(filter(lambda trigger: trigger.is_noticed, triggers.ALL)):
-    # In a short run, each of the loads has some of the triggers.
+    # Where limits count, each of the loads has some of the triggers.
     usual = (loads.Load, loads.BUSY[number % len(loads.BUSY)])
     for load in (loads.Load, *loads.BUSY):
         add(trigger, load, is_usual=load in usual)

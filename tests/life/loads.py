@@ -6,17 +6,13 @@ import itertools
 import os
 import signal
 import subprocess
-import time
 
 import agent
-from programs import MEMBERS, START, Member
-from selftest import Failed, emulator
+from programs import MEMBERS, Member
+from selftest import Failed, emulator, wait_until
+from triggers import TOLD
 from workers import Worker
 
-# Seconds until programs of others move data, and until they end when they are killed.
-START_LIMIT, END_LIMIT = 30, 5
-# Seconds that are more than any call takes.
-PATIENCE = 10
 # Bytes on the network after which data is certainly moving.
 MOVING = 1 << 16
 
@@ -25,8 +21,6 @@ class Load:
     """Nothing goes on but what the tests' own programs do."""
 
     name = "idle"
-    # Rounds of a test unless somebody wants more: with fewer than 3, memory is not looked at.
-    few_rounds = 3
 
     def __init__(self, stage):
         self.stage = stage
@@ -34,8 +28,8 @@ class Load:
     def start(self, number):
         """Is called before each round."""
 
-    def finish(self, since, seconds):
-        """Is called when the programs should have been told, in so many seconds since then; fails if something was wrong."""
+    def finish(self, since):
+        """Is called when the programs should have been told, since then; fails if something was wrong."""
 
     def end(self):
         """Is called after the last round, also if that failed."""
@@ -45,7 +39,6 @@ class Pair(Load):
     """Two programs of others that send data to each other, one on each device. They do not listen to what they are told: that
     they neither die of a signal nor hold up anything is what they are for."""
 
-    few_rounds = 1
     ports = itertools.count(20000)
     environment = {}
     # Of the emulator, what such a program sends.
@@ -85,13 +78,19 @@ class Pair(Load):
         return sum(device[self.counter] for device in emulator.send({"command": "counters"})["devices"])
 
     def wait(self, condition, what):
-        end = time.monotonic() + START_LIMIT * self.stage.slow
-        while not condition():
-            if any(process.poll() is not None for process in self.processes) or time.monotonic() > end:
-                raise Failed(f"{self.name}: it has not come so far that it {what}\n{self.account()}")
-            time.sleep(0.01)
+        """Waits for something that the programs do."""
 
-    def finish(self, since, seconds):
+        def comes_so_far():
+            if any(process.poll() is not None for process in self.processes):
+                raise Failed(f"{self.name}: it has ended before it {what}")
+            return condition()
+
+        try:
+            wait_until(comes_so_far, f"{self.name} {what}")
+        except Failed as failure:
+            raise Failed(f"{failure}\n{self.account()}")
+
+    def finish(self, since):
         try:
             statuses = [process.poll() for process in self.processes]
             killed = [signal.Signals(-status).name for status in statuses if status is not None and status < 0]
@@ -100,10 +99,7 @@ class Pair(Load):
             for process in self.processes:
                 process.kill()
             for process in self.processes:
-                try:
-                    process.wait(END_LIMIT * self.stage.slow)
-                except subprocess.TimeoutExpired:
-                    raise Failed(f"{self.name}: it does not end when it is killed\n{self.account()}")
+                wait_until(lambda: process.poll() is not None, f"{self.name} ends when it is killed")
         finally:
             self.end()
 
@@ -111,8 +107,8 @@ class Pair(Load):
         for process in self.processes:
             process.kill()
             process.output.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(END_LIMIT)
+            with contextlib.suppress(Failed):
+                wait_until(lambda: process.poll() is not None, f"{self.name} ends when it is killed")
         self.processes = []
 
     def account(self):
@@ -158,51 +154,53 @@ class Objects(Load):
     """Many processes that make and destroy objects."""
 
     name = f"{MEMBERS} processes with objects"
-    few_rounds = 1
 
     def __init__(self, stage):
         super().__init__(stage)
-        self.members = [Worker(f"process {number}", Member, stage.victim, number) for number in range(MEMBERS)]
+        self.begun = os.eventfd(0, os.EFD_NONBLOCK)
+        self.members = [Worker(f"process {number}", Member, stage.victim, number, self.begun) for number in range(MEMBERS)]
 
     def start(self, number):
         for member in self.members:
             member.begin("open")
         for member in self.members:
-            member.result(START_LIMIT * self.stage.slow, "open")
+            member.result("open")
         for member in self.members:
-            member.begin("run", self.stage.patience)
-        time.sleep(START)
+            member.begin("run")
+        begun = 0
 
-    def finish(self, since, seconds):
+        def all_have_begun():
+            nonlocal begun
+            with contextlib.suppress(BlockingIOError):
+                begun += os.eventfd_read(self.begun)
+            return begun == MEMBERS
+
+        wait_until(all_have_begun, "all processes have made an object")
+
+    def finish(self, since):
         wrong = []
         for member in self.members:
-            found = member.result(since + seconds + PATIENCE * self.stage.slow - time.monotonic(), "a call that fails")
-            if not found:
-                raise Failed(f"{member.name}: no call has failed")
-            first, begin, end, later = found
-            took = end - max(begin, since)
-            self.stage.note("processes told", took)
+            first, begin, end, later = member.result("a call that fails")
+            self.stage.limits.check("processes told", end - max(begin, since), TOLD)
             if first not in self.stage.trigger.first_errors or later != "EIO":
                 wrong.append(f"{first} and then {later}")
-            elif took > seconds:
-                wrong.append(f"{first} after {took:.2f} s")
         for member in self.members:
             member.begin("close")
         for member in self.members:
-            member.result(START_LIMIT * self.stage.slow, "close")
+            member.result("close")
         if wrong:
             raise Failed(f"{len(wrong)} of {MEMBERS} processes: {', '.join(sorted(set(wrong)))}")
 
     def end(self):
         for member in self.members:
             member.end()
+        os.close(self.begun)
 
 
 class Everything(Load):
     """All of it at once."""
 
     name = "all at once"
-    few_rounds = 1
 
     def __init__(self, stage):
         super().__init__(stage)
@@ -212,9 +210,9 @@ class Everything(Load):
         for part in self.parts:
             part.start(number)
 
-    def finish(self, since, seconds):
+    def finish(self, since):
         for part in self.parts:
-            part.finish(since, seconds)
+            part.finish(since)
 
     def end(self):
         for part in self.parts:

@@ -4,11 +4,11 @@
 import ctypes
 import os
 import subprocess
-import time
 
 from messages import Endpoint, send
 from modules import UNSHARE, syscall
 from selftest import Failed, wait_until
+from timing import now
 from uverbs import opened
 
 CLONE_NEWNET = 0x40000000
@@ -60,7 +60,7 @@ class Elsewhere:
         self.seed += 1
         with Endpoint(opened(device)) as endpoint:
             send(endpoint, endpoint, device.gid, self.seed)
-        return time.monotonic()
+        return now()
 
     def give_back(self, name):
         """Moves a device to the first namespace."""

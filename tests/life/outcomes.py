@@ -5,17 +5,17 @@
 See cases.py for its arguments.
 """
 
-import time
-
 from cases import Tests  # First: it says where the others are.
 
 import selftest
 import triggers
+from device import SILENT_ATTRIBUTES
 from loads import Load
 from messages import Endpoint, send
-from selftest import result_of
+from selftest import DRIVER, result_of, wait_until
 from stage import Stage
 from uverbs import opened
+from workers import waits_for_programs
 
 
 class Outcome:
@@ -27,45 +27,59 @@ class Outcome:
     def run(self):
         stage, trigger = self.stage, self.trigger
         stage.begin(trigger, Load(stage))
+        if DRIVER == "c" and trigger.silences:
+            # Its programs wait for answers.
+            self.announce(**SILENT_ATTRIBUTES)
         try:
             trigger.prepare()
-            stage.attached.call("attach", stage.next_seed())
+            stage.attached.call("attach", stage.next_seed(), False)
             trigger.arrange()
-            fired = time.monotonic()
+            session = stage.victim.status().get("session")
+            list(stage.log.records())
             trigger.fire()
-            limit = trigger.detection + triggers.TOLD * stage.slow
-            told = stage.attached.call("told", limit) is not None
-            facts = ["told" if told else "not told"]
-            if isinstance(trigger, triggers.Removal):
-                facts.append(self.removal(fired))
-                facts.append(f"calls: {stage.attached.call('command')}")
-            else:
-                facts.append(f"calls: {stage.attached.call('command')}")
-                facts.append(self.rest())
-            return "; ".join(facts)
+            is_removal = isinstance(trigger, triggers.Removal)
+            how = self.removal() if is_removal else self.settle(session)
+            told = "told" if stage.attached.call("was_told") else "not told"
+            calls = f"calls: {stage.attached.call('command')}"
+            return "; ".join([told, how, calls] if is_removal else [told, calls, self.rest()])
         finally:
             stage.tidy()
+            if DRIVER == "c" and trigger.silences:
+                self.announce()
 
-    def removal(self, fired):
+    def announce(self, **attributes):
+        """Has the driver begin anew with a device of other attributes."""
+        self.stage.victim.reset_attributes(**attributes)
+        self.stage.victim.rebind()
+
+    def removal(self):
         """How the device is let go while a program has it open."""
-        stage = self.stage
-        if isinstance(self.trigger, triggers.Pull):
-            end = fired + triggers.REMOVED * stage.slow
-            while not self.trigger.is_gone() and time.monotonic() < end:
-                time.sleep(0.01)
-            return "let go at once" if self.trigger.is_gone() else "waits for the program"
-        if not stage.hands.answers(fired + triggers.REMOVED * stage.slow - time.monotonic()):
+        trigger = self.trigger
+        has_ended = trigger.is_gone if isinstance(trigger, triggers.Pull) else self.stage.hands.answers
+        wait_until(lambda: has_ended() or waits_for_programs(), f"{trigger.name} ends, or waits for the program")
+        if not has_ended():
             return "waits for the program"
-        result, _ = self.trigger.end()
+        result, _ = trigger.end()
         if result != "ok":
-            print(f"# {self.trigger.name}: {result}", flush=True)
+            print(f"# {trigger.name}: {result}", flush=True)
             return "refused"
         return "let go at once"
+
+    def settle(self, session):
+        """Waits until all has happened that comes of it by itself; the driver was in this session before."""
+        trigger, victim = self.trigger, self.stage.victim
+        trigger.back(None)
+        if isinstance(trigger, triggers.Aer):
+            log = self.stage.log
+            wait_until(lambda: any("device recovery" in text for _, text in log.records()), "the kernel's recovery of the device")
+        if DRIVER == "rust" and trigger.is_noticed:
+            wait_until(lambda: victim.status()["session"] != session, "the next session")
+            victim.await_status("up", "failed")
 
     def rest(self):
         """What others can do with the device."""
         stage = self.stage
-        if self.works(2 * triggers.USABLE * stage.slow):
+        if self.works():
             return "works"
         # A driver may wait for them.
         stage.attached.restart()
@@ -73,16 +87,14 @@ class Outcome:
         stage.victim.unbind()
         if stage.victim.bind() != "ok":
             return "can't be bound any more"
-        return "works after a rebind" if self.works(triggers.USABLE * stage.slow) else "does not work any more"
+        wait_until(stage.victim.has_file, "the device's file")
+        return "works after a rebind" if self.works() else "does not work any more"
 
-    def works(self, seconds):
-        end = time.monotonic() + seconds
-        while (result := result_of(self.use)) != "ok":
-            if time.monotonic() > end:
-                print(f"# {self.trigger.name}: a new program gets {result}", flush=True)
-                return False
-            time.sleep(0.02)
-        return True
+    def works(self):
+        result = result_of(self.use)
+        if result != "ok":
+            print(f"# {self.trigger.name}: a new program gets {result}", flush=True)
+        return result == "ok"
 
     def use(self):
         with Endpoint(opened(self.stage.victim)) as endpoint:

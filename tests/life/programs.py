@@ -14,7 +14,8 @@ from crowd import Crowd
 from messages import Endpoint, send
 from modules import load_module, remove_module
 from objects import CompletionQueue, Mapping, MemoryRegion
-from selftest import Failed, errno_name, result_of
+from selftest import Failed, errno_name, result_of, wait_until
+from timing import now
 
 EVENT_DEVICE_FATAL = 8
 # element, event_type
@@ -22,7 +23,7 @@ ASYNC_EVENT = struct.Struct("<QI4x")
 
 # How many processes there are with objects, how many of those each has at a time, and how much memory its largest region has.
 MEMBERS, MEMBER_AT_ONCE, MEMBER_REGION = 64, 6, 64 << 10
-# Seconds that each of them sleeps at most, and within which all begin.
+# Seconds that each of them sleeps at most, and the time from which each chooses when it begins.
 LONGEST_NAP, START = 1.0, 0.5
 
 # What a program finds of a device that is not there any more.
@@ -55,13 +56,8 @@ class Wait(threading.Thread):
             self.found = os.read(self.fd, self.size)
         except OSError as error:
             self.found = errno_name(error.errno)
-        self.when = time.monotonic()
+        self.when = now()
         self.ended.set()
-
-    def first(self, seconds):
-        """When it came, or nothing if that takes longer than so many seconds."""
-        self.ended.wait(seconds)
-        return self.when
 
 
 class Attached:
@@ -71,20 +67,26 @@ class Attached:
         self.function, self.gid = function, gid
         self.endpoint = None
 
-    def attach(self, seed):
-        """Opens the device; every other time, its threads poll for events in place of waiting in a read."""
+    def attach(self, seed, listens=True):
+        """Opens the device; every other time, its threads poll for events in place of waiting in a read. Without LISTENS, it has none."""
         context = uverbs.opened(self.function)
         self.endpoint = Endpoint(context, events=True)
         # So that there is something in the rings.
         send(self.endpoint, self.endpoint, self.gid, seed)
         self.rings = [self.endpoint.cq_ring.memory, self.endpoint.rq_ring.memory]
         self.before = [bytes(ring) for ring in self.rings]
-        self.events = Wait(context.async_fd, ASYNC_EVENT.size, polls=bool(seed & 1))
-        self.completions = Wait(self.endpoint.channel.fd, 8, polls=bool(seed & 1))
+        if listens:
+            self.events = Wait(context.async_fd, ASYNC_EVENT.size, polls=bool(seed & 1))
+            self.completions = Wait(self.endpoint.channel.fd, 8, polls=bool(seed & 1))
 
-    def told(self, seconds):
-        """When it was told that the device has died, or nothing."""
-        return self.events.first(seconds)
+    def told(self):
+        """Waits until it is told that the device has died; returns when."""
+        wait_until(self.events.ended.is_set, "programs are told")
+        return self.events.when
+
+    def was_told(self):
+        """Whether it was told of something up to now, if it does not listen."""
+        return bool(select.select([self.endpoint.context.async_fd], [], [], 0)[0])
 
     def command(self):
         """Sends a command; returns how that ends."""
@@ -93,7 +95,7 @@ class Attached:
     def aftermath(self):
         """What it finds now, as TOLD."""
         # An end, unlike an event, may come a little later.
-        self.completions.first(1)
+        wait_until(self.completions.ended.is_set, "the end of the wait for completions")
         return {
             "asynchronous events": self.outcome(self.events),
             "completion channel": self.outcome(self.completions),
@@ -181,28 +183,32 @@ class Attached:
 class Member:
     """One of many processes that make and destroy objects all the time."""
 
-    def __init__(self, function, seed):
-        self.function, self.seed = function, seed
+    def __init__(self, function, seed, begun):
+        """BEGUN is a counter of those that have begun."""
+        self.function, self.seed, self.begun = function, seed, begun
 
     def open(self):
         self.crowd = Crowd(self.function, self.seed, MEMBER_AT_ONCE, MEMBER_REGION)
 
-    def run(self, seconds):
+    def run(self):
         """Goes on until a call fails; returns with what, since when it was under way, when that was, and how the next one ends.
 
         Between what it does it sleeps for so much longer that all of these processes want less than one processor, however slow
         that is. They would else measure how long they wait for one.
         """
-        end = time.monotonic() + seconds
         time.sleep(self.crowd.random.uniform(0, START))
-        while (begin := time.monotonic()) < end:
+        has_begun = False
+        while True:
+            begin = now()
             try:
                 self.crowd.step()
             except OSError as error:
-                return errno_name(error.errno), begin, time.monotonic(), result_of(self.crowd.context.alloc_pd)
-            nap = self.crowd.random.uniform(1, 2) * MEMBERS * (time.monotonic() - begin)
+                return errno_name(error.errno), begin, now(), result_of(self.crowd.context.alloc_pd)
+            if not has_begun:
+                os.eventfd_write(self.begun, 1)
+                has_begun = True
+            nap = self.crowd.random.uniform(1, 2) * MEMBERS * (now() - begin)
             time.sleep(min(nap, LONGEST_NAP))
-        return None
 
     def close(self):
         self.crowd.close()
@@ -215,19 +221,19 @@ class Hands:
         """Writes to a file of sysfs."""
         fd = os.open(path, os.O_WRONLY)
         try:
-            return result_of(os.write, fd, text.encode()), time.monotonic()
+            return result_of(os.write, fd, text.encode()), now()
         finally:
             os.close(fd)
 
     def remove_module(self):
-        return result_of(remove_module), time.monotonic()
+        return result_of(remove_module), now()
 
     def load_module(self, file, parameters=""):
-        return result_of(load_module, file, parameters), time.monotonic()
+        return result_of(load_module, file, parameters), now()
 
     def run(self, command):
         done = subprocess.run(command, capture_output=True, text=True)
-        return done.stderr.strip() or "ok", time.monotonic()
+        return done.stderr.strip() or "ok", now()
 
     def open(self, function):
         """Opens a device, of which commands can be sent."""
@@ -235,7 +241,7 @@ class Hands:
 
     def command(self):
         """Sends a command."""
-        return result_of(self.context.alloc_pd), time.monotonic()
+        return result_of(self.context.alloc_pd), now()
 
     def close(self):
         self.context.close()

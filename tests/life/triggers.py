@@ -5,13 +5,13 @@ device can be used again.
 
 import errno
 import os
-import time
 from pathlib import Path
 
 import aer
-from device import ADMIN_TIMEOUT
+from device import ADMIN_TIMEOUT, SILENT_ATTRIBUTES
 from namespaces import Elsewhere, names_for_this, set_mode
 from selftest import Skipped, emulator, equal, wait_until
+from timing import now
 from workers import Worker
 
 # Seconds, on a usual kernel, in which a program is told that its device has died, once that is known; in which the device can
@@ -25,8 +25,6 @@ KEEP_ALIVE_MS, KEEP_ALIVES, KEEP_ALIVE_LIMIT = 100, 5, 10
 HEALTH_INTERVAL, READ_TIMEOUT = 1, 0.05
 # Errors with which the first call of a program may fail.
 GONE, SILENT = {"EIO"}, {"EIO", "ETIME"}
-# Seconds until something that is not measured has happened.
-PATIENCE = 30
 
 AMAZON = "0x1d0f\n"
 SLOTS = Path("/sys/bus/pci/slots")
@@ -49,8 +47,10 @@ class Trigger:
     tells = True
     # Queues go while the device is in use and programs have its doorbells mapped, as the core undoes mappings last.
     leaves_doorbells = False
-    # It is something that a device survives.
+    # It is something that programs are told of.
     is_noticed = True
+    # The device answers no commands any more unless it is reset by its driver.
+    silences = False
     # No more rounds than that.
     most_rounds = None
 
@@ -80,6 +80,7 @@ class Fatal(Trigger):
 
     name = "fatal error"
     reason = "fatal_error"
+    silences = True
 
     def fire(self):
         self.device.die()
@@ -88,8 +89,13 @@ class Fatal(Trigger):
 class Silence(Trigger):
     name = "no answer to a command"
     reason = "command_timeout"
+    silences = True
     detection = ADMIN_TIMEOUT / 10
     first_errors = SILENT
+
+    def prepare(self):
+        self.device.reset_attributes(**SILENT_ATTRIBUTES)
+        self.device.rebind()
 
     def arrange(self):
         self.stage.hands.call("open", self.device)
@@ -99,10 +105,14 @@ class Silence(Trigger):
         self.stage.hands.begin("command")
 
     def back(self, told):
-        result, _ = self.stage.hands.result(self.stage.patience, "the command")
+        result, _ = self.stage.hands.result("the command")
         equal(result in SILENT, True, f"that a command without answer ends with {result}")
         self.stage.hands.call("close")
         return told
+
+    def clean(self):
+        self.device.reset_attributes()
+        self.device.rebind()
 
 
 class NoKeepAlive(Trigger):
@@ -113,7 +123,7 @@ class NoKeepAlive(Trigger):
     def arrange(self):
         self.device.set(keep_alive_ms=KEEP_ALIVE_MS)
         before = self.device.state()["events"]
-        wait_until(lambda: self.device.state()["events"] >= before + KEEP_ALIVES, "keep-alives", PATIENCE)
+        wait_until(lambda: self.device.state()["events"] >= before + KEEP_ALIVES, "keep-alives")
 
     def fire(self):
         self.device.set(keep_alive_ms=0)
@@ -143,12 +153,13 @@ class AllOnes(UnreadableRegister):
 class FunctionReset(Trigger):
     name = "reset by sysfs"
     reason = "requested"
+    silences = True
 
     def fire(self):
         self.stage.hands.begin("write", self.device.sysfs / "reset", "1")
 
     def back(self, told):
-        result, _ = self.stage.hands.result(self.stage.patience, "the reset")
+        result, _ = self.stage.hands.result("the reset")
         equal(result, "ok", "a write to reset")
         return told
 
@@ -171,6 +182,7 @@ class AerNonFatal(Aer):
 
 class AerFatal(Aer):
     name = "fatal error of PCI Express"
+    silences = True
     severity = "fatal"
 
 
@@ -178,7 +190,7 @@ class Removal(Trigger):
     """A device that is let go, and taken again."""
 
     def fire(self):
-        self.fired = time.monotonic()
+        self.fired = now()
         self.begin()
 
     def begin(self):
@@ -187,7 +199,7 @@ class Removal(Trigger):
 
     def end(self):
         """Waits until that has ended; returns how, and when."""
-        return self.stage.hands.result(self.stage.patience, self.name)
+        return self.stage.hands.result(self.name)
 
     def undo(self):
         """Has it be taken again."""
@@ -198,14 +210,15 @@ class Removal(Trigger):
         return not self.device.is_bound
 
     def back(self, told):
+        # Programs still have it open, and close it only later.
         result, when = self.end()
         equal(result, "ok", self.name)
-        self.stage.bounded("removed", when - self.fired, REMOVED * self.stage.slow)
+        self.stage.limits.check("removed", when - self.fired, REMOVED)
         unbound = [device for device in self.stage.devices if device.sysfs.exists() and not device.is_bound]
         left = [name for device in unbound for name in device.leftovers()]
         equal(left, [], "what is left")
         self.undo()
-        return time.monotonic()
+        return now()
 
     def clean(self):
         if self.is_away():
@@ -252,7 +265,7 @@ class Unplug(Removal):
         self.stage.hands.begin("write", self.power, "0")
 
     def undo(self):
-        result, _ = self.stage.hands.call("write", self.power, "1", seconds=self.stage.patience)
+        result, _ = self.stage.hands.call("write", self.power, "1")
         equal(result, "ok", "the slot's power")
 
     def is_away(self):
@@ -263,6 +276,7 @@ class Pull(Removal):
     """Without asking: the device is gone at once, and then its slot says so."""
 
     name = "pulled out"
+    silences = True
     # It may find out by itself before it is told.
     tells = False
     # QEMU keeps something of each device that was pulled out.
@@ -287,13 +301,13 @@ class Pull(Removal):
             return True
 
     def end(self):
-        wait_until(self.is_gone, "the driver lets go", self.stage.patience)
-        return "ok", time.monotonic()
+        wait_until(self.is_gone, "the driver lets go")
+        return "ok", now()
 
     def undo(self):
-        wait_until(self.is_empty, "the slot is seen to be empty", self.stage.patience)
+        wait_until(self.is_empty, "the slot is seen to be empty")
         self.stage.monitor.plug(self.device.number)
-        wait_until(lambda: self.device.is_bound, "the driver takes the device", self.stage.patience)
+        wait_until(lambda: self.device.is_bound, "the driver takes the device")
 
     def is_empty(self):
         """Whether the guest has seen what is in the slot instead."""
@@ -310,7 +324,7 @@ class Move(Removal):
         set_mode("exclusive")
         names_for_this()
         self.elsewhere = Worker("the other namespace", Elsewhere)
-        self.elsewhere.call("ready", seconds=self.stage.patience)
+        self.elsewhere.call("ready")
 
     def begin(self):
         self.stage.hands.begin("run", ["rdma", "dev", "set", self.device.name, "netns", Elsewhere.NAME])
@@ -318,17 +332,17 @@ class Move(Removal):
     def back(self, told):
         result, when = self.end()
         equal(result, "ok", self.name)
-        self.stage.bounded("removed", when - self.fired, REMOVED * self.stage.slow)
-        elapsed = self.elsewhere.call("use", self.device, seconds=self.stage.patience) - when
-        self.stage.bounded("usable", elapsed, USABLE * self.stage.slow)
+        self.stage.limits.check("removed", when - self.fired, REMOVED)
+        elapsed = self.elsewhere.call("use", self.device) - when
+        self.stage.limits.check("usable", elapsed, USABLE)
         self.undo()
-        return time.monotonic()
+        return now()
 
     def undo(self):
-        self.elsewhere.call("give_back", self.device.name, seconds=self.stage.patience)
+        self.elsewhere.call("give_back", self.device.name)
 
     def clean(self):
-        self.elsewhere.call("leave", self.device.name, seconds=self.stage.patience)
+        self.elsewhere.call("leave", self.device.name)
         self.elsewhere.end()
         set_mode("shared")
 
@@ -349,7 +363,7 @@ class Suspend(Trigger):
         self.stage.hands.begin("write", POWER_STATE, "freeze")
 
     def back(self, told):
-        result, _ = self.stage.hands.result(self.stage.patience, "suspend")
+        result, _ = self.stage.hands.result("suspend")
         emulator.open()
         equal(result, "EOPNOTSUPP", "suspend")
         return told

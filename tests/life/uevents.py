@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """What the kernel tells udev."""
 
-import select
 import socket
-import time
 
-from selftest import Failed
+from selftest import Failed, wait_until
 
 NETLINK_KOBJECT_UEVENT = 15
 SO_RCVBUFFORCE = 33
@@ -42,12 +40,13 @@ class Uevents:
             if action == "change" and path.endswith("/" + function.address) and "EFA_EVENT" in variables
         ]
 
-    def await_driver(self, function, last, seconds):
-        """The same, up to one of these events, or as many as come in so many seconds."""
-        found, end = [], time.monotonic() + seconds
-        while not any(event in last for event, _ in found):
-            rest = end - time.monotonic()
-            if rest <= 0 or not select.select([self.socket], [], [], rest)[0]:
-                break
-            found += self.of_driver(function)
+    def await_driver(self, function, last):
+        """The same; waits for one of these events."""
+        found = []
+
+        def has_come():
+            found.extend(self.of_driver(function))
+            return any(event in last for event, _ in found)
+
+        wait_until(has_come, f"the uevent {' or '.join(last)}")
         return found

@@ -1,19 +1,34 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Processes of the tests, each of which does one thing after the other as it is told, so that no round has to start any."""
 
+import contextlib
 import ctypes
 import os
 import pickle
+import re
 import select
 import signal
 import socket
-import time
+from pathlib import Path
 
-from selftest import Failed, emulator
+from selftest import Failed, emulator, wait_until
 
 PR_SET_PDEATHSIG = 1
 # More than any answer.
 ANSWER = 1 << 16
+
+
+# In the kernel's stack of who removes a device that programs have open, if the driver can't do without their closing it.
+WAITS_FOR_PROGRAMS = re.compile(r"\A(\[<0>\] \w*wait_for_\w+\+.*\n)*\[<0>\] ib_uverbs_remove_one\+")
+
+
+def waits_for_programs():
+    """Whether somebody, who may be a thread of the kernel, waits for programs to close a device."""
+    for stack in Path("/proc").glob("[0-9]*/stack"):
+        with contextlib.suppress(OSError):
+            if WAITS_FOR_PROGRAMS.search(stack.read_text()):
+                return True
+    return False
 
 
 class Worker:
@@ -62,14 +77,13 @@ class Worker:
         except BrokenPipeError:
             self.fail_as_dead()
 
-    def answers(self, seconds):
-        """Waits until the oldest call has ended; whether it has, within so many seconds."""
-        return bool(select.select([self.socket], [], [], max(seconds, 0))[0])
+    def answers(self):
+        """Whether the oldest call has ended."""
+        return bool(select.select([self.socket], [], [], 0)[0])
 
-    def result(self, seconds, what=None):
-        """What the oldest call that was begun returns; fails if that fails, or takes longer."""
-        if not self.answers(seconds):
-            raise Failed(f"{self.name}: {what or 'no answer'}: not within {seconds:.1f} s")
+    def result(self, what="a call"):
+        """Waits for what the oldest call that was begun returns; fails if that fails."""
+        wait_until(self.answers, f"{self.name}: the end of {what}")
         answer = self.socket.recv(ANSWER)
         if not answer:
             self.fail_as_dead()
@@ -79,32 +93,29 @@ class Worker:
             raise Failed(f"{self.name}: {result}")
         return result
 
-    def call(self, method, *arguments, seconds=30):
+    def call(self, method, *arguments):
         """Calls a method and returns what it does."""
         self.begin(method, *arguments)
-        return self.result(seconds, method)
+        return self.result(method)
 
     def fail_as_dead(self):
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self.pid = None
         raise Failed(f"{self.name}: ended by {signal.Signals(-status).name}" if status < 0 else f"{self.name}: ended with {status}")
 
-    def end(self, seconds=10):
-        """Kills it; whether it has gone. One that waits for the kernel without end stays."""
+    def end(self):
+        """Kills it. One that waits in the kernel for something else ends later."""
         self.socket.close()
         if self.pid is None:
-            return True
+            return
         os.kill(self.pid, signal.SIGKILL)
-        deadline = time.monotonic() + seconds
-        while os.waitpid(self.pid, os.WNOHANG)[0] == 0:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.005)
+        wait_until(lambda: self.has_ended() or waits_for_programs(), f"{self.name}: the end of its process")
         self.pid = None
-        return True
+
+    def has_ended(self):
+        return os.waitpid(self.pid, os.WNOHANG)[0] != 0
 
     def restart(self):
-        """Has a new process, whatever the old one is doing; whether that has gone."""
-        gone = self.end()
+        """Has a new process, whatever the old one is doing."""
+        self.end()
         self.start()
-        return gone

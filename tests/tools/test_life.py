@@ -2,11 +2,20 @@
 """How tests/life are shared out among guests, and what is shown of them."""
 
 import math
+import sys
+import tempfile
 import unittest
+from pathlib import Path
+from unittest import mock
 
-from support import TemporaryCache
+from support import CLONE, TemporaryCache
 
-from efa_tools import life, suite
+sys.path += [str(CLONE / "tests" / folder) for folder in ("life", "kselftest")]
+
+import detections
+import timing
+from efa_tools import life, stalls, suite
+from selftest import Failed, wait_until
 from efa_tools.failure import Failure
 
 AVAILABLE = {
@@ -56,12 +65,95 @@ class Shares(unittest.TestCase):
         )
 
 
+class Jobs(TemporaryCache):
+    def names(self, *arguments, **options):
+        return [name.partition("cloud-amd64 ")[2] for name, *_ in life.jobs("rust", "cloud-amd64", *arguments, **options)]
+
+    def test_without_limits_each_test_is_run_once(self):
+        self.assertEqual(self.names(), ["life.py", "outcomes.py deaths.py"])
+
+    def test_where_limits_count_there_is_more(self):
+        self.assertEqual(self.names(measured=True), ["life.py", "outcomes.py deaths.py", "life.py limits", "deaths.py limits"])
+        rounds = life.jobs("rust", "cloud-amd64", 20, ["unbind, idle"], measured=True)
+        self.assertEqual([name.partition("cloud-amd64 ")[2] for name, *_ in rounds], ["life.py", "unbind limits"])
+
+    def test_what_has_no_limits(self):
+        self.assertEqual(self.names(None, ["non-fatal error of PCI Express"], measured=True)[0], "outcomes.py deaths.py")
+
+    def test_command_with_limits(self):
+        share = life.Share("", {"life.py": []}, measured=True)
+        self.assertIn("EFA_LIMITS=1 ", share.command("run.sh", []))
+
+
 class Names(TemporaryCache):
     def test_all_programs(self):
         """The programs tell their tests where there is no device."""
         for program in {name for names in life.OTHERS.values() for name in names} | {life.ENDLESS}:
             self.assertGreater(len(life.tests(program)), 10)
         self.assertEqual(life.tests(life.ENDLESS)["pulled out, idle"], 100)
+
+
+RESET, RESETTING = "efa_reset: 0000:01:00.0 fatal_error", "efa_state: 0000:01:00.0 resetting"
+UP, TOLD = "efa_state: 0000:01:00.0 up", "told: (ib_uverbs_async_handler+0x0/0x80 [ib_uverbs]) event=0x8"
+
+
+class Order(unittest.TestCase):
+    def check(self, *events):
+        found = object.__new__(detections.Detections)
+        found.read = lambda: None
+        found.text = "".join(f"    python3-7   [000] ..... {number}.250000: {event}\n" for number, event in enumerate(events))
+        found.check_order(mock.Mock(address="0000:01:00.0"))
+
+    def test_programs_are_told_first(self):
+        self.check(RESET, RESETTING, TOLD, UP)
+        # Of another device, and two programs of a device that the bus resets.
+        self.check(RESET, "efa_state: 0000:02:00.0 up", RESETTING, TOLD, TOLD, RESETTING, UP)
+
+    def test_programs_that_are_told_late_or_again(self):
+        for events in (
+            (RESET, RESETTING, UP, TOLD),
+            (RESET, RESETTING, RESET, RESETTING, TOLD, UP),
+            (RESET, RESETTING, UP),
+            (TOLD, RESET, RESETTING, UP),
+            (RESET, RESETTING, TOLD, UP, TOLD),
+            (),
+        ):
+            with self.assertRaisesRegex(Failed, "not told before"):
+                self.check(*events)
+
+
+class Limits(unittest.TestCase):
+    def limits(self, *totals):
+        """With what the guest and its host have stood still in all when it is looked at."""
+        made = mock.patch.object(timing, "COUNTS", True), mock.patch.object(timing, "Stalls", mock.Mock())
+        with made[0], made[1]:
+            limits = timing.Limits()
+        limits.stalls.total.side_effect = totals
+        limits.begin_round()
+        return limits
+
+    def test_what_is_late_fails(self):
+        limits = self.limits(5.0, 5.1)
+        limits.check("told", 0.9, 1.0)
+        with self.assertRaisesRegex(Failed, "told after 1.50 s, which may be 1.0"):
+            limits.check("told", 1.5, 1.0)
+
+    def test_what_is_late_as_the_machine_stood_still_is_inconclusive(self):
+        limits = self.limits(5.0, 5.3)
+        with mock.patch("builtins.print"):
+            limits.check("told", 1.5, 1.0)
+        self.assertEqual(len(limits.inconclusive), 1)
+        self.assertEqual(limits.summary(), ", told within 1.50 s")
+
+    def test_limits_that_do_not_count(self):
+        timing.Limits().check("told", 1000, 1)
+
+    def test_a_host_that_stands_still(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "stalls"
+            with mock.patch.object(stalls, "TICK", -1), stalls.told(file):
+                wait_until(lambda: int(file.read_text()) > 0, "the host stands still")
+            self.assertEqual(len(file.read_text()), stalls.DIGITS)
 
 
 class Progress(TemporaryCache):

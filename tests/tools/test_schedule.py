@@ -177,12 +177,11 @@ class Everything(unittest.TestCase):
     def test_check_is_a_part_of_check_all(self):
         self.assertLess({job.name for job in check.fast()}, {job.name for job in check.everything()})
 
-    def test_devices_that_go_are_timed(self):
-        self.assertEqual({job.timed for job in check.everything() if job.name.startswith("life")}, {True})
-
-    def test_those_of_them_that_wait_are_done_in_pairs(self):
-        cores = {job.name.partition("cloud-amd64 ")[2]: job.cores for job in check.everything() if job.name.startswith("life")}
-        self.assertEqual(cores, {"life.py": 2, "outcomes.py deaths.py": 1, "outcomes.py": 1})
+    def test_devices_that_go_are_timed_where_limits_count(self):
+        self.assertEqual({job.timed for job in check.everything() if job.name.startswith("life")}, {False})
+        timed = {job.name.partition("cloud-amd64 ")[2]: job.timed for job in check.life_jobs("rust", "cloud-amd64", measured=True)}
+        functional = {"life.py": False, "outcomes.py deaths.py": False}
+        self.assertEqual(timed, {**functional, "life.py limits": True, "deaths.py limits": True})
 
 
 if __name__ == "__main__":

@@ -207,11 +207,11 @@ def everything():
     ]
 
 
-def life_jobs(driver, flavour, rounds=None, chosen=()):
-    """They have limits of seconds, and so those that keep two cores busy have a machine of two for themselves."""
+def life_jobs(driver, flavour, rounds=None, chosen=(), measured=False):
+    """Those with limits of time have the machine for themselves."""
     needs = (EMULATOR, module_name(driver, flavour))
-    jobs = life.jobs(driver, flavour, rounds, chosen)
-    return [Job(name, run, 120, after=needs, cores=cores, timed=True) for name, run, cores in jobs]
+    jobs = life.jobs(driver, flavour, rounds, chosen, measured)
+    return [Job(name, run, 120, after=needs, cores=cores, timed=timed) for name, run, cores, timed in jobs]
 
 
 def attack(seconds=2, rounds=None):

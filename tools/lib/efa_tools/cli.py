@@ -397,7 +397,7 @@ def jobs_of(arguments):
             return [check.power_off(arguments.driver, arguments.flavour)]
         case "life":
             chosen = [text.strip() for text in arguments.tests.split(";") if text.strip()]
-            return check.life_jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen)
+            return check.life_jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen, measured=True)
         case "sample":
             return [check.sample(name, arguments.flavour) for name in build.SAMPLES]
         case "kverbs":

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import arm64, build, cache, console, namespace, overlay, qemu, running, steps, times, toolroot, userland
+from . import arm64, build, cache, console, namespace, overlay, qemu, running, stalls, steps, times, toolroot, userland
 from .failure import Failure
 from .processes import Process
 
@@ -96,6 +96,8 @@ class Options:
     hotplug: bool = False
     # Guest 0 has a device with so much memory in a BAR, and an IOMMU: see tests/peer.
     memory_device: str | None = None
+    # Guests are told for how long the host stands still, see stalls.py.
+    stalls: bool = False
     # Counts instructions, which needs TCG, one CPU and a device that does nothing at a time of its own.
     plugin: Path | None = None
     # The kernel of all guests but the first, if that is another one, and the module for it.
@@ -631,13 +633,15 @@ def execute_once(run):
     steps.note(f"{guests}: {', '.join(dict.fromkeys(run.releases))}, driver {options.driver}, {run.accelerator.upper()}, logs in {run.folder}")
     terminal = termios.tcgetattr(sys.stdin) if options.command is None else None
     start = time.monotonic()
+    watched = stalls.told(run.shared / "stalls") if options.stalls else contextlib.nullcontext()
     try:
         if options.emulated():
             run.serve_devices()
         for guest in range(options.guests):
             run.serve_shares(guest)
             run.boot(guest)
-        run.wait()
+        with watched:
+            run.wait()
     finally:
         run.stop()
         if terminal:

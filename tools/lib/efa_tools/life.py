@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""tests/life in guests: few rounds of all of it in two, or many rounds in as many guests as that takes."""
+"""tests/life in guests: all of it once in two, and again where limits of time count, in many rounds in as many guests as that takes."""
 
 import math
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import cache, steps, suite, toolroot
 from .failure import Failure
@@ -14,6 +14,8 @@ FOLDER = cache.CLONE / "tests" / "life"
 DEVICES = ["profile=efa3", "profile=efa3"]
 # The one whose tests have rounds without end; the others do something different in each, and few are enough.
 ENDLESS = "life.py"
+# Those in which limits of time count.
+MEASURED = (ENDLESS, "deaths.py")
 # The others are in a guest of their own, in this order: QEMU (11.1) aborts when a link is reset by which a device was pulled out.
 OTHERS = {"rust": ("outcomes.py", "deaths.py"), "c": ("outcomes.py",)}
 # Seconds that a guest may take whatever it does, and for each round, which are several times as many as it needs.
@@ -29,12 +31,16 @@ class Share:
     name: str
     programs: dict[str, list[str]]
     rounds: int | None = None
+    # Whether limits of time count.
+    measured: bool = False
 
     def command(self, runner, last):
         """Runs it in a guest. What programs are named for is there as often as they are run."""
         environment = {"EFA_TESTS": ";".join(test for tests in self.programs.values() for test in tests)}
         if self.rounds:
             environment["EFA_ROUNDS"] = self.rounds
+        if self.measured:
+            environment["EFA_LIMITS"] = 1
         settings = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in environment.items() if value)
         programs = " ".join([*(f"../life/{program}" for program in self.programs), *last])
         return f"{settings} kselftest_override_timeout={self.timeout()} {runner} {programs}"
@@ -91,24 +97,32 @@ def by_trigger(found):
     return groups
 
 
-def jobs(driver, flavour, rounds=None, chosen=()):
-    """A job for each guest that it takes: its name, what runs it, and how many cores it needs for its limits of time."""
+def jobs(driver, flavour, rounds=None, chosen=(), measured=False):
+    """A job for each guest that it takes: its name, what runs it, how many cores it needs for its limits of time, and whether it has any.
+
+    All tests are run once, and with MEASURED then again, in which limits of time count.
+    """
     title = f"life {driver} {flavour}"
     programs = [ENDLESS] * (driver == "rust") + [*OTHERS[driver]]
-    parts = shares({program: tests(program) for program in programs}, rounds, chosen)
+    available = {program: tests(program) for program in programs}
+    parts = shares(available, None, chosen)
+    limited = {program: available[program] for program in MEASURED} if measured and driver == "rust" else {}
+    if any(text in name for found in limited.values() for name in found for text in chosen or [""]):
+        parts += [replace(share, measured=True) for share in shares(limited, rounds, chosen)]
     if rounds:
         steps.note(f"{title}: {rounds} rounds of each test, in {len(parts)} guests")
 
     def job(share, name):
         # Where nothing but the tests' own programs uses the devices, these mostly wait.
-        return name, lambda: run(name, share, driver, flavour), 2 if ENDLESS in share.programs else 1
+        cores = 2 if ENDLESS in share.programs else 1
+        return name, lambda: run(name, share, driver, flavour), cores, share.measured
 
-    return [job(share, f"{title} {share.name}") for share in parts]
+    return [job(share, f"{title} {share.name}{' limits' * share.measured}") for share in parts]
 
 
 def run(name, share, driver, flavour):
     """Runs a share in a guest; returns its tally."""
-    options = {"devices": DEVICES, "hotplug": True, "progress": bool(share.rounds)}
+    options = {"devices": DEVICES, "hotplug": True, "progress": bool(share.rounds), "stalls": share.measured}
     if flavour == toolroot.DEBUG:
         command = share.command("/efa-rs/tests/debug/run.sh", ["../debug/kernel.py"])
         tally, _ = suite.in_debug_guest(name, command, driver, timeout=SLOW * share.timeout() * len(share.programs), **options)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""For how long the host has stood still: guests that measure time are told, so that they do not take the host's for their own."""
+
+import contextlib
+import threading
+import time
+
+# Seconds between two looks at the clock, and how much later than that a thread may be woken for no reason.
+TICK, LATENESS = 0.005, 0.005
+# The length of the file stays the same, as guests may know that for a second.
+DIGITS = 20
+
+
+@contextlib.contextmanager
+def told(file):
+    """Meanwhile, a file has the time in microseconds by which a thread that wants a processor every few milliseconds was late, in all."""
+    over = threading.Event()
+    write(file, 0)
+    thread = threading.Thread(target=watch, args=(file, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def watch(file, over):
+    total, before = 0.0, time.monotonic()
+    while not over.wait(TICK):
+        after = time.monotonic()
+        late = after - before - TICK
+        if late > LATENESS:
+            total += late
+            write(file, total)
+        before = after
+
+
+def write(file, seconds):
+    with open(file, "r+" if file.exists() else "w") as stream:
+        stream.write(f"{seconds * 1e6:0{DIGITS}.0f}")
