@@ -29,7 +29,7 @@ from pyverbs.pd import PD  # noqa: E402
 from pyverbs.providers.efa.efadv import EfaContext, EfaQPInitAttr, SRDQPEx  # noqa: E402
 from pyverbs.qp import QPAttr, QPCap, QPEx, QPInitAttrEx  # noqa: E402
 from pyverbs.wr import SGE, RecvWR  # noqa: E402
-from selftest import Failed, Suite, equal, wait_until  # noqa: E402
+from selftest import PATIENCE, Failed, Suite, equal, wait_until  # noqa: E402
 
 PORT = 7100
 QKEY = 0x1EFA
@@ -365,7 +365,7 @@ class Server:
     """The other guest's side: its methods are called there."""
 
     def __init__(self, host):
-        self.connection = socket.create_connection((host, PORT), 10)
+        self.connection = socket.create_connection((host, PORT), PATIENCE)
         self.connection.settimeout(None)
         self.stream = self.connection.makefile("rb")
 

@@ -51,7 +51,7 @@ from objects import (  # noqa: E402
     MemoryRegion,
     QueuePair,
 )
-from selftest import Failed, Suite, equal, functions, wait_until  # noqa: E402
+from selftest import PATIENCE, Failed, Suite, equal, functions, wait_until  # noqa: E402
 from uverbs import opened  # noqa: E402
 
 PCI_DEVICE = "0xefa4"
@@ -211,7 +211,9 @@ class Server:
     """The other side: each attribute is one of its functions."""
 
     def __init__(self, host):
-        self.connection = socket.create_connection((host, PORT), 10)
+        self.connection = socket.create_connection((host, PORT), PATIENCE)
+        # Who waits for completions there gives up first.
+        self.connection.settimeout(None)
         self.answers = self.connection.makefile()
 
     def __getattr__(self, name):

@@ -24,7 +24,7 @@ class Detections:
 
     def __init__(self):
         INSTANCE.mkdir(exist_ok=True)
-        # That of time.monotonic().
+        # That of timing.py.
         (INSTANCE / "trace_clock").write_text("mono")
         if not (EVENTS / PROBE).exists():
             dynamic_event(f"p:{PROBE} {FUNCTION} event=$arg3:u64")

@@ -333,8 +333,8 @@ class Move(Removal):
         result, when = self.end()
         equal(result, "ok", self.name)
         self.stage.limits.check("removed", when - self.fired, REMOVED)
-        elapsed = self.elsewhere.call("use", self.device) - when
-        self.stage.limits.check("usable", elapsed, USABLE)
+        took = self.elsewhere.call("use", self.device) - when
+        self.stage.limits.check("usable", took, USABLE)
         self.undo()
         return now()
 
