@@ -61,7 +61,7 @@ class Shares(unittest.TestCase):
         share = life.Share("", {"life.py": ["dies, idle", "it's gone"]}, 7)
         self.assertEqual(
             share.command("run.sh", ["dmesg.py"]),
-            "EFA_TESTS='dies, idle;it'\"'\"'s gone' EFA_ROUNDS=7 kselftest_override_timeout=1180 run.sh ../life/life.py dmesg.py",
+            "EFA_TESTS='dies, idle;it'\"'\"'s gone' EFA_ROUNDS=7 kselftest_override_timeout=3880 run.sh ../life/life.py dmesg.py",
         )
 
 

@@ -19,7 +19,7 @@ MEASURED = (ENDLESS, "deaths.py")
 # The others are in a guest of their own, in this order: QEMU (11.1) aborts when a link is reset by which a device was pulled out.
 OTHERS = {"rust": ("outcomes.py", "deaths.py"), "c": ("outcomes.py",)}
 # Seconds that a guest may take whatever it does, and for each round, which are several times as many as it needs.
-BASE, ROUND = 900, 20
+BASE, ROUND = 3600, 20
 # The debug kernel is so much slower.
 SLOW = 4
 
