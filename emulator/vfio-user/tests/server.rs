@@ -58,9 +58,15 @@ struct State {
     started: bool,
 }
 
-/// With whether something was written, or is about to be.
+/// Where writes wait while somebody has the lock.
+#[derive(Default)]
+struct Gate {
+    is_reached: AtomicBool,
+    lock: Mutex<()>,
+}
+
 #[derive(Clone)]
-struct Memory(Arc<Mutex<State>>, Arc<File>, Arc<AtomicBool>);
+struct Memory(Arc<Mutex<State>>, Arc<File>, Arc<Gate>);
 
 impl Memory {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -102,7 +108,8 @@ impl Backend for Memory {
     }
 
     fn region_write(&mut self, writes: &[RegionWrite<'_>]) -> io::Result<()> {
-        self.2.store(true, Ordering::SeqCst);
+        self.2.is_reached.store(true, Ordering::SeqCst);
+        drop(self.2.lock.lock());
         for write in writes {
             let offset = write.offset as usize;
             match write.region {
@@ -334,9 +341,9 @@ fn accesses_outside_of_regions_fail() {
 fn writes_that_nobody_waits_for_come_together_and_in_order() {
     let (mut client, memory, _) = connect();
     // They queue while the server waits for the device.
-    let busy = memory.state();
+    let busy = memory.2.lock.lock();
     client.region_post(0, 0, &[0]).unwrap();
-    wait_until("write", || memory.2.load(Ordering::SeqCst));
+    wait_until("write", || memory.2.is_reached.load(Ordering::SeqCst));
     for n in 1..=MAX_BATCH as u8 + 9 {
         client.region_post(0, 0, &[n]).unwrap();
     }
