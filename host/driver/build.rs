@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Stages the driver's module.
+
+fn main() {
+    // As its Kbuild.
+    stage::module("../../efa_rs", "efa_main.rs", &["kverbs"]);
+}

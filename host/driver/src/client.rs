@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Clients of the RDMA core in the kernel, which use the device by its verbs for the kernel.
+
+use core::{
+    cell::{Cell, RefCell},
+    ptr::null_mut,
+};
+use std::rc::Rc;
+
+use ib_core::{client, cq, ffi::*, registry, uverbs::zeroed, verbs};
+use kernel::{
+    bindings::scatterlist,
+    error::{to_result, Result},
+    ffi::c_int,
+    sim::{self, RawLock},
+};
+
+use crate::program::{qp_attr, QKEY, UP};
+
+/// Who polls a completion queue: the client.
+pub const DIRECT: ib_poll_context = ib_poll_context_IB_POLL_DIRECT;
+/// Who polls a completion queue: work of the core.
+pub const WORKQUEUE: ib_poll_context = ib_poll_context_IB_POLL_WORKQUEUE;
+
+/// Bytes of a message.
+const LENGTH: u32 = 1000;
+
+/// Bytes of a client's memory: a page to send from, and one to receive to.
+const MEMORY: usize = 8192;
+
+/// A work request of a client. The core calls its function when it has ended.
+#[repr(C)]
+pub struct Request {
+    cqe: ib_cqe,
+    /// How it has ended, an `IB_WC_*`.
+    pub status: Cell<Option<u32>>,
+    /// How long its function takes.
+    takes: Cell<u64>,
+}
+
+extern "C" fn done(_: *mut ib_cq, wc: *mut ib_wc) {
+    // SAFETY: The request is there until this has been called.
+    unsafe {
+        let request = &*(*wc).__bindgen_anon_1.wr_cqe.as_ref().cast::<Request>();
+        if request.takes.get() != 0 {
+            sim::sleep(request.takes.get());
+        }
+        request.status.set(Some((*wc).status));
+    }
+}
+
+impl Request {
+    /// Makes one whose function takes so many nanoseconds.
+    pub fn new(takes: u64) -> Box<Self> {
+        let (status, takes) = (Cell::new(None), Cell::new(takes));
+        Box::new(Self {
+            cqe: ib_cqe { done: Some(done) },
+            status,
+            takes,
+        })
+    }
+}
+
+/// What a client has of a device.
+pub struct Objects {
+    device: *mut ib_device,
+    /// Its protection domain.
+    pub pd: *mut ib_pd,
+    /// Its completion queue.
+    pub cq: *mut ib_cq,
+    /// Its queue pair, which is ready.
+    pub qp: *mut ib_qp,
+    ah: *mut ib_ah,
+    memory: *mut u8,
+    address: u64,
+}
+
+impl Objects {
+    /// Creates all of it. The completion queue is polled in a context.
+    ///
+    /// # Errors
+    ///
+    /// Those of the verbs.
+    #[allow(
+        clippy::not_unsafe_ptr_arg_deref,
+        reason = "the core gives registered devices only"
+    )]
+    pub fn new(device: *mut ib_device, context: ib_poll_context) -> Result<Self> {
+        // What is not created is null, so that the drop knows.
+        let mut this = Self {
+            device,
+            pd: null_mut(),
+            cq: null_mut(),
+            qp: null_mut(),
+            ah: null_mut(),
+            memory: sim::memory::allocate(MEMORY, 4096),
+            address: 0,
+        };
+        this.address = sim::memory::map(this.memory, MEMORY);
+        // SAFETY: The device is registered.
+        unsafe {
+            this.pd = verbs::alloc_pd(device, null_mut())?;
+            this.cq = cq::alloc_cq(device, 128, context)?;
+            let mut attr: ib_qp_init_attr = zeroed();
+            attr.send_cq = this.cq;
+            attr.recv_cq = this.cq;
+            attr.qp_type = ib_qp_type_IB_QPT_RESERVED1;
+            attr.sq_sig_type = ib_sig_type_IB_SIGNAL_ALL_WR;
+            attr.cap.max_send_wr = 32;
+            attr.cap.max_recv_wr = 32;
+            attr.cap.max_send_sge = 1;
+            attr.cap.max_recv_sge = 1;
+            this.qp = verbs::create_qp(this.pd, &mut attr, null_mut())?;
+            for state in UP {
+                let (mut attr, mask) = qp_attr(state);
+                verbs::modify_qp(this.qp, &raw mut attr, mask, null_mut())?;
+            }
+            this.ah = verbs::create_ah(this.pd, &registry::gid(device)?, null_mut())?;
+        }
+        Ok(this)
+    }
+
+    fn sge(&self, offset: u64, length: u32) -> ib_sge {
+        // SAFETY: The domain is there.
+        let lkey = unsafe { (*self.pd).local_dma_lkey };
+        ib_sge {
+            addr: self.address + offset,
+            length,
+            lkey,
+        }
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn post_recv(&self, request: &mut Request) -> Result {
+        let mut sge = self.sge(4096, LENGTH);
+        let mut wr: ib_recv_wr = zeroed();
+        wr.sg_list = &raw mut sge;
+        wr.num_sge = 1;
+        let mut bad = core::ptr::null();
+        // SAFETY: The queue pair is there.
+        unsafe {
+            *wr.__bindgen_anon_1.wr_cqe.as_mut() = &raw mut request.cqe;
+            to_result((*self.device).ops.post_recv.unwrap()(
+                self.qp,
+                &raw const wr,
+                &raw mut bad,
+            ))
+        }
+    }
+
+    /// Posts a send to itself.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn post_send(&self, request: &mut Request) -> Result {
+        let mut sge = self.sge(0, LENGTH);
+        let mut wr: ib_srd_wr = zeroed();
+        wr.wr.sg_list = &raw mut sge;
+        wr.wr.num_sge = 1;
+        wr.wr.opcode = ib_wr_opcode_IB_WR_SEND;
+        wr.wr.send_flags = ib_send_flags_IB_SEND_SIGNALED as c_int;
+        wr.ah = self.ah;
+        let mut bad = core::ptr::null();
+        // SAFETY: The queue pair is there.
+        unsafe {
+            wr.remote_qpn = (*self.qp).qp_num;
+            wr.remote_qkey = QKEY;
+            *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = &raw mut request.cqe;
+            let first = (&raw const wr).cast();
+            to_result((*self.device).ops.post_send.unwrap()(
+                self.qp,
+                first,
+                &raw mut bad,
+            ))
+        }
+    }
+
+    /// Polls the completion queue, if the client is the one who does so.
+    pub fn poll(&self) {
+        // SAFETY: The queue is there.
+        unsafe {
+            if (*self.cq).poll_ctx == DIRECT {
+                cq::ib_process_cq_direct(self.cq, -1);
+            }
+        }
+    }
+
+    /// Sends a message of this value to itself, and checks that it comes.
+    pub fn exchange(&self, value: u8) {
+        let (mut send, mut recv) = (Request::new(0), Request::new(0));
+        // SAFETY: The memory is as long.
+        unsafe { self.memory.write_bytes(value, LENGTH as usize) };
+        self.post_recv(&mut recv).expect("a receive");
+        self.post_send(&mut send).expect("a send");
+        for _ in 0..100 {
+            self.poll();
+            if send.status.get().is_some() && recv.status.get().is_some() {
+                break;
+            }
+            sim::sleep(10_000);
+        }
+        assert_eq!((send.status.get(), recv.status.get()), (Some(0), Some(0)));
+        self.expect(4096, value);
+    }
+
+    fn expect(&self, offset: usize, value: u8) {
+        // SAFETY: The memory is as long.
+        let bytes =
+            unsafe { core::slice::from_raw_parts(self.memory.add(offset), LENGTH as usize) };
+        assert!(
+            bytes.iter().all(|byte| *byte == value),
+            "other bytes have arrived"
+        );
+    }
+
+    /// Posts a work request, and returns how it has ended.
+    fn wait_for(&self, wr: *mut ib_send_wr) -> Option<u32> {
+        let mut request = Request::new(0);
+        let mut bad = core::ptr::null();
+        // SAFETY: The queue pair is there, and all that the work request names.
+        unsafe {
+            *(*wr).__bindgen_anon_1.wr_cqe.as_mut() = &raw mut request.cqe;
+            let posted = (*self.device).ops.post_send.unwrap()(self.qp, wr, &raw mut bad);
+            to_result(posted).expect("a work request");
+        }
+        for _ in 0..100 {
+            self.poll();
+            if request.status.get().is_some() {
+                break;
+            }
+            sim::sleep(10_000);
+        }
+        request.status.get()
+    }
+
+    /// Registers its memory by a work request, writes to it and reads it by RDMA, and ends the registration.
+    pub fn use_region(&self) {
+        let access = ib_access_flags_IB_ACCESS_LOCAL_WRITE
+            | ib_access_flags_IB_ACCESS_REMOTE_WRITE
+            | ib_access_flags_IB_ACCESS_REMOTE_READ;
+        // SAFETY: The domain is there, and the region until its end.
+        unsafe {
+            let mr = verbs::alloc_mr(self.pd, 4).expect("a region");
+            let mut list = [scatterlist {
+                dma_address: self.address,
+                length: MEMORY as u32,
+            }];
+            assert_eq!(verbs::map_mr_sg(mr, &mut list), Ok(1));
+            let mut wr: ib_reg_wr = zeroed();
+            wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
+            wr.mr = mr;
+            wr.key = (*mr).rkey;
+            wr.access = access as c_int;
+            assert_eq!(self.wait_for((&raw mut wr).cast()), Some(0));
+            // Both copy from the first page to the second.
+            self.rdma(
+                ib_wr_opcode_IB_WR_RDMA_WRITE,
+                0,
+                (*mr).iova + 4096,
+                (*mr).rkey,
+            );
+            self.rdma(ib_wr_opcode_IB_WR_RDMA_READ, 4096, (*mr).iova, (*mr).rkey);
+            let mut wr: ib_send_wr = zeroed();
+            wr.opcode = ib_wr_opcode_IB_WR_LOCAL_INV;
+            *wr.ex.invalidate_rkey.as_mut() = (*mr).rkey;
+            assert_eq!(self.wait_for(&raw mut wr), Some(0));
+            verbs::dereg_mr(mr, null_mut()).expect("the end of a region");
+        }
+    }
+
+    fn rdma(&self, opcode: ib_wr_opcode, local: u64, remote: u64, rkey: u32) {
+        let value = opcode as u8 + 1;
+        // SAFETY: The memory is as long; the queue pair is there.
+        unsafe {
+            self.memory.write_bytes(value, LENGTH as usize);
+            let mut sge = self.sge(local, LENGTH);
+            let mut wr: ib_srd_rdma_wr = zeroed();
+            wr.wr.wr.opcode = opcode;
+            wr.wr.wr.sg_list = &raw mut sge;
+            wr.wr.wr.num_sge = 1;
+            wr.wr.ah = self.ah;
+            wr.wr.remote_qpn = (*self.qp).qp_num;
+            wr.wr.remote_qkey = QKEY;
+            wr.remote_addr = remote;
+            wr.rkey = rkey;
+            assert_eq!(self.wait_for((&raw mut wr).cast()), Some(0), "{opcode}");
+        }
+        self.expect(4096, value);
+    }
+
+    /// Destroys all of it; what cannot be is lost, and the core warns.
+    pub fn end(&mut self) {
+        // SAFETY: Nothing of it is used any more.
+        unsafe {
+            if !self.ah.is_null() {
+                verbs::ignore("rdma_destroy_ah", verbs::destroy_ah(self.ah));
+                self.ah = null_mut();
+            }
+            if !self.qp.is_null() {
+                verbs::ignore("ib_destroy_qp", verbs::destroy_qp(self.qp, null_mut()));
+                self.qp = null_mut();
+            }
+            if !self.cq.is_null() {
+                cq::free_cq(self.cq);
+                self.cq = null_mut();
+            }
+            if !self.pd.is_null() {
+                verbs::ignore("ib_dealloc_pd", verbs::dealloc_pd(self.pd, null_mut()));
+                self.pd = null_mut();
+            }
+        }
+        if self.address != 0 {
+            sim::memory::unmap(self.address);
+            // SAFETY: It was allocated like this.
+            unsafe { sim::memory::free(self.memory, MEMORY, 4096) };
+            self.address = 0;
+        }
+    }
+}
+
+impl Drop for Objects {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A client that creates objects when a device appears, and keeps them until it goes.
+pub struct Ulp<F> {
+    add: F,
+    drains: bool,
+    /// What it has of the device.
+    pub kept: RefCell<Option<Objects>>,
+    /// Held by whoever uses what is kept.
+    pub lock: RawLock,
+}
+
+impl<F: Fn(*mut ib_device) -> Result<Objects>> Ulp<F> {
+    /// Makes a client, which `drains` its queue pair before it destroys that.
+    pub fn new(add: F, drains: bool) -> Rc<Self> {
+        Rc::new(Self {
+            add,
+            drains,
+            kept: RefCell::default(),
+            lock: RawLock::new(),
+        })
+    }
+
+    /// Calls `f` with what is kept, if there is any.
+    pub fn with<R>(&self, f: impl FnOnce(&Objects) -> R) -> Option<R> {
+        self.lock.lock(true);
+        let result = self.kept.borrow().as_ref().map(f);
+        self.lock.unlock(true);
+        result
+    }
+}
+
+impl<F: Fn(*mut ib_device) -> Result<Objects>> client::Client for Ulp<F> {
+    fn add(&self, device: *mut ib_device) -> Result<*mut core::ffi::c_void> {
+        let objects = (self.add)(device)?;
+        self.lock.lock(true);
+        *self.kept.borrow_mut() = Some(objects);
+        self.lock.unlock(true);
+        Ok(null_mut())
+    }
+
+    fn remove(&self, _: *mut ib_device, _: *mut core::ffi::c_void) {
+        self.lock.lock(true);
+        let objects = self.kept.take();
+        self.lock.unlock(true);
+        if let Some(objects) = objects {
+            if self.drains {
+                // SAFETY: Nobody posts any more.
+                unsafe { cq::drain(objects.qp) };
+            }
+            drop(objects);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Faults of the device that tests inject, as short words.
+
+use core::num::NonZeroU32;
+
+use efa_hw::{admin::Opcode, regs::Register};
+use efa_model::{Corruption, Death, FailedReset, Rule, StatusCode, Then, When};
+
+use crate::rig::Rig;
+
+/// Any command, or those with an opcode.
+pub fn command(opcode: Option<Opcode>) -> When {
+    When::Command {
+        opcode,
+        feature: None,
+        stats: None,
+    }
+}
+
+/// Reads of a register.
+pub fn register(register: Register) -> When {
+    When::Register(Some(register))
+}
+
+/// No answer.
+pub fn silence() -> Then {
+    Then {
+        silence: true,
+        ..Then::default()
+    }
+}
+
+/// A status.
+pub fn status(number: u8) -> Then {
+    Then {
+        status: Some(StatusCode::Number(number)),
+        ..Then::default()
+    }
+}
+
+/// A rule for all times.
+pub fn always(when: When, then: Then) -> Rule {
+    Rule {
+        when,
+        then,
+        skip: 0,
+        times: None,
+    }
+}
+
+/// A rule for one time, after so many others.
+pub fn once(when: When, then: Then, skip: u64) -> Rule {
+    Rule {
+        when,
+        then,
+        skip,
+        times: Some(1),
+    }
+}
+
+/// A death that so many resets do not end.
+pub fn death(resets: u32, how: FailedReset) -> Death {
+    Death {
+        resets: NonZeroU32::new(resets).expect("at least one"),
+        how,
+        ..Death::default()
+    }
+}
+
+impl Rig {
+    /// Injects a rule.
+    pub fn inject(&self, rule: Rule) {
+        self.shared.with(|device, _, _| device.inject(rule));
+    }
+
+    /// Has the device die.
+    pub fn die(&self, death: Death) {
+        self.shared
+            .with(|device, machine, now| device.die(machine, now, death));
+    }
+
+    /// Ends all faults.
+    pub fn heal(&self) {
+        self.shared.with(|device, _, _| device.clear());
+    }
+}
+
+/// All that can happen to the completion of a command.
+pub fn of_commands() -> Vec<Then> {
+    let mut faults = vec![
+        silence(),
+        Then {
+            delay_ms: Some(100),
+            ..Then::default()
+        },
+        Then {
+            delay_ms: Some(31_000),
+            ..Then::default()
+        },
+        Then {
+            duplicate: true,
+            ..Then::default()
+        },
+        Then {
+            wrong_id: true,
+            ..Then::default()
+        },
+        Then {
+            wrong_checksum: true,
+            ..Then::default()
+        },
+        Then {
+            wrong_phase: true,
+            ..Then::default()
+        },
+        Then {
+            no_interrupt: true,
+            ..Then::default()
+        },
+        Then {
+            after_reset: true,
+            ..Then::default()
+        },
+        Then {
+            die: Some(Death::default()),
+            ..Then::default()
+        },
+        Then {
+            die: Some(Death {
+                silent: true,
+                ..Death::default()
+            }),
+            ..Then::default()
+        },
+        Then {
+            unplug: true,
+            ..Then::default()
+        },
+    ];
+    faults.extend([1, 2, 3, 4, 5, 6, 200].map(status));
+    for value in [0, 0xff] {
+        let corrupt = (4..64).map(|offset| Corruption { offset, value }).collect();
+        faults.push(Then {
+            corrupt,
+            ..Then::default()
+        });
+    }
+    faults
+}

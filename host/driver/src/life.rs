@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The whole life of a device: probe, actions of programs, clients, the bus and the device itself, and removal. What all of
+//! them do comes from [`Choices`]: a seed of [`schedule`], or the bytes of [`fuzz`].
+//!
+//! Everything that must hold is checked: see [`Rig::end`] and the guarantees of the crates below.
+
+use std::{cell::Cell, rc::Rc};
+
+use efa_hw::{admin::Opcode, regs::Register};
+use efa_model::{Death, FailedReset, Profile, Rule, Then, When};
+use ib_core::{client, registry, umem};
+use kernel::{
+    module,
+    sim::{self, Policy, Rng},
+};
+
+use crate::{
+    choices::{Bytes, Choices, Random},
+    client::{Objects, Request, Ulp, DIRECT, WORKQUEUE},
+    fault,
+    hardware::Liar,
+    rig::{run_without_end, Rig, PROFILES, SECOND},
+    user::{Trust, User},
+};
+
+/// Most actions of a life.
+const MOST: usize = 48;
+
+/// Lives a life that a seed chooses.
+pub fn schedule(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let actions = rng.below(300) as u32;
+    live(&mut Random { rng, actions });
+}
+
+/// Lives a life that bytes choose.
+pub fn fuzz(data: &[u8]) {
+    live(&mut Bytes(data));
+}
+
+thread_local! {
+    static SWITCHES: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// Returns how many times the last life gave a task the CPU, and how long it was: two lives that differ hardly agree in both.
+pub fn take_switches() -> (u64, u64) {
+    SWITCHES.replace((0, 0))
+}
+
+/// How much may be wrong with the device.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Honesty {
+    /// Nothing is, but that it may be reset or taken away.
+    Works,
+    /// Commands, registers and resets fail, and it may die.
+    Fails,
+    /// What it writes may be anything.
+    Lies,
+    /// After its death it writes on. Nobody is safe from one that also lies about its reset, or is bound again.
+    WritesOn,
+}
+
+fn live(choices: &mut dyn Choices) {
+    let profile = choices.pick(&PROFILES);
+    let policy = match choices.below(4) {
+        0 => Policy::Sequential,
+        _ => Policy::Random {
+            rng: Rng::new(choices.below(1 << 16)),
+            preempt: choices.pick(&[16, 64, 256, 512]),
+            hurry: choices.pick(&[0, 0, 1, 8]),
+        },
+    };
+    let hurries = matches!(policy, Policy::Random { hurry: 1.., .. });
+    let honesty = choices.pick(&[
+        Honesty::Works,
+        Honesty::Works,
+        Honesty::Fails,
+        Honesty::Fails,
+        Honesty::Lies,
+        Honesty::WritesOn,
+    ]);
+    run_without_end(profile, policy, |rig| {
+        Life {
+            rig,
+            honesty,
+            hurries,
+            profile,
+            present: true,
+            user: None,
+        }
+        .run(choices)
+    });
+}
+
+struct Life {
+    rig: Rig,
+    honesty: Honesty,
+    hurries: bool,
+    profile: Profile,
+    present: bool,
+    user: Option<User>,
+}
+
+impl Life {
+    fn run(mut self, choices: &mut dyn Choices) {
+        module::set_parameter("recovery", choices.one_in(8).then_some(0));
+        umem::set_in_pieces(choices.below(2) == 1);
+        match self.honesty {
+            Honesty::WritesOn => self.rig.shared.set_pace(50_000_000),
+            Honesty::Lies => {
+                let (rng, often) = (Rng::new(choices.below(1 << 16)), choices.below(256));
+                self.rig
+                    .shared
+                    .set_liar(Some(Box::new(Changes { rng, often })));
+                // It may say that it has not what it has.
+                sim::memory::set_strict(false);
+            }
+            _ => {}
+        }
+        if self.honesty != Honesty::Works {
+            for _ in 0..choices.below(3) {
+                let rule = self.rule(choices);
+                self.rig.inject(rule);
+            }
+        }
+        let context = choices.pick(&[DIRECT, WORKQUEUE]);
+        let ulp = Ulp::new(move |device| Objects::new(device, context), true);
+        let number = (choices.below(3) == 1).then(|| client::register_client(ulp.clone()));
+
+        let _ = self.rig.probe();
+        let mut tasks = self.tasks(choices, &ulp);
+        for _ in 0..MOST {
+            if !choices.has_more() {
+                break;
+            }
+            self.act(choices);
+        }
+        sim::fail_allocation(None);
+        drop(self.user.take());
+        let waits = choices.below(2) == 0;
+        if waits {
+            tasks.drain(..).for_each(sim::join);
+            self.check_device();
+        }
+        if self.rig.slot.is_bound() {
+            self.rig.remove();
+        }
+        tasks.into_iter().for_each(sim::join);
+        if let Some(number) = number {
+            client::unregister_client(number);
+        }
+        SWITCHES.set((sim::switches(), sim::now()));
+        self.rig.end_unless_known();
+    }
+
+    fn trust(&self) -> Trust {
+        Trust {
+            works: self.honesty == Honesty::Works && !self.hurries,
+        }
+    }
+
+    /// Starts programs, and somebody who sends by the client.
+    fn tasks<F>(&self, choices: &mut dyn Choices, ulp: &Rc<Ulp<F>>) -> Vec<sim::TaskId>
+    where
+        F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects> + 'static,
+    {
+        let mut tasks = Vec::new();
+        for _ in 0..choices.below(3) {
+            let (seed, trust) = (choices.below(1 << 16), self.trust());
+            tasks.push(sim::spawn("program", move || program(seed, trust)));
+        }
+        let (seed, ulp) = (choices.below(1 << 16), ulp.clone());
+        tasks.push(sim::spawn("sender", move || send(seed, &ulp)));
+        tasks
+    }
+
+    /// Checks a device that nobody uses any more.
+    fn check_device(&self) {
+        if self.honesty == Honesty::Works
+            && !self.hurries
+            && self.rig.slot.is_bound()
+            && !sim::has_failed()
+        {
+            self.rig.check_quiet();
+            let has_client = registry::clients() > 1;
+            if !has_client {
+                self.rig.check_device();
+            }
+        }
+    }
+
+    fn act(&mut self, choices: &mut dyn Choices) {
+        let honesty = self.honesty;
+        let (fails, writes_on) = (honesty != Honesty::Works, honesty == Honesty::WritesOn);
+        let is_bound = self.rig.slot.is_bound();
+        let rig = &mut self.rig;
+        match choices.below(24) {
+            0..=7 => {
+                let trust = self.trust();
+                if self.user.is_none() {
+                    self.user = User::new().ok();
+                }
+                if let Some(user) = &mut self.user {
+                    user.act(choices, trust);
+                }
+            }
+            8 => self.user = None,
+            9 | 10 => sim::sleep(1_000_000 << choices.below(16)),
+            11 => sim::fail_allocation(Some(choices.below(256))),
+            12 => {
+                let (group, syndrome) = (choices.below(8) as u16, choices.below(8) as u16);
+                rig.shared
+                    .with(|device, machine, now| device.post_event(machine, now, group, syndrome));
+            }
+            13 => {
+                sim::interrupt(choices.below(4) as u16);
+                sim::sleep(1000);
+            }
+            14 if fails => {
+                let rule = self.rule(choices);
+                self.rig.inject(rule);
+            }
+            15 if fails && !writes_on => rig.heal(),
+            16 if is_bound => rig.reset(),
+            17 if is_bound && self.present => rig.sleep(),
+            18 if is_bound => rig.bus_error(choices.one_in(8)),
+            19 if fails => {
+                let how = choices.pick(&[FailedReset::NeverEnds, FailedReset::NeverStarts]);
+                let death = Death {
+                    silent: choices.below(2) == 1,
+                    dma: writes_on && choices.below(2) == 1,
+                    ..fault::death(1 + choices.below(16) as u32, how)
+                };
+                rig.die(death);
+            }
+            20 => {
+                let (queue, count) = (choices.below(8) as u16, choices.below(256));
+                rig.shared.with(|device, _, _| {
+                    let _ = device.storm(queue, 1, count);
+                });
+            }
+            21 if fails => {
+                let (eqn, cqn) = (choices.below(4) as u16, choices.below(8) as u16);
+                let count = 1 << choices.below(11);
+                rig.shared.with(|device, _, _| {
+                    let _ = device.storm_of_completion_events(Some(eqn), cqn, count);
+                });
+            }
+            22 if !writes_on => {
+                if is_bound {
+                    rig.remove();
+                }
+                let _ = rig.probe();
+            }
+            23 if choices.one_in(4) => {
+                rig.shared.unplug();
+                self.present = false;
+            }
+            _ => registry::set_refuses(choices.one_in(4)),
+        }
+    }
+
+    /// Returns a rule for a fault.
+    fn rule(&self, choices: &mut dyn Choices) -> Rule {
+        let writes_on = self.honesty == Honesty::WritesOn;
+        let (when, then) = match choices.below(4) {
+            0 | 1 => {
+                let opcode = Opcode::ALL.get(choices.below(64) as usize).copied();
+                let mut faults = fault::of_commands();
+                let then = faults.swap_remove(choices.below(faults.len() as u64) as usize);
+                (fault::command(opcode), then)
+            }
+            2 => {
+                let register = Register::ALL.get(choices.below(32) as usize).copied();
+                let value = choices.below(1 << 32) as u32;
+                let then = match choices.below(5) {
+                    0 => fault::silence(),
+                    1 if !writes_on => Then {
+                        value: Some(value),
+                        ..Then::default()
+                    },
+                    2 => Then {
+                        wrong_offset: true,
+                        ..Then::default()
+                    },
+                    3 => Then {
+                        wrong_req_id: true,
+                        ..Then::default()
+                    },
+                    _ => Then {
+                        die: Some(Death {
+                            silent: value & 1 != 0,
+                            ..Death::default()
+                        }),
+                        ..Then::default()
+                    },
+                };
+                (When::Register(register), then)
+            }
+            _ => {
+                let then = match choices.below(4) {
+                    0 => Then {
+                        never_starts: true,
+                        ..Then::default()
+                    },
+                    1 => Then {
+                        never_ends: true,
+                        ..Then::default()
+                    },
+                    2 => Then {
+                        with_event: true,
+                        ..Then::default()
+                    },
+                    _ => Then {
+                        unplug: true,
+                        ..Then::default()
+                    },
+                };
+                (When::Reset, then)
+            }
+        };
+        // Each command without interrupt takes 30 s and succeeds (D-6): more than one have tasks wait for minutes.
+        let times = if then.no_interrupt {
+            1
+        } else {
+            choices.below(3)
+        };
+        Rule {
+            when,
+            then,
+            skip: choices.below(32),
+            times: (times != 0).then_some(times),
+        }
+    }
+}
+
+/// A program that does some things, and ends.
+fn program(seed: u64, trust: Trust) {
+    let rng = Rng::new(seed);
+    let mut choices = Random {
+        rng,
+        actions: u32::MAX,
+    };
+    for _ in 0..2 {
+        let Ok(mut user) = User::new() else {
+            return;
+        };
+        for _ in 0..choices.rng.below(16) {
+            user.act(&mut choices, trust);
+        }
+    }
+}
+
+/// Somebody who posts to the queue pair of a client.
+fn send<F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects>>(
+    seed: u64,
+    ulp: &Ulp<F>,
+) {
+    let mut rng = Rng::new(seed);
+    let mut requests = Vec::new();
+    for _ in 0..rng.below(40) {
+        ulp.with(|objects| {
+            let mut request = Request::new(0);
+            let posted = if rng.one_in(2) {
+                objects.post_recv(&mut request)
+            } else {
+                objects.post_send(&mut request)
+            };
+            if posted.is_ok() {
+                requests.push(request);
+            }
+            if rng.one_in(2) {
+                objects.poll();
+            }
+        });
+        sim::sleep(rng.below(SECOND / 1000));
+    }
+    // Some may never end (D-1, D-2), and are in use until then.
+    std::mem::forget(requests);
+}
+
+/// A device that changes some of what it writes.
+struct Changes {
+    rng: Rng,
+    /// In how many of 256 writes.
+    often: u64,
+}
+
+impl Liar for Changes {
+    fn change(&mut self, _: u64, data: &mut [u8]) {
+        if self.rng.below(256) >= self.often || data.is_empty() {
+            return;
+        }
+        for _ in 0..=self.rng.below(3) {
+            let place = self.rng.below(data.len() as u64) as usize;
+            data[place] = match self.rng.below(4) {
+                0 => 0,
+                1 => 0xff,
+                2 => data[place] ^ (1 << self.rng.below(8)),
+                _ => self.rng.number() as u8,
+            };
+        }
+    }
+}

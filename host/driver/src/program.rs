@@ -1,0 +1,615 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Programs that use the device as rdma-core's library of EFA does: verbs by calls, work requests and completions
+//! through what they have mapped.
+
+use efa_hw::io::{
+    Cdesc, CdescFlags, CqDb, OpType, QueueType, RemoteMemAddr, RxDesc, RxLkeyCtrl, TxBufDesc,
+    TxCtrl1, TxCtrl2, TxMetaDesc, CDESC_FLAGS_OFFSET,
+};
+use ib_core::{
+    ffi as ib, registry,
+    umem::Memory,
+    uverbs::{zeroed, Kind, Mapping, Process, QpAttr},
+};
+use kernel::{
+    error::{code::*, Result},
+    page::PAGE_SIZE,
+};
+
+use crate::ffi;
+
+/// The Q_Key of all queue pairs here.
+pub const QKEY: u32 = 0x1111;
+
+/// `IBV_QUERY_DEVICE_*`: bits of `device_caps`.
+const HAS_EVENTS: u32 = 1 << 2;
+const HAS_COUNTERS: u32 = 1 << 8;
+
+/// Returns the bytes of a structure of the interface.
+fn bytes<T>(value: &T) -> &[u8] {
+    // SAFETY: These structures have integers only, and no padding.
+    unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// As [`bytes`].
+fn bytes_mut<T>(value: &mut T) -> &mut [u8] {
+    // SAFETY: As above.
+    unsafe { core::slice::from_raw_parts_mut(core::ptr::from_mut(value).cast(), size_of::<T>()) }
+}
+
+/// A program with a context. Its calls fail as those of a [`Process`].
+pub struct Program {
+    /// The file that is open.
+    pub process: Process,
+    sub_cqs: u16,
+    device_caps: u32,
+}
+
+/// A completion queue of a program.
+pub struct Cq {
+    /// The object.
+    pub id: u32,
+    /// The device's number of it.
+    pub index: u16,
+    ring: Option<Mapping>,
+    doorbell: Option<(Mapping, usize)>,
+    depth: usize,
+    /// Completions taken of each of its rings.
+    consumed: Vec<usize>,
+    /// Events taken.
+    events: u8,
+}
+
+/// A queue pair of a program.
+pub struct Qp {
+    /// The object.
+    pub id: u32,
+    /// The number by which peers know it.
+    pub number: u32,
+    send: Option<Ring>,
+    recv: Option<Ring>,
+    sends: u32,
+    recvs: u32,
+}
+
+/// A ring of work requests and its doorbell.
+struct Ring {
+    entries: Mapping,
+    start: usize,
+    doorbell: Mapping,
+    offset: usize,
+    posted: u32,
+}
+
+impl Ring {
+    fn post(&mut self, count: u32, entry: &[u8]) -> Result {
+        let at = self.start + (self.posted & (count - 1)) as usize * entry.len();
+        self.entries.write(at, entry)?;
+        self.posted = self.posted.wrapping_add(1);
+        self.doorbell
+            .write32(self.offset, u32::from(self.posted as u16))
+    }
+}
+
+/// Where a peer is, of which all are reached by one address handle.
+#[derive(Clone, Copy)]
+pub struct Peer {
+    /// The number of the address handle in the device.
+    pub ah: u16,
+    /// The number of its queue pair.
+    pub qpn: u32,
+}
+
+/// Registered memory.
+#[derive(Clone, Copy)]
+pub struct Sge {
+    /// Address.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// Local or remote key.
+    pub key: u32,
+}
+
+/// The end of a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// By what the program knows the work request.
+    pub id: u16,
+    /// How it ended, a `CompStatus`.
+    pub status: u8,
+    /// Whether it was a receive.
+    pub is_recv: bool,
+    /// Bytes received.
+    pub length: u16,
+}
+
+impl Program {
+    /// Opens the device, and creates a context.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn new() -> Result<Self> {
+        let process = Process::open()?;
+        let mut command: ffi::efa_ibv_alloc_ucontext_cmd = zeroed();
+        command.supported_caps = 3;
+        let mut context: ffi::efa_ibv_alloc_ucontext_resp = zeroed();
+        process.alloc_context(bytes(&command), bytes_mut(&mut context))?;
+        let mut device: ffi::efa_ibv_ex_query_device_resp = zeroed();
+        process.query_device(bytes_mut(&mut device))?;
+        Ok(Self {
+            process,
+            sub_cqs: context.sub_cqs_per_cq,
+            device_caps: device.device_caps,
+        })
+    }
+
+    /// Returns whether completion queues can have events.
+    pub fn has_events(&self) -> bool {
+        self.device_caps & HAS_EVENTS != 0
+    }
+
+    /// Returns whether the device has completion counters.
+    pub fn has_counters(&self) -> bool {
+        self.device_caps & HAS_COUNTERS != 0
+    }
+
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn alloc_pd(&self) -> Result<u32> {
+        let mut response: ffi::efa_ibv_alloc_pd_resp = zeroed();
+        self.process.alloc_pd(bytes_mut(&mut response))
+    }
+
+    /// Creates a completion queue, and maps its ring unless that is in memory of the program.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn create_cq(
+        &self,
+        entries: u32,
+        events: bool,
+        memory: Option<(u64, usize)>,
+    ) -> Result<Cq> {
+        let mut command: ffi::efa_ibv_create_cq = zeroed();
+        command.cq_entry_size = Cdesc::SIZE as u32;
+        command.num_sub_cqs = self.sub_cqs;
+        command.flags = events.into();
+        let mut response: ffi::efa_ibv_create_cq_resp = zeroed();
+        let output = bytes_mut(&mut response);
+        let id = self
+            .process
+            .create_cq(entries, memory, bytes(&command), output)?;
+        let map = || -> Result<_> {
+            let ring = match memory {
+                None => Some(
+                    self.process
+                        .map(response.q_mmap_key, response.q_mmap_size)?,
+                ),
+                Some(_) => None,
+            };
+            let doorbell = match response.comp_mask {
+                0 => None,
+                _ => Some((
+                    self.process.map(response.db_mmap_key, PAGE_SIZE as u64)?,
+                    response.db_off as usize,
+                )),
+            };
+            Ok((ring, doorbell))
+        };
+        let (ring, doorbell) = map().inspect_err(|_| {
+            let _ = self.process.destroy(id);
+        })?;
+        Ok(Cq {
+            id,
+            index: response.cq_idx,
+            ring,
+            doorbell,
+            depth: entries.next_power_of_two() as usize,
+            consumed: vec![0; self.sub_cqs.into()],
+            events: 0,
+        })
+    }
+
+    /// Creates a queue pair with one completion queue, and maps its rings. Not ready to be used: see [`Program::bring_up`].
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn create_qp(&self, pd: u32, cq: u32, is_srd: bool, sends: u32, recvs: u32) -> Result<Qp> {
+        let mut command: ffi::efa_ibv_create_qp = zeroed();
+        command.rq_ring_size = (recvs * RxDesc::SIZE as u32).next_power_of_two();
+        command.sq_ring_size = (sends * WQE as u32).next_power_of_two();
+        command.driver_qp_type = if is_srd {
+            ffi::EFA_QP_DRIVER_TYPE_SRD
+        } else {
+            0
+        };
+        let mut response: ffi::efa_ibv_create_qp_resp = zeroed();
+        let wanted = QpAttr {
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            kind: if is_srd {
+                ib::ib_qp_type_IB_QPT_DRIVER
+            } else {
+                ib::ib_qp_type_IB_QPT_UD
+            },
+            cap: ib::ib_qp_cap {
+                max_send_wr: sends,
+                max_recv_wr: recvs,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+                max_rdma_ctxs: 0,
+            },
+        };
+        let output = bytes_mut(&mut response);
+        let (id, number) = self.process.create_qp(wanted, bytes(&command), output)?;
+        let page = PAGE_SIZE as u64;
+        let map = || -> Result<_> {
+            let start = response.llq_desc_offset as usize;
+            let length = (start as u64 + u64::from(command.sq_ring_size)).next_multiple_of(page);
+            let send = Ring {
+                entries: self.process.map(response.llq_desc_mmap_key, length)?,
+                start,
+                doorbell: self.process.map(response.sq_db_mmap_key, page)?,
+                offset: response.sq_db_offset as usize,
+                posted: 0,
+            };
+            let recv = match response.rq_mmap_size {
+                0 => None,
+                size => Some(Ring {
+                    entries: self.process.map(response.rq_mmap_key, size)?,
+                    start: 0,
+                    doorbell: self.process.map(response.rq_db_mmap_key, page)?,
+                    offset: response.rq_db_offset as usize,
+                    posted: 0,
+                }),
+            };
+            Ok((send, recv))
+        };
+        let (send, recv) = map().inspect_err(|_| {
+            let _ = self.process.destroy(id);
+        })?;
+        Ok(Qp {
+            id,
+            number,
+            send: Some(send),
+            recv,
+            sends: sends.next_power_of_two(),
+            recvs: recvs.next_power_of_two(),
+        })
+    }
+
+    /// Changes the state of a queue pair, an `IB_QPS_*`, with the attributes that it needs.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn modify_qp(&self, id: u32, state: u32) -> Result {
+        let (mut attr, mask) = qp_attr(state);
+        self.process.modify_qp(id, &mut attr, mask)
+    }
+
+    /// Makes a queue pair ready to receive and to send.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn bring_up(&self, qp: &Qp) -> Result {
+        UP.iter()
+            .try_for_each(|state| self.modify_qp(qp.id, *state))
+    }
+
+    /// Creates an address handle; returns the device's number as well.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn create_ah(&self, pd: u32, gid: &[u8; 16]) -> Result<(u32, u16)> {
+        let mut response: ffi::efa_ibv_create_ah_resp = zeroed();
+        let id = self.process.create_ah(pd, gid, bytes_mut(&mut response))?;
+        Ok((id, response.efa_address_handle))
+    }
+
+    /// Registers memory to be read and written locally; returns the key as well.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn register(&self, pd: u32, start: u64, length: u64) -> Result<(u32, u32)> {
+        let (id, keys) = self.process.register(pd, start, length, LOCAL)?;
+        Ok((id, keys.local))
+    }
+
+    /// Registers a DMA buffer.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn register_dmabuf(&self, pd: u32, number: i32, length: u64) -> Result<(u32, u32)> {
+        let (id, keys) = self.process.register_dmabuf(pd, number, length, LOCAL)?;
+        Ok((id, keys.local))
+    }
+
+    /// Creates a completion counter with its two values at these addresses.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn create_counter(&self, comp: u64, err: u64) -> Result<u32> {
+        let names = [
+            ffi::efa_comp_cntr_create_attrs_EFA_IB_ATTR_CREATE_COMP_CNTR_COMP_BUFFER,
+            ffi::efa_comp_cntr_create_attrs_EFA_IB_ATTR_CREATE_COMP_CNTR_ERR_BUFFER,
+        ];
+        let [comp_name, err_name] = names.map(|name| name as u16);
+        self.process
+            .create_counter(&[(comp_name, (comp, 8)), (err_name, (err, 8))])
+    }
+}
+
+/// Access to memory that only its own program uses.
+const LOCAL: u32 = ib::ib_access_flags_IB_ACCESS_LOCAL_WRITE;
+
+/// The states of a queue pair on its way to be ready.
+pub const UP: [u32; 3] = [
+    ib::ib_qp_state_IB_QPS_INIT,
+    ib::ib_qp_state_IB_QPS_RTR,
+    ib::ib_qp_state_IB_QPS_RTS,
+];
+
+/// Returns the GID of the device, by which it is its own peer.
+///
+/// # Errors
+///
+/// - [`ENODEV`] if there is none.
+pub fn own_gid() -> Result<[u8; 16]> {
+    registry::gid(registry::registered().ok_or(ENODEV)?)
+}
+
+/// Bytes of a send work request.
+const WQE: usize = 64;
+
+/// Returns the attributes of a queue pair in a state, and their mask.
+pub fn qp_attr(state: u32) -> (ib::ib_qp_attr, u32) {
+    let mut attr: ib::ib_qp_attr = zeroed();
+    attr.qp_state = state;
+    attr.port_num = 1;
+    attr.qkey = QKEY;
+    let more = match state {
+        ib::ib_qp_state_IB_QPS_INIT => {
+            ib::ib_qp_attr_mask_IB_QP_PKEY_INDEX
+                | ib::ib_qp_attr_mask_IB_QP_PORT
+                | ib::ib_qp_attr_mask_IB_QP_QKEY
+        }
+        ib::ib_qp_state_IB_QPS_RTS => ib::ib_qp_attr_mask_IB_QP_SQ_PSN,
+        _ => 0,
+    };
+    (attr, ib::ib_qp_attr_mask_IB_QP_STATE | more)
+}
+
+impl Qp {
+    /// Posts a receive.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if the queue pair receives nothing, [`EFAULT`] if the device has gone.
+    pub fn post_recv(&mut self, id: u16, sge: Sge) -> Result {
+        let entry = RxDesc {
+            buf_addr: sge.addr,
+            req_id: id,
+            length: sge.length as u16,
+            lkey_ctrl: RxLkeyCtrl {
+                lkey: sge.key,
+                first: true,
+                last: true,
+            },
+        };
+        let count = self.recvs;
+        self.recv
+            .as_mut()
+            .ok_or(EINVAL)?
+            .post(count, &entry.encode())
+    }
+
+    fn post(&mut self, id: u16, operation: OpType, peer: Peer, parts: &[[u8; 16]]) -> Result {
+        let count = self.sends;
+        let ring = self.send.as_mut().ok_or(EINVAL)?;
+        let meta = TxMetaDesc {
+            req_id: id,
+            ctrl1: TxCtrl1 {
+                op_type: operation as u8,
+                meta_desc: true,
+                ..TxCtrl1::default()
+            },
+            ctrl2: TxCtrl2 {
+                phase: ring.posted & count != 0,
+                first: true,
+                last: true,
+                comp_req: true,
+            },
+            dest_qp_num: peer.qpn as u16,
+            length: 1,
+            ah: peer.ah,
+            qkey: QKEY,
+            ..TxMetaDesc::default()
+        };
+        let mut entry = [0; WQE];
+        entry[..TxMetaDesc::SIZE].copy_from_slice(&meta.encode());
+        for (place, part) in entry[TxMetaDesc::SIZE..].chunks_exact_mut(16).zip(parts) {
+            place.copy_from_slice(part);
+        }
+        ring.post(count, &entry)
+    }
+
+    /// Posts a send.
+    ///
+    /// # Errors
+    ///
+    /// - [`EFAULT`] if the device has gone.
+    pub fn post_send(&mut self, id: u16, peer: Peer, sge: Sge) -> Result {
+        self.post(id, OpType::Send, peer, &[local(sge)])
+    }
+
+    /// Posts a write of local memory to memory of a peer, or a read of it.
+    ///
+    /// # Errors
+    ///
+    /// - [`EFAULT`] if the device has gone.
+    pub fn post_rdma(
+        &mut self,
+        id: u16,
+        writes: bool,
+        peer: Peer,
+        sge: Sge,
+        remote: Sge,
+    ) -> Result {
+        let operation = if writes {
+            OpType::RdmaWrite
+        } else {
+            OpType::RdmaRead
+        };
+        let remote = RemoteMemAddr {
+            length: remote.length,
+            rkey: remote.key,
+            buf_addr: remote.addr,
+        };
+        self.post(id, operation, peer, &[remote.encode(), local(sge)])
+    }
+}
+
+fn local(sge: Sge) -> [u8; 16] {
+    TxBufDesc {
+        length: sge.length,
+        lkey: sge.key,
+        buf_addr: sge.addr,
+    }
+    .encode()
+}
+
+impl Cq {
+    /// Takes a completion, if there is one. A queue whose ring is not mapped has none.
+    ///
+    /// # Errors
+    ///
+    /// - [`EFAULT`] if the device has gone, and the ring with it.
+    pub fn poll(&mut self) -> Result<Option<Completion>> {
+        let Some(ring) = &self.ring else {
+            return Ok(None);
+        };
+        for (number, consumed) in self.consumed.iter_mut().enumerate() {
+            let entry = (number * self.depth + (*consumed & (self.depth - 1))) * Cdesc::SIZE;
+            let mut raw = [0; Cdesc::SIZE];
+            ring.read(entry, &mut raw)?;
+            let flags = CdescFlags::from_raw(raw[CDESC_FLAGS_OFFSET]);
+            // Changes with each round, of which the first has a 1.
+            if flags.phase == (*consumed & self.depth == 0) {
+                *consumed += 1;
+                let cdesc = Cdesc::decode(&raw);
+                return Ok(Some(Completion {
+                    id: cdesc.req_id,
+                    status: cdesc.status,
+                    is_recv: flags.q_type == QueueType::Receive as u8,
+                    length: cdesc.length,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has the next completion raise an event. Nothing happens for a queue without events.
+    ///
+    /// # Errors
+    ///
+    /// - [`EFAULT`] if the device has gone.
+    pub fn arm(&mut self) -> Result {
+        let Some((doorbell, offset)) = &self.doorbell else {
+            return Ok(());
+        };
+        let taken: usize = self.consumed.iter().sum();
+        let value = CqDb {
+            consumer_index: taken as u16,
+            cmd_sn: self.events & 3,
+            arm: true,
+        };
+        doorbell.write32(*offset, value.into_raw())
+    }
+
+    /// Takes note of an event that has come.
+    pub fn ack_event(&mut self) {
+        self.events = self.events.wrapping_add(1);
+    }
+}
+
+/// A program with one object of each kind that all devices have.
+pub struct Objects {
+    /// The program.
+    pub program: Program,
+    /// Its protection domain.
+    pub pd: u32,
+    /// Its completion queue.
+    pub cq: Cq,
+    /// Its queue pair, which is ready.
+    pub qp: Qp,
+    /// Its address handle, for the device itself.
+    pub ah: u32,
+    /// By which the device is its own peer.
+    pub peer: Peer,
+    /// Its memory region.
+    pub mr: u32,
+    /// The registered memory.
+    pub sge: Sge,
+    /// All of its memory.
+    pub memory: Memory,
+}
+
+impl Objects {
+    /// Creates all of these.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn new() -> Result<Self> {
+        let program = Program::new()?;
+        let pd = program.alloc_pd()?;
+        let cq = program.create_cq(64, program.has_events(), None)?;
+        let qp = program.create_qp(pd, cq.id, true, 64, 16)?;
+        program.bring_up(&qp)?;
+        let (ah, number) = program.create_ah(pd, &own_gid()?)?;
+        let memory = Memory::new(64 << 10);
+        let (addr, length) = (memory.address() + 100, 50_000);
+        let (mr, key) = program.register(pd, addr, length.into())?;
+        let peer = Peer {
+            ah: number,
+            qpn: qp.number,
+        };
+        let sge = Sge { addr, length, key };
+        Ok(Self {
+            program,
+            pd,
+            cq,
+            qp,
+            ah,
+            peer,
+            mr,
+            sge,
+            memory,
+        })
+    }
+
+    /// The ids and kinds of those that have [details](Process::details).
+    pub fn with_details(&self) -> [(u32, Kind); 3] {
+        [
+            (self.cq.id, Kind::Cq),
+            (self.qp.id, Kind::Qp),
+            (self.mr, Kind::Mr),
+        ]
+    }
+}

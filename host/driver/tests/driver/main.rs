@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Tests of the driver in virtual time. Each has a machine of its own, so that they run in parallel.
+
+mod findings;
+mod kernel_clients;
+mod known;
+mod lies;
+mod probe;
+mod programs;
+mod recovery;
+mod schedules;
+
+use driver::rig::{self, Rig};
+use efa_model::Profile;
+use kernel::{
+    error::Result,
+    sim::{self, Policy},
+};
+
+/// Runs `f` with a device of a kind, nobody being preempted.
+fn run_with<R: 'static>(profile: Profile, f: impl FnOnce(&mut Rig) -> R) -> R {
+    rig::run(profile, Policy::Sequential, f)
+}
+
+/// Runs `f` with a device of the second generation.
+fn run<R: 'static>(f: impl FnOnce(&mut Rig) -> R) -> R {
+    run_with(Profile::Efa2, f)
+}
+
+/// Runs `f` with a device of a kind and faults. A known finding may be what keeps the end from being as it should be.
+fn run_known<R: 'static>(profile: Profile, f: impl FnOnce(&mut Rig) -> R) -> R {
+    rig::run_without_end(profile, Policy::Sequential, |mut rig| {
+        let result = f(&mut rig);
+        rig.end_unless_known();
+        result
+    })
+}
+
+/// Has a new program allocate a protection domain, which takes one command. Returns the result, and how long it took.
+fn command() -> (Result, u64) {
+    let program = match driver::program::Program::new() {
+        Ok(program) => program,
+        Err(error) => return (Err(error), 0),
+    };
+    let start = sim::now();
+    let result = program.alloc_pd().map(drop);
+    (result, sim::now() - start)
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Probe and removal.
+
+use driver::{
+    fault::{always, of_commands, once, silence},
+    program::Objects,
+    rig::{PROFILES, SECOND},
+};
+use efa_model::{Then, When};
+use ib_core::{registry, stats};
+use kernel::{error::code::*, sim};
+
+use crate::{command, run, run_with};
+
+#[test]
+fn comes_up_and_goes() {
+    for profile in PROFILES {
+        run_with(profile, |rig| {
+            rig.probe().unwrap();
+            let device = registry::registered().unwrap();
+            assert_eq!(registry::name(device), "efa_0");
+            assert!(command().0.is_ok());
+            rig.check_device();
+        });
+    }
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_probed_later() {
+    run(|rig| {
+        rig.inject(always(When::Register(None), silence()));
+        assert_eq!(rig.probe(), Err(EPROBE_DEFER));
+        assert!(sim::now() < SECOND);
+        rig.heal();
+        rig.probe().unwrap();
+    });
+}
+
+#[test]
+fn a_registration_that_fails_leaves_nothing() {
+    run(|rig| {
+        registry::set_refuses(true);
+        assert_eq!(rig.probe(), Err(ENOMEM));
+        registry::set_refuses(false);
+        rig.probe().unwrap();
+    });
+}
+
+#[test]
+fn has_counters() {
+    run(|rig| {
+        rig.probe().unwrap();
+        for port in 0..2 {
+            let values = stats::read_stats(registry::registered().unwrap(), port);
+            assert!(!values.unwrap().is_empty());
+        }
+    });
+}
+
+/// Not as it should be: the probe takes minutes, with the lock of the device held.
+#[test]
+fn interrupts_do_not_come() {
+    run(|rig| {
+        let no_interrupt = Then {
+            no_interrupt: true,
+            ..Then::default()
+        };
+        rig.inject(always(driver::fault::command(None), no_interrupt));
+        assert_eq!(rig.probe(), Ok(()));
+        assert!(sim::now() > 180 * SECOND, "{} s", sim::now() / SECOND);
+        sim::take_longest_wait();
+        rig.heal();
+    });
+}
+
+/// Each allocation of a probe fails, one at a time.
+#[test]
+fn memory_is_short() {
+    for profile in PROFILES {
+        run_with(profile, |rig| {
+            sim::fail_allocation(None);
+            rig.probe().unwrap();
+            let count = sim::allocations();
+            assert!(count > 40);
+            rig.remove();
+            for number in 0..count {
+                sim::fail_allocation(Some(number));
+                let result = rig.probe();
+                sim::fail_allocation(None);
+                match result {
+                    // Nothing depends on some of them.
+                    Ok(()) => rig.remove(),
+                    Err(error) => assert!([ENOMEM, ENOSPC, EFAULT].contains(&error), "{error:?}"),
+                }
+            }
+        });
+    }
+}
+
+/// Each command of a probe, and of a program, ends in each way.
+#[test]
+fn each_command_fails_in_each_way() {
+    for profile in PROFILES {
+        for fault in of_commands() {
+            for number in 0..32 {
+                let fault = fault.clone();
+                crate::run_known(profile, |rig| {
+                    rig.inject(once(driver::fault::command(None), fault, number));
+                    if rig.probe().is_ok() {
+                        drop(Objects::new());
+                        sim::sleep(40 * SECOND);
+                    }
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Programs.
+
+use driver::{
+    fault::{command as of_command, once, silence, status},
+    program::{Completion, Objects, Program, Sge},
+    rig::{Rig, PROFILES, SECOND},
+};
+use efa_hw::io::CompStatus;
+use ib_core::{
+    dmabuf,
+    umem::{self, Memory},
+};
+use kernel::{error::code::*, sim};
+
+use crate::{run, run_with};
+
+#[test]
+fn has_objects_of_each_kind() {
+    for profile in PROFILES {
+        for in_pieces in [false, true] {
+            run_with(profile, |rig| {
+                rig.probe().unwrap();
+                umem::set_in_pieces(in_pieces);
+                let objects = Objects::new().unwrap();
+                let (program, process) = (&objects.program, &objects.program.process);
+                assert_eq!(process.destroy(objects.pd), Err(EBUSY));
+                assert_eq!(process.destroy(objects.cq.id), Err(EBUSY));
+                for (id, kind) in objects.with_details() {
+                    assert!(!process.details(id, kind, 9).unwrap().is_empty());
+                    assert_eq!(process.details(id, kind, 0), Err(EMSGSIZE));
+                }
+                let memory = Memory::new(4096);
+                let counter = program.create_counter(memory.address(), memory.address() + 8);
+                assert_eq!(
+                    counter.is_ok(),
+                    program.has_counters(),
+                    "{profile:?}: {counter:?}"
+                );
+                if let Ok(counter) = counter {
+                    process.destroy(counter).unwrap();
+                }
+                let own = Memory::new(64 << 10);
+                let other = program.create_cq(32, false, Some((own.address(), 64 << 10)));
+                // The device takes one piece only.
+                assert_eq!(other.is_err(), in_pieces);
+                let too_short = program.create_cq(4096, false, Some((own.address(), 4096)));
+                assert_eq!(too_short.err(), Some(EINVAL));
+                if let Ok(other) = other {
+                    process.destroy(other.id).unwrap();
+                }
+                for id in [
+                    objects.qp.id,
+                    objects.ah,
+                    objects.mr,
+                    objects.cq.id,
+                    objects.pd,
+                ] {
+                    process.destroy(id).unwrap();
+                }
+                rig.check_device();
+            });
+        }
+    }
+}
+
+/// Waits for so many completions, each of which is a success.
+fn wait_for(objects: &mut Objects, count: usize) -> Vec<Completion> {
+    let mut completions = Vec::new();
+    for _ in 0..1000 {
+        while let Some(completion) = objects.cq.poll().unwrap() {
+            assert_eq!(completion.status, CompStatus::Ok as u8, "{completion:?}");
+            completions.push(completion);
+        }
+        if completions.len() == count {
+            return completions;
+        }
+        sim::sleep(1000);
+    }
+    panic!("completions are missing: {completions:?}");
+}
+
+/// Posts through the mappings, and goes several times around each ring.
+#[test]
+fn sends_to_itself() {
+    for profile in PROFILES {
+        run_with(profile, |rig| {
+            rig.probe().unwrap();
+            let mut objects = Objects::new().unwrap();
+            let (sge, peer) = (objects.sge, objects.peer);
+            let part = |offset: u64| Sge {
+                addr: sge.addr + offset,
+                length: 1000,
+                ..sge
+            };
+            let offset = (sge.addr - objects.memory.address()) as usize;
+            for number in 0..200_u16 {
+                objects.memory.write(offset, &[number as u8; 1000]);
+                objects.qp.post_recv(number, part(4096)).unwrap();
+                objects.qp.post_send(number, peer, part(0)).unwrap();
+                let completions = wait_for(&mut objects, 2);
+                assert!(completions.iter().all(|completion| completion.id == number));
+                let recv = completions
+                    .iter()
+                    .find(|completion| completion.is_recv)
+                    .unwrap();
+                assert_eq!(recv.length, 1000);
+                let received = objects.memory.read(offset + 4096, 1000);
+                assert_eq!(received, vec![number as u8; 1000]);
+            }
+            drop(objects);
+            rig.check_device();
+        });
+    }
+}
+
+#[test]
+fn is_told_of_completions() {
+    run_with(efa_model::Profile::Efa3, |rig| {
+        rig.probe().unwrap();
+        let mut objects = Objects::new().unwrap();
+        let (sge, peer) = (
+            Sge {
+                length: 100,
+                ..objects.sge
+            },
+            objects.peer,
+        );
+        for round in 0..10 {
+            objects.cq.arm().unwrap();
+            sim::sleep(1000);
+            let events = objects.program.process.events(objects.cq.id).unwrap();
+            assert_eq!(events, round);
+            objects.qp.post_recv(1, sge).unwrap();
+            objects.qp.post_send(2, peer, sge).unwrap();
+            wait_for(&mut objects, 2);
+            sim::sleep(1000);
+            let events = objects.program.process.events(objects.cq.id).unwrap();
+            assert_eq!(events, round + 1);
+            objects.cq.ack_event();
+        }
+    });
+}
+
+#[test]
+fn reads_and_writes_memory_of_a_peer() {
+    run_with(efa_model::Profile::Efa3, |rig| {
+        rig.probe().unwrap();
+        let mut objects = Objects::new().unwrap();
+        let access = ib_core::ffi::ib_access_flags_IB_ACCESS_LOCAL_WRITE
+            | ib_core::ffi::ib_access_flags_IB_ACCESS_REMOTE_WRITE
+            | ib_core::ffi::ib_access_flags_IB_ACCESS_REMOTE_READ;
+        let remote = Memory::new(8192);
+        let process = &objects.program.process;
+        let (_, keys) = process
+            .register(objects.pd, remote.address(), 8192, access)
+            .unwrap();
+        let (local, peer) = (
+            Sge {
+                length: 1000,
+                ..objects.sge
+            },
+            objects.peer,
+        );
+        let offset = (local.addr - objects.memory.address()) as usize;
+        let there = Sge {
+            addr: remote.address() + 100,
+            length: 1000,
+            key: keys.remote,
+        };
+        objects.memory.write(offset, &[7; 1000]);
+        objects.qp.post_rdma(1, true, peer, local, there).unwrap();
+        wait_for(&mut objects, 1);
+        assert_eq!(remote.read(100, 1000), vec![7; 1000]);
+        remote.write(100, &[8; 1000]);
+        objects.qp.post_rdma(2, false, peer, local, there).unwrap();
+        wait_for(&mut objects, 1);
+        assert_eq!(objects.memory.read(offset, 1000), vec![8; 1000]);
+    });
+}
+
+#[test]
+fn a_program_that_ends_leaves_nothing() {
+    run(|rig| {
+        rig.probe().unwrap();
+        drop(Objects::new().unwrap());
+        rig.check_device();
+    });
+}
+
+/// Its calls fail, and so do accesses through its mappings, for which the kernel has SIGBUS.
+#[test]
+fn a_device_goes_while_a_program_has_it() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let mut objects = Objects::new().unwrap();
+        rig.remove();
+        assert_eq!(objects.program.alloc_pd(), Err(EIO));
+        let (sge, peer) = (objects.sge, objects.peer);
+        assert_eq!(objects.qp.post_recv(1, sge), Err(EFAULT));
+        assert_eq!(objects.qp.post_send(1, peer, sge), Err(EFAULT));
+        // The ring of completions has pages, which the program keeps.
+        assert_eq!(objects.cq.poll(), Ok(None));
+    });
+}
+
+#[test]
+fn a_dma_buffer_is_taken_back() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        let pd = program.alloc_pd().unwrap();
+        let buffer = dmabuf::export(1 << 20);
+        let (mr, key) = program.register_dmabuf(pd, buffer, 1 << 20).unwrap();
+        let has = |rig: &Rig| {
+            rig.shared.with(|device, _, now| {
+                let regions = device.snapshot(now).memory_regions;
+                regions
+                    .iter()
+                    .any(|region| u32::from(region.number) == key & 0xffff)
+            })
+        };
+        assert!(has(rig));
+        dmabuf::revoke(buffer);
+        assert!(!has(rig));
+        program.process.destroy(mr).unwrap();
+        drop(program);
+        rig.check_device();
+    });
+}
+
+/// Each allocation of a probe and of a program fails, one at a time.
+#[test]
+fn memory_is_short() {
+    let mut number = 0;
+    while run(|rig| {
+        sim::fail_allocation(Some(number));
+        if rig.probe().is_ok() {
+            drop(Objects::new());
+        }
+        sim::fail_allocation(None);
+        // What is left is looked at all the same.
+        sim::take_failed()
+    }) {
+        number += 1;
+    }
+    assert!(number > 80);
+}
+
+/// Each command of a program is refused once, or not answered.
+#[test]
+fn each_command_fails() {
+    for fault in [None, Some(1), Some(3), Some(5), Some(6), Some(200)] {
+        for number in 0..30 {
+            let then = fault.map_or(silence(), status);
+            crate::run_known(efa_model::Profile::Efa2, |rig| {
+                rig.probe().unwrap();
+                rig.inject(once(of_command(None), then, number));
+                if let Ok(objects) = Objects::new() {
+                    let _ = objects.program.process.destroy(objects.ah);
+                }
+                sim::sleep(100 * SECOND);
+            });
+        }
+    }
+}

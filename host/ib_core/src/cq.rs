@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Completion queues that the core polls for clients in the kernel, as `cq.c` does, and draining.
+
+use core::{
+    cell::{Cell, RefCell},
+    ptr::null_mut,
+};
+use std::{collections::BTreeMap, rc::Rc};
+
+use kernel::{
+    error::Result,
+    ffi::{c_int, c_void},
+    sim, warn,
+};
+
+use crate::{ffi::*, uverbs::zeroed, verbs};
+
+const BATCH: usize = 16;
+const BUDGET: c_int = 65_536;
+
+/// What the core has of a queue that it polls itself.
+struct Polled {
+    work: RefCell<sim::Work>,
+    /// Before it is initialized, and after it was cancelled, it must not be queued.
+    is_ready: Cell<bool>,
+}
+
+thread_local! {
+    static POLLED: RefCell<BTreeMap<usize, Rc<Polled>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+pub(crate) fn start() {
+    POLLED.with(|polled| std::mem::forget(std::mem::take(&mut *polled.borrow_mut())));
+}
+
+fn polled(cq: *mut ib_cq) -> Option<Rc<Polled>> {
+    POLLED.with(|polled| polled.borrow().get(&(cq as usize)).cloned())
+}
+
+extern "C" fn completion_direct(_: *mut ib_cq, _: *mut c_void) {
+    warn("got unsolicited completion for CQ".into());
+}
+
+extern "C" fn completion_workqueue(cq: *mut ib_cq, _: *mut c_void) {
+    match polled(cq).filter(|polled| polled.is_ready.get()) {
+        Some(polled) => polled.work.borrow_mut().queue(0),
+        None => warn("work of a CQ is queued that is not initialized, or was cancelled".into()),
+    }
+}
+
+fn poll_work(cq: usize) {
+    let cq = cq as *mut ib_cq;
+    // SAFETY: The work is cancelled before the queue goes.
+    unsafe {
+        let done = process(cq, BUDGET);
+        let flags =
+            ib_cq_notify_flags_IB_CQ_NEXT_COMP | ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
+        if done >= BUDGET || (*(*cq).device).ops.req_notify_cq.unwrap()(cq, flags) > 0 {
+            completion_workqueue(cq, null_mut());
+        }
+    }
+}
+
+/// As `__ib_process_cq`.
+unsafe fn process(cq: *mut ib_cq, budget: c_int) -> c_int {
+    let mut completed = 0;
+    // SAFETY: The queue is there.
+    unsafe {
+        loop {
+            let room = if budget < 0 {
+                BATCH
+            } else {
+                BATCH.min((budget - completed) as usize)
+            };
+            let mut wcs: [ib_wc; BATCH] = zeroed();
+            let count = (*(*cq).device).ops.poll_cq.unwrap()(cq, room as c_int, wcs.as_mut_ptr());
+            // From here on the driver has no request of these.
+            sim::point();
+            for wc in wcs.iter_mut().take(count.max(0) as usize) {
+                let cqe = *wc.__bindgen_anon_1.wr_cqe.as_ref();
+                (*cqe).done.expect("a function")(cq, wc);
+            }
+            completed += count.max(0);
+            if count < BATCH as c_int || (budget >= 0 && completed >= budget) {
+                return completed;
+            }
+        }
+    }
+}
+
+/// Polls a queue of `IB_POLL_DIRECT`, and calls the functions of the requests that have ended.
+#[no_mangle]
+pub unsafe extern "C" fn ib_process_cq_direct(cq: *mut ib_cq, budget: c_int) -> c_int {
+    // SAFETY: The queue is there.
+    unsafe { process(cq, budget) }
+}
+
+/// As `ib_alloc_cq`.
+pub unsafe fn alloc_cq(
+    device: *mut ib_device,
+    entries: u32,
+    context: ib_poll_context,
+) -> Result<*mut ib_cq> {
+    let attr = ib_cq_init_attr {
+        cqe: entries,
+        comp_vector: 0,
+        flags: 0,
+    };
+    // SAFETY: The device is registered.
+    unsafe {
+        let cq = verbs::create_cq(device, &attr, null_mut(), |cq| (*cq).poll_ctx = context)?;
+        if context == ib_poll_context_IB_POLL_DIRECT {
+            (*cq).comp_handler = Some(completion_direct);
+            return Ok(cq);
+        }
+        // `irq_poll` for IB_POLL_SOFTIRQ is work as well, here.
+        (*cq).comp_handler = Some(completion_workqueue);
+        sim::point();
+        let work = RefCell::new(sim::Work::new(poll_work, cq as usize));
+        let polled = Rc::new(Polled {
+            work,
+            is_ready: Cell::new(true),
+        });
+        POLLED.with(|all| all.borrow_mut().insert(cq as usize, polled));
+        (*device).ops.req_notify_cq.unwrap()(cq, ib_cq_notify_flags_IB_CQ_NEXT_COMP);
+        Ok(cq)
+    }
+}
+
+/// As `ib_free_cq`.
+pub unsafe fn free_cq(cq: *mut ib_cq) {
+    // SAFETY: It was made above.
+    unsafe {
+        if (*cq).usecnt.counter != 0 {
+            return warn("ib_free_cq: the queue is in use".into());
+        }
+        if let Some(polled) = polled(cq) {
+            polled.is_ready.set(false);
+            (*polled.work.as_ptr()).disable_sync();
+        }
+        // What comes now is for nobody.
+        sim::point();
+        let result = verbs::destroy_cq(cq, null_mut());
+        POLLED.with(|all| all.borrow_mut().remove(&(cq as usize)));
+        verbs::ignore("Destroy of kernel CQ shouldn't fail", result);
+    }
+}
+
+/// As `ib_drain_rq`, for a driver that does it itself.
+pub unsafe fn drain_rq(qp: *mut ib_qp) {
+    // SAFETY: The queue pair is there.
+    unsafe { (*(*qp).device).ops.drain_rq.expect("a function")(qp) };
+}
+
+/// As `ib_drain_qp`.
+pub unsafe fn drain(qp: *mut ib_qp) {
+    // SAFETY: The queue pair is there.
+    unsafe {
+        (*(*qp).device).ops.drain_sq.expect("a function")(qp);
+        drain_rq(qp);
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The functions of C that clients and drivers call for objects.
+
+use core::ptr::null_mut;
+
+use kernel::{
+    bindings::scatterlist,
+    error::{code::*, Error, Result},
+    ffi::{c_char, c_int, c_uint, c_void},
+};
+
+use crate::{ffi::*, verbs};
+
+/// Returns a pointer, or an error as one.
+fn pointer<T>(result: Result<*mut T>) -> *mut T {
+    result.unwrap_or_else(Error::to_ptr)
+}
+
+fn errno(result: Result) -> c_int {
+    result.err().map_or(0, Error::to_errno)
+}
+
+// SAFETY of all: the callers, which are drivers and clients, keep the contracts of C.
+
+#[no_mangle]
+unsafe extern "C" fn __ib_alloc_pd(
+    device: *mut ib_device,
+    _: c_uint,
+    _: *const c_char,
+) -> *mut ib_pd {
+    pointer(unsafe { verbs::alloc_pd(device, null_mut()) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_dealloc_pd_user(pd: *mut ib_pd, udata: *mut ib_udata) -> c_int {
+    errno(unsafe { verbs::dealloc_pd(pd, udata) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn rdma_create_ah(pd: *mut ib_pd, attr: *mut rdma_ah_attr, _: u32) -> *mut ib_ah {
+    pointer(unsafe { verbs::create_ah_of(pd, attr, null_mut()) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn rdma_destroy_ah_user(ah: *mut ib_ah, _: u32, _: *mut ib_udata) -> c_int {
+    errno(unsafe { verbs::destroy_ah(ah) })
+}
+
+type EventHandler = Option<unsafe extern "C" fn(*mut ib_event, *mut c_void)>;
+
+#[no_mangle]
+unsafe extern "C" fn __ib_create_cq(
+    device: *mut ib_device,
+    comp_handler: ib_comp_handler,
+    event_handler: EventHandler,
+    context: *mut c_void,
+    attr: *const ib_cq_init_attr,
+    _: *const c_char,
+) -> *mut ib_cq {
+    let prepare = |cq: *mut ib_cq| unsafe {
+        (*cq).comp_handler = comp_handler;
+        (*cq).event_handler = event_handler;
+        (*cq).cq_context = context;
+    };
+    pointer(unsafe { verbs::create_cq(device, &*attr, null_mut(), prepare) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_destroy_cq_user(cq: *mut ib_cq, udata: *mut ib_udata) -> c_int {
+    errno(unsafe { verbs::destroy_cq(cq, udata) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_create_qp_kernel(
+    pd: *mut ib_pd,
+    attr: *mut ib_qp_init_attr,
+    _: *const c_char,
+) -> *mut ib_qp {
+    pointer(unsafe { verbs::create_qp(pd, &mut *attr, null_mut()) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_modify_qp(qp: *mut ib_qp, attr: *mut ib_qp_attr, mask: c_int) -> c_int {
+    errno(unsafe { verbs::modify_qp(qp, attr, mask as u32, null_mut()) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_destroy_qp_user(qp: *mut ib_qp, udata: *mut ib_udata) -> c_int {
+    errno(unsafe { verbs::destroy_qp(qp, udata) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_alloc_mr(pd: *mut ib_pd, kind: ib_mr_type, pages: u32) -> *mut ib_mr {
+    if kind != ib_mr_type_IB_MR_TYPE_MEM_REG {
+        return EINVAL.to_ptr();
+    }
+    pointer(unsafe { verbs::alloc_mr(pd, pages) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_dereg_mr_user(mr: *mut ib_mr, udata: *mut ib_udata) -> c_int {
+    errno(unsafe { verbs::dereg_mr(mr, udata) })
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_map_mr_sg(
+    mr: *mut ib_mr,
+    list: *mut scatterlist,
+    count: c_int,
+    offset: *mut c_uint,
+    page_size: c_uint,
+) -> c_int {
+    unsafe {
+        (*mr).page_size = page_size;
+        (*(*mr).device).ops.map_mr_sg.expect("a function")(mr, list, count, offset)
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn rdma_query_gid(
+    device: *mut ib_device,
+    port: u32,
+    index: c_int,
+    gid: *mut ib_gid,
+) -> c_int {
+    unsafe {
+        if port != 1 || index < 0 || index as u32 >= crate::registry::state(device).attr.get().0 {
+            return EINVAL.to_errno();
+        }
+        (*device).ops.query_gid.expect("a function")(device, port, index, gid)
+    }
+}
+
+/// Which changes of state unreliable datagrams have, of which the driver asks.
+#[no_mangle]
+unsafe extern "C" fn ib_modify_qp_is_ok(
+    from: ib_qp_state,
+    to: ib_qp_state,
+    kind: ib_qp_type,
+    mask: ib_qp_attr_mask,
+) -> bool {
+    use self::{
+        ib_qp_attr_mask_IB_QP_CUR_STATE as CUR_STATE,
+        ib_qp_attr_mask_IB_QP_EN_SQD_ASYNC_NOTIFY as NOTIFY,
+        ib_qp_attr_mask_IB_QP_PKEY_INDEX as PKEY, ib_qp_attr_mask_IB_QP_PORT as PORT,
+        ib_qp_attr_mask_IB_QP_QKEY as QKEY, ib_qp_attr_mask_IB_QP_SQ_PSN as PSN,
+        ib_qp_attr_mask_IB_QP_STATE as STATE,
+    };
+    assert_eq!(kind, ib_qp_type_IB_QPT_UD, "no other is asked of");
+    const RESET: u32 = 0;
+    const INIT: u32 = 1;
+    const RTR: u32 = 2;
+    const RTS: u32 = 3;
+    const SQD: u32 = 4;
+    const SQE: u32 = 5;
+    const ERR: u32 = 6;
+    if mask & CUR_STATE != 0 && !matches!(from, RTR | RTS | SQD | SQE) {
+        return false;
+    }
+    let (required, optional) = match (from, to) {
+        (_, RESET) | (_, ERR) => (0, 0),
+        (RESET, INIT) => (PKEY | PORT | QKEY, 0),
+        (INIT, INIT) => (0, PKEY | PORT | QKEY),
+        (INIT, RTR) => (0, PKEY | QKEY),
+        (RTR, RTS) => (PSN, CUR_STATE | QKEY),
+        (RTS, RTS) | (SQD, RTS) | (SQE, RTS) => (0, CUR_STATE | QKEY),
+        (RTS, SQD) => (0, NOTIFY),
+        (SQD, SQD) => (0, PKEY | QKEY),
+        _ => return false,
+    };
+    mask & required == required && mask & !(required | optional | STATE) == 0
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_sg_to_pages(
+    mr: *mut ib_mr,
+    list: *mut scatterlist,
+    count: c_int,
+    offset: *mut c_uint,
+    set_page: Option<unsafe extern "C" fn(*mut ib_mr, u64) -> c_int>,
+) -> c_int {
+    if count == 0 {
+        return -22;
+    }
+    // SAFETY: The region and the list are there.
+    unsafe {
+        let size = u64::from((*mr).page_size);
+        let mut skip = if offset.is_null() {
+            0
+        } else {
+            u64::from(*offset)
+        };
+        let mut last_end = None;
+        (*mr).iova = (*list).dma_address + skip;
+        (*mr).length = 0;
+        for index in 0..count as usize {
+            let one = &*list.add(index);
+            let (start, end) = (
+                one.dma_address + skip,
+                one.dma_address + u64::from(one.length),
+            );
+            // Only the ends of the whole may be within a page.
+            if let Some(last) = last_end {
+                if last % size != 0 || start % size != 0 && last != start {
+                    return index as c_int;
+                }
+            }
+            for page in (start / size * size..end).step_by(size as usize) {
+                let result = set_page.expect("a function")(mr, page);
+                if result < 0 {
+                    return if index == 0 { result } else { index as c_int };
+                }
+            }
+            (*mr).length += end - start;
+            last_end = Some(end);
+            skip = 0;
+        }
+    }
+    count
+}

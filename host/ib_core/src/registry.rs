@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What the core knows: devices, clients and network namespaces.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+};
+
+use kernel::{
+    bindings::net,
+    error::{to_result, Result},
+    sim::{self, RawLock, Rw},
+};
+
+use crate::{
+    client::Known,
+    cq, ffi, mmap, umem,
+    uverbs::{self, zeroed},
+};
+
+/// What the core knows of a device.
+pub(crate) struct State {
+    pub(crate) raw: *mut ffi::ib_device,
+    pub(crate) size: usize,
+    pub(crate) references: Cell<u32>,
+    pub(crate) unregistration: RawLock,
+    pub(crate) client_data_rwsem: Rw,
+    /// The number of the client, its data, and whether it has been added.
+    pub(crate) client_data: RefCell<BTreeMap<u32, (usize, bool)>>,
+    pub(crate) stats: RefCell<Vec<*mut ffi::rdma_hw_stats>>,
+    /// How many objects there are of each kind.
+    pub(crate) objects: RefCell<BTreeMap<&'static str, i32>>,
+    pub(crate) attr: Cell<(u32, u32)>,
+    /// Of each port, counted from 1.
+    pub(crate) ports: RefCell<Vec<ffi::ib_port_data>>,
+}
+
+impl State {
+    /// Counts objects, as `restrack` does.
+    pub(crate) fn count(&self, kind: &'static str, by: i32) {
+        *self.objects.borrow_mut().entry(kind).or_default() += by;
+    }
+
+    pub(crate) fn put(&self) {
+        self.references.set(self.references.get() - 1);
+        sim::signal(std::ptr::from_ref(self) as usize);
+    }
+
+    /// As `ib_device_try_get` does.
+    pub(crate) fn try_get(&self) -> bool {
+        let references = self.references.get();
+        if references != 0 {
+            self.references.set(references + 1);
+        }
+        references != 0
+    }
+}
+
+/// The state of the core.
+pub(crate) struct Core {
+    pub(crate) devices_rwsem: Rw,
+    pub(crate) clients_rwsem: Rw,
+    /// Those with a name.
+    pub(crate) devices: RefCell<Vec<*mut ffi::ib_device>>,
+    pub(crate) registered: RefCell<Vec<*mut ffi::ib_device>>,
+    pub(crate) clients: RefCell<Vec<Known>>,
+    pub(crate) next_client: Cell<u32>,
+    pub(crate) states: RefCell<BTreeMap<usize, Rc<State>>>,
+    pub(crate) nets: Vec<net>,
+    /// How many registrations of devices have succeeded.
+    pub(crate) registrations: Cell<u32>,
+    pub(crate) refuses: Cell<bool>,
+}
+
+thread_local! {
+    static CORE: Cell<Option<&'static Core>> = const { Cell::new(None) };
+}
+
+/// The core of this machine.
+pub(crate) fn core() -> &'static Core {
+    CORE.get().expect("a core")
+}
+
+/// Starts the core of a machine, with `ib_uverbs` as its only client. What the machine before has left is forgotten.
+pub fn start() {
+    let nets = (1..3).map(|net_cookie| net {
+        net_cookie,
+        references: Cell::new(1),
+    });
+    let new = Core {
+        devices_rwsem: Rw::default(),
+        clients_rwsem: Rw::default(),
+        devices: RefCell::default(),
+        registered: RefCell::default(),
+        clients: RefCell::default(),
+        next_client: Cell::new(0),
+        states: RefCell::default(),
+        nets: nets.collect(),
+        registrations: Cell::new(0),
+        refuses: Cell::new(false),
+    };
+    if let Some(old) = CORE.replace(None) {
+        // SAFETY: The box was leaked below, and its machine is gone.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(old).cast_mut()) });
+    }
+    CORE.set(Some(Box::leak(Box::new(new))));
+    uverbs::start();
+    umem::start();
+    cq::start();
+    mmap::start();
+}
+
+/// What the core knows of a device.
+pub(crate) fn state(device: *mut ffi::ib_device) -> Rc<State> {
+    core()
+        .states
+        .borrow()
+        .get(&(device as usize))
+        .expect("a device")
+        .clone()
+}
+
+/// Returns the device that was registered last, if there is one.
+pub fn registered() -> Option<*mut ffi::ib_device> {
+    core().registered.borrow().last().copied()
+}
+
+/// Returns the name of a device.
+pub fn name(device: *mut ffi::ib_device) -> String {
+    // SAFETY: It is valid, and its name ends with zero.
+    unsafe { std::ffi::CStr::from_ptr((&raw const (*device).name).cast()) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+pub(crate) fn coredev(device: *mut ffi::ib_device) -> &'static mut ffi::ib_core_device {
+    // SAFETY: The device is valid.
+    unsafe { (*device).__bindgen_anon_1.coredev.as_mut() }
+}
+
+/// Returns the network namespace of a device.
+pub fn net_of(device: *mut ffi::ib_device) -> *mut net {
+    coredev(device).rdma_net.net
+}
+
+/// Returns a reference to the network namespace with a cookie, or to the first one.
+pub fn get_net(cookie: u64) -> *mut net {
+    let nets = &core().nets;
+    let net = nets
+        .iter()
+        .find(|net| net.net_cookie == cookie)
+        .unwrap_or(&nets[0]);
+    net.references.set(net.references.get() + 1);
+    std::ptr::from_ref(net).cast_mut()
+}
+
+/// Returns the first GID of a device.
+///
+/// # Errors
+///
+/// Those of the driver.
+pub fn gid(device: *mut ffi::ib_device) -> Result<[u8; 16]> {
+    let mut gid: ffi::ib_gid = zeroed();
+    // SAFETY: The device is registered.
+    unsafe {
+        let query = (*device).ops.query_gid.expect("a function");
+        to_result(query(device, 1, 0, &raw mut gid))?;
+        Ok(*gid.raw.as_ref())
+    }
+}
+
+/// Returns how many registrations of devices have succeeded.
+pub fn registrations() -> u32 {
+    core().registrations.get()
+}
+
+/// Has registrations of devices fail from now on, or not.
+pub fn set_refuses(on: bool) {
+    core().refuses.set(on);
+}
+
+/// Returns the number of clients, of which `ib_uverbs` is one.
+pub fn clients() -> usize {
+    core().clients.borrow().len()
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Counters of devices and ports.
+
+use core::ptr::null_mut;
+
+use kernel::{
+    error::{code::*, to_result, Result},
+    ffi::{c_int, c_ulong},
+    sim, warn,
+};
+
+use crate::{
+    ffi,
+    registry::{state, State},
+};
+
+/// Has the driver allocate its counters, and reads them once.
+///
+/// # Safety
+///
+/// The driver must have set the device up.
+pub(crate) unsafe fn setup_stats(device: *mut ffi::ib_device, state: &State) -> Result {
+    // SAFETY: As above.
+    unsafe {
+        let ops = &(*device).ops;
+        for port in 0..2 {
+            let stats = match (port, ops.alloc_hw_device_stats, ops.alloc_hw_port_stats) {
+                (0, Some(alloc), _) => alloc(device),
+                (1, _, Some(alloc)) => alloc(device, 1),
+                _ => continue,
+            };
+            if stats.is_null() {
+                return Err(ENOMEM);
+            }
+            let count = (*stats).num_counters;
+            let got = ops.get_hw_stats.unwrap()(device, stats, port, count);
+            if got != count {
+                // The core forgets those of a port here; this does not.
+                free_stats(stats);
+                to_result(got)?;
+                warn("a driver gives too few counters".into());
+                return Err(EINVAL);
+            }
+            state.stats.borrow_mut().push(stats);
+        }
+    }
+    Ok(())
+}
+
+/// Reads the counters of a device, port 0, or of its port.
+///
+/// # Errors
+///
+/// Those of the driver.
+pub fn read_stats(device: *mut ffi::ib_device, port: u32) -> Result<Vec<u64>> {
+    let stats = *state(device)
+        .stats
+        .borrow()
+        .get(port as usize)
+        .ok_or(EINVAL)?;
+    // SAFETY: The device is registered, and these are its counters.
+    unsafe {
+        let got = (*device).ops.get_hw_stats.unwrap()(device, stats, port, (*stats).num_counters);
+        to_result(got)?;
+        let first = (&raw const (*stats).value).cast::<u64>();
+        Ok(core::slice::from_raw_parts(first, got as usize).to_vec())
+    }
+}
+
+fn stats_size(count: usize) -> usize {
+    size_of::<ffi::rdma_hw_stats>() + count * 8
+}
+
+#[no_mangle]
+unsafe extern "C" fn rdma_alloc_hw_stats_struct(
+    descs: *const ffi::rdma_stat_desc,
+    count: c_int,
+    lifespan: c_ulong,
+) -> *mut ffi::rdma_hw_stats {
+    if !sim::may_allocate() {
+        return null_mut();
+    }
+    let stats: *mut ffi::rdma_hw_stats =
+        sim::memory::allocate(stats_size(count as usize), 8).cast();
+    sim::count_live(1);
+    // SAFETY: There is room.
+    unsafe {
+        (*stats).descs = descs;
+        (*stats).num_counters = count;
+        (*stats).lifespan = lifespan;
+    }
+    stats
+}
+
+pub(crate) fn free_stats(stats: *mut ffi::rdma_hw_stats) {
+    sim::count_live(-1);
+    // SAFETY: It was allocated above.
+    unsafe {
+        let size = stats_size((*stats).num_counters as usize);
+        sim::memory::free(stats.cast(), size, 8);
+    }
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What a process passes to its driver, and gets from it.
+
+use kernel::ffi::{c_int, c_void};
+
+use crate::ffi;
+
+const EINVAL: c_int = 22;
+const EOPNOTSUPP: c_int = 95;
+
+#[no_mangle]
+unsafe extern "C" fn _ib_copy_validate_udata_in(
+    udata: *mut ffi::ib_udata,
+    request: *mut c_void,
+    size: usize,
+    minimum: usize,
+) -> c_int {
+    // SAFETY: The process has as many bytes as it says, and the caller room.
+    unsafe {
+        let udata = &*udata;
+        if udata.inlen < minimum {
+            return -EINVAL;
+        }
+        let input = core::slice::from_raw_parts(udata.inbuf.cast::<u8>(), udata.inlen);
+        if input.iter().skip(size).any(|byte| *byte != 0) {
+            return -EOPNOTSUPP;
+        }
+        let length = size.min(input.len());
+        if size != 0 {
+            request.write_bytes(0, size);
+            core::ptr::copy_nonoverlapping(input.as_ptr(), request.cast(), length);
+        }
+    }
+    0
+}
+
+#[no_mangle]
+unsafe extern "C" fn _ib_respond_udata(
+    udata: *mut ffi::ib_udata,
+    source: *const c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: As above.
+    unsafe {
+        let udata = &*udata;
+        let copied = length.min(udata.outlen);
+        core::ptr::copy_nonoverlapping(source.cast::<u8>(), udata.outbuf.cast(), copied);
+        udata
+            .outbuf
+            .cast::<u8>()
+            .add(copied)
+            .write_bytes(0, udata.outlen - copied);
+    }
+    0
+}

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Memory of programs, and memory that a driver has pinned.
+
+use core::{
+    cell::{Cell, RefCell},
+    ptr::null_mut,
+};
+use std::{collections::BTreeMap, rc::Rc};
+
+use kernel::{
+    error::{code::*, Error, Result},
+    ffi::{c_int, c_ulong},
+    page::PAGE_SIZE,
+    sim,
+};
+
+use crate::{
+    dmabuf::{self, Exporter},
+    ffi, uverbs,
+};
+
+/// Pages of a program or of an exporter.
+pub(crate) struct Pages {
+    pub(crate) start: *mut u8,
+    pub(crate) length: usize,
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: They were allocated like this.
+        unsafe { sim::memory::free(self.start, self.length, PAGE_SIZE) };
+    }
+}
+
+thread_local! {
+    static PAGES: RefCell<BTreeMap<usize, Rc<Pages>>> = const { RefCell::new(BTreeMap::new()) };
+    static IN_PIECES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Forgets what the machine before has left.
+pub(crate) fn start() {
+    PAGES.with(|pages| pages.borrow_mut().clear());
+    IN_PIECES.set(false);
+    dmabuf::start();
+}
+
+/// Has each page be elsewhere for the device.
+pub fn set_in_pieces(on: bool) {
+    IN_PIECES.set(on);
+}
+
+/// Memory of a process, unmapped when dropped. Who has pinned it keeps it.
+pub struct Memory(Rc<Pages>);
+
+impl Memory {
+    /// Maps zeroed memory.
+    pub fn new(length: usize) -> Self {
+        let length = length.next_multiple_of(PAGE_SIZE);
+        let start = sim::memory::allocate(length, PAGE_SIZE);
+        let pages = Rc::new(Pages { start, length });
+        PAGES.with(|all| all.borrow_mut().insert(start as usize, pages.clone()));
+        Self(pages)
+    }
+
+    /// Returns the address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.0.start as u64
+    }
+
+    /// What is there now.
+    pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+        assert!(offset + length <= self.0.length);
+        // SAFETY: It is as long.
+        unsafe { core::slice::from_raw_parts(self.0.start.add(offset), length).to_vec() }
+    }
+
+    /// Copies bytes to an offset.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.0.length);
+        // SAFETY: It is as long.
+        unsafe {
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.start.add(offset), bytes.len())
+        };
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        PAGES.with(|all| all.borrow_mut().remove(&(self.0.start as usize)));
+    }
+}
+
+/// Pinned memory.
+#[repr(C)]
+pub struct Umem {
+    pub(crate) core: ffi::ib_umem_dmabuf,
+    /// Where it is for the device, and how long.
+    pub(crate) pieces: Vec<(u64, u64)>,
+    /// Addresses of its blocks.
+    pub(crate) blocks: RefCell<Vec<u64>>,
+    mappings: RefCell<Vec<u64>>,
+    pub(crate) exporter: Option<Rc<Exporter>>,
+    _pages: Rc<Pages>,
+}
+
+/// Returns what a driver has pinned.
+///
+/// # Safety
+///
+/// The memory must be pinned.
+pub unsafe fn of<'u>(umem: *mut ffi::ib_umem) -> &'u Umem {
+    // SAFETY: All of them are made here.
+    unsafe { &*umem.cast::<Umem>() }
+}
+
+impl Umem {
+    pub(crate) fn new(
+        pages: Rc<Pages>,
+        start: u64,
+        length: usize,
+        exporter: Option<Rc<Exporter>>,
+    ) -> Box<Self> {
+        let first = start & !(PAGE_SIZE as u64 - 1);
+        let end = (start + length as u64).next_multiple_of(PAGE_SIZE as u64);
+        let step = if IN_PIECES.get() {
+            PAGE_SIZE as u64
+        } else {
+            end - first
+        };
+        let (mut pieces, mut mappings) = (Vec::new(), Vec::new());
+        for at in (first..end).step_by(step as usize) {
+            let address = sim::memory::map(at as *mut u8, step as usize);
+            mappings.push(address);
+            let skip = start.saturating_sub(at);
+            pieces.push((address + skip, step.min(start + length as u64 - at) - skip));
+        }
+        // SAFETY: All zeroes are one: it has numbers and pointers.
+        let mut core: ffi::ib_umem_dmabuf = unsafe { core::mem::zeroed() };
+        core.umem.address = start as usize;
+        core.umem.length = length;
+        sim::count_live(1);
+        Box::new(Self {
+            core,
+            pieces,
+            blocks: RefCell::default(),
+            mappings: RefCell::new(mappings),
+            exporter,
+            _pages: pages,
+        })
+    }
+
+    pub(crate) fn unmap(&self) {
+        for address in self.mappings.take() {
+            sim::memory::unmap(address);
+        }
+    }
+
+    /// Returns the pieces: where each is for the device, and its length.
+    pub fn pieces(&self) -> &[(u64, u64)] {
+        &self.pieces
+    }
+
+    /// Returns the number of blocks of `size` bytes, as `ib_umem_num_dma_blocks` does.
+    pub fn count(&self, size: u64) -> usize {
+        let (iova, length) = (self.core.umem.iova, self.core.umem.length as u64);
+        ((iova + length).next_multiple_of(size) - iova / size * size).div_ceil(size) as usize
+    }
+
+    /// Divides the memory into blocks of `size` bytes, as the start of an iteration does.
+    pub fn divide(&self, size: u64) {
+        let mut blocks = self.blocks.borrow_mut();
+        blocks.clear();
+        for (start, length) in &self.pieces {
+            let first = start & !(size - 1);
+            blocks.extend((first..start + length).step_by(size as usize));
+        }
+        assert_eq!(blocks.len(), self.count(size), "blocks of {size} bytes");
+    }
+
+    /// Copies addresses of blocks, from number `first` on, and returns how many these are.
+    pub fn copy_blocks(&self, first: usize, to: &mut [u64]) -> usize {
+        let blocks = self.blocks.borrow();
+        let rest = &blocks[first..];
+        let count = to.len().min(rest.len());
+        to[..count].copy_from_slice(&rest[..count]);
+        count
+    }
+}
+
+fn pin(start: u64, length: usize) -> Result<Box<Umem>> {
+    sim::might_sleep("memory is pinned");
+    if length == 0 {
+        return Err(EINVAL);
+    }
+    let end = start.checked_add(length as u64).ok_or(EOVERFLOW)?;
+    let pages = PAGES.with(|pages| {
+        pages
+            .borrow()
+            .range(..=start as usize)
+            .next_back()
+            .map(|(_, pages)| pages.clone())
+    });
+    let pages = pages
+        .filter(|pages| end <= pages.start as u64 + pages.length as u64)
+        .ok_or(EFAULT)?;
+    if !sim::may_allocate() {
+        return Err(ENOMEM);
+    }
+    Ok(Umem::new(pages, start, length, None))
+}
+
+pub(crate) fn give(umem: Result<Box<Umem>>, device: *mut ffi::ib_device) -> *mut ffi::ib_umem {
+    match umem {
+        Ok(mut umem) => {
+            umem.core.umem.ibdev = device;
+            Box::into_raw(umem).cast()
+        }
+        Err(error) => Error::to_ptr(error),
+    }
+}
+
+/// What a process has given as a buffer for this purpose.
+unsafe fn attribute(
+    attrs: *const ffi::uverbs_attr_bundle,
+    which: u16,
+    size: usize,
+) -> Option<Result<Box<Umem>>> {
+    // SAFETY: The caller guarantees that this is a call of a process.
+    let (start, length) = unsafe { uverbs::buffer(attrs, which) }?;
+    if length < size {
+        return Some(Err(EINVAL));
+    }
+    Some(pin(start, length))
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_umem_get_attr_or_va(
+    device: *mut ffi::ib_device,
+    attrs: *const ffi::uverbs_attr_bundle,
+    _: u16,
+    start: u64,
+    length: usize,
+    _: c_int,
+) -> *mut ffi::ib_umem {
+    assert!(attrs.is_null(), "this is not used");
+    give(pin(start, length), device)
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_umem_get_attr(
+    device: *mut ffi::ib_device,
+    attrs: *const ffi::uverbs_attr_bundle,
+    which: u16,
+    size: usize,
+    _: c_int,
+) -> *mut ffi::ib_umem {
+    // SAFETY: A call of a process.
+    unsafe { attribute(attrs, which, size) }.map_or(null_mut(), |umem| give(umem, device))
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_umem_get_cq_buf(
+    device: *mut ffi::ib_device,
+    attrs: *const ffi::uverbs_attr_bundle,
+    size: usize,
+    _: c_int,
+) -> *mut ffi::ib_umem {
+    // SAFETY: As above.
+    unsafe { attribute(attrs, uverbs::CQ_BUFFER, size) }
+        .map_or(null_mut(), |umem| give(umem, device))
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_umem_release(umem: *mut ffi::ib_umem) {
+    if umem.is_null() || umem as isize >= -4095 && (umem as isize) < 0 {
+        return;
+    }
+    let umem: *mut Umem = umem.cast();
+    // SAFETY: It was made here.
+    unsafe {
+        if let Some(exporter) = (*umem).exporter.clone() {
+            exporter.reservation.lock(true);
+            dmabuf::revoke_locked(umem);
+            exporter
+                .attached
+                .borrow_mut()
+                .retain(|other| *other != umem);
+            exporter.reservation.unlock(true);
+        }
+        (*umem).unmap();
+        sim::count_live(-1);
+        drop(Box::from_raw(umem));
+    }
+}
+
+#[no_mangle]
+unsafe extern "C" fn ib_umem_find_best_pgsz(
+    umem: *mut ffi::ib_umem,
+    sizes: c_ulong,
+    virt: u64,
+) -> c_ulong {
+    // SAFETY: It was made here.
+    unsafe {
+        (*umem).iova = virt;
+        let umem = of(umem);
+        let length = umem.core.umem.length as u64;
+        let sizes = sizes as u64 & !(PAGE_SIZE as u64 - 1);
+        if sizes == 0 {
+            return 0;
+        }
+        // No larger than what one block would do for.
+        let one = u64::BITS - ((virt + length - 1) ^ virt).leading_zeros();
+        let mut mask = sizes & u64::MAX.checked_shl(one).unwrap_or(0);
+        let mut at = virt;
+        let last = umem.pieces.len() - 1;
+        for (index, (start, length)) in umem.pieces.iter().enumerate() {
+            mask |= start ^ at;
+            at += length;
+            if index != last {
+                mask |= at;
+            }
+        }
+        let limit = mask.trailing_zeros();
+        let fitting = sizes
+            & u64::MAX
+                .checked_shl(limit)
+                .map_or(u64::MAX, |above| !above | 1 << limit);
+        if fitting == 0 {
+            0
+        } else {
+            1 << fitting.ilog2()
+        }
+    }
+}

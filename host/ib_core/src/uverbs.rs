@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What `ib_uverbs` has of devices and of files that are open.
+//!
+//! When a device goes, its programs keep their files: as the kernel's `uverbs_destroy_ufile_hw`, the end of a
+//! device waits for calls that run, ends the mappings of the device, and destroys all objects. Later
+//! calls fail with `EIO`. A program that ends does the same for its file alone.
+
+use core::{
+    cell::{Cell, RefCell},
+    ptr::null_mut,
+};
+use std::rc::Rc;
+
+use kernel::{
+    error::Result,
+    ffi::c_void,
+    sim::{self, Rw},
+    warn,
+};
+
+use crate::{
+    client::{register_client, Client},
+    ffi::{ib_device, ib_ucontext},
+    mmap,
+    registry::state,
+    verbs,
+};
+
+mod call;
+mod mapping;
+mod process;
+
+pub use self::{
+    call::context_of,
+    mapping::Mapping,
+    process::{Keys, Process, QpAttr},
+};
+pub(crate) use self::{
+    call::{buffer, Call, CQ_BUFFER},
+    mapping::Vma,
+};
+
+/// Returns zeroes, which are valid for the structures of C: numbers and pointers that may be null.
+pub fn zeroed<T>() -> T {
+    // SAFETY: Used for structures of integers and pointers.
+    unsafe { core::mem::zeroed() }
+}
+
+/// The kinds of objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A protection domain.
+    Pd,
+    /// A completion queue.
+    Cq,
+    /// A queue pair.
+    Qp,
+    /// An address handle.
+    Ah,
+    /// A memory region.
+    Mr,
+    /// A completion counter.
+    Counter,
+}
+
+/// An object of a process.
+pub(crate) struct Uobject {
+    pub(crate) id: u32,
+    pub(crate) kind: Kind,
+    pub(crate) raw: Cell<*mut c_void>,
+    pub(crate) is_locked: Cell<bool>,
+    /// How many events a queue has told of.
+    pub(crate) events: Cell<u32>,
+}
+
+impl Uobject {
+    /// Destroys what the device has of it.
+    ///
+    /// # Safety
+    ///
+    /// The object must exist, and must not be used any more.
+    pub(crate) unsafe fn destroy(&self) -> Result {
+        let raw = self.raw.get();
+        // The driver looks at no input of these.
+        // SAFETY: It was created, and is not used any more.
+        unsafe {
+            let mut call = Call::new(null_mut(), &[], &mut []);
+            let udata = call.udata();
+            match self.kind {
+                Kind::Pd => verbs::dealloc_pd(raw.cast(), udata),
+                Kind::Cq => verbs::destroy_cq(raw.cast(), udata),
+                Kind::Qp => verbs::destroy_qp(raw.cast(), udata),
+                Kind::Ah => verbs::destroy_ah(raw.cast()),
+                Kind::Mr => verbs::dereg_mr(raw.cast(), udata),
+                Kind::Counter => verbs::destroy_counter(raw.cast()),
+            }?;
+        }
+        self.raw.set(null_mut());
+        Ok(())
+    }
+}
+
+/// A file that is open.
+pub(crate) struct File {
+    pub(crate) device: Rc<Device>,
+    pub(crate) hw_destroy: Rw,
+    pub(crate) context: Cell<*mut ib_ucontext>,
+    pub(crate) objects: RefCell<Vec<Rc<Uobject>>>,
+    pub(crate) next: Cell<u32>,
+    pub(crate) vmas: RefCell<Vec<Vma>>,
+}
+
+/// A device file.
+pub(crate) struct Device {
+    pub(crate) raw: Cell<*mut ib_device>,
+    /// How many calls are running.
+    pub(crate) calls: Cell<u32>,
+    pub(crate) files: RefCell<Vec<Rc<File>>>,
+}
+
+thread_local! {
+    pub(crate) static DEVICES: RefCell<Vec<Rc<Device>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Forgets what the machine before has left, and registers the client.
+pub(crate) fn start() {
+    DEVICES.with(|devices| std::mem::forget(std::mem::take(&mut *devices.borrow_mut())));
+    register_client(Rc::new(Programs));
+}
+
+struct Programs;
+
+impl Client for Programs {
+    fn takes_all(&self) -> bool {
+        true
+    }
+
+    fn add(&self, device: *mut ib_device) -> Result<*mut c_void> {
+        let file = Device {
+            raw: Cell::new(device),
+            calls: Cell::new(0),
+            files: RefCell::default(),
+        };
+        DEVICES.with(|devices| devices.borrow_mut().push(Rc::new(file)));
+        Ok(null_mut())
+    }
+
+    fn remove(&self, device: *mut ib_device, _: *mut c_void) {
+        let find = |devices: &RefCell<Vec<Rc<Device>>>| {
+            let mut devices = devices.borrow_mut();
+            let place = devices.iter().position(|one| one.raw.get() == device)?;
+            Some(devices.remove(place))
+        };
+        let Some(file) = DEVICES.with(find) else {
+            return;
+        };
+        // As `uverbs_disassociate_api_pre`: calls fail from here on, and those that run end.
+        file.raw.set(null_mut());
+        sim::point();
+        while file.calls.get() != 0 {
+            sim::wait_for(Rc::as_ptr(&file) as usize);
+        }
+        loop {
+            let Some(one) = file.files.borrow().first().cloned() else {
+                break;
+            };
+            file.files
+                .borrow_mut()
+                .retain(|other| !Rc::ptr_eq(other, &one));
+            one.end(true);
+        }
+    }
+}
+
+impl File {
+    /// As `uverbs_destroy_ufile_hw`.
+    pub(crate) fn end(&self, is_removed: bool) {
+        self.hw_destroy.write();
+        let context = self.context.get();
+        if !context.is_null() {
+            // SAFETY: The context is there until it is destroyed here.
+            unsafe {
+                let device = (*context).device;
+                let ops = &(*device).ops;
+                // Mappings of the device are undone, or the process has ended.
+                self.unmap(!is_removed);
+                if is_removed {
+                    ops.disassociate_ucontext.expect("a function")(context);
+                }
+                while !self.objects.borrow().is_empty() && self.clean_up() {}
+                if !self.objects.borrow().is_empty() {
+                    warn("uverbs_destroy_ufile_hw: objects can't be destroyed".into());
+                    // They are forgotten, and their memory is lost.
+                    self.objects.borrow_mut().clear();
+                }
+                ops.dealloc_ucontext.expect("a function")(context);
+                let left = mmap::end(context);
+                if left != 0 {
+                    warn(format!("{left} entries of mappings left"));
+                }
+                state(device).count("ctx", -1);
+                verbs::free(context, ops.size_ib_ucontext);
+            }
+            self.context.set(null_mut());
+        }
+        self.hw_destroy.end_write();
+    }
+
+    /// Destroys what can be, the newest first; returns whether anything could.
+    fn clean_up(&self) -> bool {
+        let all: Vec<_> = self.objects.borrow().iter().rev().cloned().collect();
+        let mut any = false;
+        for object in all {
+            // SAFETY: Nobody else is in a call.
+            if unsafe { object.destroy() }.is_ok() {
+                self.objects
+                    .borrow_mut()
+                    .retain(|other| !Rc::ptr_eq(other, &object));
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn unmap(&self, all: bool) {
+        let vmas = self.vmas.take();
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            vmas.into_iter().partition(|vma| all || vma.entry.is_some());
+        *self.vmas.borrow_mut() = kept;
+        gone.into_iter().for_each(Vma::end);
+    }
+}

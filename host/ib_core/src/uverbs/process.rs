@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Programs that have a device open.
+
+use core::{
+    cell::{Cell, RefCell},
+    ptr::null_mut,
+};
+use std::rc::Rc;
+
+use kernel::{
+    bindings::{sk_buff, vm_area_struct},
+    error::{code::*, to_result, Result},
+    ffi::{c_int, c_void},
+    page::PAGE_SHIFT,
+    sim::{self, Rw},
+};
+
+use super::{Call, File, Kind, Mapping, Uobject, Vma, CQ_BUFFER, DEVICES};
+use crate::{
+    ffi::{self, ib_device, ib_ucontext},
+    mmap,
+    registry::state,
+    verbs,
+};
+
+/// A program that has a device open. Its drop ends the program, which closes the file.
+///
+/// `input` and `output` of the calls are the driver's own structures. All calls fail with `EIO` after the device
+/// has gone, with [`EINVAL`] for ids of no object, and with the errors of the driver.
+pub struct Process(Rc<File>);
+
+/// What a queue pair is created with.
+pub struct QpAttr {
+    /// Protection domain.
+    pub pd: u32,
+    /// Completion queue of sends.
+    pub send_cq: u32,
+    /// Completion queue of receives.
+    pub recv_cq: u32,
+    /// An `IB_QPT_*`.
+    pub kind: u32,
+    /// Sizes.
+    pub cap: ffi::ib_qp_cap,
+}
+
+/// Keys of a memory region.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    /// That for work requests of its own.
+    pub local: u32,
+    /// That for peers.
+    pub remote: u32,
+}
+
+extern "C" fn completed(_: *mut ffi::ib_cq, object: *mut c_void) {
+    // SAFETY: The object is there as long as its queue.
+    let object = unsafe { &*object.cast::<Uobject>() };
+    object.events.set(object.events.get() + 1);
+}
+
+impl Process {
+    /// Opens the device that was added last.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if there is none, [`EIO`] if it is going.
+    pub fn open() -> Result<Self> {
+        let device = DEVICES
+            .with(|devices| devices.borrow().last().cloned())
+            .ok_or(ENODEV)?;
+        if device.raw.get().is_null() {
+            return Err(EIO);
+        }
+        let file = Rc::new(File {
+            device: device.clone(),
+            hw_destroy: Rw::default(),
+            context: Cell::new(null_mut()),
+            objects: RefCell::default(),
+            next: Cell::new(1),
+            vmas: RefCell::default(),
+        });
+        device.files.borrow_mut().push(file.clone());
+        Ok(Self(file))
+    }
+
+    /// Calls the driver, if the device is there. The end of the device waits for that.
+    fn call<R>(&self, f: impl FnOnce(*mut ib_device) -> Result<R>) -> Result<R> {
+        let device = &self.0.device;
+        device.calls.set(device.calls.get() + 1);
+        sim::point();
+        let raw = device.raw.get();
+        let result = if raw.is_null() { Err(EIO) } else { f(raw) };
+        device.calls.set(device.calls.get() - 1);
+        sim::signal(Rc::as_ptr(device) as usize);
+        sim::point();
+        result
+    }
+
+    /// The same, while the objects of the file are not destroyed all at once.
+    fn locked<R>(&self, f: impl FnOnce(*mut ib_device) -> Result<R>) -> Result<R> {
+        self.call(|device| {
+            if !self.0.hw_destroy.try_read() {
+                return Err(EIO);
+            }
+            let result = f(device);
+            self.0.hw_destroy.end_read();
+            result
+        })
+    }
+
+    /// The same, with the context.
+    fn with_context<R>(
+        &self,
+        f: impl FnOnce(*mut ib_device, *mut ib_ucontext) -> Result<R>,
+    ) -> Result<R> {
+        self.locked(|device| match self.0.context.get() {
+            context if context.is_null() => Err(EINVAL),
+            context => f(device, context),
+        })
+    }
+
+    fn object(&self, id: u32, kind: Kind) -> Result<Rc<Uobject>> {
+        let objects = self.0.objects.borrow();
+        let found = objects
+            .iter()
+            .find(|object| object.id == id && object.kind == kind);
+        found
+            .filter(|object| !object.is_locked.get())
+            .cloned()
+            .ok_or(EINVAL)
+    }
+
+    fn raw<T>(&self, id: u32, kind: Kind) -> Result<*mut T> {
+        Ok(self.object(id, kind)?.raw.get().cast())
+    }
+
+    fn next_number(&self) -> u32 {
+        let number = self.0.next.get();
+        self.0.next.set(number + 1);
+        number
+    }
+
+    fn new_object(&self, kind: Kind) -> Rc<Uobject> {
+        Rc::new(Uobject {
+            id: self.next_number(),
+            kind,
+            raw: Cell::new(null_mut()),
+            is_locked: Cell::new(false),
+            events: Cell::new(0),
+        })
+    }
+
+    fn add<T>(&self, object: Rc<Uobject>, raw: *mut T) -> u32 {
+        object.raw.set(raw.cast());
+        let id = object.id;
+        self.0.objects.borrow_mut().push(object);
+        id
+    }
+
+    /// Creates the context, without which nothing but [`Process::query_device`] can be called.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`]; [`EINVAL`] if there is a context.
+    pub fn alloc_context(&self, input: &[u8], output: &mut [u8]) -> Result {
+        // SAFETY: The device is registered; the context has the size that the driver asks for.
+        self.locked(|device| unsafe {
+            if !self.0.context.get().is_null() {
+                return Err(EINVAL);
+            }
+            let ops = &(*device).ops;
+            let context: *mut ib_ucontext = verbs::allocate(ops.size_ib_ucontext)?;
+            (*context).device = device;
+            let mut call = Call::new(context, input, output);
+            let result = to_result(ops.alloc_ucontext.expect("a function")(
+                context,
+                call.udata(),
+            ));
+            if let Err(error) = result {
+                verbs::free(context, ops.size_ib_ucontext);
+                return Err(error);
+            }
+            state(device).count("ctx", 1);
+            self.0.context.set(context);
+            Ok(())
+        })
+    }
+
+    /// Asks what the device can do.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn query_device(&self, output: &mut [u8]) -> Result {
+        self.call(|device| {
+            let mut attr: ffi::ib_device_attr = super::zeroed();
+            let mut call = Call::new(self.0.context.get(), &[], output);
+            // SAFETY: The device is registered.
+            let query = unsafe { (*device).ops.query_device.expect("a function") };
+            // SAFETY: As above.
+            to_result(unsafe { query(device, &raw mut attr, call.udata()) })
+        })
+    }
+
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn alloc_pd(&self, output: &mut [u8]) -> Result<u32> {
+        self.with_context(|device, context| {
+            let mut call = Call::new(context, &[], output);
+            // SAFETY: The device is registered.
+            let pd = unsafe { verbs::alloc_pd(device, call.udata())? };
+            Ok(self.add(self.new_object(Kind::Pd), pd))
+        })
+    }
+
+    /// Creates a completion queue of `entries`; `memory` is address and length of its ring, if the program has it.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn create_cq(
+        &self,
+        entries: u32,
+        memory: Option<(u64, usize)>,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<u32> {
+        self.with_context(|device, context| {
+            let mut call = Call::new(context, input, output);
+            call.buffers
+                .extend(memory.map(|memory| (CQ_BUFFER, memory)));
+            let attr = ffi::ib_cq_init_attr {
+                cqe: entries,
+                comp_vector: 0,
+                flags: 0,
+            };
+            let object = self.new_object(Kind::Cq);
+            // SAFETY: The device is registered; the object is there as long as its queue.
+            let cq = unsafe {
+                verbs::create_cq(device, &attr, call.attrs(), |cq| {
+                    (*cq).comp_handler = Some(completed);
+                    (*cq).cq_context = Rc::as_ptr(&object).cast_mut().cast();
+                })?
+            };
+            Ok(self.add(object, cq))
+        })
+    }
+
+    /// Creates a queue pair; returns its number as well.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn create_qp(&self, wanted: QpAttr, input: &[u8], output: &mut [u8]) -> Result<(u32, u32)> {
+        self.with_context(|_, context| {
+            let mut call = Call::new(context, input, output);
+            let mut attr: ffi::ib_qp_init_attr = super::zeroed();
+            attr.send_cq = self.raw(wanted.send_cq, Kind::Cq)?;
+            attr.recv_cq = self.raw(wanted.recv_cq, Kind::Cq)?;
+            attr.cap = wanted.cap;
+            attr.qp_type = wanted.kind;
+            let pd = self.raw(wanted.pd, Kind::Pd)?;
+            // SAFETY: What it refers to was created.
+            unsafe {
+                let qp = verbs::create_qp(pd, &mut attr, call.udata())?;
+                let number = (*qp).qp_num;
+                Ok((self.add(self.new_object(Kind::Qp), qp), number))
+            }
+        })
+    }
+
+    /// Modifies a queue pair.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn modify_qp(&self, id: u32, attr: &mut ffi::ib_qp_attr, mask: u32) -> Result {
+        self.with_context(|_, context| {
+            let qp = self.raw(id, Kind::Qp)?;
+            let mut call = Call::new(context, &[], &mut []);
+            // SAFETY: It was created.
+            unsafe { verbs::modify_qp(qp, attr, mask, call.udata()) }
+        })
+    }
+
+    /// Creates an address handle for the peer with a GID.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn create_ah(&self, pd: u32, gid: &[u8; 16], output: &mut [u8]) -> Result<u32> {
+        self.with_context(|_, context| {
+            let mut call = Call::new(context, &[], output);
+            // SAFETY: The domain was created.
+            let ah = unsafe { verbs::create_ah(self.raw(pd, Kind::Pd)?, gid, call.udata())? };
+            Ok(self.add(self.new_object(Kind::Ah), ah))
+        })
+    }
+
+    /// Registers memory of the program; returns the keys as well. `access` is of `IB_ACCESS_*`.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn register(&self, pd: u32, start: u64, length: u64, access: u32) -> Result<(u32, Keys)> {
+        let access = access as c_int;
+        self.new_region(pd, |device, pd, udata, _| {
+            // SAFETY: The domain was created.
+            unsafe {
+                (*device).ops.reg_user_mr.unwrap()(
+                    pd,
+                    start,
+                    length,
+                    start,
+                    access,
+                    null_mut(),
+                    udata,
+                )
+            }
+        })
+    }
+
+    /// Registers a DMA buffer by its number.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn register_dmabuf(
+        &self,
+        pd: u32,
+        number: c_int,
+        length: u64,
+        access: u32,
+    ) -> Result<(u32, Keys)> {
+        let access = access as c_int;
+        self.new_region(pd, |device, pd, _, attrs| {
+            // SAFETY: The domain was created.
+            unsafe {
+                let register = (*device).ops.reg_user_mr_dmabuf.unwrap();
+                register(pd, 0, length, 0, number, access, null_mut(), attrs)
+            }
+        })
+    }
+
+    fn new_region(
+        &self,
+        pd: u32,
+        make: impl FnOnce(
+            *mut ib_device,
+            *mut ffi::ib_pd,
+            *mut ffi::ib_udata,
+            *mut ffi::uverbs_attr_bundle,
+        ) -> *mut ffi::ib_mr,
+    ) -> Result<(u32, Keys)> {
+        self.with_context(|device, context| {
+            let pd = self.raw(pd, Kind::Pd)?;
+            let mut call = Call::new(context, &[], &mut []);
+            let (udata, attrs) = (call.udata(), call.attrs());
+            // SAFETY: The domain was created.
+            unsafe {
+                let mr = verbs::take_mr(pd, make(device, pd, udata, attrs))?;
+                let keys = Keys {
+                    local: (*mr).lkey,
+                    remote: (*mr).rkey,
+                };
+                Ok((self.add(self.new_object(Kind::Mr), mr), keys))
+            }
+        })
+    }
+
+    /// Creates a completion counter, with buffers of the program by the driver's attributes.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn create_counter(&self, buffers: &[(u16, (u64, usize))]) -> Result<u32> {
+        self.with_context(|device, context| {
+            let mut call = Call::new(context, &[], &mut []);
+            call.buffers.extend(buffers);
+            // SAFETY: The device is registered.
+            let counter = unsafe { verbs::create_counter(device, call.attrs())? };
+            Ok(self.add(self.new_object(Kind::Counter), counter))
+        })
+    }
+
+    /// Destroys an object.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`]; [`EBUSY`] if the object is in use.
+    pub fn destroy(&self, id: u32) -> Result {
+        self.with_context(|_, _| {
+            let find = |object: &&Rc<Uobject>| object.id == id;
+            let object = self
+                .0
+                .objects
+                .borrow()
+                .iter()
+                .find(find)
+                .cloned()
+                .ok_or(EINVAL)?;
+            if object.is_locked.replace(true) {
+                return Err(EBUSY);
+            }
+            // SAFETY: Nobody else has it, as it is locked.
+            let result = unsafe { object.destroy() };
+            object.is_locked.set(false);
+            result?;
+            self.0.objects.borrow_mut().retain(|other| other.id != id);
+            Ok(())
+        })
+    }
+
+    /// Returns what `rdma resource show` tells of an object, of which `room` values fit.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`]; [`EMSGSIZE`] if there are more values.
+    pub fn details(&self, id: u32, kind: Kind, room: usize) -> Result<Vec<(String, u64)>> {
+        self.with_context(|device, _| {
+            let raw = self.raw::<c_void>(id, kind)?;
+            let mut message = sk_buff {
+                room,
+                ..sk_buff::default()
+            };
+            // SAFETY: It was created.
+            unsafe {
+                let ops = &(*device).ops;
+                to_result(match kind {
+                    Kind::Cq => ops.fill_res_cq_entry.unwrap()(&raw mut message, raw.cast()),
+                    Kind::Qp => ops.fill_res_qp_entry.unwrap()(&raw mut message, raw.cast()),
+                    Kind::Mr => ops.fill_res_mr_entry.unwrap()(&raw mut message, raw.cast()),
+                    _ => return Err(EINVAL),
+                })?;
+            }
+            Ok(message.values.take())
+        })
+    }
+
+    /// Maps `length` bytes of the file at an offset that the driver has answered.
+    ///
+    /// # Errors
+    ///
+    /// See [`Process`].
+    pub fn map(&self, offset: u64, length: u64) -> Result<Mapping> {
+        self.with_context(|device, context| {
+            let length = length as usize;
+            let mut vma = vm_area_struct {
+                vm_start: 0x7000_0000,
+                vm_end: 0x7000_0000 + length,
+                vm_pgoff: offset as usize >> PAGE_SHIFT,
+                ..vm_area_struct::default()
+            };
+            // SAFETY: The context was created, and the entry is there as long as its object, which nobody destroys here.
+            let (start, entry) = unsafe {
+                to_result((*device).ops.mmap.expect("a function")(
+                    context,
+                    &raw mut vma,
+                ))?;
+                let (start, has_pages) = vma.mapped.expect("a mapping");
+                let mut entry = None;
+                if !has_pages {
+                    let raw = mmap::rdma_user_mmap_entry_get(context, &raw mut vma);
+                    mmap::rdma_user_mmap_entry_put(raw);
+                    entry = Some(raw);
+                }
+                (start, entry)
+            };
+            let number = self.next_number().into();
+            self.0.vmas.borrow_mut().push(Vma {
+                number,
+                start,
+                length,
+                entry,
+            });
+            Ok(Mapping {
+                file: self.0.clone(),
+                number,
+            })
+        })
+    }
+
+    /// Returns how many completion events of a queue have come.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if there is no such queue.
+    pub fn events(&self, id: u32) -> Result<u32> {
+        Ok(self.object(id, Kind::Cq)?.events.get())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let file = &self.0;
+        file.end(false);
+        file.device
+            .files
+            .borrow_mut()
+            .retain(|other| !Rc::ptr_eq(other, file));
+    }
+}

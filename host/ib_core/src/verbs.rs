@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Objects of a device, as `verbs.c` creates and destroys them for programs and for clients in the kernel.
+//!
+//! The core counts the users of each object, and refuses the destruction of one that is in use.
+
+use core::ptr::null_mut;
+
+use kernel::{
+    bindings::scatterlist,
+    error::{code::*, from_err_ptr, to_result, Error, Result},
+    ffi::c_int,
+    sim, warn,
+};
+
+use crate::{ffi::*, registry::state};
+
+/// Allocates what the driver says that its object takes, zeroed.
+pub unsafe fn allocate<T>(size: usize) -> Result<*mut T> {
+    sim::might_sleep("an object is allocated");
+    if !sim::may_allocate() {
+        return Err(ENOMEM);
+    }
+    assert!(size >= size_of::<T>());
+    sim::count_live(1);
+    Ok(sim::memory::allocate(size, 8).cast())
+}
+
+/// Frees an object.
+pub unsafe fn free<T>(object: *mut T, size: usize) {
+    sim::count_live(-1);
+    // SAFETY: It was allocated with this size, and nobody uses it.
+    unsafe { sim::memory::free(object.cast(), size, 8) };
+}
+
+fn ops<'d>(device: *mut ib_device) -> &'d ib_device_ops {
+    // SAFETY: It is there as long as its objects.
+    unsafe { &(*device).ops }
+}
+
+/// Allocates a protection domain; one for the kernel has a region for all memory.
+pub unsafe fn alloc_pd(device: *mut ib_device, udata: *mut ib_udata) -> Result<*mut ib_pd> {
+    unsafe {
+        let ops = ops(device);
+        let pd: *mut ib_pd = allocate(ops.size_ib_pd)?;
+        (*pd).device = device;
+        if let Err(error) = to_result(ops.alloc_pd.unwrap()(pd, udata)) {
+            free(pd, ops.size_ib_pd);
+            return Err(error);
+        }
+        state(device).count("pd", 1);
+        if udata.is_null() {
+            // The device has no `local_dma_lkey`.
+            let access = ib_access_flags_IB_ACCESS_LOCAL_WRITE as c_int;
+            match from_err_ptr(ops.get_dma_mr.unwrap()(pd, access)) {
+                Ok(mr) => {
+                    (*mr).device = device;
+                    (*mr).pd = pd;
+                    (*pd).__internal_mr = mr;
+                    (*pd).local_dma_lkey = (*mr).lkey;
+                }
+                Err(error) => {
+                    ignore("ib_dealloc_pd", dealloc_pd(pd, null_mut()));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(pd)
+    }
+}
+
+/// Deallocates a protection domain.
+pub unsafe fn dealloc_pd(pd: *mut ib_pd, udata: *mut ib_udata) -> Result {
+    unsafe {
+        if (*pd).usecnt.counter != 0 {
+            return Err(EBUSY);
+        }
+        let ops = ops((*pd).device);
+        if !(*pd).__internal_mr.is_null() {
+            let result = to_result(ops.dereg_mr.unwrap()((*pd).__internal_mr, null_mut()));
+            ignore("ib_dealloc_pd: the region", result);
+            (*pd).__internal_mr = null_mut();
+        }
+        to_result(ops.dealloc_pd.unwrap()(pd, udata))?;
+        state((*pd).device).count("pd", -1);
+        free(pd, ops.size_ib_pd);
+    }
+    Ok(())
+}
+
+/// What the kernel warns of, and goes on.
+pub fn ignore(what: &str, result: Result) {
+    if let Err(error) = result {
+        warn(format!("{what}: {error:?}"));
+    }
+}
+
+/// Creates a completion queue. `prepare` sets what the driver is to find there.
+pub unsafe fn create_cq(
+    device: *mut ib_device,
+    attr: &ib_cq_init_attr,
+    attrs: *mut uverbs_attr_bundle,
+    prepare: impl FnOnce(*mut ib_cq),
+) -> Result<*mut ib_cq> {
+    unsafe {
+        if attr.comp_vector >= (*device).num_comp_vectors as u32 || attr.cqe == 0 {
+            return Err(EINVAL);
+        }
+        let ops = ops(device);
+        let cq: *mut ib_cq = allocate(ops.size_ib_cq)?;
+        (*cq).device = device;
+        (*cq).comp_vector = attr.comp_vector;
+        prepare(cq);
+        let create = if attrs.is_null() {
+            ops.create_cq
+        } else {
+            ops.create_user_cq
+        };
+        if let Err(error) = to_result(create.unwrap()(cq, attr, attrs)) {
+            free(cq, ops.size_ib_cq);
+            return Err(error);
+        }
+        state(device).count("cq", 1);
+        Ok(cq)
+    }
+}
+
+/// Destroys a completion queue.
+pub unsafe fn destroy_cq(cq: *mut ib_cq, udata: *mut ib_udata) -> Result {
+    unsafe {
+        if (*cq).usecnt.counter != 0 {
+            return Err(EBUSY);
+        }
+        let ops = ops((*cq).device);
+        if let Some(pre) = ops.pre_destroy_cq {
+            to_result(pre(cq))?;
+        }
+        to_result(ops.destroy_cq.unwrap()(cq, udata))?;
+        if let Some(post) = ops.post_destroy_cq {
+            post(cq);
+        }
+        state((*cq).device).count("cq", -1);
+        free(cq, ops.size_ib_cq);
+    }
+    Ok(())
+}
+
+/// Creates a queue pair.
+pub unsafe fn create_qp(
+    pd: *mut ib_pd,
+    attr: &mut ib_qp_init_attr,
+    udata: *mut ib_udata,
+) -> Result<*mut ib_qp> {
+    unsafe {
+        let device = (*pd).device;
+        let ops = ops(device);
+        let qp: *mut ib_qp = allocate(ops.size_ib_qp)?;
+        (*qp).device = device;
+        (*qp).pd = pd;
+        (*qp).real_qp = qp;
+        (*qp).qp_type = attr.qp_type;
+        (*qp).qp_context = attr.qp_context;
+        (*qp).event_handler = attr.event_handler;
+        (*qp).send_cq = attr.send_cq;
+        (*qp).recv_cq = attr.recv_cq;
+        if let Err(error) = to_result(ops.create_qp.unwrap()(qp, attr, udata)) {
+            free(qp, ops.size_ib_qp);
+            return Err(error);
+        }
+        count_users(qp, 1);
+        state(device).count("qp", 1);
+        Ok(qp)
+    }
+}
+
+unsafe fn count_users(qp: *mut ib_qp, by: c_int) {
+    unsafe {
+        (*(*qp).pd).usecnt.counter += by;
+        for cq in [(*qp).send_cq, (*qp).recv_cq] {
+            if !cq.is_null() {
+                (*cq).usecnt.counter += by;
+            }
+        }
+    }
+}
+
+/// Modifies a queue pair.
+pub unsafe fn modify_qp(
+    qp: *mut ib_qp,
+    attr: *mut ib_qp_attr,
+    mask: u32,
+    udata: *mut ib_udata,
+) -> Result {
+    unsafe {
+        to_result(ops((*qp).device).modify_qp.unwrap()(
+            qp,
+            attr,
+            mask as c_int,
+            udata,
+        ))
+    }
+}
+
+/// Destroys a queue pair.
+pub unsafe fn destroy_qp(qp: *mut ib_qp, udata: *mut ib_udata) -> Result {
+    unsafe {
+        if (*qp).usecnt.counter != 0 {
+            return Err(EBUSY);
+        }
+        let ops = ops((*qp).device);
+        to_result(ops.destroy_qp.unwrap()(qp, udata))?;
+        count_users(qp, -1);
+        state((*qp).device).count("qp", -1);
+        free(qp, ops.size_ib_qp);
+    }
+    Ok(())
+}
+
+/// Creates an address handle for the peer with a GID.
+pub unsafe fn create_ah(
+    pd: *mut ib_pd,
+    gid: &[u8; 16],
+    udata: *mut ib_udata,
+) -> Result<*mut ib_ah> {
+    unsafe {
+        let mut attr: rdma_ah_attr = core::mem::zeroed();
+        *attr.grh.dgid.raw.as_mut() = *gid;
+        attr.port_num = 1;
+        create_ah_of(pd, &raw mut attr, udata)
+    }
+}
+
+pub(crate) unsafe fn create_ah_of(
+    pd: *mut ib_pd,
+    attr: *mut rdma_ah_attr,
+    udata: *mut ib_udata,
+) -> Result<*mut ib_ah> {
+    unsafe {
+        let device = (*pd).device;
+        let ops = ops(device);
+        let create = if udata.is_null() {
+            ops.create_ah
+        } else {
+            ops.create_user_ah
+        };
+        let create = create.ok_or(Error::from_errno(-95))?;
+        let ah: *mut ib_ah = allocate(ops.size_ib_ah)?;
+        (*ah).device = device;
+        (*ah).pd = pd;
+        let mut init: rdma_ah_init_attr = core::mem::zeroed();
+        init.ah_attr = attr;
+        init.flags = rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE;
+        if let Err(error) = to_result(create(ah, &raw mut init, udata)) {
+            free(ah, ops.size_ib_ah);
+            return Err(error);
+        }
+        (*pd).usecnt.counter += 1;
+        state(device).count("ah", 1);
+        Ok(ah)
+    }
+}
+
+/// Destroys an address handle.
+pub unsafe fn destroy_ah(ah: *mut ib_ah) -> Result {
+    unsafe {
+        let ops = ops((*ah).device);
+        to_result(ops.destroy_ah.unwrap()(
+            ah,
+            rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE,
+        ))?;
+        (*(*ah).pd).usecnt.counter -= 1;
+        state((*ah).device).count("ah", -1);
+        free(ah, ops.size_ib_ah);
+    }
+    Ok(())
+}
+
+/// Takes over a region that the driver has allocated.
+pub unsafe fn take_mr(pd: *mut ib_pd, mr: *mut ib_mr) -> Result<*mut ib_mr> {
+    unsafe {
+        let mr = from_err_ptr(mr)?;
+        (*mr).device = (*pd).device;
+        (*mr).pd = pd;
+        (*pd).usecnt.counter += 1;
+        state((*pd).device).count("mr", 1);
+        Ok(mr)
+    }
+}
+
+/// Deregisters a memory region.
+pub unsafe fn dereg_mr(mr: *mut ib_mr, udata: *mut ib_udata) -> Result {
+    unsafe {
+        let (pd, device) = ((*mr).pd, (*mr).device);
+        to_result(ops(device).dereg_mr.unwrap()(mr, udata))?;
+        (*pd).usecnt.counter -= 1;
+        state(device).count("mr", -1);
+    }
+    Ok(())
+}
+
+/// Creates a completion counter.
+pub unsafe fn create_counter(
+    device: *mut ib_device,
+    attrs: *mut uverbs_attr_bundle,
+) -> Result<*mut ib_comp_cntr> {
+    unsafe {
+        let ops = ops(device);
+        let create = ops.create_comp_cntr.ok_or(Error::from_errno(-95))?;
+        let counter: *mut ib_comp_cntr = allocate(ops.size_ib_comp_cntr)?;
+        (*counter).device = device;
+        if let Err(error) = to_result(create(counter, attrs)) {
+            free(counter, ops.size_ib_comp_cntr);
+            return Err(error);
+        }
+        state(device).count("comp_cntr", 1);
+        Ok(counter)
+    }
+}
+
+/// Destroys a completion counter.
+pub unsafe fn destroy_counter(counter: *mut ib_comp_cntr) -> Result {
+    unsafe {
+        let ops = ops((*counter).device);
+        to_result(ops.destroy_comp_cntr.unwrap()(counter))?;
+        state((*counter).device).count("comp_cntr", -1);
+        free(counter, ops.size_ib_comp_cntr);
+    }
+    Ok(())
+}
+
+/// Allocates a region of so many pages, for work requests to register.
+pub unsafe fn alloc_mr(pd: *mut ib_pd, pages: u32) -> Result<*mut ib_mr> {
+    // SAFETY: The domain is there.
+    unsafe {
+        let alloc = (*(*pd).device).ops.alloc_mr.ok_or(EINVAL)?;
+        take_mr(pd, alloc(pd, ib_mr_type_IB_MR_TYPE_MEM_REG, pages))
+    }
+}
+
+/// As `ib_map_mr_sg`.
+pub unsafe fn map_mr_sg(mr: *mut ib_mr, list: &mut [scatterlist]) -> Result<usize> {
+    // SAFETY: The region is there.
+    unsafe {
+        (*mr).page_size = 4096;
+        let map = (*(*mr).device).ops.map_mr_sg.expect("a function");
+        let count = map(mr, list.as_mut_ptr(), list.len() as c_int, null_mut());
+        to_result(count)?;
+        Ok(count as usize)
+    }
+}

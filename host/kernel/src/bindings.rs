@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The functions of C that drivers call, and the types that these work on.
+//!
+//! Each function does what the kernel documents for it, on the machine of this thread, as far as a
+//! driver can tell. What is left out is said at the function.
+
+#![allow(
+    clippy::missing_safety_doc,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    reason = "the names and contracts are those of the headers of C"
+)]
+
+mod devices;
+mod irq;
+mod memory;
+mod pci;
+mod printk;
+mod sysfs;
+mod types;
+mod wait;
+mod work;
+
+pub use self::{
+    devices::*, irq::*, memory::*, pci::*, printk::*, sysfs::*, types::*, wait::*, work::*,
+};
+
+use crate::ffi::c_int;
+
+pub const EOPNOTSUPP: u32 = 95;
+pub const IORESOURCE_MEM: u32 = 0x200;
+pub const PCI_COMMAND: u32 = 4;
+pub const PCI_COMMAND_MEMORY: u32 = 2;
+pub const PCI_COMMAND_MASTER: u32 = 4;
+
+const ENODEV: c_int = 19;
+const ENOMEM: c_int = 12;
+const EBUSY: c_int = 16;
+const ETIME: c_int = 62;

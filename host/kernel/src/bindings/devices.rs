@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Devices, their managed resources and uevents.
+
+use core::{
+    cell::{Cell, RefCell},
+    ptr::null_mut,
+};
+
+use super::ENOMEM;
+use crate::ffi::{c_char, c_int, c_uint, c_void};
+
+#[derive(Default)]
+pub struct kobject {
+    pub events: RefCell<Vec<String>>,
+}
+
+type Action = (unsafe extern "C" fn(*mut c_void), *mut c_void);
+
+pub struct device {
+    pub init_name: *const c_char,
+    pub kobj: kobject,
+    pub parent: *mut device,
+    pub dma_mask: *mut u64,
+    pub dma_parms: *mut c_void,
+    pub driver_data: *mut c_void,
+    pub actions: RefCell<Vec<Action>>,
+    pub references: Cell<u32>,
+    /// What is called when there are none any more.
+    pub release: Option<unsafe fn(*mut device)>,
+}
+
+impl device {
+    /// A device with this name, and one reference.
+    pub fn new(name: *const c_char) -> Self {
+        Self {
+            init_name: name,
+            kobj: kobject::default(),
+            parent: null_mut(),
+            dma_mask: null_mut(),
+            dma_parms: null_mut(),
+            driver_data: null_mut(),
+            actions: RefCell::default(),
+            references: Cell::new(1),
+            release: None,
+        }
+    }
+
+    /// Releases managed resources: runs the actions, the last one first.
+    pub fn release_resources(&self) {
+        let pop = || self.actions.borrow_mut().pop();
+        while let Some((action, data)) = pop() {
+            // SAFETY: Who added the action guarantees that it can be run once.
+            unsafe { action(data) };
+        }
+    }
+}
+
+pub unsafe fn get_device(dev: *mut device) -> *mut device {
+    // SAFETY: The caller guarantees that the device is valid.
+    let references = unsafe { &(*dev).references };
+    assert_ne!(references.get(), 0, "a reference to what is gone");
+    references.set(references.get() + 1);
+    dev
+}
+
+pub unsafe fn put_device(dev: *mut device) {
+    // SAFETY: As above.
+    unsafe {
+        let references = &(*dev).references;
+        references.set(references.get() - 1);
+        if references.get() == 0 {
+            if let Some(release) = (*dev).release {
+                release(dev);
+            }
+        }
+    }
+}
+
+pub unsafe fn devm_add_action_or_reset(
+    dev: *mut device,
+    action: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> c_int {
+    let action = action.expect("an action");
+    // SAFETY: The caller guarantees that the device is valid.
+    unsafe {
+        if !sim::may_allocate() {
+            action(data);
+            return -ENOMEM;
+        }
+        (*dev).actions.borrow_mut().push((action, data));
+    }
+    0
+}
+
+pub unsafe fn devm_release_action(
+    dev: *mut device,
+    action: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) {
+    let action = action.expect("an action");
+    // SAFETY: The caller guarantees that the device is valid.
+    let actions = unsafe { &(*dev).actions };
+    // The same code may be at several addresses.
+    let place = actions
+        .borrow()
+        .iter()
+        .rposition(|(_, other)| *other == data);
+    let Some(place) = place else {
+        return crate::warn("devm_release_action: the device has no such action".into());
+    };
+    actions.borrow_mut().remove(place);
+    // SAFETY: It was added, and is run once.
+    unsafe { action(data) };
+}
+
+pub const kobject_action_KOBJ_CHANGE: c_uint = 2;
+
+pub unsafe fn kobject_uevent_env(kobj: *mut kobject, _: c_uint, facts: *mut *mut c_char) -> c_int {
+    // SAFETY: The list ends with null.
+    unsafe {
+        let mut facts = facts;
+        while !(*facts).is_null() {
+            let fact = core::ffi::CStr::from_ptr((*facts).cast());
+            (*kobj)
+                .events
+                .borrow_mut()
+                .push(fact.to_string_lossy().into_owned());
+            facts = facts.add(1);
+        }
+    }
+    0
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Memory: pages with references, and what there is to know of DMA.
+
+use std::{cell::RefCell, collections::BTreeMap, ptr::null_mut};
+
+use super::device;
+use crate::{ffi::c_void, page::PAGE_SIZE};
+
+thread_local! {
+    /// Pages that programs map: by their address, their length and the number of references.
+    static PAGES: RefCell<BTreeMap<usize, (usize, u32)>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+pub unsafe fn dma_get_required_mask(_: *mut device) -> u64 {
+    (1 << 46) - 1
+}
+
+/// Returns zeroed pages with one reference, as `alloc_pages_exact` does. They count as allocated until
+/// the last reference is put.
+pub unsafe fn alloc_pages_exact(size: usize) -> *mut c_void {
+    if !sim::may_allocate() {
+        return null_mut();
+    }
+    let memory: *mut c_void = sim::memory::allocate(size, PAGE_SIZE).cast();
+    sim::count_live(1);
+    PAGES.with(|pages| pages.borrow_mut().insert(memory as usize, (size, 1)));
+    memory
+}
+
+/// Takes one more reference, as a mapping does.
+pub unsafe fn get_pages(memory: *mut c_void) {
+    PAGES.with(|pages| {
+        let mut pages = pages.borrow_mut();
+        pages.get_mut(&(memory as usize)).expect("pages").1 += 1;
+    });
+}
+
+/// Puts a reference. The last one frees the pages.
+pub unsafe fn put_pages(memory: *mut c_void) {
+    PAGES.with(|pages| {
+        let mut pages = pages.borrow_mut();
+        let (size, references) = pages.get_mut(&(memory as usize)).expect("pages");
+        *references -= 1;
+        if *references == 0 {
+            sim::count_live(-1);
+            // SAFETY: The pages were allocated with this size, and nobody has a reference.
+            unsafe { sim::memory::free(memory.cast(), *size, PAGE_SIZE) };
+            pages.remove(&(memory as usize));
+        }
+    });
+}
+
+pub unsafe fn free_pages_exact(memory: *mut c_void, _: usize) {
+    // SAFETY: The caller has a reference.
+    unsafe { put_pages(memory) };
+}

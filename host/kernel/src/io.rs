@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Access to registers and to memory that a device shares.
+
+pub use crate::io_project;
+
+/// What is accessed.
+#[derive(Clone, Copy)]
+pub enum Place {
+    /// So many bytes of a BAR.
+    Bar(u32, usize),
+    /// So many bytes of memory.
+    Memory(*mut u8, usize),
+}
+
+/// Memory or registers that a device shares with the CPU.
+pub trait Io {
+    /// Returns what is accessed. The kernel's trait has no such method.
+    fn place(&self) -> Place;
+
+    /// Returns the length in bytes.
+    fn len(&self) -> usize {
+        let (Place::Bar(_, length) | Place::Memory(_, length)) = self.place();
+        length
+    }
+
+    /// Returns whether the length is zero.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes 32 bits. Panics outside of the BAR, or of an alignment that the kernel refuses at build time.
+    fn write32(&self, value: u32, offset: usize) {
+        let Place::Bar(bar, length) = self.place() else {
+            panic!("memory has no registers");
+        };
+        assert!(offset % 4 == 0 && offset + 4 <= length);
+        sim::write_device(bar, offset as u64, value);
+    }
+
+    /// Copies all of the memory to a slice of its length.
+    fn copy_to_slice(&self, bytes: &mut [u8]) {
+        let memory = memory(self.place(), bytes.len());
+        // SAFETY: The memory is as long, and the device accesses it by other means only.
+        unsafe { core::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Copies a slice of its length to all of the memory.
+    fn copy_from_slice(&self, bytes: &[u8]) {
+        let memory = memory(self.place(), bytes.len());
+        // SAFETY: As above.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
+    }
+}
+
+fn memory(place: Place, expected: usize) -> *mut u8 {
+    match place {
+        Place::Memory(memory, length) if length == expected => memory,
+        _ => panic!("a copy of another length, or of registers"),
+    }
+}
+
+/// Part of a place.
+pub struct View(Place);
+
+impl View {
+    /// Returns part of memory, if it has all of that.
+    pub fn new(place: Place, range: core::ops::Range<usize>) -> Option<Self> {
+        let Place::Memory(memory, length) = place else {
+            return None;
+        };
+        let is_in = range.start <= range.end && range.end <= length;
+        is_in.then(|| Self(Place::Memory(memory.wrapping_add(range.start), range.len())))
+    }
+}
+
+impl Io for View {
+    fn place(&self) -> Place {
+        self.0
+    }
+}
+
+/// Polling.
+pub mod poll {
+    use crate::{
+        error::{code::ETIMEDOUT, Result},
+        time::Delta,
+    };
+
+    /// How many times `op` is called with the sleep that was asked for.
+    const PROMPT: u32 = 8;
+
+    /// How many times after that, at most.
+    const MOST: u64 = 64;
+
+    /// Calls `op` until `cond` holds for its result, with sleeps in between.
+    ///
+    /// The kernel guarantees a last call after the timeout, and may sleep for longer than it was asked to. The
+    /// shim does so after a few calls, as many sleeps of a dead device would cost most of a test's time.
+    ///
+    /// # Errors
+    ///
+    /// - [`ETIMEDOUT`] if the condition does not hold in time.
+    /// - Those of `op`.
+    pub fn read_poll_timeout<T>(
+        mut op: impl FnMut() -> Result<T>,
+        mut cond: impl FnMut(&T) -> bool,
+        sleep: Delta,
+        timeout: Delta,
+    ) -> Result<T> {
+        let end = sim::now() + timeout.nanos();
+        sim::might_sleep("polling");
+        let mut calls = 0;
+        loop {
+            let value = op()?;
+            if cond(&value) {
+                return Ok(value);
+            }
+            if sim::now() > end {
+                let value = op()?;
+                return if cond(&value) {
+                    Ok(value)
+                } else {
+                    Err(ETIMEDOUT)
+                };
+            }
+            calls += 1;
+            let least = if calls > PROMPT {
+                timeout.nanos() / MOST
+            } else {
+                0
+            };
+            sim::sleep(sleep.nanos().max(least));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The bus for tests: a slot, and what the PCI core does to the function in it.
+
+use sim::RawLock;
+
+use crate::{
+    bindings,
+    error::{to_result, Result},
+};
+
+/// A slot with a function. Its methods call the driver that is registered, in the order of the kernel's driver
+/// core, and with the lock of the device held as there.
+pub struct Slot {
+    pdev: Box<bindings::pci_dev>,
+    lock: RawLock,
+    is_bound: bool,
+}
+
+impl Slot {
+    /// Puts a function with a device id into a slot.
+    pub fn new(device: u16) -> Self {
+        Self {
+            pdev: bindings::pci_dev::new(device),
+            lock: RawLock::new(),
+            is_bound: false,
+        }
+    }
+
+    fn raw(&self) -> *mut bindings::pci_dev {
+        (&raw const *self.pdev).cast_mut()
+    }
+
+    fn driver(&self) -> &'static bindings::pci_driver {
+        // SAFETY: The module has registered its driver, and stays loaded.
+        unsafe { &*bindings::registered_driver() }
+    }
+
+    fn handlers(&self) -> &'static bindings::pci_error_handlers {
+        // SAFETY: The driver's table is constant.
+        unsafe { &*self.driver().err_handler }
+    }
+
+    fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.lock.lock(true);
+        let result = f();
+        self.lock.unlock(true);
+        result
+    }
+
+    /// Returns whether the function is bound to its driver.
+    pub fn is_bound(&self) -> bool {
+        self.is_bound
+    }
+
+    /// Returns whether nothing of a driver is left: the function disabled, no BAR reserved, no vector
+    /// allocated, no managed resource.
+    pub fn is_clean(&self) -> bool {
+        self.pdev.is_clean()
+    }
+
+    /// Returns the BARs that are reserved, each of which is a bit.
+    pub fn regions(&self) -> u32 {
+        self.pdev.regions
+    }
+
+    /// Returns the variables of the uevents so far.
+    pub fn uevents(&self) -> Vec<String> {
+        self.pdev.dev.kobj.events.borrow().clone()
+    }
+
+    /// Binds the function.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    ///
+    /// # Panics
+    ///
+    /// If the driver does not know the device, or if its failed probe leaves anything.
+    pub fn probe(&mut self) -> Result {
+        let driver = self.driver();
+        assert!(driver
+            .matches
+            .is_some_and(|matches| matches(self.pdev.device.into())));
+        let was_clean = self.is_clean();
+        let result = self.locked(|| {
+            // SAFETY: The device is valid, and not bound.
+            let result = to_result(unsafe { driver.probe.unwrap()(self.raw()) });
+            if result.is_err() {
+                self.pdev.dev.release_resources();
+            }
+            result
+        });
+        self.is_bound = result.is_ok();
+        if let Err(error) = &result {
+            assert!(
+                !was_clean || self.is_clean(),
+                "a failed probe ({error:?}) leaves something"
+            );
+        }
+        result
+    }
+
+    /// Unbinds the function.
+    ///
+    /// # Panics
+    ///
+    /// If handlers or work run after that.
+    pub fn remove(&mut self) {
+        let driver = self.driver();
+        self.locked(|| {
+            // SAFETY: The device is bound; this is the order of the driver core.
+            unsafe {
+                driver.remove.unwrap()(self.raw());
+                self.pdev.dev.release_resources();
+                driver.post_unbind.unwrap()(self.raw());
+            }
+            assert_eq!(sim::under_way(), 0, "handlers or work run after the end");
+        });
+        self.is_bound = false;
+    }
+
+    /// Resets the function, as writing to `reset` in sysfs does.
+    pub fn reset(&self) {
+        let handlers = self.handlers();
+        // SAFETY: The device is bound.
+        self.locked(|| unsafe {
+            handlers.reset_prepare.unwrap()(self.raw());
+            bindings::pcie_reset_flr(self.raw(), false);
+            handlers.reset_done.unwrap()(self.raw());
+        });
+    }
+
+    /// Suspends and resumes the function; `power_off` is what the device makes of it.
+    pub fn sleep(&self, power_off: impl FnOnce()) {
+        // SAFETY: The device is bound, and the driver's table constant.
+        self.locked(|| unsafe {
+            let power = &*self.driver().driver.pm;
+            let dev = &raw mut (*self.raw()).dev;
+            assert_eq!(power.suspend.unwrap()(dev), 0);
+            power_off();
+            assert_eq!(power.resume.unwrap()(dev), 0);
+        });
+    }
+
+    /// Reports an error of the bus to the driver; if it asks for a reset, `reset` is what the device makes of it.
+    pub fn bus_error(&self, is_permanent: bool, reset: impl FnOnce()) {
+        let handlers = self.handlers();
+        let state = if is_permanent {
+            bindings::pci_channel_io_perm_failure
+        } else {
+            bindings::pci_channel_io_frozen
+        };
+        // SAFETY: The device is bound.
+        self.locked(|| unsafe {
+            let answer = handlers.error_detected.unwrap()(self.raw(), state);
+            if answer == bindings::pci_ers_result_PCI_ERS_RESULT_NEED_RESET {
+                reset();
+                handlers.slot_reset.unwrap()(self.raw());
+                handlers.resume.unwrap()(self.raw());
+            }
+        });
+    }
+
+    /// Shuts the function down, as a reboot does.
+    pub fn shutdown(&self) {
+        // SAFETY: The device is bound.
+        self.locked(|| unsafe { self.driver().shutdown.unwrap()(self.raw()) });
+    }
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Shared ownership, locks and what tasks wait for.
+
+use core::{
+    cell::UnsafeCell,
+    marker::{PhantomData, PhantomPinned, Unsize},
+    ops::{CoerceUnsized, Deref, DerefMut},
+};
+
+use pin_init::PinInit;
+use sim::RawLock;
+
+use crate::{
+    alloc::{flags::Flags, AllocError, Counted},
+    error::{Error, Result},
+};
+
+pub use crate::global_lock;
+
+// Shared ownership.
+
+struct Shared<T: ?Sized> {
+    _counted: Counted,
+    value: T,
+}
+
+/// A counted reference.
+pub struct Arc<T: ?Sized>(std::sync::Arc<Shared<T>>);
+
+impl<T: ?Sized + Unsize<U>, U: ?Sized> CoerceUnsized<Arc<U>> for Arc<T> where
+    std::sync::Arc<Shared<T>>: CoerceUnsized<std::sync::Arc<Shared<U>>>
+{
+}
+
+impl<T> Arc<T> {
+    /// Allocates memory, and moves a value there.
+    ///
+    /// # Errors
+    ///
+    /// An [`AllocError`] if there is no memory.
+    pub fn new(value: T, flags: Flags) -> Result<Self, AllocError> {
+        flags.allow()?;
+        let _counted = Counted::new();
+        Ok(Self(std::sync::Arc::new(Shared { _counted, value })))
+    }
+
+    /// Allocates memory, and initializes it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the initializer, and `ENOMEM`.
+    pub fn pin_init<E>(init: impl PinInit<T, E>, flags: Flags) -> Result<Self>
+    where
+        Error: From<E>,
+    {
+        flags.allow()?;
+        let mut place = std::sync::Arc::<Shared<T>>::new_uninit();
+        let slot = std::sync::Arc::get_mut(&mut place)
+            .expect("it is new")
+            .as_mut_ptr();
+        // SAFETY: There is room, and it is initialized after that.
+        unsafe {
+            init.__pinned_init(&raw mut (*slot).value)?;
+            (&raw mut (*slot)._counted).write(Counted::new());
+            Ok(Self(place.assume_init()))
+        }
+    }
+}
+
+impl<T: ?Sized> Arc<T> {
+    /// Returns whether both refer to the same value.
+    pub fn ptr_eq(this: &Self, other: &Self) -> bool {
+        std::sync::Arc::ptr_eq(&this.0, &other.0)
+    }
+
+    /// Returns the pointer.
+    pub fn as_ptr(this: &Self) -> *const T {
+        &raw const this.0.value
+    }
+}
+
+impl<T: ?Sized> Clone for Arc<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: ?Sized> Deref for Arc<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+// Locks.
+
+/// A kind of lock.
+pub trait Backend {
+    /// Whether its holder may sleep.
+    const SLEEPS: bool;
+}
+
+/// A mutex.
+pub struct Sleeping;
+/// A spinlock.
+pub struct Spinning;
+
+impl Backend for Sleeping {
+    const SLEEPS: bool = true;
+}
+
+impl Backend for Spinning {
+    const SLEEPS: bool = false;
+}
+
+/// A value and the lock that protects it.
+pub struct Lock<T: ?Sized, B: Backend> {
+    raw: RawLock,
+    backend: PhantomData<B>,
+    value: UnsafeCell<T>,
+}
+
+/// A lock whose holder may sleep.
+pub type Mutex<T> = Lock<T, Sleeping>;
+/// A lock that interrupt handlers take as well.
+pub type SpinLockIrq<T> = Lock<T, Spinning>;
+/// A mutex that is held.
+pub type MutexGuard<'a, T> = Guard<'a, T, Sleeping>;
+
+// SAFETY: All tasks are in one thread.
+unsafe impl<T: ?Sized + Send, B: Backend> Send for Lock<T, B> {}
+// SAFETY: As above.
+unsafe impl<T: ?Sized + Send, B: Backend> Sync for Lock<T, B> {}
+
+impl<T, B: Backend> Lock<T, B> {
+    /// Returns an initializer.
+    pub fn new(value: T) -> impl PinInit<Self> {
+        Ok::<_, core::convert::Infallible>(Self {
+            raw: RawLock::new(),
+            backend: PhantomData,
+            value: UnsafeCell::new(value),
+        })
+    }
+}
+
+impl<T: ?Sized, B: Backend> Lock<T, B> {
+    /// Takes the lock.
+    pub fn lock(&self) -> Guard<'_, T, B> {
+        self.raw.lock(B::SLEEPS);
+        Guard {
+            lock: self,
+            not_send: PhantomData,
+        }
+    }
+}
+
+/// A lock that is held.
+pub struct Guard<'a, T: ?Sized, B: Backend> {
+    lock: &'a Lock<T, B>,
+    not_send: PhantomData<*mut ()>,
+}
+
+impl<T: ?Sized, B: Backend> Deref for Guard<'_, T, B> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: The lock is held.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T: ?Sized, B: Backend> DerefMut for Guard<'_, T, B> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: The lock is held.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T: ?Sized, B: Backend> Drop for Guard<'_, T, B> {
+    fn drop(&mut self) {
+        self.lock.raw.unlock(B::SLEEPS);
+    }
+}
+
+/// What is set once at most.
+pub struct SetOnce<T>(core::cell::OnceCell<T>);
+
+// SAFETY: All tasks are in one thread.
+unsafe impl<T: Send + Sync> Sync for SetOnce<T> {}
+
+impl<T> Default for SetOnce<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> SetOnce<T> {
+    /// Returns one that is not set.
+    pub const fn new() -> Self {
+        Self(core::cell::OnceCell::new())
+    }
+
+    /// Returns the value.
+    pub fn as_ref(&self) -> Option<&T> {
+        sim::point();
+        self.0.get()
+    }
+
+    /// Sets the value, unless there is one. Returns whether it was set.
+    pub fn populate(&self, value: T) -> bool {
+        sim::point();
+        self.0.set(value).is_ok()
+    }
+}
+
+/// A mutex that is always there.
+pub struct GlobalLock<T>(std::sync::Mutex<T>);
+
+impl<T> GlobalLock<T> {
+    /// Returns one with a value.
+    pub const fn new(value: T) -> Self {
+        Self(std::sync::Mutex::new(value))
+    }
+
+    /// Does nothing: it is initialized.
+    ///
+    /// # Safety
+    ///
+    /// Called once, as the kernel asks for.
+    pub unsafe fn init(&self) {}
+
+    /// Takes the lock, which all threads share.
+    pub fn lock(&self) -> std::sync::MutexGuard<'_, T> {
+        self.0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Where tasks wait for a condition of what a lock protects.
+pub struct CondVar(core::cell::Cell<u8>, PhantomPinned);
+
+impl CondVar {
+    /// Returns an initializer.
+    pub fn new() -> impl PinInit<Self> {
+        Ok::<_, core::convert::Infallible>(Self(core::cell::Cell::new(0), PhantomPinned))
+    }
+
+    fn place(&self) -> usize {
+        self.0.as_ptr() as usize
+    }
+
+    /// Releases the lock, waits to be notified, and takes the lock.
+    pub fn wait<T: ?Sized, B: Backend>(&self, guard: &mut Guard<'_, T, B>) {
+        sim::might_sleep("a condition is waited for");
+        // The lock is released when nobody can come between that and the wait.
+        guard.lock.raw.release(B::SLEEPS);
+        sim::wait_for(self.place());
+        guard.lock.raw.lock(B::SLEEPS);
+    }
+
+    /// Wakes all who wait.
+    pub fn notify_all(&self) {
+        sim::point();
+        sim::signal(self.place());
+    }
+}
+
+pub mod atomic;
+
+/// Barriers. There is one order of all accesses in one thread, so that each is just a place to be preempted.
+pub mod barrier {
+    /// Orders reads.
+    pub struct Read;
+    /// Orders writes.
+    pub struct Write;
+    /// Orders all.
+    pub struct Full;
+
+    /// Orders what CPU and device access.
+    pub fn dma_mb<O>(_: O) {
+        sim::point();
+    }
+
+    /// Orders all accesses.
+    pub fn mb<O>(_: O) {
+        sim::point();
+    }
+
+    /// Orders what CPUs access.
+    pub fn smp_mb<O>(_: O) {
+        sim::point();
+    }
+}

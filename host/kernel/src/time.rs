@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Time, which is that of the machine.
+
+use core::{
+    marker::PhantomData,
+    ops::{Add, AddAssign, Mul, Sub},
+};
+
+/// A number of jiffies.
+pub type Jiffies = usize;
+
+/// Nanoseconds of a jiffy.
+pub const JIFFY: u64 = 1_000_000;
+
+/// Returns so many milliseconds in jiffies, of which one is a millisecond.
+pub fn msecs_to_jiffies(millis: u32) -> Jiffies {
+    millis as usize
+}
+
+/// A span of time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Delta(i64);
+
+impl Delta {
+    /// No time.
+    pub const ZERO: Self = Self(0);
+
+    /// Returns so many nanoseconds.
+    pub const fn from_nanos(nanos: i64) -> Self {
+        Self(nanos)
+    }
+
+    /// Returns so many microseconds.
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros.saturating_mul(1_000))
+    }
+
+    /// Returns so many milliseconds.
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis.saturating_mul(1_000_000))
+    }
+
+    /// Returns so many seconds.
+    pub const fn from_secs(secs: i64) -> Self {
+        Self(secs.saturating_mul(1_000_000_000))
+    }
+
+    /// Returns the nanoseconds.
+    pub const fn as_nanos(self) -> i64 {
+        self.0
+    }
+
+    /// Returns the microseconds, rounded up.
+    pub const fn as_micros_ceil(self) -> i64 {
+        self.0.saturating_add(999) / 1_000
+    }
+
+    /// Returns the milliseconds, rounded down.
+    pub const fn as_millis(self) -> i64 {
+        self.0 / 1_000_000
+    }
+
+    /// Returns whether the span is negative.
+    pub const fn is_negative(self) -> bool {
+        self.0 < 0
+    }
+
+    /// For the machine.
+    pub(crate) fn nanos(self) -> u64 {
+        self.0.max(0).unsigned_abs()
+    }
+}
+
+impl Mul<i64> for Delta {
+    type Output = Self;
+
+    fn mul(self, by: i64) -> Self {
+        Self(self.0 * by)
+    }
+}
+
+impl Add for Delta {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+
+impl AddAssign for Delta {
+    fn add_assign(&mut self, other: Self) {
+        self.0 += other.0;
+    }
+}
+
+impl Sub for Delta {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 - other.0)
+    }
+}
+
+/// The clock that never goes back.
+#[derive(Clone, Copy)]
+pub struct Monotonic;
+
+/// A point in time of a clock.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+pub struct Instant<C>(i64, PhantomData<fn(C)>);
+
+impl<C> Instant<C> {
+    /// Returns the present.
+    pub fn now() -> Self {
+        Self(sim::now() as i64, PhantomData)
+    }
+
+    /// Returns how much time has passed since.
+    pub fn elapsed(&self) -> Delta {
+        Delta(sim::now() as i64 - self.0)
+    }
+}
+
+impl<C> Sub for Instant<C> {
+    type Output = Delta;
+
+    fn sub(self, other: Self) -> Delta {
+        Delta(self.0 - other.0)
+    }
+}
+
+impl<C> Add<Delta> for Instant<C> {
+    type Output = Self;
+
+    fn add(self, span: Delta) -> Self {
+        Self(self.0 + span.0, PhantomData)
+    }
+}
+
+/// Sleep.
+pub mod delay {
+    /// Sleeps for as long, or longer.
+    pub fn fsleep(span: super::Delta) {
+        sim::might_sleep("sleep");
+        sim::sleep(span.nanos());
+    }
+}

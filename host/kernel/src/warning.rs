@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What the kernel would `WARN` about: the machine goes on, and a test looks at the list.
+
+use std::cell::RefCell;
+
+thread_local! {
+    static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Adds a warning.
+pub fn warn(what: String) {
+    sim::log(format_args!("WARNING: {what}\n"));
+    WARNINGS.with(|warnings| warnings.borrow_mut().push(what));
+}
+
+/// Returns the warnings since the last call.
+pub fn take_warnings() -> Vec<String> {
+    WARNINGS.with(|warnings| std::mem::take(&mut *warnings.borrow_mut()))
+}

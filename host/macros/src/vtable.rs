@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Traits of which an implementation may lack functions.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+use syn::{Ident, ImplItem, Item, TraitItem};
+
+/// Expands `#[vtable]`.
+pub(crate) fn expand(item: Item) -> TokenStream {
+    match item {
+        Item::Trait(mut item) => {
+            let names: Vec<_> = item
+                .items
+                .iter()
+                .filter_map(|item| match item {
+                    TraitItem::Fn(function) => Some(has(&function.sig.ident)),
+                    _ => None,
+                })
+                .collect();
+            for name in names {
+                item.items.push(syn::parse_quote! {
+                    /// Whether an implementation has this function.
+                    const #name: bool = false;
+                });
+            }
+            item.items.push(syn::parse_quote! {
+                /// The module that has the implementation.
+                type OwnerModule: ::kernel::ModuleMetadata;
+            });
+            quote!(#item)
+        }
+        Item::Impl(mut item) => {
+            let names: Vec<_> = item
+                .items
+                .iter()
+                .filter_map(|item| match item {
+                    ImplItem::Fn(function) => Some(has(&function.sig.ident)),
+                    _ => None,
+                })
+                .collect();
+            for name in names {
+                item.items
+                    .push(syn::parse_quote!(const #name: bool = true;));
+            }
+            item.items.push(syn::parse_quote!(
+                type OwnerModule = crate::LocalModule;
+            ));
+            quote!(#item)
+        }
+        other => syn::Error::new_spanned(other, "a trait or its implementation is expected")
+            .to_compile_error(),
+    }
+}
+
+fn has(function: &Ident) -> Ident {
+    format_ident!("HAS_{}", function.to_string().to_uppercase())
+}

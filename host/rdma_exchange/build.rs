@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Stages the sample's module.
+
+fn main() {
+    // As its Kbuild.
+    stage::module(
+        "../../samples/rdma_exchange",
+        "rdma_exchange_main.rs",
+        &["rdma_client"],
+    );
+}

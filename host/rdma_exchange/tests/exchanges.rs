@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The sample on the EFA driver: both modules, and the layer for clients, in one machine.
+
+use driver::rig;
+use efa_model::Profile;
+use kernel::{
+    debugfs,
+    error::{code::*, Result},
+    sim::Policy,
+};
+
+const RUN: &str = "rdma_exchange/run";
+
+/// Writes a command, and returns its answer.
+fn command(text: &str) -> Result<String> {
+    debugfs::write(RUN, text.as_bytes()).expect("the file")?;
+    Ok(debugfs::read(RUN).expect("the file"))
+}
+
+// One test, as the module has statics that all threads share.
+#[test]
+fn data_goes_both_ways() {
+    rig::run(Profile::Efa3, Policy::Sequential, |rig| {
+        let module = rdma_exchange::load().unwrap();
+        assert_eq!(command("open 2"), Err(ENODEV));
+        rig.probe().unwrap();
+        let opened = command("open 2").unwrap();
+        let words: Vec<_> = opened.split(' ').collect();
+        assert_eq!(words.len(), 3, "{opened}");
+        // The device is its own peer: the first queue pair's is the second.
+        command(&format!("meet {} {} {}", words[0], words[2], words[1])).unwrap();
+        assert!(command("send 200 1000").unwrap().starts_with("calls 200 "));
+        assert!(command("exchange 200 65536")
+            .unwrap()
+            .starts_with("calls 200 "));
+        assert_eq!(command("nonsense"), Err(EINVAL));
+        command("close").unwrap();
+
+        // The device goes while a session is open, and so does the module.
+        command("open 1").unwrap();
+        rig.remove();
+        assert_eq!(command("close"), Err(ENODEV));
+        rig.probe().unwrap();
+        command("open 8").unwrap();
+        drop(module);
+        assert!(debugfs::read(RUN).is_none());
+    });
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The interrupt core. A handler runs as a task that must not sleep, its thread as one that may.
+
+use std::rc::Rc;
+
+use crate::{
+    machine::world,
+    task::{might_sleep, wait_for},
+};
+
+/// The handler of a line, which returns whether its thread is to run.
+pub(crate) type Handler = Rc<dyn Fn() -> bool>;
+/// The thread of a line.
+pub(crate) type Thread = Rc<dyn Fn()>;
+
+/// A vector of the device.
+#[derive(Default)]
+pub(crate) struct Line {
+    pub(crate) handler: Option<Handler>,
+    pub(crate) thread: Option<Thread>,
+    pub(crate) is_pending: bool,
+    pub(crate) disabled: u32,
+    /// Handlers and threads that run.
+    pub(crate) running: u32,
+    pub(crate) thread_running: bool,
+    pub(crate) thread_pending: bool,
+}
+
+/// Makes room for the lines of a device.
+pub fn allocate_lines(count: u32) {
+    world(|world| world.lines.resize_with(count as usize, Line::default));
+}
+
+/// The device raises an interrupt. One of a line without handler is lost.
+pub fn interrupt(vector: u16) {
+    world(|world| {
+        if let Some(line) = world.lines.get_mut(usize::from(vector)) {
+            line.is_pending = true;
+        }
+    });
+}
+
+/// Sets the handler and the thread of a line. Returns false if the line is missing or has a handler.
+pub fn request_line(vector: u32, handler: Handler, thread: Option<Thread>) -> bool {
+    world(|world| match world.lines.get_mut(vector as usize) {
+        Some(line) if line.handler.is_none() => {
+            line.handler = Some(handler);
+            line.thread = thread;
+            true
+        }
+        _ => false,
+    })
+}
+
+/// Where tasks wait for the handler of a line.
+pub(crate) fn place(vector: u32) -> usize {
+    0x1000_0000_0000_0000 + vector as usize
+}
+
+/// Disables a line, and waits until neither its handler nor its thread runs.
+pub fn disable_line(vector: u32) {
+    world(|world| world.lines[vector as usize].disabled += 1);
+    might_sleep("waiting for an interrupt handler");
+    while world(|world| world.lines[vector as usize].running != 0) {
+        wait_for(place(vector));
+    }
+}
+
+/// Removes the handler of a line, after it has returned.
+pub fn free_line(vector: u32) {
+    disable_line(vector);
+    world(|world| world.lines[vector as usize] = Line::default());
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A machine in one thread: tasks, interrupts, work, memory and a device, with a virtual clock.
+//!
+//! A task is a coroutine. It runs until it blocks, or until the [`Policy`] preempts it at a [`point`]. An
+//! interrupt handler, its thread and each work item are tasks of their own, so that each can be in
+//! the middle of what it does while others run, as on other CPUs. The clock moves only when no task
+//! can run, or when the policy moves it early. A run with the same policy, and the same seed, does the same.
+//!
+//! Each OS thread has a machine of its own. Tests of one process can run in parallel.
+//!
+//! # What the machine checks
+//!
+//! | the kernel's rule | what checks it here |
+//! |---|---|
+//! | nobody sleeps in atomic context | [`might_sleep`] panics |
+//! | somebody can always run, or waits with a bound | [`run`] panics with the names of those who wait |
+//! | no task waits for more than two minutes | [`take_longest_wait`] |
+//! | a lock is not taken twice, nor freed while held | [`RawLock`] panics |
+//! | a device accesses mapped memory only | [`memory::take_violations`] |
+//! | memory is freed after the device has let go of it | [`memory::set_strict`] |
+//! | each allocation may fail | [`fail_allocation`] |
+//! | what was allocated is freed | [`live`], [`memory::mappings`] |
+//! | no handler or work runs after the end | [`under_way`] |
+//!
+//! Weak memory, and an interrupt on the CPU that holds a lock, are not modelled.
+
+mod failing;
+mod hardware;
+mod irq;
+mod lock;
+mod log;
+mod machine;
+pub mod memory;
+mod policy;
+mod task;
+mod work;
+
+pub use self::{
+    failing::{
+        allocations, count_live, fail_allocation, has_failed, live, may_allocate, take_failed,
+    },
+    hardware::{attach, detach, device, kick_device, write_device, Hardware},
+    irq::{allocate_lines, disable_line, free_line, interrupt, request_line},
+    lock::{RawLock, Rw},
+    log::{keep_log, log, take_log},
+    machine::{now, run, switches},
+    policy::{point, Policy, Rng},
+    task::{
+        block, change_atomic, current, is_atomic, join, might_sleep, signal, sleep, spawn,
+        take_longest_wait, under_way, wait_for, wait_until, wake,
+    },
+    work::Work,
+};
+
+/// Nanoseconds.
+pub type Nanos = u64;
+
+/// The number of a task.
+pub type TaskId = usize;

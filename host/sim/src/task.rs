@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Tasks, and what they wait for.
+
+use std::cell::{Cell, RefCell};
+
+use corosensei::{stack::DefaultStack, Coroutine, Yielder};
+
+use crate::{
+    machine::{now, world},
+    Nanos, TaskId, Work,
+};
+
+/// Bytes of a task's stack.
+const STACK: usize = 256 << 10;
+
+/// The number of no task.
+const NOBODY: TaskId = usize::MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Runnable,
+    Blocked,
+    Done,
+}
+
+pub(crate) type Body = Coroutine<(), (), (), DefaultStack>;
+
+/// What a task is for.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// A thread of the kernel or of a program.
+    Thread,
+    /// The handler of a line.
+    Handler(u32),
+    /// The thread of a line.
+    IrqThread(u32),
+    /// A work item.
+    Work(*mut Work),
+}
+
+pub(crate) struct Task {
+    pub(crate) name: &'static str,
+    pub(crate) body: Option<Body>,
+    pub(crate) state: State,
+    pub(crate) deadline: Option<Nanos>,
+    pub(crate) timed_out: bool,
+    yielder: *const Yielder<(), ()>,
+    /// Spinlocks that the task holds, and one more in a handler.
+    atomic: u32,
+    pub(crate) kind: Kind,
+}
+
+thread_local! {
+    static CURRENT: Cell<TaskId> = const { Cell::new(NOBODY) };
+    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
+    static LONGEST: Cell<Nanos> = const { Cell::new(0) };
+}
+
+/// Makes a task.
+pub(crate) fn spawn_as(name: &'static str, kind: Kind, f: Box<dyn FnOnce()>) -> TaskId {
+    let stack = STACKS
+        .with(|stacks| stacks.borrow_mut().pop())
+        .unwrap_or_else(|| DefaultStack::new(STACK).expect("a stack"));
+    let id = world(|world| {
+        let task = Task {
+            name,
+            body: None,
+            state: State::Runnable,
+            deadline: None,
+            timed_out: false,
+            yielder: std::ptr::null(),
+            atomic: matches!(kind, Kind::Handler(_)).into(),
+            kind,
+        };
+        match world.free.pop() {
+            Some(id) => {
+                world.tasks[id] = task;
+                id
+            }
+            None => {
+                world.tasks.push(task);
+                world.tasks.len() - 1
+            }
+        }
+    });
+    let body = Coroutine::with_stack(stack, move |yielder: &Yielder<(), ()>, ()| {
+        world(|world| world.tasks[id].yielder = yielder);
+        f();
+    });
+    world(|world| world.tasks[id].body = Some(body));
+    id
+}
+
+/// Makes a task. Somebody must [join](join) it.
+pub fn spawn(name: &'static str, f: impl FnOnce() + 'static) -> TaskId {
+    spawn_as(name, Kind::Thread, Box::new(f))
+}
+
+/// Where tasks wait for the end of another.
+pub(crate) fn place_of_end(task: TaskId) -> usize {
+    usize::MAX - task
+}
+
+/// Waits for the end of a task. Such a wait is one of the test's, and is not bounded as those of tasks are.
+pub fn join(task: TaskId) {
+    let longest = LONGEST.get();
+    while world(|world| world.tasks[task].state != State::Done) {
+        wait_for(place_of_end(task));
+    }
+    LONGEST.set(longest);
+}
+
+/// Keeps the stack of a task that has ended.
+pub(crate) fn recycle(stack: DefaultStack) {
+    STACKS.with(|stacks| stacks.borrow_mut().push(stack));
+}
+
+/// Sets which task runs; nobody without one.
+pub(crate) fn set_current(task: Option<TaskId>) {
+    CURRENT.set(task.unwrap_or(NOBODY));
+}
+
+/// Returns the task that runs.
+pub fn current() -> TaskId {
+    CURRENT.get()
+}
+
+/// Returns whether a task runs.
+pub(crate) fn is_running() -> bool {
+    CURRENT.get() != NOBODY
+}
+
+/// Gives the CPU up.
+pub(crate) fn switch() {
+    if std::thread::panicking() {
+        // The message of the panic was printed. Whoever is woken would run in a machine that has stopped.
+        eprintln!("a task waits while its panic unwinds");
+        std::process::abort();
+    }
+    let yielder = world(|world| world.tasks[CURRENT.get()].yielder);
+    // SAFETY: It is that of the coroutine that runs.
+    unsafe { (*yielder).suspend(()) };
+}
+
+/// Returns whether the task must not sleep.
+pub fn is_atomic() -> bool {
+    is_running() && world(|world| world.tasks[CURRENT.get()].atomic != 0)
+}
+
+/// Counts a spinlock that is taken, or released if `by` is negative.
+pub fn change_atomic(by: i32) {
+    world(|world| {
+        if let Some(task) = world.tasks.get_mut(CURRENT.get()) {
+            task.atomic = task
+                .atomic
+                .checked_add_signed(by)
+                .expect("a spinlock is held");
+        }
+    });
+}
+
+/// Panics in atomic context: `what` may sleep.
+pub fn might_sleep(what: &str) {
+    assert!(!is_atomic(), "sleep in atomic context: {what}");
+}
+
+/// Blocks until [`wake`], or until a time. Returns whether the task was woken.
+pub fn block(deadline: Option<Nanos>) -> bool {
+    let current = CURRENT.get();
+    assert!(is_running(), "no task runs that could wait");
+    world(|world| {
+        let task = &mut world.tasks[current];
+        task.state = State::Blocked;
+        task.deadline = deadline;
+        task.timed_out = false;
+    });
+    switch();
+    world(|world| !world.tasks[current].timed_out)
+}
+
+/// Makes a task runnable.
+pub fn wake(id: TaskId) {
+    world(|world| {
+        if let Some(task) = world.tasks.get_mut(id) {
+            if task.state == State::Blocked {
+                task.state = State::Runnable;
+                task.deadline = None;
+            }
+        }
+    });
+}
+
+/// Returns how many interrupt handlers, their threads and work items run.
+pub fn under_way() -> usize {
+    world(|world| {
+        let tasks = world.tasks.iter().filter(|task| task.state != State::Done);
+        tasks
+            .filter(|task| !matches!(task.kind, Kind::Thread))
+            .count()
+    })
+}
+
+/// Blocks until somebody [signals](signal) this place, which is an address.
+pub fn wait_for(place: usize) {
+    wait_until(place, None);
+}
+
+/// The same until a time. Returns whether the place was signalled.
+pub fn wait_until(place: usize, deadline: Option<Nanos>) -> bool {
+    let current = CURRENT.get();
+    let start = world(|world| {
+        world.waiters.push((place, current));
+        world.now
+    });
+    let woken = block(deadline);
+    LONGEST.set(LONGEST.get().max(now() - start));
+    if !woken {
+        world(|world| world.waiters.retain(|waiter| *waiter != (place, current)));
+    }
+    woken
+}
+
+/// Returns the longest time that a task has waited for something since the last call.
+pub fn take_longest_wait() -> Nanos {
+    LONGEST.replace(0)
+}
+
+/// Wakes all who wait at this place.
+pub fn signal(place: usize) {
+    let mut index = 0;
+    while let Some((at, task)) = world(|world| world.waiters.get(index).copied()) {
+        if at == place {
+            world(|world| world.waiters.remove(index));
+            wake(task);
+        } else {
+            index += 1;
+        }
+    }
+}
+
+/// Sleeps.
+pub fn sleep(span: Nanos) {
+    might_sleep("a sleep");
+    block(Some(now() + span));
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Work that is done later.
+
+use crate::{
+    machine::{now, world},
+    task::{might_sleep, wait_for},
+    Nanos,
+};
+
+/// A work item that may be delayed. It is part of memory of its owner, who disables it before that is freed.
+pub struct Work {
+    pub(crate) function: fn(usize),
+    pub(crate) argument: usize,
+    pub(crate) due: Option<Nanos>,
+    pub(crate) is_running: bool,
+    disabled: u32,
+}
+
+impl Work {
+    /// Returns an item that is not queued. `function` is called with `argument`.
+    pub fn new(function: fn(usize), argument: usize) -> Self {
+        Self {
+            function,
+            argument,
+            due: None,
+            is_running: false,
+            disabled: 0,
+        }
+    }
+
+    fn set_due(&mut self, due: Nanos) {
+        if self.disabled == 0 {
+            if self.due.is_none() {
+                let this: *mut Self = self;
+                world(|world| world.works.push(this));
+            }
+            self.due = Some(due);
+        }
+    }
+
+    fn cancel(&mut self) {
+        if self.due.take().is_some() {
+            let this: *mut Self = self;
+            world(|world| world.works.retain(|work| *work != this));
+        }
+    }
+
+    /// Queues the item, or changes when it is due.
+    pub fn modify(&mut self, delay: Nanos) {
+        self.set_due(now() + delay);
+    }
+
+    /// Queues the item, unless it is queued.
+    pub fn queue(&mut self, delay: Nanos) {
+        if self.due.is_none() {
+            self.set_due(now() + delay);
+        }
+    }
+
+    /// Cancels the item, and has it not queued until as many calls of [`Work::enable`].
+    pub fn disable(&mut self) {
+        self.disabled += 1;
+        self.cancel();
+    }
+
+    /// Ends one [`Work::disable`].
+    pub fn enable(&mut self) {
+        self.disabled -= 1;
+    }
+
+    /// Disables the item, and waits until it does not run.
+    pub fn disable_sync(&mut self) {
+        might_sleep("waiting for work");
+        self.disable();
+        let this: *mut Self = self;
+        // SAFETY: The owner waits here, so that the item stays; the machine changes it meanwhile.
+        while unsafe { (&raw const (*this).is_running).read_volatile() } {
+            wait_for(this as usize);
+        }
+    }
+}

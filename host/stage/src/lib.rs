@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Puts the sources of a kernel module where a crate of the host finds them.
+//!
+//! A module is one crate, whose root begins with attributes that only a root may have. [`module`] makes
+//! a folder of links to the module's files, and a root without these attributes. The crate of the host
+//! includes that root, so that not one line of the module is different.
+
+use std::{
+    env, fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+/// The variable that names bindgen's output, which a build of the module makes.
+const BINDINGS: &str = "EFA_BINDINGS";
+
+/// Stages the module whose `root` is in `folder`, and sets `cfgs` as its Kbuild does. The host's crate has
+/// `include!(concat!(env!("OUT_DIR"), "/module/root.rs"))`.
+///
+/// # Panics
+///
+/// If a file is missing, or the environment does not name bindgen's output.
+pub fn module(folder: &str, root: &str, cfgs: &[&str]) {
+    let folder = fs::canonicalize(folder).expect("the folder of the module");
+    let bindings = env::var(BINDINGS)
+        .unwrap_or_else(|_| panic!("{BINDINGS} names bindgen's output: see host/README.md"));
+    println!("cargo::rerun-if-env-changed={BINDINGS}");
+    println!("cargo::rerun-if-changed={}", folder.join(root).display());
+    println!("cargo::rustc-cfg=MODULE");
+    for cfg in cfgs {
+        println!("cargo::rustc-cfg={cfg}");
+    }
+
+    let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it")).join("module");
+    let _ = fs::remove_dir_all(&out);
+    fs::create_dir_all(out.join("ffi")).expect("a folder");
+    for entry in fs::read_dir(&folder).expect("the folder of the module") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name");
+        let is_source = path.is_dir() || path.extension().is_some_and(|end| end == "rs");
+        if is_source && name != "ffi" && name != root {
+            link(&path, &out.join(name));
+        }
+    }
+    link(Path::new(&bindings), &out.join("ffi/bindings_generated.rs"));
+
+    let text = fs::read_to_string(folder.join(root)).expect("the root of the module");
+    fs::write(out.join("root.rs"), without_inner(&text)).expect("the staged root");
+}
+
+fn link(from: &Path, to: &Path) {
+    symlink(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+}
+
+/// Returns the text of a root without inner attributes and documentation; lines keep their numbers.
+fn without_inner(text: &str) -> String {
+    let is_inner = |line: &str| line.starts_with("//!") || line.starts_with("#![");
+    text.lines()
+        .map(|line| if is_inner(line) { "" } else { line })
+        .fold(String::new(), |all, line| all + line + "\n")
+}
