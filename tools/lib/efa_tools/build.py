@@ -14,6 +14,8 @@ from .failure import Failure
 KITS = "/run/efa-rs/kit"
 BUILD = "/run/efa-rs/build"
 CARGO = "/run/efa-rs/cargo"
+# What bindgen makes of the headers for a module, which is kept beside that.
+BINDINGS = "bindings_generated.rs"
 KERNEL = "/run/efa-rs/kernel"
 # How much builds give way to what runs beside them.
 NICE = "5"
@@ -145,9 +147,9 @@ def build_folder(source, name, release, options, variant, file):
         with cache.lock(f"{folder.name}-{cache.key(str(cache.CLONE))}"), steps.step(f"{name} module {flavour}{variant}") as log:
             binds = [(kit_folder, KITS, "ro"), (folder, BUILD, "rw")]
             steps.run(building(["sh", "-c", script], binds, release=release), log, f"Building the {name} module")
-        return [folder / "module" / file]
+        return [made for made in (folder / "module" / file, folder / "module" / "ffi" / BINDINGS) if made.exists()]
 
-    others = (name, release, *options, script, str(kit_folder))
+    others = (name, release, *options, script, str(kit_folder), BINDINGS)
     return store.build("module", [source], others, f"the {name} module", 0.2, build) / file
 
 
@@ -184,6 +186,17 @@ def cargo(log, what, *arguments, after=(), manifest="Cargo.toml", environment=No
     environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", **(environment or {})}
     command = ["nice", "-n", NICE, "cargo", *arguments, "--locked", "--manifest-path", f"/efa-rs/emulator/{manifest}", *after]
     steps.run(namespace.enter(root or toolroot.root(), command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment), log, what)
+
+
+def host(log, what, *arguments, after=(), environment=None):
+    """Runs the toolroot's cargo on the workspace host/, with the bindings that a build of the module makes."""
+    bindings = rust_module(toolroot.kernel(toolroot.FLAVOURS[0])).parent / BINDINGS
+    inside = f"/run/efa-rs/{BINDINGS}"
+    binds = [(cache.clone_folder("host"), BUILD, "rw"), (bindings, inside, "ro"), *cargo_home()]
+    # As the kernel's build does for the language features of its crates.
+    fixed = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", "EFA_BINDINGS": inside, "RUSTC_BOOTSTRAP": "1"}
+    command = ["cargo", *arguments, "--locked", "--manifest-path", "/efa-rs/host/Cargo.toml", *after]
+    steps.run(building(command, binds, {**fixed, **(environment or {})}), log, what)
 
 
 # The newest that the toolroot's rustc can build.

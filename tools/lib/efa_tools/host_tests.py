@@ -40,15 +40,22 @@ def cargo_tally(name, run):
 
 
 def test_host():
-    """The tests of the workspace emulator/, which are also those of efa_rs/hw."""
+    """The tests of the workspace emulator/, which are also those of efa_rs/hw, and of the driver as a program, host/."""
+    arguments = ("test", "--workspace", "--no-fail-fast")
 
     def run(log):
-        arguments = ("test", "--workspace", "--no-fail-fast")
         with build.cargo_lock("debug"):
             build.cargo(log, "Building the tests", *arguments, "--no-run")
         build.cargo(log, "cargo test", *arguments)
 
-    return cargo_tally("host tests", run)
+    def run_driver(log):
+        with build.cargo_lock("host"):
+            build.host(log, "Building the driver as a program", *arguments, "--no-run")
+        build.host(log, "cargo test", *arguments)
+
+    tally = cargo_tally("host tests", run)
+    tally += cargo_tally("host tests of the driver", run_driver)
+    return tally
 
 
 def test_host_in_guest(flavour):
