@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """What becomes of a device that has failed in use: the driver brings it back."""
 
-from selftest import SLOW, emulator, equal, wait_until
+from selftest import emulator, equal, wait_until
 from uverbs import opened
 
-# Seconds in which a device that has failed once is back, and those before each further attempt.
-RECOVERED, BACKOFF = 2 * SLOW, (0, 1, 2, 4, 8)
+# Seconds before each attempt to bring a device back.
+BACKOFF = (0, 1, 2, 4, 8)
 
 
 class Recovery:
@@ -21,17 +21,14 @@ class Recovery:
         status = self.function.status()
         return status["state"] == "up" and int(status["session"]) > self.session
 
-    def wait(self, may_have_tried=False):
-        """Waits until the device is back; fails if that takes too long, if anything is left of the time before, or if it
-        was not for this reason alone. If the device went on to fail, the driver may have tried, and try again only later.
+    def wait(self, attempts=1):
+        """Waits until the device is back; fails if anything is left of the time before, or if it was not for this reason alone.
+
+        It has to be back with this attempt, of which the first one is made at once.
         """
-        patience = RECOVERED
-        if may_have_tried:
-            # An attempt may be on its way, and fail.
-            patience += BACKOFF[int(self.function.status()["attempts"])] + RECOVERED
-        wait_until(self.is_over, f"a recovery ({self.reason})", patience)
+        wait_until(self.is_over, f"a recovery ({self.reason})")
         status = self.function.status()
-        equal(int(status["session"]), self.session + 1, "the session")
+        equal([status["session"], status["attempts"]], [str(self.session + 1), str(attempts)], "the session, and the attempt")
         equal([status["last_reset"], status["quarantine"]], [self.reason, "0"], "reason of the reset, and memory in quarantine")
         if emulator:
             equal(self.function.held(), {}, "what the device has after a reset")

@@ -7,6 +7,8 @@ import fnmatch
 import json
 import mmap
 import os
+import random
+import re
 import shutil
 import subprocess
 import sys
@@ -24,10 +26,19 @@ DEBUGFS = Path("/sys/kernel/debug/efa")
 # Which test cases to run: a pattern as of file names.
 CASES = os.environ.get("EFA_CASES") or "*"
 
+# What all random choices follow from, which every program prints.
+SEED = os.environ.get("EFA_SEED") or "1"
+
 # Exit codes are those of the kernel's selftests.
 KSFT_PASS, KSFT_FAIL, KSFT_SKIP = 0, 1, 4
 
 LOG_ERROR = 3
+
+# The number of write() in /proc/PID/syscall.
+SYSCALL_WRITE = "1" if os.uname().machine == "x86_64" else "64"
+
+# The driver logs at most so many messages of a kind in so many seconds.
+MESSAGES, MESSAGES_PERIOD = 10, 5
 
 # Why the driver resets a device that is in use.
 REASONS = ("fatal_error", "command_timeout", "keep_alive", "register_timeout", "requested", "memory_held")
@@ -111,7 +122,7 @@ class Suite:
         cases = [case for case in self.cases if fnmatch.fnmatchcase(case[0], CASES)]
         if not cases:
             skip_all(f"no test case is named {CASES}")
-        print(f"KTAP version 1\n1..{len(cases)}", flush=True)
+        print(f"KTAP version 1\n1..{len(cases)}\n# EFA_SEED={SEED}", flush=True)
         for number, (name, function, wanted, needs_emulator) in enumerate(cases, 1):
             try:
                 if needs_emulator and not emulator:
@@ -195,6 +206,16 @@ def free_memory():
     return free - fields["Shmem:"] + listed * mmap.PAGESIZE // 1024
 
 
+def chance(name):
+    """Makes random choices, the same ones each time for this name and EFA_SEED."""
+    return random.Random(f"{SEED} {name}")
+
+
+def blocked(thread):
+    """Whether the kernel has a thread of this process wait in write()."""
+    return first_line(f"/proc/self/task/{thread.native_id}/syscall").partition(" ")[0] == SYSCALL_WRITE
+
+
 class Emulator:
     """The control port of the emulator."""
 
@@ -238,6 +259,9 @@ emulator = Emulator(CONTROL_PORT) if os.path.exists(CONTROL_PORT) else None
 # Seconds that are more than the longest tick of a kernel, of 100 Hz.
 TICK = 0.011
 
+# A reset by the driver in the emulator's trace, with its reason.
+RESET = re.compile("reset ([A-Z_]+)$")
+
 
 class Function:
     """A PCI function that is an EFA device. `number` is the emulator's number of it."""
@@ -246,6 +270,7 @@ class Function:
         self.address = address
         self.number = number
         self.sysfs = Path("/sys/bus/pci/devices") / address
+        self.old_protocol_errors = 0
 
     @property
     def generation(self):
@@ -332,8 +357,8 @@ class Function:
     def counter(self, name, port=False):
         """A hardware counter as it is now, or the name of the errno with which reading it fails."""
         folder = "ports/1/hw_counters" if port else "hw_counters"
-        for _ in range(10):
-            # udev may change the name.
+
+        def read():
             for ib_device in self.names("infiniband"):
                 counters = self.sysfs / "infiniband" / ib_device / folder
                 try:
@@ -342,16 +367,18 @@ class Function:
                     (counters / "lifespan").write_text("0")
                     time.sleep(TICK)
                     try:
-                        return int((counters / name).read_text())
+                        return [int((counters / name).read_text())]
                     finally:
                         # The device may have gone, of which the read has the reason.
                         with contextlib.suppress(OSError):
                             (counters / "lifespan").write_text(usual)
                 except FileNotFoundError:
-                    time.sleep(0.05)
+                    # udev has changed the name.
+                    continue
                 except OSError as error:
-                    return errno_name(error.errno)
-        raise Failed(f"there is no counter {name}")
+                    return [errno_name(error.errno)]
+
+        return wait_until(read, f"there is a counter {name}")[0]
 
     def resets(self):
         """How often the driver has reset it in use, for each reason and in all."""
@@ -391,6 +418,34 @@ class Function:
 
     def state(self):
         return emulator.send({"command": "state", "device": self.number})
+
+    def forget_protocol_errors(self):
+        """Does not count those up to now, which other programs may have provoked."""
+        self.old_protocol_errors = self.state()["protocol_errors"]
+
+    def protocol_errors(self):
+        """How often the driver has broken the rules of the interface since this program chose the device."""
+        return self.state()["protocol_errors"] - self.old_protocol_errors
+
+    def trace(self):
+        """What it did since this was called before."""
+        return emulator.send({"command": "trace", "device": self.number})["lines"]
+
+    @contextlib.contextmanager
+    def resets_meanwhile(self):
+        """Gives a list that has, after the block, the reasons of the driver's resets in it."""
+        found = []
+        self.trace()
+        yield found
+        found += [match[1] for line in self.trace() if (match := RESET.match(line))]
+
+    def withheld(self):
+        """How many completions it holds, by name."""
+        return self.state()["held"]
+
+    def release(self, name, **count):
+        """Has it complete what it holds under a name: all, or the COUNT oldest ones."""
+        emulator.send({"command": "release", "device": self.number, "name": name, **count})
 
     def held(self):
         """What programs have of it, as the device knows."""
@@ -443,6 +498,7 @@ def any_function():
         skip_all("there is no EFA device that is bound to the driver")
     if emulator:
         found[0].clear()
+        found[0].forget_protocol_errors()
     return found[0]
 
 
@@ -455,7 +511,10 @@ def function_with(spec):
     if spec not in emulator.specs:
         return None
     index = emulator.specs.index(spec)
-    return FUNCTIONS[index] if index < len(FUNCTIONS) else None
+    if index >= len(FUNCTIONS):
+        return None
+    FUNCTIONS[index].forget_protocol_errors()
+    return FUNCTIONS[index]
 
 
 class KernelLog:
@@ -467,6 +526,11 @@ class KernelLog:
 
     def records(self):
         """Yields level and text of what is new."""
+        for level, _, text in self.timed_records():
+            yield level, text
+
+    def timed_records(self):
+        """Yields level, time in seconds and text of what is new."""
         while True:
             try:
                 record = os.read(self.fd, 8192).decode(errors="replace")
@@ -476,7 +540,8 @@ class KernelLog:
                 # Some were overwritten before they were read.
                 continue
             head, _, text = record.partition(";")
-            yield int(head.split(",")[0]) & 7, text.split("\n")[0]
+            level, _, microseconds, *_ = head.split(",")
+            yield int(level) & 7, int(microseconds) / 1e6, text.split("\n")[0]
 
     def driver_errors(self, function):
         """The new errors of the driver about a device."""
@@ -486,3 +551,13 @@ class KernelLog:
             for level, text in self.records()
             if level <= LOG_ERROR and function.address in text and "probe with driver" not in text
         ]
+
+    def few(self, function, kinds=1, level=LOG_ERROR):
+        """Fails unless there are new lines about a device, and no more than the driver's limit allows of so many kinds."""
+        times = [time for found, time, text in self.timed_records() if found <= level and function.address in text]
+        if not times:
+            raise Failed("the log has nothing")
+        # The limit is that of each period of the kernel's clock: a slow machine has more periods.
+        most = kinds * MESSAGES * (1 + int((times[-1] - times[0]) / MESSAGES_PERIOD))
+        if len(times) > most:
+            raise Failed(f"the log has {len(times)} lines, which are more than {most}")

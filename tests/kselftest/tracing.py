@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The order in which the kernel takes things away from a PCI function."""
+"""What the kernel's trace tells of a PCI function and its driver: an order of things, and whether all of them were undone."""
 
 import os
 import re
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +15,13 @@ PROBE = "efa_selftest/config"
 PCI_COMMAND = 4
 PCI_COMMAND_MASTER = 4
 
-EVENT = re.compile(r": (?:dma_free: (?P<device>\S+) |config: .*value=(?P<command>\d+)$)", re.MULTILINE)
+RELEASE = re.compile(r": (?:dma_free: (?P<device>\S+) |config: .*value=(?P<command>\d+)$)", re.MULTILINE)
+STATE = re.compile(r": efa_state: (?P<device>\S+) (?P<state>\S+)$", re.MULTILINE)
+DMA = re.compile(r": dma_(?P<what>alloc|map|free|unmap)_?(?P<kind>\w*): (?P<device>\S+) ", re.MULTILINE)
+LOST = re.compile(r"^(?:overrun|dropped events): [1-9]", re.MULTILINE)
+
+# KiB for each CPU: more than all events of a test case.
+BUFFER = 8192
 
 
 def dynamic_event(change):
@@ -24,6 +31,19 @@ def dynamic_event(change):
         os.write(fd, change.encode())
     finally:
         os.close(fd)
+
+
+@contextmanager
+def recording(*events):
+    """Gives a function that returns the trace of these events up to then."""
+    INSTANCE.mkdir()
+    try:
+        (INSTANCE / "buffer_size_kb").write_text(str(BUFFER))
+        for event in events:
+            (INSTANCE / "events" / event / "enable").write_text("1")
+        yield (INSTANCE / "trace").read_text
+    finally:
+        INSTANCE.rmdir()
 
 
 @contextmanager
@@ -37,19 +57,43 @@ def releases(function):
     # Writes to a PCI function's configuration have no event of their own.
     dynamic_event(f"p:{PROBE} pci_write_config_word where=$arg2:s32 value=$arg3:u16")
     try:
-        INSTANCE.mkdir()
-        events = INSTANCE / "events"
-        (events / PROBE / "filter").write_text(f"where == {PCI_COMMAND}")
-        for event in (PROBE, "dma/dma_free"):
-            (events / event / "enable").write_text("1")
-        yield found
-        for match in EVENT.finditer((INSTANCE / "trace").read_text()):
-            if match["device"] == function.address:
-                found.append("memory")
-            elif match["command"] and not int(match["command"]) & PCI_COMMAND_MASTER:
-                found.append("bus master")
+        with recording(PROBE, "dma/dma_free") as trace:
+            (INSTANCE / "events" / PROBE / "filter").write_text(f"where == {PCI_COMMAND}")
+            yield found
+            for match in RELEASE.finditer(trace()):
+                if match["device"] == function.address:
+                    found.append("memory")
+                elif match["command"] and not int(match["command"]) & PCI_COMMAND_MASTER:
+                    found.append("bus master")
     finally:
-        # The event can't be removed while the instance has it turned on.
-        if INSTANCE.exists():
-            INSTANCE.rmdir()
+        # Only possible once no instance has it turned on.
         dynamic_event(f"-:{PROBE}")
+
+
+@contextmanager
+def states(function):
+    """Gives a function that returns what the driver has said up to then of the state of a PCI function."""
+    with recording("efa/efa_state") as trace:
+        yield lambda: [match["state"] for match in STATE.finditer(trace()) if match["device"] == function.address]
+
+
+@contextmanager
+def dma(function):
+    """Gives a function that returns, by kind, how many of the DMA mappings are left that were made for a PCI function up to then, and how
+    many there were in all."""
+    with recording("dma") as trace:
+
+        def count():
+            lost = [file for file in INSTANCE.glob("per_cpu/cpu*/stats") if LOST.search(file.read_text())]
+            if lost:
+                raise OverflowError("the trace's buffer is too small")
+            left, made = Counter(), Counter()
+            for match in DMA.finditer(trace()):
+                if match["device"] == function.address and not match["kind"].endswith("err"):
+                    kind = ("map" if match["what"] in ("map", "unmap") else "alloc") + match["kind"]
+                    is_made = match["what"] in ("map", "alloc")
+                    made[kind] += is_made
+                    left[kind] += 1 if is_made else -1
+            return {kind: number for kind, number in left.items() if number}, made.total()
+
+        yield count

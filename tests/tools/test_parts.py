@@ -39,7 +39,7 @@ class Selftest(unittest.TestCase):
 
     def test_some(self):
         status, lines = self.run_cases("create_qp*")
-        self.assertEqual((status, lines[1:4]), (0, ["1..2", "ok 1 create_qp: one", "ok 2 create_qp: two"]))
+        self.assertEqual((status, lines[1:5]), (0, ["1..2", "# EFA_SEED=1", "ok 1 create_qp: one", "ok 2 create_qp: two"]))
 
     def test_none(self):
         status, lines = self.run_cases("destroy*")
@@ -85,7 +85,7 @@ class Kselftest(support.TemporaryCache):
     def test_a_case_of_any(self):
         command = self.command("", "*refused*")[0]
         self.assertTrue(command.startswith("EFA_CASES='*refused*' /efa-rs/tests/kselftest/run.sh probe.py attributes.py "))
-        self.assertTrue(command.endswith(" lifecycle.py dmesg.py"))
+        self.assertTrue(command.endswith(" lifecycle.py admin_timeouts.py objects_timeouts.py probe_timeouts.py dmesg.py"))
 
     def test_bounce_buffers_need_a_kernel_that_has_them(self):
         self.assertEqual(self.command("bounce")[1], "swiotlb=force")

@@ -51,6 +51,12 @@ def kselftest(driver, flavour):
     return guest_job(f"kselftest {driver} {flavour}", run, 230, driver, flavour)
 
 
+def kselftest_timeouts(driver, flavour):
+    """Those that wait until the driver gives up a device that does not answer."""
+    run = functools.partial(suite.kselftest, driver, flavour, "run_slow")
+    return guest_job(f"kselftest {driver} {flavour} timeouts", run, 300, driver, flavour)
+
+
 def smoke(flavour):
     """What tells whether Linux's own driver still runs on the emulated device."""
     run = functools.partial(suite.kselftest_part, "c", flavour, "probe,ucontext_pd")
@@ -193,6 +199,7 @@ def everything():
         Job("module without kernel verbs", source_checks.without_kverbs, 30, after=(module_name("rust", cloud),)),
         Job("tests of the tools with guests", lambda: host_tests.test_tools(guests=True), 260),
         kselftest("c", cloud),
+        *(kselftest_timeouts(driver, cloud) for driver in ("rust", "c")),
         *(kselftest("rust", flavour) for flavour in (stock, *following)),
         *(interop(driver, cloud, short=True) for driver in ("rust", "c")),
         *(interop("rust", flavour, short=True) for flavour in following),

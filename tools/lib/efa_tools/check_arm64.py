@@ -18,7 +18,7 @@ def everything():
         *(check.module(driver, flavour) for driver, flavour in modules),
         check.module("rust", toolroot.FLAVOURS[0]),
         Job(check.EMULATOR, lambda: verdict.attempt("emulator", build.emulator), 100),
-        *(check.kselftest(driver, flavour) for driver, flavour in KSELFTESTS),
+        *(job(driver, flavour) for job in (check.kselftest, check.kselftest_timeouts) for driver, flavour in KSELFTESTS),
         *(abi_diff(flavour) for flavour in (LARGE_PAGES, CLOUD)),
         check.rdma_core(("rust", "c"), CLOUD),
         check.guest_job(f"interop rust {CLOUD}", lambda: between("rust", CLOUD), 600, "rust", CLOUD, memory=4),

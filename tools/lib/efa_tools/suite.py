@@ -17,9 +17,14 @@ KSELFTEST = cache.CLONE / "tests" / "kselftest"
 DEBUG = cache.CLONE / "tests" / "debug"
 
 
-def kselftest(driver, flavour, target="run_tests", timeout=1500):
+# Targets of the kernel selftests' Makefile, with what the results are called.
+KSELFTESTS = {"run_tests": ("kselftest", ""), "run_slow": ("kselftest", " timeouts"), "run_stress": ("stress", "")}
+
+
+def kselftest(driver, flavour, target="run_tests", timeout=3600):
     """The kernel selftests in a guest that has the devices they ask for."""
-    name = f"{'stress' if target == 'run_stress' else 'kselftest'} {driver} {flavour}"
+    kind, what = KSELFTESTS[target]
+    name = f"{kind} {driver} {flavour}{what}"
     if not (KSELFTEST / "Makefile").exists():
         raise Failure("tests/kselftest/Makefile is missing: this clone has no kernel selftests to run.")
     command = f"make -s -C /efa-rs/tests/kselftest {target}"
@@ -37,8 +42,9 @@ def programs(name):
 
 
 def all_programs():
-    """Those that make kselftest runs."""
-    return re.findall(r"^TEST_PROGS \+= (\S+)$", (KSELFTEST / "Makefile").read_text(), re.MULTILINE)
+    """Those that make kselftest runs, and those that wait for timeouts, of which the last one is about all."""
+    found = re.findall(r"^TEST_PROGS(?:_SLOW)? \+= (\S+)$", (KSELFTEST / "Makefile").read_text(), re.MULTILINE)
+    return list(dict.fromkeys(reversed(found)))[::-1]
 
 
 def cases(pattern):
@@ -52,7 +58,7 @@ def kselftest_part(driver, flavour, program, case=""):
     # Of single test cases nothing but their own results is wanted.
     command = f"{cases(case)}/efa-rs/tests/kselftest/run.sh {' '.join([*chosen, *([] if case else ['dmesg.py'])])}"
     append = "swiotlb=force" if chosen == ["bounce.py"] else ""
-    options = {"timeout": 1500, "append": append}
+    options = {"timeout": 3600, "append": append}
     tally, _ = in_guest(f"kselftest {driver} {flavour} {program}", command, driver, flavour, **options)
     return tally
 
@@ -275,7 +281,7 @@ def known_reports(folder):
     return console.known_reports((folder / "known-reports").read_text())
 
 
-def in_debug_guest(name, command, driver="rust", timeout=3600, **options):
+def in_debug_guest(name, command, driver="rust", timeout=14400, **options):
     """Runs tests/debug/run.sh in a guest with the debug kernel; returns as in_guest() does."""
     # KASAN's shadow is an eighth of the memory, and what is freed stays allocated for a while.
     options |= {"timeout": timeout, "memory": "2G", "known_reports": known_reports(DEBUG)}

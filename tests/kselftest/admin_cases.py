@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What admin_queue.py and admin_timeouts.py share: a device that is bound anew for each test case, and many processes that use it."""
+
+import os
+
+from selftest import Failed, KernelLog, Skipped, any_function, equal, function_with, result_of
+from uverbs import EVENT_DEVICE_FATAL, opened
+
+ANY = {"opcode": "ANY"}
+
+
+class Bench:
+    """The device of a test case. `attributes` are those that it is bound with."""
+
+    def __init__(self, **attributes):
+        self.attributes = {"keep_alive_ms": 0, **attributes}
+        self.device = any_function()
+        # One whose commands have the other form, with checksums of their own.
+        self.newest = function_with("profile=efa4")
+        self.log = KernelLog()
+
+    def before(self):
+        """Each test case starts with a new queue."""
+        self.device.clear()
+        self.device.set(**self.attributes)
+        self.device.rebind()
+        self.start = self.device.state()["admin"]
+        list(self.log.records())
+
+    def after(self):
+        self.device.clear()
+
+    def run(self, suite):
+        """Runs the test cases, and leaves the devices as they always are."""
+        try:
+            suite.run(self.before, self.after)
+        finally:
+            for device in filter(None, (self.device, self.newest)):
+                device.clear()
+                device.rebind()
+
+    def on_newest(self, run):
+        """Makes a test case that does on the newest generation what `run` does on the device of the others."""
+
+        def case():
+            if not self.newest:
+                raise Skipped("there is no such device")
+            first, self.device = self.device, self.newest
+            try:
+                self.before()
+                return run()
+            finally:
+                self.device.clear()
+                self.device = first
+
+        return case
+
+    def new(self, kind):
+        """How many commands were `submitted` or `completed` since the test case began."""
+        return self.device.state()["admin"][kind] - self.start[kind]
+
+    def nothing_lost(self):
+        """Fails if a command is still in flight or was not completed, or if the driver made a mistake."""
+        equal(self.device.state()["admin"]["in_flight"], 0, "commands in flight")
+        equal(self.new("completed"), self.new("submitted"), "completed commands")
+        equal(self.device.protocol_errors(), 0, "protocol errors")
+        equal(self.device.counter("no_completion_cmds"), 0, "no_completion_cmds")
+        equal(self.device.held(), {}, "what the device still has")
+
+    def run_at_once(self, work, count, disturb=None, meanwhile=None):
+        """Lets processes open the device and then work with it, all at the same time; fails if a process fails.
+
+        `disturb` is called in between, and `meanwhile` while they work.
+        """
+        ready, prepared = os.pipe()
+        gate, opener = os.pipe()
+        processes = [self.start_process(work, prepared, gate, opener) for _ in range(count)]
+        os.close(gate)
+        os.close(prepared)
+        try:
+            try:
+                # A process that fails closes its end.
+                while count and os.read(ready, 1):
+                    count -= 1
+                if disturb:
+                    disturb()
+            finally:
+                os.close(opener)
+                os.close(ready)
+            if meanwhile:
+                meanwhile()
+        except BaseException:
+            # Nobody is to wait for what is withheld.
+            self.device.clear()
+            raise
+        finally:
+            failed = sum(os.waitpid(process, 0)[1] != 0 for process in processes)
+        equal(failed, 0, "processes that failed")
+
+    def start_process(self, work, prepared, gate, opener):
+        process = os.fork()
+        if process:
+            return process
+        os.close(opener)
+        try:
+            context = opened(self.device)
+            os.write(prepared, b".")
+            os.close(prepared)
+            os.read(gate, 1)
+            work(context)
+        except BaseException as error:
+            print(f"# {type(error).__name__}: {error}", flush=True)
+            os._exit(1)
+        os._exit(0)
+
+    def told(self, context):
+        """Fails if a program that had the device open before it was reset was not told, or can still use it."""
+        equal(context.event(), EVENT_DEVICE_FATAL, "the event that a program gets")
+        equal(result_of(context.alloc_pd), "EIO", "a command of a program that had the device open")
+
+    def works(self):
+        with opened(self.device) as context:
+            equal(result_of(context.alloc_pd), "ok", "alloc_pd of the next program")
+
+    def must_log(self, what="the log does not say so", text=""):
+        """Fails if the driver has logged no error, or none with this text."""
+        if not any(text in line for line in self.log.driver_errors(self.device)):
+            raise Failed(what)
+
+
+def use(context):
+    """What a process does: it queries and allocates."""
+    context.query_device()
+    for _ in range(4):
+        handle, _ = context.alloc_pd()
+        context.dealloc_pd(handle)
+    context.close()

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What probe_errors.py and probe_timeouts.py share: what becomes of a probe when something is wrong with the device.
+
+Each test case makes the device misbehave and binds it. The result is `ok` or the errno, and how often the driver broke the
+rules of the interface, if it did. After a failure nothing of the driver is left, and the log says why; after either, a
+healthy device can be bound.
+"""
+
+import selftest
+from selftest import DRIVER, STATUSES, Failed, KernelLog, Skipped, equal, function_with
+
+ANY = {"opcode": "ANY"}
+
+# bind() gives EAGAIN for what is EPROBE_DEFER inside of the kernel.
+DEFERRED = "EAGAIN"
+
+log = KernelLog()
+main = selftest.any_function()
+
+
+class Probes(selftest.Suite):
+    """Test cases that are probes. `attributes` are those that the device has meanwhile beside those of a test case."""
+
+    def __init__(self, **attributes):
+        super().__init__()
+        self.attributes = attributes
+
+    def probe(self, function, rules=(), settings={}):
+        """Binds the device while it misbehaves, checks what that leaves behind, and returns the result."""
+        for when, then, *how_often in rules:
+            function.inject(when, then, **(how_often[0] if how_often else {}))
+        function.set(**self.attributes, **settings)
+        errors = function.protocol_errors()
+        list(log.records())
+        # A driver that has begun to use the device tells it that it gives up.
+        with function.resets_meanwhile() as self.resets:
+            result = function.bind()
+            if result == "ok":
+                if function.unbind() != "ok":
+                    raise Failed("it can't be unbound")
+                function.healthy = True
+        self.errors = log.driver_errors(function)
+        if result != "ok" and DRIVER == "rust" and not self.errors:
+            raise Failed(f"{result}, and the log does not say why")
+        if left := function.leftovers():
+            raise Failed(f"{result}, and left behind: {', '.join(left)}")
+        if held := {name: count for name, count in function.state()["resources"].items() if count}:
+            raise Failed(f"{result}, and the device still has {held}")
+        errors = function.protocol_errors() - errors
+        return f"{result}, {errors} protocol errors" if errors else result
+
+    def add_probe(self, name, wanted, rules=(), settings={}, function=main):
+        """A test case that is one probe."""
+        self.add(name, lambda: self.probe(function, rules, settings), wanted)
+
+    def add_probe_of(self, spec, name, wanted, rules=()):
+        """The same with another device, which is left bound."""
+
+        def run():
+            function = function_with(spec)
+            if not function:
+                raise Skipped("there is no such device")
+            function.clear()
+            if function.is_bound:
+                equal(function.unbind(), "ok", "unbind")
+            try:
+                return self.probe(function, rules)
+            finally:
+                function.clear()
+                function.rebind()
+
+        self.add(name, run, wanted)
+
+    def add_statuses(self, name, when, settings={}):
+        """A test case of one probe for each status."""
+
+        def run():
+            results = []
+            for status in STATUSES:
+                results.append(self.probe(main, [(when, {"status": status})], settings))
+                main.clear()
+            return " ".join(results)
+
+        self.add(name, run, " ".join(STATUSES.values()))
+
+    def run_all(self):
+        """Runs the test cases, and leaves the device bound."""
+        if not selftest.emulator:
+            selftest.skip_all("needs the emulator")
+        try:
+            self.run(before, after)
+        finally:
+            main.rebind()
+
+
+def before():
+    main.clear()
+    main.healthy = False
+    if main.is_bound:
+        equal(main.unbind(), "ok", "unbind")
+
+
+def after():
+    """A healthy device works again, if it has not just done so."""
+    main.clear()
+    if not main.healthy:
+        equal(main.bind(), "ok", "the next bind")
+        if not main.names("infiniband"):
+            raise Failed("the next probe has no RDMA device")
