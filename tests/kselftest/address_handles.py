@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Address handles of programs that share one of the device: it has one for each peer in each protection domain, and no second one."""
 
+import functools
 import os
-import random
 import struct
 import threading
 
 import selftest
 from objects import AddressHandle
-from selftest import Failed, KernelLog, Skipped, Suite, equal, errno_name, result_of, wait_until
+from selftest import Failed, KernelLog, Skipped, Suite, blocked, chance, equal, errno_name, result_of, wait_until
 from uverbs import opened
 
 if not selftest.emulator:
@@ -22,15 +22,12 @@ log = KernelLog()
 # Threads, or processes, at a time, the peers that they have handles of, and how many handles each creates and destroys.
 CROWD = 64
 PEERS = 8
-TIMES = 50 // selftest.SLOW
+TIMES = 12
 # Protection domains that there have been at most.
 MOST_NUMBERS = 4096
 
 # Where a completion has its status, and that of a device which does not destroy what is in use.
 STATUS_OFFSET, BUSY = 2, 7
-
-# Milliseconds that a command takes which others are to wait for.
-LONG = 300
 
 
 def before():
@@ -157,9 +154,11 @@ def forgotten():
     equal(warnings, [], "warnings")
 
 
-def at_once(*actions):
-    """Does each in a thread, one soon after the other, and returns what comes of them."""
-    results = [None] * len(actions)
+def while_held(opcode, first, second, **fault):
+    """Does the first in a thread, whose command the device withholds until the second, in another thread, waits for it; returns what comes
+    of them."""
+    main.inject({"opcode": opcode}, {"hold": "first", **fault}, times=1)
+    results = [None, None]
 
     def run(number, action):
         try:
@@ -167,14 +166,20 @@ def at_once(*actions):
         except OSError as error:
             results[number] = errno_name(error.errno)
 
-    threads = [threading.Thread(target=run, args=item) for item in enumerate(actions)]
-    for thread in threads:
-        sent = commands()
-        thread.start()
-        if thread is threads[0]:
-            wait_until(lambda sent=sent: commands() > sent, "its command")
-    for thread in threads:
-        thread.join()
+    threads = [threading.Thread(target=run, args=item) for item in enumerate((first, second))]
+    try:
+        threads[0].start()
+        wait_until(lambda: main.withheld() == {"first": 1}, "the command is withheld")
+        threads[1].start()
+        wait_until(lambda: results[1] or blocked(threads[1]), "the second one waits")
+        equal(results, [None, None], "results before the command is complete")
+        main.release("first")
+    finally:
+        # What fails above is not to leave anything to wait for.
+        main.clear()
+        for thread in threads:
+            if thread.ident:
+                thread.join()
     return results
 
 
@@ -182,9 +187,9 @@ def at_once(*actions):
 def after_failure():
     with opened(main) as context:
         pd, _ = context.alloc_pd()
-        main.inject({"opcode": "CREATE_AH"}, {"status": "UNKNOWN_ERROR", "delay_ms": LONG}, times=1)
         start = commands()
-        first, second = at_once(lambda: handle(context, pd), lambda: handle(context, pd))
+        create = functools.partial(handle, context, pd)
+        first, second = while_held("CREATE_AH", create, create, status="UNKNOWN_ERROR")
         equal(first, "EINVAL", "the first one")
         if isinstance(second, str):
             raise Failed(f"the second one: {second}")
@@ -197,9 +202,8 @@ def while_destroyed():
     with opened(main) as context:
         pd, _ = context.alloc_pd()
         ah = handle(context, pd)
-        main.inject({"opcode": "DESTROY_AH"}, {"delay_ms": LONG}, times=1)
         start = commands()
-        _, second = at_once(ah.destroy, lambda: handle(context, pd))
+        _, second = while_held("DESTROY_AH", ah.destroy, lambda: handle(context, pd))
         if isinstance(second, str):
             raise Failed(f"the second one: {second}")
         equal(commands() - start, 2, "commands")
@@ -209,17 +213,17 @@ def while_destroyed():
 
 def churn(context, pd, seed):
     """Creates and destroys handles of the same peers as others do; fails if two that are there at a time differ."""
-    chance = random.Random(seed)
+    choices = chance(f"handles {seed}")
     alive = []
     for _ in range(TIMES):
-        peer = chance.randrange(PEERS)
+        peer = choices.randrange(PEERS)
         ah = handle(context, pd, peer)
         same = {other.number for number, other in alive if number == peer}
         if same - {ah.number}:
             raise Failed(f"a peer has the handles {same} and {ah.number}")
         alive.append((peer, ah))
         if len(alive) > 3:
-            alive.pop(chance.randrange(len(alive)))[1].destroy()
+            alive.pop(choices.randrange(len(alive)))[1].destroy()
     for _, ah in alive:
         ah.destroy()
 

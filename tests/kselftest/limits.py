@@ -31,8 +31,8 @@ INLINE_BUF_SIZE_OFFSET = 10
 # Where an answer has what is looked at here.
 CQ_IDX_OFFSET, QP_STATE_OFFSET, SQ_DOORBELL_OFFSET = 8, 8, 20
 
-# Of a page in /proc/PID/pagemap: whether it is there, and its number.
-PAGE_PRESENT, PAGE_NUMBER = 1 << 63, (1 << 55) - 1
+# Of pieces of memory, until one has two pages that are neighbours.
+SIZES = (2 << 20, 16 << 20, 128 << 20)
 
 
 def before():
@@ -109,35 +109,40 @@ def inline_data():
         context.close()
 
 
+def neighbours():
+    """Memory of this process, two pages of it that are neighbours in physical memory, in their order, and the number of the first one.
+
+    Of more than half of all pages there are some for certain, and few are enough as a rule.
+    """
+    tried = []
+    for size in SIZES:
+        memory = Memory(size, huge=True)
+        # What was tried before is kept: its pages are no others than before.
+        tried.append(memory)
+        count = memory.length // PAGE
+        numbers = memory.page_numbers(count)
+        equal(numbers.count(0), 0, "pages that have no number")
+        # One has to have another one behind it that can be replaced.
+        order = sorted(range(count - 1), key=numbers.__getitem__)
+        for first, second in itertools.pairwise(order):
+            if numbers[second] == numbers[first] + 1:
+                return memory, first, second, numbers[first]
+    raise Failed(f"no two pages of {sum(SIZES)} bytes are neighbours")
+
+
 @suite.case("memory is registered in pages of 4 GiB", "ok page_shift=32")
 def giant_pages():
-    memory = Memory(2 << 20, huge=True)
-    with open("/proc/self/pagemap", "rb") as pagemap:
-        pagemap.seek(memory.address // PAGE * 8)
-        count = memory.length // PAGE
-        pages = struct.unpack(f"<{count}Q", pagemap.read(8 * count))
-    numbers = [page & PAGE_NUMBER for page in pages if page & PAGE_PRESENT]
-    equal(len(numbers), count, "the pages that are there")
-    # Where there is no huge page of this size, some of the pages are neighbours all the same, in whatever order they are mapped.
-    order = sorted(range(count - 1), key=numbers.__getitem__)
-    pairs = [pair for pair in itertools.pairwise(order) if numbers[pair[1]] == numbers[pair[0]] + 1]
-    equal(bool(pairs), True, "two pages are neighbours")
-    first, second = pairs[0]
-    start, number = memory.address + first * PAGE, numbers[first]
+    memory, first, second, number = neighbours()
+    start = memory.address + first * PAGE
     memory.move(second * PAGE, (first + 1) * PAGE)
     with device_with(page_size_cap=PAGE | 1 << 32) as context:
         main.set(page_size_cap=PAGE | 1 << 32)
         pd, _ = context.alloc_pd()
-        trace()
+        main.trace()
         # In the page of 4 GiB each byte is where it is in the host's.
         result = result_of(MemoryRegion, context, pd, start, 2 * PAGE, objects.ACCESS_LOCAL_WRITE, number * PAGE)
-        shifts = [word.rstrip(",") for line in trace() if "REG_MR" in line for word in line.split() if "page_shift" in word]
+        shifts = [word.rstrip(",") for line in main.trace() if "REG_MR" in line for word in line.split() if "page_shift" in word]
         return " ".join([result, *shifts])
-
-
-def trace():
-    """What the device did since this was called before."""
-    return selftest.emulator.send({"command": "trace", "device": main.number})["lines"]
 
 
 # Answers.
@@ -159,14 +164,17 @@ def add_doubles():
     for text, vector in (("of the same event queue", 0), ("of another event queue", 1), ("without events", None)):
 
         def run(vector=vector):
-            with device_with() as context, with_channel(context) as (cq, channel):
+            with device_with() as context, with_channel(context) as (cq, channel), with_channel(context) as (after, after_channel):
                 others = CompletionChannel(context)
                 options = {} if vector is None else dict(flags=CQ_WITH_COMPLETION_CHANNEL, channel=others.fd, vector=vector)
                 corrupt("CREATE_CQ", CQ_IDX_OFFSET, struct.pack("<H", cq.response.cq_idx))
                 result = result_of(lambda: CompletionQueue(context, **options))
                 logged()
                 main.notify(cq.response.cq_idx)
-                count = events(channel)
+                # The event queue has these in their order.
+                main.notify(after.response.cq_idx)
+                equal(events(after_channel), 1, "events of a third queue")
+                count = events(channel, wait=0)
                 others.close()
                 # The number is free again as soon as the queue is destroyed.
                 result += f", {count} event"

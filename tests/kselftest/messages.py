@@ -6,7 +6,6 @@ The layouts are those of rdma-core's efa_io_defs.h.
 
 import ctypes
 import struct
-import time
 
 from data_path import COMP_REQ, FIRST, LAST, META_DESC, PHASE, RECV_FIRST_AND_LAST, SEND_QUEUE, Doorbell, whole_pages
 from objects import (
@@ -21,7 +20,7 @@ from objects import (
     MemoryRegion,
     QueuePair,
 )
-from selftest import Failed
+from selftest import Failed, wait_until
 
 MESSAGE = 4096
 # The slots of a program's memory, by what it does with them.
@@ -29,8 +28,6 @@ SENT, RECEIVED, SLOTS = 0, 1, 2
 # Entries of each queue, and the sizes of an entry in the rings.
 DEPTH = 32
 SEND_ENTRY, RECV_ENTRY, COMPLETION = 64, 16, 32
-# Seconds until a message has arrived, where the emulator and both programs have to get a processor.
-LIMIT = 10
 
 # Of a send work request: request id, control bytes, queue pair and buffers, immediate data, address handle, Q_Key; then the
 # buffer: length, key and address.
@@ -151,12 +148,7 @@ class Endpoint:
 
     def await_completion(self, what):
         """Waits for a completion, which has to be good; returns whether it is of a send, and its request id."""
-        deadline = time.monotonic() + LIMIT
-        while not (found := self.poll()):
-            if time.monotonic() > deadline:
-                raise Failed(f"{what}: no completion within {LIMIT} s")
-            time.sleep(0.001)
-        is_send, number, status, length = found
+        is_send, number, status, length = wait_until(self.poll, f"{what}: a completion")
         if status or not is_send and length != MESSAGE:
             raise Failed(f"{what}: a completion of request {number} with status {status} and length {length}")
         return is_send, number

@@ -417,7 +417,19 @@ HAS_HUGE_PAGES = os.path.exists("/sys/kernel/mm/transparent_hugepage")
 # all pages that would be one DMA mapping each, which of a chain of page lists take a kernel with debugging five seconds.
 SCATTERED = 64
 
+# Of a page in /proc/PID/pagemap, which only root is told: its number.
+PAGE_NUMBER = (1 << 55) - 1
+
 MREMAP_MAYMOVE, MREMAP_FIXED = 1, 2
+
+
+def move_page(source, target):
+    """Has the page at one address at another one, where that which was there is no more."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mremap.restype = ctypes.c_void_p
+    old, new, size = ctypes.c_void_p(source), ctypes.c_void_p(target), ctypes.c_size_t(mmap.PAGESIZE)
+    if libc.mremap(old, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, new) != new.value:
+        raise OSError(ctypes.get_errno(), "mremap")
 
 
 class Memory:
@@ -441,20 +453,31 @@ class Memory:
         few = 0 if huge else SCATTERED
         for page in [*pages[:few:2], *pages[1:few:2], *pages[few:]]:
             self.memory[page] = 1
+        self.scatter(min(few, len(pages)))
         if prot != mmap.PROT_READ | mmap.PROT_WRITE:
             libc = ctypes.CDLL(None, use_errno=True)
             if libc.mprotect(ctypes.c_void_p(self.address), ctypes.c_size_t(length), prot) != 0:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
+    def page_numbers(self, count):
+        """The numbers of the first pages in physical memory."""
+        with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+            pagemap.seek(self.address // mmap.PAGESIZE * 8)
+            return [page & PAGE_NUMBER for page in struct.unpack(f"<{count}Q", pagemap.read(8 * count))]
+
+    def scatter(self, count):
+        """Replaces those of the first pages that are neighbours by chance."""
+        numbers = self.page_numbers(count)
+        for number in range(1, count):
+            if numbers[number] and numbers[number] == numbers[number - 1] + 1:
+                other = Memory(mmap.PAGESIZE)
+                move_page(other.address, self.address + number * mmap.PAGESIZE)
+                numbers = self.page_numbers(count)
+
     def move(self, source, target):
         """Has the page at one offset at another one, where that which was there is no more."""
         if source != target:
-            libc = ctypes.CDLL(None, use_errno=True)
-            libc.mremap.restype = ctypes.c_void_p
-            old, new = (ctypes.c_void_p(self.address + offset) for offset in (source, target))
-            size = ctypes.c_size_t(mmap.PAGESIZE)
-            if libc.mremap(old, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, new) != new.value:
-                raise OSError(ctypes.get_errno(), "mremap")
+            move_page(self.address + source, self.address + target)
 
     def close(self):
         del self.view

@@ -17,13 +17,12 @@ from objects import (
     MemoryRegion,
     QueuePair,
 )
-from selftest import Failed, equal, result_of
+from selftest import PATIENCE, Failed, equal, result_of
 from uverbs import opened
 
 PAGE = mmap.PAGESIZE
 # Of an object of objects.py, in the event that userspace reads.
 CQ_USER_HANDLE = struct.pack("<Q", 0x1122334455667788)
-EVENT_SECONDS = 5
 
 
 @contextlib.contextmanager
@@ -38,10 +37,10 @@ def with_channel(context, vector=0):
         channel.close()
 
 
-def events(channel):
-    """How many events of a completion queue can be read now, after waiting for the first one."""
+def events(channel, wait=1):
+    """How many events of a completion queue can be read now, after waiting for so many of them."""
     count = 0
-    while select.select([channel.fd], [], [], EVENT_SECONDS if count == 0 else 0)[0]:
+    while select.select([channel.fd], [], [], PATIENCE if count < wait else 0)[0]:
         equal(os.read(channel.fd, 8), CQ_USER_HANDLE, "the queue of the event")
         count += 1
     return count
@@ -143,8 +142,7 @@ def add_cases(suite, main, memory="ok"):
 
     @suite.case("nothing is left behind", "ok")
     def nothing_left():
-        state = main.state()
-        left = {kind: count for kind, count in state["resources"].items() if count and kind != "eq"}
-        if left or state["protocol_errors"]:
-            raise Failed(f"{left}, {state['protocol_errors']} protocol errors")
+        left, errors = main.held(), main.protocol_errors()
+        if left or errors:
+            raise Failed(f"{left}, {errors} protocol errors")
         return "ok"

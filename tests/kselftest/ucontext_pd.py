@@ -473,7 +473,7 @@ def killed():
 
 @suite.case("the driver has made no mistake in its use of the device")
 def protocol_errors():
-    equal(main.state()["protocol_errors"], 0, "protocol errors")
+    equal(main.protocol_errors(), 0, "protocol errors")
 
 
 suite.run(before, after)
