@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 
 import selftest  # noqa: E402
-from selftest import Failed, Suite, equal  # noqa: E402
+from selftest import Suite, equal  # noqa: E402
 
 DEBUGFS = Path("/sys/kernel/debug")
 KMEMLEAK = DEBUGFS / "kmemleak"

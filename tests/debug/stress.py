@@ -3,40 +3,39 @@
 """Objects of every kind come and go: in many processes at once, in any order, with some processes killed meanwhile."""
 
 import os
+import select
 import signal
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 
 import selftest  # noqa: E402
 from crowd import Crowd  # noqa: E402
-from selftest import Failed, Suite, equal, wait_until  # noqa: E402
+from selftest import SEED, Failed, Suite, chance, equal, wait_until  # noqa: E402
 from uverbs import opened  # noqa: E402
 
 PROCESSES = 4
 # Objects that each process makes.
 OBJECTS = 400
-# Seconds that a process lives before it is killed: enough to start and to have a few objects.
-LIVES = (0.2, 0.6, 1.0, 1.4)
-KILLS = 8
+# How many objects a process has made at most before it is killed in the middle of the next one, and how often.
+LIFE, KILLS = 60, 8
 
 suite = Suite()
 main = selftest.any_function()
-# Those of the selftests before, where differences.md has some of the C driver.
-PROTOCOL_ERRORS = main.state()["protocol_errors"] if selftest.emulator else 0
 if not main.is_bound:
     main.rebind()
 
 
-def child(function, *arguments):
-    """Starts a process that does this and ends; its status is 1 if that fails."""
+def child(function, *arguments, closing=None):
+    """Starts a process that closes a file, does this and ends; its status is 1 if that fails."""
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
+        if closing is not None:
+            os.close(closing)
         function(*arguments)
         status = 0
     except BaseException as error:
@@ -45,19 +44,35 @@ def child(function, *arguments):
 
 
 def crowd(seed, objects=OBJECTS):
-    crowd = Crowd(main, seed)
+    crowd = Crowd(main, f"{SEED} {seed}")
     crowd.run(objects)
     for destroy in reversed(crowd.alive[: len(crowd.alive) // 2]):
         destroy()
     crowd.close()
 
 
+def endless_crowd(seed, told):
+    """Makes and destroys objects, and tells of each."""
+    crowd = Crowd(main, f"{SEED} {seed}")
+    while True:
+        crowd.step()
+        os.write(told, b".")
+
+
+def start_crowd(seed):
+    """Starts a process that has an endless crowd, and returns it with the file that tells of each object."""
+    ready, told = os.pipe()
+    pid = child(endless_crowd, seed, told, closing=ready)
+    os.close(told)
+    return pid, ready
+
+
 def read_all(end):
-    """Reads what sysfs shows of the device, and asks it by verbs, until a moment."""
+    """Reads what sysfs shows of the device, and asks it by verbs, until the other end of a pipe is closed."""
     (name,) = main.names("infiniband")
     port = main.sysfs / "infiniband" / name / "ports/1/hw_counters"
     with opened(main) as context:
-        while time.monotonic() < end:
+        while not select.select([end], [], [], 0)[0]:
             (port / "tx_bytes").read_text()
             context.query_device()
             context.query_port(1)
@@ -68,7 +83,7 @@ def nothing_is_left():
         return {name: count for name, count in main.state()["resources"].items() if count and name != "eq"}
 
     wait_until(lambda: not left(), "the device has nothing any more")
-    equal(main.state()["protocol_errors"], PROTOCOL_ERRORS, "protocol errors, of which there were some before")
+    equal(main.protocol_errors(), 0, "protocol errors")
 
 
 def wait_for(pids):
@@ -86,20 +101,31 @@ def at_once():
 
 @suite.case("the same while others read all that there is")
 def with_readers():
-    reader = child(read_all, time.monotonic() + 5)
-    wait_for([child(crowd, seed, OBJECTS // 2) for seed in (11, 12)] + [reader])
+    end, others = os.pipe()
+    reader = child(read_all, end, closing=others)
+    pids = [child(crowd, seed, OBJECTS // 2, closing=others) for seed in (11, 12)]
+    try:
+        wait_for(pids)
+    finally:
+        os.close(others)
+        os.close(end)
+    wait_for([reader])
     nothing_is_left()
 
 
 @suite.case(f"{KILLS} processes are killed in the middle")
 def killed():
+    lives = chance("lives")
     for number in range(KILLS):
-        pids = [child(crowd, seed, 1 << 30) for seed in (number, ~number & 0xFF)]
-        time.sleep(LIVES[number % len(LIVES)])
-        for pid in pids:
+        started = [start_crowd(seed) for seed in (number, ~number & 0xFF)]
+        for _, ready in started:
+            for _ in range(lives.randrange(1, LIFE)):
+                equal(os.read(ready, 1), b".", "what the process tells of an object")
+        for pid, _ in started:
             os.kill(pid, signal.SIGKILL)
-        for pid in pids:
+        for pid, ready in started:
             equal(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), -signal.SIGKILL, "exit status")
+            os.close(ready)
         nothing_is_left()
 
 
