@@ -28,8 +28,8 @@ help:
 	@echo '  make distclean       removes the whole cache'
 	@echo
 	@echo 'Test: all of it'
-	@echo '  make check           what CI runs: the Rust driver on one kernel; the last line says how many passed   SHARD='
-	@echo '  make check-all       the same, with the C driver, more kernels and networks, recovery and peer memory   SHARD='
+	@echo '  make check           what CI runs: the Rust driver on one kernel; the last line says how many passed'
+	@echo '  make check-all       the same, with the C driver, more kernels and networks, recovery and peer memory'
 	@echo '  make check-long      the suites below that take too long for that, one after the other: hours   REST='
 	@echo
 	@echo 'Test: on the host'
@@ -78,7 +78,6 @@ help:
 	@echo 'ARCH      arm64: the same as FLAVOUR=cloud-arm64'
 	@echo 'RECORD    1: a suite that passes writes its row of Documentation/last-passed.md'
 	@echo 'REST      1: only what has not passed on this commit'
-	@echo 'SHARD     2/3 does the second of three shares, for as many machines'
 	@echo 'PROGRAM   only this one of what is run, such as objects_faults'
 	@echo 'CASE      only test cases that are named like this, such as CASE='\''create_qp*'\'
 	@echo 'JUNIT     of all of these tests: a file in which the results are written as JUnit'\''s XML, too'
@@ -104,7 +103,7 @@ demo:
 
 .PHONY: check check-all
 check check-all:
-	@tools/check $@ $(SHARD:%=--shard %)
+	@tools/check $@
 
 .PHONY: check-long
 check-long:

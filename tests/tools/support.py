@@ -13,6 +13,12 @@ CLONE = Path(__file__).resolve().parents[2]
 LIBRARY = CLONE / "tools" / "lib"
 sys.path.insert(0, str(LIBRARY))
 
+from efa_tools import patience  # noqa: E402
+
+# Seconds, where a wait is not of wait_until().
+PATIENCE = patience.PATIENCE
+wait_until = patience.wait_until
+
 
 class TemporaryCache(unittest.TestCase):
     """A test with a cache folder of its own, whose tools are silent."""

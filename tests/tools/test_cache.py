@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 import collections
 import os
+import select
 import signal
 import subprocess
 import unittest
@@ -51,12 +52,17 @@ class Cache(support.TemporaryCache):
         self.assertEqual(self.builds(), 2)
 
     def test_two_runs_at_once_share_the_work(self):
-        script = MAKE.format(action="time.sleep(1)")
+        go = self.folder / "go"
+        script = MAKE.format(action=f"while not os.path.exists({str(go)!r}): time.sleep(0.01)")
         runs = [self.python(script, stderr=subprocess.PIPE) for _ in range(2)]
-        said = "".join(run.communicate()[1] for run in runs)
+        # The one that waits says so while the other builds.
+        ready, _, _ = select.select([run.stderr for run in runs], [], [], support.PATIENCE)
+        self.assertIn("waiting for another run", ready[0].readline())
+        go.touch()
+        for run in runs:
+            run.communicate()
         self.assertEqual([run.returncode for run in runs], [0, 0])
         self.assertEqual(self.builds(), 1)
-        self.assertIn("waiting for another run", said)
 
     def run_folder(self, script=RUN):
         """The folder of a run that goes on, and its process."""

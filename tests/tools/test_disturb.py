@@ -10,7 +10,7 @@ import support
 # A run that leaves nothing: its other part ends it, or is ended by it.
 GOOD = """
 echo "==> logs in $FOLDER" >&2
-setpriv --pdeathsig KILL sleep 30 &
+setpriv --pdeathsig KILL sleep 9999 &
 wait $! && echo "the device was used"
 echo "a part was killed"
 exit 1
@@ -32,7 +32,8 @@ class Chance:
             found = {disturb.name_of(pid): pid for pid in disturb.tree(parts[0])}
         return found[sys.argv[2]]
 
-disturb.VM, disturb.END_LIMIT, disturb.STRAY_LIMIT = Path(sys.argv[1]), 5, 1
+disturb.VM = Path(sys.argv[1])
+disturb.END_LIMIT, disturb.STRAY_LIMIT = map(float, sys.argv[3:])
 disturb.adopt_orphans()
 tally, _ = disturb.kill_one(0, 0, Chance())
 print(json.dumps([tally.cases[0].name, tally.cases[0].said]))
@@ -42,13 +43,13 @@ for pid in disturb.children(os.getpid()):
 
 
 class Kill(support.TemporaryCache):
-    def kill(self, script, name):
+    def kill(self, script, name, end=support.PATIENCE, stray=support.PATIENCE):
         """What is wrong after a run's process of this name was killed."""
         program = self.folder / "vm"
         program.write_text(f"#!/bin/sh\nFOLDER={self.folder}\n{script}")
         program.chmod(0o755)
-        process = self.python(f"import sys; sys.argv[1:] = {[str(program), name]}\n{KILL}", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        printed, errors = process.communicate(timeout=60)
+        process = self.python(f"import sys; sys.argv[1:] = {[str(program), name, str(end), str(stray)]}\n{KILL}", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        printed, errors = process.communicate()
         self.assertEqual(process.returncode, 0, errors)
         title, said = json.loads(printed)
         self.assertIn(f"kill 0: {name}{' itself' * (name == 'vm')}, after ", title)
@@ -59,14 +60,14 @@ class Kill(support.TemporaryCache):
             self.assertEqual(self.kill(GOOD, name), "")
 
     def test_a_process_is_left(self):
-        self.assertRegex(self.kill(GOOD.replace("setpriv --pdeathsig KILL ", ""), "vm"), r"^sleep \(\d+\) is left")
+        self.assertRegex(self.kill(GOOD.replace("setpriv --pdeathsig KILL ", ""), "vm", stray=0), r"^sleep \(\d+\) is left")
 
     def test_a_socket_is_left(self):
         make = f"python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"{self.folder}/socket\")'\n"
         self.assertRegex(self.kill(make + GOOD, "sleep"), "^the socket .*/socket is left")
 
     def test_it_does_not_end(self):
-        self.assertRegex(self.kill(GOOD.replace("exit 1", "exec sleep 30"), "sleep"), "^it did not end within 5 s")
+        self.assertRegex(self.kill(GOOD.replace("exit 1", "exec sleep 9999"), "sleep", end=1), r"^it did not end within 1\.0 s")
 
     def test_it_does_not_notice(self):
         self.assertRegex(self.kill(GOOD.replace("exit 1", "exit 0"), "sleep"), "^it did not notice")

@@ -41,7 +41,7 @@ class Interrupted(support.TemporaryCache):
         process = self.python(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.assertEqual(process.stdout.readline(), "there\n")
         process.send_signal(number)
-        printed, said = process.communicate(timeout=60)
+        printed, said = process.communicate(timeout=support.PATIENCE)
         self.assertEqual((process.returncode, printed), (128 + number, ""))
         return [line for line in said.splitlines() if not line.startswith("==>")]
 
@@ -64,7 +64,7 @@ class Interrupted(support.TemporaryCache):
 
     def test_outside_a_run(self):
         script = "import sys, time; from efa_tools import cli; sys.argv = ['vm']\n"
-        script += "cli.guarded(lambda: (print('there', flush=True), time.sleep(60)))()"
+        script += "cli.guarded(lambda: (print('there', flush=True), time.sleep(9999)))()"
         (said,) = self.interrupt(script, signal.SIGINT)
         self.assertRegex(said, "^vm was interrupted by SIGINT: ")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 import support
+from efa_tools import running
 
 PROGRAM = support.CLONE / "emulator" / "lab" / "efa-emu-lab"
 LOADER = importlib.machinery.SourceFileLoader("efa_emu_lab", str(PROGRAM))
@@ -89,17 +90,12 @@ class Lacks(unittest.TestCase):
 
     def says(self, text, *arguments):
         """The lab ends, and says this."""
-        command = [sys.executable, PROGRAM, "--folder", self.folder / "lab", "--ssh-port", str(self.port()), self.image, *arguments]
+        command = [sys.executable, PROGRAM, "--folder", self.folder / "lab", "--ssh-port", str(running.free_port(lab.GUESTS)), self.image, *arguments]
         environment = {"PATH": str(self.folder / "bin")}
         # The scripts above are run by sh, which the PATH does not matter to.
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, f"(?s)efa-emu-lab: .*{text}")
-
-    def port(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return probe.getsockname()[1]
 
     def test_a_program(self):
         for name, advice in (

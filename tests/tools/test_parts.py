@@ -120,7 +120,7 @@ class Interop(support.TemporaryCache):
 
 class Tools(support.TemporaryCache):
     def test_a_file_there_is_not(self):
-        with self.assertRaisesRegex(Failure, "There is no file test_nothing in tests/tools: choose one of boot_vm, .*test_toolroot"):
+        with self.assertRaisesRegex(Failure, "There is no file test_nothing in tests/tools: choose one of boot_overlay, .*test_toolroot"):
             host_tests.test_tools("test_nothing")
 
     def test_one_test(self):

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """What QEMU makes of its options, without a guest."""
 
-import contextlib
 import json
-import socket
-import subprocess
-import tempfile
 import types
 import unittest
 from pathlib import Path
 from unittest import mock
 
-import support  # noqa: F401
+import support
 import test_lab
-from efa_tools import build, qemu
+from efa_tools import patience, qemu
 
-RUN = "/run/efa-rs/run"
-# Seconds after which QEMU gives a device up by itself, and some for a busy host.
-OWN_LIMIT, MORE = 5, 2
+CPU = "processor\t: 0\nmodel name\t: one with svm\nflags\t\t: fpu svm avx2\n"
 
 
 def lab_command(guest):
@@ -38,37 +32,44 @@ class HostId(unittest.TestCase):
 
 
 class Answer(unittest.TestCase):
-    """An emulator that does not answer."""
-
-    def start(self, **properties):
-        """Starts QEMU with a device of one; returns its output."""
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        listener = socket.socket(socket.AF_UNIX)
-        self.addCleanup(listener.close)
-        listener.bind(str(Path(folder.name) / "efa"))
-        listener.listen()
-        command = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35", "-S"]
-        command += qemu.device({**qemu.efa(f"{RUN}/efa"), **properties})
-        binds = [(folder.name, RUN, "rw")]
-        process = subprocess.Popen(build.in_toolroot(command, binds), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
-        listener.settimeout(60)
-        connection, _ = listener.accept()
-        self.addCleanup(connection.close)
-        return process
-
-    def test_one_that_is_late_is_waited_for(self):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.fail(self.start().communicate(timeout=OWN_LIMIT + MORE)[0])
-
-    def test_one_that_is_too_late_is_not(self):
-        said, _ = self.start(**{"x-msg-timeout": 100}).communicate(timeout=60)
-        self.assertIn("timed out waiting for reply", said)
-
     def test_the_lab_waits_as_long(self):
-        self.assertEqual(json.loads(lab_command(0)[-1])["x-msg-timeout"], qemu.ANSWER_LIMIT)
+        # Which has no EFA_PATIENCE.
+        self.assertEqual(json.loads(lab_command(0)[-1])["x-msg-timeout"], 120_000)
+        self.assertEqual(qemu.ANSWER_LIMIT, patience.PATIENCE * 1000)
+
+
+class Kvm(support.TemporaryCache):
+    """Whether it is used, on hosts that are stand-ins."""
+
+    def setUp(self):
+        super().setUp()
+        self.boots = self.patch(mock.patch.object(qemu, "boots_with_kvm", return_value=True))
+        self.patch(mock.patch.multiple(qemu, KVM=self.file("kvm", ""), CPUS=self.file("cpuinfo", CPU), BOOT=self.file("boot_id", "1")))
+
+    def file(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def test_it_is_tried_once(self):
+        self.assertEqual([qemu.accelerator() for _ in range(2)], ["kvm", "kvm"])
+        self.assertEqual(self.boots.call_count, 1)
+
+    def test_it_is_tried_again_once_the_host_was_booted(self):
+        self.boots.return_value = False
+        self.assertEqual([qemu.accelerator() for _ in range(2)], ["tcg", "tcg"])
+        self.boots.return_value = True
+        self.file("boot_id", "2")
+        self.assertEqual(qemu.accelerator(), "kvm")
+        self.assertEqual((self.boots.call_count, len(list((self.folder / "efa-rs").glob("kvm-*")))), (2, 1))
+
+    def test_a_cpu_that_cannot_is_not_asked(self):
+        self.file("cpuinfo", CPU.replace(" svm ", " "))
+        self.assertEqual(qemu.accelerator(), "tcg")
+        (self.folder / "kvm").unlink()
+        self.file("cpuinfo", CPU)
+        self.assertEqual(qemu.accelerator(), "tcg")
+        self.boots.assert_not_called()
 
 
 if __name__ == "__main__":

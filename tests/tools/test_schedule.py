@@ -1,68 +1,62 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-import argparse
 import threading
-import time
 import unittest
 
 import support  # noqa: F401
-from efa_tools import check, cli, schedule
+from efa_tools import check, patience, schedule
 from efa_tools.schedule import Job, Machine
 
 TWO = Machine(2, 16)
 
 
-class Trial:
-    """Does jobs that take a moment; knows which went on beside which."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.running, self.order = set(), []
-        self.beside = {}
-
-    def __call__(self, job):
-        with self.lock:
-            self.order.append(job.name)
-            self.running.add(job.name)
-            for name in self.running:
-                self.beside.setdefault(name, set()).update(self.running - {name})
-            self.beside[job.name] |= self.running - {job.name}
-        time.sleep(0.02)
-        with self.lock:
-            self.running.remove(job.name)
-        return job.name.upper()
-
-
 def job(name, seconds=1, **options):
-    return Job(name, None, seconds, **options)
+    return Job(name, lambda: name.upper(), seconds, **options)
 
 
-def trial(jobs, machine=TWO):
-    done = Trial()
-    return schedule.run(jobs, machine, done), done
+def run(jobs, machine=TWO):
+    return schedule.run(jobs, machine, lambda job: job.run())
+
+
+class Trial:
+    """Begins jobs as schedule.run() does, of which always the one ends that began first; knows which went on beside which."""
+
+    def __init__(self, jobs, machine=TWO):
+        self.order, self.beside = [], {job.name: set() for job in jobs}
+        waiting, running = schedule.by_urgency(jobs), []
+        while waiting or running:
+            if job := schedule.next_of(waiting, running, machine):
+                waiting.remove(job)
+                for other in running:
+                    self.beside[other.name].add(job.name)
+                    self.beside[job.name].add(other.name)
+                running.append(job)
+                self.order.append(job.name)
+            else:
+                running.pop(0)
 
 
 class Order(unittest.TestCase):
     def test_results_are_in_the_order_of_the_jobs(self):
-        self.assertEqual(trial([job("a", 1), job("b", 9), job("c", 5)])[0], ["A", "B", "C"])
+        self.assertEqual(run([job("a", 1), job("b", 9), job("c", 5)]), ["A", "B", "C"])
 
     def test_no_job_is_no_result(self):
-        self.assertEqual(trial([])[0], [])
+        self.assertEqual(run([]), [])
 
     def test_longest_first(self):
-        _, done = trial([job("a", 1), job("b", 9), job("c", 5)], Machine(1, 16))
+        done = Trial([job("a", 1), job("b", 9), job("c", 5)], Machine(1, 16))
         self.assertEqual(done.order, ["b", "c", "a"])
 
     def test_what_a_long_one_waits_for_is_first(self):
-        _, done = trial([job("a", 50), job("long", 99, after=("build",)), job("build", 1)], Machine(1, 16))
+        done = Trial([job("a", 50), job("long", 99, after=("build",)), job("build", 1)], Machine(1, 16))
         self.assertEqual(done.order, ["build", "long", "a"])
 
     def test_nothing_begins_before_what_it_needs_is_over(self):
-        _, done = trial([job("guest", 9, after=("build", "not among them")), job("build", 1)])
+        done = Trial([job("guest", 9, after=("build", "not among them")), job("build", 1)])
         self.assertEqual(done.beside, {"guest": set(), "build": set()})
 
     def test_a_circle_is_refused(self):
         with self.assertRaisesRegex(ValueError, "after itself"):
-            trial([job("a", after=("b",)), job("b", after=("a",))])
+            run([job("a", after=("b",)), job("b", after=("a",))])
 
     def test_one_that_dies_is_told_of_after_the_others(self):
         done = []
@@ -78,12 +72,14 @@ class Order(unittest.TestCase):
 
 
 class Room(unittest.TestCase):
-    def most(self, jobs, machine):
-        return max(len(beside) + 1 for beside in trial(jobs, machine)[1].beside.values())
-
-    def test_two_cores_do_two_jobs_whatever_each_would_use(self):
-        self.assertTrue(TWO.has_room(job("a", cores=1.7), [job("b", cores=2)]))
+    def test_there_are_no_more_than_the_cores_are_enough_for(self):
+        self.assertTrue(TWO.has_room(job("a"), [job("b")]))
         self.assertFalse(TWO.has_room(job("a"), [job("b"), job("c")]))
+        self.assertFalse(TWO.has_room(job("a", cores=0.6), [job("b", cores=2)]))
+
+    def test_what_is_begun_at_once_runs_at_once(self):
+        both = threading.Barrier(2, timeout=patience.PATIENCE)
+        self.assertEqual(len(schedule.run([job("a"), job("b")], TWO, lambda job: both.wait())), 2)
 
     def test_a_third_one_has_room_beside_those_that_mostly_wait(self):
         self.assertTrue(TWO.has_room(job("a", cores=0.6), [job("b", cores=0.6), job("c", cores=0.9)]))
@@ -101,9 +97,8 @@ class Room(unittest.TestCase):
         self.assertFalse(Machine(16, 5).has_room(job("a", memory=3), [job("b", memory=3)]))
 
     def test_what_is_too_large_for_the_machine_is_done_alone(self):
-        results, done = trial([job("large", memory=99, cores=9), job("other")])
-        self.assertEqual(results, ["LARGE", "OTHER"])
-        self.assertEqual(done.beside["large"], set())
+        done = Trial([job("large", memory=99, cores=9), job("other")])
+        self.assertEqual(done.beside, {"large": set(), "other": set()})
 
     def test_timed_ones_are_the_last_and_beside_nothing_else(self):
         jobs = [
@@ -113,7 +108,7 @@ class Room(unittest.TestCase):
             job("two", 50, timed=True),
             job("alone", 9, timed=True, cores=2),
         ]
-        _, done = trial(jobs)
+        done = Trial(jobs)
         self.assertEqual(done.order[:2], ["a", "b"])
         self.assertEqual(done.beside["timed"], {"two"})
         self.assertEqual(done.beside["alone"], set())
@@ -146,39 +141,24 @@ class Learning(unittest.TestCase):
         return {"failed": failed, "steps": steps, "others": others, "cores": 2, "start": 100, "end": 200}
 
 
-class Shards(unittest.TestCase):
-    def test_each_job_is_in_one_and_they_take_alike(self):
-        jobs = [job(str(number), seconds) for number, seconds in enumerate((9, 8, 7, 3, 3, 2, 2, 1, 1))]
-        shares = [schedule.shard(jobs, number, 3) for number in (1, 2, 3)]
-        self.assertEqual(sorted(job.name for share in shares for job in share), [job.name for job in jobs])
-        self.assertEqual([sum(job.seconds for job in share) for share in shares], [12, 12, 12])
-
-    def test_a_share_is_named_as_one_of_how_many(self):
-        self.assertEqual(cli.share_of("2/3"), (2, 3))
-        for text in ("0/3", "4/3", "2", "a/b", "/", "1/0", "-1/3"):
-            with self.assertRaises(argparse.ArgumentTypeError):
-                cli.share_of(text)
-
-    def test_nothing_of_check_all_is_in_no_share(self):
-        jobs = check.everything()
-        shares = [schedule.shard(jobs, number, 4) for number in range(1, 5)]
-        self.assertEqual(sorted(job.name for share in shares for job in share), sorted(job.name for job in jobs))
-
-
 class Everything(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.fast, cls.all = check.fast(), check.everything()
+
     def test_names_are_of_one_job_each(self):
-        for jobs in (check.fast(), check.everything()):
+        for jobs in (self.fast, self.all):
             self.assertEqual(len({job.name for job in jobs}), len(jobs))
 
     def test_what_a_job_waits_for_is_a_job(self):
-        for jobs in (check.fast(), check.everything()):
+        for jobs in (self.fast, self.all):
             self.assertEqual({name for job in jobs for name in job.after} - {job.name for job in jobs}, set())
 
     def test_check_is_a_part_of_check_all(self):
-        self.assertLess({job.name for job in check.fast()}, {job.name for job in check.everything()})
+        self.assertLess({job.name for job in self.fast}, {job.name for job in self.all})
 
     def test_devices_that_go_are_timed_where_limits_count(self):
-        self.assertEqual({job.timed for job in check.everything() if job.name.startswith("life")}, {False})
+        self.assertEqual({job.timed for job in self.all if job.name.startswith("life")}, {False})
         timed = {job.name.partition("cloud-amd64 ")[2]: job.timed for job in check.life_jobs("rust", "cloud-amd64", measured=True)}
         functional = {"life.py": False, "outcomes.py deaths.py": False}
         self.assertEqual(timed, {**functional, "life.py limits": True, "deaths.py limits": True})

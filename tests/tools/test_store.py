@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+import itertools
 import os
+import select
 import subprocess
-import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -98,14 +99,18 @@ class Build(Clone):
         self.assertEqual(self.builds(), 1)
 
     def test_two_runs_at_once_build_once(self):
-        runs = [self.build("time.sleep(1)") for _ in range(2)]
+        go = self.folder / "go"
+        runs = [self.build(f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)") for _ in range(2)]
+        ready, _, _ = select.select([run.stderr for run in runs], [], [], support.PATIENCE)
+        self.assertIn("waiting for another run", ready[0].readline())
+        go.touch()
         for run in runs:
             run.communicate()
         self.assertEqual([run.returncode for run in runs], [0, 0])
         self.assertEqual(self.builds(), 1)
 
     def test_one_that_was_interrupted_is_done_again(self):
-        run = self.build("print('building', flush=True); time.sleep(60)")
+        run = self.build("print('building', flush=True); time.sleep(9999)")
         run.stdout.readline()
         run.kill()
         run.communicate()
@@ -119,8 +124,10 @@ class Build(Clone):
         self.assertIn("built again", said)
 
     def test_sources_that_change_all_the_time_are_told_of(self):
+        numbers = itertools.count()
+
         def make():
-            (self.source / "one.rs").write_text(str(time.monotonic()))
+            (self.source / "one.rs").write_text(str(next(numbers)))
             return []
 
         with self.assertRaisesRegex(Failure, "changed while it was built, 5 times: stop editing"):

@@ -40,8 +40,6 @@ TARGET = "aarch64-unknown-linux-gnu"
 LINKER = "aarch64-linux-gnu-gcc-14"
 # Makes the guests' root.
 RECIPE = namespace.TOOLS / "arm64" / "userland.sh"
-# Seconds from a guest's start to its first process, which takes 12 s on an idle host.
-BOOT_LIMIT = 300
 # How much longer than on x86-64 tests may take: its CPU is emulated by more instructions.
 SLOW = 3
 

@@ -114,6 +114,13 @@ def key(*parts):
     return digest.hexdigest()[:12]
 
 
+def write(path, text):
+    """Writes a file of which another process sees all or nothing."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    temporary.rename(path)
+
+
 @contextlib.contextmanager
 def lock(name):
     """Lets one process at a time make what NAME stands for."""

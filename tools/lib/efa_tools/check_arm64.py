@@ -35,12 +35,12 @@ def abi_diff(flavour):
 def between(driver, flavour):
     """Contents and perftest between two guests."""
     name = f"interop {driver} {flavour}"
-    return suite.between_guests(name, 2, ["short", "contents", "perftest"], driver, flavour, 1800)
+    return suite.between_guests(name, 2, ["short", "contents", "perftest"], driver, flavour)
 
 
 def mixed():
     """Contents between an x86-64 guest and one of arm64, which both send and receive."""
-    return suite.between_guests(MIXED, 2, ["short", "contents"], "rust", toolroot.FLAVOURS[0], 900, others=CLOUD)
+    return suite.between_guests(MIXED, 2, ["short", "contents"], "rust", toolroot.FLAVOURS[0], others=CLOUD)
 
 
 def same_package():

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from . import abi, arm64, bench, build, cache, canary, check, check_arm64, data_bench, guest, host_tests, install, interrupt, long
-from . import namespace, overlay, package, remote, running, schedule, source_checks, srd_bench, steps, suite, times, toolroot, userland
+from . import namespace, overlay, package, remote, running, source_checks, srd_bench, steps, suite, times, toolroot, userland
 from .failure import Failure, sentence
 from .schedule import Job
 
@@ -33,14 +33,6 @@ def positive(text):
     if value < 1:
         raise argparse.ArgumentTypeError("must be 1 or more")
     return value
-
-
-def share_of(text):
-    """A share as (number, count)."""
-    number, _, count = text.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise argparse.ArgumentTypeError("must be like 1/3: the first of three shares")
-    return int(number), int(count)
 
 
 def add_part(parser, what):
@@ -270,9 +262,7 @@ def check_parser():
         ("check", "everything but the longest (the default)"),
         ("check-all", "check, what a kernel that is a process finds, and more with the C driver and with a next series of kernels"),
     ):
-        command = suites.add_parser(name, help=text)
-        text = "do only the share I of N, which together are all: for N machines"
-        command.add_argument("--shard", type=share_of, metavar="I/N", help=text)
+        suites.add_parser(name, help=text)
     suites.add_parser("check-arm64", help="modules, selftests, abi-diff and data between guests on kernels of arm64")
     suites.add_parser("lint", help="format, warnings and laws")
     suites.add_parser("deny", help="licences and sources of the emulator's dependencies, and advisories about them")
@@ -427,8 +417,6 @@ def command_of(suites, arguments):
 def run_suite(suites, arguments):
     """Runs what the arguments say; returns the tally."""
     jobs, name = jobs_of(arguments), arguments.suite or "check"
-    if share := getattr(arguments, "shard", None):
-        jobs, name = schedule.shard(jobs, *share), f"{name} {share[0]} of {share[1]}"
     if getattr(arguments, "failed", False):
         jobs = those_that_failed(jobs, name)
     return check.run(jobs, name, getattr(arguments, "junit", None), command_of(suites, arguments))

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from . import namespace, steps
+from .patience import PATIENCE
 from .processes import children, tree
 from .tally import Tally
 from .verdict import check
@@ -20,8 +21,8 @@ from .verdict import check
 VM = namespace.TOOLS / "vm"
 USE = "/efa-rs/tests/disturb/use.sh"
 USED = "the device was used"
-# Seconds that a run has to end once a part of it is gone, and that what is left of it has to go then.
-END_LIMIT, STRAY_LIMIT = 60, 5
+# Seconds that a run has to end once a part of it is gone, for which it may wait itself, and that what is left of it has to go then.
+END_LIMIT, STRAY_LIMIT = 3 * PATIENCE, PATIENCE
 # Seconds that a run may take on a busy host.
 BUSY_LIMIT = 3600
 # Of prctl(2): orphans of this process's children are its own children, by which they are found.
@@ -32,7 +33,7 @@ FOLDER = re.compile(r"logs in (\S+)")
 class Run:
     """A run of tools/vm: as it starts, and what there is of it once it has ended."""
 
-    def __init__(self, guests=1, timeout=600):
+    def __init__(self, guests=1, timeout=1800):
         command = [VM, "--device", "profile=efa3", "--guests", str(guests), "--timeout", str(timeout), USE]
         self.output = tempfile.TemporaryFile("w+")
         self.start = time.monotonic()
@@ -141,7 +142,7 @@ def busy(count, load):
             for number in range(1, count + 1):
                 run = Run(timeout=BUSY_LIMIT)
                 status, said = run.wait(BUSY_LIMIT + END_LIMIT), run.said()
-                again = said.count("Trying again")
+                again = said.count("Booting again")
                 what = f"run {number} of {count} under load {load}"
                 total += check(what, [] if status == 0 and USED in said else [f"exit status {status}", said])
                 steps.note(f"{what}: {run.seconds():.0f} s, load {os.getloadavg()[0]:.0f}{f', {again} boots again' * bool(again)}")

@@ -4,7 +4,6 @@
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import arm64, build, cache, console, namespace, overlay, qemu, running, stalls, steps, times, toolroot, userland
+from . import arm64, build, cache, console, namespace, overlay, patience, qemu, running, stalls, steps, times, toolroot, userland
 from .failure import Failure
 from .processes import Process
 
@@ -30,24 +29,18 @@ KEPT_RUNS, YOUNG = 20, 3600
 CLONE_FILE = "clone"
 # In a run folder that is never removed.
 KEEP_FILE = "keep"
-# Seconds from a guest's start to its first process, which takes 3 s on an idle host.
-BOOT_LIMIT = 120
-# The same for the debug kernel, which takes five times as long.
-DEBUG_BOOT_LIMIT = 600
+# The debug kernel is so many times slower.
+DEBUG_SLOW = 5
 BOOT_ATTEMPTS = 3
-# Seconds that the other guests have to end once the one that leads them has.
-FOLLOW_LIMIT = 20
-# Seconds that a guest may go on without a program that serves it.
-HELPER_LIMIT = 5
-# Seconds that guest 0 may go on when another guest has ended: both may be about to end, on a busy host.
-AGREE_LIMIT = 10
+# Of each boot that this process has repeated: what was wrong with it.
+boots_repeated = []
 
 
-class BootStalled(Failure):
-    """A kernel did not get to its first process.
+class BootFailed(Failure):
+    """A kernel met QEMU's known fault before its first process, after which the boot is repeated.
 
-    Under TCG, on a busy host, its timer calibration can go wrong; or it runs an instruction as it was a moment before: a
-    breakpoint that stood there while the kernel patched it, of which nobody knows any more.
+    Under TCG with several threads, a CPU can run an instruction as it was a moment before: a breakpoint that stood there while another CPU
+    patched the kernel, and of which that kernel knows nothing any more.
     """
 
 
@@ -85,6 +78,8 @@ class Options:
     # The run folder stays, however many runs come after it.
     keep: bool = False
     quiet: bool = False
+    # Of what is random in the run, first of all in the network: by default it depends on what is run.
+    seed: int | None = None
     # Is called with each line that the commands print.
     watch: Callable[[str], None] | None = None
     known_reports: list[tuple[str, str]] = field(default_factory=list)
@@ -113,6 +108,11 @@ class Options:
         return bool(self.devices or self.instance)
 
 
+def seed_of(name):
+    """The seed of something's random choices: that of EFA_SEED, or one that depends on nothing but a name."""
+    return int(os.environ.get("EFA_SEED") or int(cache.key(name), 16) % (1 << 24))
+
+
 class Run:
     """A run folder and the processes of one run."""
 
@@ -122,6 +122,7 @@ class Run:
         self.release = toolroot.kernel(options.flavour)
         self.releases = [toolroot.kernel(flavour) for flavour in options.flavours()]
         self.folder = None
+        self.seed = options.seed if options.seed is not None else seed_of(options.command or "")
         self.start_over()
 
     def start_over(self):
@@ -132,11 +133,12 @@ class Run:
         (self.shared / "out").mkdir(parents=True)
         self.processes = {}
         self.copiers = []
-        self.first_end = None
         # The guests that were told of guest 0's end.
         self.told = set()
-        # When helpers were first seen to have ended.
+        # How long what depends on a program that has ended may still go on.
         self.ends = {}
+        # What did not end when it was asked to.
+        self.hung = []
         # How many devices each guest has.
         self.devices = 0
         if modules := build.modules(self.release):
@@ -152,7 +154,8 @@ class Run:
             shutil.copy(options.plugin, self.folder / "plugin.so")
         if options.agent or options.leader:
             running.make_token(self.shared)
-        self.ports = running.announce(self.folder, options.guests) if options.agent else []
+        if options.agent:
+            running.announce(self.folder, options.guests)
 
     def start(self, name, command, binds=(), **streams):
         """Starts a program of the toolroot, with the run folder at RUN."""
@@ -170,11 +173,12 @@ class Run:
         return process
 
     def await_sockets(self, name, sockets):
-        deadline = time.monotonic() + 20
-        while not all((self.folder / socket).exists() for socket in sockets):
-            if self.processes[name].poll() is not None or time.monotonic() > deadline:
+        def ready():
+            if self.processes[name].poll() is not None:
                 raise Failure(f"{steps.tail(self.folder / f'{name}.log')}\n{name} did not start: see above.")
-            time.sleep(0.02)
+            return all((self.folder / socket).exists() for socket in sockets)
+
+        patience.wait_until(ready, f"{name}, whose log is {self.folder / f'{name}.log'}, did not start", interval=0.02)
 
     def serve_shares(self, guest):
         """The userland, the clone, the run's results and --share, each by a virtiofsd of its own for this guest."""
@@ -205,6 +209,7 @@ class Run:
         """One emulator with the devices of all guests."""
         options = self.options
         command = [f"{RUN}/efa-emu", "--control", f"{RUN}/control", "--trace", f"{RUN}/trace.log", "--fabric", options.fabric]
+        command += ["--seed", str(self.seed)]
         for guest in range(options.guests):
             sockets = f"{RUN}/efa{guest}."
             if options.instance:
@@ -218,8 +223,6 @@ class Run:
         # It makes this one last, and only it knows how many devices an instance has.
         self.await_sockets("efa-emu", ["control"])
         self.devices = len(list(self.folder.glob("efa0.*")))
-        if seed := re.search(r"--seed \d+", (self.folder / "efa-emu.log").read_text()):
-            steps.note(f"network: --fabric {options.fabric} {seed[0]}")
 
     def image(self, guest):
         """A guest's kernel: its file as seen by QEMU, and what has to be mounted for that."""
@@ -246,6 +249,7 @@ class Run:
             "EFA_GUESTS": options.guests,
             "EFA_SHARE": "/share" if options.share else "",
             "EFA_PATIENCE": os.environ.get("EFA_PATIENCE", ""),
+            "EFA_SEED": self.seed,
             "EFA_LEADER": "1" if options.leader else "",
             # Who may ask the guest's agent, if there is one.
             "EFA_AGENT": "host" if options.agent else "guests" if options.leader else "",
@@ -285,7 +289,7 @@ class Run:
             *("-device", "virtio-serial-pci", "-chardev", "stdio,id=terminal,signal=off"),
             *("-device", "virtconsole,chardev=terminal"),
             *qemu.network(guest, options.guests),
-            *(qemu.agent(self.ports[guest]) if options.agent else []),
+            *(qemu.agent(f"{RUN}/{running.agent_socket(guest)}") if options.agent else []),
             *([] if foreign else qemu.host_id(guest)),
         ]
         if options.memory_device and not guest:
@@ -343,23 +347,32 @@ class Run:
     def wait(self):
         """Waits for the guests to power off, and no longer than the time limit."""
         guests = [self.processes[self.name_of(guest)] for guest in range(self.options.guests)]
-        start = time.monotonic()
-        deadline = start + self.options.timeout
-        limit = self.boot_limit()
+        end = patience.Deadline(self.options.timeout)
+        boot, printed = patience.Deadline(patience.PATIENCE * self.boot_slowness()), 0
         while any(process.poll() is None for process in guests):
-            if time.monotonic() > deadline:
+            if end.over():
                 raise Failure(
                     f"The guests did not end within {self.options.timeout:.0f} s (--timeout):"
                     f" their consoles are in {self.folder}/guest*.console.log."
                 )
             self.check_boot(guests)
-            if time.monotonic() > start + limit and not self.booted():
-                raise BootStalled(f"No guest booted within {limit} s: their consoles are in {self.folder}/guest*.console.log.")
+            # However slow a boot is, it prints something from time to time.
+            before, printed = printed, sum(size_of(self.console_of(guest)) for guest in range(self.options.guests))
+            if printed != before or self.booted():
+                boot.again()
+            if boot.over():
+                raise Failure(
+                    f"The guests did not boot: for {boot.seconds} s (EFA_PATIENCE) they have printed nothing;"
+                    f" their consoles are in {self.folder}/guest*.console.log."
+                )
             self.check_helpers(guests)
             if self.options.leader and (late := self.left_alone(guests)):
                 raise Failure(late)
-            time.sleep(0.05)
+            time.sleep(patience.INTERVAL)
         self.check_boot(guests)
+
+    def console_of(self, guest):
+        return self.folder / f"guest{guest}.console.log"
 
     def check_helpers(self, guests):
         """Fails if a program that serves the guests has ended: the emulator, or a guest's virtiofsd while the guest still runs."""
@@ -367,12 +380,16 @@ class Run:
             if process in guests or process.poll() is None:
                 continue
             served = name.rpartition("-")[2]
-            # One that a guest's end has ended may be gone a moment before that.
-            late = time.monotonic() - self.ends.setdefault(name, time.monotonic()) > HELPER_LIMIT
-            if name == "efa-emu" or late and guests[int(served)].poll() is None:
+            # One that the end of its guest has ended may be gone before that. One that was killed has not seen such an end.
+            killed = process.returncode < 0 or process.returncode > 128
+            if name == "efa-emu" or guests[int(served)].poll() is None and (killed or self.end_of(name).over()):
                 log = self.folder / f"{name}.log"
                 said = f"{steps.tail(log)}\n{name} ended during the run ({steps.ending(process.returncode)}): see above"
                 raise Failure(f"{said}, all that it said is in {log}.")
+
+    def end_of(self, name):
+        """How long what depends on a program may go on that was seen to have ended."""
+        return self.ends.setdefault(name, patience.Deadline())
 
     def check_boot(self, guests):
         """Fails if a kernel has met a breakpoint of its own before its first process."""
@@ -380,13 +397,11 @@ class Run:
             log = self.folder / f"guest{guest}.console.log"
             booted = (self.shared / f"guest{guest}" / "booted").exists()
             if process.poll() is not None and not booted and "Oops: int3" in log.read_text(errors="replace"):
-                raise BootStalled(f"Guest {guest} ran an instruction that its kernel was patching: its console is in {log}.")
+                raise BootFailed(f"Guest {guest} ran an instruction that its kernel was patching: its console is in {log}.")
 
-    def boot_limit(self):
-        """Seconds that it has until its first process."""
-        if any(map(arm64.is_release, self.releases)):
-            return arm64.BOOT_LIMIT
-        return DEBUG_BOOT_LIMIT if self.options.flavour == toolroot.DEBUG else BOOT_LIMIT
+    def boot_slowness(self):
+        """How many times longer than a stock kernel on x86-64 it may print nothing before its first process."""
+        return DEBUG_SLOW if self.options.flavour == toolroot.DEBUG else arm64.slowness(*self.options.flavours())
 
     def left_alone(self, guests):
         """What is wrong if a guest outlives the one that it works with, if that is so."""
@@ -395,16 +410,13 @@ class Run:
             (running if process.poll() is None else ended).append(guest)
         if not ended or not running:
             return None
-        self.first_end = self.first_end or time.monotonic()
-        since = time.monotonic() - self.first_end
         if 0 not in running:
             self.end_followers(guests)
-            if since < FOLLOW_LIMIT:
+            if not self.end_of("guest 0").over():
                 return None
-            log = self.folder / f"guest{running[0]}.console.log"
-            return f"Guest {running[0]} did not end within {FOLLOW_LIMIT} s after guest 0: its console is in {log}."
-        if since < AGREE_LIMIT:
-            return None
+            log = self.console_of(running[0])
+            return f"Guest {running[0]} did not end within {patience.PATIENCE} s (EFA_PATIENCE) after guest 0: its console is in {log}."
+        # Until guest 0 has ended, another guest only ends if its command fails, or it itself: see follow() of tools/guest/init.
         self.check_console(ended[0])
         log = self.folder / f"guest{ended[0]}.output.log"
         return f"{steps.tail(log)}\nGuest {ended[0]} ended while guest 0 still ran: see above, all that it printed is in {log}."
@@ -443,6 +455,8 @@ class Run:
             if taint:
                 raise Failure(f"The kernel of guest {guest} ended with the unexpected taint {taint}: see {log}.")
         self.check_emulator()
+        if self.hung:
+            raise Failure(f"{' and '.join(self.hung)} did not end within {patience.PATIENCE} s (EFA_PATIENCE): see {self.folder}.")
         return status
 
     def check_health(self):
@@ -480,9 +494,9 @@ class Run:
             for child in Path(f"/proc/{emulator.pid}/task/{emulator.pid}/children").read_text().split():
                 os.kill(int(child), signal.SIGTERM)
             try:
-                emulator.wait(2)
+                emulator.wait(patience.PATIENCE)
             except subprocess.TimeoutExpired:
-                pass
+                self.hung.append("efa-emu")
         for process in self.processes.values():
             if process.poll() is None:
                 process.kill()
@@ -590,15 +604,23 @@ def prepare(options):
 
 
 def execute(run):
-    """Boots the guests and waits for their end; returns the exit status."""
-    for attempt in range(1, BOOT_ATTEMPTS + 1):
-        try:
-            return execute_once(run)
-        except BootStalled as stalled:
-            if run.accelerator == "kvm" or attempt == BOOT_ATTEMPTS:
-                raise
-            steps.note(f"{stalled} Trying again.")
-            run.start_over()
+    """Boots the guests and waits for their end; returns the exit status. If that is bad, how the run is repeated has been said."""
+    status = None
+    try:
+        for attempt in range(1, BOOT_ATTEMPTS + 1):
+            try:
+                status = execute_once(run)
+                break
+            except BootFailed as failed:
+                if run.accelerator == "kvm" or attempt == BOOT_ATTEMPTS:
+                    raise
+                boots_repeated.append(str(failed))
+                steps.note(f"{failed} Booting again ({len(boots_repeated)} boots were repeated so far).")
+                run.start_over()
+    finally:
+        if status != 0 and run.options.emulated():
+            steps.note(f"the run's random choices were those of EFA_SEED={run.seed}")
+    return status
 
 
 class Interrupted(Exception):
@@ -634,6 +656,8 @@ def execute_once(run):
     terminal = termios.tcgetattr(sys.stdin) if options.command is None else None
     start = time.monotonic()
     watched = stalls.told(run.shared / "stalls") if options.stalls else contextlib.nullcontext()
+    if options.emulated() and options.fabric != "ideal":
+        steps.note(f"network: --fabric {options.fabric} --seed {run.seed}")
     try:
         if options.emulated():
             run.serve_devices()

@@ -5,9 +5,8 @@ Each scenario is a function that returns its tally. What others begin with is wh
 """
 
 import re
-import socket
 
-from . import cache, ktap, lab, namespace, package, qemu, steps, toolroot
+from . import cache, ktap, lab, namespace, package, qemu, running, steps, toolroot
 from .failure import Failure
 from .machine import Machine
 from .suite import kselftest_devices
@@ -372,19 +371,6 @@ def other_architecture(_base):
     return it
 
 
-def free_port():
-    """The first of two TCP ports of this host that nobody listens at."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return port
-
-
 def emulator(_base):
     """What the guide says of two guests, by the letter, as an ordinary user of a clean Debian 13, with an image that the tools make.
 
@@ -399,7 +385,7 @@ def emulator(_base):
     it.check("the guide has a command that installs and one that starts", [] if good else [block[0]])
     it.does("one apt command installs all that is needed", f"cd {PACKAGES} && yes | {install}")
     it.machine.must("useradd --create-home somebody")
-    options = f"--accel {qemu.accelerator()} --ssh-port {free_port()}"
+    options = f"--accel {qemu.accelerator()} --ssh-port {running.free_port(lab.GUESTS)}"
     script = f"cd && {start.replace(GUIDE_IMAGE, IMAGE)} {options}"
     text = it.does("one more gives two guests", f"runuser --user somebody -- env HOME=/home/somebody sh -c '{script}'", [(image, IMAGE, "ro")])
     it.check("they ping over EFA", [] if PING.search(text) else text.splitlines()[-25:])

@@ -5,6 +5,8 @@ from . import build, cache, layer, namespace, steps, toolroot
 
 RECIPES = namespace.TOOLS / "lab"
 MADE = "/run/efa-rs/lab"
+# How many guests efa-emu-lab has, each of which has a port of the host.
+GUESTS = 2
 # What is installed with the emulator's package.
 DOWNLOADS = ("qemu-system-x86", "qemu-utils", "openssh-client", "python3")
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """QEMU's command line, and whether KVM can be used."""
 
+import contextlib
 import json
 import os
-import platform
+import re
 import subprocess
 from pathlib import Path
 
 from . import arm64, build, cache, remote, steps, toolroot
+from .patience import PATIENCE
 
 RUN = "/run/efa-rs/run"
 # With more devices, eight share a slot: the root bus has 32, of which the guest needs some for itself.
@@ -15,7 +17,11 @@ OWN_SLOTS = 16
 FIRST_SHARED_SLOT = 0x10
 # Milliseconds that QEMU waits for an answer of the emulator, after which the device is dead for good: a busy host may let the emulator
 # wait longer than the 5 s that QEMU has by itself. An emulator that has ended is noticed at once.
-ANSWER_LIMIT = 60_000
+ANSWER_LIMIT = PATIENCE * 1000
+# What a CPU can do that runs guests by itself. Without, KVM is another one than Linux's, such as one of a host's own guests, under which a
+# stock kernel is so slow that it seems to hang.
+VIRTUALIZATION = re.compile(r"^flags\s*:.*\b(?:vmx|svm)\b", re.MULTILINE)
+KVM, CPUS, BOOT = Path("/dev/kvm"), Path("/proc/cpuinfo"), Path("/proc/sys/kernel/random/boot_id")
 
 
 def machine(kernel, accelerator, memory, cpus, append, features="", threads=False):
@@ -143,36 +149,39 @@ def network(guest, guests):
     return options
 
 
-def agent(port):
-    """A network card behind which there is nothing but this host, whose own programs reach the guest's agent at PORT.
+def agent(socket):
+    """A network card behind which there is nothing but this host, whose own programs reach the guest's agent at a unix SOCKET.
 
     Not on the hub: QEMU's own TCP would answer there what is for other guests.
     """
-    host = f"user,id=host,net=10.0.1.0/24,ipv6=off,restrict=on,hostfwd=tcp:127.0.0.1:{port}-10.0.1.1:{remote.PORT}"
+    host = f"user,id=host,net=10.0.1.0/24,ipv6=off,restrict=on,hostfwd=unix:{socket}-10.0.1.1:{remote.PORT}"
     return ["-netdev", host, "-device", "virtio-net-pci,netdev=host,mac=52:54:00:ef:a1:00,romfile="]
 
 
 def accelerator(release=""):
-    """KVM if a guest really boots with it, else TCG. There are machines whose /dev/kvm cannot run a stock kernel."""
-    if arm64.is_release(release) or not os.access("/dev/kvm", os.R_OK | os.W_OK):
+    """KVM if a guest really boots with it, else TCG."""
+    if arm64.is_release(release) or not os.access(KVM, os.R_OK | os.W_OK) or not VIRTUALIZATION.search(CPUS.read_text()):
         return "tcg"
-    answer = cache.folder() / f"kvm-{cache.key(toolroot.key(), platform.release(), platform.node())}"
-    if not answer.exists():
-        with cache.lock("kvm"), steps.step("does KVM work?"):
-            answer.write_text("kvm" if boots_with_kvm() else "tcg")
-    return answer.read_text()
+    # Not for longer than this host runs: another kernel of its may know better.
+    name = f"kvm-{cache.key(toolroot.key(), BOOT.read_text())}"
+    answer = cache.folder() / name
+    with cache.lock("kvm"):
+        if not answer.exists():
+            with steps.step("does KVM work?"):
+                found = "kvm" if boots_with_kvm() else "tcg"
+            for old in cache.folder().glob("kvm-*"):
+                old.unlink()
+            cache.write(answer, found)
+        return answer.read_text()
 
 
 def boots_with_kvm():
-    """Whether a kernel gets as far as to miss its root file system."""
+    """Whether a kernel gets as far as to miss its root file system, after which QEMU ends."""
     image, binds = build.image(toolroot.kernel("cloud-amd64"))
     command = [*machine(image, "kvm", "512M", 1, ""), "-serial", "stdio"]
     log = cache.folder("logs") / "kvm.log"
     with open(log, "w") as output:
-        try:
-            subprocess.run(
-                build.in_toolroot(command, binds), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=20
-            )
-        except subprocess.TimeoutExpired:
-            return False
-    return "Unable to mount root" in Path(log).read_text(errors="replace")
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(build.in_toolroot(command, binds), timeout=PATIENCE, **streams)
+    return "Unable to mount root" in log.read_text(errors="replace")

@@ -57,12 +57,30 @@ def send(connection, **message):
     connection.sendall(json.dumps(message).encode() + b"\n")
 
 
+def connect(address, limit):
+    """A connection to a host and a port, or to a unix socket, however long the path of that is."""
+    if not isinstance(address, Path):
+        connection = socket.create_connection(address, limit)
+        # What is typed and what answers it are small.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+    connection = socket.socket(socket.AF_UNIX)
+    folder = os.open(address.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        connection.settimeout(limit)
+        connection.connect(f"/proc/self/fd/{folder}/{address.name}")
+    except BaseException:
+        connection.close()
+        raise
+    finally:
+        os.close(folder)
+    return connection
+
+
 def start(address, request, limit=None):
     """Connects to an agent and sends it a request; returns the connection."""
-    connection = socket.create_connection(address, limit)
+    connection = connect(address, limit)
     connection.settimeout(None)
-    # What is typed and what answers it are small.
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     send(connection, **asdict(request))
     return connection
 

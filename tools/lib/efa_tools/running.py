@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Sets of guests that run, and programs in them that are started from outside."""
 
+import contextlib
+import functools
+import itertools
 import json
+import os
 import secrets
 import socket
 import subprocess
@@ -10,13 +14,11 @@ import threading
 import time
 from pathlib import Path
 
-from . import build, cache, qemu, remote, steps
+from . import build, cache, patience, qemu, remote, steps
 from .failure import Failure
 
-# Seconds until a guest's agent has to answer.
-ANSWER_LIMIT = 20
-# Seconds until it does after its guest has booted.
-READY_LIMIT = 120
+# Ports below are those of well-known services.
+LOWEST_PORT = 10000
 
 
 def make_token(shared):
@@ -27,19 +29,31 @@ def make_token(shared):
 
 
 def announce(folder, guests):
-    """Writes down how to reach the agents of a set that is about to start; returns the ports of this host that lead to them."""
-    ports = free_ports(guests)
-    (folder / "agents").write_text(json.dumps(ports))
-    return ports
+    """Writes down how many agents there are in a set that is about to start. Each is reached by a socket in its folder."""
+    (folder / "agents").write_text(str(guests))
 
 
-def free_ports(count):
-    """Ports of this host that nobody has."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in sockets]
-    for server in sockets:
-        server.close()
-    return ports
+def agent_socket(guest):
+    return f"agent{guest}"
+
+
+# The numbers of ports that this process has taken for free.
+_counted = itertools.count()
+
+
+def free_port(count=1):
+    """The first of COUNT successive TCP ports of this host at which nobody listens, and which it gives to nobody by itself.
+
+    Who closes a port that the host has given, to use it by its number, may find that somebody else has been given it.
+    """
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    places = (first_given - LOWEST_PORT) // count
+    while True:
+        port = LOWEST_PORT + (os.getpid() * 97 + next(_counted)) % places * count
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for number in range(port, port + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", number)))
+            return port
 
 
 class Running:
@@ -48,18 +62,18 @@ class Running:
     def __init__(self, folder):
         self.folder = Path(folder)
         try:
-            self.ports = json.loads((self.folder / "agents").read_text())
+            self.guests = int((self.folder / "agents").read_text())
             self.token = (self.folder / "shared" / "token").read_text()
         except (OSError, ValueError):
             raise Failure(f"{self.folder} is not the folder of guests with an agent: start some by tools/vm lab, or tools/vm --agent.")
 
     def start(self, guest, command, terminal=None, environment=None):
         """Starts a program; returns the connection and the request."""
-        if guest >= len(self.ports):
-            raise Failure(f"There is no guest {guest}: they are 0 to {len(self.ports) - 1}.")
+        if guest >= self.guests:
+            raise Failure(f"There is no guest {guest}: they are 0 to {self.guests - 1}.")
         request = remote.Request(command, environment or {}, terminal=terminal, token=self.token)
         try:
-            return remote.start(("127.0.0.1", self.ports[guest]), request, ANSWER_LIMIT), request
+            return remote.start(self.folder / agent_socket(guest), request, patience.PATIENCE), request
         except OSError as error:
             raise Failure(f"Guest {guest} of {self.folder} cannot be reached ({error}): see its guest{guest}.console.log.")
 
@@ -78,13 +92,11 @@ class Running:
         command = [f"{qemu.RUN}/efa-emu", "ctl", f"{qemu.RUN}/control", *requests]
         return subprocess.run(build.in_toolroot(command, [(self.folder, qemu.RUN, "rw")])).returncode
 
-    def await_agents(self, deadline):
+    def await_agents(self):
         """Waits until all guests run what they are asked for."""
-        for guest in range(len(self.ports)):
-            while not self.answers(guest):
-                if time.monotonic() > deadline:
-                    raise Failure(f"Guest {guest} does not answer: see {self.folder}/guest{guest}.console.log.")
-                time.sleep(0.5)
+        for guest in range(self.guests):
+            what = f"Guest {guest}, whose console is in {self.folder}/guest{guest}.console.log, did not answer"
+            patience.wait_until(functools.partial(self.answers, guest), what, interval=0.5)
 
     def answers(self, guest):
         """Whether a guest runs what it is asked for."""
@@ -116,7 +128,7 @@ def tell_when_ready(run):
         while not run.booted():
             time.sleep(0.5)
         try:
-            Running(run.folder).await_agents(time.monotonic() + READY_LIMIT)
+            Running(run.folder).await_agents()
         except Failure as failure:
             steps.note(failure)
             return

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Cores that jobs may be thought to use beyond those that there are: what waits leaves room to others.
+# Cores that jobs may use beyond those that there are, by what was measured: else two of 1.02 each would never run beside each other.
 SPARE = 0.25
 # The part of the machine that others may have had in a run that tells how long jobs take.
 QUIET = 0.15
@@ -22,13 +22,13 @@ class Job:
     run: Callable
     # What it took on two cores, where nothing better is known.
     seconds: float = 20
-    # How many it keeps busy in the mean. A guest whose CPUs are emulated has two, of which one waits most of the time.
+    # How many it keeps busy in the mean: a guest about one, whose emulated CPUs take turns; two guests, or a compiler, two.
     cores: float = 1
     # Gigabytes.
     memory: float = 1.5
     # The names of those that have to be over before, if they are done at all.
     after: tuple[str, ...] = ()
-    # It has limits of time: nothing goes on beside it but others of its kind, and it counts as all that CORES says.
+    # It has limits of time: nothing goes on beside it but others of its kind.
     timed: bool = False
 
 
@@ -45,20 +45,13 @@ class Machine:
             known = dict(line.split(":") for line in file)
         return cls(len(os.sched_getaffinity(0)), int(known["MemAvailable"].split()[0]) / 1e6)
 
-    def most(self):
-        """Cores that one job counts as at most: so two are done at once on any machine."""
-        return max(1, min(2, self.cores / 2))
-
     def has_room(self, job, running):
         """Whether a job can be done beside those that are."""
         if not running:
             return True
         if self.memory < job.memory + sum(other.memory for other in running):
             return False
-        return sum(self.counted(other) for other in [job, *running]) <= self.cores + SPARE
-
-    def counted(self, job):
-        return job.cores if job.timed else min(max(job.cores, LEAST), self.most())
+        return sum(max(other.cores, LEAST) for other in [job, *running]) <= self.cores + SPARE
 
 
 def learn(jobs, runs):
@@ -72,6 +65,12 @@ def learn(jobs, runs):
             job.seconds = step["end"] - step["start"]
             if not job.timed:
                 job.cores = step["cpu"] / job.seconds
+
+
+def by_urgency(jobs):
+    """The jobs in the order in which they are begun, as far as that is possible."""
+    urgent = urgency(jobs)
+    return sorted(jobs, key=lambda job: -urgent[job.name])
 
 
 def urgency(jobs):
@@ -92,23 +91,10 @@ def urgency(jobs):
     return found
 
 
-def shard(jobs, number, count):
-    """The share NUMBER, from 1 on, of COUNT, which differ as little as may be in how long they take.
-
-    Each job is in one of them, which depends on nothing but the jobs: not on what this machine has measured.
-    """
-    shares = [[] for _ in range(count)]
-    for job in sorted(jobs, key=lambda job: (-job.seconds, job.name)):
-        min(shares, key=lambda share: sum(other.seconds for other in share)).append(job)
-    chosen = {id(job) for job in shares[number - 1]}
-    return [job for job in jobs if id(job) in chosen]
-
-
 def run(jobs, machine, do):
     """Does each job by do(job), in a thread of its own; returns what that returned, in the order of JOBS."""
     places = {id(job): place for place, job in enumerate(jobs)}
-    urgent = urgency(jobs)
-    waiting = sorted(jobs, key=lambda job: -urgent[job.name])
+    waiting = by_urgency(jobs)
     running, results, errors = [], [None] * len(jobs), []
     ended = threading.Condition()
 
@@ -124,7 +110,7 @@ def run(jobs, machine, do):
 
     with ended:
         while waiting or running:
-            if job := next((job for job in waiting if ready(job, waiting, running) and machine.has_room(job, running)), None):
+            if job := next_of(waiting, running, machine):
                 waiting.remove(job)
                 running.append(job)
                 threading.Thread(target=work, args=(job,)).start()
@@ -133,6 +119,11 @@ def run(jobs, machine, do):
     if errors:
         raise errors[0]
     return results
+
+
+def next_of(waiting, running, machine):
+    """The job that is begun next, beside those that are RUNNING; nothing, if none can be."""
+    return next((job for job in waiting if ready(job, waiting, running) and machine.has_room(job, running)), None)
 
 
 def ready(job, waiting, running):

@@ -19,9 +19,11 @@ DEBUG = cache.CLONE / "tests" / "debug"
 
 # Targets of the kernel selftests' Makefile, with what the results are called.
 KSELFTESTS = {"run_tests": ("kselftest", ""), "run_slow": ("kselftest", " timeouts"), "run_stress": ("stress", "")}
+# Seconds that a guest may take for a suite: several times as many as on a busy host. What takes longer hangs.
+LIMIT = 3600
 
 
-def kselftest(driver, flavour, target="run_tests", timeout=3600):
+def kselftest(driver, flavour, target="run_tests", timeout=LIMIT):
     """The kernel selftests in a guest that has the devices they ask for."""
     kind, what = KSELFTESTS[target]
     name = f"{kind} {driver} {flavour}{what}"
@@ -58,8 +60,7 @@ def kselftest_part(driver, flavour, program, case=""):
     # Of single test cases nothing but their own results is wanted.
     command = f"{cases(case)}/efa-rs/tests/kselftest/run.sh {' '.join([*chosen, *([] if case else ['dmesg.py'])])}"
     append = "swiotlb=force" if chosen == ["bounce.py"] else ""
-    options = {"timeout": 3600, "append": append}
-    tally, _ = in_guest(f"kselftest {driver} {flavour} {program}", command, driver, flavour, **options)
+    tally, _ = in_guest(f"kselftest {driver} {flavour} {program}", command, driver, flavour, append=append)
     return tally
 
 
@@ -67,7 +68,7 @@ def bounce(driver, flavour):
     """The one about bounce buffers, in a guest of its own."""
     name = f"kselftest {driver} {flavour} swiotlb=force"
     command = "/efa-rs/tests/kselftest/run.sh bounce.py dmesg.py"
-    tally, _ = in_guest(name, command, driver, flavour, timeout=300, append="swiotlb=force")
+    tally, _ = in_guest(name, command, driver, flavour, append="swiotlb=force")
     return tally
 
 
@@ -76,14 +77,14 @@ def programs_without_kverbs(flavour):
     name = f"kselftest rust {flavour} KVERBS=0"
     command = "/efa-rs/tests/kselftest/run.sh queues.py resource_details.py dmesg.py"
     module = build.module_without_kverbs(toolroot.kernel(flavour))
-    tally, _ = in_guest(name, command, "rust", flavour, timeout=300, module=module)
+    tally, _ = in_guest(name, command, "rust", flavour, module=module)
     return tally
 
 
 # What each sample needs: the provider is in a guest with no other.
 SAMPLE_OPTIONS = {
-    "null_rdma": {"driver": "none", "devices": [], "timeout": 120},
-    "rdma_exchange": {"driver": "rust", "devices": ["profile=efa3", "profile=efa4"], "timeout": 900},
+    "null_rdma": {"driver": "none", "devices": []},
+    "rdma_exchange": {"driver": "rust", "devices": ["profile=efa3", "profile=efa4"]},
 }
 
 
@@ -111,7 +112,7 @@ def client_modules(release):
 def kernel_clients(flavour):
     """Kernel verbs and both samples, in one guest."""
     command = "/efa-rs/tests/kselftest/run.sh ../kverbs/kverbs.py ../samples/rdma_exchange.py ../samples/null_rdma.py dmesg.py"
-    options = {"share": client_modules(toolroot.kernel(flavour)), "timeout": 900}
+    options = {"share": client_modules(toolroot.kernel(flavour))}
     tally, _ = in_guest(f"kernel clients {flavour}", command, "rust", flavour, ["profile=efa3", "profile=efa4"], **options)
     return tally
 
@@ -121,7 +122,7 @@ def kverbs(flavour, rounds=None):
 
     A device goes as often as `rounds` says, or as often as the tests find enough.
     """
-    options = {"share": client_modules(toolroot.kernel(flavour)), "timeout": 900 + KVERBS_ROUND * (rounds or 0)}
+    options = {"share": client_modules(toolroot.kernel(flavour)), "timeout": LIMIT + KVERBS_ROUND * (rounds or 0)}
     local = f"{f'EFA_ROUNDS={rounds} ' if rounds else ''}/efa-rs/tests/kverbs/kverbs.py"
     between = "/efa-rs/tests/kverbs/between.py /share/kverbs_client.ko /share/rdma_exchange.ko"
     if flavour == toolroot.DEBUG:
@@ -134,7 +135,7 @@ def kverbs(flavour, rounds=None):
 
 def peer_memory(flavour):
     """RDMA of one guest to and from memory of another device that the other guest has."""
-    options = {"devices": ["profile=efa3"], "guests": 2, "cpus": 1, "leader": True, "hotplug": True, "memory_device": "16M", "timeout": 600}
+    options = {"devices": ["profile=efa3"], "guests": 2, "cpus": 1, "leader": True, "hotplug": True, "memory_device": "16M"}
     tally, _ = in_guest(f"peer memory {flavour}", "/efa-rs/tests/peer/peer.py", "rust", flavour, **options)
     return tally
 
@@ -153,7 +154,7 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
         name = f"rdma-core {driver} {where}"
         command = f"/efa-rs/tests/rdma-core/run.py /run/efa-rs/out/results.json {RDMA_CORE_LISTS[chosen]}"
         steps.note(f"{name}: {', '.join(toolroot.versions_in(userland.root(chosen, toolroot.kernel(flavour)), 'rdma-core'))}")
-        tally, run = in_guest(name, command, driver, flavour, RDMA_CORE_DEVICES, userland=chosen, timeout=900)
+        tally, run = in_guest(name, command, driver, flavour, RDMA_CORE_DEVICES, userland=chosen)
         total += tally
         file = run.shared / "out" / "results.json"
         results[driver] = json.loads(file.read_text()) if file.exists() else {}
@@ -166,7 +167,7 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
 INTEROP_DEVICES = ["profile=efa3", "profile=efa4"]
 
 
-def between_guests(name, guests, arguments, driver, flavour, timeout, environment="", **options):
+def between_guests(name, guests, arguments, driver, flavour, timeout=LIMIT, environment="", **options):
     """Runs tests/interop/run.py on several guests, between which packets overtake each other as on EC2; returns its tally."""
     options = {"guests": guests, "cpus": 1, "leader": True, "timeout": timeout, "fabric": "realistic", **options}
     command = f"{environment}/efa-rs/tests/interop/run.py {' '.join(arguments)}"
@@ -177,7 +178,7 @@ def between_guests(name, guests, arguments, driver, flavour, timeout, environmen
 def pair(flavour):
     """Data between two guests on the network that reorders: contents, perftest, libfabric and Open MPI."""
     arguments = ["short", "good", "contents", "perftest", "libfabric", "mpi"]
-    return between_guests(f"pair of guests {flavour}", 2, arguments, "rust", flavour, 900)
+    return between_guests(f"pair of guests {flavour}", 2, arguments, "rust", flavour)
 
 
 def interop(driver, flavour, short=False, chosen=userland.STABLE, program="", case=""):
@@ -199,7 +200,7 @@ def interop(driver, flavour, short=False, chosen=userland.STABLE, program="", ca
         del parts[4]
     total = Tally()
     for guests, what in parts.items():
-        timeout = 900 if short else 3600
+        timeout = LIMIT if short else 2 * LIMIT
         total += between_guests(f"{name} {guests} guests", guests, length + what, driver, flavour, timeout, cases(case), userland=chosen)
     return total
 
@@ -235,7 +236,7 @@ def power_off(driver, flavour):
     """What a power-off does to the devices that tests/power-off/prepare.py leaves, of which no test in the guest can tell."""
     name = f"power-off {driver} {flavour}"
     devices = ["profile=efa3", "profile=efa2", "profile=efa2"]
-    options = guest.Options("/efa-rs/tests/power-off/prepare.py", driver, flavour, devices, timeout=120, quiet=True)
+    options = guest.Options("/efa-rs/tests/power-off/prepare.py", driver, flavour, devices, timeout=LIMIT, quiet=True)
     run = guest.prepare(options)
     with steps.step(name):
         status = guest.execute(run)
@@ -281,7 +282,7 @@ def known_reports(folder):
     return console.known_reports((folder / "known-reports").read_text())
 
 
-def in_debug_guest(name, command, driver="rust", timeout=14400, **options):
+def in_debug_guest(name, command, driver="rust", timeout=4 * LIMIT, **options):
     """Runs tests/debug/run.sh in a guest with the debug kernel; returns as in_guest() does."""
     # KASAN's shadow is an eighth of the memory, and what is freed stays allocated for a while.
     options |= {"timeout": timeout, "memory": "2G", "known_reports": known_reports(DEBUG)}
@@ -315,7 +316,7 @@ def in_guest(name, command, driver, flavour, devices=None, progress=False, **opt
     """
     if devices is None:
         devices = kselftest_devices()
-    options.setdefault("memory", arm64.memory(flavour))
+    options = {"memory": arm64.memory(flavour), "timeout": LIMIT, **options}
     if progress:
         options["watch"] = lambda line: show_progress(name, line)
     options = guest.Options(command, driver, flavour, devices, quiet=True, **options)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The one bound of the runner's waits. What exceeds it hangs. It says nothing about how fast the host is."""
+
+import os
+import time
+
+from .failure import Failure
+
+# Seconds.
+PATIENCE = int(os.environ.get("EFA_PATIENCE") or 120)
+# Seconds between two looks at a condition.
+INTERVAL = 0.05
+
+
+class Deadline:
+    """The end of a wait that begins now, and again at each sign of progress."""
+
+    def __init__(self, seconds=None):
+        self.seconds = PATIENCE if seconds is None else seconds
+        self.begin = time.monotonic()
+
+    def again(self):
+        self.begin = time.monotonic()
+
+    def over(self):
+        return time.monotonic() > self.begin + self.seconds
+
+
+def wait_until(condition, what, interval=INTERVAL):
+    """Waits until a condition is true, and returns what it then is; fails after PATIENCE. WHAT is what did not happen."""
+    deadline = Deadline()
+    while not (found := condition()):
+        if deadline.over():
+            raise Failure(f"{what} within {PATIENCE} s (EFA_PATIENCE).")
+        time.sleep(interval)
+    return found
