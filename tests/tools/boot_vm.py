@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Boots guests, without a driver or a device: what the runner makes of how they end."""
 
-import fcntl
 import os
 import re
 import signal
-import socket
 import subprocess
 import tempfile
 import unittest
 from pathlib import Path
-from unittest import mock
 
 import support
-from efa_tools import guest, qemu
 from support import CLONE, tool
 
 
@@ -229,64 +225,6 @@ class Interrupted(unittest.TestCase):
         status, errors = self.interrupted("echo '<4>WARNING: something is wrong' >/dev/kmsg; sleep 1")
         self.assertEqual(status, 1, errors)
         self.assertIn("The kernel of guest 0 reported trouble", errors)
-
-
-class Places(unittest.TestCase):
-    def places(self, count):
-        return [qemu.places(number, count) for number in range(count)]
-
-    def test_few_devices_are_where_qemu_puts_them(self):
-        self.assertEqual(self.places(16), [{}] * 16)
-
-    def test_eight_of_many_devices_share_a_slot(self):
-        places = self.places(17)
-        self.assertEqual([place["addr"] for place in places], [*(f"10.{n}" for n in range(8)), *(f"11.{n}" for n in range(8)), "12.0"])
-        self.assertTrue(all(place["multifunction"] for place in places))
-
-
-class Boot(support.TemporaryCache):
-    """A run whose guest ends with a console of ours."""
-
-    def check(self, text, booted=False, status=1):
-        run = guest.Run.__new__(guest.Run)
-        run.folder, run.shared = self.folder, self.folder / "shared"
-        (run.shared / "guest0").mkdir(parents=True)
-        (run.folder / "guest0.console.log").write_text(text)
-        if booted:
-            (run.shared / "guest0" / "booted").touch()
-        run.check_boot([mock.Mock(poll=lambda: status)])
-
-    def test_a_breakpoint_before_the_first_process_is_tcgs(self):
-        with self.assertRaisesRegex(guest.BootFailed, "Guest 0 ran an instruction that its kernel was patching"):
-            self.check("[    3.881867] Oops: int3: 0000 [#1] SMP NOPTI\n")
-
-    def test_other_trouble_is_not(self):
-        self.check("[    3.881867] Oops: 0000 [#1] SMP NOPTI\n")
-
-    def test_nor_is_a_breakpoint_later(self):
-        self.check("[   13.881867] Oops: int3: 0000 [#1] SMP NOPTI\n", booted=True)
-
-    def test_a_guest_that_runs_is_left_alone(self):
-        self.check("[    3.881867] Oops: int3: 0000 [#1] SMP NOPTI\n", status=None)
-
-
-class Killed(support.TemporaryCache):
-    def folder_of_a_run(self, name):
-        folder = guest.cache.folder("runs", name)
-        (folder / guest.CLONE_FILE).write_text(str(guest.cache.CLONE))
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(str(folder / "socket"))
-        return folder
-
-    def test_the_next_run_removes_its_sockets(self):
-        killed, running = self.folder_of_a_run("killed"), self.folder_of_a_run("running")
-        (killed / "log").touch()
-        descriptor = os.open(running, os.O_RDONLY)
-        self.addCleanup(os.close, descriptor)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        guest.new_folder()
-        self.assertEqual([(killed / name).exists() for name in ("socket", "log")], [False, True])
-        self.assertTrue((running / "socket").exists())
 
 
 if __name__ == "__main__":

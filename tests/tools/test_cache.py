@@ -51,6 +51,11 @@ class Cache(support.TemporaryCache):
         self.assertTrue(self.made().exists())
         self.assertEqual(self.builds(), 2)
 
+    def test_a_failed_build_leaves_nothing(self):
+        failed = self.python(MAKE.format(action="raise OSError(28, 'full')"), stderr=subprocess.DEVNULL)
+        self.assertEqual(failed.wait(), 1)
+        self.assertEqual(list(self.made().parent.parent.iterdir()), [])
+
     def test_two_runs_at_once_share_the_work(self):
         go = self.folder / "go"
         script = MAKE.format(action=f"while not os.path.exists({str(go)!r}): time.sleep(0.01)")

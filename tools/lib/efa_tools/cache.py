@@ -182,7 +182,7 @@ def require_space(gigabytes, what):
 
 
 def make(path, what, gigabytes, build):
-    """Returns PATH, made by build(temporary path) if it is not there. A killed build leaves only the temporary one."""
+    """Returns PATH, made by build(temporary path) if it is not there. A killed build leaves only the temporary one, a failed one nothing."""
     if path.exists():
         return path
     with lock(f"{path.parent.name}-{path.name}"):
@@ -192,6 +192,11 @@ def make(path, what, gigabytes, build):
         temporary = path.with_name(path.name + ".tmp")
         namespace.remove(temporary)
         path.parent.mkdir(parents=True, exist_ok=True)
-        build(temporary)
-        temporary.rename(path)
+        try:
+            build(temporary)
+            temporary.rename(path)
+        except Exception:
+            # It may have filled the disk.
+            namespace.remove(temporary)
+            raise
     return path

@@ -2,6 +2,7 @@
 """Boots guests with emulated devices, runs a command in them and says how it went."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import arm64, build, cache, console, namespace, overlay, patience, qemu, running, stalls, steps, times, toolroot, userland
-from .failure import Failure
+from .failure import Failure, sentence
 from .processes import Process
 
 RUN = qemu.RUN
@@ -617,6 +618,10 @@ def execute(run):
                 boots_repeated.append(str(failed))
                 steps.note(f"{failed} Booting again ({len(boots_repeated)} boots were repeated so far).")
                 run.start_over()
+    except (Failure, OSError) as failure:
+        if not steps.is_full(run.folder):
+            raise
+        raise Failure(f"{sentence(failure)}\n{sentence(OSError(errno.ENOSPC, 'full', run.folder))}")
     finally:
         if status != 0 and run.options.emulated():
             steps.note(f"the run's random choices were those of EFA_SEED={run.seed}")

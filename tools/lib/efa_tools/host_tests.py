@@ -39,23 +39,34 @@ def cargo_tally(name, run):
     return tally
 
 
+CARGO_TEST_ALL = ("test", "--workspace", "--no-fail-fast")
+
+
 def test_host():
-    """The tests of the workspace emulator/, which are also those of efa_rs/hw, and of the driver as a program, host/."""
-    arguments = ("test", "--workspace", "--no-fail-fast")
+    """The tests of the workspace emulator/, which are also those of efa_rs/hw."""
+    name = "host tests"
+    seed = guest.seed_of(name)
 
     def run(log):
         with build.cargo_lock("debug"):
-            build.cargo(log, "Building the tests", *arguments, "--no-run")
-        build.cargo(log, "cargo test", *arguments)
+            build.cargo(log, "Building the tests", *CARGO_TEST_ALL, "--no-run")
+        build.cargo(log, "cargo test", *CARGO_TEST_ALL, environment={"PROPTEST_RNG_SEED": str(seed)})
 
-    def run_driver(log):
-        with build.cargo_lock("host"):
-            build.host(log, "Building the driver as a program", *arguments, "--no-run")
-        build.host(log, "cargo test", *arguments)
-
-    tally = cargo_tally("host tests", run)
-    tally += cargo_tally("host tests of the driver", run_driver)
+    tally = cargo_tally(name, run)
+    if tally.failed:
+        steps.note(f"{name}: the random inputs were those of EFA_SEED={seed}")
     return tally
+
+
+def test_driver():
+    """The tests of the workspace host/: the driver as a program."""
+
+    def run(log):
+        with build.cargo_lock("host"):
+            build.host(log, "Building the driver as a program", *CARGO_TEST_ALL, "--no-run")
+        build.host(log, "cargo test", *CARGO_TEST_ALL)
+
+    return cargo_tally("host tests of the driver", run)
 
 
 def test_host_in_guest(flavour):

@@ -17,7 +17,7 @@ class Deadline:
 
     def __init__(self, seconds=None):
         self.seconds = PATIENCE if seconds is None else seconds
-        self.begin = time.monotonic()
+        self.again()
 
     def again(self):
         self.begin = time.monotonic()

@@ -147,6 +147,11 @@ def run(command, log, what, **options):
             f"{what} failed, as there is no space left on a disk: free some, or set XDG_CACHE_HOME to a folder on a larger one if it is that of"
             f" {cache.folder()}, and run this again; all of it is in {log.name}.\n    {line}"
         )
+    if line := OTHER_PACKAGES.search(said):
+        raise Failure(
+            f"{what} failed, as Debian's mirror has other versions of packages than the toolroot in {cache.folder()} was made with: remove that"
+            f" (tools/build distclean) and run this again, which makes it anew; all of it is in {log.name}.\n    {line[0].strip()}"
+        )
     if found := unfetched(said):
         whom, line = found
         raise Failure(
@@ -156,16 +161,19 @@ def run(command, log, what, **options):
     raise Failure(f"{tail(log.name)}\n{what} failed ({ending(status)}): see above, all of it is in {log.name}.")
 
 
-# What programs say if a disk is full.
+# Bytes of a disk that is full, and what programs say then.
+FULL_BYTES = 1 << 20
 FULL = re.compile(r"^.*(?:No space left on device|Disk quota exceeded|os error 28\b).*", re.MULTILINE)
 
 
 def is_full(path):
-    """Whether nothing more can be written to a file, such as what a program has to say."""
+    """Whether there is no room on a file's disk, even for what a program has to say."""
     disk = os.statvfs(path)
-    return disk.f_bavail * disk.f_frsize < 4096
+    return disk.f_bavail * disk.f_frsize < FULL_BYTES
 
 
+# What apt says if it is asked for what there was when the toolroot was made, and choose-kernel if the archive has no such kernel any more.
+OTHER_PACKAGES = re.compile(r"^E: (?:Version '.*' for '.*' was not found|Unable to correct problems, you have held broken).*", re.MULTILINE)
 # What apt and cargo say if something could not be fetched, each with whom they asked.
 UNFETCHED = (
     (
