@@ -5,7 +5,7 @@ import functools
 import os
 import time
 
-from . import abi, arm64, build, cache, debug_kernel, disturb, host_tests, interrupt, junit, life, processes, record, schedule, source_checks, steps
+from . import abi, build, cache, disturb, guest, host_tests, interrupt, junit, life, processes, record, schedule, source_checks, steps
 from . import suite, times, toolroot, userland, verdict
 from .failure import Failure, sentence
 from .schedule import Job
@@ -18,7 +18,7 @@ def lint():
         Job("laws", source_checks.project_laws, 1),
         Job("rustfmt", source_checks.rustfmt, 2),
         # Both are built in one folder, of which cargo lets one have the lock.
-        Job("clippy of the emulator", source_checks.clippy_emulator, 60, after=("host tests",)),
+        Job("clippy of the emulator", source_checks.clippy_emulator, 60, after=("host tests",), cores=2),
         Job("clippy of the samples", source_checks.clippy_samples, 20),
         *(clippy_module(flavour) for flavour in toolroot.FLAVOURS[:1]),
     ]
@@ -90,7 +90,7 @@ def rdma_core(drivers, flavour, chosen=userland.STABLE):
 
 def interop(driver, flavour, short, chosen=userland.STABLE, program="", case=""):
     name = part(f"interop {driver} {flavour}{' short' * short}", chosen if chosen != userland.STABLE else "", program, case)
-    return guest_job(name, lambda: suite.interop(driver, flavour, short, chosen, program, case), 230, driver, flavour, memory=6)
+    return guest_job(name, lambda: suite.interop(driver, flavour, short, chosen, program, case), 230, driver, flavour, memory=6, cores=2)
 
 
 def sample(name, flavour):
@@ -100,7 +100,7 @@ def sample(name, flavour):
 
 def kverbs(flavour, rounds=None):
     seconds = 300 if flavour == toolroot.DEBUG else 110
-    return guest_job(f"kverbs {flavour}", lambda: suite.kverbs(flavour, rounds), seconds, "rust", flavour, memory=3)
+    return guest_job(f"kverbs {flavour}", lambda: suite.kverbs(flavour, rounds), seconds, "rust", flavour, memory=3, cores=2)
 
 
 def kernel_clients(flavour):
@@ -112,7 +112,7 @@ def pair(flavour):
 
 
 def peer_memory(flavour):
-    return guest_job(f"peer memory {flavour}", lambda: suite.peer_memory(flavour), 75, "rust", flavour, memory=3)
+    return guest_job(f"peer memory {flavour}", lambda: suite.peer_memory(flavour), 75, "rust", flavour, memory=3, cores=2)
 
 
 def power_off(driver, flavour):
@@ -171,9 +171,9 @@ def fast(renew=False):
     cloud = toolroot.FLAVOURS[0]
     return [
         *(module(driver, cloud) for driver in ("rust", "c")),
-        Job(EMULATOR, lambda: verdict.attempt("emulator", build.emulator), 100),
+        Job(EMULATOR, lambda: verdict.attempt("emulator", build.emulator), 100, cores=2),
         *lint(),
-        Job("host tests", host_tests.test_host, 180, after=(EMULATOR,)),
+        Job("host tests", host_tests.test_host, 180, after=(EMULATOR,), cores=2),
         Job("tests of the tools", host_tests.test_tools, 60),
         kselftest("rust", cloud),
         abi_diff(cloud, renew),
@@ -290,9 +290,12 @@ def run(jobs, name="", report=None, command=""):
         lengths = {job.name: job.length() for job in span.steps}
         junit.write(report, [(job.name, tally, lengths[job.name]) for job, tally in zip(jobs, tallies)])
     others = of_others()
-    file = times.save(span, name, total, others, command, begun)
+    repeated = len(guest.boots_repeated)
+    file = times.save(span, name, total, others, command, begun, boots_repeated=repeated)
     table = "\n".join(f"    {line}" for line in times.table(span, os.cpu_count(), others))
     steps.note(f"how long it took, which is also in {file}:\n{table}")
+    if repeated:
+        steps.note(f"{repeated} boots were repeated, as they met QEMU's known fault")
     if warning := times.over_budget(span):
         steps.note(warning)
     if record.wanted():

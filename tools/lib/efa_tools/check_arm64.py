@@ -17,12 +17,12 @@ def everything():
     return [
         *(check.module(driver, flavour) for driver, flavour in modules),
         check.module("rust", toolroot.FLAVOURS[0]),
-        Job(check.EMULATOR, lambda: verdict.attempt("emulator", build.emulator), 100),
+        Job(check.EMULATOR, lambda: verdict.attempt("emulator", build.emulator), 100, cores=2),
         *(job(driver, flavour) for job in (check.kselftest, check.kselftest_timeouts) for driver, flavour in KSELFTESTS),
         *(abi_diff(flavour) for flavour in (LARGE_PAGES, CLOUD)),
         check.rdma_core(("rust", "c"), CLOUD),
-        check.guest_job(f"interop rust {CLOUD}", lambda: between("rust", CLOUD), 600, "rust", CLOUD, memory=4),
-        check.guest_job(MIXED, mixed, 400, "rust", CLOUD, memory=4),
+        check.guest_job(f"interop rust {CLOUD}", lambda: between("rust", CLOUD), 600, "rust", CLOUD, memory=4, cores=2),
+        check.guest_job(MIXED, mixed, 400, "rust", CLOUD, memory=4, cores=2),
         Job("the same package", same_package, 30),
         Job(f"host tests {LARGE_PAGES}", lambda: host_tests.test_host_in_guest(LARGE_PAGES), 900, cores=2, memory=4),
     ]

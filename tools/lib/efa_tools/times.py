@@ -99,11 +99,11 @@ def head():
     return done.stdout.strip(), bool(changed.stdout.strip())
 
 
-def save(run, suite, tally, others=0.0, command="", begun=None, interrupted=False):
+def save(run, suite, tally, others=0.0, command="", begun=None, interrupted=False, boots_repeated=0):
     """Keeps the times and the result of a run as JSON, in a file that is named for its head; returns the file.
 
     OTHERS is the CPU time that the machine spent on something else meanwhile, COMMAND what was run, with its options, BEGUN what head()
-    was at its start. Of an INTERRUPTED one, what was over.
+    was at its start. Of an INTERRUPTED one, what was over. BOOTS_REPEATED are guests'.
     """
     now = head()
     commit, changed = begun or now
@@ -119,6 +119,7 @@ def save(run, suite, tally, others=0.0, command="", begun=None, interrupted=Fals
         "interrupted": interrupted,
         "cores": os.cpu_count(),
         "others": others,
+        "boots_repeated": boots_repeated,
         "passed": tally.passed,
         "skipped": tally.skipped,
         **asdict(run),
