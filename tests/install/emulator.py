@@ -10,15 +10,16 @@ import stat
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
+
+from patience import PATIENCE, wait_until  # noqa: E402
 
 UNIT = "efa-emu@test.service"
 FOLDER = Path("/run/efa-emu/test")
 # Requests of vfio-user.
 VERSION, DMA_MAP = 1, 2
-# Seconds in which sockets are there.
-LIMIT = 60
 number = 0
 
 
@@ -52,7 +53,7 @@ def request(connection, command, payload, *descriptors):
 def gives_memory():
     """Gives a device memory, as a virtual machine monitor does; returns the error numbers."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(LIMIT)
+        connection.settimeout(PATIENCE)
         connection.connect(str(FOLDER / "efa0"))
         capabilities = json.dumps({"capabilities": {"max_msg_fds": 8, "max_data_xfer_size": 1048576}}).encode() + b"\0"
         first = request(connection, VERSION, struct.pack("<HH", 0, 1) + capabilities)
@@ -66,9 +67,7 @@ def main():
     verified = run("systemd-analyze", "verify", "--man=no", UNIT)
     test("systemd has nothing to say of the unit", not verified.returncode and not verified.stdout, verified.stdout)
     started = run("systemctl", "start", UNIT)
-    end = time.monotonic() + LIMIT
-    while not (FOLDER / "control").exists() and time.monotonic() < end:
-        time.sleep(0.1)
+    wait_until((FOLDER / "control").exists, "its control socket")
     log = run("journalctl", "--unit", UNIT, "--no-pager").stdout
     test("it starts", not started.returncode and run("systemctl", "is-active", UNIT).stdout.strip() == "active", started.stdout, log)
 
@@ -95,9 +94,7 @@ def main():
     test("it takes a guest's memory in spite of that", errors == (0, 0), errors, run("journalctl", "--unit", UNIT, "--no-pager").stdout)
 
     run("systemctl", "kill", "--signal=KILL", UNIT)
-    end = time.monotonic() + LIMIT
-    while control()[0] and time.monotonic() < end:
-        time.sleep(0.2)
+    wait_until(lambda: not control()[0], "its answer after it was killed")
     test("it is started again when it fails", not control()[0], control())
     stopped = run("systemctl", "stop", UNIT)
     test("it stops without a trace", not stopped.returncode and not FOLDER.exists(), stopped.stdout)

@@ -57,6 +57,23 @@ class Laws(support.TemporaryCache):
             ],
         )
 
+    def test_a_test_that_reads_a_clock(self):
+        self.write("tests/kselftest/patience.py", "end = time.monotonic() + PATIENCE\n")
+        self.write("tests/kselftest/killed.py", "start = time.monotonic()\n")
+        self.write("tests/debug/run.sh", "start=$SECONDS\nname=SECONDS\n")
+        self.write("emulator/vfio/src/socket.rs", "let late = start.elapsed();\n#[cfg(test)]\nmod tests {\n    assert!(start.elapsed() < LIMIT);\n}\n")
+        self.write("emulator/vfio/tests/guest.rs", "let runtime = Runtime::new(1, Instant::now());\nlet end = Instant::now() + LIMIT;\n")
+        self.write("tools/lib/steps.py", "start = time.monotonic()\n")
+        self.assertEqual(
+            laws.no_clock(),
+            [
+                "emulator/vfio/src/socket.rs:4: assert!(start.elapsed() < LIMIT);",
+                "emulator/vfio/tests/guest.rs:2: let end = Instant::now() + LIMIT;",
+                "tests/debug/run.sh:1: start=$SECONDS",
+                "tests/kselftest/killed.py:1: start = time.monotonic()",
+            ],
+        )
+
     def test_no_circle(self):
         self.write("efa_rs/efa_main.rs", "mod rdma;\nmod verbs;\nmodule! { type: verbs::V }\n")
         # What a file only declares or passes on, it does not depend on.

@@ -353,7 +353,7 @@ def jobs_of(arguments):
         case "deny":
             return [Job("deny", source_checks.deny)]
         case "test-host":
-            return [Job("host tests", host_tests.test_host)]
+            return [Job("host tests", host_tests.test_host), Job("host tests of the driver", host_tests.test_driver)]
         case "test-asan":
             return [Job("host tests with AddressSanitizer", host_tests.test_asan)]
         case "test-tools":

@@ -149,6 +149,46 @@ def anchor(heading):
     return re.sub(r"[^\w -]", "", heading.strip().lower()).replace(" ", "-")
 
 
+# What reads a clock, in Python, Rust, C and a shell. An `Instant` that a function needs as the start of its time measures nothing.
+CLOCK = re.compile(
+    r"\btime\.(monotonic|time|perf_counter)(_ns)?\(|\bdatetime\.now\("
+    r"|\.elapsed\(|\bduration_since\(|\b(Instant|SystemTime)::now\(\) *[-+<>]"
+    r"|\bktime_get\w*\(|\bEPOCH(REALTIME|SECONDS)\b|\$\{?SECONDS\b|\bdate \+%s"
+)
+# Tests that may: the functions that wait, and what measures time.
+CLOCKS = (
+    "tests/kselftest/patience.py",
+    "emulator/testing/src/wait.rs",
+    "tests/bench/",
+    # It has examples of what is not allowed.
+    "tests/tools/test_laws.py",
+    "tests/life/timing.py",
+    "tests/kverbs/exchange.c",
+    "emulator/machine/tests/attack/",
+)
+RUST_TESTS = re.compile(r"^mod tests \{")
+
+
+def tests_of(name):
+    """The lines of a file that are tests: all of them, or of a file with both, the module of its tests."""
+    numbered = lines(name)
+    if "/src/" not in name or not name.endswith(".rs"):
+        return numbered
+    start = next((number for number, (_, line) in enumerate(numbered) if RUST_TESTS.match(line)), len(numbered))
+    return numbered[start:]
+
+
+def no_clock():
+    """A functional test reads no clock: what it states is true at any speed."""
+    return [
+        f"{place}: {line.strip()}"
+        for name in files("tests/*", "emulator/*/tests/*", "emulator/*/src/*.rs", "host/*.rs")
+        if not name.startswith(CLOCKS)
+        for place, line in tests_of(name)
+        if CLOCK.search(line)
+    ]
+
+
 def links_lead_somewhere():
     """Links in the documentation lead to files and headings that there are."""
     pages = {name: lines(name) for name in files("*.md")}
@@ -163,4 +203,4 @@ def links_lead_somewhere():
     return problems
 
 
-ALL = (unsafe_in_its_folders, arrows, no_circles, own_reasons, releases_in_their_folders, little_c, no_mirror, links_lead_somewhere)
+ALL = (unsafe_in_its_folders, arrows, no_circles, own_reasons, releases_in_their_folders, little_c, no_mirror, no_clock, links_lead_somewhere)
