@@ -43,7 +43,7 @@ class Answer(unittest.TestCase):
             self.fail(self.start().communicate(timeout=OWN_LIMIT + MORE)[0])
 
     def test_one_that_is_too_late_is_not(self):
-        said, _ = self.start(**{"x-msg-timeout": 100}).communicate()
+        said, _ = self.start(**{"x-msg-timeout": 100}).communicate(timeout=support.PATIENCE)
         self.assertIn("timed out waiting for reply", said)
 
 
