@@ -18,9 +18,9 @@ use kernel::{
 
 use crate::program::{qp_attr, QKEY, UP};
 
-/// Who polls a completion queue: the client.
+/// The client polls its completion queue.
 pub const DIRECT: ib_poll_context = ib_poll_context_IB_POLL_DIRECT;
-/// Who polls a completion queue: work of the core.
+/// Work of the core polls the completion queue.
 pub const WORKQUEUE: ib_poll_context = ib_poll_context_IB_POLL_WORKQUEUE;
 
 /// Bytes of a message.
@@ -181,7 +181,7 @@ impl Objects {
         }
     }
 
-    /// Polls the completion queue, if the client is the one who does so.
+    /// Polls the completion queue, if that is the client's task.
     pub fn poll(&self) {
         // SAFETY: The queue is there.
         unsafe {
@@ -330,7 +330,7 @@ impl Drop for Objects {
     }
 }
 
-/// A client that creates objects when a device appears, and keeps them until it goes.
+/// A client that creates objects when a device appears, and keeps them until it is removed.
 pub struct Ulp<F> {
     add: F,
     drains: bool,
@@ -375,7 +375,7 @@ impl<F: Fn(*mut ib_device) -> Result<Objects>> client::Client for Ulp<F> {
         self.lock.unlock(true);
         if let Some(objects) = objects {
             if self.drains {
-                // SAFETY: Nobody posts any more.
+                // SAFETY: The sender has no access any more.
                 unsafe { cq::drain(objects.qp) };
             }
             drop(objects);

@@ -136,7 +136,7 @@ impl Shared {
         self.0.borrow_mut().pace = (pace, 0);
     }
 
-    /// Has somebody change what the device writes.
+    /// Has a liar change what the device writes.
     pub fn set_liar(&self, liar: Option<Box<dyn Liar>>) {
         self.0.borrow_mut().machine.liar = liar;
     }

@@ -57,7 +57,7 @@ enum Honesty {
     Fails,
     /// What it writes may be anything.
     Lies,
-    /// After its death it writes on. Nobody is safe from one that also lies about its reset, or is bound again.
+    /// It writes to memory after its death. Such a device does not lie as well, and is not bound again (H-2).
     WritesOn,
 }
 
@@ -160,7 +160,7 @@ impl Life {
         }
     }
 
-    /// Starts programs, and somebody who sends by the client.
+    /// Starts programs, and a task that sends by the client.
     fn tasks<F>(&self, choices: &mut dyn Choices, ulp: &Rc<Ulp<F>>) -> Vec<sim::TaskId>
     where
         F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects> + 'static,
@@ -175,7 +175,7 @@ impl Life {
         tasks
     }
 
-    /// Checks a device that nobody uses any more.
+    /// Checks a device without users.
     fn check_device(&self) {
         if self.honesty == Honesty::Works
             && !self.hurries
@@ -352,7 +352,7 @@ fn program(seed: u64, trust: Trust) {
     }
 }
 
-/// Somebody who posts to the queue pair of a client.
+/// Posts to the queue pair of a client.
 fn send<F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects>>(
     seed: u64,
     ulp: &Ulp<F>,

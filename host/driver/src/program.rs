@@ -400,7 +400,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the queue pair receives nothing, [`EFAULT`] if the device has gone.
+    /// - [`EINVAL`] if the queue pair receives nothing, [`EFAULT`] if the device was removed.
     pub fn post_recv(&mut self, id: u16, sge: Sge) -> Result {
         let entry = RxDesc {
             buf_addr: sge.addr,
@@ -453,7 +453,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// - [`EFAULT`] if the device has gone.
+    /// - [`EFAULT`] if the device was removed.
     pub fn post_send(&mut self, id: u16, peer: Peer, sge: Sge) -> Result {
         self.post(id, OpType::Send, peer, &[local(sge)])
     }
@@ -462,7 +462,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// - [`EFAULT`] if the device has gone.
+    /// - [`EFAULT`] if the device was removed.
     pub fn post_rdma(
         &mut self,
         id: u16,
@@ -499,7 +499,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// - [`EFAULT`] if the device has gone, and the ring with it.
+    /// - [`EFAULT`] if the device was removed, and the ring with it.
     pub fn poll(&mut self) -> Result<Option<Completion>> {
         let Some(ring) = &self.ring else {
             return Ok(None);
@@ -528,7 +528,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// - [`EFAULT`] if the device has gone.
+    /// - [`EFAULT`] if the device was removed.
     pub fn arm(&mut self) -> Result {
         let Some((doorbell, offset)) = &self.doorbell else {
             return Ok(());

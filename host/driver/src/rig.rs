@@ -124,7 +124,7 @@ impl Rig {
 
     /// Waits until the device is not being reset, and checks that no command is left in flight.
     pub fn check_quiet(&self) {
-        // Who was told that the device has failed may not have looked yet.
+        // The work that handles a failure may not have started yet.
         sim::sleep(1_000_000);
         for _ in 0..100 {
             if self.state("state").as_deref() == Some("resetting") {
@@ -212,7 +212,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // What the driver still does would be done to a function that is gone.
+        // The driver's work would use the function after its memory is freed.
         if self.slot.is_bound() && !std::thread::panicking() {
             self.remove();
         }

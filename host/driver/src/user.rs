@@ -23,7 +23,7 @@ const PATIENCE: u64 = 130 * SECOND;
 /// What a user may expect of the device.
 #[derive(Clone, Copy, Default)]
 pub struct Trust {
-    /// Calls fail only because the device goes.
+    /// Calls fail only because the device is removed or reset.
     pub works: bool,
 }
 
@@ -208,7 +208,7 @@ impl User {
     }
 }
 
-/// Whether an error is one of a device that goes, of an object in use, or of something that a device lacks.
+/// Returns whether an error is that of a removed device, of an object in use, or of a missing feature.
 fn is_expected(error: Error) -> bool {
     const EOPNOTSUPP: i32 = -95;
     [EIO, ENODEV, EFAULT, EBUSY, EINVAL].contains(&error) || error.to_errno() == EOPNOTSUPP

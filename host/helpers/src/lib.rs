@@ -27,7 +27,7 @@ static efa_sizeof_ib_device_ops: usize = size_of::<ffi::ib_device_ops>();
 #[no_mangle]
 static efa_sizeof_ib_ucontext: usize = size_of::<ffi::ib_ucontext>();
 
-/// An end of the list that nobody reads.
+/// The end of a list, which the emulated core does not read.
 struct Definitions(#[allow(dead_code)] MaybeUninit<[u64; 16]>);
 
 // SAFETY: It is constant.

@@ -59,7 +59,7 @@ pub(crate) fn add_client(
         Ok(data) => {
             let mut all = state.client_data.borrow_mut();
             let entry = all.get_mut(number).expect("it was put there");
-            // Who sets its data itself has done so.
+            // A client of C has set its data itself.
             entry.0 = if data.is_null() {
                 entry.0
             } else {

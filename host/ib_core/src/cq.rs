@@ -51,7 +51,7 @@ extern "C" fn completion_workqueue(cq: *mut ib_cq, _: *mut c_void) {
 
 fn poll_work(cq: usize) {
     let cq = cq as *mut ib_cq;
-    // SAFETY: The work is cancelled before the queue goes.
+    // SAFETY: The work is cancelled before the queue is destroyed.
     unsafe {
         let done = process(cq, BUDGET);
         let flags =
@@ -139,7 +139,7 @@ pub unsafe fn free_cq(cq: *mut ib_cq) {
             polled.is_ready.set(false);
             (*polled.work.as_ptr()).disable_sync();
         }
-        // What comes now is for nobody.
+        // An event from here on finds no work.
         sim::point();
         let result = verbs::destroy_cq(cq, null_mut());
         POLLED.with(|all| all.borrow_mut().remove(&(cq as usize)));

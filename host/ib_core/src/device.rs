@@ -95,7 +95,7 @@ unsafe extern "C" fn ib_dealloc_device(device: *mut ffi::ib_device) {
             warn(format!("restrack: {count} {kind} left"));
         }
     }
-    // SAFETY: The reference of who allocated it.
+    // SAFETY: The reference of `_ib_alloc_device`.
     unsafe { bindings::put_device(&raw mut coredev(device).dev) };
 }
 
@@ -238,7 +238,7 @@ unsafe extern "C" fn ib_register_device(
             (*device).dma_device = dma_device;
             setup(device, &state)?;
             if let Err(error) = enable(device, &state) {
-                // Who is told of a device that fails then is told of its end, too.
+                // Clients that were added before the failure are removed.
                 state.put();
                 unregister(device, &state);
                 return Err(error);
@@ -256,7 +256,7 @@ unsafe fn enable(device: *mut ffi::ib_device, state: &Rc<State>) -> Result {
     state.references.set(2);
     core.devices_rwsem.write();
     core.registered.borrow_mut().push(device);
-    // Nobody else can end the registration while clients are told.
+    // The registration cannot end while clients are added.
     core.devices_rwsem.downgrade();
     // SAFETY: It is registered.
     let result = to_result(unsafe {
@@ -277,7 +277,7 @@ unsafe fn enable(device: *mut ffi::ib_device, state: &Rc<State>) -> Result {
     result
 }
 
-/// Whether a device is gone or going.
+/// Ends the registration of a device, if it is registered.
 fn unregister(device: *mut ffi::ib_device, state: &Rc<State>) {
     let core = core();
     state.unregistration.lock(true);

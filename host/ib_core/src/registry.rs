@@ -102,7 +102,7 @@ pub fn start() {
         refuses: Cell::new(false),
     };
     if let Some(old) = CORE.replace(None) {
-        // SAFETY: The box was leaked below, and its machine is gone.
+        // SAFETY: The box was leaked below, and its machine has ended.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(old).cast_mut()) });
     }
     CORE.set(Some(Box::leak(Box::new(new))));

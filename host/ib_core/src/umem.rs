@@ -50,7 +50,7 @@ pub fn set_in_pieces(on: bool) {
     IN_PIECES.set(on);
 }
 
-/// Memory of a process, unmapped when dropped. Who has pinned it keeps it.
+/// Memory of a program. Its drop unmaps it; a driver keeps what it has pinned.
 pub struct Memory(Rc<Pages>);
 
 impl Memory {

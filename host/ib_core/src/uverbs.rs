@@ -2,7 +2,7 @@
 
 //! What `ib_uverbs` has of devices and of files that are open.
 //!
-//! When a device goes, its programs keep their files: as the kernel's `uverbs_destroy_ufile_hw`, the end of a
+//! When a device is removed, its programs keep their files: as the kernel's `uverbs_destroy_ufile_hw`, the end of a
 //! device waits for calls that run, ends the mappings of the device, and destroys all objects. Later
 //! calls fail with `EIO`. A program that ends does the same for its file alone.
 
@@ -212,7 +212,7 @@ impl File {
         let all: Vec<_> = self.objects.borrow().iter().rev().cloned().collect();
         let mut any = false;
         for object in all {
-            // SAFETY: Nobody else is in a call.
+            // SAFETY: No other call runs.
             if unsafe { object.destroy() }.is_ok() {
                 self.objects
                     .borrow_mut()

@@ -29,7 +29,7 @@ pub unsafe fn allocate<T>(size: usize) -> Result<*mut T> {
 /// Frees an object.
 pub unsafe fn free<T>(object: *mut T, size: usize) {
     sim::count_live(-1);
-    // SAFETY: It was allocated with this size, and nobody uses it.
+    // SAFETY: It was allocated with this size, and has no users.
     unsafe { sim::memory::free(object.cast(), size, 8) };
 }
 
@@ -88,7 +88,7 @@ pub unsafe fn dealloc_pd(pd: *mut ib_pd, udata: *mut ib_udata) -> Result {
     Ok(())
 }
 
-/// What the kernel warns of, and goes on.
+/// Turns an error into a warning, as the kernel does.
 pub fn ignore(what: &str, result: Result) {
     if let Err(error) = result {
         warn(format!("{what}: {error:?}"));

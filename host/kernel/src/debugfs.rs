@@ -108,7 +108,7 @@ impl Dir {
 type Show<'a> = dyn Fn() -> String + 'a;
 type Write<'a> = dyn Fn(&[u8]) -> Result + 'a;
 
-/// A file as those see it who open it.
+/// A file as its readers and writers see it.
 struct Node {
     show: Box<Show<'static>>,
     write: Box<Write<'static>>,

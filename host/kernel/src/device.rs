@@ -104,7 +104,7 @@ impl Device<CoreInternal<'_>> {
     /// Those of the initializer, and `ENOMEM`.
     pub fn set_drvdata<T>(&self, data: impl pin_init::PinInit<T, Error>) -> Result {
         let data = KBox::pin_init(data, GFP_KERNEL)?;
-        // SAFETY: Nobody else has the device yet.
+        // SAFETY: The device is not shared yet.
         unsafe { (*self.raw()).driver_data = data.into_foreign() };
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Device<CoreInternal<'_>> {
     }
 }
 
-/// Prints a message. Any reference to a device goes.
+/// Prints a message about a device.
 pub fn print(level: &str, dev: &Device, message: core::fmt::Arguments<'_>) {
     sim::log(format_args!(
         "{} {}: {}",

@@ -55,7 +55,7 @@ pub trait Device {
     ///
     /// # Safety
     ///
-    /// Nobody must use the device's mappings meanwhile.
+    /// The device's mappings must not be used meanwhile.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl<T: ?Sized> Deref for CoherentBox<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: Nobody else has it; it is zeroed.
+        // SAFETY: The box is the only owner; the memory is zeroed.
         unsafe { self.0.memory.as_ref() }
     }
 }

@@ -332,7 +332,7 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
         name: &'static CStr,
         _: &'static ThisModule,
     ) -> Result {
-        // SAFETY: Nobody else has the driver yet.
+        // SAFETY: The driver is not shared yet.
         unsafe {
             let driver = &mut *driver.get();
             driver.name = name.as_ptr().cast();

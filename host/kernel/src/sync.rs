@@ -255,13 +255,13 @@ impl CondVar {
     /// Releases the lock, waits to be notified, and takes the lock.
     pub fn wait<T: ?Sized, B: Backend>(&self, guard: &mut Guard<'_, T, B>) {
         sim::might_sleep("a condition is waited for");
-        // The lock is released when nobody can come between that and the wait.
+        // No task is preempted between the release and the wait.
         guard.lock.raw.release(B::SLEEPS);
         sim::wait_for(self.place());
         guard.lock.raw.lock(B::SLEEPS);
     }
 
-    /// Wakes all who wait.
+    /// Wakes all tasks that wait.
     pub fn notify_all(&self) {
         sim::point();
         sim::signal(self.place());

@@ -102,7 +102,7 @@ impl Sub for Delta {
     }
 }
 
-/// The clock that never goes back.
+/// The clock that only moves forward.
 #[derive(Clone, Copy)]
 pub struct Monotonic;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the kernel would `WARN` about: the machine goes on, and a test looks at the list.
+//! What the kernel would `WARN` about. The machine continues, and a test looks at the list.
 
 use std::cell::RefCell;
 

@@ -26,7 +26,7 @@ fn programs_have_its_protection_domains() {
         process.alloc_pd(&mut number).unwrap();
         assert_eq!(u32::from_ne_bytes(number), 1);
 
-        // The module goes while the program has the device open.
+        // The module is unloaded while the program has the device open.
         drop(module);
         assert_eq!(process.alloc_pd(&mut number), Err(EIO));
         drop(process);

@@ -40,7 +40,7 @@ pub unsafe fn raw_try_init<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Resu
     unsafe { init.__pinned_init(slot) }
 }
 
-/// What is run before a pinned value goes.
+/// The drop of a pinned value.
 pub trait PinnedDrop {
     /// Called before the fields are dropped.
     fn drop(self: Pin<&mut Self>);
@@ -94,7 +94,7 @@ pub mod __internal {
 
     pub struct Closure<T: ?Sized, E, F>(F, PhantomData<fn(*mut T) -> E>);
 
-    // SAFETY: Who makes one guarantees it.
+    // SAFETY: The caller of `from_closure` guarantees it.
     unsafe impl<T: ?Sized, E, F: FnOnce(*mut T) -> Result<(), E>> PinInit<T, E> for Closure<T, E, F> {
         unsafe fn __pinned_init(self, slot: *mut T) -> Result<(), E> {
             (self.0)(slot)

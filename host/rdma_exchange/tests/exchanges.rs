@@ -37,7 +37,7 @@ fn data_goes_both_ways() {
         assert_eq!(command("nonsense"), Err(EINVAL));
         command("close").unwrap();
 
-        // The device goes while a session is open, and so does the module.
+        // The device is removed while a session is open, and then the module.
         command("open 1").unwrap();
         rig.remove();
         assert_eq!(command("close"), Err(ENODEV));

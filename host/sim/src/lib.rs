@@ -13,8 +13,8 @@
 //!
 //! | the kernel's rule | what checks it here |
 //! |---|---|
-//! | nobody sleeps in atomic context | [`might_sleep`] panics |
-//! | somebody can always run, or waits with a bound | [`run`] panics with the names of those who wait |
+//! | no sleep in atomic context | [`might_sleep`] panics |
+//! | some task can run, or the clock can move | [`run`] panics with the names of the tasks that wait |
 //! | no task waits for more than two minutes | [`take_longest_wait`] |
 //! | a lock is not taken twice, nor freed while held | [`RawLock`] panics |
 //! | a device accesses mapped memory only | [`memory::take_violations`] |

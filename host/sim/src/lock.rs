@@ -29,7 +29,7 @@ impl Drop for RawLock {
 }
 
 impl RawLock {
-    /// Returns a lock that nobody holds.
+    /// Returns a lock that is not held.
     pub const fn new() -> Self {
         Self {
             owner: Cell::new(None),
@@ -90,7 +90,7 @@ impl Rw {
         core::ptr::from_ref(self) as usize
     }
 
-    /// Takes it for reading, if nobody writes or waits for that.
+    /// Takes it for reading, unless a task writes or waits to write.
     pub fn try_read(&self) -> bool {
         point();
         let is_free = !self.is_written.get() && self.waiting.get() == 0;

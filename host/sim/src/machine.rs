@@ -52,11 +52,11 @@ pub fn switches() -> u64 {
     world(|world| world.switches)
 }
 
-/// Starts a machine whose first task is `f`, and runs it until `f` returns and nobody else can run.
+/// Starts a machine whose first task is `f`, and runs it until `f` has returned and no task can run.
 ///
 /// # Panics
 ///
-/// As any task does, and if nobody can run before `f` has returned.
+/// As any task does, and if no task can run before `f` has returned.
 pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> R {
     let _clean = Clean;
     policy::set(policy);
@@ -83,7 +83,7 @@ impl Drop for Clean {
         task::set_current(None);
         let world = world(std::mem::take);
         for mut task in world.tasks {
-            // What is on the stack of a task may refer to what is gone.
+            // The stack of a task may refer to freed memory.
             std::mem::forget(task.body.take());
         }
         detach();
@@ -267,7 +267,7 @@ fn resume(id: TaskId) {
     }
 }
 
-/// Tells those who wait for the end of a task.
+/// Wakes the tasks that wait for the end of a task.
 fn ended(id: TaskId) {
     let place = world(|world| {
         let task = &mut world.tasks[id];

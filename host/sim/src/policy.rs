@@ -8,7 +8,7 @@ use crate::task;
 
 /// Chooses the task that runs next, and when the clock moves.
 pub enum Policy {
-    /// The device first, then the youngest task. Nobody is preempted.
+    /// The device first, then the youngest task. There is no preemption.
     Sequential,
     /// A random task.
     Random {

@@ -92,7 +92,7 @@ pub(crate) fn spawn_as(name: &'static str, kind: Kind, f: Box<dyn FnOnce()>) -> 
     id
 }
 
-/// Makes a task. Somebody must [join](join) it.
+/// Makes a task, to be [joined](join).
 pub fn spawn(name: &'static str, f: impl FnOnce() + 'static) -> TaskId {
     spawn_as(name, Kind::Thread, Box::new(f))
 }
@@ -116,7 +116,7 @@ pub(crate) fn recycle(stack: DefaultStack) {
     STACKS.with(|stacks| stacks.borrow_mut().push(stack));
 }
 
-/// Sets which task runs; nobody without one.
+/// Sets which task runs, if one does.
 pub(crate) fn set_current(task: Option<TaskId>) {
     CURRENT.set(task.unwrap_or(NOBODY));
 }
@@ -201,7 +201,7 @@ pub fn under_way() -> usize {
     })
 }
 
-/// Blocks until somebody [signals](signal) this place, which is an address.
+/// Blocks until this place, an address, is [signalled](signal).
 pub fn wait_for(place: usize) {
     wait_until(place, None);
 }
@@ -226,7 +226,7 @@ pub fn take_longest_wait() -> Nanos {
     LONGEST.replace(0)
 }
 
-/// Wakes all who wait at this place.
+/// Wakes all tasks that wait at this place.
 pub fn signal(place: usize) {
     let mut index = 0;
     while let Some((at, task)) = world(|world| world.waiters.get(index).copied()) {

@@ -8,7 +8,7 @@ use crate::{
     Nanos,
 };
 
-/// A work item that may be delayed. It is part of memory of its owner, who disables it before that is freed.
+/// A work item that may be delayed. It is in memory of its owner. The owner disables it before that memory is freed.
 pub struct Work {
     pub(crate) function: fn(usize),
     pub(crate) argument: usize,

@@ -18,7 +18,7 @@ use kernel::{
     sim::{self, Policy},
 };
 
-/// Runs `f` with a device of a kind, nobody being preempted.
+/// Runs `f` with a device of a kind, without preemption.
 fn run_with<R: 'static>(profile: Profile, f: impl FnOnce(&mut Rig) -> R) -> R {
     rig::run(profile, Policy::Sequential, f)
 }

@@ -81,7 +81,7 @@ fn wait_for(objects: &mut Objects, count: usize) -> Vec<Completion> {
     panic!("completions are missing: {completions:?}");
 }
 
-/// Posts through the mappings, and goes several times around each ring.
+/// Posts through the mappings, several times as much as fits into each ring.
 #[test]
 fn sends_to_itself() {
     for profile in PROFILES {

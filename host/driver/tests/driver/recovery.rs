@@ -45,7 +45,7 @@ fn a_device_that_stays_dead_is_given_up() {
         assert!(registry::registered().is_none());
         let events = rig.slot.uevents();
         assert_eq!(events[2..], ["EFA_EVENT=failed", "EFA_REASON=fatal_error"]);
-        // Somebody asks for one more attempt.
+        // A reset by sysfs asks for one more attempt.
         rig.heal();
         rig.reset();
         assert!(command().0.is_ok());

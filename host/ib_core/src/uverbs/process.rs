@@ -406,7 +406,7 @@ impl Process {
             if object.is_locked.replace(true) {
                 return Err(EBUSY);
             }
-            // SAFETY: Nobody else has it, as it is locked.
+            // SAFETY: No other call uses it, as it is locked.
             let result = unsafe { object.destroy() };
             object.is_locked.set(false);
             result?;
@@ -455,7 +455,7 @@ impl Process {
                 vm_pgoff: offset as usize >> PAGE_SHIFT,
                 ..vm_area_struct::default()
             };
-            // SAFETY: The context was created, and the entry is there as long as its object, which nobody destroys here.
+            // SAFETY: The context was created, and the entry is there as long as its object, which is not destroyed here.
             let (start, entry) = unsafe {
                 to_result((*device).ops.mmap.expect("a function")(
                     context,

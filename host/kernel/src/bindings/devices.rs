@@ -50,7 +50,7 @@ impl device {
     pub fn release_resources(&self) {
         let pop = || self.actions.borrow_mut().pop();
         while let Some((action, data)) = pop() {
-            // SAFETY: Who added the action guarantees that it can be run once.
+            // SAFETY: The caller of `devm_add_action_or_reset` guarantees that the action can be run once.
             unsafe { action(data) };
         }
     }

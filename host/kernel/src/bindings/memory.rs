@@ -44,7 +44,7 @@ pub unsafe fn put_pages(memory: *mut c_void) {
         *references -= 1;
         if *references == 0 {
             sim::count_live(-1);
-            // SAFETY: The pages were allocated with this size, and nobody has a reference.
+            // SAFETY: The pages were allocated with this size, and no reference is left.
             unsafe { sim::memory::free(memory.cast(), *size, PAGE_SIZE) };
             pages.remove(&(memory as usize));
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What bindgen's output for the RDMA core refers to. What nobody looks into has no content.
+//! Types that bindgen's output refers to. A type whose fields are not used has none.
 
 use core::cell::{Cell, RefCell};
 
