@@ -21,6 +21,7 @@ import libfabric  # noqa: E402
 import patience  # noqa: E402
 import perftest  # noqa: E402
 from efa_tools import remote  # noqa: E402
+from efa_tools.running import free_port  # noqa: E402
 from selftest import Failed, Skipped  # noqa: E402
 
 PERFTEST = """\
@@ -41,11 +42,6 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
 64      20      =20      2.5k        0.64s      0.00   16099.83       0.00
 1k      20      19       40k         0.64s      0.00   16099.84       0.00
 """
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -210,14 +206,19 @@ class Together(unittest.TestCase):
     def test_who_prints_something_does_not_hang(self):
         """It is waited for again, with all the patience there is."""
         with tempfile.TemporaryDirectory() as folder:
-            end = Path(folder) / "end"
+            marks = [Path(folder) / name for name in ("one", "two")]
+            script = "".join(f"until [ -e {mark} ]; do sleep 0.01; done; echo {mark.name}; " for mark in marks)
+            waits = iter(marks)
 
             def wait(condition, what):
+                # What it prints, it prints while it is waited for.
+                if mark := next(waits, None):
+                    mark.touch()
                 patience.wait_until(condition, what)
-                end.touch()
 
             with mock.patch.object(guests, "wait_until", wait):
-                self.assertEqual(guests.run(["sh", "-c", f"echo one; until [ -e {end} ]; do sleep 0.01; done; echo two"]), "one\ntwo\n")
+                self.assertEqual(guests.run(["sh", "-c", script]), "one\ntwo\n")
+        self.assertIsNone(next(waits, None))
 
     def test_processes_end_with_who_wants_them(self):
         with guests.Process(1, ["sh", "-c", "echo $$; sleep 60 & echo $!; wait"]) as process:
