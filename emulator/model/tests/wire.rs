@@ -2,7 +2,11 @@
 
 //! The bytes of commands by which drivers are compared.
 
-use efa_hw::admin::{AqEntry, AqRequest, Command, Opcode, PAYLOAD_SIZE, Protocol, qp::CreateQp};
+use efa_hw::admin::{
+    AqEntry, AqRequest, Command, CtrlBuffInfo, Opcode, PAYLOAD_SIZE, Protocol,
+    mr::{PageList, RegMr},
+    qp::CreateQp,
+};
 use efa_model::TraceEvent;
 
 /// Bits of a payload that differ from run to run: numbers of objects, and addresses without their offset in a page.
@@ -100,6 +104,25 @@ fn what_differs_from_run_to_run_is_not_there() {
         assert_eq!(wire(&one), wire(&other));
         assert_ne!(wire(&one), wire(&zeroed(Opcode::CreateQp, protocol)));
     }
+}
+
+#[test]
+fn a_page_list_may_be_in_one_piece_or_not() {
+    let list = CtrlBuffInfo {
+        address: 0x1000,
+        length: 4096,
+    };
+    let with = |pages| {
+        let mut command = RegMr {
+            page_num: 1024,
+            ..RegMr::default()
+        };
+        command.set_page_list(pages);
+        wire(&AqEntry::new(Protocol::V1, &command.to_request(), 1, true))
+    };
+    let direct = with(PageList::Direct(list));
+    assert_eq!(direct, with(PageList::Indirect(list)));
+    assert_ne!(direct, with(PageList::Inline([0; 4])));
 }
 
 #[test]

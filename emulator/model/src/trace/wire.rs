@@ -35,6 +35,11 @@ pub(super) fn bytes(entry: &AqEntry) -> String {
     header[0] = 0;
     header[1] &= 0xf0;
     header[3] &= !1;
+    let control = request.control;
+    if control.ctrl_data && control.ctrl_data_indirect {
+        // As the page list of a direct one, see below.
+        header[3] &= !4;
+    }
     if let Some(checksum) = header.get_mut(4..6) {
         checksum.fill(0);
     }
@@ -96,11 +101,9 @@ fn payload(entry: &AqEntry) -> [u8; efa_hw::admin::PAYLOAD_SIZE] {
                     let pages = pages.map(|page| u64::from(page != 0));
                     command.set_page_list(mr::PageList::Inline(pages));
                 }
-                Some(mr::PageList::Direct(buffer)) => {
-                    command.set_page_list(mr::PageList::Direct(anywhere(buffer)));
-                }
-                Some(mr::PageList::Indirect(chunk)) => {
-                    command.set_page_list(mr::PageList::Indirect(anywhere(chunk)));
+                // Whether a long list is in one piece depends on the memory that the driver got for it.
+                Some(mr::PageList::Direct(_) | mr::PageList::Indirect(_)) => {
+                    command.set_page_list(mr::PageList::Direct(CtrlBuffInfo::default()));
                 }
                 None => {}
             }
@@ -113,7 +116,8 @@ fn payload(entry: &AqEntry) -> [u8; efa_hw::admin::PAYLOAD_SIZE] {
         }),
         Opcode::DestroyCq => changed!(cq::DestroyCq, |command| command.cq_idx = 0),
         Opcode::SetFeature => changed!(SetFeature, |command| {
-            command.control_buffer = anywhere(command.control_buffer);
+            // It is a buffer of the driver's own, which may be anywhere.
+            command.control_buffer.address = 0;
         }),
         Opcode::DeallocPd => changed!(pd::DeallocPd, |command| command.pd = 0),
         Opcode::DeallocUar => changed!(uar::DeallocUar, |command| command.uar = 0),
@@ -146,13 +150,5 @@ fn payload(entry: &AqEntry) -> [u8; efa_hw::admin::PAYLOAD_SIZE] {
         | Opcode::AllocPd
         | Opcode::AllocUar
         | Opcode::Service => request.payload,
-    }
-}
-
-/// A buffer of the driver's own, which may be anywhere.
-fn anywhere(buffer: CtrlBuffInfo) -> CtrlBuffInfo {
-    CtrlBuffInfo {
-        address: 0,
-        ..buffer
     }
 }
