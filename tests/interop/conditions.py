@@ -21,7 +21,6 @@ class Condition:
 GOOD = Condition("")
 # Each of the others is bad in its own way and in no other.
 FEW_PATHS = {"paths": 4, "delay_us": 0, "jitter_us": 0}
-IDEAL = Condition("", FEW_PATHS)
 BAD = (
     Condition(", 1 % loss", {**FEW_PATHS, "loss": 0.01}, lossy=True),
     # Packets of one message take up to that much longer than others, and overtake each other on four paths.
