@@ -173,7 +173,7 @@ def fast(renew=False):
         *(module(driver, cloud) for driver in ("rust", "c")),
         Job(EMULATOR, lambda: verdict.attempt("emulator", build.emulator), 100, cores=2),
         *lint(),
-        Job("host tests", host_tests.test_host, 180, after=(EMULATOR,), cores=2),
+        Job("host tests", host_tests.test_host, 180, after=(EMULATOR,)),
         Job("host tests of the driver", host_tests.test_driver, 90, after=(module_name("rust", cloud),), cores=2),
         Job("tests of the tools", host_tests.test_tools, 60),
         kselftest("rust", cloud),
