@@ -189,7 +189,8 @@ STEPS = (
     ("command", {"opcode": "ANY"}, {"status": "UNKNOWN_ERROR"}, "it refuses"),
     ("command", {"opcode": "ANY"}, {"wrong_id": True}, "its answer is wrong"),
     ("register read", {"register": "ANY"}, {"silence": True}, "it does not answer"),
-    ("register read", {"register": "ANY"}, {"value": 0xFFFFFFFF}, "it answers with all ones"),
+    # Of another register, such as VERSION, that would be a value like any other.
+    ("read of the status", {"register": "DEV_STS"}, {"value": 0xFFFFFFFF}, "it answers with all ones"),
     ("register read", {"register": "ANY"}, {"die": {}}, "it dies and says so"),
 )
 for number, (kind, when, then, what) in enumerate(STEPS):
