@@ -144,7 +144,7 @@ impl Life {
             self.check_device();
         }
         if self.rig.slot.is_bound() {
-            self.rig.remove();
+            self.rig.remove_unless_known();
         }
         tasks.into_iter().for_each(sim::join);
         if let Some(number) = number {
@@ -249,7 +249,7 @@ impl Life {
             }
             22 if !writes_on => {
                 if is_bound {
-                    rig.remove();
+                    rig.remove_unless_known();
                 }
                 let _ = rig.probe();
             }

@@ -44,8 +44,8 @@ pub use self::{
     irq::{allocate_lines, disable_line, free_line, interrupt, request_line},
     lock::{RawLock, Rw},
     log::{keep_log, log, take_log},
-    machine::{now, run, switches},
-    policy::{point, Policy, Rng},
+    machine::{abandon, now, run, switches},
+    policy::{point, search, searched, Policy, Rng},
     task::{
         block, change_atomic, current, is_atomic, join, might_sleep, signal, sleep, spawn,
         take_longest_wait, under_way, wait_for, wait_until, wake,

@@ -31,7 +31,10 @@ pub(crate) struct World {
     /// Which places tasks wait at.
     pub(crate) waiters: Vec<(usize, TaskId)>,
     runnable: Vec<TaskId>,
+    /// The task that ran last.
+    last: TaskId,
     switches: u64,
+    is_abandoned: bool,
 }
 
 thread_local! {
@@ -52,12 +55,21 @@ pub fn switches() -> u64 {
     world(|world| world.switches)
 }
 
-/// Starts a machine whose first task is `f`, and runs it until `f` has returned and no task can run.
+/// Stops the machine in the middle of what it does: nothing that is done on it from now on would tell anything.
+pub fn abandon() -> ! {
+    world(|world| world.is_abandoned = true);
+    loop {
+        task::switch();
+    }
+}
+
+/// Starts a machine whose first task is `f`, and runs it until `f` has returned and no task can run. Returns nothing if a task
+/// has [abandoned](abandon) it.
 ///
 /// # Panics
 ///
 /// As any task does, and if no task can run before `f` has returned.
-pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> R {
+pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> Option<R> {
     let _clean = Clean;
     policy::set(policy);
     let result = Rc::new(Cell::new(None));
@@ -68,11 +80,14 @@ pub fn run<R: 'static>(policy: Policy, f: impl FnOnce() -> R) -> R {
     let main = spawn_as("main", Kind::Thread, f);
     while world(|world| world.tasks[main].state != State::Done) {
         step();
+        if world(|world| world.is_abandoned) {
+            return None;
+        }
     }
     while !runnable().is_empty() {
         step();
     }
-    result.take().expect("the first task has returned")
+    result.take()
 }
 
 /// Leaves nothing of a machine behind, also after a panic.
@@ -82,9 +97,13 @@ impl Drop for Clean {
     fn drop(&mut self) {
         task::set_current(None);
         let world = world(std::mem::take);
-        for mut task in world.tasks {
-            // The stack of a task may refer to freed memory.
-            std::mem::forget(task.body.take());
+        for task in world.tasks {
+            if let Some(mut body) = task.body {
+                // What is on its stack may refer to freed memory.
+                // SAFETY: The machine has stopped, so that nothing refers to what is on the stack.
+                unsafe { body.force_reset() };
+                task::recycle(body.into_stack());
+            }
         }
         detach();
         memory::clear();
@@ -220,16 +239,28 @@ fn advance(to: Nanos) {
     });
 }
 
+fn device_is_due() -> bool {
+    world(|world| world.device_due.is_some_and(|due| due <= world.now))
+}
+
+/// Returns how many tasks can run, the one that does among them, and the device.
+pub(crate) fn choices() -> usize {
+    dispatch();
+    let runnable = runnable();
+    let choices = runnable.len() + usize::from(device_is_due());
+    world(|world| world.runnable = runnable);
+    choices
+}
+
 /// Runs one task until it gives the CPU up, or the device, or moves the clock.
 fn step() {
     dispatch();
-    let runnable = runnable();
-    let device_is_due = world(|world| world.device_due.is_some_and(|due| due <= world.now));
-    let choices = runnable.len() + usize::from(device_is_due);
+    let (runnable, last) = (runnable(), world(|world| world.last));
+    let choices = runnable.len() + usize::from(device_is_due());
     let choice = if choices == 0 {
         None
     } else {
-        policy::choose(choices)
+        policy::choose(choices, runnable.iter().position(|task| *task == last))
     };
     let task = choice.map(|choice| runnable.get(choice).copied());
     world(|world| world.runnable = runnable);
@@ -246,6 +277,7 @@ fn step() {
 fn resume(id: TaskId) {
     let mut body = world(|world| {
         world.switches += 1;
+        world.last = id;
         world.tasks[id]
             .body
             .take()

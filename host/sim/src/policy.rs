@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::task;
+use crate::{machine, task};
 
 /// Chooses the task that runs next, and when the clock moves.
 pub enum Policy {
@@ -20,6 +20,85 @@ pub enum Policy {
         /// completions.
         hurry: u32,
     },
+    /// As [`Sequential`](Policy::Sequential), but for some deviations. See [`search`].
+    Planned(Plan),
+}
+
+/// Which steps of a run are others than those of [`Policy::Sequential`].
+pub struct Plan {
+    /// The numbers of these steps, in order, each with which of its alternatives is taken.
+    deviations: Vec<(usize, usize)>,
+    /// How many alternatives each step had so far.
+    alternatives: Vec<usize>,
+    /// What a task was preempted for.
+    taken: Option<usize>,
+    /// Whether steps are counted now.
+    counts: bool,
+}
+
+impl Plan {
+    /// Counts a step with so many alternatives. Returns which of them is taken, if one is.
+    fn step(&mut self, alternatives: usize) -> Option<usize> {
+        if !self.counts {
+            return None;
+        }
+        let step = self.alternatives.len();
+        self.alternatives.push(alternatives);
+        let deviations = self.deviations.iter();
+        let mut found = deviations.filter(|(at, _)| *at == step);
+        found.next().map(|(_, which)| *which)
+    }
+}
+
+/// Runs `life` with each policy that deviates from [`Policy::Sequential`] at most `bound` times in [`searched`]. A deviation has another
+/// task run next, preempts a task at a [`point`], or moves the clock although a task could run. Returns how many runs there were.
+///
+/// This is delay-bounded scheduling (Emmi, Qadeer and Rakamarić, POPL 2011): most races need few deviations, and the number of runs is
+/// that of the steps to the power of `bound`.
+pub fn search(bound: usize, mut life: impl FnMut(Policy)) -> u64 {
+    let (mut plans, mut runs) = (vec![Vec::new()], 0);
+    while let Some(deviations) = plans.pop() {
+        let (first, count) = (
+            deviations.last().map_or(0, |(at, _)| at + 1),
+            deviations.len(),
+        );
+        life(Policy::Planned(Plan {
+            deviations: deviations.clone(),
+            alternatives: Vec::new(),
+            taken: None,
+            counts: false,
+        }));
+        runs += 1;
+        let Policy::Planned(plan) = POLICY.replace(Policy::Sequential) else {
+            panic!("the life has another policy");
+        };
+        if count == bound {
+            continue;
+        }
+        for (at, alternatives) in plan.alternatives.iter().enumerate().skip(first) {
+            plans.extend((0..*alternatives).map(|which| {
+                let mut next = deviations.clone();
+                next.push((at, which));
+                next
+            }));
+        }
+    }
+    runs
+}
+
+/// Calls `f`, in which a [`search`] tries all deviations.
+pub fn searched<R>(f: impl FnOnce() -> R) -> R {
+    let set = |counts| {
+        POLICY.with(|policy| {
+            if let Policy::Planned(plan) = &mut *policy.borrow_mut() {
+                plan.counts = counts;
+            }
+        });
+    };
+    set(true);
+    let result = f();
+    set(false);
+    result
 }
 
 thread_local! {
@@ -29,17 +108,29 @@ thread_local! {
 
 /// Sets the policy of this machine.
 pub(crate) fn set(policy: Policy) {
-    PREEMPTS.set(matches!(policy, Policy::Random { preempt: 1.., .. }));
+    PREEMPTS.set(matches!(
+        policy,
+        Policy::Random { preempt: 1.., .. } | Policy::Planned(_)
+    ));
     POLICY.with(|slot| *slot.borrow_mut() = policy);
 }
 
-/// Chooses one of so many; none stands for the clock.
-pub(crate) fn choose(choices: usize) -> Option<usize> {
+/// Chooses one of so many; none stands for the clock. The task that was preempted, if one was, has this place among them.
+pub(crate) fn choose(choices: usize, preempted: Option<usize>) -> Option<usize> {
     POLICY.with(|policy| match &mut *policy.borrow_mut() {
         Policy::Sequential => Some(choices - 1),
         Policy::Random { rng, hurry, .. } => {
             let hurries = *hurry != 0 && rng.below(1024) < u64::from(*hurry);
             (!hurries).then(|| rng.below(choices as u64) as usize)
+        }
+        Policy::Planned(plan) => {
+            // The others, and the clock behind them.
+            let (default, which) = match plan.taken.take() {
+                Some(which) => (preempted.expect("its place"), Some(which)),
+                None => (choices - 1, plan.step(choices)),
+            };
+            let choice = which.map_or(default, |which| which + usize::from(which >= default));
+            (choice != choices).then_some(choice)
         }
     })
 }
@@ -48,7 +139,7 @@ pub(crate) fn choose(choices: usize) -> Option<usize> {
 /// completion has one.
 #[inline]
 pub fn point() {
-    if PREEMPTS.get() {
+    if PREEMPTS.get() && task::is_running() && !std::thread::panicking() {
         maybe_preempt();
     }
 }
@@ -58,8 +149,13 @@ fn maybe_preempt() {
     let preempts = POLICY.with(|policy| match &mut *policy.borrow_mut() {
         Policy::Sequential => false,
         Policy::Random { rng, preempt, .. } => rng.below(1024) < u64::from(*preempt),
+        Policy::Planned(plan) => {
+            // The others, and the clock.
+            plan.taken = plan.step(machine::choices());
+            plan.taken.is_some()
+        }
     });
-    if preempts && task::is_running() && !std::thread::panicking() {
+    if preempts {
         task::switch();
     }
 }
