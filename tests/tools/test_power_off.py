@@ -13,7 +13,10 @@ GOOD = """\
    42.546161 2 reset SHUTDOWN
    42.546350 2 read DEV_STS = 0x1
    45.549048 0 reset SHUTDOWN
+   45.549100 0 write MMIO_RESP_HI = 0x0
+   45.549110 0 write MMIO_RESP_LO = 0x6465000
    45.549132 0 read DEV_STS = 0x9
+   45.549140 0 write DEV_CTL = 0x0
    45.549156 0 reset end
 """
 
@@ -36,6 +39,9 @@ class PowerOff(unittest.TestCase):
 
     def test_a_command_after_the_reset(self):
         self.assertEqual(bad(GOOD + "   45.600000 0 aq 800 DESTROY_QP(qp=1) = SUCCESS [1 in flight]\n"), 1)
+
+    def test_a_write_after_the_reset(self):
+        self.assertEqual(bad(GOOD + "   45.600000 0 write AQ_PROD_DB = 0x1\n"), 1)
 
     def test_a_reset_too_many(self):
         self.assertEqual(bad(GOOD + "   46.0 1 reset SHUTDOWN\n"), 1)

@@ -229,6 +229,8 @@ def ending(result):
     return f"{result['outcome']} {result['reason']}".strip() + draws
 
 
+# What a driver does while it waits for the end of a reset, and to acknowledge it.
+OF_A_RESET = ("read ", "write MMIO_RESP_", "write DEV_CTL = 0x0")
 TRACED = re.compile(r"^ *[\d.]+ (?P<device>\d+) (?P<event>.*)$", re.MULTILINE)
 
 
@@ -256,7 +258,7 @@ def power_off_problems(trace):
     used, unbound, silent = events.values()
     last = "reset SHUTDOWN"
     told = silent.count(last)
-    after = [event for event in used[used.index(last) + 1 :] if not event.startswith("read ")] if last in used else ["no reset"]
+    after = [event for event in used[used.index(last) + 1 :] if not event.startswith(OF_A_RESET)] if last in used else ["no reset"]
     return {
         "a device in use is reset for a shutdown, and left alone then": [f"after {last}: {after}"] if after != ["reset end"] else [],
         "a device without driver is left alone": [last] * unbound.count(last),
