@@ -519,6 +519,10 @@ impl<'bound> AdminQueue<'bound> {
                 return;
             }
         }
+        // The device may complete what a closed queue has given up.
+        if !state.running {
+            return;
+        }
         self.complain(fmt!(
             "A completion has the id {}, which no command has, and is ignored",
             Hex(id.into())
