@@ -42,6 +42,8 @@ help:
 	@echo '  make cargo-install   cargo installs the emulator from the clone, and it works'
 	@echo '  make wireshark       what Wireshark shows of a capture of the emulator'\''s'
 	@echo '  make fuzz            attacks on each part of the emulated device that a fuzzer makes up, for SECONDS=600'
+	@echo '  make schedules       lives of the driver as a program: clients, interrupts, faults, recovery and removal, for SECONDS=60'
+	@echo '  make fuzz-driver     the same, of what a fuzzer chooses, for SECONDS=600   KEEP='
 	@echo '  make canary          the module for the newest kernel that Debian has, and what has changed in the kernel crate   DEBIAN='
 	@echo
 	@echo 'Test: in guests'
@@ -84,6 +86,7 @@ help:
 	@echo 'ROUNDS    how many rounds each test has, and how often attack kills one of two emulators (default: few)'
 	@echo 'KILLS     of how many guests a part is killed (default: 50)'
 	@echo 'RUNS      how many guests have a busy host (default: 20)'
+	@echo 'KEEP      1: what has reached most becomes the corpus that make check replays'
 	@echo 'LOAD      how many other programs want its cores (default: 30)'
 	@echo 'TESTS     which ones of check-life: parts of their names, separated by semicolons'
 	@echo 'SECONDS   how long each attack takes'
@@ -151,6 +154,14 @@ attack:
 .PHONY: fuzz
 fuzz:
 	@tools/check $@ $(SECONDS:%=--seconds %)
+
+.PHONY: schedules
+schedules:
+	@tools/check $@ $(SECONDS:%=--seconds %)
+
+.PHONY: fuzz-driver
+fuzz-driver:
+	@tools/check $@ $(SECONDS:%=--seconds %) $(if $(KEEP),--keep)
 
 .PHONY: canary
 canary:

@@ -188,14 +188,14 @@ def cargo(log, what, *arguments, after=(), manifest="Cargo.toml", environment=No
     steps.run(namespace.enter(root or toolroot.root(), command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment), log, what)
 
 
-def host(log, what, *arguments, after=(), environment=None):
+def host(log, what, *arguments, after=(), manifest="Cargo.toml", environment=None):
     """Runs the toolroot's cargo on the workspace host/, with the bindings that a build of the module makes."""
     bindings = rust_module(toolroot.kernel(toolroot.FLAVOURS[0])).parent / BINDINGS
     inside = f"/run/efa-rs/{BINDINGS}"
     binds = [(cache.clone_folder("host"), BUILD, "rw"), (bindings, inside, "ro"), *cargo_home()]
     # As the kernel's build does for the language features of its crates.
     fixed = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", "EFA_BINDINGS": inside, "RUSTC_BOOTSTRAP": "1"}
-    command = ["cargo", *arguments, "--locked", "--manifest-path", "/efa-rs/host/Cargo.toml", *after]
+    command = ["cargo", *arguments, "--locked", "--manifest-path", f"/efa-rs/host/{manifest}", *after]
     steps.run(building(command, binds, {**fixed, **(environment or {})}), log, what)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import abi, arm64, bench, build, cache, canary, check, check_arm64, data_bench, guest, host_tests, install, interrupt, long
+from . import abi, arm64, bench, build, cache, canary, check, check_arm64, data_bench, guest, host_tests, install, interrupt, lives, long
 from . import namespace, overlay, package, remote, running, source_checks, srd_bench, steps, suite, times, toolroot, userland
 from .failure import Failure, sentence
 from .schedule import Job
@@ -277,6 +277,11 @@ def check_parser():
     suites.add_parser("wireshark", help="what Wireshark shows of a capture of the emulator's")
     fuzz = suites.add_parser("fuzz", help="attacks on the emulated device that a fuzzer makes up")
     fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="how long each of them (default: 600)")
+    schedules = suites.add_parser("schedules", help="lives of the driver as a program, of seeds")
+    schedules.add_argument("--seconds", type=positive, default=60, metavar="N", help="for how long (default: 60)")
+    fuzz = suites.add_parser("fuzz-driver", help="the same, of what a fuzzer chooses")
+    fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="for how long (default: 600)")
+    fuzz.add_argument("--keep", action="store_true", help="what has reached most becomes the corpus of the repository")
     for name, text in (
         ("kselftest", "the kernel selftests in a guest"),
         ("stress", "the long ones of the kernel selftests"),
@@ -369,6 +374,10 @@ def jobs_of(arguments):
             return [Job("canary", lambda: canary.run(arguments.debian))]
         case "fuzz":
             return [Job("fuzzing", lambda: host_tests.fuzz(arguments.seconds))]
+        case "schedules":
+            return [Job("schedules", lambda: lives.schedules(arguments.seconds))]
+        case "fuzz-driver":
+            return [Job("fuzzing the driver", lambda: lives.fuzz(arguments.seconds, arguments.keep))]
         case "kselftest":
             return check.kselftests(arguments.driver, arguments.flavour, arguments.program, arguments.case)
         case "stress":

@@ -12,6 +12,8 @@ SUITES = (
     "canary",
     "attack --seconds 60 --rounds 100",
     "fuzz",
+    "schedules --seconds 600",
+    "fuzz-driver",
     "wireshark",
     "abi-diff",
     "interop",

@@ -12,7 +12,7 @@ use driver::{
     rig::{self, Rig, SECOND},
 };
 use efa_hw::admin::Opcode;
-use efa_model::{FailedReset, Profile, Then};
+use efa_model::{Death, FailedReset, Profile, Then};
 use ib_core::{client, cq, dmabuf, registry::registered, verbs};
 use kernel::{
     error::code::*,
@@ -20,8 +20,8 @@ use kernel::{
 };
 
 /// Runs `f` without a look at what is left.
-fn run_without_end<R: 'static>(f: impl FnOnce(&mut Rig) -> R) -> R {
-    rig::run_without_end(Profile::Efa3, Policy::Sequential, |mut rig| f(&mut rig))
+fn run_without_end(f: impl FnOnce(&mut Rig)) {
+    rig::run_without_end(Profile::Efa3, Policy::Sequential, |mut rig| f(&mut rig));
 }
 
 /// Posts receives, and drains the queue pair. Returns how many functions of 16 requests had ended at that time.
@@ -75,7 +75,7 @@ fn drain_does_not_give_up() {
                 rig.inject(always(of_command(Some(Opcode::ModifyQp)), silence()))
             })
         });
-        assert_eq!(ended, 16, "functions that had ended");
+        assert_eq!(ended, Some(16), "functions that had ended");
     }
 }
 
@@ -134,6 +134,30 @@ fn a_client_that_is_being_added_does_not_wait_for_itself() {
             "the end of the client took {} s",
             took.get() / SECOND
         );
+    });
+}
+
+/// No reset helps, and the device writes on. A DMA buffer is revoked while the DMA of the device is disabled.
+#[test]
+#[ignore = "D-5"]
+fn a_halted_device_stays_halted() {
+    run_without_end(|rig| {
+        rig.shared.set_pace(50_000_000);
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        let pd = program.alloc_pd().unwrap();
+        let buffer = dmabuf::export(1 << 20);
+        program.register_dmabuf(pd, buffer, 1 << 20).unwrap();
+        rig.die(Death {
+            dma: true,
+            ..death(1000, FailedReset::NeverStarts)
+        });
+        sim::sleep(5 * SECOND);
+        // This waits until the DMA of the device is disabled.
+        dmabuf::revoke(buffer);
+        sim::sleep(60 * SECOND);
+        let writes = sim::memory::take_violations().len();
+        assert_eq!(writes, 0, "stray writes to memory that was revoked");
     });
 }
 

@@ -2,31 +2,35 @@
 
 //! The findings of `known.toml` still reproduce, and all others are none.
 
-use std::{collections::BTreeSet, env, process::Command};
+use std::{collections::BTreeSet, env, ffi::OsStr, process::Command};
 
 use driver::known::findings;
 
-/// Runs a test of this program, and returns whether it has passed, and what it has printed.
-fn run(arguments: &[&str], seed: Option<u64>) -> (bool, String) {
-    let mut command = Command::new(env::current_exe().expect("this program"));
-    command
-        .args(["--exact", "--test-threads=1", "--nocapture"])
-        .args(arguments)
-        .env("KNOWN", "0");
-    if let Some(seed) = seed {
-        command.env("SEED", seed.to_string());
-    }
-    let output = command.output().expect("a process");
+/// Runs a program without knowledge of findings. Returns whether it has succeeded, and what it has printed.
+fn run(program: impl AsRef<OsStr>, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(program);
+    let output = command.args(arguments).env("KNOWN", "0").output();
+    let output = output.expect("a process");
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     (output.status.success(), text.into_owned())
+}
+
+/// Runs tests of this program.
+fn run_tests(arguments: &[&str]) -> (bool, String) {
+    let fixed = ["--exact", "--test-threads=1", "--nocapture", "--ignored"];
+    let program = env::current_exe().expect("this program");
+    run(program, &[&fixed, arguments].concat())
 }
 
 #[test]
 fn each_reproduces() {
     for finding in findings() {
         let (passed, text) = match &finding.test {
-            Some(test) => run(&[test, "--ignored"], None),
-            None => run(&["schedules::hold"], finding.seed),
+            Some(test) => run_tests(&[test]),
+            None => {
+                let seed = finding.seed.expect("a test or a seed").to_string();
+                run(env!("CARGO_BIN_EXE_lives"), &["seed", &seed])
+            }
         };
         assert!(
             !passed,
@@ -41,7 +45,7 @@ fn each_reproduces() {
 
 #[test]
 fn no_test_is_ignored_for_another_reason() {
-    let (_, text) = run(&["--ignored", "--list"], None);
+    let (_, text) = run_tests(&["--list"]);
     let listed = text.lines().filter_map(|line| line.strip_suffix(": test"));
     let known: BTreeSet<_> = findings()
         .into_iter()

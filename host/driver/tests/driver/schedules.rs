@@ -1,65 +1,65 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Lives at random. `SEED=7` lives that of one seed, `SCHEDULES=100000` lives more, and
-//! `SIM_LOG=1` prints all messages.
+//! Lives of seeds, and of bytes that a fuzzer has chosen. `make schedules` and `make fuzz-driver` look for others.
 
-use std::{cell::Cell, env, io::Write, panic, sync::Once};
+use std::{cell::RefCell, io::Write, panic, sync::Once};
 
 use driver::life;
-use kernel::sim::Rng;
 
-/// How many lives there are of each kind.
-const LIVES: u64 = 2000;
+/// How many seeds there are.
+const SEEDS: u64 = 2000;
+
+/// What the fuzzer has found to reach different code: a line of hexadecimal digits each. `make fuzz-driver KEEP=1` writes it.
+const CORPUS: &str = include_str!("corpus.txt");
 
 thread_local! {
-    static SEED: Cell<Option<u64>> = const { Cell::new(None) };
+    static LIFE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Has a panic name the seed, even if the process is aborted by what follows.
-fn name_seeds() {
+/// Has a panic name the life, even if the process is aborted by what follows.
+fn name_lives() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            if let Some(seed) = SEED.get() {
+            let life = LIFE.with(|life| life.borrow().clone());
+            if !life.is_empty() {
                 // Not kept back by the test harness, as that is lost when the process aborts.
-                let _ = writeln!(std::io::stderr(), "{info}\nSEED={seed}");
+                let _ = writeln!(std::io::stderr(), "{life}: {info}");
             }
             hook(info);
         }));
     });
 }
 
-fn number(variable: &str) -> Option<u64> {
-    env::var(variable)
-        .ok()
-        .map(|text| text.parse().expect("a number"))
-}
-
-fn for_seeds(live: impl Fn(u64)) {
-    name_seeds();
-    let first = number("SEED");
-    let default = if first.is_some() { 1 } else { LIVES };
-    let (first, count) = (first.unwrap_or(0), number("SCHEDULES").unwrap_or(default));
-    for seed in first..first + count {
-        SEED.set(Some(seed));
-        live(seed);
-    }
-    SEED.set(None);
+fn live(name: String, life: impl FnOnce()) {
+    name_lives();
+    LIFE.with(|slot| *slot.borrow_mut() = name);
+    life();
+    LIFE.with(|slot| slot.borrow_mut().clear());
 }
 
 #[test]
 fn hold() {
-    for_seeds(life::schedule);
+    for seed in 0..SEEDS {
+        live(format!("seed {seed}"), || life::schedule(seed));
+    }
+}
+
+fn byte(digits: &[u8]) -> u8 {
+    let digits = std::str::from_utf8(digits).expect("digits");
+    u8::from_str_radix(digits, 16).expect("two hexadecimal digits")
 }
 
 #[test]
-fn random_bytes_hold() {
-    for_seeds(|seed| {
-        let mut rng = Rng::new(seed);
-        let bytes: Vec<_> = (0..rng.below(200)).map(|_| rng.number() as u8).collect();
-        life::fuzz(&bytes);
-    });
+fn of_the_corpus_hold() {
+    assert!(CORPUS.lines().count() > 100);
+    for (index, line) in CORPUS.lines().enumerate() {
+        let data: Vec<_> = line.as_bytes().chunks(2).map(byte).collect();
+        live(format!("line {} of corpus.txt", index + 1), || {
+            life::fuzz(&data)
+        });
+    }
 }
 
 /// The same seed is the same life.
@@ -67,7 +67,7 @@ fn random_bytes_hold() {
 fn are_the_same_each_time() {
     let live = |seed| {
         life::schedule(seed);
-        driver::life::take_switches()
+        life::take_switches()
     };
     for seed in 0..20 {
         assert_eq!(live(seed), live(seed), "seed {seed}");
