@@ -60,6 +60,11 @@ impl Request {
             takes,
         })
     }
+
+    /// The core does not change it.
+    fn cqe(&self) -> *mut ib_cqe {
+        (&raw const self.cqe).cast_mut()
+    }
 }
 
 /// What a client has of a device.
@@ -136,7 +141,7 @@ impl Objects {
     /// # Errors
     ///
     /// Those of the driver.
-    pub fn post_recv(&self, request: &mut Request) -> Result {
+    pub fn post_recv(&self, request: &Request) -> Result {
         let mut sge = self.sge(4096, LENGTH);
         let mut wr: ib_recv_wr = zeroed();
         wr.sg_list = &raw mut sge;
@@ -144,7 +149,7 @@ impl Objects {
         let mut bad = core::ptr::null();
         // SAFETY: The queue pair is there.
         unsafe {
-            *wr.__bindgen_anon_1.wr_cqe.as_mut() = &raw mut request.cqe;
+            *wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
             to_result((*self.device).ops.post_recv.unwrap()(
                 self.qp,
                 &raw const wr,
@@ -158,7 +163,7 @@ impl Objects {
     /// # Errors
     ///
     /// Those of the driver.
-    pub fn post_send(&self, request: &mut Request) -> Result {
+    pub fn post_send(&self, request: &Request) -> Result {
         let mut sge = self.sge(0, LENGTH);
         let mut wr: ib_srd_wr = zeroed();
         wr.wr.sg_list = &raw mut sge;
@@ -171,7 +176,7 @@ impl Objects {
         unsafe {
             wr.remote_qpn = (*self.qp).qp_num;
             wr.remote_qkey = QKEY;
-            *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = &raw mut request.cqe;
+            *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
             let first = (&raw const wr).cast();
             to_result((*self.device).ops.post_send.unwrap()(
                 self.qp,
@@ -193,11 +198,11 @@ impl Objects {
 
     /// Sends a message of this value to itself, and checks that it comes.
     pub fn exchange(&self, value: u8) {
-        let (mut send, mut recv) = (Request::new(0), Request::new(0));
+        let (send, recv) = (Request::new(0), Request::new(0));
         // SAFETY: The memory is as long.
         unsafe { self.memory.write_bytes(value, LENGTH as usize) };
-        self.post_recv(&mut recv).expect("a receive");
-        self.post_send(&mut send).expect("a send");
+        self.post_recv(&recv).expect("a receive");
+        self.post_send(&send).expect("a send");
         for _ in 0..100 {
             self.poll();
             if send.status.get().is_some() && recv.status.get().is_some() {
@@ -221,11 +226,11 @@ impl Objects {
 
     /// Posts a work request, and returns how it has ended.
     fn wait_for(&self, wr: *mut ib_send_wr) -> Option<u32> {
-        let mut request = Request::new(0);
+        let request = Request::new(0);
         let mut bad = core::ptr::null();
         // SAFETY: The queue pair is there, and all that the work request names.
         unsafe {
-            *(*wr).__bindgen_anon_1.wr_cqe.as_mut() = &raw mut request.cqe;
+            *(*wr).__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
             let posted = (*self.device).ops.post_send.unwrap()(self.qp, wr, &raw mut bad);
             to_result(posted).expect("a work request");
         }

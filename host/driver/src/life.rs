@@ -361,11 +361,11 @@ fn send<F: Fn(*mut ib_core::ffi::ib_device) -> kernel::error::Result<Objects>>(
     let mut requests = Vec::new();
     for _ in 0..rng.below(40) {
         ulp.with(|objects| {
-            let mut request = Request::new(0);
+            let request = Request::new(0);
             let posted = if rng.one_in(2) {
-                objects.post_recv(&mut request)
+                objects.post_recv(&request)
             } else {
-                objects.post_send(&mut request)
+                objects.post_send(&request)
             };
             if posted.is_ok() {
                 requests.push(request);

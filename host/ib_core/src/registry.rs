@@ -171,6 +171,23 @@ pub fn gid(device: *mut ffi::ib_device) -> Result<[u8; 16]> {
     }
 }
 
+/// A reference to a registered device, as a client has it.
+pub struct Reference(Rc<State>);
+
+impl Reference {
+    /// Takes one to the registered device.
+    pub fn new() -> Option<Self> {
+        let state = state(registered()?);
+        state.try_get().then(|| Self(state.clone()))
+    }
+}
+
+impl Drop for Reference {
+    fn drop(&mut self) {
+        self.0.put();
+    }
+}
+
 /// Returns how many registrations of devices have succeeded.
 pub fn registrations() -> u32 {
     core().registrations.get()

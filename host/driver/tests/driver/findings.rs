@@ -7,13 +7,17 @@ use std::{cell::Cell, rc::Rc};
 
 use driver::{
     client::{Objects, Request, Ulp, DIRECT, WORKQUEUE},
-    fault::{always, command as of_command, death, silence, status},
+    fault::{always, command as of_command, death, once, register, silence, status},
     program::{self, Program},
     rig::{self, Rig, SECOND},
 };
-use efa_hw::admin::Opcode;
-use efa_model::{Death, FailedReset, Profile, Then};
-use ib_core::{client, cq, dmabuf, registry::registered, verbs};
+use efa_hw::{admin::Opcode, regs::Register};
+use efa_model::{Corruption, Death, FailedReset, Profile, Rule, Then};
+use ib_core::{
+    client, cq, dmabuf,
+    registry::{registered, registrations, Reference},
+    verbs,
+};
 use kernel::{
     error::code::*,
     sim::{self, Policy, Rng},
@@ -28,10 +32,10 @@ fn run_without_end(f: impl FnOnce(&mut Rig)) {
 fn drain(context: u32, before: impl FnOnce()) -> usize {
     let client = Ulp::new(move |device| Objects::new(device, context), false);
     let number = client::register_client(client.clone());
-    let mut requests: Vec<_> = (0..16).map(|_| Request::new(20_000_000)).collect();
+    let requests: Vec<_> = (0..16).map(|_| Request::new(20_000_000)).collect();
     before();
     let drain = |objects: &Objects| {
-        for request in &mut requests {
+        for request in &requests {
             objects.post_recv(request).unwrap();
         }
         // SAFETY: The queue pair is there while the client's lock is held.
@@ -271,5 +275,145 @@ fn a_dma_buffer_in_quarantine_does_not_outlive_its_action() {
         drop(program);
         rig.remove();
         assert_eq!(kernel::take_warnings(), [""; 0]);
+    });
+}
+
+/// No reset helps, and the device writes on. It is unbound, and so loses its DMA, and bound again.
+#[test]
+#[ignore = "H-2"]
+fn a_device_is_reset_before_it_is_bus_master() {
+    run_without_end(|rig| {
+        rig.shared.set_pace(50_000_000);
+        rig.probe().unwrap();
+        let objects = program::Objects::new().unwrap();
+        rig.die(Death {
+            dma: true,
+            ..death(1000, FailedReset::NeverStarts)
+        });
+        sim::sleep(100 * SECOND);
+        drop(objects);
+        rig.remove();
+        let _ = rig.probe();
+        let writes = sim::memory::take_violations().len();
+        assert_eq!(writes, 0, "stray writes to memory that was freed");
+    });
+}
+
+#[test]
+#[ignore = "H-3"]
+fn a_reset_that_ends_with_a_fatal_error_has_failed() {
+    run_without_end(|rig| {
+        // The first three reads tell that the device is ready, that the reset has started, and that it has ended.
+        let rule = Rule {
+            skip: 3,
+            ..always(
+                register(Register::DevSts),
+                Then {
+                    value: Some(0x31),
+                    ..Then::default()
+                },
+            )
+        };
+        rig.inject(rule);
+        assert!(rig.probe().is_err(), "a device that has failed is used");
+    });
+}
+
+/// The device has executed a command, and says something unknown.
+#[test]
+#[ignore = "H-4"]
+fn an_unknown_status_is_no_refusal() {
+    run_without_end(|rig| {
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        // The status of a completion.
+        let corrupt = vec![Corruption {
+            offset: 2,
+            value: 177,
+        }];
+        let then = Then {
+            corrupt,
+            ..Then::default()
+        };
+        rig.inject(once(of_command(Some(Opcode::CreateCq)), then, 0));
+        assert!(program.create_cq(16, false, None).is_err());
+        let known = sim::memory::take_violations();
+        assert_eq!(known, [""; 0], "memory is freed that the device has");
+    });
+}
+
+#[test]
+#[ignore = "D-15"]
+fn refusals_without_end_do_not_keep_memory_without_end() {
+    run_without_end(|rig| {
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        rig.inject(always(of_command(Some(Opcode::DestroyCq)), status(5)));
+        for _ in 0..200 {
+            let cq = program.create_cq(16, false, None).unwrap();
+            let _ = program.process.destroy(cq.id);
+        }
+        sim::sleep(SECOND);
+        let kept = rig.state("quarantine").expect("a file in debugfs");
+        assert_eq!(kept, "0", "queues are in quarantine");
+    });
+}
+
+#[test]
+#[ignore = "D-16"]
+fn a_device_that_fails_as_soon_as_it_is_used_is_given_up() {
+    run_without_end(|rig| {
+        rig.probe().unwrap();
+        for _ in 0..1000 {
+            if Program::new().is_ok() {
+                rig.die(Death::default());
+            }
+            sim::sleep(SECOND / 10);
+        }
+        let resets = registrations() - 1;
+        assert!(resets < 50, "{resets} resets in 100 s");
+    });
+}
+
+/// What cannot be remembered in quarantine for lack of memory keeps no BAR.
+#[test]
+#[ignore = "U-2"]
+fn a_region_that_is_forgotten_keeps_no_bar() {
+    for number in 0..40 {
+        run_without_end(|rig| {
+            rig.probe().unwrap();
+            let objects = program::Objects::new().unwrap();
+            rig.die(death(u32::MAX, FailedReset::NeverStarts));
+            sim::sleep(SECOND);
+            sim::fail_allocation(Some(number));
+            sim::sleep(100 * SECOND);
+            sim::fail_allocation(None);
+            drop(objects);
+            rig.remove();
+            assert_eq!(rig.slot.regions(), 0, "BARs that stay reserved");
+        });
+    }
+}
+
+/// A client keeps a reference to a device that has failed, and the machine is shut down.
+#[test]
+#[ignore = "D-13"]
+fn a_shutdown_does_not_wait_for_clients() {
+    run_without_end(|rig| {
+        rig.probe().unwrap();
+        let reference = Reference::new();
+        rig.die(Death::default());
+        sim::sleep(SECOND);
+        let slot = Rc::new(Cell::new(None));
+        let (start, ended) = (sim::now(), slot.clone());
+        let waiter = sim::spawn("client", move || {
+            sim::sleep(60 * SECOND);
+            drop(reference);
+        });
+        rig.slot.shutdown();
+        ended.set(Some(sim::now()));
+        sim::join(waiter);
+        let took = (slot.get().unwrap_or(0) - start) / SECOND;
+        assert!(took < 30, "the shutdown took {took} s");
     });
 }

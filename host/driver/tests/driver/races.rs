@@ -115,8 +115,8 @@ fn a_kernel_client_and_a_removal() {
         let ulp = Ulp::new(|device| Objects::new(device, DIRECT), true);
         let number = client::register_client(ulp.clone());
         let sender = sim::spawn("sender", move || {
-            let mut request = Request::new(0);
-            let _ = ulp.with(|objects| objects.post_recv(&mut request));
+            let request = Request::new(0);
+            let _ = ulp.with(|objects| objects.post_recv(&request));
             // It may not have ended.
             std::mem::forget(request);
         });
