@@ -19,6 +19,7 @@ def lint():
         Job("rustfmt", source_checks.rustfmt, 2),
         # Both are built in one folder, of which cargo lets one have the lock.
         Job("clippy of the emulator", source_checks.clippy_emulator, 60, after=("host tests",), cores=2),
+        Job("clippy of the driver as a program", source_checks.clippy_driver, 40, after=("host tests of the driver",), cores=2),
         Job("clippy of the samples", source_checks.clippy_samples, 20),
         *(clippy_module(flavour) for flavour in toolroot.FLAVOURS[:1]),
     ]

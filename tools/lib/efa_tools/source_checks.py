@@ -71,6 +71,16 @@ def clippy_emulator():
     return attempt("clippy of the emulator", action)
 
 
+def clippy_driver():
+    """Neither has the workspace host/."""
+
+    def action():
+        with build.cargo_lock("host"), steps.step("clippy of the driver as a program") as log:
+            build.host(log, "clippy", "clippy", "--workspace", "--all-targets", after=("--", "-D", "warnings"))
+
+    return attempt("clippy of the driver as a program", action)
+
+
 def deny():
     """The emulator's dependencies have licences and sources that emulator/deny.toml allows, and nobody has warned of them."""
     build.cargo_deny()

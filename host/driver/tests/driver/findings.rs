@@ -116,9 +116,11 @@ fn a_client_that_is_being_added_does_not_wait_for_itself() {
         let (shared, noted) = (rig.shared.clone(), took.clone());
         let add = move |device| {
             let mut objects = Objects::new(device, WORKQUEUE)?;
-            // SAFETY: The domain is there.
-            let regions =
-                [(); 3].map(|()| unsafe { verbs::alloc_mr(objects.pd, 16) }.expect("a region"));
+            let region = |()| {
+                // SAFETY: The domain is there.
+                unsafe { verbs::alloc_mr(objects.pd, 16) }.expect("a region")
+            };
+            let regions = [(); 3].map(region);
             shared.with(|device, _, _| device.inject(always(of_command(None), silence())));
             let start = sim::now();
             for region in regions {
