@@ -115,7 +115,7 @@ layout! {
         ah @ 12: u16,
         /// Hints.
         ctrl3 @ 14: TxCtrl3,
-        /// Q_Key of the peer's queue pair; for unreliable datagrams only.
+        /// Q_Key of the peer's queue pair.
         qkey @ 16: u32,
         /// The upper 48 bits of the request id, if those of the queue have 64.
         req_id_ex @ 26: [u8; 6],

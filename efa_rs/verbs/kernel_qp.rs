@@ -349,11 +349,7 @@ impl<'a> KernelQp<'a> {
             // CAST: Numbers of queue pairs have 16 bits; of longer ones there are none.
             dest_qp_num: u16::try_from(destination.qpn).map_err(|_| EINVAL)?,
             ah: destination.ah.number(),
-            qkey: if self.qp_type == QpType::UD {
-                destination.qkey
-            } else {
-                0
-            },
+            qkey: destination.qkey,
             immediate_data: if opcode.has_imm() { wr.imm_data() } else { 0 },
             ..TxMetaDesc::default()
         };

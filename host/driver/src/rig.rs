@@ -2,7 +2,7 @@
 
 //! A machine with the driver's module and a device.
 
-use efa_model::{Config, Profile};
+use efa_model::{Config, Overrides, Profile};
 use kernel::{
     bindings, module,
     pci::slot::{Slot, AFTER_THE_END},
@@ -88,6 +88,15 @@ impl Rig {
         let shared = Shared::new(config);
         sim::attach(Box::new(shared.clone()));
         Self { shared, slot, live }
+    }
+
+    /// Has the device drop packets of SRD with the wrong Q_Key.
+    pub fn check_qkeys(&self) {
+        let overrides = Overrides {
+            check_srd_qkey: Some(true),
+            ..Overrides::default()
+        };
+        self.shared.with(|device, _, _| device.set(overrides));
     }
 
     /// Binds the device.
