@@ -6,7 +6,6 @@
 
 #![allow(
     clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
     missing_docs,
     reason = "the names and contracts are those of efa_rs/ffi"
 )]
@@ -51,17 +50,20 @@ unsafe extern "C" fn efa_ib_mtu_int_to_enum(mtu: c_int) -> ffi::ib_mtu {
 
 #[no_mangle]
 unsafe extern "C" fn efa_nla_nest_driver(msg: *mut sk_buff) -> *mut nlattr {
+    // SAFETY: The driver gives a message that is being built.
     let before = unsafe { (*msg).values.borrow().len() };
     Box::into_raw(Box::new(nlattr { before }))
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_nla_nest_end(_: *mut sk_buff, nest: *mut nlattr) {
+    // SAFETY: The nest is of `efa_nla_nest_driver`, and ends once.
     drop(unsafe { Box::from_raw(nest) });
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_nla_nest_cancel(msg: *mut sk_buff, nest: *mut nlattr) {
+    // SAFETY: The message is being built. The nest is of `efa_nla_nest_driver`, and ends once.
     unsafe {
         (*msg)
             .values
@@ -76,10 +78,12 @@ unsafe extern "C" fn rdma_nl_put_driver_u64_hex(
     name: *const c_char,
     value: u64,
 ) -> c_int {
+    // SAFETY: The driver gives a message that is being built.
     let msg = unsafe { &*msg };
     if msg.values.borrow().len() >= msg.room {
         return -90;
     }
+    // SAFETY: The driver gives a string that ends with a zero byte.
     let name = unsafe { core::ffi::CStr::from_ptr(name.cast()) };
     msg.values
         .borrow_mut()
@@ -91,6 +95,7 @@ unsafe extern "C" fn rdma_nl_put_driver_u64_hex(
 
 #[no_mangle]
 unsafe extern "C" fn efa_net_cookie(device: *const ffi::ib_device) -> u64 {
+    // SAFETY: The device has a namespace for as long as it is there.
     unsafe { (*registry::net_of(device.cast_mut())).net_cookie }
 }
 
@@ -101,6 +106,7 @@ unsafe extern "C" fn efa_get_net(cookie: u64) -> *mut net {
 
 #[no_mangle]
 unsafe extern "C" fn efa_put_net(net: *mut net) {
+    // SAFETY: The driver puts a namespace that it has got.
     let references = unsafe { &(*net).references };
     references.set(references.get() - 1);
 }
@@ -112,26 +118,31 @@ unsafe extern "C" fn efa_udata_to_ucontext(udata: *mut ffi::ib_udata) -> *mut ff
     if udata.is_null() {
         return core::ptr::null_mut();
     }
+    // SAFETY: The core made `udata` for the call under way.
     unsafe { uverbs::context_of(udata) }
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_mmap_offset(entry: *const ffi::rdma_user_mmap_entry) -> u64 {
+    // SAFETY: The driver has a reference to the entry.
     unsafe { ((*entry).start_pgoff << kernel::page::PAGE_SHIFT) as u64 }
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_pgprot_noncached(vma: *const vm_area_struct) -> pgprot_t {
+    // SAFETY: The core gives the area for the call under way.
     unsafe { (*vma).vm_page_prot }
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_pgprot_writecombine(vma: *const vm_area_struct) -> pgprot_t {
+    // SAFETY: The core gives the area for the call under way.
     unsafe { (*vma).vm_page_prot }
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_mmap_pages(vma: *mut vm_area_struct, pages: *mut c_void) -> c_int {
+    // SAFETY: The pages are allocated. The core gives the area for the call under way.
     unsafe {
         bindings::get_pages(pages);
         (*vma).mapped = Some((pages as u64, true));
@@ -141,16 +152,19 @@ unsafe extern "C" fn efa_mmap_pages(vma: *mut vm_area_struct, pages: *mut c_void
 
 #[no_mangle]
 unsafe extern "C" fn efa_umem_is_contiguous(umem: *mut ffi::ib_umem) -> bool {
+    // SAFETY: The driver has not released the memory.
     unsafe { umem::of(umem) }.pieces().len() == 1
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_umem_start(umem: *mut ffi::ib_umem) -> u64 {
+    // SAFETY: The driver has not released the memory.
     unsafe { umem::of(umem) }.pieces()[0].0
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_umem_num_blocks(umem: *mut ffi::ib_umem, size: usize) -> usize {
+    // SAFETY: The driver has not released the memory.
     unsafe { umem::of(umem) }.count(size as u64)
 }
 
@@ -160,6 +174,7 @@ unsafe extern "C" fn efa_umem_iter_start(
     umem: *mut ffi::ib_umem,
     size: usize,
 ) {
+    // SAFETY: The driver has not released the memory, and owns the iterator.
     unsafe {
         umem::of(umem).divide(size as u64);
         iter.write_bytes(0, 1);
@@ -173,6 +188,7 @@ unsafe extern "C" fn efa_umem_iter_fill(
     blocks: *mut u64,
     count: usize,
 ) -> usize {
+    // SAFETY: `efa_umem_iter_start` has set the iterator. `blocks` has room for `count` of them.
     unsafe {
         let umem = umem::of((*iter).__sg.cast());
         let blocks = core::slice::from_raw_parts_mut(blocks, count);
@@ -184,11 +200,13 @@ unsafe extern "C" fn efa_umem_iter_fill(
 
 #[no_mangle]
 unsafe extern "C" fn efa_ratelimit_init(slot: *mut bindings::ratelimit_state) {
+    // SAFETY: The driver owns the slot, which does not move.
     unsafe { bindings::ratelimit_init(slot) }
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_sema_init(slot: *mut bindings::semaphore, count: c_int) {
+    // SAFETY: The driver owns the slot, which does not move.
     unsafe { bindings::sema_init(slot, count) }
 }
 
@@ -197,6 +215,7 @@ unsafe extern "C" fn efa_init_delayed_work(
     slot: *mut bindings::delayed_work,
     function: Option<unsafe extern "C" fn(*mut bindings::work_struct)>,
 ) {
+    // SAFETY: The driver owns the slot, which does not move.
     unsafe { bindings::init_delayed_work(slot, function) }
 }
 
@@ -232,16 +251,19 @@ unsafe extern "C" fn efa_irq_set_affinity_and_hint(
     irq: c_uint,
     mask: *const bindings::cpumask,
 ) -> c_int {
+    // SAFETY: The mask is null or constant.
     unsafe { bindings::irq_set_affinity_and_hint(irq, mask) }
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_ioremap_wc(start: u64, length: usize) -> *mut c_void {
+    // SAFETY: The driver has reserved the region.
     unsafe { bindings::ioremap_wc(start, length) }
 }
 
 #[no_mangle]
 unsafe extern "C" fn efa_alloc_user_pages(size: usize) -> *mut c_void {
+    // SAFETY: Each size is allowed.
     unsafe { bindings::alloc_pages_exact(size) }
 }
 
@@ -252,6 +274,7 @@ unsafe extern "C" fn efa_dma_map(
     size: usize,
     address: *mut u64,
 ) -> c_int {
+    // SAFETY: The pages are allocated. `address` is a place of the caller.
     unsafe { *address = sim::memory::map(pages.cast(), size) };
     0
 }
@@ -267,6 +290,7 @@ unsafe extern "C" fn efa_coherent_to_pfn(memory: *mut c_void) -> usize {
 }
 
 unsafe fn text<'a>(text: *const c_char, length: c_uint) -> &'a str {
+    // SAFETY: The tracepoint gives so many bytes of a string of Rust.
     unsafe { core::str::from_utf8_unchecked(core::slice::from_raw_parts(text, length as usize)) }
 }
 
@@ -277,6 +301,7 @@ unsafe extern "C" fn efa_trace_command_submitted(
     length: c_uint,
     id: u16,
 ) {
+    // SAFETY: The tracepoint gives so many bytes of a string of Rust.
     sim::log(format_args!("trace: {} submitted, id {id:#x}\n", unsafe {
         text(opcode, length)
     }));
@@ -290,6 +315,7 @@ unsafe extern "C" fn efa_trace_command_completed(
     status: u8,
     latency: u64,
 ) {
+    // SAFETY: The tracepoint gives so many bytes of a string of Rust.
     let opcode = unsafe { text(opcode, length) };
     sim::log(format_args!(
         "trace: {opcode} completed, status {status}, {latency} us\n"
@@ -307,6 +333,7 @@ unsafe extern "C" fn efa_trace_reset(
     reason: *const c_char,
     length: c_uint,
 ) {
+    // SAFETY: The tracepoint gives so many bytes of a string of Rust.
     sim::log(format_args!("trace: reset, {}\n", unsafe {
         text(reason, length)
     }));
@@ -318,5 +345,6 @@ unsafe extern "C" fn efa_trace_state(
     state: *const c_char,
     length: c_uint,
 ) {
+    // SAFETY: The tracepoint gives so many bytes of a string of Rust.
     sim::log(format_args!("trace: {}\n", unsafe { text(state, length) }));
 }

@@ -43,7 +43,7 @@ pub(crate) fn add_client(
     state: &State,
     Known(number, client): &Known,
 ) {
-    // SAFETY: The device is registered.
+    // SAFETY: The callers hold `devices_rwsem`, so that the device stays registered.
     if unsafe { (*device).kverbs_provider() } == 0 && !client.takes_all() {
         return;
     }
@@ -144,19 +144,19 @@ struct ClientOfC(*mut ffi::ib_client);
 
 impl Client for ClientOfC {
     fn takes_all(&self) -> bool {
-        // SAFETY: The client is there as long as it is registered.
+        // SAFETY: The client is valid while it is registered, and `clients_rwsem` is held, without which its registration does not end.
         unsafe { (*self.0).no_kverbs_req() != 0 }
     }
 
     fn add(&self, device: *mut ffi::ib_device) -> Result<*mut c_void> {
-        // SAFETY: As above; the device is registered.
+        // SAFETY: The client is valid while it is registered, `clients_rwsem` is held, and the device is registered.
         let result = unsafe { (*self.0).add.expect("a function")(device) };
         to_result(result)?;
         Ok(null_mut())
     }
 
     fn remove(&self, device: *mut ffi::ib_device, data: *mut c_void) {
-        // SAFETY: As above; the data is what the client has set.
+        // SAFETY: The client is valid, as nobody unregisters it while it leaves a device; the data is what it has set.
         unsafe { (*self.0).remove.expect("a function")(device, data) };
     }
 }
@@ -168,7 +168,7 @@ unsafe extern "C" fn ib_register_client(client: *mut ffi::ib_client) -> c_int {
         return ENOMEM.to_errno();
     }
     // The number has to be known when the first device is added, as `ib_set_client_data` needs it.
-    // SAFETY: The caller guarantees that the client is valid.
+    // SAFETY: By the contract of `ib_register_client`, the client is valid until it is unregistered.
     unsafe { (*client).client_id = core().next_client.get() };
     register_client(Rc::new(ClientOfC(client)));
     0
@@ -176,7 +176,7 @@ unsafe extern "C" fn ib_register_client(client: *mut ffi::ib_client) -> c_int {
 
 #[no_mangle]
 unsafe extern "C" fn ib_unregister_client(client: *mut ffi::ib_client) {
-    // SAFETY: The caller guarantees that the client is registered.
+    // SAFETY: By the contract of `ib_unregister_client`, the client is registered, and so valid.
     unregister_client(unsafe { (*client).client_id });
 }
 
@@ -186,7 +186,7 @@ unsafe extern "C" fn ib_set_client_data(
     client: *mut ffi::ib_client,
     data: *mut c_void,
 ) {
-    // SAFETY: The caller guarantees that the client is registered.
+    // SAFETY: By the contract of `ib_set_client_data`, the client is registered, and so valid.
     let number = unsafe { (*client).client_id };
     let state = state(device);
     let mut all = state.client_data.borrow_mut();

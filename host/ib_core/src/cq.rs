@@ -51,7 +51,7 @@ extern "C" fn completion_workqueue(cq: *mut ib_cq, _: *mut c_void) {
 
 fn poll_work(cq: usize) {
     let cq = cq as *mut ib_cq;
-    // SAFETY: The work is cancelled before the queue is destroyed.
+    // SAFETY: The work, which `free_cq` disables before it destroys the queue, runs only while the queue is there.
     unsafe {
         let done = process(cq, BUDGET);
         let flags =
@@ -65,7 +65,7 @@ fn poll_work(cq: usize) {
 /// As `__ib_process_cq`.
 unsafe fn process(cq: *mut ib_cq, budget: c_int) -> c_int {
     let mut completed = 0;
-    // SAFETY: The queue is there.
+    // SAFETY: The caller guarantees the queue, and its requests have a `wr_cqe` that is valid until their function is called.
     unsafe {
         loop {
             let room = if budget < 0 {
@@ -92,7 +92,7 @@ unsafe fn process(cq: *mut ib_cq, budget: c_int) -> c_int {
 /// Polls a queue of `IB_POLL_DIRECT`, and calls the functions of the requests that have ended.
 #[no_mangle]
 pub unsafe extern "C" fn ib_process_cq_direct(cq: *mut ib_cq, budget: c_int) -> c_int {
-    // SAFETY: The queue is there.
+    // SAFETY: By the contract of `ib_process_cq_direct`, the queue is there, and all its requests have a `wr_cqe`.
     unsafe { process(cq, budget) }
 }
 
@@ -107,7 +107,7 @@ pub unsafe fn alloc_cq(
         comp_vector: 0,
         flags: 0,
     };
-    // SAFETY: The device is registered.
+    // SAFETY: The caller guarantees that the device is registered; the queue is there until `free_cq`.
     unsafe {
         let cq = verbs::create_cq(device, &attr, null_mut(), |cq| (*cq).poll_ctx = context)?;
         if context == ib_poll_context_IB_POLL_DIRECT {
@@ -130,7 +130,7 @@ pub unsafe fn alloc_cq(
 
 /// As `ib_free_cq`.
 pub unsafe fn free_cq(cq: *mut ib_cq) {
-    // SAFETY: It was made above.
+    // SAFETY: The caller guarantees that the queue is one of `alloc_cq`; once `is_ready` is false, nobody else borrows its work.
     unsafe {
         if (*cq).usecnt.counter != 0 {
             return warn("ib_free_cq: the queue is in use".into());
@@ -149,13 +149,13 @@ pub unsafe fn free_cq(cq: *mut ib_cq) {
 
 /// As `ib_drain_rq`, for a driver that does it itself.
 pub unsafe fn drain_rq(qp: *mut ib_qp) {
-    // SAFETY: The queue pair is there.
+    // SAFETY: The caller guarantees that the queue pair is there.
     unsafe { (*(*qp).device).ops.drain_rq.expect("a function")(qp) };
 }
 
 /// As `ib_drain_qp`.
 pub unsafe fn drain(qp: *mut ib_qp) {
-    // SAFETY: The queue pair is there.
+    // SAFETY: The caller guarantees that the queue pair is there.
     unsafe {
         (*(*qp).device).ops.drain_sq.expect("a function")(qp);
         drain_rq(qp);

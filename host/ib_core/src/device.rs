@@ -40,7 +40,7 @@ unsafe fn release(dev: *mut device) {
         free_stats(stats);
     }
     sim::count_live(-1);
-    // SAFETY: It was allocated with this size.
+    // SAFETY: The device is that of `_ib_alloc_device`, which has noted its size, and its last reference has been put.
     unsafe { sim::memory::free(state.raw.cast(), state.size, 8) };
 }
 
@@ -54,7 +54,7 @@ unsafe extern "C" fn _ib_alloc_device(size: usize, net: *mut net) -> *mut ffi::i
     let raw: *mut ffi::ib_device = sim::memory::allocate(size, 8).cast();
     sim::count_live(1);
     let coredev: *mut ffi::ib_core_device = coredev(raw);
-    // SAFETY: There is room.
+    // SAFETY: The memory has just been allocated, and the assertion above has `ib_core_device` fit where `ib_device` has room.
     unsafe {
         let mut dev = device::new(core::ptr::null());
         dev.release = Some(release);
@@ -95,7 +95,7 @@ unsafe extern "C" fn ib_dealloc_device(device: *mut ffi::ib_device) {
             warn(format!("restrack: {count} {kind} left"));
         }
     }
-    // SAFETY: The reference of `_ib_alloc_device`.
+    // SAFETY: The device has had this reference since `_ib_alloc_device`, and its driver gives it up.
     unsafe { bindings::put_device(&raw mut coredev(device).dev) };
 }
 
@@ -105,13 +105,13 @@ unsafe extern "C" fn ib_set_device_ops(
     ops: *const ffi::ib_device_ops,
 ) {
     // The core copies what is set; nothing was before.
-    // SAFETY: Both are valid, and the structure has integers and pointers only.
+    // SAFETY: By the contract of `ib_set_device_ops`, both are valid, and a table has integers and pointers only.
     unsafe { core::ptr::copy_nonoverlapping(ops, &raw mut (*device).ops, 1) };
 }
 
 fn assign_name(device: *mut ffi::ib_device, pattern: *const c_char) -> Result {
     let core = core();
-    // SAFETY: It ends with zero.
+    // SAFETY: By the contract of `ib_register_device`, the name is a text that ends with zero.
     let pattern = unsafe { core::ffi::CStr::from_ptr(pattern.cast()) }
         .to_str()
         .expect("a name");
@@ -133,7 +133,8 @@ fn assign_name(device: *mut ffi::ib_device, pattern: *const c_char) -> Result {
     let result = if is_taken(&name) {
         Err(ENFILE)
     } else {
-        // SAFETY: The name is shorter than the array, which is zeroed.
+        assert!(name.len() < 64, "a name of {} bytes", name.len());
+        // SAFETY: The caller guarantees the device, and the assertion above that the name and a zero fit into its array.
         unsafe {
             (*device).name = [0; 64];
             core::ptr::copy_nonoverlapping(
@@ -151,7 +152,7 @@ fn assign_name(device: *mut ffi::ib_device, pattern: *const c_char) -> Result {
 
 /// Asks the driver what the core has to know.
 unsafe fn setup(device: *mut ffi::ib_device, state: &State) -> Result {
-    // SAFETY: The driver has set the device up.
+    // SAFETY: The caller guarantees that the driver has set the device up; its functions get valid structures of the core.
     unsafe {
         let ops = &(*device).ops;
         let mandatory = ops.query_device.is_some()
@@ -233,7 +234,7 @@ unsafe extern "C" fn ib_register_device(
             return Err(ENOMEM);
         }
         assign_name(device, name)?;
-        // SAFETY: The caller has set the device up.
+        // SAFETY: By the contract of `ib_register_device`, the driver has set the device up, and nobody else registers it.
         unsafe {
             (*device).dma_device = dma_device;
             setup(device, &state)?;
@@ -258,7 +259,7 @@ unsafe fn enable(device: *mut ffi::ib_device, state: &Rc<State>) -> Result {
     core.registered.borrow_mut().push(device);
     // The registration cannot end while clients are added.
     core.devices_rwsem.downgrade();
-    // SAFETY: It is registered.
+    // SAFETY: The caller has set the device up, and the core has its table since `ib_set_device_ops`.
     let result = to_result(unsafe {
         (*device)
             .ops
@@ -315,7 +316,7 @@ unsafe extern "C" fn ibdev_info(
     _: *const c_char,
     message: *const c_void,
 ) {
-    // SAFETY: The caller gives arguments of Rust.
+    // SAFETY: The driver prints by `%pA` only, whose argument points to arguments of Rust.
     let message = unsafe { &*message.cast::<core::fmt::Arguments<'_>>() };
     sim::log(format_args!(
         "info {}: {message}\n",

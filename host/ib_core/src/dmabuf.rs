@@ -6,7 +6,7 @@ use core::cell::RefCell;
 use std::rc::Rc;
 
 use kernel::{
-    error::code::*,
+    error::{code::*, Error},
     ffi::{c_int, c_ulong, c_void},
     page::PAGE_SIZE,
     sim::{self, RawLock},
@@ -57,14 +57,14 @@ pub fn revoke(number: c_int) {
     exporter.reservation.lock(true);
     let attached = exporter.attached.borrow().clone();
     for umem in attached {
-        // SAFETY: What is attached is alive while the lock is held.
+        // SAFETY: The lock is held, without which `ib_umem_release` detaches and frees nothing that is attached.
         unsafe { revoke_locked(umem) };
     }
     exporter.reservation.unlock(true);
 }
 
 pub(crate) unsafe fn revoke_locked(umem: *mut Umem) {
-    // SAFETY: The caller holds the lock.
+    // SAFETY: The caller guarantees that the memory is pinned, and holds the lock of its exporter.
     unsafe {
         if (*umem).core.revoked() == 0 {
             (*umem).core.set_revoked(1);
@@ -100,18 +100,16 @@ unsafe extern "C" fn ib_umem_dmabuf_get_pinned_revocable_and_lock(
         exporter.reservation.lock(true);
         let start = exporter.pages.start as u64 + offset as u64;
         let umem = Umem::new(exporter.pages.clone(), start, size, Some(exporter.clone()));
-        exporter
-            .attached
-            .borrow_mut()
-            .push(core::ptr::from_ref(&*umem).cast_mut());
+        let umem = give(Ok(umem), device);
+        exporter.attached.borrow_mut().push(umem.cast());
         Ok(umem)
     };
-    give(get(), device).cast()
+    get().unwrap_or_else(Error::to_ptr).cast()
 }
 
 #[no_mangle]
 unsafe extern "C" fn ib_umem_dmabuf_revoke_lock(umem: *mut ffi::ib_umem_dmabuf) {
-    // SAFETY: It is one of an exporter.
+    // SAFETY: By the contract of `ib_umem_dmabuf_revoke_lock`, the memory is pinned, and not released meanwhile.
     unsafe { of(umem.cast()) }
         .exporter
         .as_ref()
@@ -122,7 +120,7 @@ unsafe extern "C" fn ib_umem_dmabuf_revoke_lock(umem: *mut ffi::ib_umem_dmabuf) 
 
 #[no_mangle]
 unsafe extern "C" fn ib_umem_dmabuf_revoke_unlock(umem: *mut ffi::ib_umem_dmabuf) {
-    // SAFETY: As above.
+    // SAFETY: By the contract of `ib_umem_dmabuf_revoke_unlock`, the memory is pinned, and its lock is held.
     unsafe { of(umem.cast()) }
         .exporter
         .as_ref()
@@ -137,7 +135,7 @@ unsafe extern "C" fn ib_umem_dmabuf_set_revoke_locked(
     revoke: Option<unsafe extern "C" fn(*mut c_void)>,
     private: *mut c_void,
 ) {
-    // SAFETY: The caller holds the lock.
+    // SAFETY: By the contract of `ib_umem_dmabuf_set_revoke_locked`, the memory is pinned, and its lock is held.
     unsafe {
         (*umem).pinned_revoke = revoke;
         (*umem).private = private;

@@ -21,29 +21,31 @@ fn errno(result: Result) -> c_int {
     result.err().map_or(0, Error::to_errno)
 }
 
-// SAFETY of all: the callers, which are drivers and clients, keep the contracts of C.
-
 #[no_mangle]
 unsafe extern "C" fn __ib_alloc_pd(
     device: *mut ib_device,
     _: c_uint,
     _: *const c_char,
 ) -> *mut ib_pd {
+    // SAFETY: By the contract of `__ib_alloc_pd`, the device is registered.
     pointer(unsafe { verbs::alloc_pd(device, null_mut()) })
 }
 
 #[no_mangle]
 unsafe extern "C" fn ib_dealloc_pd_user(pd: *mut ib_pd, udata: *mut ib_udata) -> c_int {
+    // SAFETY: By the contract of `ib_dealloc_pd_user`, the domain is there and nobody uses it.
     errno(unsafe { verbs::dealloc_pd(pd, udata) })
 }
 
 #[no_mangle]
 unsafe extern "C" fn rdma_create_ah(pd: *mut ib_pd, attr: *mut rdma_ah_attr, _: u32) -> *mut ib_ah {
+    // SAFETY: By the contract of `rdma_create_ah`, the domain is there and the attributes are valid.
     pointer(unsafe { verbs::create_ah_of(pd, attr, null_mut()) })
 }
 
 #[no_mangle]
 unsafe extern "C" fn rdma_destroy_ah_user(ah: *mut ib_ah, _: u32, _: *mut ib_udata) -> c_int {
+    // SAFETY: By the contract of `rdma_destroy_ah_user`, the handle is there and nobody uses it.
     errno(unsafe { verbs::destroy_ah(ah) })
 }
 
@@ -58,16 +60,19 @@ unsafe extern "C" fn __ib_create_cq(
     attr: *const ib_cq_init_attr,
     _: *const c_char,
 ) -> *mut ib_cq {
+    // SAFETY: `create_cq` passes the queue that it has just allocated.
     let prepare = |cq: *mut ib_cq| unsafe {
         (*cq).comp_handler = comp_handler;
         (*cq).event_handler = event_handler;
         (*cq).cq_context = context;
     };
+    // SAFETY: By the contract of `__ib_create_cq`, the device is registered and the attributes are valid.
     pointer(unsafe { verbs::create_cq(device, &*attr, null_mut(), prepare) })
 }
 
 #[no_mangle]
 unsafe extern "C" fn ib_destroy_cq_user(cq: *mut ib_cq, udata: *mut ib_udata) -> c_int {
+    // SAFETY: By the contract of `ib_destroy_cq_user`, the queue is there and nobody uses it.
     errno(unsafe { verbs::destroy_cq(cq, udata) })
 }
 
@@ -77,16 +82,19 @@ unsafe extern "C" fn ib_create_qp_kernel(
     attr: *mut ib_qp_init_attr,
     _: *const c_char,
 ) -> *mut ib_qp {
+    // SAFETY: By the contract of `ib_create_qp_kernel`, the domain and the queues are there, and nobody else uses the attributes.
     pointer(unsafe { verbs::create_qp(pd, &mut *attr, null_mut()) })
 }
 
 #[no_mangle]
 unsafe extern "C" fn ib_modify_qp(qp: *mut ib_qp, attr: *mut ib_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: By the contract of `ib_modify_qp`, the queue pair is there and the attributes are valid.
     errno(unsafe { verbs::modify_qp(qp, attr, mask as u32, null_mut()) })
 }
 
 #[no_mangle]
 unsafe extern "C" fn ib_destroy_qp_user(qp: *mut ib_qp, udata: *mut ib_udata) -> c_int {
+    // SAFETY: By the contract of `ib_destroy_qp_user`, the queue pair is there and nobody uses it.
     errno(unsafe { verbs::destroy_qp(qp, udata) })
 }
 
@@ -95,11 +103,13 @@ unsafe extern "C" fn ib_alloc_mr(pd: *mut ib_pd, kind: ib_mr_type, pages: u32) -
     if kind != ib_mr_type_IB_MR_TYPE_MEM_REG {
         return EINVAL.to_ptr();
     }
+    // SAFETY: By the contract of `ib_alloc_mr`, the domain is there.
     pointer(unsafe { verbs::alloc_mr(pd, pages) })
 }
 
 #[no_mangle]
 unsafe extern "C" fn ib_dereg_mr_user(mr: *mut ib_mr, udata: *mut ib_udata) -> c_int {
+    // SAFETY: By the contract of `ib_dereg_mr_user`, the region is there and nobody uses it.
     errno(unsafe { verbs::dereg_mr(mr, udata) })
 }
 
@@ -111,6 +121,7 @@ unsafe extern "C" fn ib_map_mr_sg(
     offset: *mut c_uint,
     page_size: c_uint,
 ) -> c_int {
+    // SAFETY: By the contract of `ib_map_mr_sg`, the region is there, the list has `count` entries, and `offset` is null or valid.
     unsafe {
         (*mr).page_size = page_size;
         (*(*mr).device).ops.map_mr_sg.expect("a function")(mr, list, count, offset)
@@ -124,6 +135,7 @@ unsafe extern "C" fn rdma_query_gid(
     index: c_int,
     gid: *mut ib_gid,
 ) -> c_int {
+    // SAFETY: By the contract of `rdma_query_gid`, the device is registered and there is room for a GID.
     unsafe {
         if port != 1 || index < 0 || index as u32 >= crate::registry::state(device).attr.get().0 {
             return EINVAL.to_errno();
@@ -183,7 +195,7 @@ unsafe extern "C" fn ib_sg_to_pages(
     if count == 0 {
         return -22;
     }
-    // SAFETY: The region and the list are there.
+    // SAFETY: By the contract of `ib_sg_to_pages`, the region is there, the list has `count` entries, and `offset` is null or valid.
     unsafe {
         let size = u64::from((*mr).page_size);
         let mut skip = if offset.is_null() {

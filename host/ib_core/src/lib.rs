@@ -9,13 +9,13 @@
 #![allow(
     clippy::missing_safety_doc,
     clippy::not_unsafe_ptr_arg_deref,
-    clippy::undocumented_unsafe_blocks,
     reason = "functions have the contracts of C; devices are those that the core has"
 )]
 
 /// Types and functions of C, as bindgen has them.
 #[allow(
     clippy::all,
+    clippy::undocumented_unsafe_blocks,
     dead_code,
     improper_ctypes,
     missing_docs,

@@ -48,7 +48,7 @@ unsafe extern "C" fn rdma_user_mmap_entry_insert(
     ENTRIES.with(|entries| {
         let mut entries = entries.borrow_mut();
         let entries = entries.entry(context as usize).or_default();
-        // SAFETY: The entries are there.
+        // SAFETY: The caller passes a valid entry, and those in the table are there until their last reference is put.
         unsafe {
             let mut page = 0;
             for (start, other) in entries.iter() {
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C" fn rdma_user_mmap_entry_get(
     context: *mut ib_ucontext,
     vma: *mut vm_area_struct,
 ) -> *mut rdma_user_mmap_entry {
-    // SAFETY: Both are valid.
+    // SAFETY: The caller guarantees that the mapping is valid, and an entry in the table is there until its last reference is put.
     unsafe {
         let page = (*vma).vm_pgoff;
         let found =
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn rdma_user_mmap_entry_get(
 
 #[no_mangle]
 pub(crate) unsafe extern "C" fn rdma_user_mmap_entry_put(entry: *mut rdma_user_mmap_entry) {
-    // SAFETY: The caller has a reference.
+    // SAFETY: The caller gives up its reference to the entry, whose context outlives all its references.
     unsafe {
         (*entry).ref_.refcount -= 1;
         if (*entry).ref_.refcount == 0 {
@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn rdma_user_mmap_entry_put(entry: *mut rdma_user_m
 #[no_mangle]
 unsafe extern "C" fn rdma_user_mmap_entry_remove(entry: *mut rdma_user_mmap_entry) {
     if !entry.is_null() {
-        // SAFETY: The driver's reference.
+        // SAFETY: The entry is there, as the driver gives up the reference that it has since `rdma_user_mmap_entry_insert`.
         unsafe {
             (*entry).driver_removed = true;
             rdma_user_mmap_entry_put(entry);
@@ -127,7 +127,7 @@ unsafe extern "C" fn rdma_user_mmap_io(
     _: pgprot_t,
     entry: *mut rdma_user_mmap_entry,
 ) -> c_int {
-    // SAFETY: All are valid.
+    // SAFETY: By the contract of `rdma_user_mmap_io`, the mapping is valid, and the driver has a reference to the entry.
     unsafe {
         if (*vma).vm_end - (*vma).vm_start != size {
             return -22;

@@ -102,7 +102,7 @@ pub fn start() {
         refuses: Cell::new(false),
     };
     if let Some(old) = CORE.replace(None) {
-        // SAFETY: The box was leaked below, and its machine has ended.
+        // SAFETY: The box is that of an earlier `start`, and no task of its machine, which has ended, uses it.
         drop(unsafe { Box::from_raw(std::ptr::from_ref(old).cast_mut()) });
     }
     CORE.set(Some(Box::leak(Box::new(new))));
@@ -129,14 +129,14 @@ pub fn registered() -> Option<*mut ffi::ib_device> {
 
 /// Returns the name of a device.
 pub fn name(device: *mut ffi::ib_device) -> String {
-    // SAFETY: It is valid, and its name ends with zero.
+    // SAFETY: The device is allocated, and its name ends with zero, as `assign_name` leaves room for that.
     unsafe { std::ffi::CStr::from_ptr((&raw const (*device).name).cast()) }
         .to_string_lossy()
         .into_owned()
 }
 
 pub(crate) fn coredev(device: *mut ffi::ib_device) -> &'static mut ffi::ib_core_device {
-    // SAFETY: The device is valid.
+    // SAFETY: The device is allocated until `release` ends, and no caller keeps the reference.
     unsafe { (*device).__bindgen_anon_1.coredev.as_mut() }
 }
 
@@ -163,7 +163,7 @@ pub fn get_net(cookie: u64) -> *mut net {
 /// Those of the driver.
 pub fn gid(device: *mut ffi::ib_device) -> Result<[u8; 16]> {
     let mut gid: ffi::ib_gid = zeroed();
-    // SAFETY: The device is registered.
+    // SAFETY: The device is registered, so that the core has set its table in `ib_set_device_ops`.
     unsafe {
         let query = (*device).ops.query_gid.expect("a function");
         to_result(query(device, 1, 0, &raw mut gid))?;
@@ -171,11 +171,11 @@ pub fn gid(device: *mut ffi::ib_device) -> Result<[u8; 16]> {
     }
 }
 
-/// A reference to a registered device, as a client has it.
+/// A reference of a client to a registered device, as `ib_device_try_get` takes it.
 pub struct Reference(Rc<State>);
 
 impl Reference {
-    /// Takes one to the registered device.
+    /// Takes a reference, if a device is registered.
     pub fn new() -> Option<Self> {
         let state = state(registered()?);
         state.try_get().then(|| Self(state.clone()))

@@ -21,7 +21,7 @@ use crate::{
 ///
 /// The driver must have set the device up.
 pub(crate) unsafe fn setup_stats(device: *mut ffi::ib_device, state: &State) -> Result {
-    // SAFETY: As above.
+    // SAFETY: The caller guarantees a device that is set up, and its driver returns counters of `rdma_alloc_hw_stats_struct`, or null.
     unsafe {
         let ops = &(*device).ops;
         for port in 0..2 {
@@ -59,7 +59,7 @@ pub fn read_stats(device: *mut ffi::ib_device, port: u32) -> Result<Vec<u64>> {
         .borrow()
         .get(port as usize)
         .ok_or(EINVAL)?;
-    // SAFETY: The device is registered, and these are its counters.
+    // SAFETY: The counters are there while the device is registered, and the driver fills no more than `num_counters`.
     unsafe {
         let got = (*device).ops.get_hw_stats.unwrap()(device, stats, port, (*stats).num_counters);
         to_result(got)?;
@@ -84,7 +84,7 @@ unsafe extern "C" fn rdma_alloc_hw_stats_struct(
     let stats: *mut ffi::rdma_hw_stats =
         sim::memory::allocate(stats_size(count as usize), 8).cast();
     sim::count_live(1);
-    // SAFETY: There is room.
+    // SAFETY: The memory has just been allocated, and has room for the structure.
     unsafe {
         (*stats).descs = descs;
         (*stats).num_counters = count;
@@ -95,7 +95,7 @@ unsafe extern "C" fn rdma_alloc_hw_stats_struct(
 
 pub(crate) fn free_stats(stats: *mut ffi::rdma_hw_stats) {
     sim::count_live(-1);
-    // SAFETY: It was allocated above.
+    // SAFETY: The counters are those of `rdma_alloc_hw_stats_struct`, nobody uses them any more, and their number never changes.
     unsafe {
         let size = stats_size((*stats).num_counters as usize);
         sim::memory::free(stats.cast(), size, 8);

@@ -16,7 +16,7 @@ unsafe extern "C" fn _ib_copy_validate_udata_in(
     size: usize,
     minimum: usize,
 ) -> c_int {
-    // SAFETY: The process has as many bytes as it says, and the caller room.
+    // SAFETY: The input has as many bytes as it says and is not null, and the caller has room for `size`.
     unsafe {
         let udata = &*udata;
         if udata.inlen < minimum {
@@ -41,7 +41,7 @@ unsafe extern "C" fn _ib_respond_udata(
     source: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: As above.
+    // SAFETY: The output has room for as many bytes as it says, and the source has `length`.
     unsafe {
         let udata = &*udata;
         let copied = length.min(udata.outlen);

@@ -28,7 +28,7 @@ pub(crate) struct Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: They were allocated like this.
+        // SAFETY: Who has made the pages has allocated them with this length and alignment, and nobody refers to them any more.
         unsafe { sim::memory::free(self.start, self.length, PAGE_SIZE) };
     }
 }
@@ -71,14 +71,14 @@ impl Memory {
     /// What is there now.
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         assert!(offset + length <= self.0.length);
-        // SAFETY: It is as long.
+        // SAFETY: The pages are there as long as `self`, and the assertion above keeps the access within them.
         unsafe { core::slice::from_raw_parts(self.0.start.add(offset), length).to_vec() }
     }
 
     /// Copies bytes to an offset.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.0.length);
-        // SAFETY: It is as long.
+        // SAFETY: The pages are there as long as `self`, and the assertion above keeps the access within them.
         unsafe {
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.start.add(offset), bytes.len())
         };
@@ -110,7 +110,7 @@ pub struct Umem {
 ///
 /// The memory must be pinned.
 pub unsafe fn of<'u>(umem: *mut ffi::ib_umem) -> &'u Umem {
-    // SAFETY: All of them are made here.
+    // SAFETY: The caller guarantees that the memory is pinned; all pinned memory is a `Umem`, whose first field this is.
     unsafe { &*umem.cast::<Umem>() }
 }
 
@@ -135,7 +135,7 @@ impl Umem {
             let skip = start.saturating_sub(at);
             pieces.push((address + skip, step.min(start + length as u64 - at) - skip));
         }
-        // SAFETY: All zeroes are one: it has numbers and pointers.
+        // SAFETY: The structure has numbers and pointers that may be null, of which zeroes are a valid value.
         let mut core: ffi::ib_umem_dmabuf = unsafe { core::mem::zeroed() };
         core.umem.address = start as usize;
         core.umem.length = length;
@@ -226,7 +226,7 @@ unsafe fn attribute(
     which: u16,
     size: usize,
 ) -> Option<Result<Box<Umem>>> {
-    // SAFETY: The caller guarantees that this is a call of a process.
+    // SAFETY: The caller guarantees that the attributes are those of a call of a process.
     let (start, length) = unsafe { uverbs::buffer(attrs, which) }?;
     if length < size {
         return Some(Err(EINVAL));
@@ -255,7 +255,7 @@ unsafe extern "C" fn ib_umem_get_attr(
     size: usize,
     _: c_int,
 ) -> *mut ffi::ib_umem {
-    // SAFETY: A call of a process.
+    // SAFETY: By the contract of `ib_umem_get_attr`, the attributes are those of a call of a process.
     unsafe { attribute(attrs, which, size) }.map_or(null_mut(), |umem| give(umem, device))
 }
 
@@ -266,7 +266,7 @@ unsafe extern "C" fn ib_umem_get_cq_buf(
     size: usize,
     _: c_int,
 ) -> *mut ffi::ib_umem {
-    // SAFETY: As above.
+    // SAFETY: By the contract of `ib_umem_get_cq_buf`, the attributes are those of a call of a process.
     unsafe { attribute(attrs, uverbs::CQ_BUFFER, size) }
         .map_or(null_mut(), |umem| give(umem, device))
 }
@@ -277,7 +277,7 @@ unsafe extern "C" fn ib_umem_release(umem: *mut ffi::ib_umem) {
         return;
     }
     let umem: *mut Umem = umem.cast();
-    // SAFETY: It was made here.
+    // SAFETY: By the contract of `ib_umem_release`, the memory is a box that `give` has given up, and the driver does not use it any more.
     unsafe {
         if let Some(exporter) = (*umem).exporter.clone() {
             exporter.reservation.lock(true);
@@ -300,7 +300,7 @@ unsafe extern "C" fn ib_umem_find_best_pgsz(
     sizes: c_ulong,
     virt: u64,
 ) -> c_ulong {
-    // SAFETY: It was made here.
+    // SAFETY: By the contract of `ib_umem_find_best_pgsz`, the memory is pinned, and nobody else uses it.
     unsafe {
         (*umem).iova = virt;
         let umem = of(umem);

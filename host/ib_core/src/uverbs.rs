@@ -43,7 +43,7 @@ pub(crate) use self::{
 
 /// Returns zeroes, which are valid for the structures of C: numbers and pointers that may be null.
 pub fn zeroed<T>() -> T {
-    // SAFETY: Used for structures of integers and pointers.
+    // SAFETY: All callers ask for structures of numbers and of pointers that may be null, of which zeroes are a valid value.
     unsafe { core::mem::zeroed() }
 }
 
@@ -83,7 +83,7 @@ impl Uobject {
     pub(crate) unsafe fn destroy(&self) -> Result {
         let raw = self.raw.get();
         // The driver looks at no input of these.
-        // SAFETY: It was created, and is not used any more.
+        // SAFETY: The caller guarantees that the object exists and that nobody uses it; its kind is that of its creation.
         unsafe {
             let mut call = Call::new(null_mut(), &[], &mut []);
             let udata = call.udata();
@@ -179,7 +179,7 @@ impl File {
         self.hw_destroy.write();
         let context = self.context.get();
         if !context.is_null() {
-            // SAFETY: The context is there until it is destroyed here.
+            // SAFETY: The context is there until it is freed here, and its device until it has left `ib_uverbs`.
             unsafe {
                 let device = (*context).device;
                 let ops = &(*device).ops;
@@ -191,8 +191,8 @@ impl File {
                 while !self.objects.borrow().is_empty() && self.clean_up() {}
                 if !self.objects.borrow().is_empty() {
                     warn("uverbs_destroy_ufile_hw: objects can't be destroyed".into());
-                    // They are forgotten, and their memory is lost.
-                    self.objects.borrow_mut().clear();
+                    // They are forgotten, and their memory is lost: a queue may still have events.
+                    core::mem::forget(self.objects.take());
                 }
                 ops.dealloc_ucontext.expect("a function")(context);
                 let left = mmap::end(context);
@@ -212,7 +212,7 @@ impl File {
         let all: Vec<_> = self.objects.borrow().iter().rev().cloned().collect();
         let mut any = false;
         for object in all {
-            // SAFETY: No other call runs.
+            // SAFETY: The file is locked for writing, so that no other call runs; the object is in its list, and so exists.
             if unsafe { object.destroy() }.is_ok() {
                 self.objects
                     .borrow_mut()

@@ -29,17 +29,18 @@ pub unsafe fn allocate<T>(size: usize) -> Result<*mut T> {
 /// Frees an object.
 pub unsafe fn free<T>(object: *mut T, size: usize) {
     sim::count_live(-1);
-    // SAFETY: It was allocated with this size, and has no users.
+    // SAFETY: The caller guarantees that `allocate` has returned the object for this size, and that nobody uses it any more.
     unsafe { sim::memory::free(object.cast(), size, 8) };
 }
 
 fn ops<'d>(device: *mut ib_device) -> &'d ib_device_ops {
-    // SAFETY: It is there as long as its objects.
+    // SAFETY: The device outlives its objects, and nobody writes to its table once it is registered.
     unsafe { &(*device).ops }
 }
 
 /// Allocates a protection domain; one for the kernel has a region for all memory.
 pub unsafe fn alloc_pd(device: *mut ib_device, udata: *mut ib_udata) -> Result<*mut ib_pd> {
+    // SAFETY: The caller guarantees that the device is registered, and the domain has the size that the driver asks for.
     unsafe {
         let ops = ops(device);
         let pd: *mut ib_pd = allocate(ops.size_ib_pd)?;
@@ -71,6 +72,7 @@ pub unsafe fn alloc_pd(device: *mut ib_device, udata: *mut ib_udata) -> Result<*
 
 /// Deallocates a protection domain.
 pub unsafe fn dealloc_pd(pd: *mut ib_pd, udata: *mut ib_udata) -> Result {
+    // SAFETY: The caller guarantees that the domain is there; the driver has given it up when it is freed.
     unsafe {
         if (*pd).usecnt.counter != 0 {
             return Err(EBUSY);
@@ -102,6 +104,7 @@ pub unsafe fn create_cq(
     attrs: *mut uverbs_attr_bundle,
     prepare: impl FnOnce(*mut ib_cq),
 ) -> Result<*mut ib_cq> {
+    // SAFETY: The caller guarantees that the device is registered, and the queue has the size that the driver asks for.
     unsafe {
         if attr.comp_vector >= (*device).num_comp_vectors as u32 || attr.cqe == 0 {
             return Err(EINVAL);
@@ -127,6 +130,7 @@ pub unsafe fn create_cq(
 
 /// Destroys a completion queue.
 pub unsafe fn destroy_cq(cq: *mut ib_cq, udata: *mut ib_udata) -> Result {
+    // SAFETY: The caller guarantees that the queue is there; the driver has given it up when it is freed.
     unsafe {
         if (*cq).usecnt.counter != 0 {
             return Err(EBUSY);
@@ -151,6 +155,7 @@ pub unsafe fn create_qp(
     attr: &mut ib_qp_init_attr,
     udata: *mut ib_udata,
 ) -> Result<*mut ib_qp> {
+    // SAFETY: The caller guarantees that the domain and the queues in `attr` are there until the queue pair is destroyed.
     unsafe {
         let device = (*pd).device;
         let ops = ops(device);
@@ -174,6 +179,7 @@ pub unsafe fn create_qp(
 }
 
 unsafe fn count_users(qp: *mut ib_qp, by: c_int) {
+    // SAFETY: The caller guarantees that the queue pair is there, and the domain and queues that it counts outlive it.
     unsafe {
         (*(*qp).pd).usecnt.counter += by;
         for cq in [(*qp).send_cq, (*qp).recv_cq] {
@@ -191,6 +197,7 @@ pub unsafe fn modify_qp(
     mask: u32,
     udata: *mut ib_udata,
 ) -> Result {
+    // SAFETY: The caller guarantees that the queue pair is there, and that the attributes are valid.
     unsafe {
         to_result(ops((*qp).device).modify_qp.unwrap()(
             qp,
@@ -203,6 +210,7 @@ pub unsafe fn modify_qp(
 
 /// Destroys a queue pair.
 pub unsafe fn destroy_qp(qp: *mut ib_qp, udata: *mut ib_udata) -> Result {
+    // SAFETY: The caller guarantees that the queue pair is there; the driver has given it up when it is freed.
     unsafe {
         if (*qp).usecnt.counter != 0 {
             return Err(EBUSY);
@@ -222,6 +230,7 @@ pub unsafe fn create_ah(
     gid: &[u8; 16],
     udata: *mut ib_udata,
 ) -> Result<*mut ib_ah> {
+    // SAFETY: The caller guarantees that the domain is there; zeroes are valid attributes, and a GID is a union of numbers.
     unsafe {
         let mut attr: rdma_ah_attr = core::mem::zeroed();
         *attr.grh.dgid.raw.as_mut() = *gid;
@@ -235,6 +244,7 @@ pub(crate) unsafe fn create_ah_of(
     attr: *mut rdma_ah_attr,
     udata: *mut ib_udata,
 ) -> Result<*mut ib_ah> {
+    // SAFETY: The caller guarantees that domain and attributes are valid, and the handle has the size that the driver asks for.
     unsafe {
         let device = (*pd).device;
         let ops = ops(device);
@@ -262,6 +272,7 @@ pub(crate) unsafe fn create_ah_of(
 
 /// Destroys an address handle.
 pub unsafe fn destroy_ah(ah: *mut ib_ah) -> Result {
+    // SAFETY: The caller guarantees that the handle is there; its domain counts it as a user, and so is there as well.
     unsafe {
         let ops = ops((*ah).device);
         to_result(ops.destroy_ah.unwrap()(
@@ -277,6 +288,7 @@ pub unsafe fn destroy_ah(ah: *mut ib_ah) -> Result {
 
 /// Takes over a region that the driver has allocated.
 pub unsafe fn take_mr(pd: *mut ib_pd, mr: *mut ib_mr) -> Result<*mut ib_mr> {
+    // SAFETY: The caller guarantees that the domain is there, and `mr` is an error or a region that the driver has just allocated.
     unsafe {
         let mr = from_err_ptr(mr)?;
         (*mr).device = (*pd).device;
@@ -289,6 +301,7 @@ pub unsafe fn take_mr(pd: *mut ib_pd, mr: *mut ib_mr) -> Result<*mut ib_mr> {
 
 /// Deregisters a memory region.
 pub unsafe fn dereg_mr(mr: *mut ib_mr, udata: *mut ib_udata) -> Result {
+    // SAFETY: The caller guarantees that the region is there; its domain counts it as a user, and so is there as well.
     unsafe {
         let (pd, device) = ((*mr).pd, (*mr).device);
         to_result(ops(device).dereg_mr.unwrap()(mr, udata))?;
@@ -303,6 +316,7 @@ pub unsafe fn create_counter(
     device: *mut ib_device,
     attrs: *mut uverbs_attr_bundle,
 ) -> Result<*mut ib_comp_cntr> {
+    // SAFETY: The caller guarantees that the device is registered, and the counter has the size that the driver asks for.
     unsafe {
         let ops = ops(device);
         let create = ops.create_comp_cntr.ok_or(Error::from_errno(-95))?;
@@ -319,6 +333,7 @@ pub unsafe fn create_counter(
 
 /// Destroys a completion counter.
 pub unsafe fn destroy_counter(counter: *mut ib_comp_cntr) -> Result {
+    // SAFETY: The caller guarantees that the counter is there; the driver has given it up when it is freed.
     unsafe {
         let ops = ops((*counter).device);
         to_result(ops.destroy_comp_cntr.unwrap()(counter))?;
@@ -330,7 +345,7 @@ pub unsafe fn destroy_counter(counter: *mut ib_comp_cntr) -> Result {
 
 /// Allocates a region of so many pages, for work requests to register.
 pub unsafe fn alloc_mr(pd: *mut ib_pd, pages: u32) -> Result<*mut ib_mr> {
-    // SAFETY: The domain is there.
+    // SAFETY: The caller guarantees that the domain is there, and the driver returns a region or an error.
     unsafe {
         let alloc = (*(*pd).device).ops.alloc_mr.ok_or(EINVAL)?;
         take_mr(pd, alloc(pd, ib_mr_type_IB_MR_TYPE_MEM_REG, pages))
@@ -339,7 +354,7 @@ pub unsafe fn alloc_mr(pd: *mut ib_pd, pages: u32) -> Result<*mut ib_mr> {
 
 /// As `ib_map_mr_sg`.
 pub unsafe fn map_mr_sg(mr: *mut ib_mr, list: &mut [scatterlist]) -> Result<usize> {
-    // SAFETY: The region is there.
+    // SAFETY: The caller guarantees that the region is there, and the list is a slice.
     unsafe {
         (*mr).page_size = 4096;
         let map = (*(*mr).device).ops.map_mr_sg.expect("a function");

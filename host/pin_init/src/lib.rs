@@ -36,7 +36,7 @@ unsafe impl<T, E> PinInit<T, E> for Result<T, E> {
 ///
 /// As with [`PinInit::__pinned_init`].
 pub unsafe fn raw_try_init<T, E>(slot: *mut T, init: impl PinInit<T, E>) -> Result<(), E> {
-    // SAFETY: The caller guarantees it.
+    // SAFETY: The caller guarantees that the place has room, and does not move afterwards.
     unsafe { init.__pinned_init(slot) }
 }
 
@@ -52,7 +52,7 @@ where
     F: FnOnce() -> Result<I, E>,
     I: PinInit<T, E>,
 {
-    // SAFETY: That of `I`.
+    // SAFETY: The place is the caller's, and is initialized by an initializer, and so on success only.
     unsafe { __internal::from_closure(move |slot| make()?.__pinned_init(slot)) }
 }
 
@@ -63,7 +63,7 @@ pub fn pin_init_array_from_fn<I, const N: usize, T, E>(
 where
     I: PinInit<T, E>,
 {
-    // SAFETY: All elements are initialized; if one fails, those before are dropped by their guards.
+    // SAFETY: Each element has its place in the array; if one fails, guards drop those before.
     unsafe {
         __internal::from_closure(move |slot: *mut [T; N]| {
             let mut guards = Vec::new();
@@ -80,12 +80,7 @@ where
     }
 }
 
-#[allow(
-    missing_docs,
-    clippy::missing_safety_doc,
-    clippy::undocumented_unsafe_blocks,
-    reason = "for macros"
-)]
+#[allow(missing_docs, clippy::missing_safety_doc, reason = "for macros")]
 #[doc(hidden)]
 pub mod __internal {
     use core::marker::PhantomData;
@@ -122,7 +117,7 @@ pub mod __internal {
 
     impl<T> Drop for Guard<T> {
         fn drop(&mut self) {
-            // SAFETY: It was initialized, and the rest failed.
+            // SAFETY: The place was initialized when this was made; unless the rest has failed, this is forgotten.
             unsafe { self.0.drop_in_place() }
         }
     }

@@ -23,7 +23,7 @@ pub(crate) unsafe fn buffer(
     attrs: *const ffi::uverbs_attr_bundle,
     which: u16,
 ) -> Option<(u64, usize)> {
-    // SAFETY: The caller guarantees it.
+    // SAFETY: The caller guarantees that the attributes are the first field of a call.
     let call = unsafe { &*attrs.cast::<Call>() };
     let mut buffers = call.buffers.iter();
     buffers
@@ -37,7 +37,7 @@ pub(crate) unsafe fn buffer(
 ///
 /// The data must be that of a call.
 pub unsafe fn context_of(udata: *mut ffi::ib_udata) -> *mut ib_ucontext {
-    // SAFETY: It is the first field of a call.
+    // SAFETY: The caller guarantees that the data is that of a call, at whose start it is.
     unsafe { (*udata.cast::<Call>()).bundle.__bindgen_anon_1.hdr.context }
 }
 

@@ -29,9 +29,9 @@ impl Vma {
     /// Ends the mapping.
     pub(crate) fn end(self) {
         match self.entry {
-            // SAFETY: The mapping has a reference.
+            // SAFETY: The mapping gives up its reference to the entry.
             Some(entry) => unsafe { mmap::rdma_user_mmap_entry_put(entry) },
-            // SAFETY: As above.
+            // SAFETY: The mapping gives up its reference to the pages, at whose first byte it starts.
             None => unsafe { bindings::put_pages(self.start as *mut _) },
         }
     }
@@ -69,7 +69,7 @@ impl Mapping {
         if bindings::bar_of(place).is_none() {
             return self.write(offset, &value.to_le_bytes());
         }
-        // SAFETY: The address is one of the device's BARs.
+        // SAFETY: The address is in a BAR, as was just checked, and mapped.
         unsafe { bindings::writel(value, place as *mut _) };
         Ok(())
     }
@@ -82,7 +82,7 @@ impl Mapping {
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result {
         sim::point();
         let memory = self.memory(offset, bytes.len())?;
-        // SAFETY: So many bytes are mapped there.
+        // SAFETY: `memory` has checked that so many bytes are mapped there, and the mapping keeps them.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Mapping {
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result {
         sim::point();
         let memory = self.memory(offset, bytes.len())?;
-        // SAFETY: As above.
+        // SAFETY: `memory` has checked that so many bytes are mapped there, and the mapping keeps them.
         unsafe { core::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }

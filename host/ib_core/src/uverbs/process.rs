@@ -54,7 +54,7 @@ pub struct Keys {
 }
 
 extern "C" fn completed(_: *mut ffi::ib_cq, object: *mut c_void) {
-    // SAFETY: The object is there as long as its queue.
+    // SAFETY: The context of a queue is its object, which is not freed before the queue is destroyed.
     let object = unsafe { &*object.cast::<Uobject>() };
     object.events.set(object.events.get() + 1);
 }
@@ -164,7 +164,7 @@ impl Process {
     ///
     /// See [`Process`]; [`EINVAL`] if there is a context.
     pub fn alloc_context(&self, input: &[u8], output: &mut [u8]) -> Result {
-        // SAFETY: The device is registered; the context has the size that the driver asks for.
+        // SAFETY: The device stays registered while the call runs, and the context has the size that the driver asks for.
         self.locked(|device| unsafe {
             if !self.0.context.get().is_null() {
                 return Err(EINVAL);
@@ -196,9 +196,9 @@ impl Process {
         self.call(|device| {
             let mut attr: ffi::ib_device_attr = super::zeroed();
             let mut call = Call::new(self.0.context.get(), &[], output);
-            // SAFETY: The device is registered.
+            // SAFETY: The device stays registered while the call runs, and so does its table.
             let query = unsafe { (*device).ops.query_device.expect("a function") };
-            // SAFETY: As above.
+            // SAFETY: The device stays registered while the call runs, and the attributes and the data are those of this call.
             to_result(unsafe { query(device, &raw mut attr, call.udata()) })
         })
     }
@@ -211,7 +211,7 @@ impl Process {
     pub fn alloc_pd(&self, output: &mut [u8]) -> Result<u32> {
         self.with_context(|device, context| {
             let mut call = Call::new(context, &[], output);
-            // SAFETY: The device is registered.
+            // SAFETY: The device stays registered while the call runs, and the data is that of this call.
             let pd = unsafe { verbs::alloc_pd(device, call.udata())? };
             Ok(self.add(self.new_object(Kind::Pd), pd))
         })
@@ -239,7 +239,7 @@ impl Process {
                 flags: 0,
             };
             let object = self.new_object(Kind::Cq);
-            // SAFETY: The device is registered; the object is there as long as its queue.
+            // SAFETY: The device stays registered while the call runs, and `create_cq` passes the queue that it has just allocated.
             let cq = unsafe {
                 verbs::create_cq(device, &attr, call.attrs(), |cq| {
                     (*cq).comp_handler = Some(completed);
@@ -264,7 +264,7 @@ impl Process {
             attr.cap = wanted.cap;
             attr.qp_type = wanted.kind;
             let pd = self.raw(wanted.pd, Kind::Pd)?;
-            // SAFETY: What it refers to was created.
+            // SAFETY: The domain and the queues are objects of the process, which no other thread destroys meanwhile.
             unsafe {
                 let qp = verbs::create_qp(pd, &mut attr, call.udata())?;
                 let number = (*qp).qp_num;
@@ -282,7 +282,7 @@ impl Process {
         self.with_context(|_, context| {
             let qp = self.raw(id, Kind::Qp)?;
             let mut call = Call::new(context, &[], &mut []);
-            // SAFETY: It was created.
+            // SAFETY: The queue pair is an object of the process, which no other thread destroys meanwhile.
             unsafe { verbs::modify_qp(qp, attr, mask, call.udata()) }
         })
     }
@@ -295,7 +295,7 @@ impl Process {
     pub fn create_ah(&self, pd: u32, gid: &[u8; 16], output: &mut [u8]) -> Result<u32> {
         self.with_context(|_, context| {
             let mut call = Call::new(context, &[], output);
-            // SAFETY: The domain was created.
+            // SAFETY: The domain is an object of the process, which no other thread destroys meanwhile.
             let ah = unsafe { verbs::create_ah(self.raw(pd, Kind::Pd)?, gid, call.udata())? };
             Ok(self.add(self.new_object(Kind::Ah), ah))
         })
@@ -309,7 +309,7 @@ impl Process {
     pub fn register(&self, pd: u32, start: u64, length: u64, access: u32) -> Result<(u32, Keys)> {
         let access = access as c_int;
         self.new_region(pd, |device, pd, udata, _| {
-            // SAFETY: The domain was created.
+            // SAFETY: The domain is an object of the process, and the data is that of the call.
             unsafe {
                 (*device).ops.reg_user_mr.unwrap()(
                     pd,
@@ -338,7 +338,7 @@ impl Process {
     ) -> Result<(u32, Keys)> {
         let access = access as c_int;
         self.new_region(pd, |device, pd, _, attrs| {
-            // SAFETY: The domain was created.
+            // SAFETY: The domain is an object of the process, and the attributes are those of the call.
             unsafe {
                 let register = (*device).ops.reg_user_mr_dmabuf.unwrap();
                 register(pd, 0, length, 0, number, access, null_mut(), attrs)
@@ -360,7 +360,7 @@ impl Process {
             let pd = self.raw(pd, Kind::Pd)?;
             let mut call = Call::new(context, &[], &mut []);
             let (udata, attrs) = (call.udata(), call.attrs());
-            // SAFETY: The domain was created.
+            // SAFETY: The domain is an object of the process, and the driver returns a new region or an error.
             unsafe {
                 let mr = verbs::take_mr(pd, make(device, pd, udata, attrs))?;
                 let keys = Keys {
@@ -381,7 +381,7 @@ impl Process {
         self.with_context(|device, context| {
             let mut call = Call::new(context, &[], &mut []);
             call.buffers.extend(buffers);
-            // SAFETY: The device is registered.
+            // SAFETY: The device stays registered while the call runs, and the attributes are those of this call.
             let counter = unsafe { verbs::create_counter(device, call.attrs())? };
             Ok(self.add(self.new_object(Kind::Counter), counter))
         })
@@ -406,7 +406,7 @@ impl Process {
             if object.is_locked.replace(true) {
                 return Err(EBUSY);
             }
-            // SAFETY: No other call uses it, as it is locked.
+            // SAFETY: The object is in the list, and so exists; as it is locked, no call starts that uses it.
             let result = unsafe { object.destroy() };
             object.is_locked.set(false);
             result?;
@@ -427,7 +427,7 @@ impl Process {
                 room,
                 ..sk_buff::default()
             };
-            // SAFETY: It was created.
+            // SAFETY: The object is one of the process, of this kind, which no other thread destroys meanwhile.
             unsafe {
                 let ops = &(*device).ops;
                 to_result(match kind {
@@ -455,7 +455,7 @@ impl Process {
                 vm_pgoff: offset as usize >> PAGE_SHIFT,
                 ..vm_area_struct::default()
             };
-            // SAFETY: The context was created, and the entry is there as long as its object, which is not destroyed here.
+            // SAFETY: The context is that of the process, and the mapping has a reference to the entry, which is not removed meanwhile.
             let (start, entry) = unsafe {
                 to_result((*device).ops.mmap.expect("a function")(
                     context,
