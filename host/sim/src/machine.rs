@@ -55,7 +55,7 @@ pub fn switches() -> u64 {
     world(|world| world.switches)
 }
 
-/// Stops the machine in the middle of what it does: nothing that is done on it from now on would tell anything.
+/// Stops the machine at once. [`run`] returns `None`.
 pub fn abandon() -> ! {
     world(|world| world.is_abandoned = true);
     loop {
@@ -63,8 +63,8 @@ pub fn abandon() -> ! {
     }
 }
 
-/// Starts a machine whose first task is `f`, and runs it until `f` has returned and no task can run. Returns nothing if a task
-/// has [abandoned](abandon) it.
+/// Starts a machine whose first task is `f`, and runs it until `f` has returned and no task can run. Returns `None` if a task
+/// [abandons](abandon) it.
 ///
 /// # Panics
 ///
@@ -99,8 +99,8 @@ impl Drop for Clean {
         let world = world(std::mem::take);
         for task in world.tasks {
             if let Some(mut body) = task.body {
-                // What is on its stack may refer to freed memory.
-                // SAFETY: The machine has stopped, so that nothing refers to what is on the stack.
+                // Its values are not dropped, as they may refer to freed memory.
+                // SAFETY: The machine has stopped: nothing refers to the stack.
                 unsafe { body.force_reset() };
                 task::recycle(body.into_stack());
             }
@@ -243,7 +243,7 @@ fn device_is_due() -> bool {
     world(|world| world.device_due.is_some_and(|due| due <= world.now))
 }
 
-/// Returns how many tasks can run, the one that does among them, and the device.
+/// Returns the number of tasks that can run, with the one that does, and with the device.
 pub(crate) fn choices() -> usize {
     dispatch();
     let runnable = runnable();

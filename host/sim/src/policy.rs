@@ -24,44 +24,41 @@ pub enum Policy {
     Planned(Plan),
 }
 
-/// Which steps of a run are others than those of [`Policy::Sequential`].
+/// The steps at which a run deviates from [`Policy::Sequential`].
 pub struct Plan {
-    /// The numbers of these steps, in order, each with which of its alternatives is taken.
+    /// The number of each such step, in order, and its alternative.
     deviations: Vec<(usize, usize)>,
-    /// How many alternatives each step had so far.
+    /// The number of alternatives of each step so far.
     alternatives: Vec<usize>,
-    /// What a task was preempted for.
+    /// The alternative that runs once the preempted task has stopped.
     taken: Option<usize>,
-    /// Whether steps are counted now.
+    /// Whether the run is in [`searched`].
     counts: bool,
 }
 
 impl Plan {
-    /// Counts a step with so many alternatives. Returns which of them is taken, if one is.
+    /// Counts a step with so many alternatives. Returns the one of the plan, if this step deviates.
     fn step(&mut self, alternatives: usize) -> Option<usize> {
         if !self.counts {
             return None;
         }
         let step = self.alternatives.len();
         self.alternatives.push(alternatives);
-        let deviations = self.deviations.iter();
-        let mut found = deviations.filter(|(at, _)| *at == step);
-        found.next().map(|(_, which)| *which)
+        let found = self.deviations.iter().find(|(at, _)| *at == step);
+        found.map(|(_, which)| *which)
     }
 }
 
-/// Runs `life` with each policy that deviates from [`Policy::Sequential`] at most `bound` times in [`searched`]. A deviation has another
-/// task run next, preempts a task at a [`point`], or moves the clock although a task could run. Returns how many runs there were.
+/// Runs `life` with each schedule that deviates at most `bound` times from [`Policy::Sequential`] in [`searched`]. Returns the number of
+/// runs.
 ///
-/// This is delay-bounded scheduling (Emmi, Qadeer and Rakamarić, POPL 2011): most races need few deviations, and the number of runs is
-/// that of the steps to the power of `bound`.
+/// A deviation runs another task, preempts a task at a [`point`], or moves the clock although a task can run. This is delay-bounded
+/// scheduling (Emmi, Qadeer and Rakamarić, POPL 2011). Most races need few deviations. The number of runs is that of the steps to the
+/// power of `bound`.
 pub fn search(bound: usize, mut life: impl FnMut(Policy)) -> u64 {
     let (mut plans, mut runs) = (vec![Vec::new()], 0);
     while let Some(deviations) = plans.pop() {
-        let (first, count) = (
-            deviations.last().map_or(0, |(at, _)| at + 1),
-            deviations.len(),
-        );
+        let first = deviations.last().map_or(0, |(at, _)| at + 1);
         life(Policy::Planned(Plan {
             deviations: deviations.clone(),
             alternatives: Vec::new(),
@@ -72,7 +69,7 @@ pub fn search(bound: usize, mut life: impl FnMut(Policy)) -> u64 {
         let Policy::Planned(plan) = POLICY.replace(Policy::Sequential) else {
             panic!("the life has another policy");
         };
-        if count == bound {
+        if deviations.len() == bound {
             continue;
         }
         for (at, alternatives) in plan.alternatives.iter().enumerate().skip(first) {
@@ -86,7 +83,7 @@ pub fn search(bound: usize, mut life: impl FnMut(Policy)) -> u64 {
     runs
 }
 
-/// Calls `f`, in which a [`search`] tries all deviations.
+/// Calls `f`. A [`search`] deviates here, and nowhere else.
 pub fn searched<R>(f: impl FnOnce() -> R) -> R {
     let set = |counts| {
         POLICY.with(|policy| {
@@ -115,8 +112,8 @@ pub(crate) fn set(policy: Policy) {
     POLICY.with(|slot| *slot.borrow_mut() = policy);
 }
 
-/// Chooses one of so many; none stands for the clock. The task that was preempted, if one was, has this place among them.
-pub(crate) fn choose(choices: usize, preempted: Option<usize>) -> Option<usize> {
+/// Chooses one of so many, or the clock (`None`). `last` is the place of the task that ran last, if it can run.
+pub(crate) fn choose(choices: usize, last: Option<usize>) -> Option<usize> {
     POLICY.with(|policy| match &mut *policy.borrow_mut() {
         Policy::Sequential => Some(choices - 1),
         Policy::Random { rng, hurry, .. } => {
@@ -124,9 +121,9 @@ pub(crate) fn choose(choices: usize, preempted: Option<usize>) -> Option<usize> 
             (!hurries).then(|| rng.below(choices as u64) as usize)
         }
         Policy::Planned(plan) => {
-            // The others, and the clock behind them.
+            // The others come in their order, and then the clock.
             let (default, which) = match plan.taken.take() {
-                Some(which) => (preempted.expect("its place"), Some(which)),
+                Some(which) => (last.expect("a preempted task can run"), Some(which)),
                 None => (choices - 1, plan.step(choices)),
             };
             let choice = which.map_or(default, |which| which + usize::from(which >= default));
