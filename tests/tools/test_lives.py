@@ -29,15 +29,17 @@ class Output(unittest.TestCase):
 
 
 class Corpus(unittest.TestCase):
-    def test_it_is_unpacked_beside_what_there_is(self):
+    def test_it_is_unpacked_and_packed(self):
         with tempfile.TemporaryDirectory() as clone, tempfile.TemporaryDirectory() as folder:
             corpus = Path(clone, lives.CORPUS)
             corpus.parent.mkdir(parents=True)
             corpus.write_text("00ff\n41\n")
             Path(folder, "found").write_bytes(b"x")
+            Path(folder, "empty").touch()
             with mock.patch.object(cache, "CLONE", Path(clone)):
                 lives.unpack(Path(folder))
-            self.assertEqual(sorted(file.read_bytes() for file in Path(folder).iterdir()), [b"\x00\xff", b"A", b"x"])
+            lives.pack(Path(folder), corpus)
+            self.assertEqual(corpus.read_text(), "00ff\n41\n78\n")
 
 
 if __name__ == "__main__":

@@ -277,11 +277,11 @@ def check_parser():
     suites.add_parser("wireshark", help="what Wireshark shows of a capture of the emulator's")
     fuzz = suites.add_parser("fuzz", help="attacks on the emulated device that a fuzzer makes up")
     fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="how long each of them (default: 600)")
-    schedules = suites.add_parser("schedules", help="lives of the driver as a program, of seeds")
+    schedules = suites.add_parser("schedules", help="random schedules with the driver as a program")
     schedules.add_argument("--seconds", type=positive, default=60, metavar="N", help="for how long (default: 60)")
-    fuzz = suites.add_parser("fuzz-driver", help="the same, of what a fuzzer chooses")
+    fuzz = suites.add_parser("fuzz-driver", help="the same with libFuzzer")
     fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="for how long (default: 600)")
-    fuzz.add_argument("--keep", action="store_true", help="what has reached most becomes the corpus of the repository")
+    fuzz.add_argument("--keep", action="store_true", help="replaces the corpus of the repository")
     for name, text in (
         ("kselftest", "the kernel selftests in a guest"),
         ("stress", "the long ones of the kernel selftests"),

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Lives whole lives of a device, on each CPU one at a time, and prints those that fail. See [`driver::life`].
+//! Runs [lives](driver::life) on all CPUs, and prints each one that fails.
 //!
 //! ```text
-//! lives seed SEED                the life of a seed
-//! lives schedules SEED SECONDS   the lives of that seed and of those after it, for so long
-//! lives replay FILE...           the lives that the bytes of files choose
+//! lives seeds FIRST COUNT         the lives of so many seeds
+//! lives schedules FIRST SECONDS   the lives of as many seeds as that time allows
+//! lives inputs FILE               the lives of a fuzzer's inputs, each a line of hexadecimal digits
 //! ```
 //!
-//! With `SIM_LOG=1` in the environment, all messages of the kernel and of the device are printed.
+//! `SIM_LOG=1` in the environment prints all messages of the kernel and of the device.
 
 use std::{
     cell::RefCell,
     env, fs, panic,
-    process::ExitCode,
+    process::{exit, ExitCode},
     sync::{
         atomic::{AtomicU64, Ordering},
         mpsc::{channel, Sender},
@@ -25,60 +25,77 @@ use std::{
 
 use driver::life;
 
-/// So many lives may fail before the program ends.
+/// The program ends after as many failures.
 const MOST_FAILURES: usize = 20;
 
-const USAGE: &str = "usage: lives seed SEED | schedules SEED SECONDS | replay FILE...";
+const USAGE: &str = "usage: lives seeds FIRST COUNT | schedules FIRST SECONDS | inputs FILE";
 
-/// The lives that are asked for.
+/// Which lives there are.
 enum Lives {
-    Seeds { first: u64, end: Option<Instant> },
-    Files(Vec<String>),
+    Seeds { first: u64, count: u64 },
+    Schedules { first: u64, end: Instant },
+    Inputs(Vec<String>),
 }
 
 impl Lives {
     fn of(arguments: &[String]) -> Option<Self> {
+        let [what, arguments @ ..] = arguments else {
+            return None;
+        };
         let number = |text: &String| text.parse().ok();
-        Some(match arguments {
-            [what, seed] if what == "seed" => Self::Seeds {
-                first: number(seed)?,
-                end: None,
+        Some(match (what.as_str(), arguments) {
+            ("seeds", [first, count]) => Self::Seeds {
+                first: number(first)?,
+                count: number(count)?,
             },
-            [what, seed, seconds] if what == "schedules" => Self::Seeds {
-                first: number(seed)?,
-                end: Some(Instant::now() + Duration::from_secs(number(seconds)?)),
+            ("schedules", [first, seconds]) => Self::Schedules {
+                first: number(first)?,
+                end: Instant::now() + Duration::from_secs(number(seconds)?),
             },
-            [what, files @ ..] if what == "replay" => Self::Files(files.to_vec()),
+            ("inputs", [file]) => {
+                let text = fs::read_to_string(file).unwrap_or_else(|error| {
+                    eprintln!("{file}: {error}");
+                    exit(2)
+                });
+                Self::Inputs(text.lines().map(str::to_owned).collect())
+            }
             _ => return None,
         })
     }
 
-    /// Lives one of them. Returns false if there is none of this number.
-    fn live(&self, number: u64) -> bool {
+    /// Runs the life with a number. Returns false if there is none.
+    fn run(&self, number: u64) -> bool {
         match self {
-            Self::Seeds { first, end } => {
-                if end.map_or(number != 0, |end| Instant::now() >= end) {
-                    return false;
-                }
+            Self::Seeds { count, .. } if number >= *count => return false,
+            Self::Schedules { end, .. } if Instant::now() >= *end => return false,
+            Self::Seeds { first, .. } | Self::Schedules { first, .. } => {
                 let seed = first + number;
                 name(format!("seed {seed}"));
                 life::schedule(seed);
             }
-            Self::Files(files) => {
-                let Some(file) = files.get(number as usize) else {
+            Self::Inputs(lines) => {
+                let Some(line) = lines.get(number as usize) else {
                     return false;
                 };
-                name(file.clone());
-                let data = fs::read(file).unwrap_or_else(|error| panic!("{error}"));
-                life::fuzz(&data);
+                name(format!("input {line}"));
+                life::fuzz(&bytes(line));
             }
         }
         true
     }
 }
 
+fn bytes(line: &str) -> Vec<u8> {
+    let byte = |digits| {
+        let digits = std::str::from_utf8(digits).ok()?;
+        u8::from_str_radix(digits, 16).ok()
+    };
+    let bytes: Option<_> = line.as_bytes().chunks(2).map(byte).collect();
+    bytes.expect("pairs of hexadecimal digits")
+}
+
 thread_local! {
-    /// The life of this thread.
+    /// The life that this thread runs.
     static NAME: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -86,7 +103,7 @@ fn name(name: String) {
     NAME.with(|slot| *slot.borrow_mut() = name);
 }
 
-/// Has a thread stop where it fails. Its stack is not unwound, as its machine has stopped in the middle of something.
+/// Stops a thread where its life fails. Its stack is not unwound: the drops would run in a machine that has stopped.
 fn report_failures(to: Sender<Option<String>>) {
     panic::set_hook(Box::new(move |info| {
         let name = NAME.with(|name| name.borrow().clone());
@@ -109,7 +126,7 @@ fn main() -> ExitCode {
     let start_worker = || {
         let (lives, next, sender) = (lives.clone(), next.clone(), sender.clone());
         thread::spawn(move || {
-            while lives.live(next.fetch_add(1, Ordering::Relaxed)) {}
+            while lives.run(next.fetch_add(1, Ordering::Relaxed)) {}
             let _ = sender.send(None);
         })
     };
@@ -127,7 +144,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    // Each worker has asked for one that there is not.
+    // Each worker has asked for one more.
     let count = next.load(Ordering::Relaxed) - workers as u64;
     let each_second = count as f64 / start.elapsed().as_secs_f64();
     println!("{count} lives, {each_second:.0} per second, {failures} failed");

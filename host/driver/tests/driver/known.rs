@@ -29,7 +29,7 @@ fn each_reproduces() {
             Some(test) => run_tests(&[test]),
             None => {
                 let seed = finding.seed.expect("a test or a seed").to_string();
-                run(env!("CARGO_BIN_EXE_lives"), &["seed", &seed])
+                run(env!("CARGO_BIN_EXE_lives"), &["seeds", &seed, "1"])
             }
         };
         assert!(

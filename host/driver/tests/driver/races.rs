@@ -2,22 +2,20 @@
 
 //! Races of a few tasks, with each schedule of few preemptions: see [`sim::search`].
 
+use std::rc::Rc;
+
 use driver::{
     client::{Objects, Request, Ulp, DIRECT},
     fault::{command as of_command, once, silence},
     program::{self, Program},
     rig::{self, Rig},
 };
-use efa_hw::admin::Opcode;
+use efa_hw::{admin::Opcode, aenq::AenqGroup};
 use efa_model::{Death, Profile};
 use ib_core::client;
 use kernel::sim;
 
-/// The group of this event.
-const FATAL_ERROR: u16 = 1;
-
-/// Binds a device for each schedule of the [searched](sim::searched) part of `race` that deviates at most so often, and checks what is left
-/// of it.
+/// Runs `race` with a bound device, once for each schedule with at most `bound` deviations in its [searched](sim::searched) part.
 fn search(bound: usize, race: impl Fn(&mut Rig) + Copy + 'static) {
     let runs = sim::search(bound, |policy| {
         rig::run(Profile::Efa3, policy, |rig| {
@@ -28,15 +26,17 @@ fn search(bound: usize, race: impl Fn(&mut Rig) + Copy + 'static) {
     assert!(runs > 100, "{runs} schedules");
 }
 
-/// Has two programs do the same while something happens to their device.
-fn at_once(what: impl FnOnce(), f: impl Fn(&Program) + Copy + 'static) {
-    let tasks = [(); 2].map(|()| {
-        let program = Program::new().unwrap();
-        sim::spawn("program", move || f(&program))
+/// Has two threads of a program do the same while something happens to their device.
+fn at_once(what: impl FnOnce(), f: impl Fn(&Program, u32) + Clone + 'static) {
+    let program = Rc::new(Program::new().unwrap());
+    let pd = program.alloc_pd().unwrap();
+    let threads = [(); 2].map(|()| {
+        let (program, f) = (program.clone(), f.clone());
+        sim::spawn("thread", move || f(&program, pd))
     });
     sim::searched(|| {
         what();
-        tasks.into_iter().for_each(sim::join);
+        threads.into_iter().for_each(sim::join);
     });
 }
 
@@ -45,7 +45,7 @@ fn nothing() {}
 #[test]
 fn two_commands() {
     search(2, |rig| {
-        at_once(nothing, |program| assert!(program.alloc_pd().is_ok()));
+        at_once(nothing, |program, _| assert!(program.alloc_pd().is_ok()));
         rig.check_device();
     });
 }
@@ -53,8 +53,9 @@ fn two_commands() {
 #[test]
 fn a_command_and_its_time_limit() {
     search(1, |rig| {
-        rig.inject(once(of_command(Some(Opcode::AllocPd)), silence(), 0));
-        at_once(nothing, |program| {
+        // The first command is that of the program.
+        rig.inject(once(of_command(Some(Opcode::AllocPd)), silence(), 1));
+        at_once(nothing, |program, _| {
             let _ = program.alloc_pd();
         });
         rig.check_quiet();
@@ -62,15 +63,16 @@ fn a_command_and_its_time_limit() {
     });
 }
 
-/// Two programs share the handle of a peer, which the device has once.
+/// A protection domain has one address handle for a peer in the device, however many users it has.
 #[test]
 fn two_address_handles_of_a_peer() {
     search(1, |rig| {
-        at_once(nothing, |program| {
-            let pd = program.alloc_pd().unwrap();
+        let shared = rig.shared.clone();
+        at_once(nothing, move |program, pd| {
             let gid = program::own_gid().unwrap();
             for _ in 0..2 {
                 let (id, _) = program.create_ah(pd, &gid).unwrap();
+                assert_eq!(shared.with(|device, _, _| device.state()).resources.ah, 1);
                 program.process.destroy(id).unwrap();
             }
         });
@@ -128,16 +130,17 @@ fn a_kernel_client_and_a_removal() {
     });
 }
 
-/// The device reports a failure, and completes the commands that it has.
+/// The device reports a failure. Then it completes the commands in flight.
 #[test]
 fn commands_and_a_failure() {
     search(1, |rig| {
         sim::keep_log(true);
         let fail = || {
-            rig.shared
-                .with(|device, machine, now| device.post_event(machine, now, FATAL_ERROR, 0));
+            rig.shared.with(|device, machine, now| {
+                device.post_event(machine, now, AenqGroup::FatalError.into(), 0)
+            });
         };
-        at_once(fail, |program| {
+        at_once(fail, |program, _| {
             for _ in 0..4 {
                 let _ = program.alloc_pd();
             }

@@ -7,6 +7,7 @@ use driver::{
     program::{Objects, Program},
     rig::{PROFILES, SECOND},
 };
+use efa_hw::{admin::Opcode, aenq::AenqGroup};
 use efa_model::{Death, FailedReset};
 use ib_core::registry;
 use kernel::{error::code::*, sim};
@@ -17,11 +18,7 @@ use crate::{command, run, run_with};
 fn a_command_times_out_and_the_device_is_brought_back() {
     run(|rig| {
         rig.probe().unwrap();
-        rig.inject(once(
-            of_command(Some(efa_hw::admin::Opcode::AllocPd)),
-            silence(),
-            0,
-        ));
+        rig.inject(once(of_command(Some(Opcode::AllocPd)), silence(), 0));
         assert_eq!(command(), (Err(ETIME), 30 * SECOND));
         sim::sleep(SECOND);
         assert_eq!(registry::registrations(), 2);
@@ -33,6 +30,21 @@ fn a_command_times_out_and_the_device_is_brought_back() {
             "EFA_REASON=command_timeout",
         ];
         assert_eq!(rig.slot.uevents(), expected);
+    });
+}
+
+/// Nobody waits for the time limit of a command that the reset has ended.
+#[test]
+fn a_failure_ends_the_commands_in_flight() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        rig.inject(once(of_command(Some(Opcode::AllocPd)), silence(), 0));
+        let task = sim::spawn("program", move || assert_eq!(program.alloc_pd(), Err(EIO)));
+        sim::sleep(SECOND);
+        rig.die(Death::default());
+        sim::join(task);
+        assert!(sim::now() < 10 * SECOND, "{} ns", sim::now());
     });
 }
 
@@ -114,8 +126,9 @@ fn memory_is_short() {
             rig.probe().unwrap();
             let objects = Objects::new().unwrap();
             sim::fail_allocation(Some(number));
-            rig.shared
-                .with(|device, machine, now| device.post_event(machine, now, 1, 0));
+            rig.shared.with(|device, machine, now| {
+                device.post_event(machine, now, AenqGroup::FatalError.into(), 0)
+            });
             sim::sleep(20 * SECOND);
             let count = sim::allocations();
             sim::fail_allocation(None);

@@ -9,7 +9,7 @@ use crate::{
     error::{to_result, Result},
 };
 
-/// The warning of handlers or work that run after [`Slot::remove`].
+/// The warning about handlers or work that run after [`Slot::remove`].
 pub const AFTER_THE_END: &str = "handlers or work run after the end";
 
 /// A slot with a function. Its methods call the driver that is registered, in the order of the kernel's driver
