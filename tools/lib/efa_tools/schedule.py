@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Cores that jobs may use beyond those that there are, by what was measured: else two of 1.02 each would never run beside each other.
-SPARE = 0.25
+# Cores that jobs may use beyond those that there are, by what was measured: else a pair of guests, which uses 1.4, runs alone on two.
+SPARE = 0.5
 # The part of the machine that others may have had in a run that tells how long jobs take.
 QUIET = 0.15
 # A job that mostly waits takes that of a core all the same, for when it does not.
