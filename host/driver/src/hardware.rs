@@ -204,6 +204,7 @@ impl Hardware for Shared {
         let Model {
             device, machine, ..
         } = &mut *model;
+        machine.trace(&TraceEvent::FunctionReset);
         device.reset(machine);
     }
 

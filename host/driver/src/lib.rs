@@ -26,5 +26,6 @@ pub mod known;
 pub mod life;
 pub mod program;
 pub mod rig;
+pub mod rings;
 mod transport;
 pub mod user;

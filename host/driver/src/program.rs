@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Programs that use the device as rdma-core's library of EFA does: verbs by calls, work requests and completions
-//! through what they have mapped.
+//! Programs that use the device as rdma-core's library of EFA does: verbs by calls, the rest through [rings](crate::rings).
 
-use efa_hw::io::{
-    Cdesc, CdescFlags, CqDb, OpType, QueueType, RemoteMemAddr, RxDesc, RxLkeyCtrl, TxBufDesc,
-    TxCtrl1, TxCtrl2, TxMetaDesc, CDESC_FLAGS_OFFSET,
-};
+use efa_hw::io::{Cdesc, RxDesc};
 use ib_core::{
     ffi as ib, registry,
     umem::Memory,
-    uverbs::{zeroed, Kind, Mapping, Process, QpAttr},
+    uverbs::{zeroed, Kind, Process, QpAttr},
 };
 use kernel::{
     error::{code::*, Result},
     page::PAGE_SIZE,
 };
 
-use crate::ffi;
+use crate::{
+    ffi,
+    rings::{Cq, Peer, Qp, Ring, Sge, WQE},
+};
 
 /// The Q_Key of all queue pairs here.
 pub const QKEY: u32 = 0x1111;
@@ -44,85 +43,6 @@ pub struct Program {
     pub process: Process,
     sub_cqs: u16,
     device_caps: u32,
-}
-
-/// A completion queue of a program.
-pub struct Cq {
-    /// The object.
-    pub id: u32,
-    /// The device's number of it.
-    pub index: u16,
-    ring: Option<Mapping>,
-    doorbell: Option<(Mapping, usize)>,
-    depth: usize,
-    /// Completions taken of each of its rings.
-    consumed: Vec<usize>,
-    /// Events taken.
-    events: u8,
-}
-
-/// A queue pair of a program.
-pub struct Qp {
-    /// The object.
-    pub id: u32,
-    /// The number by which peers know it.
-    pub number: u32,
-    send: Option<Ring>,
-    recv: Option<Ring>,
-    sends: u32,
-    recvs: u32,
-}
-
-/// A ring of work requests and its doorbell.
-struct Ring {
-    entries: Mapping,
-    start: usize,
-    doorbell: Mapping,
-    offset: usize,
-    posted: u32,
-}
-
-impl Ring {
-    fn post(&mut self, count: u32, entry: &[u8]) -> Result {
-        let at = self.start + (self.posted & (count - 1)) as usize * entry.len();
-        self.entries.write(at, entry)?;
-        self.posted = self.posted.wrapping_add(1);
-        self.doorbell
-            .write32(self.offset, u32::from(self.posted as u16))
-    }
-}
-
-/// Where a peer is, of which all are reached by one address handle.
-#[derive(Clone, Copy)]
-pub struct Peer {
-    /// The number of the address handle in the device.
-    pub ah: u16,
-    /// The number of its queue pair.
-    pub qpn: u32,
-}
-
-/// Registered memory.
-#[derive(Clone, Copy)]
-pub struct Sge {
-    /// Address.
-    pub addr: u64,
-    /// Length in bytes.
-    pub length: u32,
-    /// Local or remote key.
-    pub key: u32,
-}
-
-/// The end of a work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// By what the program knows the work request.
-    pub id: u16,
-    /// How it ended, a `CompStatus`.
-    pub status: u8,
-    /// Whether it was a receive.
-    pub is_recv: bool,
-    /// Bytes received.
-    pub length: u16,
 }
 
 impl Program {
@@ -374,9 +294,6 @@ pub fn own_gid() -> Result<[u8; 16]> {
     registry::gid(registry::registered().ok_or(ENODEV)?)
 }
 
-/// Bytes of a send work request.
-const WQE: usize = 64;
-
 /// Returns the attributes of a queue pair in a state, and their mask.
 pub fn qp_attr(state: u32) -> (ib::ib_qp_attr, u32) {
     let mut attr: ib::ib_qp_attr = zeroed();
@@ -393,159 +310,6 @@ pub fn qp_attr(state: u32) -> (ib::ib_qp_attr, u32) {
         _ => 0,
     };
     (attr, ib::ib_qp_attr_mask_IB_QP_STATE | more)
-}
-
-impl Qp {
-    /// Posts a receive.
-    ///
-    /// # Errors
-    ///
-    /// - [`EINVAL`] if the queue pair receives nothing, [`EFAULT`] if the device was removed.
-    pub fn post_recv(&mut self, id: u16, sge: Sge) -> Result {
-        let entry = RxDesc {
-            buf_addr: sge.addr,
-            req_id: id,
-            length: sge.length as u16,
-            lkey_ctrl: RxLkeyCtrl {
-                lkey: sge.key,
-                first: true,
-                last: true,
-            },
-        };
-        let count = self.recvs;
-        self.recv
-            .as_mut()
-            .ok_or(EINVAL)?
-            .post(count, &entry.encode())
-    }
-
-    fn post(&mut self, id: u16, operation: OpType, peer: Peer, parts: &[[u8; 16]]) -> Result {
-        let count = self.sends;
-        let ring = self.send.as_mut().ok_or(EINVAL)?;
-        let meta = TxMetaDesc {
-            req_id: id,
-            ctrl1: TxCtrl1 {
-                op_type: operation as u8,
-                meta_desc: true,
-                ..TxCtrl1::default()
-            },
-            ctrl2: TxCtrl2 {
-                phase: ring.posted & count != 0,
-                first: true,
-                last: true,
-                comp_req: true,
-            },
-            dest_qp_num: peer.qpn as u16,
-            length: 1,
-            ah: peer.ah,
-            qkey: QKEY,
-            ..TxMetaDesc::default()
-        };
-        let mut entry = [0; WQE];
-        entry[..TxMetaDesc::SIZE].copy_from_slice(&meta.encode());
-        for (place, part) in entry[TxMetaDesc::SIZE..].chunks_exact_mut(16).zip(parts) {
-            place.copy_from_slice(part);
-        }
-        ring.post(count, &entry)
-    }
-
-    /// Posts a send.
-    ///
-    /// # Errors
-    ///
-    /// - [`EFAULT`] if the device was removed.
-    pub fn post_send(&mut self, id: u16, peer: Peer, sge: Sge) -> Result {
-        self.post(id, OpType::Send, peer, &[local(sge)])
-    }
-
-    /// Posts a write of local memory to memory of a peer, or a read of it.
-    ///
-    /// # Errors
-    ///
-    /// - [`EFAULT`] if the device was removed.
-    pub fn post_rdma(
-        &mut self,
-        id: u16,
-        writes: bool,
-        peer: Peer,
-        sge: Sge,
-        remote: Sge,
-    ) -> Result {
-        let operation = if writes {
-            OpType::RdmaWrite
-        } else {
-            OpType::RdmaRead
-        };
-        let remote = RemoteMemAddr {
-            length: remote.length,
-            rkey: remote.key,
-            buf_addr: remote.addr,
-        };
-        self.post(id, operation, peer, &[remote.encode(), local(sge)])
-    }
-}
-
-fn local(sge: Sge) -> [u8; 16] {
-    TxBufDesc {
-        length: sge.length,
-        lkey: sge.key,
-        buf_addr: sge.addr,
-    }
-    .encode()
-}
-
-impl Cq {
-    /// Takes a completion, if there is one. A queue whose ring is not mapped has none.
-    ///
-    /// # Errors
-    ///
-    /// - [`EFAULT`] if the device was removed, and the ring with it.
-    pub fn poll(&mut self) -> Result<Option<Completion>> {
-        let Some(ring) = &self.ring else {
-            return Ok(None);
-        };
-        for (number, consumed) in self.consumed.iter_mut().enumerate() {
-            let entry = (number * self.depth + (*consumed & (self.depth - 1))) * Cdesc::SIZE;
-            let mut raw = [0; Cdesc::SIZE];
-            ring.read(entry, &mut raw)?;
-            let flags = CdescFlags::from_raw(raw[CDESC_FLAGS_OFFSET]);
-            // Changes with each round, of which the first has a 1.
-            if flags.phase == (*consumed & self.depth == 0) {
-                *consumed += 1;
-                let cdesc = Cdesc::decode(&raw);
-                return Ok(Some(Completion {
-                    id: cdesc.req_id,
-                    status: cdesc.status,
-                    is_recv: flags.q_type == QueueType::Receive as u8,
-                    length: cdesc.length,
-                }));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Has the next completion raise an event. Nothing happens for a queue without events.
-    ///
-    /// # Errors
-    ///
-    /// - [`EFAULT`] if the device was removed.
-    pub fn arm(&mut self) -> Result {
-        let Some((doorbell, offset)) = &self.doorbell else {
-            return Ok(());
-        };
-        let taken: usize = self.consumed.iter().sum();
-        let value = CqDb {
-            consumer_index: taken as u16,
-            cmd_sn: self.events & 3,
-            arm: true,
-        };
-        doorbell.write32(*offset, value.into_raw())
-    }
-
-    /// Takes note of an event that has come.
-    pub fn ack_event(&mut self) {
-        self.events = self.events.wrapping_add(1);
-    }
 }
 
 /// A program with one object of each kind that all devices have.

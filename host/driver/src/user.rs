@@ -10,8 +10,9 @@ use kernel::{
 
 use crate::{
     choices::Choices,
-    program::{Cq, Peer, Program, Qp, Sge},
+    program::Program,
     rig::SECOND,
+    rings::{Cq, Peer, Qp, Sge},
 };
 
 /// Bytes of its memory.
@@ -214,7 +215,7 @@ impl User {
 /// Returns whether an error is that of a removed device, of an object in use, or of a missing feature.
 fn is_expected(error: Error) -> bool {
     const EOPNOTSUPP: i32 = -95;
-    [EIO, ENODEV, EFAULT, EBUSY, EINVAL].contains(&error) || error.to_errno() == EOPNOTSUPP
+    [EIO, ENODEV, ENOENT, EFAULT, EBUSY, EINVAL].contains(&error) || error.to_errno() == EOPNOTSUPP
 }
 
 /// Returns one of some values, if there are any.

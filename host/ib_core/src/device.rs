@@ -70,6 +70,8 @@ unsafe extern "C" fn _ib_alloc_device(size: usize, net: *mut net) -> *mut ffi::i
         client_data_rwsem: Rw::default(),
         client_data: RefCell::default(),
         stats: RefCell::default(),
+        attached: RefCell::default(),
+        readers: Cell::new(0),
         objects: RefCell::default(),
         attr: Cell::new((0, 0)),
         ports: RefCell::default(),
@@ -296,9 +298,12 @@ fn unregister(device: *mut ffi::ib_device, state: &Rc<State>) {
         while state.references.get() != 0 {
             sim::wait_for(Rc::as_ptr(state) as usize);
         }
-        for stats in state.stats.take() {
-            free_stats(stats);
+        // As the end of sysfs's files: those that are being read are waited for.
+        let all = state.stats.take();
+        while state.readers.get() != 0 {
+            sim::wait_for(Rc::as_ptr(state) as usize);
         }
+        all.into_iter().for_each(free_stats);
     }
     state.unregistration.unlock(true);
 }

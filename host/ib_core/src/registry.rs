@@ -30,6 +30,10 @@ pub(crate) struct State {
     /// The number of the client, its data, and whether it has been added.
     pub(crate) client_data: RefCell<BTreeMap<u32, (usize, bool)>>,
     pub(crate) stats: RefCell<Vec<*mut ffi::rdma_hw_stats>>,
+    /// The completion counters of each queue pair.
+    pub(crate) attached: RefCell<BTreeMap<usize, Vec<*mut ffi::ib_comp_cntr>>>,
+    /// How many tasks read counters.
+    pub(crate) readers: Cell<u32>,
     /// How many objects there are of each kind.
     pub(crate) objects: RefCell<BTreeMap<&'static str, i32>>,
     pub(crate) attr: Cell<(u32, u32)>,

@@ -2,7 +2,8 @@
 
 //! Counters of devices and ports.
 
-use core::ptr::null_mut;
+use core::{ffi::CStr, ptr::null_mut};
+use std::rc::Rc;
 
 use kernel::{
     error::{code::*, to_result, Result},
@@ -48,24 +49,31 @@ pub(crate) unsafe fn setup_stats(device: *mut ffi::ib_device, state: &State) -> 
     Ok(())
 }
 
-/// Reads the counters of a device, port 0, or of its port.
+/// Reads the counters of a device, port 0, or of its port; returns their names as well.
 ///
 /// # Errors
 ///
 /// Those of the driver.
-pub fn read_stats(device: *mut ffi::ib_device, port: u32) -> Result<Vec<u64>> {
-    let stats = *state(device)
-        .stats
-        .borrow()
-        .get(port as usize)
-        .ok_or(EINVAL)?;
-    // SAFETY: The counters are there while the device is registered, and the driver fills no more than `num_counters`.
-    unsafe {
+pub fn read_stats(device: *mut ffi::ib_device, port: u32) -> Result<Vec<(String, u64)>> {
+    let state = state(device);
+    let stats = *state.stats.borrow().get(port as usize).ok_or(EINVAL)?;
+    state.readers.set(state.readers.get() + 1);
+    // SAFETY: The unregistration of the device waits for readers. The driver fills no more than `num_counters`, and describes each.
+    let result = unsafe {
         let got = (*device).ops.get_hw_stats.unwrap()(device, stats, port, (*stats).num_counters);
-        to_result(got)?;
-        let first = (&raw const (*stats).value).cast::<u64>();
-        Ok(core::slice::from_raw_parts(first, got as usize).to_vec())
-    }
+        to_result(got).map(|()| {
+            let first = (&raw const (*stats).value).cast::<u64>();
+            let values = core::slice::from_raw_parts(first, got as usize);
+            let descs = core::slice::from_raw_parts((*stats).descs, got as usize);
+            let name =
+                |desc: &ffi::rdma_stat_desc| CStr::from_ptr(desc.name.cast()).to_string_lossy();
+            let names = descs.iter().map(|desc| name(desc).into_owned());
+            names.zip(values.iter().copied()).collect()
+        })
+    };
+    state.readers.set(state.readers.get() - 1);
+    sim::signal(Rc::as_ptr(&state) as usize);
+    result
 }
 
 fn stats_size(count: usize) -> usize {

@@ -29,12 +29,14 @@ use crate::{
 
 mod call;
 mod mapping;
+mod objects;
 mod process;
 
 pub use self::{
     call::context_of,
     mapping::Mapping,
-    process::{Keys, Process, QpAttr},
+    objects::{Keys, QpAttr},
+    process::Process,
 };
 pub(crate) use self::{
     call::{buffer, Call, CQ_BUFFER},

@@ -217,8 +217,13 @@ pub unsafe fn destroy_qp(qp: *mut ib_qp, udata: *mut ib_udata) -> Result {
         }
         let ops = ops((*qp).device);
         to_result(ops.destroy_qp.unwrap()(qp, udata))?;
+        let state = state((*qp).device);
+        let attached = state.attached.borrow_mut().remove(&(qp as usize));
+        for counter in attached.into_iter().flatten() {
+            (*counter).usecnt.counter -= 1;
+        }
         count_users(qp, -1);
-        state((*qp).device).count("qp", -1);
+        state.count("qp", -1);
         free(qp, ops.size_ib_qp);
     }
     Ok(())
@@ -331,10 +336,34 @@ pub unsafe fn create_counter(
     }
 }
 
+/// Has a completion counter count operations of a queue pair, until that is destroyed.
+pub unsafe fn attach_counter(qp: *mut ib_qp, counter: *mut ib_comp_cntr, mask: u32) -> Result {
+    // SAFETY: The caller guarantees that both are there; zeroes are valid attributes.
+    unsafe {
+        let attach = ops((*qp).device).qp_attach_comp_cntr;
+        let attach = attach.ok_or(Error::from_errno(-95))?;
+        if mask & (*qp).comp_cntr_op_mask != 0 {
+            return Err(EBUSY);
+        }
+        let mut attr: ib_qp_attach_comp_cntr_attr = core::mem::zeroed();
+        attr.op_mask = mask;
+        to_result(attach(qp, counter, &raw mut attr))?;
+        (*counter).usecnt.counter += 1;
+        (*qp).comp_cntr_op_mask |= mask;
+        let state = state((*qp).device);
+        let mut attached = state.attached.borrow_mut();
+        attached.entry(qp as usize).or_default().push(counter);
+    }
+    Ok(())
+}
+
 /// Destroys a completion counter.
 pub unsafe fn destroy_counter(counter: *mut ib_comp_cntr) -> Result {
     // SAFETY: The caller guarantees that the counter is there; the driver has given it up when it is freed.
     unsafe {
+        if (*counter).usecnt.counter != 0 {
+            return Err(EBUSY);
+        }
         let ops = ops((*counter).device);
         to_result(ops.destroy_comp_cntr.unwrap()(counter))?;
         state((*counter).device).count("comp_cntr", -1);

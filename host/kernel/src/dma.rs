@@ -78,6 +78,7 @@ impl Device for crate::pci::Device<Core<'_>> {
         let dev: &crate::device::Device<Core<'_>> = self.as_ref();
         // SAFETY: The device is valid, and has a mask.
         unsafe { *(*dev.raw()).dma_mask = mask.0 };
+        sim::memory::set_mask(mask.0);
         Ok(())
     }
 

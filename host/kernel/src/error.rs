@@ -26,6 +26,8 @@ pub mod code {
             pub(super) fn name(number: i32) -> Option<&'static str> {
                 match number {
                     $($number => Some(stringify!($name)),)*
+                    // The kernel crate has no constant for it.
+                    95 => Some("EOPNOTSUPP"),
                     _ => None,
                 }
             }

@@ -76,6 +76,13 @@ pub fn map(host: *mut u8, length: usize) -> u64 {
     address
 }
 
+/// Has addresses fit a mask from now on, which has 32 bits at least.
+pub fn set_mask(mask: u64) {
+    if NEXT.get() > mask {
+        NEXT.set(0x1234_0000);
+    }
+}
+
 /// Turns the oracle on or off that asks the device, at each unmapping, whether it still knows the memory.
 pub fn set_strict(on: bool) {
     STRICT.set(on);

@@ -4,8 +4,9 @@
 
 use driver::{
     fault::{command as of_command, once, silence, status},
-    program::{Completion, Objects, Program, Sge},
+    program::{Objects, Program},
     rig::{Rig, PROFILES, SECOND},
+    rings::{Completion, Sge},
 };
 use efa_hw::io::CompStatus;
 use ib_core::{

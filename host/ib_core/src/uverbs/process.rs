@@ -11,12 +11,12 @@ use std::rc::Rc;
 use kernel::{
     bindings::{sk_buff, vm_area_struct},
     error::{code::*, to_result, Result},
-    ffi::{c_int, c_void},
+    ffi::c_void,
     page::PAGE_SHIFT,
     sim::{self, Rw},
 };
 
-use super::{Call, File, Kind, Mapping, Uobject, Vma, CQ_BUFFER, DEVICES};
+use super::{Call, File, Kind, Mapping, Uobject, Vma, DEVICES};
 use crate::{
     ffi::{self, ib_device, ib_ucontext},
     mmap,
@@ -29,35 +29,6 @@ use crate::{
 /// `input` and `output` of the calls are the driver's own structures. All calls fail with `EIO` after the device
 /// has gone, with [`EINVAL`] for ids of no object, and with the errors of the driver.
 pub struct Process(Rc<File>);
-
-/// What a queue pair is created with.
-pub struct QpAttr {
-    /// Protection domain.
-    pub pd: u32,
-    /// Completion queue of sends.
-    pub send_cq: u32,
-    /// Completion queue of receives.
-    pub recv_cq: u32,
-    /// An `IB_QPT_*`.
-    pub kind: u32,
-    /// Sizes.
-    pub cap: ffi::ib_qp_cap,
-}
-
-/// Keys of a memory region.
-#[derive(Clone, Copy, Debug)]
-pub struct Keys {
-    /// That for work requests of its own.
-    pub local: u32,
-    /// That for peers.
-    pub remote: u32,
-}
-
-extern "C" fn completed(_: *mut ffi::ib_cq, object: *mut c_void) {
-    // SAFETY: The context of a queue is its object, which is not freed before the queue is destroyed.
-    let object = unsafe { &*object.cast::<Uobject>() };
-    object.events.set(object.events.get() + 1);
-}
 
 impl Process {
     /// Opens the device that was added last.
@@ -110,7 +81,7 @@ impl Process {
     }
 
     /// The same, with the context.
-    fn with_context<R>(
+    pub(super) fn with_context<R>(
         &self,
         f: impl FnOnce(*mut ib_device, *mut ib_ucontext) -> Result<R>,
     ) -> Result<R> {
@@ -131,7 +102,7 @@ impl Process {
             .ok_or(EINVAL)
     }
 
-    fn raw<T>(&self, id: u32, kind: Kind) -> Result<*mut T> {
+    pub(super) fn raw<T>(&self, id: u32, kind: Kind) -> Result<*mut T> {
         Ok(self.object(id, kind)?.raw.get().cast())
     }
 
@@ -141,7 +112,7 @@ impl Process {
         number
     }
 
-    fn new_object(&self, kind: Kind) -> Rc<Uobject> {
+    pub(super) fn new_object(&self, kind: Kind) -> Rc<Uobject> {
         Rc::new(Uobject {
             id: self.next_number(),
             kind,
@@ -151,7 +122,7 @@ impl Process {
         })
     }
 
-    fn add<T>(&self, object: Rc<Uobject>, raw: *mut T) -> u32 {
+    pub(super) fn add<T>(&self, object: Rc<Uobject>, raw: *mut T) -> u32 {
         object.raw.set(raw.cast());
         let id = object.id;
         self.0.objects.borrow_mut().push(object);
@@ -203,197 +174,13 @@ impl Process {
         })
     }
 
-    /// Allocates a protection domain.
-    ///
-    /// # Errors
-    ///
-    /// See [`Process`].
-    pub fn alloc_pd(&self, output: &mut [u8]) -> Result<u32> {
-        self.with_context(|device, context| {
-            let mut call = Call::new(context, &[], output);
-            // SAFETY: The device stays registered while the call runs, and the data is that of this call.
-            let pd = unsafe { verbs::alloc_pd(device, call.udata())? };
-            Ok(self.add(self.new_object(Kind::Pd), pd))
-        })
-    }
-
-    /// Creates a completion queue of `entries`; `memory` is address and length of its ring, if the program has it.
-    ///
-    /// # Errors
-    ///
-    /// See [`Process`].
-    pub fn create_cq(
-        &self,
-        entries: u32,
-        memory: Option<(u64, usize)>,
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<u32> {
-        self.with_context(|device, context| {
-            let mut call = Call::new(context, input, output);
-            call.buffers
-                .extend(memory.map(|memory| (CQ_BUFFER, memory)));
-            let attr = ffi::ib_cq_init_attr {
-                cqe: entries,
-                comp_vector: 0,
-                flags: 0,
-            };
-            let object = self.new_object(Kind::Cq);
-            // SAFETY: The device stays registered while the call runs, and `create_cq` passes the queue that it has just allocated.
-            let cq = unsafe {
-                verbs::create_cq(device, &attr, call.attrs(), |cq| {
-                    (*cq).comp_handler = Some(completed);
-                    (*cq).cq_context = Rc::as_ptr(&object).cast_mut().cast();
-                })?
-            };
-            Ok(self.add(object, cq))
-        })
-    }
-
-    /// Creates a queue pair; returns its number as well.
-    ///
-    /// # Errors
-    ///
-    /// See [`Process`].
-    pub fn create_qp(&self, wanted: QpAttr, input: &[u8], output: &mut [u8]) -> Result<(u32, u32)> {
-        self.with_context(|_, context| {
-            let mut call = Call::new(context, input, output);
-            let mut attr: ffi::ib_qp_init_attr = super::zeroed();
-            attr.send_cq = self.raw(wanted.send_cq, Kind::Cq)?;
-            attr.recv_cq = self.raw(wanted.recv_cq, Kind::Cq)?;
-            attr.cap = wanted.cap;
-            attr.qp_type = wanted.kind;
-            let pd = self.raw(wanted.pd, Kind::Pd)?;
-            // SAFETY: The domain and the queues are objects of the process, which no other thread destroys meanwhile.
-            unsafe {
-                let qp = verbs::create_qp(pd, &mut attr, call.udata())?;
-                let number = (*qp).qp_num;
-                Ok((self.add(self.new_object(Kind::Qp), qp), number))
-            }
-        })
-    }
-
-    /// Modifies a queue pair.
-    ///
-    /// # Errors
-    ///
-    /// See [`Process`].
-    pub fn modify_qp(&self, id: u32, attr: &mut ffi::ib_qp_attr, mask: u32) -> Result {
-        self.with_context(|_, context| {
-            let qp = self.raw(id, Kind::Qp)?;
-            let mut call = Call::new(context, &[], &mut []);
-            // SAFETY: The queue pair is an object of the process, which no other thread destroys meanwhile.
-            unsafe { verbs::modify_qp(qp, attr, mask, call.udata()) }
-        })
-    }
-
-    /// Creates an address handle for the peer with a GID.
-    ///
-    /// # Errors
-    ///
-    /// See [`Process`].
-    pub fn create_ah(&self, pd: u32, gid: &[u8; 16], output: &mut [u8]) -> Result<u32> {
-        self.with_context(|_, context| {
-            let mut call = Call::new(context, &[], output);
-            // SAFETY: The domain is an object of the process, which no other thread destroys meanwhile.
-            let ah = unsafe { verbs::create_ah(self.raw(pd, Kind::Pd)?, gid, call.udata())? };
-            Ok(self.add(self.new_object(Kind::Ah), ah))
-        })
-    }
-
-    /// Registers memory of the program; returns the keys as well. `access` is of `IB_ACCESS_*`.
-    ///
-    /// # Errors
-    ///
-    /// See [`Process`].
-    pub fn register(&self, pd: u32, start: u64, length: u64, access: u32) -> Result<(u32, Keys)> {
-        let access = access as c_int;
-        self.new_region(pd, |device, pd, udata, _| {
-            // SAFETY: The domain is an object of the process, and the data is that of the call.
-            unsafe {
-                (*device).ops.reg_user_mr.unwrap()(
-                    pd,
-                    start,
-                    length,
-                    start,
-                    access,
-                    null_mut(),
-                    udata,
-                )
-            }
-        })
-    }
-
-    /// Registers a DMA buffer by its number.
-    ///
-    /// # Errors
-    ///
-    /// See [`Process`].
-    pub fn register_dmabuf(
-        &self,
-        pd: u32,
-        number: c_int,
-        length: u64,
-        access: u32,
-    ) -> Result<(u32, Keys)> {
-        let access = access as c_int;
-        self.new_region(pd, |device, pd, _, attrs| {
-            // SAFETY: The domain is an object of the process, and the attributes are those of the call.
-            unsafe {
-                let register = (*device).ops.reg_user_mr_dmabuf.unwrap();
-                register(pd, 0, length, 0, number, access, null_mut(), attrs)
-            }
-        })
-    }
-
-    fn new_region(
-        &self,
-        pd: u32,
-        make: impl FnOnce(
-            *mut ib_device,
-            *mut ffi::ib_pd,
-            *mut ffi::ib_udata,
-            *mut ffi::uverbs_attr_bundle,
-        ) -> *mut ffi::ib_mr,
-    ) -> Result<(u32, Keys)> {
-        self.with_context(|device, context| {
-            let pd = self.raw(pd, Kind::Pd)?;
-            let mut call = Call::new(context, &[], &mut []);
-            let (udata, attrs) = (call.udata(), call.attrs());
-            // SAFETY: The domain is an object of the process, and the driver returns a new region or an error.
-            unsafe {
-                let mr = verbs::take_mr(pd, make(device, pd, udata, attrs))?;
-                let keys = Keys {
-                    local: (*mr).lkey,
-                    remote: (*mr).rkey,
-                };
-                Ok((self.add(self.new_object(Kind::Mr), mr), keys))
-            }
-        })
-    }
-
-    /// Creates a completion counter, with buffers of the program by the driver's attributes.
-    ///
-    /// # Errors
-    ///
-    /// See [`Process`].
-    pub fn create_counter(&self, buffers: &[(u16, (u64, usize))]) -> Result<u32> {
-        self.with_context(|device, context| {
-            let mut call = Call::new(context, &[], &mut []);
-            call.buffers.extend(buffers);
-            // SAFETY: The device stays registered while the call runs, and the attributes are those of this call.
-            let counter = unsafe { verbs::create_counter(device, call.attrs())? };
-            Ok(self.add(self.new_object(Kind::Counter), counter))
-        })
-    }
-
     /// Destroys an object.
     ///
     /// # Errors
     ///
-    /// See [`Process`]; [`EBUSY`] if the object is in use.
+    /// See [`Process`], but [`ENOENT`] if there is no such object; [`EBUSY`] if it is in use.
     pub fn destroy(&self, id: u32) -> Result {
-        self.with_context(|_, _| {
+        let result = self.with_context(|_, _| {
             let find = |object: &&Rc<Uobject>| object.id == id;
             let object = self
                 .0
@@ -402,7 +189,7 @@ impl Process {
                 .iter()
                 .find(find)
                 .cloned()
-                .ok_or(EINVAL)?;
+                .ok_or(ENOENT)?;
             if object.is_locked.replace(true) {
                 return Err(EBUSY);
             }
@@ -412,7 +199,10 @@ impl Process {
             result?;
             self.0.objects.borrow_mut().retain(|other| other.id != id);
             Ok(())
-        })
+        });
+        // After the end of the device, it has no objects.
+        let is_gone = self.0.device.raw.get().is_null();
+        result.map_err(|error| if is_gone { ENOENT } else { error })
     }
 
     /// Returns what `rdma resource show` tells of an object, of which `room` values fit.

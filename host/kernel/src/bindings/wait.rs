@@ -2,7 +2,7 @@
 
 //! Completions and semaphores.
 
-use core::cell::Cell;
+use core::{cell::Cell, ptr::null};
 
 use super::ETIME;
 use crate::{
@@ -71,14 +71,41 @@ pub unsafe fn wait_for_completion_timeout(this: *mut completion, jiffies: c_ulon
     }
 }
 
+/// Those that wait are served in their order.
 pub struct semaphore {
     count: Cell<u32>,
+    first: Cell<*const Waiter>,
+}
+
+/// On the stack of who waits.
+struct Waiter {
+    is_served: Cell<bool>,
+    next: Cell<*const Waiter>,
+}
+
+impl semaphore {
+    /// Returns the place with the pointer to a waiter, or the last one, which is null.
+    ///
+    /// # Safety
+    ///
+    /// All in the list must be waiting.
+    unsafe fn find(&self, waiter: *const Waiter) -> &Cell<*const Waiter> {
+        let mut place = &self.first;
+        while place.get() != waiter && !place.get().is_null() {
+            // SAFETY: The caller guarantees that it is there.
+            place = unsafe { &(*place.get()).next };
+        }
+        place
+    }
 }
 
 pub unsafe fn sema_init(slot: *mut semaphore, count: c_int) {
-    let count = Cell::new(count as u32);
+    let semaphore = semaphore {
+        count: Cell::new(count as u32),
+        first: Cell::new(null()),
+    };
     // SAFETY: The caller guarantees that there is room.
-    unsafe { slot.write(semaphore { count }) };
+    unsafe { slot.write(semaphore) };
 }
 
 pub unsafe fn down_timeout(this: *mut semaphore, jiffies: c_long) -> c_int {
@@ -86,24 +113,38 @@ pub unsafe fn down_timeout(this: *mut semaphore, jiffies: c_long) -> c_int {
     sim::point();
     let end = end(jiffies as usize);
     // SAFETY: As above.
-    let count = unsafe { &(*this).count };
-    let mut in_time = true;
-    loop {
-        if let Some(left) = count.get().checked_sub(1) {
-            count.set(left);
-            return 0;
-        }
-        if !in_time {
+    let this = unsafe { &*this };
+    if let Some(left) = this.count.get().checked_sub(1) {
+        this.count.set(left);
+        return 0;
+    }
+    let waiter = Waiter {
+        is_served: Cell::new(false),
+        next: Cell::new(null()),
+    };
+    // SAFETY: Those in the list wait in this function, which takes them out.
+    unsafe { this.find(null()) }.set(&raw const waiter);
+    while !waiter.is_served.get() {
+        if !sim::wait_until((&raw const waiter) as usize, end) && !waiter.is_served.get() {
+            // SAFETY: As above.
+            unsafe { this.find(&raw const waiter) }.set(waiter.next.get());
             return -ETIME;
         }
-        in_time = sim::wait_until(place(this), end);
     }
+    0
 }
 
 pub unsafe fn up(this: *mut semaphore) {
     // SAFETY: As above.
-    let count = unsafe { &(*this).count };
-    count.set(count.get() + 1);
-    sim::signal(place(this));
+    let this = unsafe { &*this };
+    // SAFETY: Those in the list wait in `down_timeout`.
+    match unsafe { this.first.get().as_ref() } {
+        None => this.count.set(this.count.get() + 1),
+        Some(waiter) => {
+            this.first.set(waiter.next.get());
+            waiter.is_served.set(true);
+            sim::signal((&raw const *waiter) as usize);
+        }
+    }
     sim::point();
 }

@@ -125,11 +125,15 @@ impl Slot {
     /// Resets the function, as writing to `reset` in sysfs does.
     pub fn reset(&self) {
         let handlers = self.handlers();
-        // SAFETY: The device is bound.
+        // SAFETY: The device is valid. The driver's functions are called if it is bound.
         self.locked(|| unsafe {
-            handlers.reset_prepare.unwrap()(self.raw());
+            if self.is_bound {
+                handlers.reset_prepare.unwrap()(self.raw());
+            }
             bindings::pcie_reset_flr(self.raw(), false);
-            handlers.reset_done.unwrap()(self.raw());
+            if self.is_bound {
+                handlers.reset_done.unwrap()(self.raw());
+            }
         });
     }
 
