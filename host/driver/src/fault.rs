@@ -9,6 +9,15 @@ use efa_model::{Corruption, Death, FailedReset, Rule, StatusCode, Then, When};
 
 use crate::rig::Rig;
 
+/// A rule in the form of the [control interface](../../../Documentation/emulator-control.md#inject).
+///
+/// # Panics
+///
+/// If it is none.
+pub fn rule(text: &str) -> Rule {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
 /// Any command, or those with an opcode.
 pub fn command(opcode: Option<Opcode>) -> When {
     When::Command {
@@ -72,6 +81,23 @@ impl Rig {
     /// Injects a rule.
     pub fn inject(&self, rule: Rule) {
         self.shared.with(|device, _, _| device.inject(rule));
+    }
+
+    /// Replaces attributes of the device, in the form of the [control interface](../../../Documentation/emulator-control.md#set).
+    ///
+    /// # Panics
+    ///
+    /// If there are no such attributes.
+    pub fn set(&self, attributes: &str) {
+        let overrides = serde_json::from_str(attributes);
+        let overrides = overrides.unwrap_or_else(|error| panic!("{attributes}: {error}"));
+        self.shared.with(|device, _, _| device.set(overrides));
+    }
+
+    /// Has the device post an event.
+    pub fn event(&self, group: u16, syndrome: u16) {
+        self.shared
+            .with(|device, machine, now| device.post_event(machine, now, group, syndrome));
     }
 
     /// Has the device die.

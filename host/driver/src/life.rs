@@ -210,8 +210,7 @@ impl Life {
             11 => sim::fail_allocation(Some(choices.below(256))),
             12 => {
                 let (group, syndrome) = (choices.below(8) as u16, choices.below(8) as u16);
-                rig.shared
-                    .with(|device, machine, now| device.post_event(machine, now, group, syndrome));
+                rig.event(group, syndrome);
             }
             13 => {
                 sim::interrupt(choices.below(4) as u16);
