@@ -79,6 +79,18 @@ struct Polled<'a> {
     pairs: RBTree<u16, Attached>,
 }
 
+impl Polled<'_> {
+    /// Has completions of a queue pair that nobody has taken be passed over: the next queue pair with its number is another one.
+    fn strike_out(&mut self, qp_num: u16) {
+        self.rings.amend(|mut completion| {
+            if completion.qp_num == qp_num {
+                completion.flags.q_type = 0;
+            }
+            completion
+        });
+    }
+}
+
 /// A completion queue that is polled.
 #[pin_data]
 pub(super) struct KernelCq<'a> {
@@ -180,8 +192,13 @@ impl<'a> KernelCq<'a> {
     pub(super) fn attach(&self, qp_num: u16, posted: &Arc<Posted>, sides: Sides) -> Result {
         let posted = posted.clone();
         let node = RBTreeNode::new(qp_num, Attached { posted, sides }, GFP_KERNEL)?;
-        // Who had the number before was destroyed, or else the device is wrong about it.
-        let before = self.polled.lock().pairs.insert(node);
+        let mut polled = self.polled.lock();
+        let before = polled.pairs.insert(node);
+        if before.is_some() {
+            // The device has destroyed the queue pair that had the number, which is not detached yet.
+            polled.strike_out(qp_num);
+        }
+        drop(polled);
         drop(before);
         Ok(())
     }
@@ -194,13 +211,7 @@ impl<'a> KernelCq<'a> {
             return;
         }
         let attached = polled.pairs.remove(&qp_num);
-        // The next queue pair with this number is another one.
-        polled.rings.amend(|mut completion| {
-            if completion.qp_num == qp_num {
-                completion.flags.q_type = 0;
-            }
-            completion
-        });
+        polled.strike_out(qp_num);
         drop(polled);
         drop(attached);
     }

@@ -107,23 +107,39 @@ impl Objects {
         unsafe {
             this.pd = verbs::alloc_pd(device, null_mut())?;
             this.cq = cq::alloc_cq(device, 128, context)?;
-            let mut attr: ib_qp_init_attr = zeroed();
-            attr.send_cq = this.cq;
-            attr.recv_cq = this.cq;
-            attr.qp_type = ib_qp_type_IB_QPT_RESERVED1;
-            attr.sq_sig_type = ib_sig_type_IB_SIGNAL_ALL_WR;
-            attr.cap.max_send_wr = 32;
-            attr.cap.max_recv_wr = 32;
-            attr.cap.max_send_sge = 1;
-            attr.cap.max_recv_sge = 1;
-            this.qp = verbs::create_qp(this.pd, &mut attr, null_mut())?;
-            for state in UP {
-                let (mut attr, mask) = qp_attr(state);
-                verbs::modify_qp(this.qp, &raw mut attr, mask, null_mut())?;
-            }
+            this.qp = verbs::create_qp(this.pd, &mut this.qp_attr(), null_mut())?;
+            this.modify_qp(&UP)?;
             this.ah = verbs::create_ah(this.pd, &registry::gid(device)?, null_mut())?;
         }
         Ok(this)
+    }
+
+    /// Returns what its queue pair is created with.
+    pub fn qp_attr(&self) -> ib_qp_init_attr {
+        let mut attr: ib_qp_init_attr = zeroed();
+        attr.send_cq = self.cq;
+        attr.recv_cq = self.cq;
+        attr.qp_type = ib_qp_type_IB_QPT_RESERVED1;
+        attr.sq_sig_type = ib_sig_type_IB_SIGNAL_ALL_WR;
+        attr.cap.max_send_wr = 32;
+        attr.cap.max_recv_wr = 32;
+        attr.cap.max_send_sge = 1;
+        attr.cap.max_recv_sge = 1;
+        attr
+    }
+
+    /// Changes the state of its queue pair, one `IB_QPS_*` after the other.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn modify_qp(&self, states: &[u32]) -> Result {
+        for state in states {
+            let (mut attr, mask) = qp_attr(*state);
+            // SAFETY: The queue pair is there.
+            unsafe { verbs::modify_qp(self.qp, &raw mut attr, mask, null_mut())? };
+        }
+        Ok(())
     }
 
     fn sge(&self, offset: u64, length: u32) -> ib_sge {

@@ -2,91 +2,28 @@
 
 //! What the driver should do, and does not yet. Each test names a finding of `known.toml`, and fails as long as the driver has it.
 
-use core::ptr::null_mut;
-use std::{cell::Cell, rc::Rc};
-
 use driver::{
-    client::{Objects, Request, Ulp, DIRECT, WORKQUEUE},
     fault::{always, command as of_command, death, once, register, silence, status},
-    program::{self, Program},
+    program::{Objects, Program},
     rig::{self, Rig, SECOND},
 };
 use efa_hw::{admin::Opcode, regs::Register};
 use efa_model::{Corruption, Death, FailedReset, Profile, Rule, Then};
 use ib_core::{
-    client, cq, dmabuf,
-    registry::{registered, registrations, Reference},
-    verbs,
+    dmabuf,
+    registry::{registrations, Reference},
 };
-use kernel::{
-    error::code::*,
-    sim::{self, Policy, Rng},
-};
+use kernel::sim::{self, Policy};
 
 /// Runs `f` without a look at what is left.
-fn run_without_end(f: impl FnOnce(&mut Rig)) {
+pub fn run_without_end(f: impl FnOnce(&mut Rig)) {
     rig::run_without_end(Profile::Efa3, Policy::Sequential, |mut rig| f(&mut rig));
-}
-
-/// Posts receives, and drains the queue pair. Returns how many functions of 16 requests had ended at that time.
-fn drain(context: u32, before: impl FnOnce()) -> usize {
-    let client = Ulp::new(move |device| Objects::new(device, context), false);
-    let number = client::register_client(client.clone());
-    let requests: Vec<_> = (0..16).map(|_| Request::new(20_000_000)).collect();
-    before();
-    let drain = |objects: &Objects| {
-        for request in &requests {
-            objects.post_recv(request).unwrap();
-        }
-        // SAFETY: The queue pair is there while the client's lock is held.
-        unsafe { cq::drain_rq(objects.qp) };
-        let ended = requests
-            .iter()
-            .filter(|request| request.status.get().is_some());
-        ended.count()
-    };
-    let ended = client.with(drain).expect("objects");
-    sim::sleep(2 * SECOND);
-    client::unregister_client(number);
-    // What has not ended is still in use.
-    std::mem::forget(requests);
-    ended
-}
-
-#[test]
-#[ignore = "D-1"]
-fn drain_waits_for_the_functions_of_the_client() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
-        assert_eq!(drain(DIRECT, || {}), 16);
-        assert_eq!(drain(WORKQUEUE, || {}), 16, "functions that had ended");
-    });
-}
-
-#[test]
-#[ignore = "D-2"]
-fn drain_does_not_give_up() {
-    // Time must pass besides the 30 s that the command takes, as 30 s are not more than 30 s.
-    for seed in 0..50 {
-        let policy = Policy::Random {
-            rng: Rng::new(seed),
-            preempt: 0,
-            hurry: 100,
-        };
-        let ended = rig::run_without_end(Profile::Efa3, policy, |mut rig| {
-            rig.probe().unwrap();
-            drain(DIRECT, || {
-                rig.inject(always(of_command(Some(Opcode::ModifyQp)), silence()))
-            })
-        });
-        assert_eq!(ended, Some(16), "functions that had ended");
-    }
 }
 
 fn refused_destroy_keeps_no_bar(opcode: Opcode) {
     run_without_end(|rig| {
         rig.probe().unwrap();
-        let objects = program::Objects::new().unwrap();
+        let objects = Objects::new().unwrap();
         rig.inject(always(of_command(Some(opcode)), status(5)));
         drop(objects);
         rig.heal();
@@ -106,41 +43,6 @@ fn a_queue_pair_whose_destruction_is_refused_keeps_no_bar() {
 #[ignore = "D-3"]
 fn a_region_whose_deregistration_is_refused_keeps_no_bar() {
     refused_destroy_keeps_no_bar(Opcode::DeregMr);
-}
-
-#[test]
-#[ignore = "D-4"]
-fn a_client_that_is_being_added_does_not_wait_for_itself() {
-    run_without_end(|rig| {
-        let took = Rc::new(Cell::new(0));
-        let (shared, noted) = (rig.shared.clone(), took.clone());
-        let add = move |device| {
-            let mut objects = Objects::new(device, WORKQUEUE)?;
-            let region = |()| {
-                // SAFETY: The domain is there.
-                unsafe { verbs::alloc_mr(objects.pd, 16) }.expect("a region")
-            };
-            let regions = [(); 3].map(region);
-            shared.with(|device, _, _| device.inject(always(of_command(None), silence())));
-            let start = sim::now();
-            for region in regions {
-                // SAFETY: The region is there.
-                verbs::ignore("ib_dereg_mr", unsafe {
-                    verbs::dereg_mr(region, null_mut())
-                });
-            }
-            objects.end();
-            noted.set(sim::now() - start);
-            Err(EIO)
-        };
-        client::register_client(Ulp::new(add, false));
-        let _ = rig.probe();
-        assert!(
-            took.get() < 60 * SECOND,
-            "the end of the client took {} s",
-            took.get() / SECOND
-        );
-    });
 }
 
 /// Kills a device that goes on with DMA, and that no reset stops.
@@ -205,67 +107,6 @@ fn a_probe_has_one_time_limit() {
     });
 }
 
-/// Returns the event queue and the number of the only completion queue that has one.
-fn queue(rig: &Rig) -> (u16, u16) {
-    rig.shared.with(|device, _, now| {
-        let snapshot = device.snapshot(now);
-        let mut queues = snapshot.completion_queues.iter();
-        let queue = queues.find(|queue| queue.eq.is_some()).expect("a queue");
-        (queue.eq.unwrap(), queue.number)
-    })
-}
-
-#[test]
-#[ignore = "D-18"]
-fn an_event_that_nobody_asked_for_is_ignored() {
-    run_without_end(|rig| {
-        rig.probe().unwrap();
-        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
-        let (eqn, cqn) = queue(rig);
-        let post = rig
-            .shared
-            .with(|device, machine, _| device.post_completion_event(machine, Some(eqn), cqn));
-        post.unwrap();
-        sim::sleep(SECOND);
-        assert_eq!(kernel::take_warnings(), [""; 0]);
-        drop(objects);
-    });
-}
-
-#[test]
-#[ignore = "D-18"]
-fn events_while_queues_are_created_and_freed_are_ignored() {
-    for seed in 0..20 {
-        let policy = Policy::Random {
-            rng: Rng::new(seed),
-            preempt: 3,
-            hurry: 0,
-        };
-        rig::run_without_end(Profile::Efa3, policy, |mut rig| {
-            rig.probe().unwrap();
-            let device = registered().unwrap();
-            let objects = Objects::new(device, WORKQUEUE).unwrap();
-            let (eqn, cqn) = queue(&rig);
-            let storm = rig
-                .shared
-                .with(|device, _, _| device.storm_of_completion_events(Some(eqn), cqn, 300));
-            storm.unwrap();
-            drop(objects);
-            for _ in 0..3 {
-                // SAFETY: The device is registered.
-                unsafe {
-                    let cq = cq::alloc_cq(device, 16, WORKQUEUE).unwrap();
-                    sim::sleep(1000);
-                    cq::free_cq(cq);
-                }
-            }
-            rig.heal();
-            rig.remove();
-            assert_eq!(kernel::take_warnings(), [""; 0]);
-        });
-    }
-}
-
 /// Memory of a DMA buffer that is in quarantine is attached to the device, whose resources are released first.
 #[test]
 #[ignore = "U-1"]
@@ -292,7 +133,7 @@ fn a_dma_buffer_in_quarantine_does_not_outlive_its_action() {
 fn a_device_is_reset_before_it_is_bus_master() {
     run_without_end(|rig| {
         rig.probe().unwrap();
-        let objects = program::Objects::new().unwrap();
+        let objects = Objects::new().unwrap();
         die_and_write(rig);
         sim::sleep(100 * SECOND);
         drop(objects);
@@ -386,7 +227,7 @@ fn a_region_that_is_forgotten_keeps_no_bar() {
     for number in 0..40 {
         run_without_end(|rig| {
             rig.probe().unwrap();
-            let objects = program::Objects::new().unwrap();
+            let objects = Objects::new().unwrap();
             rig.die(death(u32::MAX, FailedReset::NeverStarts));
             sim::sleep(SECOND);
             sim::fail_allocation(Some(number));
@@ -417,5 +258,31 @@ fn a_shutdown_does_not_wait_for_clients() {
         let took = (sim::now() - start) / SECOND;
         sim::join(client);
         assert!(took < 30, "the shutdown took {took} s");
+    });
+}
+
+/// A peer that has the old key would reach the other region.
+#[test]
+#[ignore = "D-17"]
+fn the_key_of_revoked_memory_stays_in_use() {
+    run_without_end(|rig| {
+        // A number is used again, with 256 keys in turn.
+        rig.set(r#"{"max_mr": 1}"#);
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        let pd = program.alloc_pd().unwrap();
+        let buffer = dmabuf::export(1 << 16);
+        let (_, key) = program.register_dmabuf(pd, buffer, 1 << 16).unwrap();
+        dmabuf::revoke(buffer);
+        let other = dmabuf::export(1 << 16);
+        let keys: Vec<_> = (0..300)
+            .map(|_| {
+                let (mr, key) = program.register_dmabuf(pd, other, 1 << 16).unwrap();
+                program.process.destroy(mr).unwrap();
+                key
+            })
+            .collect();
+        drop(program);
+        assert!(!keys.contains(&key), "a key has two regions");
     });
 }

@@ -2,13 +2,16 @@
 
 //! Clients in the kernel.
 
+use core::ptr::null_mut;
+
 use driver::{
-    client::{Objects, DIRECT, WORKQUEUE},
-    rig::PROFILES,
+    client::{Objects, Request, DIRECT, WORKQUEUE},
+    program::UP,
+    rig::{self, PROFILES, SECOND},
 };
 use efa_model::Profile;
-use ib_core::registry::registered;
-use kernel::sim;
+use ib_core::{ffi, registry::registered, verbs};
+use kernel::sim::{self, Policy, Rng};
 
 use crate::{run, run_with};
 
@@ -62,4 +65,48 @@ fn memory_is_short() {
         number += 1;
     }
     assert!(number > 20);
+}
+
+/// A queue pair is destroyed while another one is created, which gets its number.
+#[test]
+fn a_queue_pair_has_completions_of_its_own() {
+    for seed in 0..200 {
+        let policy = Policy::Random {
+            rng: Rng::new(seed),
+            preempt: 3,
+            hurry: 0,
+        };
+        rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+            rig.set(r#"{"max_qp": 1}"#);
+            rig.probe().unwrap();
+            let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+            let old: Vec<_> = (0..4).map(|_| Request::new(0)).collect();
+            let new: Vec<_> = (0..4).map(|_| Request::new(0)).collect();
+            old.iter().for_each(|one| objects.post_recv(one).unwrap());
+            objects.modify_qp(&[ffi::ib_qp_state_IB_QPS_ERR]).unwrap();
+            sim::sleep(SECOND);
+            let (pair, pd, mut attr) =
+                (objects.qp as usize, objects.pd as usize, objects.qp_attr());
+            let destroyer = sim::spawn("destroyer", move || {
+                // SAFETY: Nobody else uses the queue pair.
+                verbs::ignore("ib_destroy_qp", unsafe {
+                    verbs::destroy_qp(pair as *mut _, null_mut())
+                });
+            });
+            objects.qp = loop {
+                // SAFETY: The domain and the queue are there.
+                let result = unsafe { verbs::create_qp(pd as *mut _, &mut attr, null_mut()) };
+                if let Ok(qp) = result {
+                    break qp;
+                }
+            };
+            objects.modify_qp(&UP).unwrap();
+            new.iter().for_each(|one| objects.post_recv(one).unwrap());
+            objects.poll();
+            sim::join(destroyer);
+            let told = new.iter().filter(|one| one.status.get().is_some()).count();
+            drop(objects);
+            assert_eq!(told, 0, "completions of receives that have not ended");
+        });
+    }
 }

@@ -2,6 +2,7 @@
 
 //! Tests of the driver in virtual time. Each has a machine of its own, so that they run in parallel.
 
+mod client_findings;
 mod findings;
 mod kernel_clients;
 mod known;

@@ -135,11 +135,7 @@ fn a_kernel_client_and_a_removal() {
 fn commands_and_a_failure() {
     search(1, |rig| {
         sim::keep_log(true);
-        let fail = || {
-            rig.shared.with(|device, machine, now| {
-                device.post_event(machine, now, AenqGroup::FatalError.into(), 0)
-            });
-        };
+        let fail = || rig.event(AenqGroup::FatalError.into(), 0);
         at_once(fail, |program, _| {
             for _ in 0..4 {
                 let _ = program.alloc_pd();

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! As [`crate::findings`], of clients in the kernel.
+
+use core::ptr::null_mut;
+use std::{cell::Cell, rc::Rc};
+
+use driver::{
+    client::{Objects, Request, Ulp, DIRECT, WORKQUEUE},
+    fault::{always, command as of_command, silence},
+    rig::{self, Rig, SECOND},
+};
+use efa_hw::admin::Opcode;
+use efa_model::Profile;
+use ib_core::{client, cq, registry::registered, verbs};
+use kernel::{
+    error::code::*,
+    sim::{self, Policy, Rng},
+};
+
+use crate::findings::run_without_end;
+
+/// Posts receives, and drains the queue pair. Returns how many functions of 16 requests had ended at that time.
+fn drain(context: u32, before: impl FnOnce()) -> usize {
+    let client = Ulp::new(move |device| Objects::new(device, context), false);
+    let number = client::register_client(client.clone());
+    let requests: Vec<_> = (0..16).map(|_| Request::new(20_000_000)).collect();
+    before();
+    let drain = |objects: &Objects| {
+        for request in &requests {
+            objects.post_recv(request).unwrap();
+        }
+        // SAFETY: The queue pair is there while the client's lock is held.
+        unsafe { cq::drain_rq(objects.qp) };
+        let ended = requests
+            .iter()
+            .filter(|request| request.status.get().is_some());
+        ended.count()
+    };
+    let ended = client.with(drain).expect("objects");
+    sim::sleep(2 * SECOND);
+    client::unregister_client(number);
+    // What has not ended is still in use.
+    std::mem::forget(requests);
+    ended
+}
+
+#[test]
+#[ignore = "D-1"]
+fn drain_waits_for_the_functions_of_the_client() {
+    run_without_end(|rig| {
+        rig.probe().unwrap();
+        assert_eq!(drain(DIRECT, || {}), 16);
+        assert_eq!(drain(WORKQUEUE, || {}), 16, "functions that had ended");
+    });
+}
+
+#[test]
+#[ignore = "D-2"]
+fn drain_does_not_give_up() {
+    // Time must pass besides the 30 s that the command takes, as 30 s are not more than 30 s.
+    for seed in 0..50 {
+        let policy = Policy::Random {
+            rng: Rng::new(seed),
+            preempt: 0,
+            hurry: 100,
+        };
+        let ended = rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+            rig.probe().unwrap();
+            drain(DIRECT, || {
+                rig.inject(always(of_command(Some(Opcode::ModifyQp)), silence()))
+            })
+        });
+        assert_eq!(ended, Some(16), "functions that had ended");
+    }
+}
+
+#[test]
+#[ignore = "D-4"]
+fn a_client_that_is_being_added_does_not_wait_for_itself() {
+    run_without_end(|rig| {
+        let took = Rc::new(Cell::new(0));
+        let (shared, noted) = (rig.shared.clone(), took.clone());
+        let add = move |device| {
+            let mut objects = Objects::new(device, WORKQUEUE)?;
+            let region = |()| {
+                // SAFETY: The domain is there.
+                unsafe { verbs::alloc_mr(objects.pd, 16) }.expect("a region")
+            };
+            let regions = [(); 3].map(region);
+            shared.with(|device, _, _| device.inject(always(of_command(None), silence())));
+            let start = sim::now();
+            for region in regions {
+                // SAFETY: The region is there.
+                verbs::ignore("ib_dereg_mr", unsafe {
+                    verbs::dereg_mr(region, null_mut())
+                });
+            }
+            objects.end();
+            noted.set(sim::now() - start);
+            Err(EIO)
+        };
+        client::register_client(Ulp::new(add, false));
+        let _ = rig.probe();
+        assert!(
+            took.get() < 60 * SECOND,
+            "the end of the client took {} s",
+            took.get() / SECOND
+        );
+    });
+}
+
+/// Returns the event queue and the number of the only completion queue that has one.
+fn queue(rig: &Rig) -> (u16, u16) {
+    rig.shared.with(|device, _, now| {
+        let snapshot = device.snapshot(now);
+        let mut queues = snapshot.completion_queues.iter();
+        let queue = queues.find(|queue| queue.eq.is_some()).expect("a queue");
+        (queue.eq.unwrap(), queue.number)
+    })
+}
+
+#[test]
+#[ignore = "D-18"]
+fn an_event_that_nobody_asked_for_is_ignored() {
+    run_without_end(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let (eqn, cqn) = queue(rig);
+        let post = rig
+            .shared
+            .with(|device, machine, _| device.post_completion_event(machine, Some(eqn), cqn));
+        post.unwrap();
+        sim::sleep(SECOND);
+        assert_eq!(kernel::take_warnings(), [""; 0]);
+        drop(objects);
+    });
+}
+
+#[test]
+#[ignore = "D-18"]
+fn events_while_queues_are_created_and_freed_are_ignored() {
+    for seed in 0..20 {
+        let policy = Policy::Random {
+            rng: Rng::new(seed),
+            preempt: 3,
+            hurry: 0,
+        };
+        rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+            rig.probe().unwrap();
+            let device = registered().unwrap();
+            let objects = Objects::new(device, WORKQUEUE).unwrap();
+            let (eqn, cqn) = queue(&rig);
+            let storm = rig
+                .shared
+                .with(|device, _, _| device.storm_of_completion_events(Some(eqn), cqn, 300));
+            storm.unwrap();
+            drop(objects);
+            for _ in 0..3 {
+                // SAFETY: The device is registered.
+                unsafe {
+                    let cq = cq::alloc_cq(device, 16, WORKQUEUE).unwrap();
+                    sim::sleep(1000);
+                    cq::free_cq(cq);
+                }
+            }
+            rig.heal();
+            rig.remove();
+            assert_eq!(kernel::take_warnings(), [""; 0]);
+        });
+    }
+}
+
+/// The ring of a queue pair has more descriptors than the device allows.
+#[test]
+#[ignore = "V-8"]
+fn a_receive_queue_is_no_larger_than_the_device_allows() {
+    run_without_end(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let most = 32_768;
+        let mut attr = objects.qp_attr();
+        (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (most, 3);
+        // SAFETY: The domain and the queue are there.
+        let result = unsafe { verbs::create_qp(objects.pd, &mut attr, null_mut()) };
+        let depths = rig.shared.with(|device, _, now| {
+            let pairs = device.snapshot(now).queue_pairs;
+            pairs.iter().map(|pair| pair.receive_queue.depth).max()
+        });
+        if let Ok(qp) = result {
+            // SAFETY: Nobody uses the queue pair.
+            verbs::ignore("ib_destroy_qp", unsafe {
+                verbs::destroy_qp(qp, null_mut())
+            });
+        }
+        drop(objects);
+        assert!(
+            depths <= Some(most.into()),
+            "a receive queue of {depths:?} descriptors"
+        );
+    });
+}
