@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../kselftest" || exit
 
 mapfile -t programs < <(sed -En 's/^TEST_PROGS(_SLOW)? \+= //p' Makefile | grep -vx dmesg.py)
 programs+=(../debug/stress.py ../debug/faults.py dmesg.py)
-at_once=' admin_queue.py admin_timeouts.py killed.py lifecycle.py objects_faults.py objects_timeouts.py ../debug/stress.py '
+at_once=' admin_queue.py effects.py killed.py lifecycle.py objects_timeouts.py ../debug/stress.py '
 chosen=()
 for program in "${programs[@]}"; do
 	case $1$at_once in

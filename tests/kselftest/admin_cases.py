@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What admin_queue.py and admin_timeouts.py share: a device that is bound anew for each test case, and many processes that use it."""
+"""What admin_queue.py and effects.py share: a device that is bound anew for each test case, and many processes that use it."""
 
 import os
 
-from selftest import Failed, KernelLog, Skipped, any_function, equal, function_with, result_of
-from uverbs import EVENT_DEVICE_FATAL, opened
+from selftest import Skipped, any_function, equal, function_with
+from uverbs import opened
 
 ANY = {"opcode": "ANY"}
 
@@ -17,7 +17,6 @@ class Bench:
         self.device = any_function()
         # One whose commands have the other form, with checksums of their own.
         self.newest = function_with("profile=efa4")
-        self.log = KernelLog()
 
     def before(self):
         """Each test case starts with a new queue."""
@@ -25,7 +24,6 @@ class Bench:
         self.device.set(**self.attributes)
         self.device.rebind()
         self.start = self.device.state()["admin"]
-        list(self.log.records())
 
     def after(self):
         self.device.clear()
@@ -112,20 +110,6 @@ class Bench:
             print(f"# {type(error).__name__}: {error}", flush=True)
             os._exit(1)
         os._exit(0)
-
-    def told(self, context):
-        """Fails if a program that had the device open before it was reset was not told, or can still use it."""
-        equal(context.event(), EVENT_DEVICE_FATAL, "the event that a program gets")
-        equal(result_of(context.alloc_pd), "EIO", "a command of a program that had the device open")
-
-    def works(self):
-        with opened(self.device) as context:
-            equal(result_of(context.alloc_pd), "ok", "alloc_pd of the next program")
-
-    def must_log(self, what="the log does not say so", text=""):
-        """Fails if the driver has logged no error, or none with this text."""
-        if not any(text in line for line in self.log.driver_errors(self.device)):
-            raise Failed(what)
 
 
 def use(context):

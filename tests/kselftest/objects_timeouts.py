@@ -1,92 +1,132 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""A device that does not answer in the middle of each verb, or does not find the driver's ear: the verb ends and nothing is lost."""
+"""A device that does not answer in the middle of a verb. Both drivers run those verbs at whose end there are neither queue pairs nor memory
+regions, which the C driver cannot destroy then. The program of the host runs all of them: host/driver/tests/driver/verbs.rs.
+"""
 
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from threading import Event
+import contextlib
 
-import fault_cases
 import objects
-from fault_cases import FAULTS, Set, add_faults, behave, main, prepare, run
+import selftest
 from recovery import Recovery
-from selftest import DRIVER, KernelLog, Skipped, Suite, equal, result_of, wait_until
-from uverbs import opened
+from selftest import DRIVER, Suite, equal, function_with, result_of
+from uverbs import EVENT_DEVICE_FATAL, Context, opened
 
-# In units of 100 ms: the most that a device can announce.
-fault_cases.attributes["admin_timeout"] = 15
+# No interrupts come but for commands. A command may take 1.5 s, the most that a device can announce.
+ATTRIBUTES = {"keep_alive_ms": 0, "admin_timeout": 15}
 
-# So many that one message for each would fill the log, and the kinds of messages, such as: no answer, or memory that is kept.
-MANY, KINDS = 100, 4
+FAULTS = {
+    "is not answered": {"silence": True},
+    "is answered with a wrong id": {"wrong_id": True},
+    "is answered without an interrupt": {"no_interrupt": True},
+}
 
-# Commands that the driver has in flight at most, and how many threads wait for each of their slots.
-SLOTS, WAITERS = 32, 3
-# How long a command may take, which is the most that the driver allows, and how long it does take, in ms. Who waits for a slot gives up
-# after twice the former. The last one of the threads gets a slot before that, and who comes after them would get one later.
-COMMAND_MS, DELAY_MS = 30_000, 23_000
-
-suite = Suite()
-add_faults(suite, [fault for fault in FAULTS if fault != "is refused"])
+main = function_with("profile=efa4")
 
 
-@suite.case("many objects of a device that has died do not fill the log", "ok")
-def noise_of_the_dead():
-    prepare()
-    log = KernelLog()
-    recovery = DRIVER == "rust" and Recovery(main, "command_timeout")
-    with opened(main) as context:
-        for _ in range(MANY):
-            objects.CompletionQueue(context)
-        list(log.records())
-        main.die(silent=True)
-    # That destroys them all.
-    log.few(main, KINDS, level=7)
+def prepare():
+    """Binds a device that has no faults."""
+    main.clear()
+    main.set(**ATTRIBUTES)
+    main.rebind()
+
+
+def is_usable():
+    return result_of(lambda: opened(main).close()) == "ok"
+
+
+class Set:
+    """A context and its objects, created in the order in which they need each other."""
+
+    STEPS = ("open", "alloc_pd", "create_cq", "create_cq_with_events", "create_qp")
+
+    def __init__(self, until):
+        self.stack = contextlib.ExitStack()
+        for step in self.STEPS:
+            if step == until:
+                break
+            getattr(self, step)()
+
+    def open(self):
+        self.context = Context(main.uverbs())
+        self.stack.callback(self.context.close)
+        self.context.get_context()
+
+    def alloc_pd(self):
+        self.pd, _ = self.context.alloc_pd()
+
+    def create_cq(self):
+        self.cq = objects.CompletionQueue(self.context)
+
+    def create_cq_with_events(self):
+        self.events = objects.CompletionQueue(self.context, flags=objects.CQ_WITH_COMPLETION_CHANNEL)
+
+    def create_qp(self):
+        self.qp = objects.QueuePair(self.context, self.pd, self.cq.handle, self.cq.handle)
+
+    def dealloc_pd(self):
+        self.context.dealloc_pd(self.pd)
+
+    def close(self):
+        self.stack.close()
+
+
+# Verbs, the command of each, and the verb before which its objects end.
+VERBS = {
+    "open": ("ALLOC_UAR", "open"),
+    "alloc_pd": ("ALLOC_PD", "alloc_pd"),
+    "create_cq": ("CREATE_CQ", "create_cq"),
+    "create_cq_with_events": ("CREATE_CQ", "create_cq_with_events"),
+    "create_qp": ("CREATE_QP", "create_qp"),
+    "dealloc_pd": ("DEALLOC_PD", "create_qp"),
+    "close": ("DEALLOC_UAR", "alloc_pd"),
+}
+
+
+def faulty(verb, fault):
+    """Returns what becomes of a verb and of the next one, what the device has after the end of all, and whether it can still be used."""
+    opcode, until = VERBS[verb]
+    if not main.is_bound or main.held() or not is_usable():
+        prepare()
+    unanswered = main.counter("no_completion_cmds")
+    recovery = DRIVER == "rust" and fault != "is answered without an interrupt" and Recovery(main, "command_timeout")
+    objects_of_case = Set(until)
+    hit = main.state()["faults_hit"]
+    main.inject({"opcode": opcode}, FAULTS[fault], times=1)
+    results = [result_of(getattr(objects_of_case, verb))]
+    equal(main.state()["faults_hit"] - hit, 1, "faults of the device")
     if recovery:
         recovery.wait()
-    # What it has advised since may not be what it is to be from here on.
-    prepare()
-    return "ok"
-
-
-def waiters():
-    """How many threads of this process wait for a slot."""
-    stacks = [task.read_text() for task in Path("/proc/self/task").glob("*/stack")]
-    return sum("AdminQueue" in stack and "submit" in stack for stack in stacks)
-
-
-@suite.case("a queue pair and a region live on whose destruction finds no slot", "ETIME ETIME, then ok ok")
-def no_slot():
-    if DRIVER == "c":
-        raise Skipped("the C driver waits for a slot for as long as it takes")
-    behave()
-    main.set(admin_completion_timeout_ms=COMMAND_MS)
-    main.rebind()
-    everything, ready = Set(), Event()
-    main.inject({"opcode": "ANY"}, {"hold": "first"}, times=SLOTS)
-    # None of these takes longer than it may.
-    main.inject({"opcode": "ANY"}, {"delay_ms": DELAY_MS}, skip=SLOTS)
-    count = (1 + WAITERS) * SLOTS
-    try:
-        with ThreadPoolExecutor(count + 2) as pool:
-            others = [pool.submit(lambda: ready.wait() and result_of(everything.alloc_pd)) for _ in range(count)]
-            ready.set()
-            wait_until(lambda: waiters() == WAITERS * SLOTS, f"all slots are taken, and {WAITERS} threads wait for each")
-            late = [pool.submit(result_of, verb) for verb in (everything.destroy_qp, everything.dereg_mr)]
-            # They get slots in their order.
-            wait_until(lambda: waiters() == WAITERS * SLOTS + 2, "two more threads wait behind them")
-            main.release("first")
-            results = " ".join(verb.result() for verb in late)
-            behave()
-        equal({other.result() for other in others}, {"ok"}, "the others")
-        equal([main.held().get(kind) for kind in ("qp", "mr")], [1, 1], f"queue pairs and regions of the device after {results}")
-        results += ", then " + " ".join(result_of(verb) for verb in (everything.destroy_qp, everything.dereg_mr))
-    finally:
-        behave()
-        everything.close()
-        held = main.held()
+    if verb not in ("open", "close"):
+        results.append("then " + result_of(getattr(objects_of_case, verb)))
+        if recovery:
+            equal(objects_of_case.context.event(), EVENT_DEVICE_FATAL, "the event of the process")
+            equal(result_of(objects_of_case.context.alloc_pd), "EIO", "another verb of the process")
+    before_close = main.held()
+    result_of(objects_of_case.close)
+    equal(main.counter("no_completion_cmds") - unanswered, 1, "commands that were waited for in vain")
+    kept = main.held()
+    if kept:
+        equal(kept, before_close, "objects of the device")
+        results.append("all stays")
+    usable = is_usable()
+    results.append("needs a reset" if not usable else "comes back" if recovery else "goes on")
+    if kept or not usable:
         prepare()
-    equal(held, {}, "what the device has")
-    return results
+    equal(main.held(), {}, "objects of the device after a reset")
+    return "; ".join(results)
 
 
-run(suite)
+if not selftest.emulator:
+    selftest.skip_all("needs the emulator")
+suite = Suite()
+for verb, (opcode, _) in VERBS.items():
+    for fault in FAULTS:
+        # differences.md has the result of each driver.
+        suite.add(f"{verb}: {opcode} {fault}", lambda verb=verb, fault=fault: faulty(verb, fault))
+prepare()
+try:
+    suite.run()
+finally:
+    main.clear()
+    main.rebind()

@@ -7,9 +7,7 @@ healthy device can be bound.
 """
 
 import selftest
-from selftest import DRIVER, STATUSES, Failed, KernelLog, Skipped, equal, function_with
-
-ANY = {"opcode": "ANY"}
+from selftest import DRIVER, Failed, KernelLog, equal
 
 # bind() gives EAGAIN for what is EPROBE_DEFER inside of the kernel.
 DEFERRED = "EAGAIN"
@@ -49,39 +47,9 @@ class Probes(selftest.Suite):
         errors = function.protocol_errors() - errors
         return f"{result}, {errors} protocol errors" if errors else result
 
-    def add_probe(self, name, wanted, rules=(), settings={}, function=main):
+    def add_probe(self, name, wanted, rules=(), settings={}):
         """A test case that is one probe."""
-        self.add(name, lambda: self.probe(function, rules, settings), wanted)
-
-    def add_probe_of(self, spec, name, wanted, rules=()):
-        """The same with another device, which is left bound."""
-
-        def run():
-            function = function_with(spec)
-            if not function:
-                raise Skipped("there is no such device")
-            function.clear()
-            if function.is_bound:
-                equal(function.unbind(), "ok", "unbind")
-            try:
-                return self.probe(function, rules)
-            finally:
-                function.clear()
-                function.rebind()
-
-        self.add(name, run, wanted)
-
-    def add_statuses(self, name, when, settings={}):
-        """A test case of one probe for each status."""
-
-        def run():
-            results = []
-            for status in STATUSES:
-                results.append(self.probe(main, [(when, {"status": status})], settings))
-                main.clear()
-            return " ".join(results)
-
-        self.add(name, run, " ".join(STATUSES.values()))
+        self.add(name, lambda: self.probe(main, rules, settings), wanted)
 
     def run_all(self):
         """Runs the test cases, and leaves the device bound."""

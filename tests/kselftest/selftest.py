@@ -37,9 +37,6 @@ LOG_ERROR = 3
 # The number of write() in /proc/PID/syscall.
 SYSCALL_WRITE = "1" if os.uname().machine == "x86_64" else "64"
 
-# The driver logs at most so many messages of a kind in so many seconds.
-MESSAGES, MESSAGES_PERIOD = 10, 5
-
 # Why the driver resets a device that is in use.
 REASONS = ("fatal_error", "command_timeout", "keep_alive", "register_timeout", "requested", "memory_held")
 # The statuses with which a device can refuse a command, and what they mean to a process.
@@ -551,13 +548,3 @@ class KernelLog:
             for level, text in self.records()
             if level <= LOG_ERROR and function.address in text and "probe with driver" not in text
         ]
-
-    def few(self, function, kinds=1, level=LOG_ERROR):
-        """Fails unless there are new lines about a device, and no more than the driver's limit allows of so many kinds."""
-        times = [time for found, time, text in self.timed_records() if found <= level and function.address in text]
-        if not times:
-            raise Failed("the log has nothing")
-        # The limit is that of each period of the kernel's clock: a slow machine has more periods.
-        most = kinds * MESSAGES * (1 + int((times[-1] - times[0]) / MESSAGES_PERIOD))
-        if len(times) > most:
-            raise Failed(f"the log has {len(times)} lines, which are more than {most}")

@@ -16,7 +16,6 @@ PCI_COMMAND = 4
 PCI_COMMAND_MASTER = 4
 
 RELEASE = re.compile(r": (?:dma_free: (?P<device>\S+) |config: .*value=(?P<command>\d+)$)", re.MULTILINE)
-STATE = re.compile(r": efa_state: (?P<device>\S+) (?P<state>\S+)$", re.MULTILINE)
 DMA = re.compile(r": dma_(?P<what>alloc|map|free|unmap)_?(?P<kind>\w*): (?P<device>\S+) ", re.MULTILINE)
 LOST = re.compile(r"^(?:overrun|dropped events): [1-9]", re.MULTILINE)
 
@@ -68,13 +67,6 @@ def releases(function):
     finally:
         # Only possible once no instance has it turned on.
         dynamic_event(f"-:{PROBE}")
-
-
-@contextmanager
-def states(function):
-    """Gives a function that returns what the driver has said up to then of the state of a PCI function."""
-    with recording("efa/efa_state") as trace:
-        yield lambda: [match["state"] for match in STATE.finditer(trace()) if match["device"] == function.address]
 
 
 @contextmanager

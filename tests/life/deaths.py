@@ -1,25 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Devices that die at the worst of times, again and again, half, late or for ever: bad input to a recovery. Prints KTAP.
+"""Recoveries that need a real kernel: several devices, namespaces, slots, the module, threads, and memory of others. Prints KTAP.
+
+host/driver/tests/driver/recovery.rs has all others.
 
 See cases.py for its arguments.
 """
 
 import contextlib
-import itertools
 import mmap
 import os
-import random
 import threading
-import time
 
 from cases import Tests, rounds  # First: it says where the others are.
 
 import aer
 import selftest
-from device import ADMIN_TIMEOUT, ATTRIBUTES, SILENT_ATTRIBUTES, WITH_KEEP_ALIVES
+from device import ADMIN_TIMEOUT, ATTRIBUTES, SILENT_ATTRIBUTES
 from loads import Load
-from messages import Endpoint, send
 from modules import load_module, remove_module
 from recovery import BACKOFF
 from selftest import Failed, Skipped, equal, result_of, wait_until
@@ -31,9 +29,7 @@ from uverbs import opened
 # These tests have rounds in which they do what is different each time. More than that find nothing new.
 ROUNDS = min(rounds(3), 25)
 IS_SHORT = ROUNDS < 10
-# Of the steps of a recovery, only each so-manieth is tried, for each way to die others.
-STRIDE = 4 if IS_SHORT else 1
-# Rounds of what happens at a time that chance chooses.
+# Rounds of what takes a moment.
 TIMES = ROUNDS if IS_SHORT else 4 * ROUNDS
 
 # Time limits that the device announces where it is silent, in units of 100 ms, so that what fails fails soon.
@@ -41,20 +37,9 @@ LIMITS = {"reset_timeout": 10, **SILENT_ATTRIBUTES}
 RESET_LIMIT = 2 * LIMITS["reset_timeout"] / 10
 # Seconds until a read of a register that is not answered has failed, at most.
 READ_LIMIT = 1
-# Seconds that one attempt to bring a device back may take, if the device stops answering in its midst: the command that is not
-# answered, and the reset that follows.
-ATTEMPT = ADMIN_TIMEOUT / 10 + RESET_LIMIT + READ_LIMIT
-# The longest time of a recovery that fails once, and that of one that fails each time.
-ONCE_MORE = ATTEMPT + BACKOFF[1]
-GIVEN_UP = sum(BACKOFF) + len(BACKOFF) * ATTEMPT
-
 # What a dead device that goes on with DMA writes, see Documentation/emulator-control.md, and how much memory is watched for it.
 STRAY = bytes.fromhex("efa0deadefa0dead")
 WATCHED = 64 << 20
-# Events that a storm has.
-STORM = 100_000
-# Lines of the log that any number of events may lead to.
-LINES = 40
 
 suite = Tests()
 stage = Stage() if selftest.emulator else None
@@ -158,70 +143,6 @@ def add(name, attributes=LIMITS):
     return decorator
 
 
-# At any step.
-
-
-def at_each_step(this, when, then, cost, first):
-    """Dies at a step of a recovery, then at a later one and so on, until there are no more. COST is how long one may take."""
-    for step in itertools.count(first, STRIDE):
-        hits = main.state()["faults_hit"]
-        main.inject(when, then, skip=step, times=1)
-        main.die()
-        try:
-            this.told(cost)
-            main.await_status("up")
-            is_step = main.state()["faults_hit"] > hits
-            main.reset_attributes(**LIMITS)
-            this.back(deaths=2)
-            if not is_step:
-                break
-            this.renew()
-        except Failed as failure:
-            raise Failed(f"step {step}: {failure}")
-    if step < 3:
-        raise Failed(f"there are only {step} steps")
-    print(f"# {step} steps at most", flush=True)
-
-
-STEPS = (
-    ("command", {"opcode": "ANY"}, {"die": {"silent": True}}, "it dies silently"),
-    ("command", {"opcode": "ANY"}, {"die": {}}, "it dies and says so"),
-    ("command", {"opcode": "ANY"}, {"status": "UNKNOWN_ERROR"}, "it refuses"),
-    ("command", {"opcode": "ANY"}, {"wrong_id": True}, "its answer is wrong"),
-    ("register read", {"register": "ANY"}, {"silence": True}, "it does not answer"),
-    # Of another register, such as VERSION, that would be a value like any other.
-    ("read of the status", {"register": "DEV_STS"}, {"value": 0xFFFFFFFF}, "it answers with all ones"),
-    ("register read", {"register": "ANY"}, {"die": {}}, "it dies and says so"),
-)
-for number, (kind, when, then, what) in enumerate(STEPS):
-
-    def run(this, when=when, then=then, first=number % STRIDE):
-        at_each_step(this, when, then, ATTEMPT, first)
-
-    add(f"at each {kind} of a recovery {what}")(run)
-
-
-@add("a reset does not start, and the next one does")
-def reset_starts_late(this):
-    for how in ("never_starts", "never_ends"):
-        main.die(resets=2, how=how)
-        this.told(RESET_LIMIT)
-        this.back(2 * ONCE_MORE)
-        this.renew()
-
-
-@add("it dies again while it is reset")
-def again(this):
-    main.set(reset_ms=200, reset_timeout=10)
-    for number in range(TIMES):
-        main.die()
-        time.sleep(random.Random(number).random())
-        main.die(silent=bool(number & 1))
-        this.told(ATTEMPT)
-        this.back(4 * ONCE_MORE, deaths=3)
-        this.renew()
-
-
 @add("both devices die at once", ATTRIBUTES)
 def both(this):
     for _ in range(ROUNDS):
@@ -235,129 +156,6 @@ def both(this):
         stage.bystander.call("attach", stage.next_seed())
         this.back()
         this.renew()
-
-
-# Late.
-
-
-@add("answers of the last session come in the next one", ATTRIBUTES)
-def late_answers(this):
-    for after in range(1, 8):
-        stage.hands.call("open", main)
-        main.inject({"opcode": "ALLOC_PD"}, {"after_reset": True, "after_commands": after}, times=1)
-        stage.hands.begin("command")
-        wait_until(lambda: main.state()["late"], "a command whose answer is late")
-        main.event("FATAL_ERROR", 1)
-        result, _ = stage.hands.result("the command")
-        equal(result, "EIO", "the command that is answered late")
-        this.told()
-        this.back()
-        equal(main.state()["late"], 0, "answers that are still to come")
-        stage.hands.call("close")
-        this.renew()
-
-
-@add("events of the last session come in the next one", WITH_KEEP_ALIVES)
-def late_events(this):
-    for group in ("KEEP_ALIVE", "WARNING", 77):
-        main.event(group, 1, after_reset=True, after_commands=3)
-        main.event("FATAL_ERROR", 1)
-        this.told()
-        this.back()
-        this.renew()
-    main.event("FATAL_ERROR", 1, after_reset=True, after_commands=20)
-    main.event("FATAL_ERROR", 1)
-    this.told()
-    this.back(ONCE_MORE, deaths=2)
-
-
-# Too much.
-
-
-@add("a storm of events holds nobody up", ATTRIBUTES)
-def storms(this):
-    for group in ("WARNING", 77, "KEEP_ALIVE"):
-        if group == "KEEP_ALIVE":
-            main.set(**WITH_KEEP_ALIVES)
-        list(stage.log.records())
-        main.event(group, 1, count=STORM)
-        begin = now()
-        with Endpoint(opened(main)) as fresh:
-            stage.exchange(fresh)
-        stage.limits.check(f"usable in a storm of {group}", now() - begin, USABLE)
-        left = STORM
-        while left:
-            wait_until(lambda: main.state()["storm"] < left, f"more events of group {group}")
-            left = main.state()["storm"]
-        lines = stage.log.driver_errors(main)
-        if len(lines) > LINES:
-            raise Failed(f"the log has {len(lines)} lines of {STORM} events of group {group}")
-    equal(main.resets(), this.start["resets"], "resets")
-    print(f"# {stage.limits.summary()}", flush=True)
-
-
-@add("a storm of fatal errors is one death", ATTRIBUTES)
-def fatal_storm(this):
-    main.event("FATAL_ERROR", 1, count=STORM)
-    this.told()
-    this.back()
-
-
-@add("completion events of queues that are gone, while it dies", ATTRIBUTES)
-def completions(this):
-    for _ in range(ROUNDS):
-        with contextlib.suppress(Failed):
-            for number in range(1, 4):
-                main.notify(0xFFF0, eq=number, count=1000)
-        main.die()
-        this.told()
-        this.back()
-        this.renew()
-
-
-# For ever.
-
-
-@add("a device that keeps failing is given up, and works once it is repaired")
-def keeps_failing(this):
-    for how in ("never_starts", "never_ends")[: 1 if IS_SHORT else 2]:
-        main.die(resets=1 << 20, how=how)
-        this.told(RESET_LIMIT)
-        this.failed(GIVEN_UP)
-        equal(main.status()["attempts"], str(len(BACKOFF)), "attempts")
-        events = stage.uevents.of_driver(main)
-        equal(events, [("reset", "fatal_error"), ("failed", "fatal_error")], "uevents")
-        # Not repaired yet.
-        result, _ = stage.hands.call("write", main.sysfs / "reset", "1")
-        this.failed(GIVEN_UP)
-        this.repair()
-        this.renew()
-
-
-@add("a device that lives too shortly is given up")
-def short_lives(this):
-    main.inject({"opcode": "SET_FEATURE", "feature": "HOST_INFO"}, {"die": {}})
-    main.die()
-    this.told()
-    this.failed(GIVEN_UP + ATTEMPT)
-    this.repair()
-
-
-@add("a device that dies soon after each start is given up")
-def soon_again(this):
-    for number in range(len(BACKOFF)):
-        session = main.status()["session"]
-        main.die()
-        if number == 0:
-            this.told()
-        wait_until(
-            lambda: main.status()["session"] != session and main.status()["state"] == "up",
-            f"start {number + 2}",
-        )
-    main.die()
-    this.failed(0)
-    equal(main.status()["attempts"], str(len(BACKOFF)), "attempts")
-    this.repair()
 
 
 @add("a device that dies in another network namespace comes back there", ATTRIBUTES)
@@ -378,48 +176,6 @@ def dies_elsewhere(this):
             stage.exchange(fresh)
     finally:
         move.clean()
-
-
-@add("a device that was given up can be bound again")
-def rebound(this):
-    main.die(resets=1 << 20)
-    this.told(RESET_LIMIT)
-    this.failed(GIVEN_UP)
-    begin = now()
-    equal(main.unbind(), "ok", "unbind")
-    stage.limits.check("removed", now() - begin, REMOVED)
-    equal(main.leftovers(), [], "what is left")
-    main.clear()
-    equal(main.bind(), "ok", "bind")
-    equal(main.resets()["all"], 0, "resets")
-    with stage.open(main) as fresh:
-        stage.exchange(fresh)
-
-
-@add("a device that is gone is given up, and works once it is there again")
-def gone(this):
-    main.pull_out()
-    this.told(HEALTH_INTERVAL + READ_LIMIT)
-    this.failed(GIVEN_UP)
-    equal(stage.uevents.of_driver(main), [("reset", "register_timeout"), ("failed", "register_timeout")], "uevents")
-    main.put_in()
-    this.repair()
-
-
-@add("a device goes in the middle of a recovery")
-def gone_in_recovery(this):
-    for step in (0, 2, 4):
-        main.die()
-        main.inject({"register": "ANY"}, {"unplug": True}, skip=step, times=1)
-        this.told(ATTEMPT)
-        time.sleep(BACKOFF[1] / 2)
-        main.put_in()
-        main.reset_attributes(**LIMITS)
-        try:
-            this.back(GIVEN_UP, deaths=2)
-        except Failed as failure:
-            raise Failed(f"step {step}: {failure}")
-        this.renew()
 
 
 @add("a device that is gone is then let go at once")
@@ -443,26 +199,6 @@ def gone_and_told(this):
 # What others do meanwhile.
 
 
-@add("a device is let go at any time of a recovery")
-def unbind_meanwhile(this):
-    main.set(reset_ms=50)
-    for number in range(TIMES):
-        chance = random.Random(number)
-        main.die(resets=chance.choice((1, 1, 2)))
-        time.sleep(chance.random() * 1.5)
-        begin = now()
-        equal(main.unbind(), "ok", "unbind")
-        stage.limits.check("removed", now() - begin, REMOVED + RESET_LIMIT)
-        equal(main.leftovers(), [], "what is left")
-        this.told()
-        main.reset_attributes(**{**LIMITS, "reset_ms": 50})
-        equal(main.bind(), "ok", "bind")
-        with stage.open(main) as fresh:
-            stage.exchange(fresh)
-        this.nothing_left()
-        this.renew()
-
-
 @add("the module is removed while a device keeps failing")
 def unload_meanwhile(this):
     main.die(resets=1 << 20)
@@ -476,19 +212,6 @@ def unload_meanwhile(this):
     load_module(os.environ["EFA_KO"])
     with stage.open(main):
         pass
-
-
-@add("others reset a device at any time of a recovery")
-def reset_meanwhile(this):
-    main.set(reset_ms=50)
-    for number in range(TIMES):
-        main.die()
-        time.sleep(random.Random(number).random() * 0.5)
-        result, _ = stage.hands.call("write", main.sysfs / "reset", "1")
-        equal(result, "ok", "a write to reset")
-        this.told()
-        this.back(ONCE_MORE, deaths=2)
-        this.renew()
 
 
 @add("programs open the device all the time", ATTRIBUTES)
@@ -586,16 +309,6 @@ def nonfatal(this):
     equal(main.resets(), this.start["resets"], "resets")
 
 
-@add("an ordinary death takes four lines of the log", ATTRIBUTES)
-def lines(this):
-    main.die()
-    this.told()
-    this.back()
-    found = [text for _, text in stage.log.records() if main.address in text]
-    if not 1 <= len(found) <= 4:
-        raise Failed(f"the log has {len(found)} lines: {found}")
-
-
 # Not at all.
 
 
@@ -615,8 +328,6 @@ def not_automatic(this):
         this.told()
         this.failed(0)
         equal(stage.uevents.of_driver(main), [("reset", "fatal_error"), ("failed", "fatal_error")], "uevents")
-        time.sleep(sum(BACKOFF[:2]) + 1)
-        equal(main.status()["state"], "failed", "the state")
         this.repair()
     finally:
         stage.far.close()

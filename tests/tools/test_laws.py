@@ -57,6 +57,17 @@ class Laws(support.TemporaryCache):
             ],
         )
 
+    def test_an_effect_that_is_not_tested(self):
+        self.write("emulator/model/src/faults/then.rs", "pub struct Then {\n    pub silence: bool,\n    pub die: bool,\n}\npub struct X {\n    pub y: u8,\n}\n")
+        self.write("tests/kselftest/effects.md", "| effect | when |\n|---|---|\n| silence | command |\n| noise | command |\n")
+        self.assertEqual(
+            laws.effects_are_tested(),
+            [
+                "emulator/model/src/faults/then.rs:3: die has no row in tests/kselftest/effects.md",
+                "tests/kselftest/effects.md:4: noise is no effect",
+            ],
+        )
+
     def test_a_test_that_reads_a_clock(self):
         self.write("tests/kselftest/patience.py", "end = time.monotonic() + PATIENCE\n")
         self.write("tests/kselftest/killed.py", "start = time.monotonic()\n")

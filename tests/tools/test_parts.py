@@ -79,13 +79,13 @@ class Kselftest(support.TemporaryCache):
         self.assertEqual(self.command("limits,probe.py")[0], "/efa-rs/tests/kselftest/run.sh limits.py probe.py dmesg.py")
 
     def test_a_case_of_it(self):
-        expected = "EFA_CASES='create_qp: it'\"'\"'s *' /efa-rs/tests/kselftest/run.sh objects_faults.py"
-        self.assertEqual(self.command("objects_faults", "create_qp: it's *")[0], expected)
+        expected = "EFA_CASES='create_qp: it'\"'\"'s *' /efa-rs/tests/kselftest/run.sh objects_timeouts.py"
+        self.assertEqual(self.command("objects_timeouts", "create_qp: it's *")[0], expected)
 
     def test_a_case_of_any(self):
         command = self.command("", "*refused*")[0]
         self.assertTrue(command.startswith("EFA_CASES='*refused*' /efa-rs/tests/kselftest/run.sh probe.py attributes.py "))
-        self.assertTrue(command.endswith(" lifecycle.py admin_timeouts.py objects_timeouts.py probe_timeouts.py dmesg.py"))
+        self.assertTrue(command.endswith(" lifecycle.py effects.py objects_timeouts.py probe_timeouts.py dmesg.py"))
 
     def test_bounce_buffers_need_a_kernel_that_has_them(self):
         self.assertEqual(self.command("bounce")[1], "swiotlb=force")

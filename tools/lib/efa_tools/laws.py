@@ -189,6 +189,24 @@ def no_clock():
     ]
 
 
+# The effects of the emulator's rules, the table that has each, and a row of that.
+EFFECTS, TABLE = "emulator/model/src/faults/then.rs", "tests/kselftest/effects.md"
+EFFECT = re.compile(r"^    pub (\w+): ")
+ROW = re.compile(r"^\| (\w+) \|")
+
+
+def effects_are_tested():
+    """Each effect of a rule of the emulator has a row in the table, and each row of it is one."""
+    start = next((number for number, (_, line) in enumerate(lines(EFFECTS)) if line.startswith("pub struct Then")), 0)
+    end = next((number for number, (_, line) in enumerate(lines(EFFECTS)) if number > start and line == "}"), 0)
+    effects = {match[1]: place for place, line in lines(EFFECTS)[start:end] if (match := EFFECT.match(line))}
+    rows = {match[1]: place for place, line in lines(TABLE) if (match := ROW.match(line))}
+    for heading in ("effect", "stage", "probe", "use", "recovery"):
+        rows.pop(heading, None)
+    missing = [f"{place}: {name} has no row in {TABLE}" for name, place in effects.items() if name not in rows]
+    return missing + [f"{place}: {name} is no effect" for name, place in rows.items() if name not in effects]
+
+
 def links_lead_somewhere():
     """Links in the documentation lead to files and headings that there are."""
     pages = {name: lines(name) for name in files("*.md")}
@@ -203,4 +221,15 @@ def links_lead_somewhere():
     return problems
 
 
-ALL = (unsafe_in_its_folders, arrows, no_circles, own_reasons, releases_in_their_folders, little_c, no_mirror, no_clock, links_lead_somewhere)
+ALL = (
+    unsafe_in_its_folders,
+    arrows,
+    no_circles,
+    own_reasons,
+    releases_in_their_folders,
+    little_c,
+    no_mirror,
+    no_clock,
+    effects_are_tested,
+    links_lead_somewhere,
+)

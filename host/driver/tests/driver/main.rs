@@ -2,21 +2,27 @@
 
 //! Tests of the driver in virtual time. Each has a machine of its own, so that they run in parallel.
 
+mod admin_queue;
 mod client_findings;
+mod effects;
+mod events;
 mod findings;
 mod kernel_clients;
 mod known;
 mod lies;
 mod probe;
+mod probe_errors;
 mod programs;
 mod races;
 mod recovery;
 mod schedules;
+mod verbs;
 
 use driver::rig::{self, Rig};
 use efa_model::Profile;
+use ib_core::{registry::registered, stats};
 use kernel::{
-    error::Result,
+    error::{code::*, Result},
     sim::{self, Policy},
 };
 
@@ -47,4 +53,28 @@ fn command() -> (Result, u64) {
     let start = sim::now();
     let result = program.alloc_pd().map(drop);
     (result, sim::now() - start)
+}
+
+/// Returns the name of a result as programs of a guest have it.
+fn name_of(result: Result) -> String {
+    match result {
+        Ok(()) => "ok".into(),
+        // What a bind by hand returns.
+        Err(EPROBE_DEFER) => "EAGAIN".into(),
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+/// Returns the messages of the driver since [`sim::keep_log`], of a level if one is given.
+fn messages(level: &str) -> Vec<String> {
+    let start = format!("] 0000:00:05.0 {level}");
+    let log = sim::take_log().into_iter();
+    log.filter(|line| line.contains(&start)).collect()
+}
+
+/// Returns a counter of the device.
+fn counter(name: &str) -> u64 {
+    let values = stats::read_stats(registered().expect("a device"), 0).expect("counters");
+    let found = values.into_iter().find(|(other, _)| other == name);
+    found.expect("a counter of this name").1
 }

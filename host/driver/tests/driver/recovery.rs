@@ -3,16 +3,63 @@
 //! Devices that fail and come back, or do not.
 
 use driver::{
-    fault::{command as of_command, death, once, silence},
+    fault::{command as of_command, death, once, rule, silence},
     program::{Objects, Program},
-    rig::{PROFILES, SECOND},
+    rig::{Rig, PROFILES, SECOND},
 };
 use efa_hw::{admin::Opcode, aenq::AenqGroup};
-use efa_model::{Death, FailedReset};
+use efa_model::{Death, FailedReset, Profile};
 use ib_core::registry;
-use kernel::{error::code::*, sim};
+use kernel::{
+    error::code::*,
+    sim::{self, Rng},
+};
 
-use crate::{command, run, run_with};
+use crate::{command, counter, messages, run, run_with};
+
+/// Attempts to bring a device back, after which it is given up.
+const ATTEMPTS: &str = "5";
+
+/// A device that sends no keep-alives.
+const QUIET: &str = r#"{"keep_alive_ms": 0}"#;
+
+fn hits(rig: &Rig) -> u64 {
+    rig.shared.with(|device, _, _| device.state()).faults_hit
+}
+
+/// Checks that the device works again, after at most so many resets.
+fn check_back(rig: &Rig, most: u64) {
+    rig.check_quiet();
+    assert_eq!(rig.state("state").as_deref(), Some("up"));
+    assert!(command().0.is_ok());
+    let resets = counter("resets");
+    assert!((1..=most).contains(&resets), "{resets} resets");
+}
+
+/// The same, and that the driver has made no mistake.
+fn check_back_without_errors(rig: &Rig, most: u64) {
+    check_back(rig, most);
+    rig.check_device();
+}
+
+/// Checks that the driver has given the device up, and says so once.
+fn check_given_up(rig: &Rig, attempts: &str) {
+    rig.check_quiet();
+    assert_eq!(rig.state("state").as_deref(), Some("failed"));
+    assert_eq!(rig.state("attempts").as_deref(), Some(attempts));
+    assert!(registry::registered().is_none());
+    let log = messages("");
+    let advice = log.iter().filter(|line| line.contains("sysfs")).count();
+    assert_eq!(advice, 1, "{log:?}");
+}
+
+/// Repairs a device that was given up, and resets it, as the driver advises.
+fn repair(rig: &Rig) {
+    rig.heal();
+    rig.set(QUIET);
+    rig.reset();
+    assert!(command().0.is_ok());
+}
 
 #[test]
 fn a_command_times_out_and_the_device_is_brought_back() {
@@ -126,9 +173,7 @@ fn memory_is_short() {
             rig.probe().unwrap();
             let objects = Objects::new().unwrap();
             sim::fail_allocation(Some(number));
-            rig.shared.with(|device, machine, now| {
-                device.post_event(machine, now, AenqGroup::FatalError.into(), 0)
-            });
+            rig.event(AenqGroup::FatalError.into(), 0);
             sim::sleep(20 * SECOND);
             let count = sim::allocations();
             sim::fail_allocation(None);
@@ -140,4 +185,229 @@ fn memory_is_short() {
             break;
         }
     }
+}
+
+/// Something happens at each step of a recovery. The next attempt succeeds.
+#[test]
+fn something_happens_at_each_step() {
+    for (when, then) in [
+        (r#"{"opcode": "ANY"}"#, r#"{"die": {"silent": true}}"#),
+        (r#"{"opcode": "ANY"}"#, r#"{"die": {}}"#),
+        (r#"{"opcode": "ANY"}"#, r#"{"status": "UNKNOWN_ERROR"}"#),
+        (r#"{"opcode": "ANY"}"#, r#"{"wrong_id": true}"#),
+        (r#"{"register": "ANY"}"#, r#"{"silence": true}"#),
+        // Of another register, such as VERSION, that would be a value like any other.
+        (r#"{"register": "DEV_STS"}"#, r#"{"value": 4294967295}"#),
+        (r#"{"register": "ANY"}"#, r#"{"die": {}}"#),
+    ] {
+        let steps = (0..).find(|step| {
+            run_with(Profile::Efa3, |rig| {
+                rig.set(QUIET);
+                rig.probe().unwrap();
+                let objects = Objects::new().unwrap();
+                rig.inject(rule(&format!(
+                    r#"{{"when": {when}, "then": {then}, "skip": {step}, "times": 1}}"#
+                )));
+                rig.die(Death::default());
+                sim::sleep(SECOND / 10);
+                assert_eq!(objects.program.alloc_pd(), Err(EIO));
+                rig.check_quiet();
+                let is_beyond = hits(rig) == 0;
+                rig.heal();
+                rig.set(QUIET);
+                check_back_without_errors(rig, 2);
+                is_beyond
+            })
+        });
+        assert!(steps > Some(3), "{when} {then}: {steps:?} steps");
+    }
+}
+
+/// The device is pulled out at each step of a recovery, and put in again.
+#[test]
+fn the_device_goes_at_each_step() {
+    let steps = (0..).find(|step| {
+        run_with(Profile::Efa3, |rig| {
+            rig.set(QUIET);
+            rig.probe().unwrap();
+            rig.inject(rule(&format!(
+                r#"{{"when": {{"register": "ANY"}}, "then": {{"unplug": true}}, "skip": {step}, "times": 1}}"#
+            )));
+            rig.die(Death::default());
+            for _ in 0..100 {
+                sim::sleep(SECOND / 2);
+                let is_gone = |rig: &Rig| !rig.shared.with(|device, _, _| device.state()).plugged;
+                if is_gone(rig) {
+                    rig.shared.with(|device, machine, _| device.plug(machine));
+                }
+            }
+            let is_beyond = hits(rig) == 0;
+            rig.heal();
+            rig.set(QUIET);
+            // The driver notices that the device has forgotten all, which reports the doorbell of this command.
+            let _ = command();
+            check_back(rig, 3);
+            is_beyond
+        })
+    });
+    assert!(steps > Some(3), "{steps:?} steps");
+}
+
+#[test]
+fn the_second_reset_succeeds() {
+    for how in [FailedReset::NeverStarts, FailedReset::NeverEnds] {
+        run(|rig| {
+            rig.probe().unwrap();
+            rig.die(death(2, how));
+            sim::sleep(SECOND);
+            check_back_without_errors(rig, 1);
+        });
+    }
+}
+
+/// The device dies again at some time of the reset.
+#[test]
+fn the_device_dies_again() {
+    for seed in 0..200 {
+        run(|rig| {
+            let mut rng = Rng::new(seed);
+            rig.set(r#"{"keep_alive_ms": 0, "reset_ms": 200, "reset_timeout": 10}"#);
+            rig.probe().unwrap();
+            rig.die(Death::default());
+            sim::sleep(rng.below(SECOND));
+            rig.die(Death {
+                silent: rng.one_in(2),
+                ..Death::default()
+            });
+            sim::sleep(60 * SECOND);
+            // It notices the silence of a device that works again.
+            let _ = command();
+            check_back_without_errors(rig, 3);
+        });
+    }
+}
+
+#[test]
+fn a_device_that_keeps_failing_is_given_up() {
+    for how in [FailedReset::NeverStarts, FailedReset::NeverEnds] {
+        run(|rig| {
+            rig.set(QUIET);
+            rig.probe().unwrap();
+            sim::keep_log(true);
+            rig.die(death(1 << 20, how));
+            sim::sleep(200 * SECOND);
+            check_given_up(rig, ATTEMPTS);
+            let events = [
+                "EFA_EVENT=reset",
+                "EFA_REASON=fatal_error",
+                "EFA_EVENT=failed",
+                "EFA_REASON=fatal_error",
+            ];
+            assert_eq!(rig.slot.uevents(), events);
+            // It is not repaired yet.
+            rig.reset();
+            rig.check_quiet();
+            assert_eq!(rig.state("state").as_deref(), Some("failed"));
+            repair(rig);
+        });
+    }
+}
+
+/// The device dies in each attempt, or soon after each start.
+#[test]
+fn a_device_that_lives_too_shortly_is_given_up() {
+    run(|rig| {
+        rig.set(QUIET);
+        rig.probe().unwrap();
+        sim::keep_log(true);
+        rig.inject(rule(
+            r#"{"when": {"opcode": "SET_FEATURE", "feature": "HOST_INFO"}, "then": {"die": {}}}"#,
+        ));
+        rig.die(Death::default());
+        sim::sleep(200 * SECOND);
+        check_given_up(rig, ATTEMPTS);
+        repair(rig);
+    });
+    run(|rig| {
+        rig.set(QUIET);
+        rig.probe().unwrap();
+        sim::keep_log(true);
+        for _ in 0..6 {
+            rig.die(Death::default());
+            sim::sleep(10 * SECOND);
+        }
+        check_given_up(rig, ATTEMPTS);
+        repair(rig);
+    });
+}
+
+#[test]
+fn a_device_that_was_given_up_can_be_bound_again() {
+    run(|rig| {
+        rig.probe().unwrap();
+        rig.die(death(1 << 20, FailedReset::NeverStarts));
+        sim::sleep(200 * SECOND);
+        assert_eq!(rig.state("state").as_deref(), Some("failed"));
+        rig.remove();
+        rig.heal();
+        rig.probe().unwrap();
+        assert!(command().0.is_ok());
+        assert_eq!(counter("resets"), 0);
+    });
+}
+
+#[test]
+fn a_device_that_is_gone_is_given_up() {
+    run(|rig| {
+        rig.set(QUIET);
+        rig.probe().unwrap();
+        sim::keep_log(true);
+        rig.shared.with(|device, machine, _| device.unplug(machine));
+        sim::sleep(200 * SECOND);
+        check_given_up(rig, ATTEMPTS);
+        assert_eq!(rig.slot.uevents()[1], "EFA_REASON=register_timeout");
+        rig.shared.with(|device, machine, _| device.plug(machine));
+        repair(rig);
+    });
+}
+
+/// A device is unbound, or reset by sysfs, at some time of a recovery.
+#[test]
+fn somebody_else_comes_at_any_time() {
+    for seed in 0..200 {
+        run(|rig| {
+            let mut rng = Rng::new(seed);
+            rig.set(r#"{"keep_alive_ms": 0, "reset_ms": 50}"#);
+            rig.probe().unwrap();
+            let objects = Objects::new().unwrap();
+            rig.die(death(
+                1 + u32::from(rng.one_in(3)),
+                FailedReset::NeverStarts,
+            ));
+            sim::sleep(rng.below(3 * SECOND / 2));
+            if rng.one_in(2) {
+                rig.remove();
+                rig.probe().unwrap();
+            } else {
+                rig.reset();
+                check_back_without_errors(rig, 2);
+            }
+            assert_eq!(objects.program.alloc_pd(), Err(EIO));
+            assert!(command().0.is_ok());
+        });
+    }
+}
+
+#[test]
+fn an_ordinary_death_takes_four_lines_of_the_log() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new().unwrap();
+        sim::keep_log(true);
+        rig.die(Death::default());
+        check_back_without_errors(rig, 1);
+        let lines = messages("");
+        assert!((1..=4).contains(&lines.len()), "{lines:?}");
+        drop(objects);
+    });
 }

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Commands in flight: many, in any order, late, and of a device that stops to answer.
+
+use std::{cell::Cell, rc::Rc};
+
+use driver::{
+    fault::rule,
+    program::{Objects, Program},
+    rig::{Rig, SECOND},
+};
+use efa_hw::aenq::AenqGroup;
+use efa_model::{Death, FailedReset, Profile, State};
+use ib_core::{registry::registered, stats, umem::Memory};
+use kernel::{error::code::*, page::PAGE_SIZE, sim};
+
+use crate::{command, counter, messages, run, run_with};
+
+/// Most commands that the driver has in flight.
+const SLOTS: usize = 32;
+
+fn state(rig: &Rig) -> State {
+    rig.shared.with(|device, _, _| device.state())
+}
+
+/// Waits until a condition holds.
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = sim::now() + 100 * SECOND;
+    while !condition() {
+        assert!(sim::now() < deadline, "{what}");
+        sim::sleep(SECOND / 100);
+    }
+}
+
+/// What a program does: six commands and what they need.
+fn work() {
+    let program = Program::new().unwrap();
+    for _ in 0..4 {
+        let pd = program.alloc_pd().unwrap();
+        program.process.destroy(pd).unwrap();
+    }
+}
+
+fn check_nothing_lost(rig: &Rig) {
+    rig.check_quiet();
+    rig.check_device();
+    let admin = state(rig).admin;
+    assert_eq!(admin.in_flight, 0);
+    assert_eq!(admin.submitted, admin.completed);
+    assert_eq!(counter("no_completion_cmds"), 0);
+}
+
+#[test]
+fn has_many_commands_in_flight() {
+    run(|rig| {
+        rig.probe().unwrap();
+        rig.inject(rule(
+            r#"{"when": {"opcode": "ANY"}, "then": {"hold": "all"}}"#,
+        ));
+        let tasks = [(); 64].map(|()| sim::spawn("program", work));
+        wait_until("commands are in flight", || {
+            state(rig).held.get("all") == Some(&SLOTS)
+        });
+        rig.heal();
+        tasks.into_iter().for_each(sim::join);
+        check_nothing_lost(rig);
+    });
+}
+
+#[test]
+fn takes_completions_in_another_order() {
+    for profile in [Profile::Efa2, Profile::Efa4] {
+        run_with(profile, |rig| {
+            rig.probe().unwrap();
+            for number in 0..16 {
+                rig.inject(rule(&format!(
+                    r#"{{"when": {{"opcode": "ALLOC_PD"}}, "then": {{"hold": "{number}"}}, "skip": {number}, "times": 1}}"#
+                )));
+            }
+            let tasks = [(); 16].map(|()| sim::spawn("program", work));
+            wait_until("all programs wait", || state(rig).held.len() == 16);
+            assert!(stats::read_stats(registered().unwrap(), 1).is_ok());
+            for number in (0..16).rev() {
+                rig.shared
+                    .with(|device, _, _| device.release(&number.to_string(), None));
+                sim::sleep(SECOND / 100);
+            }
+            tasks.into_iter().for_each(sim::join);
+            check_nothing_lost(rig);
+        });
+    }
+}
+
+/// The ring has 32 entries, and the id of a command 12 bits.
+#[test]
+fn wraps_around() {
+    for profile in [Profile::Efa2, Profile::Efa4] {
+        run_with(profile, |rig| {
+            rig.probe().unwrap();
+            (0..1000).for_each(|_| work());
+            check_nothing_lost(rig);
+        });
+    }
+}
+
+/// REG_MR is the longest command, and ends with an address that is not zero.
+#[test]
+fn uses_all_of_an_entry() {
+    for profile in [Profile::Efa2, Profile::Efa4] {
+        run_with(profile, |rig| {
+            rig.probe().unwrap();
+            let program = Program::new().unwrap();
+            let pd = program.alloc_pd().unwrap();
+            for pages in [1, 4, 64] {
+                let memory = Memory::new(pages * PAGE_SIZE);
+                for _ in 0..40 {
+                    let length = (pages * PAGE_SIZE) as u64;
+                    let (id, _) = program.register(pd, memory.address(), length).unwrap();
+                    program.process.destroy(id).unwrap();
+                }
+            }
+            drop(program);
+            check_nothing_lost(rig);
+        });
+    }
+}
+
+#[test]
+fn ignores_what_comes_twice() {
+    run(|rig| {
+        rig.probe().unwrap();
+        rig.inject(rule(
+            r#"{"when": {"opcode": "ALLOC_PD"}, "then": {"duplicate": true}, "skip": 3, "times": 5}"#,
+        ));
+        sim::keep_log(true);
+        (0..10).for_each(|_| work());
+        assert!(sim::take_log().concat().contains("which no command has"));
+        check_nothing_lost(rig);
+    });
+}
+
+/// Checksums of nothing, of commands and completions, of completions.
+#[test]
+fn follows_the_version_of_each_session() {
+    run(|rig| {
+        rig.probe().unwrap();
+        for version in [1, 3, 2, 3] {
+            rig.set(&format!(r#"{{"version": {version}}}"#));
+            rig.event(AenqGroup::FatalError.into(), 1);
+            rig.check_quiet();
+            assert!(command().0.is_ok());
+        }
+        assert_eq!(counter("resets"), 4);
+        check_nothing_lost(rig);
+    });
+}
+
+/// The completion comes in the next session, whose first, second or later command it may be taken for.
+#[test]
+fn ignores_completions_of_the_last_session() {
+    for after in 1..8 {
+        run(|rig| {
+            rig.probe().unwrap();
+            rig.inject(rule(&format!(
+                r#"{{"when": {{"opcode": "ALLOC_PD"}}, "then": {{"after_reset": true, "after_commands": {after}}}, "times": 1}}"#
+            )));
+            sim::keep_log(true);
+            assert_eq!(command().0, Err(ETIME));
+            rig.check_quiet();
+            assert_eq!(state(rig).late, 0);
+            assert!(sim::take_log().concat().contains("which no command has"));
+            assert!(command().0.is_ok());
+            assert_eq!(counter("resets"), 1);
+        });
+    }
+}
+
+/// Each program waits for one command, or for none. It takes three resets to stop the device in vain, and one for the first attempt.
+#[test]
+fn ends_for_all_programs_when_the_device_stops_to_answer() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let death = r#"{"die": {"silent": true, "resets": 5}}"#;
+        rig.inject(rule(&format!(
+            r#"{{"when": {{"opcode": "ANY"}}, "then": {death}, "skip": 40, "times": 1}}"#
+        )));
+        let failed = Rc::new(Cell::new(0));
+        let tasks = [(); 16].map(|()| {
+            let failed = failed.clone();
+            sim::spawn("program", move || {
+                let Ok(program) = Program::new() else {
+                    return failed.set(failed.get() + 1);
+                };
+                loop {
+                    match program.alloc_pd() {
+                        Ok(pd) => drop(program.process.destroy(pd)),
+                        Err(error) => {
+                            assert!([ETIME, EIO].contains(&error), "{error:?}");
+                            return failed.set(failed.get() + 1);
+                        }
+                    }
+                }
+            })
+        });
+        tasks.into_iter().for_each(sim::join);
+        assert_eq!(failed.get(), 16);
+        rig.check_quiet();
+        assert!((1..=16).contains(&counter("no_completion_cmds")));
+        assert_eq!(rig.state("attempts").as_deref(), Some("2"));
+        assert_eq!(rig.state("last_reset").as_deref(), Some("command_timeout"));
+        assert!(command().0.is_ok());
+    });
+}
+
+/// Five commands read the counters of a port.
+#[test]
+fn waits_once_for_the_counters_of_a_port() {
+    run(|rig| {
+        rig.probe().unwrap();
+        rig.inject(rule(
+            r#"{"when": {"opcode": "GET_STATS"}, "then": {"silence": true}, "times": 5}"#,
+        ));
+        let device = registered().unwrap();
+        assert_eq!(stats::read_stats(device, 1).err(), Some(ETIME));
+        assert!(sim::now() <= 31 * SECOND, "{} ns", sim::now());
+        rig.check_quiet();
+        assert_eq!(counter("no_completion_cmds"), 1);
+        assert!(stats::read_stats(registered().unwrap(), 1).is_ok());
+    });
+}
+
+/// A command takes 23 of its 30 s. Those that wait for a slot give up after 60 s: three threads get a slot in turn, later ones do not.
+#[test]
+fn a_destruction_that_finds_no_slot_can_be_repeated() {
+    run(|rig| {
+        rig.set(r#"{"admin_completion_timeout_ms": 30000}"#);
+        rig.probe().unwrap();
+        let objects = Rc::new(Objects::new().unwrap());
+        rig.inject(rule(
+            r#"{"when": {"opcode": "ANY"}, "then": {"delay_ms": 23000}}"#,
+        ));
+        let others = [(); 3 * SLOTS].map(|()| {
+            let objects = objects.clone();
+            sim::spawn("thread", move || {
+                objects.program.alloc_pd().unwrap();
+            })
+        });
+        // They wait in their order.
+        sim::sleep(SECOND);
+        let late = [objects.qp.id, objects.mr].map(|id| {
+            let objects = objects.clone();
+            sim::spawn("late", move || {
+                assert_eq!(objects.program.process.destroy(id), Err(ETIME));
+            })
+        });
+        late.into_iter().for_each(sim::join);
+        rig.heal();
+        others.into_iter().for_each(sim::join);
+        let resources = state(rig).resources;
+        assert_eq!((resources.qp, resources.mr), (1, 1));
+        let process = &objects.program.process;
+        assert_eq!(process.destroy(objects.qp.id), Ok(()));
+        assert_eq!(process.destroy(objects.mr), Ok(()));
+        drop(objects);
+        rig.check_device();
+        assert_eq!(counter("resets"), 0);
+    });
+}
+
+/// So many that one message for each would fill the log. There are four kinds of messages, each of which comes ten times in 5 s.
+#[test]
+fn a_dead_device_does_not_fill_the_log() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        for _ in 0..100 {
+            program.create_cq(16, false, None).unwrap();
+        }
+        sim::keep_log(true);
+        let death = Death {
+            silent: true,
+            ..driver::fault::death(1, FailedReset::NeverStarts)
+        };
+        rig.die(death);
+        drop(program);
+        rig.check_quiet();
+        let lines = messages("").len();
+        assert!((1..=40).contains(&lines), "{lines} lines");
+    });
+}

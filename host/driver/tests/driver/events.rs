@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Asynchronous events: keep-alives, warnings and what nobody knows.
+
+use driver::rig::{Rig, SECOND};
+use efa_hw::aenq::AenqGroup;
+use efa_model::Profile;
+use kernel::sim;
+
+use crate::{command, counter, messages, run, run_with};
+
+/// Entries of the driver's ring of events.
+const DEPTH: u64 = 16;
+
+/// Has the device post no event by itself, and the driver miss none.
+const QUIET: &str = r#"{"keep_alive_ms": 0, "driver_watchdog_timeout_ms": 65535}"#;
+
+fn posted(rig: &Rig) -> u64 {
+    rig.shared.with(|device, _, _| device.state()).events
+}
+
+#[test]
+fn keep_alives_are_counted() {
+    run(|rig| {
+        rig.set(QUIET);
+        rig.probe().unwrap();
+        for number in 0..3 * DEPTH {
+            assert_eq!(counter("keep_alive_rcvd"), number);
+            rig.event(AenqGroup::KeepAlive.into(), 0);
+            sim::sleep(SECOND / 100);
+        }
+        assert_eq!(posted(rig), 3 * DEPTH);
+    });
+}
+
+#[test]
+fn keep_alives_come_by_themselves() {
+    run(|rig| {
+        rig.set(r#"{"keep_alive_ms": 20}"#);
+        rig.probe().unwrap();
+        sim::sleep(SECOND);
+        assert!((45..=51).contains(&counter("keep_alive_rcvd")));
+    });
+}
+
+/// All events come at once. The ring has no room for most of them.
+#[test]
+fn a_burst_overflows_the_ring() {
+    run(|rig| {
+        rig.set(QUIET);
+        rig.probe().unwrap();
+        for _ in 0..20 * DEPTH {
+            rig.shared.with(|device, machine, now| {
+                device.post_event(machine, now, AenqGroup::KeepAlive.into(), 0)
+            });
+        }
+        sim::sleep(SECOND);
+        assert_eq!(counter("keep_alive_rcvd"), posted(rig));
+        rig.event(AenqGroup::KeepAlive.into(), 0);
+        sim::sleep(SECOND);
+        assert_eq!(counter("keep_alive_rcvd"), posted(rig));
+        rig.check_device();
+    });
+}
+
+#[test]
+fn of_each_group_are_logged() {
+    for (group, name) in [(2, "WARNING"), (3, "NOTIFICATION"), (77, "0x4d")] {
+        run(|rig| {
+            rig.set(QUIET);
+            rig.probe().unwrap();
+            sim::keep_log(true);
+            rig.event(group, 0x12);
+            sim::sleep(SECOND);
+            let log = messages("");
+            assert_eq!(log.len(), 1, "{log:?}");
+            assert!(log[0].contains(name) && log[0].contains("0x12"), "{log:?}");
+            rig.event(AenqGroup::KeepAlive.into(), 0);
+            sim::sleep(SECOND);
+            assert_eq!(counter("keep_alive_rcvd"), 1);
+            assert_eq!(counter("resets"), 0);
+        });
+    }
+}
+
+/// An event of the last session comes in the next one.
+#[test]
+fn of_the_last_session_are_ignored_or_obeyed() {
+    for (group, resets) in [(4, 1), (2, 1), (77, 1), (1, 2)] {
+        for after in [1, 3, 20, 60] {
+            run_with(Profile::Efa3, |rig| {
+                rig.set(QUIET);
+                rig.probe().unwrap();
+                rig.shared
+                    .with(|device, _, _| device.post_event_late(group, 1, after));
+                rig.event(AenqGroup::FatalError.into(), 1);
+                rig.check_quiet();
+                for _ in 0..40 {
+                    let _ = command();
+                    rig.check_quiet();
+                }
+                assert!(command().0.is_ok());
+                let counted = counter("resets");
+                assert!(
+                    (1..=resets).contains(&counted),
+                    "{group} {after}: {counted}"
+                );
+            });
+        }
+    }
+}
+
+/// The driver yields the CPU, and limits its messages.
+#[test]
+fn a_storm_holds_nobody_up() {
+    const STORM: u64 = 10_000;
+    for group in [2, 77, 4] {
+        run(|rig| {
+            rig.set(QUIET);
+            rig.probe().unwrap();
+            sim::keep_log(true);
+            rig.shared
+                .with(|device, _, _| device.storm(group, 1, STORM))
+                .unwrap();
+            assert!(command().0.is_ok());
+            while rig.shared.with(|device, _, _| device.state()).storm > 0 {
+                sim::sleep(SECOND / 1000);
+            }
+            let lines = messages("").len();
+            assert!(lines <= 40, "{lines} lines");
+            assert_eq!(counter("resets"), 0);
+        });
+    }
+}
+
+#[test]
+fn a_storm_of_fatal_errors_is_one_reset() {
+    run(|rig| {
+        rig.set(QUIET);
+        rig.probe().unwrap();
+        rig.shared
+            .with(|device, _, _| device.storm(AenqGroup::FatalError.into(), 1, 10_000))
+            .unwrap();
+        rig.check_quiet();
+        assert_eq!(counter("resets"), 1);
+        assert!(command().0.is_ok());
+    });
+}
+
+/// A completion queue that does not exist has events while the device dies.
+#[test]
+fn of_queues_that_are_gone_are_ignored() {
+    run_with(Profile::Efa3, |rig| {
+        rig.set(QUIET);
+        rig.probe().unwrap();
+        for number in 0..3 {
+            rig.shared
+                .with(|device, _, now| {
+                    let queue = device.snapshot(now).event_queues[0].number;
+                    device.storm_of_completion_events(Some(queue), 0xfff0, 1000)
+                })
+                .unwrap();
+            rig.event(AenqGroup::FatalError.into(), 1);
+            rig.check_quiet();
+            assert_eq!(counter("resets"), number + 1);
+            assert!(command().0.is_ok());
+        }
+    });
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Probes of devices that are unusual, err or do not answer: the result, what the driver says of it, and what is left behind.
+
+use driver::{
+    fault::rule,
+    rig::{Rig, SECOND},
+};
+use efa_model::Profile;
+use kernel::sim;
+
+use crate::{messages, name_of, run, run_with};
+
+/// Time limits in units of 100 ms: the latter is the most that a device can announce.
+const LIMITS: &str = r#"{"reset_timeout": 20, "admin_timeout": 15}"#;
+
+/// Statuses with which a device can refuse a command, and what they mean.
+const STATUSES: [(&str, &str); 8] = [
+    (r#""RESOURCE_ALLOCATION_FAILURE""#, "ENOMEM"),
+    (r#""BAD_OPCODE""#, "EINVAL"),
+    (r#""UNSUPPORTED_OPCODE""#, "EOPNOTSUPP"),
+    (r#""MALFORMED_REQUEST""#, "EINVAL"),
+    (r#""ILLEGAL_PARAMETER""#, "EINVAL"),
+    (r#""UNKNOWN_ERROR""#, "EINVAL"),
+    (r#""RESOURCE_BUSY""#, "EINVAL"),
+    ("200", "EINVAL"),
+];
+
+const ALL_FEATURES: u32 = 0x2fe;
+
+/// Probes a device with attributes and rules. Returns the result, and how often the driver has broken the rules of the interface.
+/// After that the device works.
+fn probe(rig: &mut Rig, attributes: &str, rules: &[String]) -> String {
+    let errors = |rig: &Rig| {
+        rig.shared
+            .with(|device, _, _| device.state())
+            .protocol_errors
+    };
+    rig.set(attributes);
+    rules.iter().for_each(|text| rig.inject(rule(text)));
+    sim::keep_log(true);
+    let result = rig.probe();
+    assert!(
+        result.is_ok() || !messages("err").is_empty(),
+        "{attributes} {rules:?}: {result:?}, and the log does not say why"
+    );
+    if result.is_ok() {
+        rig.remove();
+    }
+    let left = rig.shared.with(|device, _, _| device.state()).resources;
+    let left = (left.eq, left.uar, left.pd);
+    assert_eq!(left, (0, 0, 0), "{attributes} {rules:?}");
+    rig.heal();
+    let text = match errors(rig) {
+        0 => name_of(result),
+        errors => format!("{}, {errors} protocol errors", name_of(result)),
+    };
+    rig.probe().unwrap();
+    rig.remove();
+    text
+}
+
+/// A rule of what is given.
+fn always(when: &str, then: &str) -> String {
+    format!(r#"{{"when": {when}, "then": {then}}}"#)
+}
+
+fn check(profile: Profile, wanted: &str, attributes: &str, rules: &[String]) {
+    let result = run_with(profile, |rig| {
+        rig.set(LIMITS);
+        probe(rig, attributes, rules)
+    });
+    assert_eq!(result, wanted, "{profile:?} {attributes} {rules:?}");
+}
+
+#[test]
+fn of_unusual_attributes() {
+    for (wanted, attributes) in [
+        ("EINVAL", r#"{"ready": false}"#),
+        ("EINVAL", r#"{"reset_timeout": 0}"#),
+        ("ok", r#"{"reset_ms": 150}"#),
+        ("EOPNOTSUPP", r#"{"version": 0}"#),
+        ("ok", r#"{"version": 1}"#),
+        ("ok", r#"{"version": 2}"#),
+        ("ok", r#"{"version": 3}"#),
+        ("ok", r#"{"version": 255}"#),
+        ("ok", r#"{"version": 256}"#),
+        ("EOPNOTSUPP", r#"{"controller_version": 0}"#),
+        ("EOPNOTSUPP", r#"{"controller_version": 83886080}"#),
+        ("EINVAL", r#"{"dma_addr_width": 0}"#),
+        ("EINVAL", r#"{"dma_addr_width": 31}"#),
+        ("ok", r#"{"dma_addr_width": 32}"#),
+        ("ok", r#"{"dma_addr_width": 64}"#),
+        ("EINVAL", r#"{"dma_addr_width": 65}"#),
+        ("EINVAL", r#"{"dma_addr_width": 255}"#),
+        ("EINVAL", r#"{"api_version": 0}"#),
+        ("ENODEV", r#"{"db_bar": 1}"#),
+        ("EINVAL", r#"{"max_eq_depth": 0}"#),
+        ("ok", r#"{"max_eq_depth": 1}"#),
+        ("ok", r#"{"max_eq_depth": 16}"#),
+        ("ok", r#"{"max_eq_depth": 1024}"#),
+        ("ok", r#"{"max_eq_depth": 32768}"#),
+        ("ok", r#"{"max_eq_depth": 65536}"#),
+        ("ok", r#"{"max_eq_depth": 4294967295}"#),
+    ] {
+        check(Profile::Efa3, wanted, attributes, &[]);
+    }
+}
+
+#[test]
+fn of_registers_that_err() {
+    let status = r#"{"register": "DEV_STS"}"#;
+    let version = r#"{"register": "VERSION"}"#;
+    // After the reset, in which there are three reads.
+    let not_ready =
+        r#"{"when": {"register": "DEV_STS"}, "then": {"value": 0}, "skip": 3}"#.to_owned();
+    for (wanted, attributes, rule) in [
+        ("ENODEV", "{}", not_ready),
+        ("EAGAIN", "{}", always(status, r#"{"silence": true}"#)),
+        ("EAGAIN", "{}", always(status, r#"{"wrong_req_id": true}"#)),
+        ("EAGAIN", "{}", always(status, r#"{"value": 4294967295}"#)),
+        (
+            "EINVAL",
+            "{}",
+            always(r#"{"register": "CAPS"}"#, r#"{"value": 4294967295}"#),
+        ),
+        (
+            "ok",
+            "{}",
+            always(
+                r#"{"register": "CONTROLLER_VERSION"}"#,
+                r#"{"value": 4294967295}"#,
+            ),
+        ),
+        // Then neither understands the other's idea of a command: the device refuses the queue, and has none for its doorbell.
+        (
+            "ETIME, 2 protocol errors",
+            r#"{"version": 2}"#,
+            always(version, r#"{"value": 3}"#),
+        ),
+        (
+            "ETIME, 2 protocol errors",
+            r#"{"version": 3}"#,
+            always(version, r#"{"value": 2}"#),
+        ),
+        (
+            "ETIME, 2 protocol errors",
+            r#"{"version": 2}"#,
+            always(version, r#"{"value": 4294967295}"#),
+        ),
+        (
+            "EAGAIN",
+            "{}",
+            always(r#"{"reset": true}"#, r#"{"never_starts": true}"#),
+        ),
+        (
+            "EAGAIN",
+            "{}",
+            always(r#"{"reset": true}"#, r#"{"never_ends": true}"#),
+        ),
+    ] {
+        check(Profile::Efa2, wanted, attributes, &[rule]);
+    }
+}
+
+#[test]
+fn of_features_that_are_refused_or_missing() {
+    let all = format!(r#"{{"supported_features": {ALL_FEATURES}}}"#);
+    for (feature, number, is_optional) in [
+        ("DEVICE_ATTR", 1, true),
+        ("AENQ_CONFIG", 2, false),
+        ("NETWORK_ATTR", 3, false),
+        ("QUEUE_ATTR_1", 4, false),
+        ("HW_HINTS", 5, false),
+        ("HOST_INFO", 6, true),
+        ("EVENT_QUEUE_ATTR", 7, true),
+        ("QUEUE_ATTR_2", 9, true),
+    ] {
+        let wanted = if is_optional { "ok" } else { "EOPNOTSUPP" };
+        let others = ALL_FEATURES & !(1 << number);
+        let attributes = format!(r#"{{"supported_features": {others}}}"#);
+        check(Profile::Efa2, wanted, &attributes, &[]);
+        let when = format!(r#"{{"opcode": "GET_FEATURE", "feature": "{feature}"}}"#);
+        for (status, wanted) in STATUSES {
+            if feature != "HOST_INFO" {
+                let rule = always(&when, &format!(r#"{{"status": {status}}}"#));
+                check(Profile::Efa2, wanted, &all, &[rule]);
+            }
+        }
+    }
+}
+
+#[test]
+fn of_commands_that_are_refused() {
+    for when in [
+        r#"{"opcode": "SET_FEATURE", "feature": "AENQ_CONFIG"}"#,
+        r#"{"opcode": "CREATE_EQ"}"#,
+    ] {
+        for (status, wanted) in STATUSES {
+            let rule = always(when, &format!(r#"{{"status": {status}}}"#));
+            check(Profile::Efa2, wanted, "{}", &[rule]);
+        }
+    }
+    let second = r#"{"when": {"opcode": "CREATE_EQ"}, "then": {"status": "RESOURCE_ALLOCATION_FAILURE"}, "skip": 1}"#;
+    check(Profile::Efa2, "ENOMEM", "{}", &[second.to_owned()]);
+    let destroy = always(
+        r#"{"opcode": "DESTROY_EQ"}"#,
+        r#"{"status": "RESOURCE_BUSY"}"#,
+    );
+    check(Profile::Efa2, "ok", "{}", &[destroy]);
+    let any = always(r#"{"opcode": "ANY"}"#, r#"{"status": "MALFORMED_REQUEST"}"#);
+    check(Profile::Efa4, "EINVAL", "{}", &[any]);
+}
+
+#[test]
+fn of_events_that_the_device_does_not_have() {
+    for group in 1..=4 {
+        let attributes = format!(r#"{{"aenq_groups": {}}}"#, 0b1_1110 & !(1 << group));
+        check(Profile::Efa2, "EOPNOTSUPP", &attributes, &[]);
+    }
+}
+
+#[test]
+fn of_completions_that_err() {
+    let any = r#"{"opcode": "ANY"}"#;
+    for (wanted, attributes, then) in [
+        ("ETIME", "{}", r#"{"silence": true}"#),
+        ("ETIME", "{}", r#"{"wrong_checksum": true}"#),
+        ("ETIME", "{}", r#"{"wrong_id": true}"#),
+        ("ETIME", "{}", r#"{"wrong_phase": true}"#),
+        ("ok", "{}", r#"{"duplicate": true}"#),
+        // None is checked.
+        ("ok", r#"{"version": 1}"#, r#"{"wrong_checksum": true}"#),
+    ] {
+        check(Profile::Efa2, wanted, attributes, &[always(any, then)]);
+    }
+    for (skip, then) in [
+        (1, r#"{"silence": true}"#),
+        (2, r#"{"wrong_checksum": true}"#),
+    ] {
+        let rule = format!(r#"{{"when": {any}, "then": {then}, "skip": {skip}, "times": 1}}"#);
+        check(Profile::Efa2, "ETIME", "{}", &[rule]);
+    }
+    for then in [r#"{"silence": true}"#, r#"{"wrong_checksum": true}"#] {
+        check(Profile::Efa4, "ETIME", "{}", &[always(any, then)]);
+    }
+    let old = always(r#"{"register": "VERSION"}"#, r#"{"value": 2}"#);
+    check(Profile::Efa4, "ETIME, 2 protocol errors", "{}", &[old]);
+    let queue = always(r#"{"opcode": "CREATE_EQ"}"#, r#"{"silence": true}"#);
+    check(Profile::Efa2, "ETIME", "{}", &[queue]);
+}
+
+/// Returns what the device has after a probe with attributes and a rule.
+fn state_with(attributes: &str, rules: &[String]) -> efa_model::State {
+    run(|rig| {
+        rig.set(attributes);
+        rules.iter().for_each(|text| rig.inject(rule(text)));
+        rig.probe().unwrap();
+        rig.shared.with(|device, _, _| device.state())
+    })
+}
+
+#[test]
+fn take_the_event_queues_that_there_are() {
+    assert_eq!(state_with(r#"{"max_eq": 0}"#, &[]).resources.eq, 0);
+    assert_eq!(state_with(r#"{"max_eq": 1}"#, &[]).resources.eq, 1);
+}
+
+#[test]
+fn do_without_host_information() {
+    let refused = always(
+        r#"{"opcode": "SET_FEATURE", "feature": "HOST_INFO"}"#,
+        r#"{"status": "RESOURCE_BUSY"}"#,
+    );
+    assert!(state_with("{}", &[]).host_info.is_some());
+    assert!(state_with("{}", &[refused]).host_info.is_none());
+}
+
+/// The device is told why, if the driver has begun to use it.
+#[test]
+fn reset_the_device() {
+    for (wanted, attributes, rules) in [
+        (&["NORMAL"][..], r#"{"version": 0}"#, vec![]),
+        (
+            &["NORMAL", "INIT_ERR"],
+            "{}",
+            vec![always(
+                r#"{"opcode": "CREATE_EQ"}"#,
+                r#"{"status": "UNKNOWN_ERROR"}"#,
+            )],
+        ),
+        (&["NORMAL", "NORMAL"], "{}", vec![]),
+    ] {
+        let resets = run(|rig| {
+            rig.set(attributes);
+            rules.iter().for_each(|text| rig.inject(rule(text)));
+            if rig.probe().is_ok() {
+                rig.remove();
+            }
+            rig.shared.with(|device, _, _| device.state()).resets
+        });
+        assert_eq!(resets, wanted, "{attributes} {rules:?}");
+    }
+}
+
+/// The interrupt comes when the device is in its reset, in which it accepts no doorbell.
+#[test]
+fn end_with_an_event_in_the_reset() {
+    run(|rig| {
+        rig.probe().unwrap();
+        rig.inject(rule(&always(
+            r#"{"reset": true}"#,
+            r#"{"with_event": true}"#,
+        )));
+        rig.set(r#"{"reset_ms": 2000, "reset_timeout": 255}"#);
+        rig.remove();
+        let state = rig.shared.with(|device, _, _| device.state());
+        assert_eq!(state.protocol_errors, 0);
+    });
+}
+
+/// Each completion comes twice. The driver says so, and not each time.
+#[test]
+fn do_not_fill_the_log() {
+    run(|rig| {
+        rig.inject(rule(&always(
+            r#"{"opcode": "ANY"}"#,
+            r#"{"duplicate": true}"#,
+        )));
+        sim::keep_log(true);
+        rig.probe().unwrap();
+        let lines = messages("").len();
+        assert!((1..=15).contains(&lines), "{lines} lines");
+    });
+}
+
+/// What the device advises as the time limit of a command, in ms, and which the driver takes.
+#[test]
+fn take_advice_on_time_limits() {
+    for (advised, taken) in [(1, 100), (0xffff, 30_000)] {
+        run(|rig| {
+            rig.set(&format!(r#"{{"admin_completion_timeout_ms": {advised}}}"#));
+            rig.inject(rule(&always(
+                r#"{"opcode": "SET_FEATURE"}"#,
+                r#"{"silence": true}"#,
+            )));
+            sim::keep_log(true);
+            assert_eq!(name_of(rig.probe()), "ETIME");
+            let log = messages("").concat();
+            let wanted = format!("was not completed within {taken} ms");
+            assert!(log.contains(&wanted), "{wanted}: {log}");
+        });
+    }
+    // By the advice a command that comes this late is in time.
+    run(|rig| {
+        rig.set(r#"{"admin_timeout": 15, "admin_completion_timeout_ms": 30000}"#);
+        let late = always(r#"{"opcode": "SET_FEATURE"}"#, r#"{"delay_ms": 2500}"#);
+        rig.inject(rule(&late));
+        rig.probe().unwrap();
+    });
+    // The most for a register read.
+    run(|rig| {
+        rig.set(r#"{"mmio_read_timeout_ms": 65535}"#);
+        rig.probe().unwrap();
+        rig.inject(rule(&always(
+            r#"{"register": "DEV_STS"}"#,
+            r#"{"silence": true}"#,
+        )));
+        let start = sim::now();
+        rig.remove();
+        // Two reads before the reset, and those that look for its end.
+        assert!(sim::now() - start < 10 * SECOND);
+    });
+}
