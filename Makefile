@@ -48,6 +48,7 @@ help:
 	@echo
 	@echo 'Test: in guests'
 	@echo '  make kselftest       the kernel selftests in a guest   DRIVER= FLAVOUR= PROGRAM= CASE='
+	@echo '  make host-diff       sequences of verbs and faults, with the driver as a program as well   COUNT='
 	@echo '  make stress          the long ones of them   DRIVER= FLAVOUR='
 	@echo '  make abi-diff        compares what programs see of the two drivers   FLAVOUR= PROFILE= CASE='
 	@echo '  make check-sample    each sample in a guest   FLAVOUR= (or debug)'
@@ -87,6 +88,7 @@ help:
 	@echo 'KILLS     of how many guests a part is killed (default: 50)'
 	@echo 'RUNS      how many guests have a busy host (default: 20)'
 	@echo 'KEEP      1: fuzz-driver replaces the corpus that make check replays'
+	@echo 'COUNT     how many sequences host-diff plays (default: 1000)'
 	@echo 'LOAD      how many other programs want its cores (default: 30)'
 	@echo 'TESTS     which ones of check-life: parts of their names, separated by semicolons'
 	@echo 'SECONDS   how long each attack takes'
@@ -162,6 +164,10 @@ schedules:
 .PHONY: fuzz-driver
 fuzz-driver:
 	@tools/check $@ $(SECONDS:%=--seconds %) $(if $(KEEP),--keep)
+
+.PHONY: host-diff
+host-diff:
+	@tools/check $@ $(FLAVOUR:%=--flavour %) $(COUNT:%=--count %)
 
 .PHONY: canary
 canary:

@@ -27,5 +27,6 @@ pub mod life;
 pub mod program;
 pub mod rig;
 pub mod rings;
+pub mod sequence;
 mod transport;
 pub mod user;

@@ -109,6 +109,8 @@ pub(crate) struct File {
     pub(crate) hw_destroy: Rw,
     pub(crate) context: Cell<*mut ib_ucontext>,
     pub(crate) objects: RefCell<Vec<Rc<Uobject>>>,
+    /// Ids of those that the end of the device has destroyed, which the program may destroy as well.
+    pub(crate) ended: RefCell<Vec<u32>>,
     pub(crate) next: Cell<u32>,
     pub(crate) vmas: RefCell<Vec<Vma>>,
 }
@@ -219,6 +221,7 @@ impl File {
                 self.objects
                     .borrow_mut()
                     .retain(|other| !Rc::ptr_eq(other, &object));
+                self.ended.borrow_mut().push(object.id);
                 any = true;
             }
         }

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import abi, arm64, bench, build, cache, canary, check, check_arm64, data_bench, guest, host_tests, install, interrupt, lives, long
+from . import abi, arm64, bench, build, cache, canary, check, check_arm64, data_bench, guest, host_diff, host_tests, install, interrupt, lives, long
 from . import namespace, overlay, package, remote, running, source_checks, srd_bench, steps, suite, times, toolroot, userland
 from .failure import Failure, sentence
 from .schedule import Job
@@ -282,6 +282,9 @@ def check_parser():
     fuzz = suites.add_parser("fuzz-driver", help="the same with libFuzzer")
     fuzz.add_argument("--seconds", type=positive, default=600, metavar="N", help="for how long (default: 600)")
     fuzz.add_argument("--keep", action="store_true", help="replaces the corpus of the repository")
+    diff = suites.add_parser("host-diff", help="sequences of verbs and faults in a guest and with the driver as a program")
+    diff.add_argument("--count", type=positive, default=1000, metavar="N", help="how many (default: 1000)")
+    diff.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     for name, text in (
         ("kselftest", "the kernel selftests in a guest"),
         ("stress", "the long ones of the kernel selftests"),
@@ -293,7 +296,7 @@ def check_parser():
         command = suites.add_parser(name, help=text)
         add_combination(command, ("rust", "c"))
         if name == "kselftest":
-            add_part(command, "programs of tests/kselftest, separated by commas, such as objects_faults")
+            add_part(command, "programs of tests/kselftest, separated by commas, such as limits")
         if name == "interop":
             command.add_argument("--short", action="store_true", help="only what is part of check")
             add_part(command, "a part of tests/interop/run.py: contents, efa4, perftest, libfabric, mpi or soak")
@@ -378,6 +381,8 @@ def jobs_of(arguments):
             return [Job("schedules", lambda: lives.schedules(arguments.seconds))]
         case "fuzz-driver":
             return [Job("fuzzing the driver", lambda: lives.fuzz(arguments.seconds, arguments.keep))]
+        case "host-diff":
+            return [Job("host-diff", lambda: host_diff.run(arguments.count, arguments.flavour))]
         case "kselftest":
             return check.kselftests(arguments.driver, arguments.flavour, arguments.program, arguments.case)
         case "stress":

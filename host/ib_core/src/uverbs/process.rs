@@ -48,6 +48,7 @@ impl Process {
             hw_destroy: Rw::default(),
             context: Cell::new(null_mut()),
             objects: RefCell::default(),
+            ended: RefCell::default(),
             next: Cell::new(1),
             vmas: RefCell::default(),
         });
@@ -178,7 +179,8 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// See [`Process`], but [`ENOENT`] if there is no such object; [`EBUSY`] if it is in use.
+    /// See [`Process`], but [`ENOENT`] if there is no such object; [`EBUSY`] if it is in use. After the end of the device, none for objects that
+    /// the program had.
     pub fn destroy(&self, id: u32) -> Result {
         let result = self.with_context(|_, _| {
             let find = |object: &&Rc<Uobject>| object.id == id;
@@ -200,9 +202,15 @@ impl Process {
             self.0.objects.borrow_mut().retain(|other| other.id != id);
             Ok(())
         });
-        // After the end of the device, it has no objects.
-        let is_gone = self.0.device.raw.get().is_null();
-        result.map_err(|error| if is_gone { ENOENT } else { error })
+        result.or_else(|error| {
+            if !self.0.device.raw.get().is_null() {
+                return Err(error);
+            }
+            let mut ended = self.0.ended.borrow_mut();
+            let place = ended.iter().position(|other| *other == id);
+            ended.swap_remove(place.ok_or(ENOENT)?);
+            Ok(())
+        })
     }
 
     /// Returns what `rdma resource show` tells of an object, of which `room` values fit.
