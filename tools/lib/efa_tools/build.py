@@ -180,10 +180,19 @@ def cargo_home():
     return [(cache.folder("cargo"), CARGO, "rw"), *configuration[:1]]
 
 
+# The linker. Building the emulator's tests takes 410 s of CPU with it, and 457 with GNU's.
+LINKER = {
+    "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER": "clang-19",
+    "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS": "-Clink-arg=--ld-path=/usr/bin/ld.lld-19",
+}
+
+
 def cargo(log, what, *arguments, after=(), manifest="Cargo.toml", environment=None, root=None):
     """Runs the toolroot's cargo, or that of another ROOT, on the workspace emulator/; AFTER is what follows cargo's own arguments."""
     binds = [(cache.clone_folder("emulator"), BUILD, "rw"), *cargo_home()]
-    environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", **(environment or {})}
+    # The root of another architecture has no such linker.
+    linker = {} if root else LINKER
+    environment = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", **linker, **(environment or {})}
     command = ["nice", "-n", NICE, "cargo", *arguments, "--locked", "--manifest-path", f"/efa-rs/emulator/{manifest}", *after]
     steps.run(namespace.enter(root or toolroot.root(), command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment), log, what)
 
@@ -194,7 +203,7 @@ def host(log, what, *arguments, after=(), manifest="Cargo.toml", environment=Non
     inside = f"/run/efa-rs/{BINDINGS}"
     binds = [(cache.clone_folder("host"), BUILD, "rw"), (bindings, inside, "ro"), *cargo_home()]
     # As the kernel's build does for the language features of its crates.
-    fixed = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", "EFA_BINDINGS": inside, "RUSTC_BOOTSTRAP": "1"}
+    fixed = {"CARGO_HOME": CARGO, "CARGO_TARGET_DIR": f"{BUILD}/target", "EFA_BINDINGS": inside, "RUSTC_BOOTSTRAP": "1", **LINKER}
     command = ["cargo", *arguments, "--locked", "--manifest-path", f"/efa-rs/host/{manifest}", *after]
     steps.run(building(command, binds, {**fixed, **(environment or {})}), log, what)
 
