@@ -11,7 +11,7 @@ use driver::{
     rig::{self, Rig, SECOND},
 };
 use efa_hw::admin::Opcode;
-use efa_model::Profile;
+use efa_model::{Death, Profile};
 use ib_core::{client, cq, registry::registered, verbs};
 use kernel::{
     error::code::*,
@@ -199,4 +199,38 @@ fn a_receive_queue_is_no_larger_than_the_device_allows() {
             "a receive queue of {depths:?} descriptors"
         );
     });
+}
+
+/// A client posts while the device is stopped. What is posted ends all the same.
+#[test]
+#[ignore = "V-5"]
+fn a_request_that_is_posted_during_a_failure_ends() {
+    for seed in 0..4000 {
+        let policy = Policy::Random {
+            rng: Rng::new(seed),
+            preempt: 3,
+            hurry: 0,
+        };
+        let ended = rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+            rig.probe().unwrap();
+            let client = Ulp::new(|device| Objects::new(device, WORKQUEUE), true);
+            let number = client::register_client(client.clone());
+            let request = Rc::new(Request::new(0));
+            let posted = request.clone();
+            let sender = sim::spawn("sender", move || {
+                if client.with(|objects| objects.post_recv(&posted).is_ok()) != Some(true) {
+                    posted.status.set(Some(0));
+                }
+            });
+            rig.die(Death::default());
+            sim::join(sender);
+            rig.check_quiet();
+            client::unregister_client(number);
+            let ended = request.status.get().is_some();
+            // It may not have ended.
+            std::mem::forget(request);
+            ended
+        });
+        assert_eq!(ended, Some(true), "a request ends, seed {seed}");
+    }
 }
