@@ -107,7 +107,7 @@ impl Life {
         module::set_parameter("recovery", choices.one_in(8).then_some(0));
         umem::set_in_pieces(choices.below(2) == 1);
         match self.honesty {
-            Honesty::WritesOn => self.rig.shared.set_pace(50_000_000),
+            Honesty::WritesOn => self.rig.shared.set_pace(500_000_000),
             Honesty::Lies => {
                 let (rng, often) = (Rng::new(choices.below(1 << 16)), choices.below(256));
                 self.rig
