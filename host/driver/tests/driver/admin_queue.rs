@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Commands in flight: many, in any order, late, and of a device that stops to answer.
+//! Commands in flight: many, in any order, late, and of a device that stops answering.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -177,7 +177,7 @@ fn ignores_completions_of_the_last_session() {
 
 /// Each program waits for one command, or for none. It takes three resets to stop the device in vain, and one for the first attempt.
 #[test]
-fn ends_for_all_programs_when_the_device_stops_to_answer() {
+fn ends_for_all_programs_when_the_device_stops_answering() {
     run(|rig| {
         rig.probe().unwrap();
         let death = r#"{"die": {"silent": true, "resets": 5}}"#;
