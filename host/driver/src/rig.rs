@@ -2,7 +2,7 @@
 
 //! A machine with the driver's module and a device.
 
-use efa_model::{Config, Overrides, Profile};
+use efa_model::{Config, Overrides, Profile, State};
 use kernel::{
     bindings, module,
     pci::slot::{Slot, AFTER_THE_END},
@@ -40,6 +40,16 @@ const FOLLOWS: [&str; 5] = [
     AFTER_THE_END,
     LEFT,
 ];
+
+/// Returns the name of a result as programs of a guest have it.
+pub fn name_of(result: Result) -> String {
+    match result {
+        Ok(()) => "ok".into(),
+        // What a bind by hand returns.
+        Err(EPROBE_DEFER) => "EAGAIN".into(),
+        Err(error) => format!("{error:?}"),
+    }
+}
 
 /// A device in its slot.
 pub struct Rig {
@@ -91,6 +101,11 @@ impl Rig {
         let shared = Shared::new(config);
         sim::attach(Box::new(shared.clone()));
         Self { shared, slot, live }
+    }
+
+    /// Returns what the device knows of itself.
+    pub fn device(&self) -> State {
+        self.shared.with(|device, _, _| device.state())
     }
 
     /// Has the device drop packets of SRD with the wrong Q_Key.
@@ -161,7 +176,7 @@ impl Rig {
         if self.state("state").as_deref() != Some("up") {
             return;
         }
-        let state = self.shared.with(|device, _, _| device.state());
+        let state = self.device();
         assert_eq!(state.protocol_errors, 0, "protocol errors: {state:?}");
         let quarantine = self.state("quarantine").expect("a file in debugfs");
         assert_eq!(quarantine, "0", "memory in quarantine");

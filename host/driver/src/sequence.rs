@@ -18,10 +18,10 @@ use serde_json::{json, Value};
 use crate::{
     fault::rule,
     program::{Program, UP},
-    rig::{self, Rig},
+    rig::{self, name_of, Rig},
 };
 
-/// Attributes of the device, as `play.py` has them: no events come by themselves, and a command may take 1.5 s.
+/// Attributes of the device, as `play.py` and `effects.py` have them: no events come by themselves, and a command may take 1.5 s.
 pub const ATTRIBUTES: &str = r#"{"keep_alive_ms": 0, "admin_timeout": 15, "reset_timeout": 10}"#;
 
 /// A peer's GID.
@@ -201,10 +201,6 @@ fn step(rng: &mut Rng, waits: &mut bool) -> Value {
     }
 }
 
-fn name_of(result: Result) -> String {
-    result.map_or_else(|error| format!("{error:?}"), |()| "ok".into())
-}
-
 fn play(rig: &mut Rig, player: &mut Player, step: &Value) -> String {
     match step[0].as_str().expect("a word") {
         "fatal_error" => rig.event(AenqGroup::FatalError.into(), 1),
@@ -254,7 +250,7 @@ pub fn record(seed: u64) -> Value {
             let events = log.iter().filter_map(|line| line.split_once("] device: "));
             let trace: Vec<_> = events.map(|(_, event)| event.trim_end()).collect();
             let state = |what| rig.state(what);
-            let resources = rig.shared.with(|device, _, _| device.state()).resources;
+            let resources = rig.device().resources;
             shown.push(json!({
                 "step": step,
                 "result": result,

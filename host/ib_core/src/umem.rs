@@ -28,7 +28,7 @@ pub(crate) struct Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: Who has made the pages has allocated them with this length and alignment, and nobody refers to them any more.
+        // SAFETY: `allocate` returned the pages for this length and alignment, and nobody refers to them any more.
         unsafe { sim::memory::free(self.start, self.length, PAGE_SIZE) };
     }
 }

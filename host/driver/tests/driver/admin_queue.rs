@@ -10,7 +10,7 @@ use driver::{
     rig::{Rig, SECOND},
 };
 use efa_hw::aenq::AenqGroup;
-use efa_model::{Death, FailedReset, Profile, State};
+use efa_model::{Death, FailedReset, Profile};
 use ib_core::{registry::registered, stats, umem::Memory};
 use kernel::{error::code::*, page::PAGE_SIZE, sim};
 
@@ -18,10 +18,6 @@ use crate::{command, counter, messages, run, run_with};
 
 /// Most commands that the driver has in flight.
 const SLOTS: usize = 32;
-
-fn state(rig: &Rig) -> State {
-    rig.shared.with(|device, _, _| device.state())
-}
 
 /// Waits until a condition holds.
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
@@ -44,7 +40,7 @@ fn work() {
 fn check_nothing_lost(rig: &Rig) {
     rig.check_quiet();
     rig.check_device();
-    let admin = state(rig).admin;
+    let admin = rig.device().admin;
     assert_eq!(admin.in_flight, 0);
     assert_eq!(admin.submitted, admin.completed);
     assert_eq!(counter("no_completion_cmds"), 0);
@@ -59,7 +55,7 @@ fn has_many_commands_in_flight() {
         ));
         let tasks = [(); 64].map(|()| sim::spawn("program", work));
         wait_until("commands are in flight", || {
-            state(rig).held.get("all") == Some(&SLOTS)
+            rig.device().held.get("all") == Some(&SLOTS)
         });
         rig.heal();
         tasks.into_iter().for_each(sim::join);
@@ -78,7 +74,7 @@ fn takes_completions_in_another_order() {
                 )));
             }
             let tasks = [(); 16].map(|()| sim::spawn("program", work));
-            wait_until("all programs wait", || state(rig).held.len() == 16);
+            wait_until("all programs wait", || rig.device().held.len() == 16);
             assert!(stats::read_stats(registered().unwrap(), 1).is_ok());
             for number in (0..16).rev() {
                 rig.shared
@@ -167,7 +163,7 @@ fn ignores_completions_of_the_last_session() {
             sim::keep_log(true);
             assert_eq!(command().0, Err(ETIME));
             rig.check_quiet();
-            assert_eq!(state(rig).late, 0);
+            assert_eq!(rig.device().late, 0);
             assert!(sim::take_log().concat().contains("which no command has"));
             assert!(command().0.is_ok());
             assert_eq!(counter("resets"), 1);
@@ -256,7 +252,7 @@ fn a_destruction_that_finds_no_slot_can_be_repeated() {
         late.into_iter().for_each(sim::join);
         rig.heal();
         others.into_iter().for_each(sim::join);
-        let resources = state(rig).resources;
+        let resources = rig.device().resources;
         assert_eq!((resources.qp, resources.mr), (1, 1));
         let process = &objects.program.process;
         assert_eq!(process.destroy(objects.qp.id), Ok(()));

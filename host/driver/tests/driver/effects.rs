@@ -5,18 +5,16 @@
 use driver::{
     fault::rule,
     program::Program,
-    rig::{Rig, SECOND},
+    rig::{name_of, Rig, SECOND},
+    sequence::ATTRIBUTES,
 };
 use efa_hw::aenq::AenqGroup;
 use efa_model::Profile;
 use kernel::sim;
 
-use crate::{counter, name_of, run_with};
+use crate::{counter, run_with};
 
 const TABLE: &str = include_str!("../../../../tests/kselftest/effects.md");
-
-/// Time limits of the device, as `effects.py` has them.
-const ATTRIBUTES: &str = r#"{"keep_alive_ms": 0, "admin_timeout": 15, "reset_timeout": 10}"#;
 
 struct Effect {
     when: &'static str,
@@ -51,10 +49,6 @@ impl Effect {
             r#"{{"when": {when}, "then": {then}, "skip": {skip}, "times": 1}}"#
         )));
     }
-}
-
-fn hits(rig: &Rig) -> u64 {
-    rig.shared.with(|device, _, _| device.state()).faults_hit
 }
 
 fn in_a_probe(rig: &mut Rig, effect: &Effect) -> String {
@@ -107,7 +101,7 @@ fn are_as_in_a_guest() {
                 let result = run_with(profile, |rig| {
                     rig.set(ATTRIBUTES);
                     let result = stage(rig, &effect);
-                    assert_eq!(hits(rig), 1, "{}", effect.then);
+                    assert_eq!(rig.device().faults_hit, 1, "{}", effect.then);
                     rig.heal();
                     if !rig.slot.is_bound() {
                         rig.probe().unwrap();

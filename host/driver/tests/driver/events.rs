@@ -16,7 +16,7 @@ const DEPTH: u64 = 16;
 const QUIET: &str = r#"{"keep_alive_ms": 0, "driver_watchdog_timeout_ms": 65535}"#;
 
 fn posted(rig: &Rig) -> u64 {
-    rig.shared.with(|device, _, _| device.state()).events
+    rig.device().events
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_storm_holds_nobody_up() {
                 .with(|device, _, _| device.storm(group, 1, STORM))
                 .unwrap();
             assert!(command().0.is_ok());
-            while rig.shared.with(|device, _, _| device.state()).storm > 0 {
+            while rig.device().storm > 0 {
                 sim::sleep(SECOND / 1000);
             }
             let lines = messages("").len();

@@ -22,7 +22,7 @@ use driver::rig::{self, Rig};
 use efa_model::Profile;
 use ib_core::{registry::registered, stats};
 use kernel::{
-    error::{code::*, Result},
+    error::Result,
     sim::{self, Policy},
 };
 
@@ -53,16 +53,6 @@ fn command() -> (Result, u64) {
     let start = sim::now();
     let result = program.alloc_pd().map(drop);
     (result, sim::now() - start)
-}
-
-/// Returns the name of a result as programs of a guest have it.
-fn name_of(result: Result) -> String {
-    match result {
-        Ok(()) => "ok".into(),
-        // What a bind by hand returns.
-        Err(EPROBE_DEFER) => "EAGAIN".into(),
-        Err(error) => format!("{error:?}"),
-    }
 }
 
 /// Returns the messages of the driver since [`sim::keep_log`], of a level if one is given.

@@ -4,12 +4,12 @@
 
 use driver::{
     fault::rule,
-    rig::{Rig, SECOND},
+    rig::{name_of, Rig, SECOND},
 };
 use efa_model::Profile;
 use kernel::sim;
 
-use crate::{messages, name_of, run, run_with};
+use crate::{messages, run, run_with};
 
 /// Time limits in units of 100 ms: the latter is the most that a device can announce.
 const LIMITS: &str = r#"{"reset_timeout": 20, "admin_timeout": 15}"#;
@@ -31,11 +31,7 @@ const ALL_FEATURES: u32 = 0x2fe;
 /// Probes a device with attributes and rules. Returns the result, and how often the driver has broken the rules of the interface.
 /// After that the device works.
 fn probe(rig: &mut Rig, attributes: &str, rules: &[String]) -> String {
-    let errors = |rig: &Rig| {
-        rig.shared
-            .with(|device, _, _| device.state())
-            .protocol_errors
-    };
+    let errors = |rig: &Rig| rig.device().protocol_errors;
     rig.set(attributes);
     rules.iter().for_each(|text| rig.inject(rule(text)));
     sim::keep_log(true);
@@ -47,7 +43,7 @@ fn probe(rig: &mut Rig, attributes: &str, rules: &[String]) -> String {
     if result.is_ok() {
         rig.remove();
     }
-    let left = rig.shared.with(|device, _, _| device.state()).resources;
+    let left = rig.device().resources;
     let left = (left.eq, left.uar, left.pd);
     assert_eq!(left, (0, 0, 0), "{attributes} {rules:?}");
     rig.heal();
@@ -256,7 +252,7 @@ fn state_with(attributes: &str, rules: &[String]) -> efa_model::State {
         rig.set(attributes);
         rules.iter().for_each(|text| rig.inject(rule(text)));
         rig.probe().unwrap();
-        rig.shared.with(|device, _, _| device.state())
+        rig.device()
     })
 }
 
@@ -276,7 +272,7 @@ fn do_without_host_information() {
     assert!(state_with("{}", &[refused]).host_info.is_none());
 }
 
-/// The device is told why, if the driver has begun to use it.
+/// A reset after the first use names the reason.
 #[test]
 fn reset_the_device() {
     for (wanted, attributes, rules) in [
@@ -297,7 +293,7 @@ fn reset_the_device() {
             if rig.probe().is_ok() {
                 rig.remove();
             }
-            rig.shared.with(|device, _, _| device.state()).resets
+            rig.device().resets
         });
         assert_eq!(resets, wanted, "{attributes} {rules:?}");
     }
@@ -314,7 +310,7 @@ fn end_with_an_event_in_the_reset() {
         )));
         rig.set(r#"{"reset_ms": 2000, "reset_timeout": 255}"#);
         rig.remove();
-        let state = rig.shared.with(|device, _, _| device.state());
+        let state = rig.device();
         assert_eq!(state.protocol_errors, 0);
     });
 }

@@ -23,10 +23,6 @@ const ATTEMPTS: &str = "5";
 /// A device that sends no keep-alives.
 const QUIET: &str = r#"{"keep_alive_ms": 0}"#;
 
-fn hits(rig: &Rig) -> u64 {
-    rig.shared.with(|device, _, _| device.state()).faults_hit
-}
-
 /// Checks that the device works again, after at most so many resets.
 fn check_back(rig: &Rig, most: u64) {
     rig.check_quiet();
@@ -212,7 +208,7 @@ fn something_happens_at_each_step() {
                 sim::sleep(SECOND / 10);
                 assert_eq!(objects.program.alloc_pd(), Err(EIO));
                 rig.check_quiet();
-                let is_beyond = hits(rig) == 0;
+                let is_beyond = rig.device().faults_hit == 0;
                 rig.heal();
                 rig.set(QUIET);
                 check_back_without_errors(rig, 2);
@@ -236,12 +232,12 @@ fn the_device_goes_at_each_step() {
             rig.die(Death::default());
             for _ in 0..100 {
                 sim::sleep(SECOND / 2);
-                let is_gone = |rig: &Rig| !rig.shared.with(|device, _, _| device.state()).plugged;
+                let is_gone = |rig: &Rig| !rig.device().plugged;
                 if is_gone(rig) {
                     rig.shared.with(|device, machine, _| device.plug(machine));
                 }
             }
-            let is_beyond = hits(rig) == 0;
+            let is_beyond = rig.device().faults_hit == 0;
             rig.heal();
             rig.set(QUIET);
             // The driver notices that the device has forgotten all, which reports the doorbell of this command.

@@ -5,7 +5,7 @@
 use driver::{
     fault::rule,
     program::{own_gid, Program, UP},
-    rig::Rig,
+    rig::{name_of, Rig},
     rings::{Cq, Qp},
 };
 use efa_model::Profile;
@@ -15,7 +15,7 @@ use kernel::{
     page::PAGE_SIZE,
 };
 
-use crate::{counter, name_of, run_with};
+use crate::{counter, run_with};
 
 /// Verbs, in the order in which a program calls those that make something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,35 +44,23 @@ enum Verb {
 }
 use Verb::*;
 
-/// Those that make something, or change it.
-const MAKE: [Verb; 12] = [
-    Open,
-    AllocPd,
-    CreateCq,
-    CreateCqWithEvents,
-    CreateQp,
-    ModifyQp,
-    QueryQp,
-    CreateCounter,
-    ModifyCounter,
-    AttachCounter,
-    CreateAh,
-    RegMr,
-];
+/// Returns those that make something, or change it.
+fn make() -> impl Iterator<Item = Verb> {
+    VERBS
+        .map(|(verb, ..)| verb)
+        .into_iter()
+        .filter(|verb| *verb < Counters)
+}
 
-/// Those that destroy all of it.
-const DESTROY: [Verb; 8] = [
-    DeregMr,
-    DestroyAh,
-    DestroyQp,
-    DestroyCounter,
-    DestroyCq,
-    DestroyCqWithEvents,
-    DeallocPd,
-    Close,
-];
+/// Returns those that destroy all of it.
+fn destroy() -> impl Iterator<Item = Verb> {
+    VERBS
+        .map(|(verb, ..)| verb)
+        .into_iter()
+        .filter(|verb| *verb > Counters)
+}
 
-/// Verbs, the command of each, and what is destroyed before it.
+/// Verbs, the command of each, and what is destroyed before it. All is before the end.
 const VERBS: [(Verb, &str, &[Verb]); 21] = [
     (Open, "ALLOC_UAR", &[]),
     (AllocPd, "ALLOC_PD", &[]),
@@ -94,19 +82,7 @@ const VERBS: [(Verb, &str, &[Verb]); 21] = [
     (DestroyCq, "DESTROY_CQ", &[DestroyQp]),
     (DestroyCqWithEvents, "DESTROY_CQ", &[]),
     (DeallocPd, "DEALLOC_PD", &[DestroyQp, DestroyAh, DeregMr]),
-    (
-        Close,
-        "DEALLOC_UAR",
-        &[
-            DeregMr,
-            DestroyAh,
-            DestroyQp,
-            DestroyCounter,
-            DestroyCq,
-            DestroyCqWithEvents,
-            DeallocPd,
-        ],
-    ),
+    (Close, "DEALLOC_UAR", &[]),
 ];
 
 /// A program and what it has of each kind.
@@ -193,7 +169,7 @@ impl Set {
 
 /// What the device has of programs.
 fn held(rig: &Rig) -> String {
-    let resources = rig.shared.with(|device, _, _| device.state()).resources;
+    let resources = rig.device().resources;
     let all = [
         ("ah", resources.ah),
         ("cq", resources.cq),
@@ -240,8 +216,9 @@ fn faulty(rig: &mut Rig, verb: Verb, fault: Fault) -> [String; 3] {
         .find(|(other, ..)| *other == verb)
         .unwrap();
     let mut set = Set::new();
-    let made = MAKE.into_iter().take_while(|other| *other != verb);
-    for other in made.chain(before.iter().copied()) {
+    let made = make().take_while(|other| *other != verb);
+    let all = destroy().filter(|other| verb == Close && *other != Close);
+    for other in made.chain(before.iter().copied()).chain(all) {
         set.call(other).unwrap();
     }
     let in_vain = counter("no_completion_cmds");
@@ -250,7 +227,7 @@ fn faulty(rig: &mut Rig, verb: Verb, fault: Fault) -> [String; 3] {
         fault.then()
     )));
     let result = name_of(set.call(verb));
-    let hits = rig.shared.with(|device, _, _| device.state()).faults_hit;
+    let hits = rig.device().faults_hit;
     assert_eq!(hits, 1, "faults");
     rig.check_quiet();
     let again = if verb == DestroyQp { QueryQp } else { verb };
@@ -338,7 +315,7 @@ fn are_answered_without_an_interrupt() {
 #[test]
 fn fail_in_turn() {
     for status in ["UNKNOWN_ERROR", "RESOURCE_ALLOCATION_FAILURE"] {
-        for number in 0..MAKE.len() {
+        for number in 0..make().count() {
             run_with(Profile::Efa4, |rig| {
                 rig.probe().unwrap();
                 let before = held(rig);
@@ -346,7 +323,7 @@ fn fail_in_turn() {
                     r#"{{"when": {{"opcode": "ANY"}}, "then": {{"status": "{status}"}}, "skip": {number}, "times": 1}}"#
                 )));
                 let mut set = Set::new();
-                let verbs = MAKE.into_iter().chain(DESTROY);
+                let verbs = make().chain(destroy());
                 let failed = verbs.filter(|verb| set.call(*verb).is_err()).count();
                 assert!(failed > 0, "command {number}");
                 drop(set);
