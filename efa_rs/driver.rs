@@ -170,7 +170,7 @@ impl<'bound> Driver<'bound> {
     ///
     /// - [`ENODEV`] if a BAR is missing, or the device is not ready.
     /// - [`EFAULT`] if the registers can't be mapped.
-    /// - [`EPROBE_DEFER`] if the device does not answer, as one that has just appeared may not yet.
+    /// - [`ETIMEDOUT`] if the device does not answer.
     /// - Those of a session and of the registration with the RDMA core.
     fn start<'core>(
         pdev: &'bound pci::Device<Core<'core>>,
@@ -182,13 +182,8 @@ impl<'bound> Driver<'bound> {
                 log::failed(binding.dev(), "The device could not be enabled", error);
             })?;
             let memory = request(pdev, hw::pci::MEMORY_BAR)?;
-            let controller = Controller::new(pdev, binding, NAME, waker).map_err(|error| {
-                if error == ETIME {
-                    EPROBE_DEFER
-                } else {
-                    error
-                }
-            })?;
+            let controller = Controller::new(pdev, binding, NAME, waker)
+                .map_err(|error| if error == ETIME { ETIMEDOUT } else { error })?;
             let interface = Interface {
                 binding,
                 home: rdma::Home::new(c"efa_%d")?,

@@ -107,6 +107,9 @@ const MIN_COMPLETION_TIMEOUT_MS: u32 = COMPLETION_TIMEOUT_UNIT_MS;
 /// for longer than 90 s, so that the kernel does not report it as hung, which it does after 120 s.
 const MAX_COMPLETION_TIMEOUT_MS: u32 = 30_000;
 
+/// How often a waiter looks for a completion whose interrupt may be missing.
+const POLL_INTERVAL: Delta = Delta::from_millis(10);
+
 /// How long to wait for a free slot, in times of what a command may take. Twice, so that who waits
 /// behind the commands of a dead device learns that it is dead: one timeout closes the queue.
 const SLOT_TIMEOUTS: i64 = 2;
@@ -130,6 +133,8 @@ pub(crate) struct AdminQueue<'bound> {
     #[pin]
     silence: RateLimit,
     completion_timeout_ms: Atomic<u32>,
+    /// Whether an interrupt was missing, so that waiters look for completions themselves.
+    is_polled: Atomic<bool>,
     /// What the parts of command ids that differ from use to use begin with: where those of the session
     /// before have ended, so that an answer to one of its commands is no answer to any of this.
     first_use: u16,
@@ -257,6 +262,7 @@ impl<'bound> AdminQueue<'bound> {
                 messages <- RateLimit::new(),
                 silence <- RateLimit::new(),
                 completion_timeout_ms: Atomic::new(completion_timeout_ms),
+                is_polled: Atomic::new(false),
                 // CAST: What is cut off is not part of an id.
                 first_use: statistics.submitted_cmds.get() as u16,
                 health: health.clone(),
@@ -357,7 +363,11 @@ impl<'bound> AdminQueue<'bound> {
     /// Accepts no more commands, and gives up those in flight: whoever waits for one wakes up, and a
     /// late completion is ignored.
     pub(super) fn close(&self) {
-        let mut state = self.state.lock();
+        self.abandon(&mut self.state.lock());
+    }
+
+    /// Does what [`Self::close`] does.
+    fn abandon(&self, state: &mut State) {
         state.running = false;
         for (slot, completed) in state.slots.iter_mut().zip(&self.completed) {
             if matches!(slot.progress, Progress::Submitted(_)) {
@@ -537,7 +547,7 @@ impl<'bound> AdminQueue<'bound> {
         opcode: Opcode,
         submitted: Instant<Monotonic>,
     ) -> Result<AcqEntry, CommandError> {
-        let result = self.await_completion(slot, opcode);
+        let result = self.await_completion(slot, opcode, submitted);
         self.free_slots.release();
         self.statistics.in_flight.change(-1);
 
@@ -556,14 +566,15 @@ impl<'bound> AdminQueue<'bound> {
 
     /// Does all of [`Self::finish`] but let the next one in.
     ///
-    /// Of several commands that were submitted together none is waited for once one has timed out: who
-    /// is told of that [closes](Self::close) the queue.
-    fn await_completion(&self, slot: u16, opcode: Opcode) -> Result<AcqEntry, CommandError> {
+    /// A command that times out closes the queue, so that no other one is waited for.
+    fn await_completion(
+        &self,
+        slot: u16,
+        opcode: Opcode,
+        submitted: Instant<Monotonic>,
+    ) -> Result<AcqEntry, CommandError> {
         let timeout = self.completion_timeout();
-
-        if let Some(completed) = self.completed.get(usize::from(slot)) {
-            completed.wait_timeout(timeout);
-        }
+        self.sleep(slot, submitted + timeout);
 
         let mut state = self.state.lock();
         if state.is_over(slot) {
@@ -574,9 +585,13 @@ impl<'bound> AdminQueue<'bound> {
         self.statistics.no_completion_cmds.increment();
         self.consume(&mut state);
         let (result, what_now) = if state.is_over(slot) {
-            (state.take(slot), "its interrupt is missing")
+            self.is_polled.store(true, Relaxed);
+            (
+                state.take(slot),
+                "its interrupt is missing, and completions are polled from now on",
+            )
         } else {
-            state.running = false;
+            self.abandon(&mut state);
             (Err(CommandError::Timeout), "the admin queue is closed")
         };
         drop(state);
@@ -593,6 +608,32 @@ impl<'bound> AdminQueue<'bound> {
             ),
         );
         result
+    }
+
+    /// Sleeps until the command in `slot` is over, or until `deadline`.
+    fn sleep(&self, slot: u16, deadline: Instant<Monotonic>) {
+        let Some(completed) = self.completed.get(usize::from(slot)) else {
+            return;
+        };
+        loop {
+            let left = deadline - Instant::now();
+            if left <= Delta::ZERO {
+                return;
+            }
+            if !self.is_polled.load(Relaxed) {
+                completed.wait_timeout(left);
+                return;
+            }
+            let is_last = left < POLL_INTERVAL;
+            if completed.wait_timeout(if is_last { left } else { POLL_INTERVAL }) {
+                return;
+            }
+            let mut state = self.state.lock();
+            self.consume(&mut state);
+            if state.is_over(slot) {
+                return;
+            }
+        }
     }
 }
 

@@ -31,9 +31,14 @@ impl CommandError {
         matches!(self, Self::Timeout | Self::Closed | Self::Abandoned)
     }
 
-    /// Returns whether the device may use memory that the command was to tell it of.
+    /// Returns whether the device may use memory that the command was to tell it of. An unknown status is no
+    /// refusal.
     pub(crate) fn device_may_use_memory(self) -> bool {
-        matches!(self, Self::Timeout | Self::Abandoned | Self::Nonsense)
+        match self {
+            Self::Status(status) => Status::try_from(status).is_err(),
+            Self::NoSlot | Self::Closed => false,
+            Self::Timeout | Self::Abandoned | Self::Nonsense => true,
+        }
     }
 }
 

@@ -42,8 +42,7 @@ use crate::{
 /// is given up until somebody resets it or binds it again.
 const BACKOFF_MS: [i64; 5] = [0, 1_000, 2_000, 4_000, 8_000];
 
-/// A session that failed earlier than this after its start, in milliseconds, and has done nothing for
-/// any program, counts as a failed attempt: a device that fails again and again is given up, too. More
+/// A session that fails earlier than this after its start, in milliseconds, does not end the back-off. More
 /// than it takes to notice that keep-alives have stopped.
 const SETTLED_MS: i64 = 20_000;
 
@@ -209,8 +208,11 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             cause.name()
         );
         if let State::Up(life) = &inner.state {
-            if life.has_worked(&self.controller) {
+            if life.has_lasted() {
                 inner.attempts = 0;
+            } else if life.has_worked(&self.controller) {
+                // It is backed off, and not given up: programs would be able to make a device unusable.
+                inner.attempts = inner.attempts.min(BACKOFF_MS.len() - 1);
             }
         }
         let next = if !self.is_automatic {
@@ -327,10 +329,14 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 }
 
 impl<'bound, S: Service<'bound>> Life<'bound, S> {
-    /// Returns whether the device has done anything for a program, or has lasted.
+    /// Returns whether it has lasted.
+    fn has_lasted(&self) -> bool {
+        self.since.elapsed() >= Delta::from_millis(SETTLED_MS)
+    }
+
+    /// Returns whether the device has done anything for a program.
     fn has_worked(&self, controller: &Controller<'bound>) -> bool {
         controller.statistics().completed_cmds.get() != self.commands
-            || self.since.elapsed() >= Delta::from_millis(SETTLED_MS)
     }
 
     /// Ends the session and stops the device.

@@ -89,7 +89,7 @@ impl<'bound> Session<'bound> {
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if the device is not ready.
+    /// - [`ENODEV`] if the device is not ready, or has failed.
     /// - `EOPNOTSUPP` if the device is too old, or lacks what the driver needs.
     /// - [`EINVAL`] if an attribute of the device makes no sense.
     /// - [`ENOSPC`] if there is no interrupt vector.
@@ -101,10 +101,10 @@ impl<'bound> Session<'bound> {
 
         let version = controller.prepare()?;
         let status = DevSts::from_raw(registers.read(Register::DevSts)?);
-        if !status.ready {
+        if !status.ready || status.fatal_error {
             dev_err!(
                 dev,
-                "The device is not ready after its reset ({})\n",
+                "The device is not ready, or has failed, after its reset ({})\n",
                 Hex(status.into_raw())
             );
             return Err(ENODEV);

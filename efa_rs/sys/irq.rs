@@ -5,6 +5,8 @@
 //! [`kernel::irq::Registration`] takes static names, knows no affinity, and must not be leaked. To be
 //! replaced by it once it can do this.
 
+use core::marker::PhantomPinned;
+
 use kernel::{
     bindings,
     error::to_result,
@@ -59,6 +61,9 @@ struct Line<'bound, H: Handler> {
     handler: H,
     // Freed after the handler is detached.
     _vectors: Vectors<'bound>,
+    /// The interrupt core has a pointer to this.
+    #[pin]
+    _pin: PhantomPinned,
 }
 
 impl<'bound, H: Handler + 'bound> Registration<'bound, H> {
@@ -89,6 +94,7 @@ impl<'bound, H: Handler + 'bound> Registration<'bound, H> {
             name,
             handler,
             _vectors: vectors.clone(),
+            _pin: PhantomPinned,
             _: {
                 let cookie = this.as_ptr().cast();
                 let thread: Callback = Self::thread;

@@ -9,8 +9,6 @@ healthy device can be bound.
 import selftest
 from selftest import DRIVER, Failed, KernelLog, equal
 
-# bind() gives EAGAIN for what is EPROBE_DEFER inside of the kernel.
-DEFERRED = "EAGAIN"
 
 log = KernelLog()
 main = selftest.any_function()

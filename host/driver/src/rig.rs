@@ -45,8 +45,6 @@ const FOLLOWS: [&str; 5] = [
 pub fn name_of(result: Result) -> String {
     match result {
         Ok(()) => "ok".into(),
-        // What a bind by hand returns.
-        Err(EPROBE_DEFER) => "EAGAIN".into(),
         Err(error) => format!("{error:?}"),
     }
 }

@@ -76,7 +76,6 @@ fn a_halted_device_stays_halted() {
 }
 
 #[test]
-#[ignore = "D-6"]
 fn a_probe_without_interrupts_fails_in_a_minute() {
     run_without_end(|rig| {
         let no_interrupt = Then {
@@ -94,7 +93,6 @@ fn a_probe_without_interrupts_fails_in_a_minute() {
 }
 
 #[test]
-#[ignore = "D-7"]
 fn a_probe_has_one_time_limit() {
     run_without_end(|rig| {
         rig.inject(always(of_command(Some(Opcode::GetStats)), silence()));
@@ -145,7 +143,6 @@ fn a_device_is_reset_before_it_is_bus_master() {
 }
 
 #[test]
-#[ignore = "H-3"]
 fn a_reset_that_ends_with_a_fatal_error_has_failed() {
     run_without_end(|rig| {
         // The first three reads are: ready, reset in progress, reset at its end.
@@ -166,7 +163,6 @@ fn a_reset_that_ends_with_a_fatal_error_has_failed() {
 
 /// The device executes a command. Its status is unknown.
 #[test]
-#[ignore = "H-4"]
 fn an_unknown_status_is_no_refusal() {
     run_without_end(|rig| {
         rig.probe().unwrap();
@@ -205,7 +201,6 @@ fn refusals_without_end_do_not_keep_memory_without_end() {
 }
 
 #[test]
-#[ignore = "D-16"]
 fn a_device_that_fails_as_soon_as_it_is_used_is_given_up() {
     run_without_end(|rig| {
         rig.probe().unwrap();

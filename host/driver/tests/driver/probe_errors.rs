@@ -112,9 +112,9 @@ fn of_registers_that_err() {
         r#"{"when": {"register": "DEV_STS"}, "then": {"value": 0}, "skip": 3}"#.to_owned();
     for (wanted, attributes, rule) in [
         ("ENODEV", "{}", not_ready),
-        ("EAGAIN", "{}", always(status, r#"{"silence": true}"#)),
-        ("EAGAIN", "{}", always(status, r#"{"wrong_req_id": true}"#)),
-        ("EAGAIN", "{}", always(status, r#"{"value": 4294967295}"#)),
+        ("ETIMEDOUT", "{}", always(status, r#"{"silence": true}"#)),
+        ("ETIMEDOUT", "{}", always(status, r#"{"wrong_req_id": true}"#)),
+        ("ETIMEDOUT", "{}", always(status, r#"{"value": 4294967295}"#)),
         (
             "EINVAL",
             "{}",
@@ -145,12 +145,12 @@ fn of_registers_that_err() {
             always(version, r#"{"value": 4294967295}"#),
         ),
         (
-            "EAGAIN",
+            "ETIMEDOUT",
             "{}",
             always(r#"{"reset": true}"#, r#"{"never_starts": true}"#),
         ),
         (
-            "EAGAIN",
+            "ETIMEDOUT",
             "{}",
             always(r#"{"reset": true}"#, r#"{"never_ends": true}"#),
         ),
