@@ -277,6 +277,17 @@ fn it_may_go_on_writing_to_memory() {
 }
 
 #[test]
+fn a_reset_of_its_function_ends_its_writes() {
+    let mut driver = driver();
+    objects(&mut driver);
+    die(&mut driver, r#"{"resets":3,"dma":true}"#);
+    driver.device.reset(&mut driver.world);
+    assert_eq!(driver.run(SECOND), None);
+    assert_eq!(driver.device.state().stray_writes, 0);
+    assert!(!reset_works(&mut driver));
+}
+
+#[test]
 fn its_work_at_a_time_is_bounded() {
     let mut driver = driver();
     objects(&mut driver);

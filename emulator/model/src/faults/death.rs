@@ -19,7 +19,8 @@ pub struct Death {
     pub resets: NonZeroU32,
     /// How those before fail.
     pub how: FailedReset,
-    /// It goes on writing to the memory of the queues and memory regions that it has, until it is revived.
+    /// It goes on writing to the memory of the queues and memory regions that it has, until it is revived or its PCI
+    /// function is reset: such a reset ends DMA, by the specification of PCI Express.
     pub dma: bool,
 }
 

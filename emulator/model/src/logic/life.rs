@@ -14,7 +14,7 @@ use crate::{
         reset::Reset,
     },
     faults::{
-        death::{Dead, Death, FailedReset},
+        death::{Dead, Death, FailedReset, Strays},
         storm::AllStorms,
     },
 };
@@ -101,6 +101,9 @@ impl Logic {
     pub fn reset(&mut self, host: &mut dyn Host) {
         self.resets.of_function += 1;
         self.revive(host);
+        if let Some(dead) = &mut self.dead {
+            dead.strays = Strays::default();
+        }
         self.resets.current = Reset::None;
     }
 
