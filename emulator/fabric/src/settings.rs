@@ -29,6 +29,8 @@ pub struct Settings {
     pub path_gbps: f64,
     /// What may wait for a link before packets are lost, in KiB.
     pub buffer_kib: u32,
+    /// After how long without any answer a peer is given up, in seconds. On a busy host, an emulator of others may take longer.
+    pub silence_s: f64,
     /// How many devices a rack has, in the order in which they were attached; 0 means that there are no racks. With racks, the
     /// paths are the uplinks of each, with a queue for each direction, and packets within a rack take none.
     pub rack: u16,
@@ -60,6 +62,7 @@ impl Default for Settings {
             link_gbps: 0.0,
             path_gbps: 0.0,
             buffer_kib: 4096,
+            silence_s: 2.0,
             rack: 0,
             path: Vec::new(),
         }
@@ -96,6 +99,9 @@ impl Settings {
 
     /// Most paths.
     pub const MAX_PATHS: u16 = 256;
+
+    /// The longest silence in seconds.
+    pub const MAX_SILENCE_S: f64 = 3600.0;
 
     /// The longest delay in µs.
     pub const MAX_DELAY_US: f64 = 10e6;
@@ -141,6 +147,12 @@ impl Settings {
             if !(rate == 0.0 || (1e-6..=1e6).contains(&rate)) {
                 return Err(format!("{name} must be 0 or between 0.000001 and 1000000"));
             }
+        }
+        if !(0.1..=Self::MAX_SILENCE_S).contains(&self.silence_s) {
+            return Err(format!(
+                "silence_s must be between 0.1 and {}",
+                Self::MAX_SILENCE_S
+            ));
         }
         if self.path.len() > usize::from(self.paths) {
             return Err(format!(

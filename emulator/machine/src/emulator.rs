@@ -78,6 +78,22 @@ impl Emulator {
         emulator
     }
 
+    /// Two emulators of one device each, of which the second has more arguments. They wait for each other as long as anything
+    /// may take.
+    pub fn pair(arguments: &[&str]) -> [Self; 2] {
+        let silence = format!("silence_s={}", patience().as_secs());
+        let patient = ["--fabric", &silence];
+        let address = free_address();
+        let listen = ["--listen", &address.to_string()].map(str::to_owned);
+        let listen = listen.each_ref().map(String::as_str);
+        let mut first = Self::numbered(1, 1, &[listen, patient].concat());
+        first.address = Some(address);
+        let second = Self::joining_with(1, 2, &first, &[&patient, arguments].concat());
+        first.wait_for_peers(1);
+        second.wait_for_peers(1);
+        [first, second]
+    }
+
     /// One that joins another one.
     pub fn joining(devices: usize, first: usize, other: &Self) -> Self {
         Self::joining_with(devices, first, other, &[])

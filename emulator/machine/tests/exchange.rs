@@ -48,13 +48,11 @@ fn a_network_that_loses_and_reorders() {
 
 #[test]
 fn machines_of_two_emulators() {
-    let first = Emulator::listening(1, 1);
-    let second = Emulator::joining(1, 2, &first);
-    let [mut a, mut b] =
-        [&first, &second].map(|emulator| End::new(&emulator.device(0), QpType::Srd));
+    let emulators = Emulator::pair(&[]);
+    let [mut a, mut b] = emulators
+        .each_ref()
+        .map(|emulator| End::new(&emulator.device(0), QpType::Srd));
     End::introduce(&mut a, &mut b);
-    first.wait_for_peers(1);
-    second.wait_for_peers(1);
     exchange(&mut a, &mut b);
     exchange(&mut b, &mut a);
 }

@@ -302,13 +302,11 @@ fn wireshark_shows_a_capture() {
 fn a_capture_of_two_emulators_has_both_sides() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("efa.pcapng");
-    let first = Emulator::listening(1, 1);
-    let second = Emulator::joining_with(1, 2, &first, &["--capture", path.to_str().unwrap()]);
-    let [mut a, mut b] =
-        [&first, &second].map(|emulator| End::new(&emulator.device(0), QpType::Srd));
+    let emulators = Emulator::pair(&["--capture", path.to_str().unwrap()]);
+    let [mut a, mut b] = emulators
+        .each_ref()
+        .map(|emulator| End::new(&emulator.device(0), QpType::Srd));
     End::introduce(&mut a, &mut b);
-    first.wait_for_peers(1);
-    second.wait_for_peers(1);
     a.write_to(&b, &[1; 20_000]);
     b.write_to(&a, &[2; 20_000]);
     let read = Send::read(&a.qp, &b.region, &a.region, 20_000);

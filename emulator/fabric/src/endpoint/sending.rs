@@ -207,6 +207,7 @@ impl<G: Guest> State<G> {
                 multipath: settings.multipath,
                 has_rate: settings.has_rate(),
                 mtu: self.device.mtu().saturating_mul(together),
+                silence: Duration::from_secs_f64(settings.silence_s),
             };
             let Some(outgoing) = self.connections.next(now, limits) else {
                 continue;

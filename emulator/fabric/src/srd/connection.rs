@@ -20,9 +20,6 @@ use crate::packet::{Address, Data, Header, PortId, Reader, Subject};
 /// How often a packet is retransmitted before the peer is given up, if it is silent. This takes about two seconds.
 const MAX_RETRIES: u32 = 24;
 
-/// From when on a peer is silent. One that has too much to do is late with a packet, but acknowledges others.
-const SILENCE: Duration = Duration::from_secs(2);
-
 /// Longest time between two tries.
 const MAX_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -168,6 +165,8 @@ pub(crate) struct Limits {
     pub(crate) has_rate: bool,
     /// Most bytes of payload in a packet.
     pub(crate) mtu: u32,
+    /// From when on a peer is silent. One that has too much to do is late with a packet, but acknowledges others.
+    pub(crate) silence: Duration,
 }
 
 impl Content {
@@ -564,11 +563,11 @@ impl Connection {
     }
 
     /// Finds what is to be sent again.
-    pub(super) fn expire(&mut self, now: Duration) -> Expired {
+    pub(super) fn expire(&mut self, now: Duration, silence: Duration) -> Expired {
         self.parked.take_due(now, &mut self.parts);
         self.paced = self.paced.filter(|paced| *paced > now);
         let mut expired = Expired::default();
-        let silent = now.saturating_sub(self.heard) >= SILENCE;
+        let silent = now.saturating_sub(self.heard) >= silence;
         while let Some((_, psn)) = self.timers.first().copied().filter(|first| first.0 <= now) {
             self.timers.pop_first();
             let Some(packet) = self.in_flight.get_mut(&psn) else {
@@ -616,6 +615,7 @@ mod tests {
         multipath: true,
         has_rate: true,
         mtu: 1000,
+        silence: Duration::from_secs(2),
     };
 
     const ROUND_TRIP: Duration = Duration::from_micros(20);
@@ -660,7 +660,7 @@ mod tests {
         connection.delivered(now, same, &mut shortest);
         let due = connection.next_due().unwrap();
         assert!(due <= start + 5 * ROUND_TRIP, "{due:?}");
-        let expired = connection.expire(due);
+        let expired = connection.expire(due, LIMITS.silence);
         assert_eq!((expired.timeouts, expired.impaired), (1, 0));
         assert_eq!(send(&mut connection, due)[0].0, 0);
     }
@@ -677,7 +677,10 @@ mod tests {
         let lost = send(&mut connection, now).len();
         assert!(lost > first.len());
         now += 100 * ROUND_TRIP;
-        assert_eq!(connection.expire(now).timeouts as usize, lost);
+        assert_eq!(
+            connection.expire(now, LIMITS.silence).timeouts as usize,
+            lost
+        );
         let again = send(&mut connection, now);
         assert!((1..lost).contains(&again.len()), "{again:?}");
         // Those that arrive make room for others.
@@ -697,7 +700,7 @@ mod tests {
             send(&mut connection, now);
             now += MAX_TIMEOUT;
             answers(&mut connection, now);
-            if connection.expire(now).gave_up() {
+            if connection.expire(now, LIMITS.silence).gave_up() {
                 return now - start;
             }
         }
@@ -753,7 +756,7 @@ mod tests {
         assert!(send(&mut connection, now).is_empty());
         let due = connection.next_due().unwrap();
         assert!(due > now);
-        connection.expire(due);
+        connection.expire(due, LIMITS.silence);
         assert_eq!(connection.next_due(), None);
         assert_eq!(send(&mut connection, due).len(), 1);
     }

@@ -48,6 +48,8 @@ pub(crate) struct Connections {
     in_flight: usize,
     /// The shortest way to each peer.
     shortest: HashMap<PortId, Option<Shortest>>,
+    /// From when on a peer is silent.
+    silence: Duration,
     /// Responses that were not acknowledged, by who reads.
     responses: HashMap<PortId, usize>,
 }
@@ -145,6 +147,7 @@ impl Connections {
 
     /// Takes the next packet of the connection whose turn it is. Without one, its turn has ended.
     pub(crate) fn next(&mut self, now: Duration, limits: Limits) -> Option<Outgoing> {
+        self.silence = limits.silence;
         let room = self.room();
         let number = *self.active.front()?;
         let Some(connection) = self.by_number.get_mut(&number) else {
@@ -260,7 +263,7 @@ impl Connections {
                 continue;
             };
             connection.armed = None;
-            let expired = connection.expire(now);
+            let expired = connection.expire(now, self.silence);
             let ended = expired
                 .given_up
                 .and_then(|message| self.fail(now, number, message, CompStatus::LocalUnrespRemote));
@@ -400,6 +403,7 @@ mod tests {
             multipath: true,
             has_rate: false,
             mtu: 1000,
+            silence: Duration::from_secs(2),
         };
         let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
         let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
