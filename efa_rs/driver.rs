@@ -13,7 +13,10 @@ use kernel::{
     driver,
     pci,
     prelude::*,
-    sync::Arc,
+    sync::{
+        Arc,
+        SetOnce, //
+    },
     InPlaceModule, //
 };
 
@@ -112,6 +115,8 @@ struct Interface<'bound> {
     binding: Binding<'bound>,
     home: Arc<rdma::Home>,
     memory: Arc<Region<'bound>>,
+    /// The BAR with the doorbells, if it is another one, and its number.
+    doorbells: SetOnce<(u8, Arc<Region<'bound>>)>,
     errors: Arc<Errors>,
 }
 
@@ -142,8 +147,8 @@ impl sys::pci::Driver for EfaDriver {
         this.recovery.attend();
     }
 
-    fn unbind(this: Pin<&Driver<'_>>) {
-        this.recovery.unbind();
+    fn unbind(this: Pin<&Driver<'_>>, end_work: &dyn Fn()) {
+        this.recovery.unbind(end_work);
     }
 
     fn shutdown(this: Pin<&Driver<'_>>) {
@@ -182,12 +187,13 @@ impl<'bound> Driver<'bound> {
                 log::failed(binding.dev(), "The device could not be enabled", error);
             })?;
             let memory = request(pdev, hw::pci::MEMORY_BAR)?;
-            let controller = Controller::new(pdev, binding, NAME, waker)
+            let controller = Controller::bind(pdev, &enabled, binding, NAME, waker)
                 .map_err(|error| if error == ETIME { ETIMEDOUT } else { error })?;
             let interface = Interface {
                 binding,
                 home: rdma::Home::new(c"efa_%d")?,
                 memory,
+                doorbells: SetOnce::new(),
                 errors: Arc::new(Errors::default(), GFP_KERNEL)?,
             };
             let automatic = crate::module_parameters::recovery.value() != 0;
@@ -220,17 +226,26 @@ impl<'bound> Service<'bound> for Interface<'bound> {
 }
 
 impl<'bound> Interface<'bound> {
-    /// Reserves the BAR with the doorbells, if it is not that of the send queues.
+    /// Returns the BAR with the doorbells. If it is not that of the send queues, the first session reserves it for the
+    /// binding.
     fn doorbells(&self, session: &Session<'bound>) -> Result<Arc<Region<'bound>>> {
-        match u8::try_from(session.attributes().device.db_bar) {
-            Ok(hw::pci::MEMORY_BAR) => Ok(self.memory.clone()),
-            Ok(bar) if bar != hw::pci::REGISTER_BAR => request(session.controller().pdev(), bar),
+        match (
+            u8::try_from(session.attributes().device.db_bar),
+            self.doorbells.as_ref(),
+        ) {
+            (Ok(hw::pci::MEMORY_BAR), _) => Ok(self.memory.clone()),
+            (Ok(bar), Some((reserved, region))) if bar == *reserved => Ok(region.clone()),
+            (Ok(bar), None) if bar != hw::pci::REGISTER_BAR => {
+                let region = request(session.controller().pdev(), bar)?;
+                self.doorbells.populate((bar, region.clone()));
+                Ok(region)
+            }
             // Processes map doorbells, and must not get at registers.
             _ => {
                 let dev = self.binding.dev();
                 log::failed(
                     dev,
-                    "The device has its doorbells in no BAR of their own",
+                    "The device has its doorbells in no BAR of their own, or in another one than before",
                     &ENODEV,
                 );
                 Err(ENODEV)

@@ -220,11 +220,7 @@ fn ring<'bound, const N: usize>(
 ) -> Result<Lent<'bound, Entries<'bound, N>>> {
     // CAST: At most twice `DEPTH`.
     let ring = Entries::zeroed(dev, count as u32)?;
-    Ok(Lent::new(
-        epoch,
-        "the admin queue",
-        Arc::new(ring, GFP_KERNEL)?,
-    ))
+    Lent::new(epoch, "the admin queue", Arc::new(ring, GFP_KERNEL)?)
 }
 
 impl<'bound> AdminQueue<'bound> {

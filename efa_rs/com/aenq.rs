@@ -148,17 +148,17 @@ impl<'bound> Aenq<'bound> {
         let entries = Arc::new(Entries::zeroed(dev, u32::from(DEPTH))?, GFP_KERNEL)?;
 
         Arc::pin_init(
-            pin_init!(Self {
+            try_pin_init!(Self {
                 dev,
                 registers: registers.clone(),
-                entries: Lent::new(epoch, "the event queue", entries),
+                entries: Lent::new(epoch, "the event queue", entries)?,
                 health: health.clone(),
                 statistics: statistics.clone(),
                 started: Instant::now(),
                 keep_alives: KeepAlives::default(),
                 messages <- RateLimit::new(),
                 consumed: Atomic::new(0),
-            }),
+            }? Error),
             GFP_KERNEL,
         )
     }

@@ -18,7 +18,10 @@ use kernel::{
     }, //
 };
 
-use super::admin_queue::AdminQueue;
+use super::{
+    admin_queue::AdminQueue,
+    error::CommandError, //
+};
 
 /// A peer as one protection domain knows it; those of a domain are neighbours in their order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,18 +102,25 @@ impl<'bound> AhCache<'bound> {
     /// Destroys an address handle, unless others use it.
     ///
     /// One that the device refuses to destroy is still there, for the next one who needs it.
-    pub(crate) fn destroy(&self, ah: &PeerAh) {
+    ///
+    /// # Errors
+    ///
+    /// Those of the admin command.
+    pub(crate) fn destroy(&self, ah: &PeerAh) -> Result<(), CommandError> {
         let mut number = ah.number.lock();
         if self.leave_to_others(&ah.peer) {
-            return;
+            return Ok(());
         }
         // Whoever comes now waits for the lock, and finds out what has become of it.
-        if let Some(ah_number) = *number {
-            if self.admin.destroy_ah(ah.peer.pd, ah_number).is_ok() {
-                *number = None;
-            }
+        let result = match *number {
+            Some(ah_number) => self.admin.destroy_ah(ah.peer.pd, ah_number),
+            None => Ok(()),
+        };
+        if result.is_ok() {
+            *number = None;
         }
-        self.leave(&ah.peer, number.is_none());
+        self.leave(&ah.peer, result.is_ok());
+        result
     }
 
     /// Forgets what the device has refused to destroy of a protection domain that goes next: another one

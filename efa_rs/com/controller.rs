@@ -2,12 +2,15 @@
 
 //! The device from its binding to its driver on: what outlives its resets.
 
+use core::ops::Deref;
+
 use kernel::{
     device::{
         Bound,
         Core,
         Device, //
     },
+    new_mutex,
     pci,
     prelude::*,
     sync::{
@@ -15,12 +18,21 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
-        Arc, //
+        Arc,
+        Mutex, //
     }, //
 };
 
 use super::{
-    lent::Epoch,
+    admin_queue::AdminQueue,
+    health::{
+        self,
+        Cause, //
+    },
+    lent::{
+        Epoch,
+        Halt, //
+    },
     quarantine::Quarantine,
     registers::{
         Registers,
@@ -46,6 +58,10 @@ use crate::{
         errno::eopnotsupp,
         log,
         mmio,
+        pci::{
+            Channel,
+            Enabled, //
+        },
         pci_config::Configuration,
         work::Waker, //
     },
@@ -60,7 +76,52 @@ const MIN_CONTROLLER_VERSION: (u8, u8, u8) = (0, 0, 1);
 /// The version of a device that was not asked since its reset: older than any.
 const UNKNOWN: u32 = 0;
 
+/// Who may use the function.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// The driver.
+    Driver = 0,
+    /// The bus: it is about to reset the function, or to take its power away.
+    Bus = 1,
+    /// Nobody, for good.
+    Nobody = 2,
+}
+
+/// A session, to whoever halts its device.
+pub(super) trait Live<'bound>: Send + Sync {
+    /// Returns the epoch of the session.
+    fn epoch(&self) -> &Arc<Epoch<'bound>>;
+
+    /// Reports a fault. Returns the first one of the session.
+    fn report(&self, cause: Cause) -> Cause;
+
+    /// Ends all commands and events. The device still has to be stopped.
+    fn close(&self);
+
+    /// Tells all who wait for completions that the device was stopped.
+    fn tell_stopped(&self);
+}
+
+/// What the stop lock guards.
+pub(super) struct Function<'bound> {
+    /// The session that uses the device.
+    session: Option<Arc<dyn Live<'bound> + 'bound>>,
+    /// Whether the device was reset, and not used since.
+    is_fresh: bool,
+    /// Whether the device was halted because no reset worked. It may go on with DMA as soon as it is a bus
+    /// master.
+    is_suspect: bool,
+}
+
+impl Function<'_> {
+    /// Says that the device is used, so that it has to be reset before it is used next.
+    pub(super) fn set_used(&mut self) {
+        self.is_fresh = false;
+    }
+}
+
 /// A device that is bound to the driver.
+#[pin_data]
 pub(crate) struct Controller<'bound> {
     binding: Binding<'bound>,
     pdev: &'bound pci::Device<Bound>,
@@ -69,12 +130,36 @@ pub(crate) struct Controller<'bound> {
     quarantine: Arc<Quarantine<'bound>>,
     statistics: Arc<Statistics>,
     waker: Waker,
-    /// Whether the device was reset, and not used since.
-    is_fresh: Atomic<bool>,
+    /// An [`Access`].
+    access: Atomic<u32>,
+    /// The admin queue of a session that is being started.
+    #[pin]
+    starting: Mutex<Option<Arc<AdminQueue<'bound>>>>,
+    /// The stop lock: held while the device is reset, halted, or brought up. No other lock of the driver but those of
+    /// registers, queues and interrupts is taken under it.
+    #[pin]
+    function: Mutex<Function<'bound>>,
     /// The version of the admin interface, or [`UNKNOWN`].
     version: Atomic<u32>,
     /// Bits of the addresses that the device uses.
     address_width: Atomic<u32>,
+}
+
+/// The controller of a binding, which is [retired](Controller::retire) when this is dropped.
+pub(crate) struct Owner<'bound>(Arc<Controller<'bound>>);
+
+impl<'bound> Deref for Owner<'bound> {
+    type Target = Arc<Controller<'bound>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Drop for Owner<'_> {
+    fn drop(&mut self) {
+        self.0.retire();
+    }
 }
 
 impl<'bound> Controller<'bound> {
@@ -87,19 +172,20 @@ impl<'bound> Controller<'bound> {
     /// - [`EFAULT`] if they can't be mapped.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of [`Self::prepare`].
-    pub(crate) fn new(
+    pub(crate) fn bind(
         pdev: &'bound pci::Device<Core<'_>>,
+        enabled: &Enabled<'bound>,
         binding: Binding<'bound>,
         name: &'static CStr,
         waker: Waker,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<Owner<'bound>> {
         let dev: &Device<Bound> = pdev.as_ref();
 
         let bar = map_registers(pdev, name)
             .inspect_err(|error| log::failed(dev, "The registers are not available", error))?;
         let statistics = Arc::new(Statistics::default(), GFP_KERNEL)?;
-        let controller = Arc::new(
-            Self {
+        let controller = Owner(Arc::pin_init(
+            try_pin_init!(Self {
                 binding,
                 pdev,
                 configuration: Configuration::new(pdev)?,
@@ -107,14 +193,23 @@ impl<'bound> Controller<'bound> {
                 quarantine: Quarantine::new(dev, &statistics)?,
                 statistics,
                 waker,
-                is_fresh: Atomic::new(false),
+                access: Atomic::new(Access::Driver as u32),
+                starting <- new_mutex!(None),
+                function <- new_mutex!(
+                    Function {
+                        session: None,
+                        is_fresh: false,
+                        is_suspect: enabled.was_left_halted(),
+                    },
+                    "efa_stop"
+                ),
                 version: Atomic::new(UNKNOWN),
                 address_width: Atomic::new(0),
-            },
+            }? Error),
             GFP_KERNEL,
-        )?;
+        )?);
 
-        controller.prepare()?;
+        controller.prepare(&mut controller.function.lock())?;
         let width = Caps::from_raw(controller.registers.read(Register::Caps)?).dma_addr_width;
         sys::dma::set_address_width(pdev, width).inspect_err(|error| {
             dev_err!(
@@ -154,7 +249,7 @@ impl<'bound> Controller<'bound> {
         &self.registers
     }
 
-    /// Returns where memory goes that the device may still use.
+    /// Returns the memory that the device may still use.
     pub(super) fn quarantine(&self) -> &Arc<Quarantine<'bound>> {
         &self.quarantine
     }
@@ -169,9 +264,89 @@ impl<'bound> Controller<'bound> {
         &self.waker
     }
 
+    /// Has `start` start a session with a device that was just reset, and speaks this version of the admin interface. What is in
+    /// quarantine is freed after the reset.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if the driver may not use the function.
+    /// - Those of [`Self::prepare`] and `start`.
+    pub(super) fn start<S: Live<'bound> + 'bound>(
+        &self,
+        start: impl FnOnce(&mut Function<'bound>, Version) -> Result<Arc<S>>,
+    ) -> Result<Arc<S>> {
+        let mut function = self.function.lock();
+        self.prepare(&mut function)?;
+        drop(function);
+        self.quarantine.release();
+
+        let mut function = self.function.lock();
+        // The bus may have had it meanwhile.
+        let version = self.prepare(&mut function)?;
+        let session = start(&mut function, version);
+        *self.starting.lock() = None;
+        let session = session?;
+        // Whoever revokes access now waits for the lock.
+        function.session = Some(session.clone());
+        Ok(session)
+    }
+
+    /// Has [`Self::revoke_access`] close this queue, of a session that is being started.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if the driver may not use the function.
+    pub(super) fn set_starting(&self, admin: &Arc<AdminQueue<'bound>>) -> Result {
+        *self.starting.lock() = Some(admin.clone());
+        self.check_access()
+    }
+
+    /// Checks that the driver may use the function.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if it may not, or if the bus has isolated the function.
+    fn check_access(&self) -> Result {
+        let works = sys::pci::channel(self.pdev) == Channel::Works;
+        if works && self.access.load(Relaxed) == Access::Driver as u32 {
+            Ok(())
+        } else {
+            Err(ENODEV)
+        }
+    }
+
+    /// Halts the device, and keeps the driver from using it until [`Self::restore_access`]; in a
+    /// `shutdown` for good. A session that is being started fails soon.
+    pub(super) fn revoke_access(&self, is_shutdown: bool) {
+        let (access, reason) = if is_shutdown {
+            (Access::Nobody, ResetReason::Shutdown)
+        } else {
+            (Access::Bus, ResetReason::OsTrigger)
+        };
+        let mut starting = self.starting.lock();
+        self.access.store(access as u32, Relaxed);
+        if let Some(admin) = starting.take() {
+            admin.close();
+        }
+        drop(starting);
+
+        let mut function = self.function.lock();
+        match function.session.take() {
+            Some(session) => self.halt_session(&mut function, &*session, reason),
+            None if is_shutdown => self.isolate(),
+            None => (),
+        }
+    }
+
+    /// Lets the driver use the function again after [`Self::revoke_access`]: it has to be reset.
+    pub(super) fn restore_access(&self) {
+        self.needs_reset();
+        self.access.store(Access::Driver as u32, Relaxed);
+    }
+
     /// Says that the device has to be reset before it is used next, as something was done to it.
     pub(super) fn needs_reset(&self) {
-        self.is_fresh.store(false, Relaxed);
+        self.function.lock().set_used();
     }
 
     /// Makes sure that the device was reset and not used since, and returns the version of its admin
@@ -179,12 +354,13 @@ impl<'bound> Controller<'bound> {
     ///
     /// # Errors
     ///
+    /// - [`ENODEV`] if the driver may not use the function.
     /// - `EOPNOTSUPP` if the device is too old.
     /// - Those of a reset and of reading registers.
-    pub(super) fn prepare(&self) -> Result<Version> {
-        if !self.is_fresh.load(Relaxed) {
-            self.reset(ResetReason::Normal)?;
-            self.quarantine.release();
+    fn prepare(&self, function: &mut Function<'bound>) -> Result<Version> {
+        self.check_access()?;
+        if !function.is_fresh {
+            self.reset(function, ResetReason::Normal)?;
         }
         match self.version.load(Relaxed) {
             UNKNOWN => {
@@ -226,62 +402,160 @@ impl<'bound> Controller<'bound> {
 
     /// Resets the device, after which it uses no memory but that of answers.
     ///
+    /// Registers are read by DMA. A device that was halted because no reset worked becomes a bus master only after a
+    /// reset by the bus (FLR). Where the function has none, it is a bus master for the reset only.
+    ///
     /// # Errors
     ///
-    /// Those of [`reset`].
-    fn reset(&self, reason: ResetReason) -> Result {
+    /// - [`ENODEV`] if the device is halted, and not there.
+    /// - Those of [`reset`].
+    /// - Those of `pcie_flr` if the device is halted, and the bus can't reset it.
+    fn reset(&self, function: &mut Function<'bound>, reason: ResetReason) -> Result {
         self.configuration.restore_if_lost();
+        if function.is_suspect {
+            self.isolate();
+            // The bus would wait for it for a minute.
+            if !sys::pci::is_present(self.pdev) {
+                return Err(ENODEV);
+            }
+            if let Err(error) = sys::pci::function_level_reset(self.pdev) {
+                if error != ENOTTY {
+                    return Err(error);
+                }
+            }
+        }
         sys::pci::set_master(self.pdev);
-        reset(self.dev(), &self.registers, reason)?;
+        reset(self.dev(), &self.registers, reason).inspect_err(|_| {
+            if function.is_suspect {
+                self.isolate();
+            }
+        })?;
         // Its firmware may be another one now.
         self.version.store(UNKNOWN, Relaxed);
-        self.is_fresh.store(true, Relaxed);
+        function.is_fresh = true;
+        if function.is_suspect {
+            function.is_suspect = false;
+            sys::pci::mark_halted(self.pdev, false);
+        }
         Ok(())
     }
 
-    /// Stops the device, so that it uses nothing of the session whose epoch this is any more: by a
-    /// reset, else by one after a reset of the bus, else by taking its access to memory away.
+    /// Does what [`Halt::halt`] does where it is not because of a fault.
+    pub(super) fn stop(&self, session: &dyn Live<'bound>, reason: ResetReason) {
+        let mut function = self.function.lock();
+        function.session = None;
+        self.halt_session(&mut function, session, reason);
+    }
+
+    /// Stops the device and ends a session.
+    fn halt_session(
+        &self,
+        function: &mut Function<'bound>,
+        session: &dyn Live<'bound>,
+        reason: ResetReason,
+    ) {
+        if session.epoch().is_halted() {
+            return;
+        }
+        // Interrupt handlers ring doorbells, and during a reset the device takes none.
+        session.close();
+        self.stop_function(function, session.epoch(), reason);
+        session.tell_stopped();
+    }
+
+    /// Stops the device, of whose session nothing runs any more: by a reset, else by one after a reset of the
+    /// bus, else by taking its access to memory away.
     ///
     /// A reset of the bus alone is not trusted: a device that is so broken that it needs one might go on
     /// where it was as soon as it is a bus master again.
-    ///
-    /// Interrupt handlers are silent by now, as they ring doorbells, and during a reset the device takes
-    /// none.
-    pub(super) fn stop(&self, reason: ResetReason, epoch: &Epoch<'_>) {
-        let was_reset = !sys::pci::is_present(self.pdev)
-            || self.reset(reason).is_ok()
-            || sys::pci::function_level_reset(self.pdev)
-                .and_then(|()| self.reset(reason))
-                .is_ok();
-        if !was_reset {
+    pub(super) fn stop_function(
+        &self,
+        function: &mut Function<'bound>,
+        epoch: &Epoch<'bound>,
+        reason: ResetReason,
+    ) {
+        function.is_fresh = false;
+        let was_reset = match sys::pci::channel(self.pdev) {
+            Channel::Works => self.try_resets(function, reason),
+            // The bus resets it next. Until then only its configuration may be accessed.
+            Channel::IsFrozen => {
+                self.isolate();
+                false
+            }
+            Channel::IsGone => true,
+        };
+        epoch.end(was_reset);
+    }
+
+    /// Resets the device, or else isolates it. Returns whether it was reset.
+    fn try_resets(&self, function: &mut Function<'bound>, reason: ResetReason) -> bool {
+        // A device that was pulled out does not answer. One that works may fail to answer once.
+        if sys::pci::is_present(self.pdev) {
+            if self.reset(function, reason).is_ok() {
+                return true;
+            }
+            function.is_suspect = true;
+            if self.reset(function, reason).is_ok() {
+                return true;
+            }
             log::failed(
                 self.dev(),
                 "The device could not be reset; its DMA is disabled",
                 &EIO,
             );
-            self.isolate();
         }
-        epoch.end(was_reset);
-        if was_reset {
-            // Not before the epoch had its end: whoever takes back what is in there waits for that, with a lock
-            // that giving it back takes.
-            self.quarantine.release();
+        function.is_suspect = true;
+        self.isolate();
+        false
+    }
+
+    /// Looks whether the device says that it has failed, or can't be read at all, unless it was stopped.
+    pub(super) fn find_fault(&self, epoch: &Epoch<'bound>) -> Option<Cause> {
+        let _function = self.function.lock();
+        if epoch.is_halted() {
+            return None;
         }
+        health::read_status(&self.registers)
     }
 
     /// Takes the device's access to memory away.
     pub(super) fn isolate(&self) {
-        sys::pci::clear_master(self.pdev);
+        if sys::pci::channel(self.pdev) != Channel::IsGone {
+            sys::pci::clear_master(self.pdev);
+        }
+    }
+
+    /// Ends the use of the function: the device has no access to memory, and what it may have used is freed. No
+    /// session is left.
+    pub(super) fn retire(&self) {
+        let function = self.function.lock();
+        // A device that was not reset may still answer a read, and use what is in quarantine.
+        self.isolate();
+        if function.is_suspect {
+            sys::pci::mark_halted(self.pdev, true);
+        }
+        drop(function);
+        self.quarantine.end();
     }
 }
 
-impl Drop for Controller<'_> {
-    fn drop(&mut self) {
-        // A device that was not reset may still answer a read, and use what is in quarantine: it must not
-        // be able to when their memory is given back, which comes next. It is not left to the drop of the
-        // quarantine, as what is in there may keep it.
-        self.isolate();
-        self.quarantine.release();
+impl<'bound> Halt<'bound> for Controller<'bound> {
+    /// Called by whoever needs the device stopped: recovery, shutdown, the bus, a destroy that is not answered,
+    /// an exporter that revokes memory. Sleeps for as long as a reset by the register, one by the bus, and another
+    /// one by the register take: about 80 s if the device answers none of them, and the bus waits for it.
+    fn halt(&self, epoch: &Epoch<'bound>, cause: Cause) {
+        if epoch.is_halted() {
+            return;
+        }
+        let mut function = self.function.lock();
+        // Whoever had the lock may have stopped it.
+        if epoch.is_halted() {
+            return;
+        }
+        if let Some(session) = function.session.take() {
+            let cause = session.report(cause);
+            self.halt_session(&mut function, &*session, cause.reset_reason());
+        }
     }
 }
 

@@ -26,11 +26,6 @@ pub(crate) enum CommandError {
 }
 
 impl CommandError {
-    /// Returns whether the device can be asked nothing more before it is reset.
-    pub(crate) fn is_final(self) -> bool {
-        matches!(self, Self::Timeout | Self::Closed | Self::Abandoned)
-    }
-
     /// Returns whether the device may use memory that the command was to tell it of. An unknown status is no
     /// refusal.
     pub(crate) fn device_may_use_memory(self) -> bool {

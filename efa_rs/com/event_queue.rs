@@ -114,7 +114,7 @@ impl<'bound> EventQueue<'bound> {
         let pdev = parts.pdev;
         let dev: &Device<Bound> = pdev.as_ref();
 
-        let ring = Lent::new(parts.epoch, "an event queue", Ring::new(dev, depth)?);
+        let ring = Lent::new(parts.epoch, "an event queue", Ring::new(dev, depth)?)?;
         let eqn = ring.lend(|| parts.admin.create_eq(&ring.entries, vector))?;
         let subscribers = Subscribers::new()?;
         let handler = Handler {

@@ -54,7 +54,7 @@ pub(crate) enum Cause {
     RegisterTimeout,
     /// The bus or a user asked for it.
     Requested,
-    /// It did not let go of memory that was taken back.
+    /// It did not release memory that was revoked, or objects that were destroyed.
     MemoryHeld,
 }
 

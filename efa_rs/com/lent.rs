@@ -1,33 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory that the device knows of, and when it can be given back.
+//! Memory that the device knows of, and when it can be freed.
 
 use core::ops::Deref;
 
 use kernel::{
     prelude::*,
-    sync::Arc,
-    time::Delta, //
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        Arc, //
+    }, //
 };
 
 use super::{
     error::CommandError,
+    health::Cause,
     quarantine::Quarantine, //
 };
-use crate::sys::{
-    atomic::{
-        Acquire,
-        AtomicBool,
-        AtomicU32,
-        Relaxed,
-        Release, //
-    },
-    completion::Completion, //
-};
 
-/// How long to wait for a device to be stopped that does not answer. What that takes at most: two resets
-/// with halves of 3.1 s each, a reset by the bus between them, and what reads of registers take.
-const HALT_TIMEOUT: Delta = Delta::from_secs(20);
+/// The most objects of one session that the device may refuse to release, before it is reset. What a program
+/// of usual size has of each kind.
+const MAX_REFUSED: u32 = 64;
 
 /// The device may use memory.
 const RUNNING: u32 = 0;
@@ -36,12 +34,19 @@ const HALTED: u32 = 1;
 /// The device was reset, or is gone.
 const STOPPED: u32 = 2;
 
+/// What stops a device.
+pub(super) trait Halt<'bound>: Send + Sync {
+    /// Stops the device because of `cause`, unless it was stopped in this epoch. When this returns, it
+    /// [is halted](Epoch::is_halted).
+    fn halt(&self, epoch: &Epoch<'bound>, cause: Cause);
+}
+
 /// Whether the device may use what it was told of in one session.
-#[pin_data]
 pub(crate) struct Epoch<'bound> {
-    state: AtomicU32,
-    #[pin]
-    over: Completion,
+    state: Atomic<u32>,
+    /// Objects that the device has refused to release.
+    refused: Atomic<u32>,
+    device: Arc<dyn Halt<'bound> + 'bound>,
     quarantine: Arc<Quarantine<'bound>>,
 }
 
@@ -51,26 +56,27 @@ impl<'bound> Epoch<'bound> {
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new(quarantine: &Arc<Quarantine<'bound>>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                state: AtomicU32::new(RUNNING),
-                over <- Completion::new(),
-                quarantine: quarantine.clone(),
-            }),
-            GFP_KERNEL,
-        )
+    pub(super) fn new(
+        device: Arc<dyn Halt<'bound> + 'bound>,
+        quarantine: &Arc<Quarantine<'bound>>,
+    ) -> Result<Arc<Self>> {
+        let epoch = Self {
+            state: Atomic::new(RUNNING),
+            refused: Atomic::new(0),
+            device,
+            quarantine: quarantine.clone(),
+        };
+        Ok(Arc::new(epoch, GFP_KERNEL)?)
     }
 
     /// Says that the device was reset, or else that it is no bus master any more.
     pub(super) fn end(&self, was_reset: bool) {
         self.state
             .store(if was_reset { STOPPED } else { HALTED }, Release);
-        self.over.complete_all();
     }
 
     /// Returns whether the device can't use anything of the session any more.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.state.load(Acquire) == STOPPED
     }
 
@@ -79,51 +85,61 @@ impl<'bound> Epoch<'bound> {
         self.state.load(Acquire) != RUNNING
     }
 
-    /// Decides what has become of an object that the device was told to destroy.
-    ///
-    /// A device that does not answer is stopped by whoever looks after it, and this waits until it
-    /// is: then the object is gone as well.
-    ///
-    /// # Errors
-    ///
-    /// - Those of the command if the device refuses, or was not stopped in time: it may still use what
-    ///   the object consists of.
-    pub(crate) fn settle(&self, result: Result<(), CommandError>) -> Result {
+    /// Stops the device: see [`Halt::halt`].
+    pub(crate) fn halt(&self, cause: Cause) {
+        self.device.halt(self, cause);
+    }
+
+    /// Takes the result of the command that destroys an object, which is gone after this. A device that does
+    /// not answer is halted. So is one that has refused, or was too busy for, [`MAX_REFUSED`] of them.
+    pub(crate) fn settle(&self, result: Result<(), CommandError>) {
         match result {
-            Err(error) if error.is_final() && self.is_over() => Ok(()),
-            result => Ok(result?),
+            Ok(()) => (),
+            Err(CommandError::Status(_) | CommandError::NoSlot) => self.count_refused(),
+            Err(_) => self.halt(Cause::CommandTimeout),
         }
     }
 
-    /// Waits until the device is stopped, or at least no bus master, and returns whether it is.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_halted() || self.over.wait_timeout(HALT_TIMEOUT)
+    /// Counts an object that the device has not released.
+    fn count_refused(&self) {
+        if self.refused.fetch_add(1, Relaxed) >= MAX_REFUSED {
+            self.halt(Cause::MemoryHeld);
+        }
     }
 }
 
 /// Memory that the device is told of.
 ///
-/// Once it was [lent](Self::lend) it is given back only after the device let go of it, or was stopped;
-/// else it goes into quarantine.
+/// Once it was [lent](Self::lend) it is freed only after the device has released it, or was stopped;
+/// else it is put into quarantine.
 pub(crate) struct Lent<'bound, T: Send + Sync + 'bound> {
     memory: Arc<T>,
     what: &'static str,
-    is_lent: AtomicBool,
+    is_lent: Atomic<bool>,
     epoch: Arc<Epoch<'bound>>,
 }
 
 impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
     /// Takes memory of `what`, of which the device does not know yet.
-    pub(crate) fn new(epoch: &Arc<Epoch<'bound>>, what: &'static str, memory: Arc<T>) -> Self {
-        Self {
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(crate) fn new(
+        epoch: &Arc<Epoch<'bound>>,
+        what: &'static str,
+        memory: Arc<T>,
+    ) -> Result<Self> {
+        epoch.quarantine.reserve()?;
+        Ok(Self {
             memory,
             what,
-            is_lent: AtomicBool::new(false),
+            is_lent: Atomic::new(false),
             epoch: epoch.clone(),
-        }
+        })
     }
 
-    /// Says that the device has let go of the memory.
+    /// Says that the device has released the memory.
     pub(crate) fn give_back(&self) {
         self.is_lent.store(false, Relaxed);
     }
@@ -151,13 +167,12 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         })
     }
 
-    /// Looks at the result of the command that was to have the device let go of the memory: see
-    /// [`Epoch::settle`].
-    pub(crate) fn settle(&self, result: Result<(), CommandError>) -> Result {
+    /// Takes the result of the command that has the device release the memory: see [`Epoch::settle`].
+    pub(crate) fn settle(&self, result: Result<(), CommandError>) {
         if result.is_ok() {
             self.give_back();
         }
-        self.epoch.settle(result)
+        self.epoch.settle(result);
     }
 
     /// Returns the memory, to be shared with others that use it.
@@ -176,11 +191,11 @@ impl<'bound, T: Send + Sync + 'bound> Deref for Lent<'bound, T> {
 
 impl<'bound, T: Send + Sync + 'bound> Drop for Lent<'bound, T> {
     fn drop(&mut self) {
-        let epoch = &self.epoch;
+        let (epoch, quarantine) = (&self.epoch, &self.epoch.quarantine);
         if self.is_lent.load(Relaxed) && !epoch.is_stopped() {
-            epoch
-                .quarantine
-                .keep(self.what, self.memory.clone(), &|| epoch.is_stopped());
+            quarantine.keep(self.what, self.memory.clone(), &|| epoch.is_stopped());
+        } else {
+            quarantine.cancel();
         }
     }
 }

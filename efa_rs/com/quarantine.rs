@@ -2,7 +2,7 @@
 
 //! Memory that the device may still use although its owner is gone.
 //!
-//! When the device does not confirm that it has let go of some memory, freeing it would let the
+//! When the device does not confirm that it has released some memory, freeing it would let the
 //! device overwrite its next user's data. Such memory is kept until the device has been reset.
 
 use kernel::{
@@ -13,6 +13,10 @@ use kernel::{
     new_mutex,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex, //
     }, //
@@ -26,14 +30,27 @@ type Block<'bound> = Arc<dyn Send + Sync + 'bound>;
 
 /// Memory that is kept until the device has been reset, at the latest until it is unbound: then it is
 /// no bus master any more.
+///
+/// There is a place for each piece of memory that the device is told of, so that none is lost for lack of
+/// memory.
 #[pin_data]
 pub(crate) struct Quarantine<'bound> {
     dev: &'bound Device<Bound>,
     #[pin]
     messages: RateLimit,
     #[pin]
-    blocks: Mutex<KVec<Block<'bound>>>,
+    blocks: Mutex<Blocks<'bound>>,
+    /// Places that are taken, by blocks or by memory that may become one.
+    taken: Atomic<usize>,
+    /// Places that there are.
+    places: Atomic<usize>,
     statistics: Arc<Statistics>,
+}
+
+struct Blocks<'bound> {
+    blocks: KVVec<Block<'bound>>,
+    /// Whether the device is no bus master for good, so that nothing more is kept.
+    is_over: bool,
 }
 
 impl<'bound> Quarantine<'bound> {
@@ -50,30 +67,61 @@ impl<'bound> Quarantine<'bound> {
             pin_init!(Self {
                 dev,
                 messages <- RateLimit::new(),
-                blocks <- new_mutex!(KVec::new()),
+                blocks <- new_mutex!(Blocks {
+                    blocks: KVVec::new(),
+                    is_over: false,
+                }),
+                taken: Atomic::new(0),
+                places: Atomic::new(0),
                 statistics: statistics.clone(),
             }),
             GFP_KERNEL,
         )
     }
 
+    /// Takes a place, which [`Self::keep`] uses and [`Self::cancel`] frees.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn reserve(&self) -> Result {
+        let taken = self.taken.fetch_add(1, Relaxed) + 1;
+        if taken > self.places.load(Relaxed) {
+            self.grow(taken).inspect_err(|_| self.cancel())?;
+        }
+        Ok(())
+    }
+
+    /// Makes at least so many places.
+    #[cold]
+    #[inline(never)]
+    fn grow(&self, places: usize) -> Result {
+        let mut kept = self.blocks.lock();
+        let additional = places.saturating_sub(kept.blocks.len());
+        kept.blocks.reserve(additional, GFP_KERNEL)?;
+        self.places.store(kept.blocks.capacity(), Relaxed);
+        Ok(())
+    }
+
+    /// Frees a place.
+    pub(super) fn cancel(&self) {
+        self.taken.fetch_sub(1, Relaxed);
+    }
+
     /// Keeps `block`, memory of `what`, and says so; unless the device `is_stopped` by now.
     // One copy for all types of blocks.
     #[inline(never)]
     pub(super) fn keep(&self, what: &str, block: Block<'bound>, is_stopped: &dyn Fn() -> bool) {
-        let mut blocks = self.blocks.lock();
+        let mut kept = self.blocks.lock();
         // Under the lock, so that nothing comes in after the release that is for it.
-        if is_stopped() {
-            return;
+        if is_stopped() || kept.is_over {
+            drop(kept);
+            return self.cancel();
         }
-        match blocks.reserve(1, GFP_KERNEL) {
-            // There is room for one more.
-            Ok(()) => drop(blocks.push_within_capacity(block)),
-            // With no memory to remember it by, it is kept for good.
-            Err(_) => core::mem::forget(block),
-        }
+        // There is a place for it.
+        drop(kept.blocks.push_within_capacity(block));
         self.statistics.quarantined.change(1);
-        drop(blocks);
+        drop(kept);
 
         if self.messages.allows() {
             dev_warn!(
@@ -84,11 +132,23 @@ impl<'bound> Quarantine<'bound> {
         }
     }
 
-    /// Gives all of it back. To be called once the device was reset, and whoever asks `is_stopped` knows.
+    /// Frees all of it. To be called once the device was reset, and whoever asks `is_stopped` knows; with no
+    /// lock held that a block takes when it is dropped.
     pub(super) fn release(&self) {
-        let blocks = core::mem::take(&mut *self.blocks.lock());
-        // CAST: They fit into memory.
-        self.statistics.quarantined.change(-(blocks.len() as i64));
-        drop(blocks);
+        loop {
+            // Dropped with no lock held.
+            let block = self.blocks.lock().blocks.pop();
+            if block.is_none() {
+                return;
+            }
+            self.statistics.quarantined.change(-1);
+            self.cancel();
+        }
+    }
+
+    /// Frees all of it, and keeps nothing more. To be called once the device is no bus master for good.
+    pub(super) fn end(&self) {
+        self.blocks.lock().is_over = true;
+        self.release();
     }
 }

@@ -18,7 +18,10 @@ use kernel::{
 };
 
 use super::{
-    controller::Controller,
+    controller::{
+        Controller,
+        Owner, //
+    },
     health::{
         self,
         Cause, //
@@ -34,6 +37,7 @@ use crate::{
     hw::regs::ResetReason,
     sys::{
         self,
+        completion::Completion,
         trace, //
     },
 };
@@ -42,9 +46,18 @@ use crate::{
 /// is given up until somebody resets it or binds it again.
 const BACKOFF_MS: [i64; 5] = [0, 1_000, 2_000, 4_000, 8_000];
 
-/// A session that fails earlier than this after its start, in milliseconds, does not end the back-off. More
+/// A session that fails earlier than this after its start, in milliseconds, counts as a failed attempt. More
 /// than it takes to notice that keep-alives have stopped.
 const SETTLED_MS: i64 = 20_000;
+
+/// So many sessions in a row may fail as early although the device has done something for a program. Later ones are
+/// backed off, and the device is not given up: a program would be able to make it unusable.
+const MAX_EARLY_FAILURES: u32 = 16;
+
+/// How long a callback of the bus waits until the RDMA device of a function that was stopped is unregistered, or
+/// until a function that was reset is registered again, in milliseconds. Clients in the kernel may keep the former from
+/// happening; the callback returns all the same.
+const BUS_TIMEOUT: Delta = Delta::from_millis(10_000);
 
 /// What is built upon a session, such as a registration with the RDMA core.
 pub(crate) trait Service<'bound>: Send + Sync {
@@ -82,21 +95,34 @@ enum State<'bound, S: Service<'bound>> {
 /// The state, and how often it was tried to leave it.
 struct Inner<'bound, S: Service<'bound>> {
     state: State<'bound, S>,
+    /// What the bus has ended, and is to be dropped.
+    ended: Option<Life<'bound, S>>,
+    /// Whether the work item is at it.
+    is_busy: bool,
     /// Attempts to bring the device back since it last worked.
     attempts: usize,
+    /// Sessions in a row that have worked, and failed early.
+    early_failures: u32,
 }
 
 /// Looks after a device: resets it when it has failed.
+///
+/// The work item starts and ends sessions; so does [`Self::unbind`], when the work is over. Callbacks of the bus
+/// halt the device, change the state, and wait for the work item for a while at most.
 #[pin_data]
 pub(crate) struct Recovery<'bound, S: Service<'bound>> {
-    controller: Arc<Controller<'bound>>,
+    controller: Owner<'bound>,
     service: S,
     /// Whether a device that has failed is brought back without being asked to.
     is_automatic: bool,
     report: Arc<Report>,
     _files: Option<Files>,
+    /// Guards the state. Not held while the device is registered, unregistered, reset or halted.
     #[pin]
     inner: Mutex<Inner<'bound, S>>,
+    /// Signalled by the work item at its end.
+    #[pin]
+    settled: Completion,
 }
 
 impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
@@ -104,9 +130,9 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::start`] and [`Service::start`].
+    /// Those of [`Session::open`] and [`Service::start`].
     pub(crate) fn new(
-        controller: Arc<Controller<'bound>>,
+        controller: Owner<'bound>,
         service: S,
         is_automatic: bool,
     ) -> impl PinInit<Self, Error> + use<'bound, S> {
@@ -123,8 +149,12 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
                 _files: files,
                 inner <- new_mutex!(Inner {
                     state: State::Up(life),
+                    ended: None,
+                    is_busy: false,
                     attempts: 0,
+                    early_failures: 0,
                 }),
+                settled <- Completion::new(),
             }? Error))
         })
     }
@@ -133,33 +163,55 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     /// when the controller's waker was woken.
     pub(crate) fn attend(&self) {
         let mut inner = self.inner.lock();
+        inner.is_busy = true;
+        let ended = inner.ended.take();
+        let session = match &inner.state {
+            State::Up(life) => Some(life.session.clone()),
+            _ => None,
+        };
+        drop(inner);
 
-        if let State::Up(life) = &inner.state {
-            if let Some(cause) = life.session.find_fault() {
-                self.fail(&mut inner, cause);
-            }
+        if let Some(life) = ended {
+            self.end(life);
         }
-        self.proceed(&mut inner);
+        if let Some(cause) = session.as_ref().and_then(|session| session.find_fault()) {
+            self.fail(cause);
+        }
+        drop(session);
+        self.proceed();
+
+        self.inner.lock().is_busy = false;
+        self.settled.complete();
     }
 
     /// Has the device not used any more, as it is about to be reset or to lose its power.
     pub(crate) fn quiesce(&self) {
         let mut inner = self.inner.lock();
         match &inner.state {
-            State::Up(_) => self.end(&mut inner, Cause::Requested, State::Paused),
+            State::Up(_) => {
+                self.note(Cause::Requested);
+                if let State::Up(life) = self.change(&mut inner, State::Paused) {
+                    inner.ended = Some(life);
+                }
+            }
             State::Resetting(_) | State::Failed => drop(self.change(&mut inner, State::Paused)),
-            State::Paused | State::Stopped { .. } => (),
+            State::Paused | State::Stopped { .. } => return,
         }
+        drop(inner);
+        self.controller.revoke_access(false);
+        self.await_work();
     }
 
     /// Brings the device back after [`Self::quiesce`], or later if it can't be yet.
     pub(crate) fn restart(&self) {
         let mut inner = self.inner.lock();
         if let State::Paused = inner.state {
-            self.controller.needs_reset();
+            self.controller.restore_access();
             inner.attempts = 0;
+            inner.early_failures = 0;
             self.change(&mut inner, State::Resetting(Instant::now()));
-            self.proceed(&mut inner);
+            drop(inner);
+            self.await_work();
         }
     }
 
@@ -172,82 +224,139 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         }
     }
 
-    /// Ends the use of the device for good.
-    pub(crate) fn unbind(&self) {
-        let mut inner = self.inner.lock();
-        let stopped = State::Stopped { _life: None };
-        let old = self.change(&mut inner, stopped);
-        if let State::Up(life) = &old {
-            life.stop(&self.controller, ResetReason::Normal);
+    /// Ends the use of the device for good. `end_work` waits until [`Self::attend`] is not called any more.
+    pub(crate) fn unbind(&self, end_work: &dyn Fn()) {
+        if !matches!(self.inner.lock().state, State::Up(_)) {
+            // What the work does with it ends soon.
+            self.controller.revoke_access(false);
         }
-        drop(old);
+        end_work();
+
+        let mut inner = self.inner.lock();
+        let ended = inner.ended.take();
+        let old = self.change(&mut inner, State::Stopped { _life: None });
+        drop(inner);
+        if let Some(life) = ended {
+            self.end(life);
+        }
+        if let State::Up(Life {
+            _running: running,
+            session,
+            ..
+        }) = old
+        {
+            // First, as the core undoes the mappings of programs last: until then they ring doorbells.
+            self.controller.stop(&*session, ResetReason::Normal);
+            drop(running);
+        }
+        self.controller.retire();
     }
 
-    /// Stops the device as the system goes down, and leaves those who have it open alone.
+    /// Stops the device as the system goes down, and leaves those who have it open alone. Waits for nobody but
+    /// who resets it.
     pub(crate) fn shutdown(&self) {
         let mut inner = self.inner.lock();
-        let stopped = State::Stopped { _life: None };
-        let life = match core::mem::replace(&mut inner.state, stopped) {
-            State::Up(life) => {
-                life.stop(&self.controller, ResetReason::Shutdown);
-                Some(life)
+        let old = self.change(&mut inner, State::Stopped { _life: None });
+        if let State::Up(life) = old {
+            inner.state = State::Stopped { _life: Some(life) };
+        }
+        drop(inner);
+        self.controller.revoke_access(true);
+    }
+
+    /// Has the work item do what there is to do, and waits until it has, for a while at most.
+    fn await_work(&self) {
+        let deadline = Instant::<Monotonic>::now() + BUS_TIMEOUT;
+        self.settled.reinit();
+        self.controller.waker().wake();
+        loop {
+            let left = deadline - Instant::now();
+            if left <= Delta::ZERO || !self.settled.wait_timeout(left) {
+                return;
             }
-            _ => {
-                self.controller.isolate();
-                None
+            // It may have begun before there was anything to do.
+            let inner = self.inner.lock();
+            let is_due =
+                matches!(inner.state, State::Resetting(at) if at - Instant::now() <= Delta::ZERO);
+            if !inner.is_busy && inner.ended.is_none() && !is_due {
+                return;
             }
-        };
-        self.change(&mut inner, State::Stopped { _life: life });
+        }
+    }
+
+    /// Drops a session of a device that was halted, and what is built upon it: from here on programs have nothing
+    /// of the device.
+    fn end(&self, life: Life<'bound, S>) {
+        if life.session.epoch().is_stopped() {
+            self.controller.quarantine().release();
+        }
+        drop(life);
     }
 
     /// Ends the session of a device that has failed.
-    fn fail(&self, inner: &mut Inner<'bound, S>, cause: Cause) {
+    fn fail(&self, cause: Cause) {
+        let mut inner = self.inner.lock();
+        let State::Up(life) = &inner.state else {
+            return;
+        };
+        let (has_lasted, has_worked) = (life.has_lasted(), life.has_worked(&self.controller));
+        if has_lasted {
+            inner.early_failures = 0;
+            inner.attempts = 0;
+        } else if has_worked {
+            inner.early_failures = inner.early_failures.saturating_add(1);
+            let most = if inner.early_failures <= MAX_EARLY_FAILURES {
+                0
+            } else {
+                BACKOFF_MS.len() - 1
+            };
+            inner.attempts = inner.attempts.min(most);
+        }
         dev_err!(
             self.controller.dev(),
             "The device has failed ({}) and is reset\n",
             cause.name()
         );
-        if let State::Up(life) = &inner.state {
-            if life.has_lasted() {
-                inner.attempts = 0;
-            } else if life.has_worked(&self.controller) {
-                // It is backed off, and not given up: programs would be able to make a device unusable.
-                inner.attempts = inner.attempts.min(BACKOFF_MS.len() - 1);
-            }
-        }
         let next = if !self.is_automatic {
             Err("automatic recovery is off (parameter 'recovery')")
         } else {
             next_attempt(inner.attempts).ok_or("it fails whenever it is brought back")
         };
-        match next {
-            Ok(at) => self.end(inner, cause, State::Resetting(at)),
-            Err(why) => {
-                self.end(inner, cause, State::Failed);
-                self.abandon(cause, why);
-            }
+        self.note(cause);
+        let state = match next {
+            Ok(at) => State::Resetting(at),
+            Err(_) => State::Failed,
+        };
+        let old = self.change(&mut inner, state);
+        drop(inner);
+
+        if let State::Up(life) = old {
+            life.session.epoch().halt(cause);
+            self.end(life);
+        }
+        if let Err(why) = next {
+            self.abandon(cause, why);
         }
     }
 
-    /// Ends the session, tells everybody, and goes to another state.
-    fn end(&self, inner: &mut Inner<'bound, S>, cause: Cause, next: State<'bound, S>) {
+    /// Counts and announces the end of a session.
+    fn note(&self, cause: Cause) {
         self.controller.statistics().count_reset(cause);
         self.report.set_last_reset(cause);
         trace::reset(self.controller.dev(), cause.name());
         self.announce(c"EFA_EVENT=reset", cause);
-
-        let old = self.change(inner, next);
-        if let State::Up(life) = &old {
-            life.stop(&self.controller, cause.reset_reason());
-        }
-        // From here on programs have nothing of the device.
-        drop(old);
     }
 
     /// Tries to bring the device back if it is time to, and sees to it that it is looked at again.
-    fn proceed(&self, inner: &mut Inner<'bound, S>) {
-        while let State::Resetting(at) = inner.state {
-            let waker = self.controller.waker();
+    fn proceed(&self) {
+        let waker = self.controller.waker();
+        loop {
+            let mut inner = self.inner.lock();
+            let at = match inner.state {
+                State::Resetting(at) => at,
+                State::Up(_) => return waker.wake_after(health::INTERVAL),
+                _ => return,
+            };
             let wait = at - Instant::now();
             if waker.is_ending() {
                 return;
@@ -255,23 +364,26 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             if wait > Delta::ZERO {
                 return waker.wake_after(wait);
             }
-            self.attempt(inner);
-        }
-        if let State::Up(_) = inner.state {
-            self.controller.waker().wake_after(health::INTERVAL);
+            inner.attempts += 1;
+            self.report.set_attempts(inner.attempts);
+            drop(inner);
+            self.conclude(begin(&self.controller, &self.service));
         }
     }
 
-    /// Tries to bring the device back.
-    fn attempt(&self, inner: &mut Inner<'bound, S>) {
-        inner.attempts += 1;
-        self.report.set_attempts(inner.attempts);
+    /// Takes the result of an attempt to bring the device back.
+    fn conclude(&self, result: Result<Life<'bound, S>>) {
         let cause = self.report.last_reset().unwrap_or(Cause::Requested);
-
-        let error = match begin(&self.controller, &self.service) {
+        let mut inner = self.inner.lock();
+        if !matches!(inner.state, State::Resetting(_)) {
+            // The bus has it now, and has halted it.
+            drop(inner);
+            return drop(result);
+        }
+        let error = match result {
             Ok(life) => {
                 self.report.count_session(life.session.event_queues());
-                self.change(inner, State::Up(life));
+                self.change(&mut inner, State::Up(life));
                 return self.announce(c"EFA_EVENT=recovered", cause);
             }
             Err(error) => error,
@@ -287,16 +399,17 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
                     inner.attempts,
                     BACKOFF_MS.len()
                 );
-                self.change(inner, State::Resetting(at));
+                self.change(&mut inner, State::Resetting(at));
             }
             None => {
-                self.change(inner, State::Failed);
+                self.change(&mut inner, State::Failed);
+                drop(inner);
                 self.abandon(cause, "it could not be brought back");
             }
         }
     }
 
-    /// Goes to another state, and returns the one before.
+    /// Enters another state, and returns the one before.
     fn change(&self, inner: &mut Inner<'bound, S>, state: State<'bound, S>) -> State<'bound, S> {
         let phase = match &state {
             State::Up(_) => Phase::Up,
@@ -338,13 +451,6 @@ impl<'bound, S: Service<'bound>> Life<'bound, S> {
     fn has_worked(&self, controller: &Controller<'bound>) -> bool {
         controller.statistics().completed_cmds.get() != self.commands
     }
-
-    /// Ends the session and stops the device.
-    fn stop(&self, controller: &Controller<'bound>, reason: ResetReason) {
-        self.session.close();
-        controller.stop(reason, self.session.epoch());
-        self.session.tell_stopped();
-    }
 }
 
 /// Starts a session and the service upon it.
@@ -352,11 +458,10 @@ fn begin<'bound, S: Service<'bound>>(
     controller: &Arc<Controller<'bound>>,
     service: &S,
 ) -> Result<Life<'bound, S>> {
-    let session = Session::start(controller)?;
-    let running = service.start(&session).inspect_err(|_| {
-        session.close();
-        controller.stop(ResetReason::InitError, session.epoch());
-    })?;
+    let session = Session::open(controller)?;
+    let running = service
+        .start(&session)
+        .inspect_err(|_| controller.stop(&*session, ResetReason::InitError))?;
     Ok(Life {
         _running: running,
         since: Instant::now(),

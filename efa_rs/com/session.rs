@@ -17,7 +17,11 @@ use super::{
     aenq::Aenq,
     ah_cache::AhCache,
     attributes::Attributes,
-    controller::Controller,
+    controller::{
+        Controller,
+        Function,
+        Live, //
+    },
     event_queue::{
         self,
         EventQueue,
@@ -37,7 +41,8 @@ use crate::{
         Caps,
         DevSts,
         Register,
-        ResetReason, //
+        ResetReason,
+        Version, //
     },
     sys::{
         self, irq,
@@ -54,8 +59,8 @@ const MANAGEMENT_VECTOR: u8 = 0;
 /// What the device and the driver have to do with each other until the next reset: queues, interrupts,
 /// attributes.
 ///
-/// A session is started, [closed](Self::close), and stopped with the device. Whoever holds one longer
-/// can't do any harm: commands fail, and memory was given back or is in quarantine.
+/// A session is [opened](Self::open), and ends when the device is halted. Whoever holds one longer
+/// can't do any harm: commands fail, and memory was freed or is in quarantine.
 pub(crate) struct Session<'bound> {
     // Interrupts go first: what their handlers use is below.
     management: irq::Registration<'bound, ManagementHandler<'bound>>,
@@ -73,33 +78,47 @@ pub(crate) struct Session<'bound> {
 /// Stops the device when dropped: a session that could not be started.
 struct Attempt<'a, 'bound> {
     controller: &'a Controller<'bound>,
+    function: &'a mut Function<'bound>,
     epoch: Option<Arc<Epoch<'bound>>>,
 }
 
 impl Drop for Attempt<'_, '_> {
     fn drop(&mut self) {
         if let Some(epoch) = &self.epoch {
-            self.controller.stop(ResetReason::InitError, epoch);
+            self.controller
+                .stop_function(self.function, epoch, ResetReason::InitError);
         }
     }
 }
 
 impl<'bound> Session<'bound> {
-    /// Starts a session.
+    /// Resets the device, if it was used since its last reset, and starts a session.
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if the device is not ready, or has failed.
-    /// - `EOPNOTSUPP` if the device is too old, or lacks what the driver needs.
+    /// Those of [`Controller::start`] and [`Self::start`].
+    pub(super) fn open(controller: &Arc<Controller<'bound>>) -> Result<Arc<Self>> {
+        controller.start(|function, version| Self::start(controller, function, version))
+    }
+
+    /// Starts a session with a device that was just reset, and speaks this version of the admin interface.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if the device is not ready, or has failed, or if the driver may not use the function.
+    /// - `EOPNOTSUPP` if the device lacks what the driver needs.
     /// - [`EINVAL`] if an attribute of the device makes no sense.
     /// - [`ENOSPC`] if there is no interrupt vector.
     /// - [`ETIME`] if the device does not answer.
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn start(controller: &Arc<Controller<'bound>>) -> Result<Arc<Self>> {
+    fn start(
+        controller: &Arc<Controller<'bound>>,
+        function: &mut Function<'bound>,
+        version: Version,
+    ) -> Result<Arc<Self>> {
         let (dev, pdev) = (controller.dev(), controller.pdev());
         let registers = controller.registers();
 
-        let version = controller.prepare()?;
         let status = DevSts::from_raw(registers.read(Register::DevSts)?);
         if !status.ready || status.fatal_error {
             dev_err!(
@@ -112,7 +131,7 @@ impl<'bound> Session<'bound> {
         let caps = Caps::from_raw(registers.read(Register::Caps)?);
         let vectors = allocate_vectors(controller)?;
 
-        let epoch = Epoch::new(controller.quarantine())?;
+        let epoch = Epoch::new(controller.clone(), controller.quarantine())?;
         let health = Health::new(controller.waker())?;
         let statistics = controller.statistics();
         let admin = AdminQueue::new(dev, registers, version, caps, &epoch, &health, statistics)?;
@@ -121,9 +140,11 @@ impl<'bound> Session<'bound> {
         // Dropped before the rings that the device has from here on, and after the interrupts.
         let mut attempt = Attempt {
             controller,
+            function,
             epoch: Some(epoch.clone()),
         };
-        controller.needs_reset();
+        attempt.function.set_used();
+        controller.set_starting(&admin)?;
         admin.start(MANAGEMENT_VECTOR);
         aenq.start(MANAGEMENT_VECTOR);
 
@@ -171,8 +192,6 @@ impl<'bound> Session<'bound> {
         let reclaim = Reclaim {
             admin: admin.clone(),
             epoch: epoch.clone(),
-            health: health.clone(),
-            pdev,
         };
         let reclaim = Arc::new(reclaim, GFP_KERNEL)?;
         let session = Arc::new(
@@ -229,13 +248,6 @@ impl<'bound> Session<'bound> {
         self.event_queues.get(comp_vector).map(EventQueue::target)
     }
 
-    /// Tells all who wait for completions that the device was stopped.
-    pub(super) fn tell_stopped(&self) {
-        for queue in &self.event_queues {
-            queue.target().subscribers.stopped();
-        }
-    }
-
     /// Returns how many event queues there are.
     pub(crate) fn event_queues(&self) -> usize {
         self.event_queues.len()
@@ -252,15 +264,31 @@ impl<'bound> Session<'bound> {
         if silence.is_some_and(|(silence, period)| health::is_too_long(silence, period, hint)) {
             return Some(Cause::KeepAlive);
         }
-        health::read_status(self.controller.registers())
+        self.controller.find_fault(&self.epoch)
+    }
+}
+
+impl<'bound> Live<'bound> for Session<'bound> {
+    fn epoch(&self) -> &Arc<Epoch<'bound>> {
+        &self.epoch
     }
 
-    /// Ends all commands and events. The device still has to be stopped.
-    pub(super) fn close(&self) {
+    fn report(&self, cause: Cause) -> Cause {
+        self.health.report(cause);
+        self.health.cause().unwrap_or(cause)
+    }
+
+    fn close(&self) {
         self.admin.close();
         self.management.disable();
         for queue in &self.event_queues {
             queue.silence();
+        }
+    }
+
+    fn tell_stopped(&self) {
+        for queue in &self.event_queues {
+            queue.target().subscribers.stopped();
         }
     }
 }

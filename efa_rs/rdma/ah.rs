@@ -47,8 +47,6 @@ pub(crate) trait AddressHandle<D, Pd>: Sized + Send + Sync {
         Err(eopnotsupp())
     }
 
-    /// Destroys the address handle, which lives on if this fails. The caller may sleep.
-    fn destroy(&self, _device: &Device<D>, _pd: &Pd) -> Result {
-        Ok(())
-    }
+    /// Destroys the address handle. The caller may sleep.
+    fn destroy(&self, _device: &Device<D>, _pd: &Pd) {}
 }

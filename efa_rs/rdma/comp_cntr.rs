@@ -189,8 +189,6 @@ pub(crate) trait CompletionCounter<'a, D, U, Qp>: Sized + Send + Sync {
         Err(eopnotsupp())
     }
 
-    /// Destroys the counter, which counts nothing any more, and lives on if this fails.
-    fn destroy(&self, _device: &Device<D>) -> Result {
-        Ok(())
-    }
+    /// Destroys the counter, which counts nothing any more.
+    fn destroy(&self, _device: &Device<D>) {}
 }

@@ -197,8 +197,6 @@ pub(crate) trait CompletionQueue<'a, D, U>: Sized + Send + Sync {
         Self::Details::default()
     }
 
-    /// Destroys the queue, which lives on if this fails.
-    fn destroy(&self, _device: &Device<D>) -> Result {
-        Ok(())
-    }
+    /// Destroys the queue.
+    fn destroy(&self, _device: &Device<D>) {}
 }

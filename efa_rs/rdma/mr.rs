@@ -211,8 +211,6 @@ pub(crate) trait MemoryRegion<'a, D, Pd>: Sized + Send + Sync {
         Self::Shared::default()
     }
 
-    /// Deregisters the memory; the region lives on if this fails.
-    fn deregister(&self, _device: &Device<D>) -> Result {
-        Ok(())
-    }
+    /// Deregisters the memory.
+    fn deregister(&self, _device: &Device<D>) {}
 }

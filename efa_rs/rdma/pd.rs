@@ -18,8 +18,6 @@ pub(crate) trait ProtectionDomain<D>: Sized + Send + Sync {
         Err(eopnotsupp())
     }
 
-    /// Destroys the protection domain, which lives on if this fails.
-    fn dealloc(&self, _device: &Device<D>) -> Result {
-        Ok(())
-    }
+    /// Destroys the protection domain.
+    fn dealloc(&self, _device: &Device<D>) {}
 }

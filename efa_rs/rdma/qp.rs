@@ -122,8 +122,6 @@ pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
         Err(eopnotsupp())
     }
 
-    /// Destroys the queue pair, which lives on if this fails.
-    fn destroy(&self, _device: &Device<D>) -> Result {
-        Ok(())
-    }
+    /// Destroys the queue pair.
+    fn destroy(&self, _device: &Device<D>) {}
 }

@@ -52,12 +52,6 @@ impl Completion {
         unsafe { bindings::complete(self.inner.get()) }
     }
 
-    /// Wakes all waiters up, those to come included.
-    pub(crate) fn complete_all(&self) {
-        // SAFETY: `self.inner` is initialized, and `complete_all` may be called in any context.
-        unsafe { bindings::complete_all(self.inner.get()) }
-    }
-
     /// Waits, uninterruptibly, for the completion, for at most `timeout`.
     ///
     /// Returns whether it happened.

@@ -95,6 +95,44 @@ pub(crate) fn clear_master(pdev: &pci::Device<Bound>) {
     unsafe { bindings::pci_clear_master(as_raw(pdev)) }
 }
 
+/// What the bus says of a function.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Channel {
+    /// The function can be used.
+    Works,
+    /// The bus has isolated it because of an error.
+    IsFrozen,
+    /// It has failed for good, or was pulled out.
+    IsGone,
+}
+
+/// Returns what the bus says of the function.
+pub(crate) fn channel(pdev: &pci::Device<Bound>) -> Channel {
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`. The core writes the state at any time, as a whole.
+    match unsafe { (&raw const (*as_raw(pdev)).error_state).read_volatile() } {
+        bindings::pci_channel_io_frozen => Channel::IsFrozen,
+        bindings::pci_channel_io_perm_failure => Channel::IsGone,
+        _ => Channel::Works,
+    }
+}
+
+/// Marks the function, which is no bus master, as one that was not reset, or takes the mark away: interrupt lines are disabled
+/// in its configuration. The function has MSI-X, and uses none.
+pub(crate) fn mark_halted(pdev: &pci::Device<Bound>, is_halted: bool) {
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`, whose configuration is its driver's.
+    unsafe { bindings::pci_intx(as_raw(pdev), c_int::from(!is_halted)) }
+}
+
+/// Returns the command register of the function.
+pub(super) fn command(pdev: &pci::Device<Bound>) -> u32 {
+    let mut command = 0;
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`.
+    unsafe {
+        bindings::pci_read_config_word(as_raw(pdev), bindings::PCI_COMMAND as c_int, &mut command);
+    }
+    command.into()
+}
+
 /// Returns whether the function still answers on its bus.
 pub(crate) fn is_present(pdev: &pci::Device<Bound>) -> bool {
     // SAFETY: `as_raw` returns a valid `struct pci_dev`.
@@ -142,19 +180,28 @@ pub(crate) fn announce(pdev: &pci::Device<Bound>, facts: &[&CStr; 2]) {
 /// A function whose memory decoding is enabled; disabled when dropped.
 pub(crate) struct Enabled<'bound> {
     pdev: &'bound pci::Device<Bound>,
+    was_left_halted: bool,
 }
 
 impl<'bound> Enabled<'bound> {
-    /// Enables memory decoding, and lets the function be a bus master.
+    /// Enables memory decoding.
     ///
     /// # Errors
     ///
     /// Those of `pci_enable_device_mem`.
     pub(crate) fn new(pdev: &'bound pci::Device<Core<'_>>) -> Result<Self> {
+        let marks = bindings::PCI_COMMAND_INTX_DISABLE | bindings::PCI_COMMAND_MASTER;
+        let was_left_halted = command(pdev) & marks == bindings::PCI_COMMAND_INTX_DISABLE;
         pdev.enable_device_mem()?;
-        let enabled = Self { pdev };
-        pdev.set_master();
-        Ok(enabled)
+        Ok(Self {
+            pdev,
+            was_left_halted,
+        })
+    }
+
+    /// Returns whether the function was [left halted](mark_halted) by a driver that had it before.
+    pub(crate) fn was_left_halted(&self) -> bool {
+        self.was_left_halted
     }
 }
 
@@ -191,8 +238,8 @@ pub(crate) trait Driver: 'static {
     /// once after the probe.
     fn work<'bound>(this: Pin<&Self::Data<'bound>>);
 
-    /// Called when the device is unbound. [`Self::work`] is over.
-    fn unbind<'bound>(this: Pin<&Self::Data<'bound>>);
+    /// Called when the device is unbound. `end_work` waits until [`Self::work`] is over, and has to be called.
+    fn unbind<'bound>(this: Pin<&Self::Data<'bound>>, end_work: &dyn Fn());
 
     /// Called when the system halts, reboots or starts another kernel. The device must be quiet when
     /// this returns; nothing is unbound.
@@ -276,8 +323,8 @@ impl<T: Driver> pci::Driver for Known<T> {
     }
 
     fn unbind<'bound>(_pdev: &'bound pci::Device<Core<'_>>, this: Pin<&Adapted<'bound, T>>) {
+        T::unbind(this.data(), &|| this.running.stop());
         this.running.stop();
-        T::unbind(this.data());
     }
 }
 
@@ -391,8 +438,12 @@ impl<T: Driver> Adapter<T> {
     }
 
     extern "C" fn slot_reset_callback(pdev: *mut bindings::pci_dev) -> bindings::pci_ers_result_t {
-        // SAFETY: The bus calls this for a valid device, which it has reset.
-        unsafe { bindings::pci_restore_state(pdev) };
+        // SAFETY: The bus calls this for a bound device, which it has reset, with its lock held, so that it stays bound.
+        unsafe {
+            bindings::pci_restore_state(pdev);
+            // A reset for the sake of a neighbour comes without a call of `error_detected`.
+            Self::with_data(&raw mut (*pdev).dev, |this| T::quiesce(this));
+        }
         bindings::pci_ers_result_PCI_ERS_RESULT_RECOVERED
     }
 

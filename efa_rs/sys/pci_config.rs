@@ -9,12 +9,14 @@ use core::ptr::NonNull;
 use kernel::{
     bindings,
     device::Bound,
-    ffi::c_int,
     pci,
     prelude::*, //
 };
 
-use super::pci::as_raw;
+use super::pci::{
+    as_raw,
+    command, //
+};
 
 /// The configuration of a function as its driver has taken it over.
 ///
@@ -53,14 +55,10 @@ impl<'bound> Configuration<'bound> {
 
     /// Restores it if the function was without power meanwhile: then it decodes no memory.
     pub(crate) fn restore_if_lost(&self) {
-        let (raw, mut command) = (as_raw(self.pdev), 0);
-        // SAFETY: The pointer is valid.
-        unsafe {
-            bindings::pci_read_config_word(raw, bindings::PCI_COMMAND as c_int, &mut command);
-        }
-        if u32::from(command) & bindings::PCI_COMMAND_MEMORY != 0 {
+        if command(self.pdev) & bindings::PCI_COMMAND_MEMORY != 0 {
             return;
         }
+        let raw = as_raw(self.pdev);
         // SAFETY: The pointer is valid; by the type invariant the state is of this function, and what is
         // saved of that is its driver's to change.
         unsafe {

@@ -41,9 +41,9 @@ impl<'a> rdma::AddressHandle<Efa<'a>, Pd> for Ah {
         Self::create_at(efa, pd, attr, udata).inspect_err(|_| efa.errors.create_ah_err.increment())
     }
 
-    fn destroy(&self, device: &rdma::Device<Efa<'a>>, _pd: &Pd) -> Result {
-        device.data().session.ah_cache().destroy(&self.ah);
-        Ok(())
+    fn destroy(&self, device: &rdma::Device<Efa<'a>>, _pd: &Pd) {
+        let session = &device.data().session;
+        session.epoch().settle(session.ah_cache().destroy(&self.ah));
     }
 }
 
@@ -75,7 +75,7 @@ impl Ah {
             };
             udata
                 .respond(&response.encode())
-                .inspect_err(|_| ah_cache.destroy(&ah))?;
+                .inspect_err(|_| efa.session.epoch().settle(ah_cache.destroy(&ah)))?;
         }
 
         Ok(Self { ah, number })

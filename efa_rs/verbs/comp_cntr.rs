@@ -111,13 +111,10 @@ impl<'a> rdma::CompletionCounter<'a, Efa<'a>, Ucontext, Qp<'a>> for CompCntr<'a>
         Ok(())
     }
 
-    /// As with the C driver, this succeeds even if the device refuses; but then the memory stays what the
-    /// device believes it is.
-    fn destroy(&self, device: &rdma::Device<Efa<'a>>) -> Result {
+    fn destroy(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
         self.comp.destroy(efa);
         self.err.destroy(efa);
-        Ok(())
     }
 }
 
@@ -154,17 +151,15 @@ impl<'a> EventCounter<'a> {
     fn create(efa: &Efa<'a>, uar: u16, value: Umem<'a>) -> Result<Self> {
         let address = value.start();
         let value = Arc::new(value, GFP_KERNEL)?;
-        let value = Lent::new(efa.session.epoch(), "a completion counter", value);
+        let value = Lent::new(efa.session.epoch(), "a completion counter", value)?;
         let handle = value.lend(|| efa.admin().create_event_counter(uar, address))?;
         Ok(Self { handle, value })
     }
 
-    /// Destroys it. If the device refuses, the memory goes into quarantine.
+    /// Destroys it.
     fn destroy(&self, efa: &Efa<'a>) {
-        let result = efa.admin().destroy_event_counter(self.handle);
-        // A device that does not answer is waited for until it was stopped, as the process may use the
-        // memory for something else now.
-        let _ = self.value.settle(result);
+        self.value
+            .settle(efa.admin().destroy_event_counter(self.handle));
     }
 }
 

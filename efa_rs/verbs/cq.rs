@@ -113,12 +113,12 @@ impl Ring<'_> {
         }
     }
 
-    /// Says that the device has let go of the ring.
-    fn give_back(&self) {
+    /// Takes the result of the command that destroys the queue: see [`Lent::settle`].
+    fn settle(&self, result: Result<(), CommandError>) {
         match self {
-            Self::Driver(buffer) => buffer.give_back(),
-            Self::User(umem) => umem.give_back(),
-            Self::Kernel(queue) => queue.memory().give_back(),
+            Self::Driver(buffer) => buffer.settle(result),
+            Self::User(umem) => umem.settle(result),
+            Self::Kernel(queue) => queue.memory().settle(result),
         }
     }
 }
@@ -182,13 +182,9 @@ impl<'a> rdma::CompletionQueue<'a, Efa<'a>, Ucontext> for Cq<'a> {
         self.details
     }
 
-    /// As with the C driver, this succeeds even if the device refuses; the ring is not used for
-    /// anything else then.
-    fn destroy(&self, device: &rdma::Device<Efa<'a>>) -> Result {
-        if device.data().admin().destroy_cq(self.cq_idx).is_ok() {
-            self.ring.give_back();
-        }
-        Ok(())
+    fn destroy(&self, device: &rdma::Device<Efa<'a>>) {
+        self.ring
+            .settle(device.data().admin().destroy_cq(self.cq_idx));
     }
 }
 
@@ -202,9 +198,7 @@ struct Created<'e, 'a> {
 impl Drop for Created<'_, '_> {
     fn drop(&mut self) {
         if let Some(ring) = &self.ring {
-            if self.efa.admin().destroy_cq(self.cq_idx).is_ok() {
-                ring.give_back();
-            }
+            ring.settle(self.efa.admin().destroy_cq(self.cq_idx));
         }
     }
 }
@@ -386,7 +380,7 @@ impl<'a> Cq<'a> {
         let memory = Entries::zeroed(efa.session.controller().dev(), count)?;
         let memory = Arc::new(memory, GFP_KERNEL)?;
         let rings = CompletionRings::new(memory.clone(), sub_cqs, depth)?;
-        let memory = Lent::new(epoch, "a completion queue", memory);
+        let memory = Lent::new(epoch, "a completion queue", memory)?;
         let queue = KernelCq::new(rings, memory, notifier.clone(), epoch)?;
         let ring = Ring::Kernel(attr.client.own(queue.clone()));
 
@@ -446,12 +440,12 @@ impl<'a> Cq<'a> {
 
         Ok(match attr.buffer(size)? {
             Some(umem) if umem.is_contiguous() => {
-                Ring::User(Lent::new(epoch, WHAT, Arc::new(umem, GFP_KERNEL)?))
+                Ring::User(Lent::new(epoch, WHAT, Arc::new(umem, GFP_KERNEL)?)?)
             }
             Some(_) => return Err(EINVAL),
             None => {
                 let buffer = UserBuffer::zeroed(efa.session.controller().dev(), size)?;
-                Ring::Driver(Lent::new(epoch, WHAT, Arc::new(buffer, GFP_KERNEL)?))
+                Ring::Driver(Lent::new(epoch, WHAT, Arc::new(buffer, GFP_KERNEL)?)?)
             }
         })
     }

@@ -172,8 +172,7 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
         self.interconnects
     }
 
-    /// If the device does not answer, the region goes only once it is stopped.
-    fn deregister(&self, device: &rdma::Device<Efa<'a>>) -> Result {
+    fn deregister(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
         let deregister = || efa.admin().deregister_mr(self.keys.lkey);
         match &self.memory {
@@ -187,7 +186,8 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
                 if result.is_ok() {
                     kept.hold().what = Held::Nothing;
                 }
-                memory.settle(result)
+                drop(kept);
+                memory.settle(result);
             }
             Memory::All(_) => efa.session.epoch().settle(deregister()),
             Memory::Fast(pages) => pages.list.settle(deregister()),
@@ -242,11 +242,11 @@ impl<'a> Mr<'a> {
         let (list, pages) = Pages::new(controller.dev(), count, |pages| addresses.fill(pages))?;
 
         let epoch = efa.session.epoch();
-        let memory = Lent::new(epoch, "a memory region", memory.clone());
+        let memory = Lent::new(epoch, "a memory region", memory.clone())?;
         let pages = match pages {
             Some(pages) => {
                 let pages = Arc::new(pages, GFP_KERNEL)?;
-                Some(Lent::new(epoch, "a list of pages", pages))
+                Some(Lent::new(epoch, "a list of pages", pages)?)
             }
             None => None,
         };
@@ -310,7 +310,7 @@ impl<'a> Mr<'a> {
         let count = max_pages.checked_next_power_of_two().ok_or(EINVAL)?;
         let list = Entries::zeroed(efa.session.controller().dev(), count)?;
         let list = Arc::new(list, GFP_KERNEL)?;
-        let list = Lent::new(efa.session.epoch(), "a list of pages", list);
+        let list = Lent::new(efa.session.epoch(), "a list of pages", list)?;
         // From here on work requests tell the device where the list is.
         let allocated = list.lend(|| efa.admin().alloc_mr(pd.pdn, max_pages))?;
         Ok(Self {

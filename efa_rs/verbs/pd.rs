@@ -27,11 +27,10 @@ impl<'a> rdma::ProtectionDomain<Efa<'a>> for Pd {
     }
 
     /// A device that refuses keeps a number that no one uses.
-    fn dealloc(&self, device: &rdma::Device<Efa<'a>>) -> Result {
+    fn dealloc(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
         efa.session.ah_cache().forget(self.pdn);
-        let _ = efa.admin().dealloc_pd(self.pdn);
-        Ok(())
+        efa.session.epoch().settle(efa.admin().dealloc_pd(self.pdn));
     }
 }
 

@@ -197,17 +197,12 @@ impl<'a> DeviceQp<'a> {
     }
 
     /// Destroys the queue pair.
-    ///
-    /// # Errors
-    ///
-    /// Those of the admin command if the device refuses: nothing has changed. If it does not answer,
-    /// this waits until it is stopped.
-    fn destroy(&self, efa: &Efa<'a>) -> Result {
+    fn destroy(&self, efa: &Efa<'a>) {
         let result = efa.admin().destroy_qp(self.handle);
         if let (Ok(()), Some(ring)) = (&result, &self.receive_ring) {
             ring.give_back();
         }
-        efa.session.epoch().settle(result)
+        efa.session.epoch().settle(result);
     }
 }
 
@@ -283,12 +278,11 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'
         self.query_at(device.data(), mask)
     }
 
-    fn destroy(&self, device: &rdma::Device<Efa<'a>>) -> Result {
-        self.device_qp.destroy(device.data())?;
+    fn destroy(&self, device: &rdma::Device<Efa<'a>>) {
+        self.device_qp.destroy(device.data());
         if let Side::Kernel(pair) = &self.side {
             pair.detach();
         }
-        Ok(())
     }
 }
 
@@ -338,7 +332,7 @@ impl<'a> Qp<'a> {
             size => {
                 let buffer = UserBuffer::zeroed(efa.session.controller().dev(), size as usize)?;
                 let buffer = Arc::new(buffer, GFP_KERNEL)?;
-                let ring = Lent::new(efa.session.epoch(), "a queue pair", buffer);
+                let ring = Lent::new(efa.session.epoch(), "a queue pair", buffer)?;
                 Some(ReceiveRing::User(ring))
             }
         };
@@ -374,7 +368,7 @@ impl<'a> Qp<'a> {
         };
         let mmap_entries = respond().inspect_err(|_: &Error| {
             // The error to return is the first one.
-            let _ = device_qp.destroy(efa);
+            device_qp.destroy(efa);
         })?;
 
         Ok(Self {
@@ -430,10 +424,13 @@ impl<'a> Qp<'a> {
             0 => None,
             count => Some(Arc::new(Entries::zeroed(dev, count)?, GFP_KERNEL)?),
         };
-        let receive_ring = entries.as_ref().map(|entries| {
-            let ring = Lent::new(epoch, "a queue pair", entries.clone());
-            ReceiveRing::Kernel(client.own(ring))
-        });
+        let receive_ring = match &entries {
+            None => None,
+            Some(entries) => {
+                let ring = Lent::new(epoch, "a queue pair", entries.clone())?;
+                Some(ReceiveRing::Kernel(client.own(ring)))
+            }
+        };
         let posted = Arc::new(
             Posted {
                 qp,
@@ -486,7 +483,7 @@ impl<'a> Qp<'a> {
         };
         let pair = make().inspect_err(|_: &Error| {
             // The error to return is the first one.
-            let _ = device_qp.destroy(efa);
+            device_qp.destroy(efa);
         })?;
 
         Ok(Self {

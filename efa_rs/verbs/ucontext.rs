@@ -35,7 +35,10 @@ impl<'a> rdma::Ucontext<Efa<'a>> for Ucontext {
 
     /// A device that refuses keeps a number that no one uses.
     fn dealloc(&self, device: &rdma::Device<Efa<'a>>) {
-        let _ = device.data().admin().dealloc_uar(self.uar);
+        let efa = device.data();
+        efa.session
+            .epoch()
+            .settle(efa.admin().dealloc_uar(self.uar));
     }
 }
 

@@ -191,8 +191,7 @@ impl rdma::ProtectionDomain<Numbers> for Pd {
         Ok(Self(number))
     }
 
-    fn dealloc(&self, device: &Device<Numbers>) -> Result {
+    fn dealloc(&self, device: &Device<Numbers>) {
         device.data().give_back(self.0);
-        Ok(())
     }
 }

@@ -54,11 +54,11 @@ impl<P: Provider> Ops<P> {
             if flags & ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE == 0 {
                 return Err(eopnotsupp());
             }
-            // SAFETY: By the core's promise the object was created by `create_ah`; if its
-            // destruction succeeds, it is not used after this call.
+            // SAFETY: By the core's promise the object was created by `create_ah`, and is not used after this
+            // call.
             unsafe {
                 let device = Self::device((*ah).device);
-                ObjectOf::<P::Ah<'_>>::data(ah).destroy(device, Self::pd((*ah).pd))?;
+                ObjectOf::<P::Ah<'_>>::data(ah).destroy(device, Self::pd((*ah).pd));
                 ObjectOf::<P::Ah<'_>>::drop_data(ah);
             }
             Ok(0)

@@ -108,14 +108,12 @@ impl<P: Provider> Ops<P> {
     }
 
     pub(super) extern "C" fn destroy_comp_cntr(counter: *mut ffi::ib_comp_cntr) -> c_int {
-        from_result(|| {
-            // SAFETY: By the core's promise the object was created by `create_comp_cntr`; if its
-            // destruction succeeds, it is not used after this call.
-            unsafe {
-                Object::<'_, P>::data(counter).destroy(Self::device((*counter).device))?;
-                Object::<'_, P>::drop_data(counter);
-            }
-            Ok(0)
-        })
+        // SAFETY: By the core's promise the object was created by `create_comp_cntr`, and is not used after this
+        // call.
+        unsafe {
+            Object::<'_, P>::data(counter).destroy(Self::device((*counter).device));
+            Object::<'_, P>::drop_data(counter);
+        }
+        0
     }
 }

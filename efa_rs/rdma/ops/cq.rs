@@ -185,18 +185,16 @@ impl<P: Provider> Ops<P> {
     }
 
     pub(super) extern "C" fn destroy_cq(cq: *mut ffi::ib_cq, _udata: *mut ffi::ib_udata) -> c_int {
-        from_result(|| {
-            // SAFETY: By the core's promise the object was created by one of the functions above; if its
-            // destruction succeeds, it is not used after this call.
-            unsafe {
-                let data = Object::<'_, P>::data(cq);
-                data.data.destroy(Self::device((*cq).device))?;
-                // From here on no interrupt handler uses the queue.
-                data.events.forget();
-                Object::<'_, P>::drop_data(cq);
-            }
-            Ok(0)
-        })
+        // SAFETY: By the core's promise the object was created by one of the functions above, and is not used after
+        // this call.
+        unsafe {
+            let data = Object::<'_, P>::data(cq);
+            data.data.destroy(Self::device((*cq).device));
+            // From here on no interrupt handler uses the queue.
+            data.events.forget();
+            Object::<'_, P>::drop_data(cq);
+        }
+        0
     }
 
     pub(super) extern "C" fn fill_res_cq_entry(

@@ -238,16 +238,13 @@ impl<P: Provider> Ops<P> {
     }
 
     pub(super) extern "C" fn dereg_mr(mr: *mut ffi::ib_mr, _udata: *mut ffi::ib_udata) -> c_int {
-        from_result(|| {
-            // SAFETY: By the core's promise the object was made by `register`; if its destruction
-            // succeeds, it is not used after this call.
-            unsafe {
-                Object::<'_, P>::data(mr).deregister(Self::device((*mr).device))?;
-                Object::<'_, P>::drop_data(mr);
-                Self::free(mr);
-            }
-            Ok(0)
-        })
+        // SAFETY: By the core's promise the object was made by `register`, and is not used after this call.
+        unsafe {
+            Object::<'_, P>::data(mr).deregister(Self::device((*mr).device));
+            Object::<'_, P>::drop_data(mr);
+            Self::free(mr);
+        }
+        0
     }
 
     pub(super) extern "C" fn fill_res_mr_entry(

@@ -54,14 +54,11 @@ impl<P: Provider> Ops<P> {
     }
 
     pub(super) extern "C" fn dealloc_pd(pd: *mut ffi::ib_pd, _udata: *mut ffi::ib_udata) -> c_int {
-        from_result(|| {
-            // SAFETY: By the core's promise the object was created by `alloc_pd`; if its destruction
-            // succeeds, it is not used after this call.
-            unsafe {
-                Self::pd(pd).dealloc(Self::device((*pd).device))?;
-                ObjectOf::<P::Pd<'_>>::drop_data(pd);
-            }
-            Ok(0)
-        })
+        // SAFETY: By the core's promise the object was created by `alloc_pd`, and is not used after this call.
+        unsafe {
+            Self::pd(pd).dealloc(Self::device((*pd).device));
+            ObjectOf::<P::Pd<'_>>::drop_data(pd);
+        }
+        0
     }
 }

@@ -130,6 +130,11 @@ impl Shared {
         self.0.borrow_mut().is_present = false;
     }
 
+    /// Has the configuration of the function read as if it were gone, or as it is.
+    pub fn set_present(&self, present: bool) {
+        self.0.borrow_mut().is_present = present;
+    }
+
     /// Has at least so much time pass between two actions of the device. A dead one that writes on would else
     /// write millions of times.
     pub fn set_pace(&self, pace: Nanos) {

@@ -193,12 +193,7 @@ impl Rig {
             complaints.push(format!("a task has waited for {} ms", longest / 1_000_000));
         }
         if !self.slot.is_clean() {
-            let why = if sim::has_failed() {
-                ", for lack of memory"
-            } else {
-                ""
-            };
-            complaints.push(format!("{LEFT}{why}"));
+            complaints.push(LEFT.into());
         }
         complaints
     }
@@ -233,11 +228,8 @@ impl Rig {
             self.remove();
         }
         check_none(&self.complaints());
-        // The driver keeps memory for good if it cannot remember it in quarantine for lack of memory.
-        if !sim::take_failed() {
-            assert_eq!(sim::memory::mappings(), 0, "mappings are left");
-            assert_eq!(sim::live(), self.live, "memory is left");
-        }
+        assert_eq!(sim::memory::mappings(), 0, "mappings are left");
+        assert_eq!(sim::live(), self.live, "memory is left");
     }
 }
 

@@ -168,6 +168,11 @@ impl<T> KVec<T> {
         Ok(this)
     }
 
+    /// Returns how many values there is room for.
+    pub fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
     /// Makes room for so many more values.
     ///
     /// # Errors

@@ -35,6 +35,7 @@ pub const IORESOURCE_MEM: u32 = 0x200;
 pub const PCI_COMMAND: u32 = 4;
 pub const PCI_COMMAND_MEMORY: u32 = 2;
 pub const PCI_COMMAND_MASTER: u32 = 4;
+pub const PCI_COMMAND_INTX_DISABLE: u32 = 0x400;
 
 const ENODEV: c_int = 19;
 const ENOMEM: c_int = 12;

@@ -47,6 +47,7 @@ pub mod code {
         ENODEV = 19,
         EINVAL = 22,
         ENFILE = 23,
+        ENOTTY = 25,
         ENOSPC = 28,
         ERANGE = 34,
         ETIME = 62,

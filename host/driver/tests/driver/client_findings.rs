@@ -12,9 +12,9 @@ use driver::{
 };
 use efa_hw::admin::Opcode;
 use efa_model::{Death, Profile};
-use ib_core::{client, cq, registry::registered, verbs};
+use ib_core::{client, cq, ffi::ib_device, registry::registered, verbs};
 use kernel::{
-    error::code::*,
+    error::{code::*, Result},
     sim::{self, Policy, Rng},
 };
 
@@ -76,7 +76,6 @@ fn drain_does_not_give_up() {
 }
 
 #[test]
-#[ignore = "D-4"]
 fn a_client_that_is_being_added_does_not_wait_for_itself() {
     run_without_end(|rig| {
         let took = Rc::new(Cell::new(0));
@@ -233,4 +232,37 @@ fn a_request_that_is_posted_during_a_failure_ends() {
         });
         assert_eq!(ended, Some(true), "a request ends, seed {seed}");
     }
+}
+
+/// Posts a receive when its device is removed.
+struct Farewell(Cell<Option<Objects>>, Rc<Cell<Option<Result>>>);
+
+impl client::Client for Farewell {
+    fn add(&self, device: *mut ib_device) -> Result<*mut core::ffi::c_void> {
+        self.0.set(Some(Objects::new(device, DIRECT)?));
+        Ok(null_mut())
+    }
+
+    fn remove(&self, _: *mut ib_device, _: *mut core::ffi::c_void) {
+        let objects = self.0.take().expect("objects");
+        let request = Request::new(0);
+        self.1.set(Some(objects.post_recv(&request)));
+        drop(objects);
+    }
+}
+
+#[test]
+#[ignore = "D-23"]
+fn a_client_can_use_a_device_that_is_unbound() {
+    let posted = Rc::new(Cell::new(None));
+    run_without_end(|rig| {
+        client::register_client(Rc::new(Farewell(Cell::new(None), posted.clone())));
+        rig.probe().unwrap();
+        rig.remove();
+    });
+    assert_eq!(
+        posted.get(),
+        Some(Ok(())),
+        "a client posts its last request"
+    );
 }

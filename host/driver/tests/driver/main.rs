@@ -7,6 +7,7 @@ mod client_findings;
 mod effects;
 mod events;
 mod findings;
+mod halt;
 mod kernel_clients;
 mod known;
 mod lies;

@@ -113,8 +113,16 @@ fn of_registers_that_err() {
     for (wanted, attributes, rule) in [
         ("ENODEV", "{}", not_ready),
         ("ETIMEDOUT", "{}", always(status, r#"{"silence": true}"#)),
-        ("ETIMEDOUT", "{}", always(status, r#"{"wrong_req_id": true}"#)),
-        ("ETIMEDOUT", "{}", always(status, r#"{"value": 4294967295}"#)),
+        (
+            "ETIMEDOUT",
+            "{}",
+            always(status, r#"{"wrong_req_id": true}"#),
+        ),
+        (
+            "ETIMEDOUT",
+            "{}",
+            always(status, r#"{"value": 4294967295}"#),
+        ),
         (
             "EINVAL",
             "{}",

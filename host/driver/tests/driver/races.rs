@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use driver::{
     client::{Objects, Request, Ulp, DIRECT},
-    fault::{command as of_command, once, silence},
+    fault::{always, command as of_command, once, silence},
     program::{self, Program},
     rig::{self, Rig},
 };
 use efa_hw::{admin::Opcode, aenq::AenqGroup};
 use efa_model::{Death, Profile};
-use ib_core::client;
+use ib_core::{client, dmabuf};
 use kernel::sim;
 
 /// Runs `race` with a bound device, once for each schedule with at most `bound` deviations in its [searched](sim::searched) part.
@@ -147,4 +147,58 @@ fn commands_and_a_failure() {
         assert!(log.contains("The device has failed (fatal_error)"), "{log}");
         assert!(!log.contains("which no command has"), "{log}");
     });
+}
+
+/// A device dies while a program destroys a region, an exporter revokes another one, and the bus or the driver does something with it. Each of
+/// them halts it.
+fn halts(bus: impl Fn(&mut Rig) + Copy + 'static) {
+    search(1, move |rig| {
+        let program = Rc::new(Program::new().unwrap());
+        let pd = program.alloc_pd().unwrap();
+        let (one, other) = (dmabuf::export(4096), dmabuf::export(4096));
+        let (region, _) = program.register_dmabuf(pd, one, 4096).unwrap();
+        program.register_dmabuf(pd, other, 4096).unwrap();
+        rig.inject(always(of_command(None), silence()));
+        let destroyer = {
+            let program = program.clone();
+            sim::spawn("destroyer", move || {
+                let _ = program.process.destroy(region);
+            })
+        };
+        let revoker = sim::spawn("revoker", move || dmabuf::revoke(other));
+        sim::searched(|| {
+            bus(rig);
+            sim::join(destroyer);
+            sim::join(revoker);
+        });
+        rig.heal();
+        if rig.slot.is_bound() {
+            rig.check_quiet();
+        }
+    });
+}
+
+#[test]
+fn halts_and_a_recovery() {
+    halts(|rig| rig.die(Death::default()));
+}
+
+#[test]
+fn halts_and_a_reset() {
+    halts(|rig| rig.reset());
+}
+
+#[test]
+fn halts_and_a_shutdown() {
+    halts(|rig| rig.slot.shutdown());
+}
+
+#[test]
+fn halts_and_a_removal() {
+    halts(|rig| rig.remove());
+}
+
+#[test]
+fn halts_and_an_error_of_the_bus() {
+    halts(|rig| rig.bus_error(false));
 }

@@ -265,6 +265,8 @@ fn wanted(verb: Verb, fault: Fault) -> [&'static str; 3] {
             DestroyCq | DestroyCqWithEvents => ["ok", "ENOENT", "1 cq, 1 uar"],
             DeallocPd => ["ok", "ENOENT", "1 pd"],
             Close => ["ok", "", "1 uar"],
+            DeregMr => ["ok", "ENOENT", "1 mr, 1 pd"],
+            DestroyQp => ["ok", "EINVAL", "1 cq, 2 event_counter, 1 pd, 1 qp, 1 uar"],
             _ => ["EINVAL", "ok", ""],
         },
         Fault::NoInterrupt if makes => ["ok", "ok", ""],

@@ -4,7 +4,10 @@
 
 use core::{cell::Cell, ptr::null_mut};
 
-use super::{attribute_group, device, EBUSY, IORESOURCE_MEM, PCI_COMMAND, PCI_COMMAND_MASTER};
+use super::{
+    attribute_group, device, EBUSY, IORESOURCE_MEM, PCI_COMMAND, PCI_COMMAND_INTX_DISABLE,
+    PCI_COMMAND_MASTER,
+};
 use crate::{
     ffi::{c_char, c_int, c_uint, c_ulong, c_void},
     time::JIFFY,
@@ -15,10 +18,13 @@ pub struct pci_dev {
     pub number: u16,
     pub device: u16,
     pub command: u16,
+    pub error_state: pci_channel_state_t,
     pub saved: Option<u16>,
     pub enabled: u32,
     pub regions: u32,
     pub vectors: u32,
+    /// How long a reset of the function takes, in nanoseconds.
+    pub reset_time: u64,
     mask: Box<u64>,
 }
 
@@ -35,6 +41,8 @@ impl pci_dev {
                 dma_parms: core::ptr::NonNull::dangling().as_ptr(),
                 ..self::device::new(c"0000:00:05.0".as_ptr().cast())
             },
+            error_state: pci_channel_io_normal,
+            reset_time: 100 * JIFFY,
             number: 5 << 3,
             device,
             command: 0,
@@ -130,16 +138,37 @@ pub fn registered_driver() -> *mut pci_driver {
     DRIVER.get()
 }
 
+/// The configuration of a function that has failed for good can't be written.
+unsafe fn write_command(pdev: *mut pci_dev, command: u16) {
+    // SAFETY: The caller guarantees that the device is valid.
+    let pdev = unsafe { &mut *pdev };
+    if pdev.error_state != pci_channel_io_perm_failure {
+        pdev.command = command;
+        sim::memory::set_master(command & PCI_COMMAND_MASTER as u16 != 0);
+    }
+}
+
 pub unsafe fn pci_set_master(pdev: *mut pci_dev) {
     // SAFETY: The caller guarantees that the device is valid.
-    unsafe { (*pdev).command |= PCI_COMMAND_MASTER as u16 };
-    sim::memory::set_master(true);
+    unsafe { write_command(pdev, (*pdev).command | PCI_COMMAND_MASTER as u16) };
 }
 
 pub unsafe fn pci_clear_master(pdev: *mut pci_dev) {
     // SAFETY: As above.
-    unsafe { (*pdev).command &= !(PCI_COMMAND_MASTER as u16) };
-    sim::memory::set_master(false);
+    unsafe { write_command(pdev, (*pdev).command & !(PCI_COMMAND_MASTER as u16)) };
+}
+
+pub unsafe fn pci_intx(pdev: *mut pci_dev, enable: c_int) {
+    // SAFETY: As above.
+    unsafe {
+        let others = (*pdev).command & !(PCI_COMMAND_INTX_DISABLE as u16);
+        let disable = if enable == 0 {
+            PCI_COMMAND_INTX_DISABLE
+        } else {
+            0
+        };
+        write_command(pdev, others | disable as u16);
+    }
 }
 
 pub unsafe fn pci_disable_device(pdev: *mut pci_dev) {
@@ -154,9 +183,10 @@ pub unsafe fn pci_device_is_present(_: *mut pci_dev) -> bool {
     sim::device(|device| device.is_present()).unwrap_or(false)
 }
 
-pub unsafe fn pcie_reset_flr(_: *mut pci_dev, probe: bool) -> c_int {
+pub unsafe fn pcie_reset_flr(pdev: *mut pci_dev, probe: bool) -> c_int {
     if !probe {
-        sim::sleep(100 * JIFFY);
+        // SAFETY: As above.
+        sim::sleep(unsafe { (*pdev).reset_time });
         sim::device(|device| device.function_reset());
     }
     0
@@ -172,8 +202,7 @@ pub unsafe fn pci_restore_state(pdev: *mut pci_dev) {
     // SAFETY: As above.
     unsafe {
         if let Some(command) = (*pdev).saved {
-            (*pdev).command = command;
-            sim::memory::set_master(command & PCI_COMMAND_MASTER as u16 != 0);
+            write_command(pdev, command);
         }
     }
 }

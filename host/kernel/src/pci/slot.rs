@@ -30,6 +30,11 @@ impl Slot {
         }
     }
 
+    /// Sets how long a reset of the function takes, in nanoseconds.
+    pub fn set_reset_time(&mut self, time: u64) {
+        self.pdev.reset_time = time;
+    }
+
     fn raw(&self) -> *mut bindings::pci_dev {
         (&raw const *self.pdev).cast_mut()
     }
@@ -86,6 +91,11 @@ impl Slot {
         assert!(driver
             .matches
             .is_some_and(|matches| matches(self.pdev.device.into())));
+        if self.pdev.error_state == bindings::pci_channel_io_perm_failure {
+            // It was without power, and found again.
+            self.pdev.error_state = bindings::pci_channel_io_normal;
+            sim::device(|device| device.function_reset());
+        }
         let was_clean = self.is_clean();
         let result = self.locked(|| {
             // SAFETY: The device is valid, and not bound.
@@ -112,8 +122,8 @@ impl Slot {
             // SAFETY: The device is bound; this is the order of the driver core.
             unsafe {
                 driver.remove.unwrap()(self.raw());
-                self.pdev.dev.release_resources();
                 driver.post_unbind.unwrap()(self.raw());
+                self.pdev.dev.release_resources();
             }
             if sim::under_way() != 0 {
                 crate::warn(AFTER_THE_END.to_owned());
@@ -159,10 +169,20 @@ impl Slot {
         };
         // SAFETY: The device is bound.
         self.locked(|| unsafe {
+            // Nothing comes after a failure for good.
+            if (*self.raw()).error_state == bindings::pci_channel_io_perm_failure {
+                return;
+            }
+            if is_permanent {
+                // Nothing of it gets through.
+                bindings::pci_clear_master(self.raw());
+            }
+            (*self.raw()).error_state = state;
             let answer = handlers.error_detected.unwrap()(self.raw(), state);
             if answer == bindings::pci_ers_result_PCI_ERS_RESULT_NEED_RESET {
                 reset();
                 handlers.slot_reset.unwrap()(self.raw());
+                (*self.raw()).error_state = bindings::pci_channel_io_normal;
                 handlers.resume.unwrap()(self.raw());
             }
         });

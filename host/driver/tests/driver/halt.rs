@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A device is halted by whoever needs it: what waits for that, what it may do meanwhile, and what brings it back.
+
+use std::cell::Cell;
+
+use driver::{
+    fault::{always, command as of_command, death, silence, status},
+    hardware::trace_device,
+    program::{Objects, Program},
+    rig::{Rig, SECOND},
+};
+use efa_hw::admin::Opcode;
+use efa_model::{Death, FailedReset};
+use ib_core::{
+    dmabuf,
+    registry::{registered, registrations, Reference},
+};
+use kernel::{error::code::EIO, sim};
+
+use crate::{command, run};
+
+/// Kills a device that goes on with DMA. A reset of this number revives it.
+fn die_and_write(rig: &Rig, resets: u32) {
+    rig.shared.set_pace(50_000_000);
+    rig.die(Death {
+        dma: true,
+        ..death(resets, FailedReset::NeverStarts)
+    });
+}
+
+/// Calls a callback of the bus while a client holds a reference to a device that has failed. Returns how long it takes.
+fn while_a_client_holds_it(bus: impl FnOnce(&mut Rig)) -> u64 {
+    run(|rig| {
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        let reference = Reference::new();
+        rig.die(Death::default());
+        sim::sleep(SECOND);
+        let client = sim::spawn("client", move || {
+            sim::sleep(100 * SECOND);
+            drop(reference);
+        });
+        let start = sim::now();
+        bus(rig);
+        let took = sim::now() - start;
+        assert_eq!(program.alloc_pd(), Err(EIO));
+        sim::join(client);
+        drop(program);
+        took / SECOND
+    })
+}
+
+#[test]
+fn the_bus_does_not_wait_for_clients() {
+    assert!(while_a_client_holds_it(|rig| rig.slot.shutdown()) < 10);
+    for bus in [
+        Rig::reset as fn(&Rig),
+        Rig::sleep,
+        |rig| rig.bus_error(false),
+        |rig| rig.bus_error(true),
+    ] {
+        let took = while_a_client_holds_it(|rig| bus(rig));
+        assert!((10..30).contains(&took), "{took} s");
+    }
+}
+
+/// After its client has released it, it comes back.
+#[test]
+fn a_device_comes_back_when_its_client_releases_it() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let reference = Reference::new();
+        rig.reset();
+        assert_eq!(rig.state("state").as_deref(), Some("resetting"));
+        drop(reference);
+        rig.check_quiet();
+        assert!(command().0.is_ok());
+        assert_eq!(registrations(), 2);
+    });
+}
+
+/// A device that dies is reset by the bus, which takes as long as it may. A program ends meanwhile.
+#[test]
+fn a_reset_by_the_bus_may_take_a_minute() {
+    run(|rig| {
+        rig.slot.set_reset_time(65 * SECOND);
+        rig.probe().unwrap();
+        let objects = Objects::new().unwrap();
+        rig.die(death(3, FailedReset::NeverStarts));
+        // Its end and the recovery have the same halt.
+        drop(objects);
+        rig.check_quiet();
+        assert!(command().0.is_ok());
+    });
+}
+
+/// The exporter of a DMA buffer revokes it while the device does not answer.
+#[test]
+fn an_exporter_halts_a_device_that_does_not_answer() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let program = Program::new().unwrap();
+        let pd = program.alloc_pd().unwrap();
+        let buffer = dmabuf::export(1 << 16);
+        program.register_dmabuf(pd, buffer, 1 << 16).unwrap();
+        die_and_write(rig, 3);
+        let start = sim::now();
+        dmabuf::revoke(buffer);
+        // What the first reset takes. No one waits for the work item.
+        assert!(sim::now() - start < 8 * SECOND, "{} ns", sim::now() - start);
+        rig.check_quiet();
+        assert!(command().0.is_ok());
+        drop(program);
+    });
+}
+
+/// One read of the configuration says that the device is gone.
+#[test]
+fn a_device_that_seems_to_be_gone_keeps_its_memory() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new().unwrap();
+        rig.shared.set_present(false);
+        die_and_write(rig, 4);
+        sim::sleep(SECOND);
+        drop(objects);
+        assert_ne!(rig.state("quarantine").as_deref(), Some("0"));
+        rig.shared.set_present(true);
+        rig.check_quiet();
+        assert_eq!(rig.state("quarantine").as_deref(), Some("0"));
+        assert!(command().0.is_ok());
+    });
+}
+
+/// The driver knows a function that it has left halted by its configuration.
+#[test]
+fn a_function_that_was_left_halted_is_reset_by_the_bus_first() {
+    let first_of_a_probe = |rig: &mut Rig| {
+        trace_device(true);
+        sim::keep_log(true);
+        let result = rig.probe();
+        trace_device(false);
+        let log = sim::take_log();
+        sim::keep_log(false);
+        let first = log.iter().find(|line| line.contains("device: "));
+        (
+            result,
+            first.is_some_and(|line| line.contains("function reset")),
+        )
+    };
+    run(|rig| {
+        assert_eq!(first_of_a_probe(rig), (Ok(()), false));
+        rig.die(death(u32::MAX, FailedReset::NeverStarts));
+        sim::sleep(100 * SECOND);
+        rig.remove();
+        rig.heal();
+        assert_eq!(first_of_a_probe(rig), (Ok(()), true));
+        rig.remove();
+        assert_eq!(first_of_a_probe(rig), (Ok(()), false));
+    });
+}
+
+/// The bus isolates a function, and resets it.
+#[test]
+fn a_frozen_function_is_left_alone() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let _objects = Objects::new().unwrap();
+        trace_device(true);
+        sim::keep_log(true);
+        let accesses = Cell::new(None);
+        rig.slot.bus_error(false, || {
+            let log = sim::take_log();
+            accesses.set(Some(
+                log.iter().filter(|line| line.contains("device: ")).count(),
+            ));
+            rig.shared.with(|device, machine, _| device.reset(machine));
+        });
+        trace_device(false);
+        sim::keep_log(false);
+        assert_eq!(accesses.get(), Some(0));
+        assert!(command().0.is_ok());
+    });
+}
+
+/// The device is halted, and answers no command, so that none is waited for.
+#[test]
+fn an_unbind_waits_for_no_command() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new().unwrap();
+        rig.inject(always(of_command(None), silence()));
+        let start = sim::now();
+        rig.remove();
+        let took = sim::now() - start;
+        assert!(took < SECOND, "{took} ns");
+        drop(objects);
+    });
+}
+
+/// The device refuses each destruction. It is reset when there are too many, and none of them fails.
+#[test]
+fn ten_thousand_destructions_are_refused() {
+    run(|rig| {
+        rig.set(r#"{"keep_alive_ms": 0}"#);
+        rig.probe().unwrap();
+        for opcode in [
+            Opcode::DestroyCq,
+            Opcode::DestroyQp,
+            Opcode::DeregMr,
+            Opcode::DestroyAh,
+            Opcode::DeallocPd,
+        ] {
+            rig.inject(always(of_command(Some(opcode)), status(5)));
+        }
+        let mut refused = 0;
+        while refused < 10_000 {
+            let Ok(objects) = Objects::new() else {
+                sim::sleep(SECOND);
+                continue;
+            };
+            drop(objects);
+            refused += 5;
+            let kept = rig.state("quarantine").unwrap().parse::<u32>().unwrap();
+            assert!(kept <= 80, "{kept} pieces of memory are kept");
+        }
+        rig.heal();
+        rig.check_quiet();
+        assert!(command().0.is_ok());
+    });
+}
+
+/// It is the registry's device that is asked for, so that the session is the newest.
+#[test]
+fn a_device_dies_in_each_step_of_a_halt() {
+    for number in 0..40 {
+        run(|rig| {
+            rig.probe().unwrap();
+            let objects = Objects::new().unwrap();
+            rig.die(Death::default());
+            rig.inject(driver::fault::once(
+                efa_model::When::Register(None),
+                efa_model::Then {
+                    die: Some(death(1 + number % 4, FailedReset::NeverEnds)),
+                    ..efa_model::Then::default()
+                },
+                u64::from(number),
+            ));
+            sim::sleep(30 * SECOND);
+            drop(objects);
+            rig.check_quiet();
+            assert!(registered().is_some(), "{number}");
+        });
+    }
+}
