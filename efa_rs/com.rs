@@ -47,7 +47,10 @@ pub(crate) use self::{
         Lent, //
     },
     page_list::Pages,
-    reclaim::Reclaim,
+    reclaim::{
+        KeyPlace,
+        Reclaim, //
+    },
     recovery::{
         Recovery,
         Service, //

@@ -189,11 +189,7 @@ impl<'bound> Session<'bound> {
             let _ = host_info::send(pdev, &admin, &epoch);
         }
 
-        let reclaim = Reclaim {
-            admin: admin.clone(),
-            epoch: epoch.clone(),
-        };
-        let reclaim = Arc::new(reclaim, GFP_KERNEL)?;
+        let reclaim = Reclaim::new(&admin, &epoch)?;
         let session = Arc::new(
             Self {
                 management,

@@ -111,6 +111,7 @@ impl<'a, H: Hold + 'a> Revocable<'a, H> {
         Kept {
             state: pinned.state.lock(),
             umem: &pinned.umem,
+            can_be_revoked: matches!(self.0, Place::DmaBuf(_)),
         }
     }
 }
@@ -141,12 +142,18 @@ impl<'a, H: Hold> Pinned<'a, H> {
 pub(crate) struct Kept<'m, 'a, H: Hold> {
     state: MutexGuard<'m, State<H>>,
     umem: &'m Umem<'a>,
+    can_be_revoked: bool,
 }
 
 impl<H: Hold> Kept<'_, '_, H> {
     /// Returns what the device has of the memory.
     pub(crate) fn hold(&mut self) -> &mut H {
         &mut self.state.hold
+    }
+
+    /// Returns whether someone may take the memory back.
+    pub(crate) fn can_be_revoked(&self) -> bool {
+        self.can_be_revoked
     }
 
     /// Divides the memory into pages of the largest of `page_sizes`, of which each is a bit, that it can

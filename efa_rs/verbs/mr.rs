@@ -20,6 +20,8 @@ use super::{
 };
 use crate::{
     com::{
+        CommandError,
+        KeyPlace,
         Lent,
         Pages,
         Reclaim, //
@@ -78,18 +80,25 @@ enum Held {
     Nothing,
     /// It may have something, as it has not said what came of the registration.
     Unknown,
-    /// A region with this key.
-    Region(u32),
+    /// A region with these keys. There is a place for the remote one if it can be revoked.
+    Region(MrKeys, Option<KeyPlace>),
+    /// Nothing, as it was revoked. The region had this remote key.
+    Revoked(u32),
 }
 
 impl rdma::Hold for Hold<'_> {
     fn revoke(&mut self) {
-        match self.what {
-            Held::Nothing => (),
+        match &mut self.what {
+            Held::Nothing | Held::Revoked(_) => (),
             Held::Unknown => self.reclaim.by_force(),
-            Held::Region(key) => {
-                if self.reclaim.by(|admin| admin.deregister_mr(key)) {
-                    self.what = Held::Nothing;
+            Held::Region(keys, place) => {
+                let keys = *keys;
+                // First, so that no one gets the key in between.
+                if let Some(place) = place.take() {
+                    self.reclaim.keep(keys.rkey, place);
+                }
+                if self.reclaim.deregister(keys.lkey) {
+                    self.what = Held::Revoked(keys.rkey);
                 }
             }
         }
@@ -179,9 +188,12 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
             Memory::User(memory) => {
                 let mut kept = memory.keep();
                 let result = match kept.hold().what {
-                    // It was taken back. The key may be another region's by now.
                     Held::Nothing => Ok(()),
-                    Held::Unknown | Held::Region(_) => deregister(),
+                    Held::Revoked(r_key) => {
+                        efa.session.reclaim().forget(r_key);
+                        Ok(())
+                    }
+                    Held::Unknown | Held::Region(..) => deregister(),
                 };
                 if result.is_ok() {
                     kept.hold().what = Held::Nothing;
@@ -270,8 +282,13 @@ impl<'a> Mr<'a> {
         };
         command.set_page_list(list);
 
+        let place = if kept.can_be_revoked() {
+            Some(KeyPlace::new(GFP_KERNEL)?)
+        } else {
+            None
+        };
         kept.hold().what = Held::Unknown;
-        let register = || efa.admin().register_mr(&command);
+        let register = || efa.register_mr(&command);
         let registered = memory
             .lend(|| match &pages {
                 Some(pages) => pages.lend(register).inspect(|_| pages.give_back()),
@@ -282,14 +299,15 @@ impl<'a> Mr<'a> {
                     kept.hold().what = Held::Nothing;
                 }
             })?;
-        kept.hold().what = Held::Region(registered.l_key);
+        let keys = MrKeys {
+            lkey: registered.l_key,
+            rkey: registered.r_key,
+        };
+        kept.hold().what = Held::Region(keys, place);
         drop(kept);
 
         Ok(Self {
-            keys: MrKeys {
-                lkey: registered.l_key,
-                rkey: registered.r_key,
-            },
+            keys,
             memory: Memory::User(memory),
             interconnects: interconnects(&registered),
             details: [page_size, count as u64],
@@ -312,7 +330,12 @@ impl<'a> Mr<'a> {
         let list = Arc::new(list, GFP_KERNEL)?;
         let list = Lent::new(efa.session.epoch(), "a list of pages", list)?;
         // From here on work requests tell the device where the list is.
-        let allocated = list.lend(|| efa.admin().alloc_mr(pd.pdn, max_pages))?;
+        let alloc = || efa.admin().alloc_mr(pd.pdn, max_pages);
+        let allocated = list.lend(|| {
+            efa.session
+                .reclaim()
+                .with_new_key(alloc, |mr| (mr.l_key, mr.r_key))
+        })?;
         Ok(Self {
             keys: MrKeys {
                 lkey: allocated.l_key,
@@ -355,7 +378,7 @@ impl<'a> Mr<'a> {
         if access.required() & !Access::LOCAL_WRITE != 0 {
             return Err(eopnotsupp());
         }
-        let registered = efa.admin().register_mr(&RegMr {
+        let registered = efa.register_mr(&RegMr {
             pd: pd.pdn,
             mr_length: efa.session.controller().memory_size(),
             flags: RegMrFlags {
@@ -377,6 +400,16 @@ impl<'a> Mr<'a> {
             interconnects: interconnects(&registered),
             details: [0; 2],
         })
+    }
+}
+
+impl Efa<'_> {
+    /// Registers a region, which has no key of a revoked one.
+    fn register_mr(&self, command: &RegMr) -> Result<RegMrResponse, CommandError> {
+        self.session.reclaim().with_new_key(
+            || self.admin().register_mr(command),
+            |mr| (mr.l_key, mr.r_key),
+        )
     }
 }
 
