@@ -76,17 +76,6 @@ const MIN_CONTROLLER_VERSION: (u8, u8, u8) = (0, 0, 1);
 /// The version of a device that was not asked since its reset: older than any.
 const UNKNOWN: u32 = 0;
 
-/// Who may use the function.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    /// The driver.
-    Driver = 0,
-    /// The bus: it is about to reset the function, or to take its power away.
-    Bus = 1,
-    /// Nobody, for good.
-    Nobody = 2,
-}
-
 /// A session, to whoever halts its device.
 pub(super) trait Live<'bound>: Send + Sync {
     /// Returns the epoch of the session.
@@ -130,8 +119,8 @@ pub(crate) struct Controller<'bound> {
     quarantine: Arc<Quarantine<'bound>>,
     statistics: Arc<Statistics>,
     waker: Waker,
-    /// An [`Access`].
-    access: Atomic<u32>,
+    /// Whether the driver must not use the function.
+    is_revoked: Atomic<bool>,
     /// The admin queue of a session that is being started.
     #[pin]
     starting: Mutex<Option<Arc<AdminQueue<'bound>>>>,
@@ -193,7 +182,7 @@ impl<'bound> Controller<'bound> {
                 quarantine: Quarantine::new(dev, &statistics)?,
                 statistics,
                 waker,
-                access: Atomic::new(Access::Driver as u32),
+                is_revoked: Atomic::new(false),
                 starting <- new_mutex!(None),
                 function <- new_mutex!(
                     Function {
@@ -307,24 +296,22 @@ impl<'bound> Controller<'bound> {
     ///
     /// - [`ENODEV`] if it may not, or if the bus has isolated the function.
     fn check_access(&self) -> Result {
-        let works = sys::pci::channel(self.pdev) == Channel::Works;
-        if works && self.access.load(Relaxed) == Access::Driver as u32 {
-            Ok(())
-        } else {
-            Err(ENODEV)
+        if self.is_revoked.load(Relaxed) || sys::pci::channel(self.pdev) != Channel::Works {
+            return Err(ENODEV);
         }
+        Ok(())
     }
 
-    /// Halts the device, and keeps the driver from using it until [`Self::restore_access`]; in a
-    /// `shutdown` for good. A session that is being started fails soon.
+    /// Halts the device, and keeps the driver from using it until [`Self::restore_access`]. A session that is being started
+    /// fails soon.
     pub(super) fn revoke_access(&self, is_shutdown: bool) {
-        let (access, reason) = if is_shutdown {
-            (Access::Nobody, ResetReason::Shutdown)
+        let reason = if is_shutdown {
+            ResetReason::Shutdown
         } else {
-            (Access::Bus, ResetReason::OsTrigger)
+            ResetReason::OsTrigger
         };
         let mut starting = self.starting.lock();
-        self.access.store(access as u32, Relaxed);
+        self.is_revoked.store(true, Relaxed);
         if let Some(admin) = starting.take() {
             admin.close();
         }
@@ -341,7 +328,7 @@ impl<'bound> Controller<'bound> {
     /// Lets the driver use the function again after [`Self::revoke_access`]: it has to be reset.
     pub(super) fn restore_access(&self) {
         self.needs_reset();
-        self.access.store(Access::Driver as u32, Relaxed);
+        self.is_revoked.store(false, Relaxed);
     }
 
     /// Says that the device has to be reset before it is used next, as something was done to it.

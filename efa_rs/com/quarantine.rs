@@ -31,8 +31,7 @@ type Block<'bound> = Arc<dyn Send + Sync + 'bound>;
 /// Memory that is kept until the device has been reset, at the latest until it is unbound: then it is
 /// no bus master any more.
 ///
-/// There is a place for each piece of memory that the device is told of, so that none is lost for lack of
-/// memory.
+/// Each piece of lent memory has a place here, so that keeping it needs no allocation.
 #[pin_data]
 pub(crate) struct Quarantine<'bound> {
     dev: &'bound Device<Bound>,

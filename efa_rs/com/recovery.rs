@@ -54,9 +54,8 @@ const SETTLED_MS: i64 = 20_000;
 /// backed off, and the device is not given up: a program would be able to make it unusable.
 const MAX_EARLY_FAILURES: u32 = 16;
 
-/// How long a callback of the bus waits until the RDMA device of a function that was stopped is unregistered, or
-/// until a function that was reset is registered again, in milliseconds. Clients in the kernel may keep the former from
-/// happening; the callback returns all the same.
+/// How long a callback of the bus waits for the work item, in milliseconds. Clients in the kernel may hold up the
+/// unregistration for longer.
 const BUS_TIMEOUT: Delta = Delta::from_millis(10_000);
 
 /// What is built upon a session, such as a registration with the RDMA core.
@@ -204,15 +203,17 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Brings the device back after [`Self::quiesce`], or later if it can't be yet.
     pub(crate) fn restart(&self) {
-        let mut inner = self.inner.lock();
-        if let State::Paused = inner.state {
-            self.controller.restore_access();
-            inner.attempts = 0;
-            inner.early_failures = 0;
-            self.change(&mut inner, State::Resetting(Instant::now()));
-            drop(inner);
-            self.await_work();
+        if !matches!(self.inner.lock().state, State::Paused) {
+            return;
         }
+        // No one but the bus, which calls one function at a time, leaves this state.
+        self.controller.restore_access();
+        let mut inner = self.inner.lock();
+        inner.attempts = 0;
+        inner.early_failures = 0;
+        self.change(&mut inner, State::Resetting(Instant::now()));
+        drop(inner);
+        self.await_work();
     }
 
     /// Gives the device up, which the bus has lost.
@@ -252,8 +253,8 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.controller.retire();
     }
 
-    /// Stops the device as the system goes down, and leaves those who have it open alone. Waits for nobody but
-    /// who resets it.
+    /// Halts the device as the system goes down. Programs keep it open. This waits for a reset that is under way, and for
+    /// nothing else.
     pub(crate) fn shutdown(&self) {
         let mut inner = self.inner.lock();
         let old = self.change(&mut inner, State::Stopped { _life: None });
@@ -374,9 +375,14 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     /// Takes the result of an attempt to bring the device back.
     fn conclude(&self, result: Result<Life<'bound, S>>) {
         let cause = self.report.last_reset().unwrap_or(Cause::Requested);
+        if result.is_err() {
+            // Whatever it has lost meanwhile, its last reset is too long ago.
+            self.controller.needs_reset();
+        }
         let mut inner = self.inner.lock();
-        if !matches!(inner.state, State::Resetting(_)) {
-            // The bus has it now, and has halted it.
+        // The bus may have had it meanwhile, and may have given it back.
+        let is_halted = |life: &Life<'bound, S>| life.session.epoch().is_halted();
+        if !matches!(inner.state, State::Resetting(_)) || result.as_ref().is_ok_and(is_halted) {
             drop(inner);
             return drop(result);
         }
@@ -388,8 +394,6 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             }
             Err(error) => error,
         };
-        // Whatever it has lost meanwhile, its last reset is too long ago.
-        self.controller.needs_reset();
         match next_attempt(inner.attempts) {
             Some(at) => {
                 dev_warn!(

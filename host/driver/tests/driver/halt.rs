@@ -5,6 +5,7 @@
 use std::cell::Cell;
 
 use driver::{
+    client,
     fault::{always, command as of_command, death, silence, status},
     hardware::trace_device,
     program::{Objects, Program},
@@ -77,6 +78,31 @@ fn a_device_comes_back_when_its_client_releases_it() {
         rig.check_quiet();
         assert!(command().0.is_ok());
         assert_eq!(registrations(), 2);
+    });
+}
+
+/// A client takes long to begin with a device that comes back. The bus resets it meanwhile.
+#[test]
+fn a_device_that_the_bus_has_halted_while_it_came_back_is_not_up() {
+    run(|rig| {
+        let added = Cell::new(0);
+        let add = move |device| {
+            added.set(added.get() + 1);
+            if added.get() == 2 {
+                sim::sleep(60 * SECOND);
+            }
+            client::Objects::new(device, client::DIRECT)
+        };
+        let number = ib_core::client::register_client(client::Ulp::new(add, false));
+        rig.probe().unwrap();
+        rig.die(Death::default());
+        sim::sleep(SECOND);
+        // The client is not ready before both callbacks have returned.
+        rig.reset();
+        sim::sleep(60 * SECOND);
+        rig.check_quiet();
+        assert!(command().0.is_ok());
+        ib_core::client::unregister_client(number);
     });
 }
 
