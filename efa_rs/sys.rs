@@ -10,7 +10,6 @@ pub(crate) mod completion;
 pub(crate) mod debugfs;
 pub(crate) mod device;
 pub(crate) mod dma;
-pub(crate) mod errno;
 pub(crate) mod irq;
 pub(crate) mod log;
 pub(crate) mod mmio;

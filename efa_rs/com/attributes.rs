@@ -20,7 +20,6 @@ use crate::{
         QueueAttr2, //
     },
     sys::{
-        errno::eopnotsupp,
         log::Hex, //
     },
 };
@@ -138,7 +137,7 @@ impl Attributes {
                 Hex(config.supported_groups),
                 Hex(aenq::GROUPS)
             );
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         Ok(admin.set_aenq_groups(aenq::GROUPS)?)
     }
@@ -164,5 +163,5 @@ fn require(admin: &AdminQueue<'_>, device: &DeviceAttr, feature: FeatureId) -> R
         "The device lacks feature {}, which the driver needs\n",
         feature.name()
     );
-    Err(eopnotsupp())
+    Err(EOPNOTSUPP)
 }

@@ -55,7 +55,6 @@ use crate::{
     sys::{
         self,
         attach::Binding,
-        errno::eopnotsupp,
         log,
         mmio,
         pci::{
@@ -369,7 +368,7 @@ impl<'bound> Controller<'bound> {
                 version.major,
                 version.minor
             );
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
 
         let controller =
@@ -382,7 +381,7 @@ impl<'bound> Controller<'bound> {
                 controller.minor,
                 controller.subminor
             );
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         Ok(version)
     }

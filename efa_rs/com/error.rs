@@ -4,7 +4,7 @@
 
 use kernel::prelude::*;
 
-use crate::{hw::admin::Status, sys::errno::eopnotsupp};
+use crate::hw::admin::Status;
 
 /// Why an admin command failed.
 ///
@@ -45,7 +45,7 @@ impl From<CommandError> for Error {
         match error {
             CommandError::Status(status) => match Status::try_from(status) {
                 Ok(Status::ResourceAllocationFailure) => ENOMEM,
-                Ok(Status::UnsupportedOpcode) => eopnotsupp(),
+                Ok(Status::UnsupportedOpcode) => EOPNOTSUPP,
                 _ => EINVAL,
             },
             CommandError::Timeout | CommandError::NoSlot => ETIME,

@@ -10,8 +10,7 @@ use super::{
     udata::Udata, //
 };
 use crate::{
-    ffi,
-    sys::errno::eopnotsupp, //
+    ffi, //
 };
 
 /// Where an address handle is to lead.
@@ -44,7 +43,7 @@ pub(crate) trait AddressHandle<D, Pd>: Sized + Send + Sync {
         _attr: &AhInitAttr,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Destroys the address handle. The caller may sleep.

@@ -15,8 +15,7 @@ use super::{
     umem::Umem, //
 };
 use crate::{
-    ffi,
-    sys::errno::eopnotsupp, //
+    ffi, //
 };
 
 /// What a completion counter can count of a queue pair: a set of
@@ -175,18 +174,18 @@ pub(crate) trait CompletionCounter<'a, D, U, Qp>: Sized + Send + Sync {
         _context: &Context<'_, 'a, U>,
         _attr: &CompCntrInitAttr<'_, 'a>,
     ) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Changes a value.
     fn modify(&self, _device: &Device<D>, _entry: CompCntrEntry, _op: CompCntrModifyOp) -> Result {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Has it count these of a queue pair, until that is destroyed. The core sees to it that no other
     /// counts the same.
     fn attach(&self, _device: &Device<D>, _qp: &Qp, _ops: QpAttachOps) -> Result {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Destroys the counter, which counts nothing any more.

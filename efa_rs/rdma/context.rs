@@ -18,14 +18,13 @@ use super::{
     },
     udata::Udata, //
 };
-use crate::sys::errno::eopnotsupp;
 
 /// The context of a process, of a device with data `D`.
 #[vtable]
 pub(crate) trait Ucontext<D>: Sized + Send + Sync {
     /// Creates a context for a process that opens the device.
     fn alloc(_device: &Device<D>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Destroys the context. Nothing that was made in it is left.

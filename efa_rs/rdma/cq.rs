@@ -23,8 +23,7 @@ use super::{
     work::WorkCompletions, //
 };
 use crate::{
-    ffi,
-    sys::errno::eopnotsupp, //
+    ffi, //
 };
 
 /// Who is told of the completions of a queue. May outlive the queue, and then nobody is.
@@ -163,7 +162,7 @@ pub(crate) trait CompletionQueue<'a, D, U>: Sized + Send + Sync {
         _attr: &CqInitAttr<'_, 'a>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Creates a completion queue for a client in the kernel.
@@ -171,7 +170,7 @@ pub(crate) trait CompletionQueue<'a, D, U>: Sized + Send + Sync {
         _device: &Device<D>,
         _attr: &KernelCqInitAttr<'_>,
     ) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Takes completions. Called in any context.
@@ -179,7 +178,7 @@ pub(crate) trait CompletionQueue<'a, D, U>: Sized + Send + Sync {
 
     /// Has the client told of the next completion. Called in any context.
     fn request_notify(&self, _device: &Device<D>, _solicited_only: bool) -> Result {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Returns whether there are completions to take. Called in any context.

@@ -22,8 +22,7 @@ use super::{
 use crate::{
     ffi,
     sys::{
-        attach::Attachment,
-        errno::eopnotsupp, //
+        attach::Attachment, //
     },
 };
 
@@ -165,7 +164,7 @@ pub(crate) trait MemoryRegion<'a, D, Pd>: Sized + Send + Sync {
         _attr: &MrInitAttr<'a>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Makes a region of all memory that the device can address, by the addresses that it has for it.
@@ -175,7 +174,7 @@ pub(crate) trait MemoryRegion<'a, D, Pd>: Sized + Send + Sync {
         _access: Access,
         _client: KernelClient,
     ) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Makes a region of at most so many pages, of which it gets some by work requests of the kernel.
@@ -185,7 +184,7 @@ pub(crate) trait MemoryRegion<'a, D, Pd>: Sized + Send + Sync {
         _max_pages: u32,
         _client: KernelClient,
     ) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Forgets the pages that the next registration by a work request would have. Called in any context.
@@ -193,7 +192,7 @@ pub(crate) trait MemoryRegion<'a, D, Pd>: Sized + Send + Sync {
 
     /// Adds a page for the next registration by a work request. Called in any context.
     fn add_page(&self, _addr: u64) -> Result {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Returns the keys.

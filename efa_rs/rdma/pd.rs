@@ -8,14 +8,13 @@ use super::{
     device::Device,
     udata::Udata, //
 };
-use crate::sys::errno::eopnotsupp;
 
 /// A protection domain of a device with data `D`.
 #[vtable]
 pub(crate) trait ProtectionDomain<D>: Sized + Send + Sync {
     /// Creates a protection domain.
     fn alloc(_device: &Device<D>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Destroys the protection domain.

@@ -29,8 +29,7 @@ use super::{
     udata::Udata, //
 };
 use crate::{
-    ffi,
-    sys::errno::eopnotsupp, //
+    ffi, //
 };
 
 /// Number by which userspace finds the library that goes with a driver: one of
@@ -131,22 +130,22 @@ pub(crate) trait Provider: Sized + 'static {
 
     /// Returns the version of the firmware as text.
     fn firmware_version<'a>(_device: &Device<Self::Data<'a>>) -> Result<CString> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Returns the speed of a port in units of 100 Mbit/s.
     fn query_port_speed<'a>(_device: &Device<Self::Data<'a>>, _port: u32) -> Result<u64> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Returns an entry of a port's GID table.
     fn query_gid<'a>(_device: &Device<Self::Data<'a>>, _port: u32, _index: u32) -> Result<Gid> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Returns an entry of a port's partition table.
     fn query_pkey<'a>(_device: &Device<Self::Data<'a>>, _port: u32, _index: u16) -> Result<u16> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Told that a process could not map something.
@@ -154,7 +153,7 @@ pub(crate) trait Provider: Sized + 'static {
 
     /// Reads the counters of the device, in the order of [`Self::DEVICE_COUNTERS`].
     fn read_device_counters<'a>(_device: &Device<Self::Data<'a>>, _values: &mut [u64]) -> Result {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Reads the counters of a port, in the order of [`Self::PORT_COUNTERS`].
@@ -163,7 +162,7 @@ pub(crate) trait Provider: Sized + 'static {
         _port: u32,
         _values: &mut [u64],
     ) -> Result {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 }
 

@@ -23,8 +23,7 @@ use super::{
     }, //
 };
 use crate::{
-    ffi::SendWrLayout,
-    sys::errno::eopnotsupp, //
+    ffi::SendWrLayout, //
 };
 
 /// What a new queue pair shall be.
@@ -65,7 +64,7 @@ pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
         _attr: &QpInitAttr<'_, Pd, Cq>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Creates a queue pair for a client in the kernel, and returns what it can hold in `cap`.
@@ -79,17 +78,17 @@ pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
         _signal_all: bool,
         _client: KernelClient,
     ) -> impl PinInit<Self, Error> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Posts send work requests, up to the first one with which it fails. Called in any context.
     fn post_send(&self, _device: &Device<D>, _wrs: &mut SendWrs<'_, Ah, Mr>) -> Result {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Posts receive work requests, up to the first one with which it fails. Called in any context.
     fn post_recv(&self, _device: &Device<D>, _wrs: &mut RecvWrs<'_>) -> Result {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Returns whether send work requests have not completed, or whose completion nobody has taken.
@@ -114,12 +113,12 @@ pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
 
     /// Changes attributes of the queue pair.
     fn modify(&self, _device: &Device<D>, _attr: &QpAttr, _udata: &Udata<'_>) -> Result {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Returns attributes of the queue pair.
     fn query(&self, _device: &Device<D>, _mask: QpAttrMask) -> Result<QueriedQp> {
-        Err(eopnotsupp())
+        Err(EOPNOTSUPP)
     }
 
     /// Destroys the queue pair.

@@ -19,7 +19,6 @@ use crate::{
         AhInitAttr,
         Udata, //
     },
-    sys::errno::eopnotsupp,
 };
 
 /// An address handle.
@@ -61,7 +60,7 @@ impl Ah {
     /// - Those of the admin command and of [`Udata`].
     fn create_at(efa: &Efa<'_>, pd: &Pd, attr: &AhInitAttr, udata: &Udata<'_>) -> Result<Self> {
         if !attr.sleepable {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         udata.expect_no_input()?;
 

@@ -19,8 +19,7 @@ use crate::{
         Stats,
         StatsType, //
     },
-    rdma::CounterDesc,
-    sys::errno::eopnotsupp, //
+    rdma::CounterDesc, //
 };
 
 /// Counters of the device, in the order of [`read_device`].
@@ -115,7 +114,7 @@ pub(super) fn read_device(efa: &Efa<'_>, values: &mut [u64]) -> Result {
 pub(super) fn has_port(efa: &Efa<'_>) -> Result<bool> {
     match read_port(efa, &mut [0; PORT.len()]) {
         Ok(()) => Ok(true),
-        Err(error) if error == eopnotsupp() => Ok(false),
+        Err(error) if error == EOPNOTSUPP => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -53,8 +53,7 @@ use crate::{
         dma::{
             Entries,
             UserBuffer, //
-        },
-        errno::eopnotsupp, //
+        }, //
     },
 };
 
@@ -139,7 +138,7 @@ impl<'a> rdma::CompletionQueue<'a, Efa<'a>, Ucontext> for Cq<'a> {
         let efa = device.data();
         // As in the C driver, this is not counted.
         if attr.flags != 0 {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         Self::create(efa, context, attr, udata)
             .inspect_err(|_| efa.errors.create_cq_err.increment())
@@ -163,7 +162,7 @@ impl<'a> rdma::CompletionQueue<'a, Efa<'a>, Ucontext> for Cq<'a> {
         // The device does not know which completions are solicited.
         match &self.ring {
             Ring::Kernel(queue) if !solicited_only => queue.arm(),
-            _ => Err(eopnotsupp()),
+            _ => Err(EOPNOTSUPP),
         }
     }
 
@@ -239,7 +238,7 @@ impl<'a> Cq<'a> {
         }
         let command = CreateCqCmd::decode(&udata.input(CREATE_CQ_MIN_INPUT)?);
         if command.comp_mask != 0 {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         if command.reserved != [0; 5] {
             return Err(EINVAL);
@@ -255,7 +254,7 @@ impl<'a> Cq<'a> {
         let target = if command.flags.with_completion_channel {
             // CAST: The core has checked that the vector is one of the few that there are.
             let target = efa.session.event_target(attr.comp_vector as usize);
-            Some(target.ok_or_else(eopnotsupp)?)
+            Some(target.ok_or(EOPNOTSUPP)?)
         } else {
             None
         };
@@ -356,7 +355,7 @@ impl<'a> Cq<'a> {
     fn create_polled(efa: &Efa<'a>, attr: &KernelCqInitAttr<'_>) -> Result<Self> {
         let queues = &efa.attributes().queues;
         if attr.flags != 0 {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         let depth = attr.cqe.checked_next_power_of_two().ok_or(EINVAL)?;
         if depth > queues.max_cq_depth {

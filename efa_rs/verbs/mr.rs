@@ -46,8 +46,7 @@ use crate::{
         Udata, //
     },
     sys::{
-        dma::Entries,
-        errno::eopnotsupp, //
+        dma::Entries, //
     },
 };
 
@@ -220,7 +219,7 @@ impl<'a> Mr<'a> {
         let (device, queues) = (&efa.attributes().device, &efa.attributes().queues);
 
         if attr.has_dmah {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         udata.expect_no_input()?;
 
@@ -232,7 +231,7 @@ impl<'a> Mr<'a> {
             supported |= Access::REMOTE_WRITE;
         }
         if attr.access.required() & !supported != 0 {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
 
         let controller = efa.session.controller();
@@ -246,7 +245,7 @@ impl<'a> Mr<'a> {
 
         let mut addresses = kept
             .divide(device.page_size_cap, attr.iova)?
-            .ok_or_else(eopnotsupp)?;
+            .ok_or(EOPNOTSUPP)?;
         let (page_size, count) = (addresses.page_size(), addresses.count());
         if count > queues.max_mr_pages as usize {
             return Err(ENOMEM);
@@ -376,7 +375,7 @@ impl<'a> Mr<'a> {
     /// - Those of the admin command.
     fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access, client: KernelClient) -> Result<Self> {
         if access.required() & !Access::LOCAL_WRITE != 0 {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         let registered = efa.register_mr(&RegMr {
             pd: pd.pdn,

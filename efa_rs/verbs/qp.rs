@@ -78,8 +78,7 @@ use crate::{
         dma::{
             Entries,
             UserBuffer, //
-        },
-        errno::eopnotsupp, //
+        }, //
     },
 };
 
@@ -309,7 +308,7 @@ impl<'a> Qp<'a> {
     ) -> Result<Self> {
         let command = CreateQpCmd::decode(&udata.input(CREATE_QP_MIN_INPUT)?);
         if command.comp_mask != 0 {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         if command.reserved != [0; 5] {
             return Err(EINVAL);
@@ -319,7 +318,7 @@ impl<'a> Qp<'a> {
             || flags.unsolicited_write_recv && !caps.unsolicited_write_recv
             || flags.sq_64_bit_req_id && !caps.sq_64_bit_req_id
         {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         check_sizes(efa, &attr.cap, command.sq_ring_size)?;
         let qp_type = check_type(attr, command.driver_qp_type)?;
@@ -406,12 +405,12 @@ impl<'a> Qp<'a> {
         client: KernelClient,
     ) -> Result<Self> {
         if attr.has_srq || attr.create_flags != 0 {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         let qp_type = match attr.qp_type {
             QpType::UD => qp::QpType::Ud,
             abi::KERNEL_QP_TYPE_SRD => qp::QpType::Srd,
-            _ => return Err(eopnotsupp()),
+            _ => return Err(EOPNOTSUPP),
         };
         let (send_cq, recv_cq) = attr.send_cq.zip(attr.recv_cq).ok_or(EINVAL)?;
         let polled = |cq: &Cq<'a>| cq.polled().cloned().ok_or(EINVAL);
@@ -547,7 +546,7 @@ impl<'a> Qp<'a> {
         };
 
         if !MODIFIABLE.contains(attr.mask) {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         if !transition_is_ok(self.qp_type, cur_state, new_state, attr.mask) {
             return Err(EINVAL);
@@ -555,7 +554,7 @@ impl<'a> Qp<'a> {
         if has(QpAttrMask::PORT) && attr.port_num != 1
             || has(QpAttrMask::PKEY_INDEX) && attr.pkey_index != 0
         {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
 
         // What the mask does not name is zero.
@@ -596,7 +595,7 @@ impl<'a> Qp<'a> {
     /// - Those of the admin command.
     fn query_at(&self, efa: &Efa<'a>, mask: QpAttrMask) -> Result<QueriedQp> {
         if !QUERYABLE.contains(mask) {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
 
         let queried = efa.admin().query_qp(self.device_qp.handle)?;
@@ -635,12 +634,12 @@ fn check_sizes(efa: &Efa<'_>, cap: &QpCap, sq_ring_size: u32) -> Result {
 /// Returns the transport for the device.
 fn check_type(attr: &QpInitAttr<'_, Pd, Cq<'_>>, driver_qp_type: u32) -> Result<qp::QpType> {
     if attr.has_srq || attr.create_flags != 0 {
-        return Err(eopnotsupp());
+        return Err(EOPNOTSUPP);
     }
     match attr.qp_type {
         QpType::UD => Ok(qp::QpType::Ud),
         QpType::DRIVER if driver_qp_type == DRIVER_QP_TYPE_SRD => Ok(qp::QpType::Srd),
-        _ => Err(eopnotsupp()),
+        _ => Err(EOPNOTSUPP),
     }
 }
 

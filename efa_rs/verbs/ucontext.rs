@@ -16,8 +16,7 @@ use crate::{
     rdma::{
         self,
         Udata, //
-    },
-    sys::errno::eopnotsupp, //
+    }, //
 };
 
 /// A context.
@@ -58,7 +57,7 @@ impl Ucontext {
         if queues.max_tx_batch != 0 && !supported.tx_batch
             || queues.min_sq_depth != 0 && !supported.min_sq_wr
         {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
 
         let uar = efa.admin().alloc_uar()?;

@@ -22,8 +22,7 @@ use super::{
 };
 use crate::{
     ffi,
-    rdma::Gid,
-    sys::errno::eopnotsupp, //
+    rdma::Gid, //
 };
 
 /// Where a peer is.
@@ -96,6 +95,6 @@ fn address_type(device: &Device, port: u32) -> Result<ffi::rdma_ah_attr_type> {
     {
         0 => Ok(ffi::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_UNDEFINED),
         ffi::RDMA_CORE_CAP_PROT_IB => Ok(ffi::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_IB),
-        _ => Err(eopnotsupp()),
+        _ => Err(EOPNOTSUPP),
     }
 }

@@ -14,8 +14,7 @@ use kernel::{
 
 use super::pd::Pd;
 use crate::{
-    ffi,
-    sys::errno::eopnotsupp, //
+    ffi, //
 };
 
 /// Coherent memory that work requests of a protection domain may refer to.
@@ -36,7 +35,7 @@ impl<'a> Buffer<'a> {
     /// - [`ENOMEM`] if there is no memory.
     /// - `EOPNOTSUPP` if the device does no DMA.
     pub(crate) fn new(pd: &Arc<Pd<'a>>, size: usize) -> Result<Arc<Self>> {
-        let parent = pd.device().dma_device().ok_or(eopnotsupp())?;
+        let parent = pd.device().dma_device().ok_or(EOPNOTSUPP)?;
         if u32::try_from(size).is_err() {
             return Err(EINVAL);
         }

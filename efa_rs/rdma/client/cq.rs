@@ -46,8 +46,7 @@ use crate::{
     rdma::{
         WcOpcode,
         WcStatus, //
-    },
-    sys::errno::eopnotsupp, //
+    }, //
 };
 
 /// The end of a work request.
@@ -159,7 +158,7 @@ impl<'a> CompletionQueue<'a> {
     /// }
     /// ```
     pub(crate) fn poll(&self) -> Result<Option<Completion<'a>>> {
-        let poll = self.owned.device().ops().poll_cq.ok_or(eopnotsupp())?;
+        let poll = self.owned.device().ops().poll_cq.ok_or(EOPNOTSUPP)?;
         let mut wc = MaybeUninit::<ffi::ib_wc>::zeroed();
 
         // As long as this lock is held, no queue pair that completions name is forgotten.
@@ -191,12 +190,7 @@ impl<'a> CompletionQueue<'a> {
     ///
     /// - Those of the provider.
     pub(crate) fn request_notify(&self) -> Result<bool> {
-        let notify = self
-            .owned
-            .device()
-            .ops()
-            .req_notify_cq
-            .ok_or(eopnotsupp())?;
+        let notify = self.owned.device().ops().req_notify_cq.ok_or(EOPNOTSUPP)?;
         let flags = ffi::ib_cq_notify_flags_IB_CQ_NEXT_COMP
             | ffi::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
         // SAFETY: The queue is there as long as this is.

@@ -46,8 +46,7 @@ use crate::{
         QpCap,
         QpState,
         WcOpcode, //
-    },
-    sys::errno::eopnotsupp, //
+    }, //
 };
 
 /// The peer's queue pair that a work request is for.
@@ -157,7 +156,7 @@ impl<'a> QueuePair<'a> {
     ) -> Result<Self> {
         let device = pd.device();
         if !transport.is_of(device) {
-            return Err(eopnotsupp());
+            return Err(EOPNOTSUPP);
         }
         let is_here = |cq: &CompletionQueue<'a>| ptr::eq(cq.device(), device);
         if !is_here(send_cq) || !is_here(recv_cq) {
@@ -266,7 +265,7 @@ impl<'a> QueuePair<'a> {
     /// - Those of the provider.
     pub(crate) fn post_recv(&self, id: u64, slice: Slice<'_, 'a>) -> Result {
         self.expect_own(slice.buffer().pd())?;
-        let post = self.owned.device().ops().post_recv.ok_or(eopnotsupp())?;
+        let post = self.owned.device().ops().post_recv.ok_or(EOPNOTSUPP)?;
         let posted = Posted {
             id,
             opcode: WcOpcode::Recv,
@@ -311,7 +310,7 @@ impl<'a> QueuePair<'a> {
         let remote = match (operation.remote_memory(), layout.remote_memory) {
             (None, _) => None,
             (Some(memory), Some(offsets)) => Some((memory, offsets)),
-            (Some(_), None) => return Err(eopnotsupp()),
+            (Some(_), None) => return Err(EOPNOTSUPP),
         };
 
         let posted = Posted {
@@ -408,7 +407,7 @@ impl<'a> QueuePair<'a> {
     /// It must be in the structure that goes with its opcode and the transport, and what it names must be
     /// there until it has completed: `posted` keeps it. Its buffers are needed for now only.
     unsafe fn post(&self, posted: Posted<'a>, wr: *mut ffi::ib_send_wr) -> Result {
-        let post = self.owned.device().ops().post_send.ok_or(eopnotsupp())?;
+        let post = self.owned.device().ops().post_send.ok_or(EOPNOTSUPP)?;
         self.owned.outstanding.post(posted, |number| {
             let mut bad = null();
             // SAFETY: The queue pair is there as long as this is; the caller guarantees that the work request is

@@ -4,7 +4,8 @@
 
 use kernel::{
     error::from_result,
-    ffi::c_int, //
+    ffi::c_int,
+    prelude::*, //
 };
 
 use super::Ops;
@@ -19,7 +20,6 @@ use crate::{
         provider::Provider,
         udata::Udata, //
     },
-    sys::errno::eopnotsupp,
 };
 
 /// An address handle with the provider's data.
@@ -52,7 +52,7 @@ impl<P: Provider> Ops<P> {
     pub(super) extern "C" fn destroy_ah(ah: *mut ffi::ib_ah, flags: u32) -> c_int {
         from_result(|| {
             if flags & ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE == 0 {
-                return Err(eopnotsupp());
+                return Err(EOPNOTSUPP);
             }
             // SAFETY: By the core's promise the object was created by `create_ah`, and is not used after this
             // call.

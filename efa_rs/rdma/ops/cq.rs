@@ -29,7 +29,6 @@ use crate::{
         udata::Udata,
         work::WorkCompletions, //
     },
-    sys::errno::eopnotsupp,
 };
 
 /// A completion queue with its details, and with who is told of completions and the provider's data.
@@ -106,9 +105,9 @@ impl<P: Provider> Ops<P> {
         from_result(|| {
             // Those of programs are made by `create_user_cq`.
             if !attrs.is_null() {
-                return Err(eopnotsupp());
+                return Err(EOPNOTSUPP);
             }
-            let client = KernelClient::ANY.ok_or_else(eopnotsupp)?;
+            let client = KernelClient::ANY.ok_or(EOPNOTSUPP)?;
             // SAFETY: The queue is there until it was destroyed, or this has failed: both forget it.
             let events = unsafe { CqEvents::new(cq) }?;
 

@@ -30,7 +30,6 @@ use crate::{
         provider::Provider,
         udata::Udata, //
     },
-    sys::errno::eopnotsupp,
 };
 
 /// A memory region with what is kept of it and the provider's data.
@@ -183,7 +182,7 @@ impl<P: Provider> Ops<P> {
         match KernelClient::ANY {
             // SAFETY: The caller guarantees it.
             Some(client) => unsafe { Self::register(0, || init(client)) },
-            None => Error::to_ptr(eopnotsupp()),
+            None => Error::to_ptr(EOPNOTSUPP),
         }
     }
 

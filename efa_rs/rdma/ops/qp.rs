@@ -50,7 +50,6 @@ use crate::{
             SendWrs, //
         },
     },
-    sys::errno::eopnotsupp,
 };
 
 /// How long to wait for the end of what was posted: what a device that has to be reset takes, and more.
@@ -129,7 +128,7 @@ impl<P: Provider> Ops<P> {
             // CAST: A set of bits.
             let mask = mask as u32;
             if mask & !ffi::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS != 0 {
-                return Err(eopnotsupp());
+                return Err(EOPNOTSUPP);
             }
 
             // SAFETY: By the core's promise the object was created by `create_qp`; attributes and input
@@ -200,7 +199,7 @@ impl<P: Provider> Ops<P> {
             };
             let Some(layout) = layout else {
                 *bad_wr = wr;
-                return eopnotsupp().to_errno();
+                return EOPNOTSUPP.to_errno();
             };
             let mut wrs = SendWrs::<P::Ah<'_>, P::Mr<'_>>::new(wr, layout, |mr| Self::mr(mr));
             let device = Self::device((*qp).device);

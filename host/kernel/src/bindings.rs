@@ -30,7 +30,6 @@ pub use self::{
 
 use crate::ffi::c_int;
 
-pub const EOPNOTSUPP: u32 = 95;
 pub const IORESOURCE_MEM: u32 = 0x200;
 pub const PCI_COMMAND: u32 = 4;
 pub const PCI_COMMAND_MEMORY: u32 = 2;

@@ -26,8 +26,6 @@ pub mod code {
             pub(super) fn name(number: i32) -> Option<&'static str> {
                 match number {
                     $($number => Some(stringify!($name)),)*
-                    // The kernel crate has no constant for it.
-                    95 => Some("EOPNOTSUPP"),
                     _ => None,
                 }
             }
@@ -54,6 +52,7 @@ pub mod code {
         EOVERFLOW = 75,
         EBADMSG = 74,
         EMSGSIZE = 90,
+        EOPNOTSUPP = 95,
         ENOTCONN = 107,
         ETIMEDOUT = 110,
         EPROBE_DEFER = 517,
