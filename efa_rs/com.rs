@@ -9,18 +9,19 @@
 //! every wait has an end, and memory that it may use is [lent](Lent): freed only after it has let go of
 //! it or was stopped.
 
+mod admin_in_flight;
 mod admin_queue;
+mod admin_rings;
+mod admin_slots;
 mod aenq;
 mod ah_cache;
 mod attributes;
 mod commands;
 mod controller;
-mod counter;
 mod error;
 mod event_queue;
 mod health;
 mod host_info;
-mod latency;
 mod lent;
 mod numbers;
 mod page_list;
@@ -39,7 +40,6 @@ pub(crate) use self::{
     ah_cache::PeerAh,
     attributes::Attributes,
     controller::Controller,
-    counter::Counter,
     error::CommandError,
     health::Cause,
     lent::{
@@ -56,6 +56,7 @@ pub(crate) use self::{
         Service, //
     },
     session::Session,
+    statistics::Counter,
     subscribers::{
         CompletionHandler,
         Subscription, //

@@ -55,8 +55,10 @@ use crate::{
     },
     sys::{
         dma::Entries,
-        log::Hex,
-        ratelimit::RateLimit,
+        log::{
+            Hex,
+            Limited, //
+        },
         trace, //
     },
 };
@@ -126,7 +128,7 @@ pub(super) struct Aenq<'bound> {
     started: Instant<Monotonic>,
     keep_alives: KeepAlives,
     #[pin]
-    messages: RateLimit,
+    messages: Limited<'bound>,
     /// Events ever consumed; their entry and phase follow from it. Only the interrupt handler uses
     /// it, which runs on one CPU at a time.
     consumed: Atomic<u32>,
@@ -156,7 +158,7 @@ impl<'bound> Aenq<'bound> {
                 statistics: statistics.clone(),
                 started: Instant::now(),
                 keep_alives: KeepAlives::default(),
-                messages <- RateLimit::new(),
+                messages <- Limited::new(dev),
                 consumed: Atomic::new(0),
             }? Error),
             GFP_KERNEL,
@@ -224,15 +226,12 @@ impl<'bound> Aenq<'bound> {
             Ok(group) => group.name(),
             Err(_) => "an event of an unknown group",
         };
-        if self.messages.allows() {
-            dev_err!(
-                self.dev,
-                "The device reports {} (group {}, syndrome {})\n",
-                group,
-                Hex(event.group.into()),
-                Hex(event.syndrome.into())
-            );
-        }
+        self.messages.error(fmt!(
+            "The device reports {} (group {}, syndrome {})",
+            group,
+            Hex(event.group.into()),
+            Hex(event.syndrome.into())
+        ));
         // After the line above, so that the log has cause and effect in their order.
         if event.group == AenqGroup::FatalError as u16 {
             self.health.report(Cause::FatalError);

@@ -22,6 +22,13 @@ use super::{
     admin_queue::AdminQueue,
     error::CommandError, //
 };
+use crate::hw::admin::{
+    ah::{
+        CreateAh,
+        DestroyAh, //
+    },
+    NoData, //
+};
 
 /// A peer as one protection domain knows it; those of a domain are neighbours in their order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,7 +91,13 @@ impl<'bound> AhCache<'bound> {
         let mut number = ah.number.lock();
         let created = match *number {
             Some(number) => Ok(number),
-            None => self.admin.create_ah(pd, address),
+            None => {
+                let command = CreateAh {
+                    dest_addr: address,
+                    pd,
+                };
+                self.admin.execute(&command).map(|created| created.ah)
+            }
         };
         match created {
             Ok(created) => {
@@ -106,15 +119,18 @@ impl<'bound> AhCache<'bound> {
     /// # Errors
     ///
     /// Those of the admin command.
-    pub(crate) fn destroy(&self, ah: &PeerAh) -> Result<(), CommandError> {
+    pub(crate) fn destroy(&self, ah: &PeerAh) -> Result<NoData, CommandError> {
         let mut number = ah.number.lock();
         if self.leave_to_others(&ah.peer) {
-            return Ok(());
+            return Ok(NoData {});
         }
         // Whoever comes now waits for the lock, and finds out what has become of it.
         let result = match *number {
-            Some(ah_number) => self.admin.destroy_ah(ah.peer.pd, ah_number),
-            None => Ok(()),
+            Some(number) => self.admin.execute(&DestroyAh {
+                ah: number,
+                pd: ah.peer.pd,
+            }),
+            None => Ok(NoData {}),
         };
         if result.is_ok() {
             *number = None;

@@ -11,10 +11,6 @@ use super::{
 use crate::{
     hw::{
         admin::{
-            ah::{
-                CreateAh,
-                DestroyAh, //
-            },
             cq::{
                 CreateCq,
                 CreateCqResponse,
@@ -24,43 +20,13 @@ use crate::{
                 CreateEq,
                 CreateEqCaps, //
             },
-            event_counter::{
-                AttachEventCounter,
-                AttachType,
-                CreateEventCounter,
-                DestroyEventCounter,
-                DetachEventCounter,
-                ModifyEventCounter,
-                ModifyOp,
-                QpEvents, //
-            },
-            mr::{
-                AllocMr,
-                AllocMrResponse,
-                DeregMr,
-                RegMr,
-                RegMrResponse, //
-            },
-            pd::{
-                AllocPd,
-                DeallocPd, //
-            },
-            qp::{
-                CreateQp,
-                CreateQpResponse,
-                DestroyQp,
-                ModifyQp,
-                QueryQp,
-                QueryQpResponse, //
-            },
-            uar::{
-                AllocUar,
-                DeallocUar, //
-            },
             AcqEntry,
             AqFlags,
+            AqRequest,
             Command,
             CtrlBuffInfo,
+            NoData,
+            Opcode,
             Response, //
         },
         eq::Eqe,
@@ -84,35 +50,43 @@ use crate::{
 };
 
 impl AdminQueue<'_> {
-    /// Allocates a protection domain and returns its number.
-    pub(crate) fn alloc_pd(&self) -> Result<u16, CommandError> {
-        self.execute(&AllocPd {}).map(|response| response.pd)
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::submit`] and of [the wait](super::admin_queue::Pending::wait).
+    #[inline]
+    pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Response, CommandError> {
+        self.execute_named(command, "")
     }
 
-    /// Frees a protection domain.
-    pub(crate) fn dealloc_pd(&self, pd: u16) -> Result<(), CommandError> {
-        self.execute(&DeallocPd { pd }).map(|_| ())
+    /// Runs a command to its end. `subject` is what messages say of it besides the opcode.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::submit`] and of [the wait](super::admin_queue::Pending::wait).
+    #[inline]
+    pub(super) fn execute_named<C: Command>(
+        &self,
+        command: &C,
+        subject: &'static str,
+    ) -> Result<C::Response, CommandError> {
+        let mut entry = [0; size_of::<AcqEntry>()];
+        self.run(&command.to_request(), C::OPCODE, subject, &mut entry)?;
+        Ok(C::Response::from_entry(&entry))
     }
 
-    /// Allocates a user access region and returns its number.
-    pub(crate) fn alloc_uar(&self) -> Result<u16, CommandError> {
-        self.execute(&AllocUar {}).map(|response| response.uar)
-    }
-
-    /// Frees a user access region.
-    pub(crate) fn dealloc_uar(&self, uar: u16) -> Result<(), CommandError> {
-        self.execute(&DeallocUar { uar }).map(|_| ())
-    }
-
-    /// Creates an address handle for the peer at `dest_addr` and returns its number.
-    pub(crate) fn create_ah(&self, pd: u16, dest_addr: [u8; 16]) -> Result<u16, CommandError> {
-        self.execute(&CreateAh { dest_addr, pd })
-            .map(|response| response.ah)
-    }
-
-    /// Destroys an address handle.
-    pub(crate) fn destroy_ah(&self, pd: u16, ah: u16) -> Result<(), CommandError> {
-        self.execute(&DestroyAh { ah, pd }).map(|_| ())
+    /// Does what [`Self::execute_named`] does with an encoded command, and copies the completion to `entry`.
+    // One copy for all commands: what is typed is no more than the two conversions.
+    #[inline(never)]
+    fn run(
+        &self,
+        request: &AqRequest,
+        opcode: Opcode,
+        subject: &'static str,
+        entry: &mut AcqEntry,
+    ) -> Result<(), CommandError> {
+        self.submit(request, opcode, subject)?.wait(entry)
     }
 
     /// Creates a completion queue, whose number no other one has.
@@ -127,112 +101,14 @@ impl AdminQueue<'_> {
     }
 
     /// Destroys a completion queue.
-    pub(crate) fn destroy_cq(&self, cq_idx: u16) -> Result<(), CommandError> {
+    pub(crate) fn destroy_cq(&self, cq_idx: u16) -> Result<NoData, CommandError> {
         // First, as the device may give the number to the next one after that.
         self.cq_numbers.give_back(cq_idx);
         let result = self.execute(&DestroyCq { cq_idx });
         if result.is_err() {
             self.cq_numbers.take(cq_idx);
         }
-        result.map(|_| ())
-    }
-
-    /// Creates a queue pair.
-    pub(crate) fn create_qp(&self, command: &CreateQp) -> Result<CreateQpResponse, CommandError> {
-        self.execute(command)
-    }
-
-    /// Modifies a queue pair.
-    pub(crate) fn modify_qp(&self, command: &ModifyQp) -> Result<(), CommandError> {
-        self.execute(command).map(|_| ())
-    }
-
-    /// Asks for the state of a queue pair.
-    pub(crate) fn query_qp(&self, qp_handle: u32) -> Result<QueryQpResponse, CommandError> {
-        self.execute(&QueryQp { qp_handle })
-    }
-
-    /// Destroys a queue pair.
-    pub(crate) fn destroy_qp(&self, qp_handle: u32) -> Result<(), CommandError> {
-        self.execute(&DestroyQp { qp_handle }).map(|_| ())
-    }
-
-    /// Creates an event counter with its value at this address, and returns its handle.
-    pub(crate) fn create_event_counter(&self, uar: u16, paddr: u64) -> Result<u32, CommandError> {
-        self.execute(&CreateEventCounter { uar, paddr })
-            .map(|response| response.cntr_handle)
-    }
-
-    /// Destroys an event counter.
-    pub(crate) fn destroy_event_counter(&self, cntr_handle: u32) -> Result<(), CommandError> {
-        self.execute(&DestroyEventCounter { cntr_handle })
-            .map(|_| ())
-    }
-
-    /// Has an event counter count events of a queue pair.
-    pub(crate) fn attach_event_counter(
-        &self,
-        cntr_handle: u32,
-        qp_handle: u32,
-        events: QpEvents,
-    ) -> Result<(), CommandError> {
-        let command = AttachEventCounter {
-            cntr_handle,
-            attach_type: AttachType::QpEvents.into(),
-            qp_handle,
-            events,
-        };
-        self.execute(&command).map(|_| ())
-    }
-
-    /// Has an event counter not count events of a queue pair any more.
-    pub(crate) fn detach_event_counter(
-        &self,
-        cntr_handle: u32,
-        qp_handle: u32,
-        events: QpEvents,
-    ) -> Result<(), CommandError> {
-        let command = DetachEventCounter {
-            cntr_handle,
-            attach_type: AttachType::QpEvents.into(),
-            qp_handle,
-            events,
-        };
-        self.execute(&command).map(|_| ())
-    }
-
-    /// Changes the value of an event counter.
-    pub(crate) fn modify_event_counter(
-        &self,
-        cntr_handle: u32,
-        operation: ModifyOp,
-        value: u64,
-    ) -> Result<(), CommandError> {
-        let command = ModifyEventCounter {
-            cntr_handle,
-            operation: operation.into(),
-            value,
-        };
-        self.execute(&command).map(|_| ())
-    }
-
-    /// Registers a memory region.
-    pub(crate) fn register_mr(&self, command: &RegMr) -> Result<RegMrResponse, CommandError> {
-        self.execute(command)
-    }
-
-    /// Creates a memory region that gets its pages by work requests, at most so many.
-    pub(crate) fn alloc_mr(
-        &self,
-        pd: u16,
-        max_pages: u32,
-    ) -> Result<AllocMrResponse, CommandError> {
-        self.execute(&AllocMr { pd, max_pages })
-    }
-
-    /// Removes a memory region.
-    pub(crate) fn deregister_mr(&self, l_key: u32) -> Result<(), CommandError> {
-        self.execute(&DeregMr { l_key }).map(|_| ())
+        result
     }
 
     /// Creates an event queue for completions and returns its number.
@@ -258,16 +134,16 @@ impl AdminQueue<'_> {
     #[inline]
     pub(super) fn get_feature<F: Feature>(&self) -> Result<F, CommandError> {
         let response = self.read_feature(F::ID)?;
-        Ok(F::from_response(&GetFeatureResponse::from_entry(&response)))
+        Ok(F::from_response(&response))
     }
 
     #[inline(never)]
-    fn read_feature(&self, feature: FeatureId) -> Result<AcqEntry, CommandError> {
+    fn read_feature(&self, feature: FeatureId) -> Result<GetFeatureResponse, CommandError> {
         let command = GetFeature {
             feature_id: feature.into(),
             ..GetFeature::default()
         };
-        self.run(&command.to_request(), GetFeature::OPCODE, feature.name())
+        self.execute_named(&command, feature.name())
     }
 
     /// Sets which groups of asynchronous events the device reports.
@@ -282,8 +158,7 @@ impl AdminQueue<'_> {
             data: config.into_setting(),
             ..SetFeature::default()
         };
-        self.run(&command.to_request(), SetFeature::OPCODE, feature.name())
-            .map(|_| ())
+        self.execute_named(&command, feature.name()).map(|_| ())
     }
 
     /// Sets the feature whose data is in a control buffer of `length` bytes at `address`.
@@ -302,8 +177,7 @@ impl AdminQueue<'_> {
             feature_id: feature.into(),
             ..SetFeature::default()
         };
-        self.run(&command.to_request(), SetFeature::OPCODE, feature.name())
-            .map(|_| ())
+        self.execute_named(&command, feature.name()).map(|_| ())
     }
 
     /// Reads sets of counters and passes each to `take`.
@@ -316,6 +190,7 @@ impl AdminQueue<'_> {
         mut take: impl FnMut(StatsType, &GetStatsResponse),
     ) -> Result<(), CommandError> {
         let mut pending = [const { None }; StatsType::ALL.len()];
+        let mut entry = [0; size_of::<AcqEntry>()];
 
         for (pending, set) in pending.iter_mut().zip(sets) {
             let command = GetStats {
@@ -327,7 +202,8 @@ impl AdminQueue<'_> {
         }
         for (pending, set) in pending.iter_mut().zip(sets) {
             if let Some(pending) = pending.take() {
-                take(*set, &GetStatsResponse::from_entry(&pending.wait()?));
+                pending.wait(&mut entry)?;
+                take(*set, &GetStatsResponse::from_entry(&entry));
             }
         }
         Ok(())

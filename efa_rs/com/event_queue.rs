@@ -47,8 +47,10 @@ use crate::{
         attach::Binding,
         dma::Entries,
         irq,
-        log::Hex,
-        ratelimit::RateLimit, //
+        log::{
+            Hex,
+            Limited, //
+        }, //
     },
 };
 
@@ -118,7 +120,6 @@ impl<'bound> EventQueue<'bound> {
         let eqn = ring.lend(|| parts.admin.create_eq(&ring.entries, vector))?;
         let subscribers = Subscribers::new()?;
         let handler = Handler {
-            dev,
             registers: parts.registers.clone(),
             eqn,
             ring: ring.memory().clone(),
@@ -155,7 +156,7 @@ struct Ring<'bound> {
     /// Binary logarithm of the number of entries.
     depth_shift: u32,
     #[pin]
-    messages: RateLimit,
+    messages: Limited<'bound>,
     /// Events ever consumed; their entry and phase follow from it.
     #[pin]
     consumed: SpinLockIrq<u32>,
@@ -169,7 +170,7 @@ impl<'bound> Ring<'bound> {
             pin_init!(Self {
                 entries,
                 depth_shift: depth.trailing_zeros(),
-                messages <- RateLimit::new(),
+                messages <- Limited::new(dev),
                 consumed <- new_spinlock_irq!(0, "efa_eq"),
             }),
             GFP_KERNEL,
@@ -198,7 +199,6 @@ impl<'bound> Ring<'bound> {
 
 /// What an interrupt of an event queue needs.
 struct Handler<'bound> {
-    dev: &'bound Device<Bound>,
     registers: Arc<Registers<'bound>>,
     eqn: u16,
     ring: Arc<Ring<'bound>>,
@@ -226,16 +226,13 @@ impl Handler<'_> {
             Ok(EventType::Completion) => "a completion queue that does not exist",
             Err(_) => "an event of an unknown type",
         };
-        if self.ring.messages.allows() {
-            dev_err!(
-                self.dev,
-                "Event queue {} reports {} (type {}, queue {})\n",
-                self.eqn,
-                what,
-                Hex(event.common.event_type.into()),
-                event.cqn
-            );
-        }
+        self.ring.messages.error(fmt!(
+            "Event queue {} reports {} (type {}, queue {})",
+            self.eqn,
+            what,
+            Hex(event.common.event_type.into()),
+            event.cqn
+        ));
     }
 }
 

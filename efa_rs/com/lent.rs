@@ -22,6 +22,7 @@ use super::{
     health::Cause,
     quarantine::Quarantine, //
 };
+use crate::hw::admin::NoData;
 
 /// The most objects of one session that the device may refuse to release, before it is reset. What a program
 /// of usual size has of each kind.
@@ -92,9 +93,9 @@ impl<'bound> Epoch<'bound> {
 
     /// Takes the result of the command that destroys an object, which is gone after this. A device that does
     /// not answer is halted. So is one that has refused, or was too busy for, [`MAX_REFUSED`] of them.
-    pub(crate) fn settle(&self, result: Result<(), CommandError>) {
+    pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
         match result {
-            Ok(()) => (),
+            Ok(NoData {}) => (),
             Err(CommandError::Status(_) | CommandError::NoSlot) => self.count_refused(),
             Err(_) => self.halt(Cause::CommandTimeout),
         }
@@ -168,7 +169,7 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
     }
 
     /// Takes the result of the command that has the device release the memory: see [`Epoch::settle`].
-    pub(crate) fn settle(&self, result: Result<(), CommandError>) {
+    pub(crate) fn settle(&self, result: Result<NoData, CommandError>) {
         if result.is_ok() {
             self.give_back();
         }

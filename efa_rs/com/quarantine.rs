@@ -23,7 +23,7 @@ use kernel::{
 };
 
 use super::statistics::Statistics;
-use crate::sys::ratelimit::RateLimit;
+use crate::sys::log::Limited;
 
 /// A piece of memory.
 type Block<'bound> = Arc<dyn Send + Sync + 'bound>;
@@ -34,9 +34,8 @@ type Block<'bound> = Arc<dyn Send + Sync + 'bound>;
 /// Each piece of lent memory has a place here, so that keeping it needs no allocation.
 #[pin_data]
 pub(crate) struct Quarantine<'bound> {
-    dev: &'bound Device<Bound>,
     #[pin]
-    messages: RateLimit,
+    messages: Limited<'bound>,
     #[pin]
     blocks: Mutex<Blocks<'bound>>,
     /// Places that are taken, by blocks or by memory that may become one.
@@ -64,8 +63,7 @@ impl<'bound> Quarantine<'bound> {
     ) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                dev,
-                messages <- RateLimit::new(),
+                messages <- Limited::new(dev),
                 blocks <- new_mutex!(Blocks {
                     blocks: KVVec::new(),
                     is_over: false,
@@ -119,16 +117,13 @@ impl<'bound> Quarantine<'bound> {
         }
         // There is a place for it.
         drop(kept.blocks.push_within_capacity(block));
-        self.statistics.quarantined.change(1);
+        self.statistics.quarantined.increment();
         drop(kept);
 
-        if self.messages.allows() {
-            dev_warn!(
-                self.dev,
-                "The device may still use memory of {}; it is kept until the device is reset\n",
-                what
-            );
-        }
+        self.messages.warning(fmt!(
+            "The device may still use memory of {}; it is kept until the device is reset",
+            what
+        ));
     }
 
     /// Frees all of it. To be called once the device was reset, and whoever asks `is_stopped` knows; with no
@@ -140,7 +135,7 @@ impl<'bound> Quarantine<'bound> {
             if block.is_none() {
                 return;
             }
-            self.statistics.quarantined.change(-1);
+            self.statistics.released.increment();
             self.cancel();
         }
     }

@@ -21,7 +21,10 @@ use super::{
     health::Cause,
     lent::Epoch, //
 };
-use crate::hw::admin::Status;
+use crate::hw::admin::{
+    mr::DeregMr,
+    Status, //
+};
 
 /// The most regions with keys of revoked ones that are put aside while another one is registered.
 const MAX_ASIDE: usize = 64;
@@ -61,7 +64,7 @@ impl<'bound> Reclaim<'bound> {
 
     /// Has the device release a region, and returns whether it has. If it does not, it is halted.
     pub(crate) fn deregister(&self, l_key: u32) -> bool {
-        let is_released = self.admin.deregister_mr(l_key).is_ok();
+        let is_released = self.admin.execute(&DeregMr { l_key }).is_ok();
         if !is_released {
             self.by_force();
         }

@@ -27,9 +27,9 @@ use super::{
         Cause, //
     },
     report::{
-        Files,
         Phase,
-        Report, //
+        Report,
+        StateFile, //
     },
     session::Session, //
 };
@@ -115,7 +115,7 @@ pub(crate) struct Recovery<'bound, S: Service<'bound>> {
     /// Whether a device that has failed is brought back without being asked to.
     is_automatic: bool,
     report: Arc<Report>,
-    _files: Option<Files>,
+    _file: Option<StateFile>,
     /// Guards the state. Not held while the device is registered, unregistered, reset or halted.
     #[pin]
     inner: Mutex<Inner<'bound, S>>,
@@ -139,13 +139,13 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             let report = Report::new(controller.statistics())?;
             let life = begin(&controller, &service)?;
             report.count_session(life.session.event_queues());
-            let files = Files::new(sys::pci::name(controller.pdev()), &report);
+            let file = StateFile::new(sys::pci::name(controller.pdev()), &report);
             Ok(try_pin_init!(Self {
                 controller,
                 service,
                 is_automatic,
                 report,
-                _files: files,
+                _file: file,
                 inner <- new_mutex!(Inner {
                     state: State::Up(life),
                     ended: None,

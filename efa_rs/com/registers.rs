@@ -38,8 +38,10 @@ use crate::{
     },
     sys::{
         dma::Entries,
-        log::Hex,
-        ratelimit::RateLimit, //
+        log::{
+            Hex,
+            Limited, //
+        }, //
     },
 };
 
@@ -64,11 +66,10 @@ const READ_POLL_INTERVAL: Delta = Delta::from_micros(10);
 /// writes both and the value to host memory whose address it was given.
 #[pin_data]
 pub(crate) struct Registers<'bound> {
-    dev: &'bound Device<Bound>,
     bar: Bar<'bound, REGISTERS_SIZE>,
     read_timeout_us: Atomic<u32>,
     #[pin]
-    messages: RateLimit,
+    messages: Limited<'bound>,
     #[pin]
     reader: Mutex<Reader<'bound>>,
 }
@@ -92,10 +93,9 @@ impl<'bound> Registers<'bound> {
         let response = Entries::zeroed(dev, 1)?;
         Arc::pin_init(
             pin_init!(Self {
-                dev,
                 bar,
                 read_timeout_us: Atomic::new(READ_TIMEOUT_US),
-                messages <- RateLimit::new(),
+                messages <- Limited::new(dev),
                 reader <- new_mutex!(Reader {
                     response,
                     request_id: 0,
@@ -170,7 +170,7 @@ impl<'bound> Registers<'bound> {
             Delta::from_micros(i64::from(timeout_us)),
         )
         .map_err(|_| {
-            self.complain(fmt!(
+            self.messages.error(fmt!(
                 "Register {} was not answered within {} us",
                 register.name(),
                 timeout_us
@@ -182,7 +182,7 @@ impl<'bound> Registers<'bound> {
         dma_mb(Read);
         let response = ReadlessResponse::decode(&reader.response.read(0));
         if response.reg_off != u16::from(register) {
-            self.complain(fmt!(
+            self.messages.error(fmt!(
                 "Register {} was asked for, and the device answered for {}",
                 register.name(),
                 Hex(response.reg_off.into())
@@ -190,15 +190,6 @@ impl<'bound> Registers<'bound> {
             return Err(EIO);
         }
         Ok(response.reg_val)
-    }
-
-    /// Logs an error, unless there were too many.
-    #[cold]
-    #[inline(never)]
-    fn complain(&self, message: fmt::Arguments<'_>) {
-        if self.messages.allows() {
-            dev_err!(self.dev, "{}\n", message);
-        }
     }
 }
 

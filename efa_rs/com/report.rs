@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What others may see of a device at any time, a recovery that is under way included: files in
+//! What others may see of a device at any time, a recovery that is under way included: a file in
 //! debugfs.
 
 use kernel::{
@@ -124,47 +124,32 @@ impl Report {
             None => writeln!(f, "last_reset: none")?,
         }
         writeln!(f, "attempts: {}", self.attempts.load(Relaxed))?;
-        writeln!(f, "quarantine: {}", self.statistics.quarantined.get())?;
+        writeln!(f, "quarantine: {}", self.statistics.in_quarantine())?;
         writeln!(f, "event_queues: {}", self.event_queues.load(Relaxed))?;
-        writeln!(f, "in_flight: {}", self.statistics.in_flight.get())
+        writeln!(f, "in_flight: {}", self.statistics.in_flight())
     }
 }
 
-/// What a file shows.
-struct Shown<T>(Arc<T>, fn(&T, &mut fmt::Formatter<'_>) -> fmt::Result);
+/// What the file shows.
+struct Shown(Arc<Report>);
 
-impl<T> Writer for Shown<T> {
+impl Writer for Shown {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (self.1)(&self.0, f)
+        self.0.show(f)
     }
 }
 
-/// The files of a device; removed when dropped.
-pub(super) struct Files {
-    _state: Pin<KBox<File<Shown<Report>>>>,
-    _latency: Pin<KBox<File<Shown<Statistics>>>>,
+/// The file of a device; removed when dropped.
+pub(super) struct StateFile {
+    _file: Pin<KBox<File<Shown>>>,
 }
 
-impl Files {
-    /// Makes the files of the device `name`. `None` if there is no debugfs or no memory: nothing
-    /// depends on them.
+impl StateFile {
+    /// Makes the file of the device `name`. `None` if there is no debugfs or no memory: nothing depends on it.
     pub(super) fn new(name: &CStr, report: &Arc<Report>) -> Option<Self> {
         let dir = sys::debugfs::subdir(name)?;
-        let state = Shown(report.clone(), Report::show);
-        let latency = Shown(report.statistics.clone(), |statistics: &Statistics, f| {
-            statistics.latencies.show(f)
-        });
-        Some(Self {
-            _state: KBox::pin_init(
-                dir.read_only_file(c"state", Ok::<_, Error>(state)),
-                GFP_KERNEL,
-            )
-            .ok()?,
-            _latency: KBox::pin_init(
-                dir.read_only_file(c"latency", Ok::<_, Error>(latency)),
-                GFP_KERNEL,
-            )
-            .ok()?,
-        })
+        let shown = Ok::<_, Error>(Shown(report.clone()));
+        let file = KBox::pin_init(dir.read_only_file(c"state", shown), GFP_KERNEL);
+        Some(Self { _file: file.ok()? })
     }
 }

@@ -2,16 +2,43 @@
 
 //! What is counted of a device from its binding on, over all its sessions.
 
-use super::{
-    counter::{
-        Counter,
-        Gauge, //
-    },
-    health::Cause,
-    latency::Latencies, //
+use kernel::sync::atomic::{
+    Atomic,
+    Relaxed, //
 };
 
-/// Counts; those of commands and events have the names of the C driver's counters.
+use super::health::Cause;
+
+/// A count that only grows. Any context may add to it.
+pub(crate) struct Counter(Atomic<u64>);
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self(Atomic::new(0))
+    }
+}
+
+impl Counter {
+    /// Adds one.
+    #[inline]
+    pub(crate) fn increment(&self) {
+        self.add(1);
+    }
+
+    /// Adds some.
+    #[inline]
+    pub(super) fn add(&self, count: u64) {
+        self.0.add(count, Relaxed);
+    }
+
+    /// Returns the count.
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Counts. Those of commands and events have the names of the C driver's counters.
 #[derive(Default)]
 pub(crate) struct Statistics {
     /// Commands given to the device.
@@ -24,12 +51,12 @@ pub(crate) struct Statistics {
     pub(crate) no_completion_cmds: Counter,
     /// Keep-alive events.
     pub(crate) keep_alive_rcvd: Counter,
-    /// Commands that the device has not completed.
-    pub(super) in_flight: Gauge,
-    /// Pieces of memory in quarantine.
-    pub(super) quarantined: Gauge,
-    /// How long commands took.
-    pub(super) latencies: Latencies,
+    /// Commands that were in flight when their queue was closed.
+    pub(super) abandoned_cmds: Counter,
+    /// Pieces of memory that were put into quarantine.
+    pub(super) quarantined: Counter,
+    /// Pieces of memory that have left it.
+    pub(super) released: Counter,
     /// Resets of the device in use, by the place of their cause in [`Cause::ALL`].
     resets: [Counter; Cause::ALL.len()],
 }
@@ -50,5 +77,18 @@ impl Statistics {
     /// Returns how many resets there were.
     pub(crate) fn all_resets(&self) -> u64 {
         self.resets.iter().map(Counter::get).sum()
+    }
+
+    /// Returns how many commands the device has not answered.
+    pub(super) fn in_flight(&self) -> u64 {
+        // What has ended is read first, so that there is not more of it.
+        let ended = self.completed_cmds.get() + self.abandoned_cmds.get();
+        self.submitted_cmds.get().saturating_sub(ended)
+    }
+
+    /// Returns how many pieces of memory are in quarantine.
+    pub(super) fn in_quarantine(&self) -> u64 {
+        let released = self.released.get();
+        self.quarantined.get().saturating_sub(released)
     }
 }

@@ -7,6 +7,11 @@
 #endif
 #include "trace.h"
 
+bool efa_trace_commands_enabled(void)
+{
+	return trace_efa_command_submitted_enabled() || trace_efa_command_completed_enabled();
+}
+
 void efa_trace_command_submitted(const struct device *dev, const char *opcode,
 				 unsigned int length, u16 id)
 {

@@ -224,6 +224,42 @@ pub struct AqRequest {
     pub payload: [u8; PAYLOAD_SIZE],
 }
 
+impl AqRequest {
+    /// Returns what an entry with this number and phase begins with.
+    #[inline]
+    fn header(&self, command_id: u16, phase: bool) -> AqHeader {
+        AqHeader {
+            command_id: CommandId { id: command_id },
+            opcode: self.opcode,
+            flags: AqFlags {
+                phase,
+                ..self.control
+            },
+        }
+    }
+
+    /// Encodes an entry of [`Protocol::V1`].
+    #[inline]
+    pub fn to_v1(&self, command_id: u16, phase: bool) -> [u8; Protocol::V1.entry_size()] {
+        let mut entry = [0; Protocol::V1.entry_size()];
+        At::<0>::store(&mut entry, self.header(command_id, phase).encode());
+        At::<{ AqHeader::SIZE }>::store(&mut entry, self.payload);
+        entry
+    }
+
+    /// Encodes an entry of [`Protocol::V2`], without its checksum.
+    fn to_v2(&self, command_id: u16, phase: bool) -> [u8; Protocol::V2.entry_size()] {
+        let header = AqHeaderV2 {
+            common: self.header(command_id, phase),
+            ..AqHeaderV2::default()
+        };
+        let mut entry = [0; Protocol::V2.entry_size()];
+        At::<0>::store(&mut entry, header.encode());
+        At::<{ AqHeaderV2::SIZE }>::store(&mut entry, self.payload);
+        entry
+    }
+}
+
 /// An entry of the submission queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AqEntry {
@@ -235,30 +271,12 @@ pub struct AqEntry {
 impl AqEntry {
     /// Makes the entry for a command with the number and the phase that the queue gives it.
     pub fn new(protocol: Protocol, request: &AqRequest, command_id: u16, phase: bool) -> Self {
-        let header = AqHeader {
-            command_id: CommandId { id: command_id },
-            opcode: request.opcode,
-            flags: AqFlags {
-                phase,
-                ..request.control
-            },
-        };
         let mut entry = Self::zeroed(protocol);
         match protocol {
-            Protocol::V1 => {
-                At::<0>::store(&mut entry.bytes, header.encode());
-                At::<{ AqHeader::SIZE }>::store(&mut entry.bytes, request.payload);
-            }
-            Protocol::V2 => {
-                let header = AqHeaderV2 {
-                    common: header,
-                    ..AqHeaderV2::default()
-                };
-                At::<0>::store(&mut entry.bytes, header.encode());
-                At::<{ AqHeaderV2::SIZE }>::store(&mut entry.bytes, request.payload);
-                entry.update_checksum();
-            }
+            Protocol::V1 => At::<0>::store(&mut entry.bytes, request.to_v1(command_id, phase)),
+            Protocol::V2 => entry.bytes = request.to_v2(command_id, phase),
         }
+        entry.update_checksum();
         entry
     }
 

@@ -10,12 +10,51 @@ use kernel::{
     prelude::*, //
 };
 
+use super::ratelimit::RateLimit;
+
 /// Logs that something could not be done, and the error.
 // One copy: a message in place takes more code than most of what can fail.
 #[cold]
 #[inline(never)]
 pub(crate) fn failed(dev: &Device, what: &str, error: &Error) {
     dev_err!(dev, "{} ({:?})\n", what, error);
+}
+
+/// Messages about a device that a program or the device could provoke at will. Each kind has its own limit, so
+/// that none is lost for the noise of another.
+#[pin_data]
+pub(crate) struct Limited<'a> {
+    dev: &'a Device,
+    #[pin]
+    limit: RateLimit,
+}
+
+impl<'a> Limited<'a> {
+    /// Returns an initializer for messages about `dev`.
+    pub(crate) fn new(dev: &'a Device) -> impl PinInit<Self> + use<'a> {
+        pin_init!(Self {
+            dev,
+            limit <- RateLimit::new(),
+        })
+    }
+
+    /// Logs an error, unless there were too many.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn error(&self, message: fmt::Arguments<'_>) {
+        if self.limit.allows() {
+            dev_err!(self.dev, "{}\n", message);
+        }
+    }
+
+    /// Logs a warning, unless there were too many.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn warning(&self, message: fmt::Arguments<'_>) {
+        if self.limit.allows() {
+            dev_warn!(self.dev, "{}\n", message);
+        }
+    }
 }
 
 /// A number that messages show as hexadecimal.

@@ -14,8 +14,7 @@ use kernel::{
 
 use crate::ffi;
 
-/// A limit of ten messages in five seconds. Each kind of message of each device has its own, so that
-/// none is lost for the noise of another.
+/// A limit of ten messages in five seconds.
 #[pin_data]
 pub(crate) struct RateLimit {
     #[pin]

@@ -26,7 +26,7 @@ pub(crate) struct Semaphore {
 // SAFETY: A `struct semaphore` is guarded by its own lock.
 unsafe impl Send for Semaphore {}
 
-// SAFETY: Both functions here take that lock.
+// SAFETY: All functions here take that lock.
 unsafe impl Sync for Semaphore {}
 
 impl Semaphore {
@@ -38,6 +38,12 @@ impl Semaphore {
                 unsafe { ffi::efa_sema_init(slot, i32::from(count)) }
             }),
         })
+    }
+
+    /// Takes a place if one is free, and returns whether it has. [`Self::release`] gives it back.
+    pub(crate) fn try_acquire(&self) -> bool {
+        // SAFETY: `self.inner` is an initialized semaphore.
+        unsafe { bindings::down_trylock(self.inner.get()) == 0 }
     }
 
     /// Takes a place, waiting for at most `timeout`. [`Self::release`] gives it back.

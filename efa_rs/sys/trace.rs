@@ -17,6 +17,13 @@ use kernel::{
 
 use crate::ffi;
 
+/// Returns whether commands are traced, so that their names and latencies are needed.
+#[inline]
+pub(crate) fn are_commands_traced() -> bool {
+    // SAFETY: There is no precondition.
+    unsafe { ffi::efa_trace_commands_enabled() }
+}
+
 /// A command was given to the device.
 pub(crate) fn command_submitted(dev: &Device, opcode: &str, id: u16) {
     let (text, length) = parts(opcode);

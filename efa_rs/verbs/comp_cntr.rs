@@ -16,6 +16,12 @@ use super::{
 use crate::{
     com::Lent,
     hw::admin::event_counter::{
+        AttachEventCounter,
+        AttachType,
+        CreateEventCounter,
+        DestroyEventCounter,
+        DetachEventCounter,
+        ModifyEventCounter,
         ModifyOp,
         QpEvents, //
     },
@@ -93,21 +99,36 @@ impl<'a> rdma::CompletionCounter<'a, Efa<'a>, Ucontext, Qp<'a>> for CompCntr<'a>
             CompCntrModifyOp::Set(value) => (ModifyOp::Set, value),
             CompCntrModifyOp::Inc(value) => (ModifyOp::Add, value),
         };
-        let admin = device.data().admin();
-        Ok(admin.modify_event_counter(counter.handle, op, value)?)
+        device.data().admin().execute(&ModifyEventCounter {
+            cntr_handle: counter.handle,
+            operation: op.into(),
+            value,
+        })?;
+        Ok(())
     }
 
     fn attach(&self, device: &rdma::Device<Efa<'a>>, qp: &Qp<'a>, ops: QpAttachOps) -> Result {
         let (admin, qp_handle) = (device.data().admin(), qp.handle());
         let (comp, err) = (comp_events(ops), err_events(ops));
+        let attach = |counter: &EventCounter<'_>, events| {
+            admin.execute(&AttachEventCounter {
+                cntr_handle: counter.handle,
+                attach_type: AttachType::QpEvents.into(),
+                qp_handle,
+                events,
+            })
+        };
 
-        admin.attach_event_counter(self.comp.handle, qp_handle, comp)?;
-        admin
-            .attach_event_counter(self.err.handle, qp_handle, err)
-            .inspect_err(|_| {
-                // The error to return is the first one.
-                let _ = admin.detach_event_counter(self.comp.handle, qp_handle, comp);
-            })?;
+        attach(&self.comp, comp)?;
+        attach(&self.err, err).inspect_err(|_| {
+            // The error to return is the first one.
+            let _ = admin.execute(&DetachEventCounter {
+                cntr_handle: self.comp.handle,
+                attach_type: AttachType::QpEvents.into(),
+                qp_handle,
+                events: comp,
+            });
+        })?;
         Ok(())
     }
 
@@ -149,17 +170,25 @@ impl<'a> EventCounter<'a> {
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
     fn create(efa: &Efa<'a>, uar: u16, value: Umem<'a>) -> Result<Self> {
-        let address = value.start();
+        let command = CreateEventCounter {
+            uar,
+            paddr: value.start(),
+        };
         let value = Arc::new(value, GFP_KERNEL)?;
         let value = Lent::new(efa.session.epoch(), "a completion counter", value)?;
-        let handle = value.lend(|| efa.admin().create_event_counter(uar, address))?;
-        Ok(Self { handle, value })
+        let created = value.lend(|| efa.admin().execute(&command))?;
+        Ok(Self {
+            handle: created.cntr_handle,
+            value,
+        })
     }
 
     /// Destroys it.
     fn destroy(&self, efa: &Efa<'a>) {
-        self.value
-            .settle(efa.admin().destroy_event_counter(self.handle));
+        let command = DestroyEventCounter {
+            cntr_handle: self.handle,
+        };
+        self.value.settle(efa.admin().execute(&command));
     }
 }
 

@@ -30,10 +30,13 @@ use crate::{
         Lent,
         Subscription, //
     },
-    hw::admin::cq::{
-        CqCaps1,
-        CqCaps2,
-        CreateCq, //
+    hw::admin::{
+        cq::{
+            CqCaps1,
+            CqCaps2,
+            CreateCq, //
+        },
+        NoData, //
     },
     io::CompletionRings,
     rdma::{
@@ -113,7 +116,7 @@ impl Ring<'_> {
     }
 
     /// Takes the result of the command that destroys the queue: see [`Lent::settle`].
-    fn settle(&self, result: Result<(), CommandError>) {
+    fn settle(&self, result: Result<NoData, CommandError>) {
         match self {
             Self::Driver(buffer) => buffer.settle(result),
             Self::User(umem) => umem.settle(result),

@@ -11,7 +11,10 @@ use kernel::{
     }, //
 };
 
-use crate::com::AdminQueue;
+use crate::{
+    com::AdminQueue,
+    hw::admin::uar::AllocUar, //
+};
 
 /// The user access region of the kernel, once a client needs it.
 #[pin_data]
@@ -45,7 +48,7 @@ impl KernelUar {
         if let Some(uar) = *uar {
             return Ok(uar);
         }
-        let new = admin.alloc_uar()?;
+        let new = admin.execute(&AllocUar {})?.uar;
         *uar = Some(new);
         Ok(new)
     }

@@ -27,11 +27,16 @@ use crate::{
         Reclaim, //
     },
     hw::{
-        admin::mr::{
-            RegMr,
-            RegMrFlags,
-            RegMrPermissions,
-            RegMrResponse, //
+        admin::{
+            mr::{
+                AllocMr,
+                DeregMr,
+                RegMr,
+                RegMrFlags,
+                RegMrPermissions,
+                RegMrResponse, //
+            },
+            NoData, //
         },
         io::PblMode,
     },
@@ -182,15 +187,18 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
 
     fn deregister(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
-        let deregister = || efa.admin().deregister_mr(self.keys.lkey);
+        let command = DeregMr {
+            l_key: self.keys.lkey,
+        };
+        let deregister = || efa.admin().execute(&command);
         match &self.memory {
             Memory::User(memory) => {
                 let mut kept = memory.keep();
                 let result = match kept.hold().what {
-                    Held::Nothing => Ok(()),
+                    Held::Nothing => Ok(NoData {}),
                     Held::Revoked(r_key) => {
                         efa.session.reclaim().forget(r_key);
-                        Ok(())
+                        Ok(NoData {})
                     }
                     Held::Unknown | Held::Region(..) => deregister(),
                 };
@@ -329,7 +337,11 @@ impl<'a> Mr<'a> {
         let list = Arc::new(list, GFP_KERNEL)?;
         let list = Lent::new(efa.session.epoch(), "a list of pages", list)?;
         // From here on work requests tell the device where the list is.
-        let alloc = || efa.admin().alloc_mr(pd.pdn, max_pages);
+        let command = AllocMr {
+            pd: pd.pdn,
+            max_pages,
+        };
+        let alloc = || efa.admin().execute(&command);
         let allocated = list.lend(|| {
             efa.session
                 .reclaim()
@@ -405,10 +417,9 @@ impl<'a> Mr<'a> {
 impl Efa<'_> {
     /// Registers a region, which has no key of a revoked one.
     fn register_mr(&self, command: &RegMr) -> Result<RegMrResponse, CommandError> {
-        self.session.reclaim().with_new_key(
-            || self.admin().register_mr(command),
-            |mr| (mr.l_key, mr.r_key),
-        )
+        self.session
+            .reclaim()
+            .with_new_key(|| self.admin().execute(command), |mr| (mr.l_key, mr.r_key))
     }
 }
 

@@ -8,9 +8,15 @@ use super::{
     abi::AllocPdResp,
     Efa, //
 };
-use crate::rdma::{
-    self,
-    Udata, //
+use crate::{
+    hw::admin::pd::{
+        AllocPd,
+        DeallocPd, //
+    },
+    rdma::{
+        self,
+        Udata, //
+    }, //
 };
 
 /// A protection domain.
@@ -30,7 +36,8 @@ impl<'a> rdma::ProtectionDomain<Efa<'a>> for Pd {
     fn dealloc(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
         efa.session.ah_cache().forget(self.pdn);
-        efa.session.epoch().settle(efa.admin().dealloc_pd(self.pdn));
+        let command = DeallocPd { pd: self.pdn };
+        efa.session.epoch().settle(efa.admin().execute(&command));
     }
 }
 
@@ -43,7 +50,7 @@ impl Pd {
     fn alloc_at(efa: &Efa<'_>, udata: &Udata<'_>) -> Result<Self> {
         udata.expect_no_input()?;
 
-        let pdn = efa.admin().alloc_pd()?;
+        let pdn = efa.admin().execute(&AllocPd {})?.pd;
 
         let response = AllocPdResp {
             pdn,
@@ -51,7 +58,7 @@ impl Pd {
         };
         udata.respond(&response.encode()).inspect_err(|_| {
             // The error to return is the first one.
-            let _ = efa.admin().dealloc_pd(pdn);
+            let _ = efa.admin().execute(&DeallocPd { pd: pdn });
         })?;
 
         Ok(Self { pdn })

@@ -41,8 +41,10 @@ use crate::{
             self,
             CreateQp,
             CreateQpFlags,
+            DestroyQp,
             ModifyQp,
-            ModifyQpMask, //
+            ModifyQpMask,
+            QueryQp, //
         },
         io::RxDesc,
     },
@@ -183,7 +185,7 @@ impl<'a> DeviceQp<'a> {
         command: &CreateQp,
         receive_ring: Option<ReceiveRing<'a>>,
     ) -> Result<(Self, qp::CreateQpResponse)> {
-        let tell = || efa.admin().create_qp(command);
+        let tell = || efa.admin().execute(command);
         let created = match &receive_ring {
             Some(ring) => ring.lend(tell)?,
             None => tell()?,
@@ -197,8 +199,11 @@ impl<'a> DeviceQp<'a> {
 
     /// Destroys the queue pair.
     fn destroy(&self, efa: &Efa<'a>) {
-        let result = efa.admin().destroy_qp(self.handle);
-        if let (Ok(()), Some(ring)) = (&result, &self.receive_ring) {
+        let command = DestroyQp {
+            qp_handle: self.handle,
+        };
+        let result = efa.admin().execute(&command);
+        if let (Ok(_), Some(ring)) = (&result, &self.receive_ring) {
             ring.give_back();
         }
         efa.session.epoch().settle(result);
@@ -559,7 +564,7 @@ impl<'a> Qp<'a> {
 
         // What the mask does not name is zero.
         let given = |attribute, value: u32| if has(attribute) { value } else { 0 };
-        efa.admin().modify_qp(&ModifyQp {
+        efa.admin().execute(&ModifyQp {
             modify_mask: ModifyQpMask {
                 qp_state: has(QpAttrMask::STATE),
                 cur_qp_state: has(QpAttrMask::STATE),
@@ -598,7 +603,9 @@ impl<'a> Qp<'a> {
             return Err(EOPNOTSUPP);
         }
 
-        let queried = efa.admin().query_qp(self.device_qp.handle)?;
+        let queried = efa.admin().execute(&QueryQp {
+            qp_handle: self.device_qp.handle,
+        })?;
         let state = QpState::from_raw(queried.qp_state).ok_or_else(|| {
             efa.admin()
                 .distrust("a state that no queue pair can have", queried.qp_state)

@@ -13,6 +13,10 @@ use super::{
     Efa,
 };
 use crate::{
+    hw::admin::uar::{
+        AllocUar,
+        DeallocUar, //
+    },
     rdma::{
         self,
         Udata, //
@@ -35,9 +39,8 @@ impl<'a> rdma::Ucontext<Efa<'a>> for Ucontext {
     /// A device that refuses keeps a number that no one uses.
     fn dealloc(&self, device: &rdma::Device<Efa<'a>>) {
         let efa = device.data();
-        efa.session
-            .epoch()
-            .settle(efa.admin().dealloc_uar(self.uar));
+        let command = DeallocUar { uar: self.uar };
+        efa.session.epoch().settle(efa.admin().execute(&command));
     }
 }
 
@@ -60,7 +63,7 @@ impl Ucontext {
             return Err(EOPNOTSUPP);
         }
 
-        let uar = efa.admin().alloc_uar()?;
+        let uar = efa.admin().execute(&AllocUar {})?.uar;
 
         let response = AllocUcontextResp {
             cmds_supp_udata_mask: UdataCmds {
@@ -78,7 +81,7 @@ impl Ucontext {
         };
         udata.respond(&response.encode()).inspect_err(|_| {
             // The error to return is the first one.
-            let _ = efa.admin().dealloc_uar(uar);
+            let _ = efa.admin().execute(&DeallocUar { uar });
         })?;
 
         Ok(Self { uar })

@@ -295,6 +295,11 @@ unsafe fn text<'a>(text: *const c_char, length: c_uint) -> &'a str {
 }
 
 #[no_mangle]
+extern "C" fn efa_trace_commands_enabled() -> bool {
+    true
+}
+
+#[no_mangle]
 unsafe extern "C" fn efa_trace_command_submitted(
     _: *const bindings::device,
     opcode: *const c_char,

@@ -108,6 +108,19 @@ pub unsafe fn sema_init(slot: *mut semaphore, count: c_int) {
     unsafe { slot.write(semaphore) };
 }
 
+pub unsafe fn down_trylock(this: *mut semaphore) -> c_int {
+    sim::point();
+    // SAFETY: As above.
+    let count = unsafe { &(*this).count };
+    match count.get().checked_sub(1) {
+        Some(left) => {
+            count.set(left);
+            0
+        }
+        None => 1,
+    }
+}
+
 pub unsafe fn down_timeout(this: *mut semaphore, jiffies: c_long) -> c_int {
     sim::might_sleep("a semaphore is taken");
     sim::point();

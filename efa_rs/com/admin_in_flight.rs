@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The commands in flight: their entries in the rings, their slots, and the tasks that wait for them.
+
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    fmt, new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
+    },
+};
+
+use super::{
+    admin_rings::{
+        Rings,
+        DEPTH, //
+    },
+    admin_slots::{
+        Slots,
+        Turn, //
+    },
+    error::CommandError,
+    lent::Epoch,
+    registers::Registers,
+    statistics::Statistics, //
+};
+use crate::{
+    hw::{
+        admin::{
+            AcqEntry,
+            AcqHeader,
+            AqRequest, //
+        },
+        regs::{
+            Register,
+            Version, //
+        },
+    },
+    sys::{
+        completion::Completion,
+        log::{
+            Hex,
+            Limited, //
+        }, //
+    },
+};
+
+/// How often a task looks for a completion whose interrupt may be missing.
+const POLL_INTERVAL: Delta = Delta::from_millis(10);
+
+/// The commands in flight.
+#[pin_data]
+pub(super) struct InFlight<'bound> {
+    registers: Arc<Registers<'bound>>,
+    rings: Rings<'bound>,
+    /// Where the uses of slots begin in command ids: where those of the session before have ended, so that
+    /// an answer to one of its commands is no answer to any of this.
+    first_use: u16,
+    statistics: Arc<Statistics>,
+    #[pin]
+    messages: Limited<'bound>,
+    #[pin]
+    state: SpinLockIrq<State>,
+    /// Signalled when the command in the slot of the same number is over.
+    #[pin]
+    over: [Completion; DEPTH as usize],
+}
+
+/// What submitters and the interrupt handler share.
+struct State {
+    slots: Slots,
+    /// Completions ever consumed.
+    consumed: u16,
+}
+
+impl<'bound> InFlight<'bound> {
+    /// Returns an initializer for rings that the device does not know of before [`Self::start`].
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(
+        dev: &'bound Device<Bound>,
+        registers: &Arc<Registers<'bound>>,
+        version: Version,
+        epoch: &Arc<Epoch<'bound>>,
+        statistics: &Arc<Statistics>,
+    ) -> Result<impl PinInit<Self> + use<'bound>> {
+        let rings = Rings::new(dev, version, epoch)?;
+        let (registers, statistics) = (registers.clone(), statistics.clone());
+        let state = State {
+            slots: Slots::new(),
+            consumed: 0,
+        };
+
+        Ok(pin_init!(Self {
+            registers,
+            rings,
+            // CAST: What is cut off is not part of an id.
+            first_use: statistics.submitted_cmds.get() as u16,
+            statistics,
+            messages <- Limited::new(dev),
+            state <- new_spinlock_irq!(state, "efa_admin_queue"),
+            over <- pin_init::pin_init_array_from_fn(|_| Completion::new()),
+        }))
+    }
+
+    /// Gives the rings to the device.
+    pub(super) fn start(&self, msix_vector: u8) {
+        self.rings.start(&self.registers, msix_vector);
+    }
+
+    /// Gives a command to the device. `None` if no slot is free, or none is used any more.
+    #[inline]
+    pub(super) fn submit(&self, request: &AqRequest) -> Option<Turn> {
+        let mut state = self.state.lock();
+        let turn = state.slots.occupy(self.first_use)?;
+        self.over.get(usize::from(turn.slot))?.reinit();
+        self.rings.submit(turn.number, turn.id, request);
+        self.statistics.submitted_cmds.increment();
+        // Under the lock, so that the device never sees the count go back.
+        let count = turn.number.wrapping_add(1);
+        self.registers.write(Register::AqProdDb, count.into());
+        Some(turn)
+    }
+
+    /// Accepts no more commands, and gives up those in flight: their waiters wake up, and a late
+    /// completion is ignored.
+    pub(super) fn close(&self) {
+        self.abandon(&mut self.state.lock());
+    }
+
+    /// Does what [`Self::close`] does.
+    fn abandon(&self, state: &mut State) {
+        let lost = state.slots.close();
+        for (slot, over) in (0..).zip(&self.over) {
+            if lost >> slot & 1 != 0 {
+                over.complete();
+            }
+        }
+        self.statistics.abandoned_cmds.add(lost.count_ones().into());
+    }
+
+    /// Handles what the device has completed.
+    pub(super) fn handle_completions(&self) {
+        self.consume(&mut self.state.lock());
+    }
+
+    /// Handles at most one ring of completions: a device can't keep the caller here.
+    fn consume(&self, state: &mut State) {
+        for _ in 0..DEPTH {
+            let Some(entry) = self.rings.completion(state.consumed) else {
+                break;
+            };
+            state.consumed = state.consumed.wrapping_add(1);
+            self.accept(&mut state.slots, &entry);
+        }
+    }
+
+    /// Gives a completion to the command it belongs to.
+    fn accept(&self, slots: &mut Slots, entry: &AcqEntry) {
+        let header = AcqHeader::of(entry);
+        if !self.rings.is_intact(entry) {
+            self.messages.error(fmt!(
+                "A completion has the wrong checksum ({}) and is ignored",
+                Hex(header.checksum.into())
+            ));
+            return;
+        }
+
+        let id = header.command_id.id;
+        let slot = slots.complete(id, entry);
+        if let Some(over) = slot.and_then(|slot| self.over.get(usize::from(slot))) {
+            self.statistics.completed_cmds.increment();
+            over.complete();
+        } else if slots.is_open() {
+            // The device may complete what a closed queue has given up.
+            self.messages.error(fmt!(
+                "A completion has the id {}, which no command has, and is ignored",
+                Hex(id.into())
+            ));
+        }
+    }
+
+    /// Waits until the command in `slot` is over, or until `deadline`. Returns whether it is over. `is_polled`: looks for
+    /// completions without an interrupt.
+    pub(super) fn wait(&self, slot: u16, deadline: Instant<Monotonic>, is_polled: bool) -> bool {
+        let Some(over) = self.over.get(usize::from(slot)) else {
+            return true;
+        };
+        loop {
+            let left = deadline - Instant::now();
+            if left <= Delta::ZERO {
+                return self.state.lock().slots.is_over(slot);
+            }
+            let step = if is_polled {
+                left.min(POLL_INTERVAL)
+            } else {
+                left
+            };
+            if over.wait_timeout(step) {
+                return true;
+            }
+            if is_polled {
+                self.handle_completions();
+            }
+        }
+    }
+
+    /// Frees a slot, and copies the completion of its command. A command that is not complete closes the queue, so
+    /// that no other one is waited for.
+    ///
+    /// # Errors
+    ///
+    /// - [`CommandError::Timeout`] if it is not complete.
+    /// - [`CommandError::Abandoned`] if the queue was closed under it.
+    pub(super) fn end(&self, slot: u16, entry: &mut AcqEntry) -> Result<(), CommandError> {
+        let mut state = self.state.lock();
+        if !state.slots.is_over(slot) {
+            // Only its interrupt may be missing.
+            self.consume(&mut state);
+        }
+        let is_lost = !state.slots.is_over(slot);
+        if is_lost {
+            self.abandon(&mut state);
+        }
+        let result = state.slots.release(slot, entry);
+        if is_lost {
+            return Err(CommandError::Timeout);
+        }
+        result
+    }
+}
