@@ -40,7 +40,8 @@ def figures(**ratios):
     verbs = {name: {"rust": cost(ratio * 1000), "c": cost(1000)} for name, ratio in ratios.items()}
     verbs[bench.COUNTER_READ] = {"rust": {**cost(1000), "round_trips": 1}, "c": {**cost(1000), "round_trips": 5}}
     sizes = {"rust": 1500, "c": 1000}
-    return {"verbs": verbs, "growth": {}, "bytes_per_object": {}, "text_and_data": sizes, "amazon": None, "kernel_verbs": {}}
+    found = {"verbs": verbs, "growth": {}, "bytes_per_object": {}, "text_and_data": sizes, "amazon": None, "kernel_verbs": {}}
+    return {**found, "command_without_checksum": 400}
 
 
 def kverbs_figures(**instructions):
@@ -88,15 +89,18 @@ class Counts(support.TemporaryCache):
         results = self.results(["alloc", "query"])
         self.assertEqual(results.module_instructions("alloc"), 10)
         self.assertEqual(results.module_instructions("query"), 0)
+        self.assertEqual(results.module_instructions("alloc", without="verb"), 0)
 
 
 class Summary(unittest.TestCase):
     def test_last_lines(self):
         self.assertEqual(
-            bench.summary(figures(cheap=0.5, dear=2)),
+            bench.summary(figures(cheap=0.5, dear=4)),
             [
-                "geomean instructions rust/c: 1.000",
-                "worst verb rust/c: 2.000 dear",
+                "geomean instructions rust/c: 1.260",
+                "geomean without the counter read: 1.414",
+                "an admin command in efa.ko, without its checksum: 400 instructions (dealloc PD)",
+                "worst verb rust/c: 4.000 dear",
                 "size rust/c: 1.500 (1,500 and 1,000 bytes of text and data)",
                 "counter read round trips: rust 1, c 5",
                 "kernel verbs: not compared with Amazon's driver, as no checkout of amzn/amzn-drivers was given: AMAZON=FOLDER",

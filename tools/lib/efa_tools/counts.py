@@ -79,6 +79,7 @@ class Results:
             self.instructions[name] = min(group.totals)
             self.profiles[name] = symbols.profile(group.counts)
 
-    def module_instructions(self, name):
-        """Of the instructions of a verb, those of the driver itself."""
-        return sum(count for function, count in self.profiles[name].items() if function.endswith(MODULE))
+    def module_instructions(self, name, without=None):
+        """Of the instructions of a verb, those of the driver itself, but for functions with WITHOUT in their names."""
+        functions = {function: count for function, count in self.profiles[name].items() if function.endswith(MODULE)}
+        return sum(count for function, count in functions.items() if not without or without not in function)
