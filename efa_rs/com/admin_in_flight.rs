@@ -7,7 +7,7 @@ use kernel::{
         Bound,
         Device, //
     },
-    fmt, new_spinlock_irq,
+    new_spinlock_irq,
     prelude::*,
     sync::{
         Arc,

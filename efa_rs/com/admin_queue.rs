@@ -7,7 +7,6 @@ use kernel::{
         Bound,
         Device, //
     },
-    fmt,
     prelude::*,
     sync::{
         atomic::{

@@ -246,9 +246,13 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             ..
         }) = old
         {
-            // First, as the core undoes the mappings of programs last: until then they ring doorbells.
-            self.controller.stop(&*session, ResetReason::Normal);
+            // Clients use a device that works until they have been told that it goes. They do not wait for one that
+            // does not.
+            if let Some(cause) = session.find_fault() {
+                session.epoch().halt(cause);
+            }
             drop(running);
+            self.controller.stop(&*session, ResetReason::Normal);
         }
         self.controller.retire();
     }

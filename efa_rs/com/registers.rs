@@ -7,7 +7,6 @@ use kernel::{
         Bound,
         Device, //
     },
-    fmt,
     io::{
         poll::read_poll_timeout,
         Io, //

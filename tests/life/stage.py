@@ -32,6 +32,8 @@ class Stage:
         self.limits = Limits()
         self.devices = [Device(function) for function in FUNCTIONS[:2]]
         self.victim, self.peer = self.devices
+        # Those whose programs ring doorbells of queues that are gone.
+        self.late = []
         for device in self.devices:
             device.reset_attributes()
             device.rebind()
@@ -59,8 +61,9 @@ class Stage:
         self.trigger, self.load = trigger, load
         self.limits.begin()
         self.errors = {device: device.errors() for device in self.devices}
-        if trigger.leaves_doorbells:
-            self.victim.trace()
+        self.late = [device for device in self.devices if trigger.leaves_doorbells and (trigger.hits_all or device == self.victim)]
+        for device in self.late:
+            device.trace()
 
     def rounds(self, trigger, load, count):
         """Rounds of a test; fails with the number of the round that fails."""
@@ -211,8 +214,8 @@ class Stage:
 
     def look_at_errors(self):
         """What the devices saw that a correct driver never does."""
-        if self.trigger.leaves_doorbells:
-            self.errors[self.victim]["protocol_errors"] += self.victim.late_doorbells()
+        for device in self.late:
+            self.errors[device]["protocol_errors"] += device.late_doorbells()
         for device in self.devices:
             equal(device.errors(), self.errors[device], f"what device {device.number} saw that a correct driver never does")
 

@@ -227,6 +227,8 @@ class Removal(Trigger):
 
 class Unbind(Removal):
     name = "unbind"
+    # The core ends the queues of programs before their mappings.
+    leaves_doorbells = True
 
     def begin(self):
         self.stage.hands.begin("write", "/sys/bus/pci/drivers/efa/unbind", self.device.address)
@@ -238,6 +240,7 @@ class Unbind(Removal):
 class Unload(Removal):
     name = "rmmod"
     hits_all = True
+    leaves_doorbells = True
 
     def begin(self):
         self.stage.hands.begin("remove_module")

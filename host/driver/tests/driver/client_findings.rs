@@ -252,7 +252,6 @@ impl client::Client for Farewell {
 }
 
 #[test]
-#[ignore = "D-23"]
 fn a_client_can_use_a_device_that_is_unbound() {
     let posted = Rc::new(Cell::new(None));
     run_without_end(|rig| {

@@ -2,7 +2,10 @@
 
 //! Asynchronous events: keep-alives, warnings and what nobody knows.
 
-use driver::rig::{Rig, SECOND};
+use driver::{
+    program::Objects,
+    rig::{Rig, SECOND},
+};
 use efa_hw::aenq::AenqGroup;
 use efa_model::Profile;
 use kernel::sim;
@@ -40,6 +43,32 @@ fn keep_alives_come_by_themselves() {
         rig.probe().unwrap();
         sim::sleep(SECOND);
         assert!((45..=51).contains(&counter("keep_alive_rcvd")));
+    });
+}
+
+/// A device whose event queue is never empty leaves the CPU to others.
+#[test]
+fn a_storm_of_completion_events_leaves_time() {
+    const RINGS: u64 = 20;
+    run(|rig| {
+        rig.set(r#"{"max_eq_depth": 1024}"#);
+        rig.probe().unwrap();
+        let _objects = Objects::new().unwrap();
+        let start = sim::now();
+        rig.shared.with(|device, _, now| {
+            let snapshot = device.snapshot(now);
+            let mut queues = snapshot.completion_queues.iter();
+            let queue = queues.find(|queue| queue.eq.is_some()).expect("a queue");
+            device
+                .storm_of_completion_events(queue.eq, queue.number, RINGS * 1024)
+                .unwrap()
+        });
+        while rig.device().storm != 0 {
+            sim::sleep(SECOND / 1000);
+        }
+        let took = sim::now() - start;
+        assert!(took >= RINGS * SECOND / 100, "{took} ns");
+        assert!(command().0.is_ok());
     });
 }
 

@@ -12,7 +12,7 @@ use driver::{
     rig::{Rig, SECOND},
 };
 use efa_hw::admin::Opcode;
-use efa_model::{Death, FailedReset};
+use efa_model::{Death, FailedReset, When};
 use ib_core::{
     dmabuf,
     registry::{registered, registrations, Reference},
@@ -210,18 +210,31 @@ fn a_frozen_function_is_left_alone() {
     });
 }
 
-/// The device is halted, and answers no command, so that none is waited for.
+/// Returns how long an unbind takes while the device answers nothing of this.
+fn unbind_time(rig: &mut Rig, what: When) -> u64 {
+    rig.probe().unwrap();
+    let objects = Objects::new().unwrap();
+    rig.inject(always(what, silence()));
+    let start = sim::now();
+    rig.remove();
+    drop(objects);
+    sim::now() - start
+}
+
+/// The first command that is not answered halts the device.
 #[test]
-fn an_unbind_waits_for_no_command() {
+fn an_unbind_waits_for_one_command() {
     run(|rig| {
-        rig.probe().unwrap();
-        let objects = Objects::new().unwrap();
-        rig.inject(always(of_command(None), silence()));
-        let start = sim::now();
-        rig.remove();
-        let took = sim::now() - start;
-        assert!(took < SECOND, "{took} ns");
-        drop(objects);
+        let took = unbind_time(rig, of_command(None));
+        assert!(took < 31 * SECOND, "{took} ns");
+    });
+}
+
+#[test]
+fn an_unbind_of_a_failed_device_waits_for_no_command() {
+    run(|rig| {
+        let took = unbind_time(rig, When::Register(None));
+        assert!(took < 10 * SECOND, "{took} ns");
     });
 }
 
