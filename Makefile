@@ -65,7 +65,7 @@ help:
 	@echo '  make check-debug     the selftests, abi-diff and more on a kernel with KASAN, lockdep, kmemleak and fault injection   DRIVER='
 	@echo
 	@echo 'Measure'
-	@echo '  make bench           what the Rust driver costs compared with the C driver   FLAVOUR= AMAZON='
+	@echo '  make bench           what the Rust driver costs compared with the C driver   FLAVOUR='
 	@echo '  make bench-data      how fast data moves between guests, and over rdma_rxe   DRIVER='
 	@echo '  make bench-srd       what SRD does when many send at once, beside TCP, simulated'
 	@echo
@@ -97,7 +97,6 @@ help:
 	@echo 'DEVICES   a list of emulated devices (default: profile=efa2)'
 	@echo 'PROFILE   of the device that most cases of abi-diff use: efa1, efa2, efa3 or efa4 (default: each, one after the other)'
 	@echo 'INSTANCE  the EC2 instance whose devices to emulate instead, such as p4d.24xlarge'
-	@echo 'AMAZON    a checkout of github.com/amzn/amzn-drivers, with whose kernel verbs to compare'
 	@echo 'SCENARIOS some of those of check-install (default: all)'
 	@echo 'BUGS      where users of a package report bugs, such as https://host/path (default: dkms/bugs, which leads nowhere)'
 	@echo 'USERLAND  stable (default, Debian 13 with rdma-core 56) or next (Debian testing with rdma-core 65 or newer)'
@@ -227,7 +226,7 @@ check-install:
 
 .PHONY: bench
 bench:
-	@tools/bench --flavour $(FLAVOUR) $(AMAZON:%=--amazon %)
+	@tools/bench --flavour $(FLAVOUR)
 
 .PHONY: bench-data
 bench-data:

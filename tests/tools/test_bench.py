@@ -6,7 +6,7 @@ import unittest
 from unittest import mock
 
 import support
-from efa_tools import amazon, bench, counts, size
+from efa_tools import bench, counts, size
 from efa_tools.failure import Failure
 
 KALLSYMS = """\
@@ -40,17 +40,22 @@ def figures(**ratios):
     verbs = {name: {"rust": cost(ratio * 1000), "c": cost(1000)} for name, ratio in ratios.items()}
     verbs[bench.COUNTER_READ] = {"rust": {**cost(1000), "round_trips": 1}, "c": {**cost(1000), "round_trips": 5}}
     sizes = {"rust": 1500, "c": 1000}
-    found = {"verbs": verbs, "growth": {}, "bytes_per_object": {}, "text_and_data": sizes, "amazon": None, "kernel_verbs": {}}
-    return {**found, "command_without_checksum": 400}
+    found = {"verbs": verbs, "growth": {}, "bytes_per_object": {}, "text_and_data": sizes, "kernel_verbs": {}}
+    return {**found, "kernel": "7.3", "command_without_checksum": 400}
+
+
+def calls(instructions):
+    return {name: {"instructions": count, "in_module": count - 10} for name, count in instructions.items()}
 
 
 def kverbs_figures(**instructions):
-    """What collect_kverbs() returns of calls with these instructions by driver, in a bench with Amazon's driver."""
-    calls = {
-        name: {driver: {"instructions": count, "in_module": count - 10} for driver, count in counted.items()}
-        for name, counted in instructions.items()
-    }
-    return {**figures(dear=2), "amazon": "3.1.0", "kernel_verbs": calls}
+    """The figures of a bench whose calls of kernel verbs have these instructions."""
+    return {**figures(dear=2), "kernel_verbs": {name: {"rust": cost} for name, cost in calls(instructions).items()}}
+
+
+def amazon_figures(kernel="7.3", **instructions):
+    """What amazon_figures() returns, of calls with these instructions."""
+    return {"driver": "3.1.0", "kernel": kernel, "kernel_verbs": calls(instructions)}
 
 
 class Counts(support.TemporaryCache):
@@ -95,7 +100,7 @@ class Counts(support.TemporaryCache):
 class Summary(unittest.TestCase):
     def test_last_lines(self):
         self.assertEqual(
-            bench.summary(figures(cheap=0.5, dear=4)),
+            bench.summary(figures(cheap=0.5, dear=4), amazon_figures("7.2")),
             [
                 "geomean instructions rust/c: 1.260",
                 "geomean without the counter read: 1.414",
@@ -103,14 +108,14 @@ class Summary(unittest.TestCase):
                 "worst verb rust/c: 4.000 dear",
                 "size rust/c: 1.500 (1,500 and 1,000 bytes of text and data)",
                 "counter read round trips: rust 1, c 5",
-                "kernel verbs: not compared with Amazon's driver, as no checkout of amzn/amzn-drivers was given: AMAZON=FOLDER",
+                "kernel verbs: no ratios, as the figures of Amazon's driver are of another kernel: 7.2",
             ],
         )
 
     def test_last_lines_with_amazons_driver(self):
-        found = kverbs_figures(post_send={"rust": 200, "amazon": 100}, poll_cq={"rust": 50, "amazon": 100})
+        found = kverbs_figures(post_send=200, poll_cq=50)
         self.assertEqual(
-            bench.summary(found)[-2:],
+            bench.summary(found, amazon_figures(post_send=100, poll_cq=100))[-2:],
             [
                 "geomean instructions of kernel verbs rust/amazon: 1.000",
                 "worst call of kernel verbs rust/amazon: 2.000 post_send",
@@ -118,14 +123,16 @@ class Summary(unittest.TestCase):
         )
 
     def test_table_with_amazons_driver(self):
-        found = kverbs_figures(post_send={"rust": 200, "amazon": 100})
-        self.assertEqual(
-            [row.split() for row in bench.kverbs_table(found)][1:], [["post_send", "100", "200", "2.000", "90", "190"]]
-        )
+        found = bench.kverbs_table(kverbs_figures(post_send=200), amazon_figures(post_send=100))
+        self.assertEqual([row.split() for row in found][1:], [["post_send", "100", "200", "2.000", "90", "190"]])
 
-    def test_table_without_it(self):
-        found = kverbs_figures(post_send={"rust": 200})
-        self.assertEqual([row.split() for row in bench.kverbs_table(found)][1:], [["post_send", "200", "190"]])
+    def test_a_call_that_amazons_driver_was_not_measured_with_has_no_ratio(self):
+        found = bench.kverbs_table(kverbs_figures(post_send=200, post_new=300), amazon_figures(post_send=100))
+        self.assertEqual([row.split() for row in found][2:], [["post_new", "-", "300", "-", "-", "290"]])
+
+    def test_table_on_another_kernel(self):
+        found = bench.kverbs_table(kverbs_figures(post_send=200), amazon_figures("7.2", post_send=100))
+        self.assertEqual([row.split() for row in found][1:], [["post_send", "200", "190"]])
 
     def test_columns_are_aligned(self):
         self.assertEqual(bench.columns([("a", "1"), ("long", "100")]), ["a       1", "long  100"])
@@ -134,7 +141,7 @@ class Summary(unittest.TestCase):
 class Readme(unittest.TestCase):
     def test_has_the_figures_of_the_committed_results(self):
         results = json.loads((support.CLONE / "Documentation/bench.json").read_text())
-        ratios = re.findall(r"^geomean .*: ([\d.]+)$", "\n".join(bench.summary(results)), re.MULTILINE)
+        ratios = re.findall(r"^geomean .*: ([\d.]+)$", "\n".join(bench.summary(results, bench.amazon_figures())), re.MULTILINE)
         row = re.search(r"^\| cost \|.*$", (support.CLONE / "README.md").read_text(), re.MULTILINE)[0]
         self.assertEqual(re.findall(r"(\d+) % more", row), [f"{100 * (float(ratio) - 1):.0f}" for ratio in ratios])
 
@@ -191,19 +198,6 @@ class Size(support.TemporaryCache):
     def test_an_address_without_an_answer_is_noticed(self):
         with self.assertRaisesRegex(Failure, "addr2line knows 8 of the 16 bytes of .text"):
             self.parts(LINES)
-
-
-class Amazon(support.TemporaryCache):
-    def test_another_folder_is_refused(self):
-        with self.assertRaisesRegex(Failure, "is it a checkout of amzn/amzn-drivers"):
-            amazon.version(self.folder)
-
-    def test_the_version_is_that_of_its_package(self):
-        driver = self.folder / amazon.PLACE
-        for name, text in {"src/efa_data_verbs.c": "", "conf/dkms.conf": 'PACKAGE_NAME="efa"\nPACKAGE_VERSION="3.1.0"\n'}.items():
-            (driver / name).parent.mkdir(parents=True, exist_ok=True)
-            (driver / name).write_text(text)
-        self.assertEqual(amazon.version(self.folder), "3.1.0")
 
 
 class Picture(unittest.TestCase):

@@ -8,7 +8,7 @@ import math
 import subprocess
 from collections import Counter
 
-from . import amazon, build, counts, guest, plot, size, steps, toolroot
+from . import build, cache, counts, guest, plot, size, steps, toolroot
 from .failure import Failure
 
 DRIVERS = ("rust", "c")
@@ -20,9 +20,10 @@ DEVICES = (
     "profile=efa3,keep_alive_ms=0,max_pd=16,max_cq=16,max_qp=16,max_uar=12000",
 )
 TIMEOUT = 1800
-# Linux's C driver has no kernel verbs, Amazon's has. The names of what is counted of them begin so.
-KVERBS_DRIVERS = ("rust", "amazon")
+# The names of what is counted of kernel verbs begin so.
 KVERBS = ("post_", "poll_")
+# Linux's C driver has no kernel verbs, Amazon's has. These are its figures, which no run writes.
+AMAZON = cache.CLONE / "Documentation/bench-amazon.json"
 PROBE = "probe"
 COUNTER_READ = "read port counters"
 # A verb that is one admin command and little else, and what the names of the checksum's functions have.
@@ -38,16 +39,13 @@ def prepare(driver, flavour, parts):
     return guest.prepare(options)
 
 
-def prepare_kverbs(driver, flavour, checkout):
-    """Builds what a guest with a driver needs for tests/bench/kernel_verbs.py."""
-    release = toolroot.kernel(flavour)
-    client = build.bench_client(release)
-    module = amazon.module(checkout, release) if driver == "amazon" else None
+def prepare_kverbs(flavour):
+    """Builds what a guest with the Rust driver needs for tests/bench/kernel_verbs.py."""
+    client = build.bench_client(toolroot.kernel(flavour))
     return guest.prepare(
         guest.Options(
             f"python3 /efa-rs/tests/bench/kernel_verbs.py /share/{client.name} /run/efa-rs/out",
-            *("c" if module else "rust", flavour, [DEVICES[0]]),
-            module=module,
+            *("rust", flavour, [DEVICES[0]]),
             share=client.parent,
             cpus=1,
             plugin=build.bench_plugin(),
@@ -63,26 +61,22 @@ def measure(driver, run):
     return counts.Results(run.folder / "counts", run.shared / "out")
 
 
-def kverbs_of(checkout):
-    """The drivers whose kernel verbs can be compared, given where Amazon's is, if it is there."""
-    return KVERBS_DRIVERS if checkout else KVERBS_DRIVERS[:1]
+def measure_kverbs(flavour):
+    """The results of the Rust driver."""
+    return measure("rust, kernel verbs", prepare_kverbs(flavour))
 
 
-def measure_kverbs(flavour, checkout):
-    """The results of each driver."""
-    runs = {driver: prepare_kverbs(driver, flavour, checkout) for driver in kverbs_of(checkout)}
-    return {driver: measure(f"{driver}, kernel verbs", run) for driver, run in runs.items()}
-
-
-def collect_kverbs(results):
-    """All figures of kernel verbs, by call and then by driver."""
+def collect_kverbs(result):
+    """All figures of kernel verbs, by call and then by driver, of which only the Rust one is measured."""
     return {
-        name: {
-            driver: {"instructions": result.instructions[name], "in_module": result.module_instructions(name)}
-            for driver, result in results.items()
-        }
-        for name in results["rust"].instructions
+        name: {"rust": {"instructions": instructions, "in_module": result.module_instructions(name)}}
+        for name, instructions in result.instructions.items()
     }
+
+
+def amazon_figures():
+    """What was measured of Amazon's driver: its version, the kernel, and the figures by call."""
+    return json.loads(AMAZON.read_text())
 
 
 def is_growth(name):
@@ -124,9 +118,12 @@ def ratio(figures, reference="c"):
     return figures["rust"]["instructions"] / figures[reference]["instructions"]
 
 
-def kverbs_ratios(figures):
-    """Of each call of kernel verbs; none without Amazon's driver."""
-    return {name: ratio(of, "amazon") for name, of in figures["kernel_verbs"].items() if "amazon" in of}
+def kverbs_compared(figures, amazon):
+    """The figures of kernel verbs with Amazon's beside them, of the calls that have both; none if they are of another kernel."""
+    if figures["kernel"] != amazon["kernel"]:
+        return {}
+    theirs = amazon["kernel_verbs"]
+    return {name: {**of, "amazon": theirs[name]} for name, of in figures["kernel_verbs"].items() if name in theirs}
 
 
 def columns(rows):
@@ -138,8 +135,8 @@ def columns(rows):
     ]
 
 
-def tables(figures):
-    """The lines that a run prints."""
+def tables(figures, amazon):
+    """The lines that a run prints; `amazon` are the figures of Amazon's driver."""
     rows = [("per call", "C", "Rust", "rust/c", "in efa.ko: C", "Rust", "commands: C", "Rust", "round trips: C", "Rust")]
     for name, of in figures["verbs"].items():
         pairs = [[f"{of[driver][key]:,}" for driver in ("c", "rust")] for key in of["c"]]
@@ -159,7 +156,7 @@ def tables(figures):
         rows += [(kind, f"{of['c']:,.0f}", f"{of['rust']:,.0f}") for kind, of in figures["bytes_per_object"].items()]
         yield from columns(rows)
     yield ""
-    yield from kverbs_table(figures)
+    yield from kverbs_table(figures, amazon)
     yield ""
     probe = figures["probe"]
     rows = [("probe", "C", "Rust")]
@@ -174,23 +171,28 @@ def tables(figures):
     yield ""
 
 
-def kverbs_table(figures):
-    ratios = kverbs_ratios(figures)
-    drivers = ("amazon", "rust") if ratios else ("rust",)
-    names = {"amazon": f"Amazon's C, {figures['amazon']}", "rust": "Rust"}
-    ratio_head = ["rust/amazon"] if ratios else []
+def kverbs_table(figures, amazon):
+    compared = kverbs_compared(figures, amazon)
+    drivers = ("amazon", "rust") if compared else ("rust",)
+    names = {"amazon": f"Amazon's C, {amazon['driver']}", "rust": "Rust"}
+    ratio_head = ["rust/amazon"] if compared else []
     heads = [names[driver] for driver in drivers]
     rows = [("kernel verbs, per call", *heads, *ratio_head, f"in efa.ko: {heads[0]}", *heads[1:])]
-    for name, of in figures["kernel_verbs"].items():
-        instructions, in_module = ([f"{of[driver][key]:,}" for driver in drivers] for key in ("instructions", "in_module"))
-        rows.append((name, *instructions, *([f"{ratios[name]:.3f}"] if ratios else []), *in_module))
+    for name, ours in figures["kernel_verbs"].items():
+        # A call that Amazon's driver was not measured with has only ours.
+        of = compared.get(name, ours)
+        instructions, in_module = (
+            [f"{of[driver][key]:,}" if driver in of else "-" for driver in drivers] for key in ("instructions", "in_module")
+        )
+        ratio_cell = [f"{ratio(of, 'amazon'):.3f}" if "amazon" in of else "-"] if compared else []
+        rows.append((name, *instructions, *ratio_cell, *in_module))
     return columns(rows)
 
 
-def kverbs_summary(figures):
-    ratios = kverbs_ratios(figures)
+def kverbs_summary(figures, amazon):
+    ratios = {name: ratio(of, "amazon") for name, of in kverbs_compared(figures, amazon).items()}
     if not ratios:
-        return ["kernel verbs: not compared with Amazon's driver, as no checkout of amzn/amzn-drivers was given: AMAZON=FOLDER"]
+        return [f"kernel verbs: no ratios, as the figures of Amazon's driver are of another kernel: {amazon['kernel']}"]
     worst = max(ratios, key=ratios.get)
     return [
         f"geomean instructions of kernel verbs rust/amazon: {geomean(ratios.values()):.3f}",
@@ -198,8 +200,8 @@ def kverbs_summary(figures):
     ]
 
 
-def summary(figures):
-    """The last lines."""
+def summary(figures, amazon):
+    """The last lines; `amazon` are the figures of Amazon's driver."""
     ratios = {name: ratio(of) for name, of in figures["verbs"].items()}
     worst = max(ratios, key=ratios.get)
     sizes, counter = figures["text_and_data"], figures["verbs"][COUNTER_READ]
@@ -210,7 +212,7 @@ def summary(figures):
         f"worst verb rust/c: {ratios[worst]:.3f} {worst}",
         f"size rust/c: {sizes['rust'] / sizes['c']:.3f} ({sizes['rust']:,} and {sizes['c']:,} bytes of text and data)",
         f"counter read round trips: rust {counter['rust']['round_trips']}, c {counter['c']['round_trips']}",
-        *kverbs_summary(figures),
+        *kverbs_summary(figures, amazon),
     ]
 
 
@@ -230,18 +232,18 @@ def picture(figures):
     return panels
 
 
-def run(flavour, folder, checkout):
-    """The whole bench: prints tables and summary, writes bench.json and bench.svg to FOLDER. CHECKOUT has Amazon's driver, if any."""
-    version = amazon.version(checkout) if checkout else None
+def run(flavour, folder):
+    """The whole bench: prints tables and summary, writes bench.json and bench.svg to FOLDER."""
     runs = {driver: prepare(driver, flavour, ("verbs", "growth")) for driver in DRIVERS}
     results = {driver: measure(driver, run) for driver, run in runs.items()}
-    kverbs = collect_kverbs(measure_kverbs(flavour, checkout))
+    kverbs = collect_kverbs(measure_kverbs(flavour))
     parts = {driver: size.parts(run.shared / "efa.ko") for driver, run in runs.items()}
-    figures = {"kernel": toolroot.kernel(flavour), "amazon": version, "kernel_verbs": kverbs, **collect(results, parts)}
+    figures = {"kernel": toolroot.kernel(flavour), "kernel_verbs": kverbs, **collect(results, parts)}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(figures, indent=1) + "\n")
     (folder / "bench.svg").write_text(plot.draw(picture(figures)))
-    print("\n".join([*tables(figures), *summary(figures)]), flush=True)
+    amazon = amazon_figures()
+    print("\n".join([*tables(figures, amazon), *summary(figures, amazon)]), flush=True)
     return 0
 
 
@@ -252,23 +254,23 @@ def demangled(names):
     return dict(zip(names, output.splitlines()))
 
 
-def profile(flavour, verb, count, checkout):
-    """Prints where a verb spends its instructions with each driver, the largest differences first."""
+def profile(flavour, verb, count):
+    """Prints where a verb spends its instructions with each driver, the largest differences first; of kernel verbs, with ours."""
     if verb.startswith(KVERBS):
-        results = measure_kverbs(flavour, checkout)
+        results = {"rust": measure_kverbs(flavour)}
     else:
         runs = {driver: prepare(driver, flavour, ("verbs",)) for driver in DRIVERS}
         results = {driver: measure(driver, run) for driver, run in runs.items()}
     known = results["rust"].profiles
     if verb not in known:
         raise Failure(f"There is no verb {verb}: choose one of {', '.join(known)}.")
-    rust, *others = (result.profiles[verb] for result in results.values())
-    c = others[0] if others else Counter()
+    rust = known[verb]
+    c = results["c"].profiles[verb] if "c" in results else Counter()
     names = sorted({*rust, *c}, key=lambda name: -abs(rust[name] - c[name]))[:count]
     shown = demangled(names)
     rows = [("rust - c", "Rust", "C", "function")]
     rows += [(f"{rust[name] - c[name]:+,}", f"{rust[name]:,}", f"{c[name]:,}", shown[name]) for name in names]
     rows.append(("", f"{rust.total():,}", f"{c.total():,}", "in all"))
-    for difference, *numbers, name in rows:
-        print(f"{difference:>10}  " + "".join(f"{number:>12}" for number in numbers) + f"  {name}")
+    for difference, in_rust, in_c, name in rows:
+        print(f"{difference:>10}  {in_rust:>12}{in_c:>12}  {name}" if "c" in results else f"{in_rust:>12}  {name}")
     return 0

@@ -460,21 +460,20 @@ def bench_command():
     parser = argparse.ArgumentParser(
         prog="bench",
         description="Compares what the Rust driver and the C driver cost on the same kernel and devices: instructions, commands and"
-        " round trips of each verb, memory of each object, a probe, the module; and kernel verbs with those of Amazon's C driver."
-        " Writes bench.json and bench.svg, too.",
+        " round trips of each verb, memory of each object, a probe, the module; and kernel verbs with the figures of Amazon's"
+        " C driver in bench-amazon.json. Writes bench.json and bench.svg, too.",
     )
     parser.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     folder = cache.CLONE / "Documentation"
     parser.add_argument("--output", type=Path, default=folder, metavar="FOLDER", help="where to write (default: Documentation)")
-    text = "a checkout of github.com/amzn/amzn-drivers, whose EFA driver is built (default: kernel verbs are not compared)"
-    parser.add_argument("--amazon", type=Path, metavar="FOLDER", help=text)
-    parser.add_argument("--profile", metavar="VERB", help="only show the functions in which the drivers differ")
+    text = "only show the functions in which the drivers differ; of kernel verbs, those of the Rust driver"
+    parser.add_argument("--profile", metavar="VERB", help=text)
     parser.add_argument("--lines", type=positive, default=40, metavar="N", help="how many functions --profile shows (default: 40)")
     arguments = parser.parse_args()
     steps.note(f"the cache is {cache.folder()}")
     if arguments.profile:
-        return bench.profile(arguments.flavour, arguments.profile, arguments.lines, arguments.amazon)
-    return bench.run(arguments.flavour, arguments.output, arguments.amazon)
+        return bench.profile(arguments.flavour, arguments.profile, arguments.lines)
+    return bench.run(arguments.flavour, arguments.output)
 
 
 @guarded

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Layers of packages over the toolroot, for what few need: packaging, its tests and the bench; pictures; captures."""
+"""Layers of packages over the toolroot, for what few need: packaging and its tests; pictures; captures."""
 
 from dataclasses import dataclass
 
@@ -42,12 +42,12 @@ class Layer:
         return namespace.enter(overlay, command, [(cache.CLONE, "/efa-rs", "ro"), *binds], environment, emulator)
 
 
-# debhelper .. rpmlint: what packages are built and checked with; mmdebstrap: makes the machines of the install tests; cmake:
-# what Amazon's driver finds out about a kernel with; dosfstools .. syslinux: what makes a disk that boots.
+# debhelper .. rpmlint: what packages are built and checked with; mmdebstrap: makes the machines of the install tests;
+# dosfstools .. syslinux: what makes a disk that boots.
 PACKAGING = Layer(
     "packaging tools",
     (
-        *("debhelper", "dh-dkms", "fakeroot", "lintian", "rpm", "rpmlint", "mmdebstrap", "cmake"),
+        *("debhelper", "dh-dkms", "fakeroot", "lintian", "rpm", "rpmlint", "mmdebstrap"),
         *("dosfstools", "fdisk", "mtools", "qemu-utils", "syslinux", "syslinux-common"),
     ),
 )
