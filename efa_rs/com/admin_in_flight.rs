@@ -15,8 +15,7 @@ use kernel::{
     },
     time::{
         Delta,
-        Instant,
-        Monotonic, //
+        Jiffies, //
     },
 };
 
@@ -51,7 +50,8 @@ use crate::{
         log::{
             Hex,
             Limited, //
-        }, //
+        },
+        time::to_jiffies, //
     },
 };
 
@@ -192,29 +192,27 @@ impl<'bound> InFlight<'bound> {
         }
     }
 
-    /// Waits until the command in `slot` is over, or until `deadline`. Returns whether it is over. `is_polled`: looks for
-    /// completions without an interrupt.
-    pub(super) fn wait(&self, slot: u16, deadline: Instant<Monotonic>, is_polled: bool) -> bool {
+    /// Waits until the command in `slot` is over, for at most `timeout`. Returns whether it is over. `is_polled`: looks
+    /// for completions without an interrupt.
+    #[inline]
+    pub(super) fn wait(&self, slot: u16, timeout: Jiffies, is_polled: bool) -> bool {
         let Some(over) = self.over.get(usize::from(slot)) else {
             return true;
         };
-        loop {
-            let left = deadline - Instant::now();
-            if left <= Delta::ZERO {
-                return self.state.lock().slots.is_over(slot);
-            }
-            let step = if is_polled {
-                left.min(POLL_INTERVAL)
-            } else {
-                left
-            };
+        if !is_polled {
+            return over.wait_timeout(timeout);
+        }
+        let interval = to_jiffies(POLL_INTERVAL);
+        let mut left = timeout;
+        while left != 0 {
+            let step = left.min(interval);
             if over.wait_timeout(step) {
                 return true;
             }
-            if is_polled {
-                self.handle_completions();
-            }
+            left -= step;
+            self.handle_completions();
         }
+        over.wait_timeout(0)
     }
 
     /// Frees a slot, and copies the completion of its command. A command that is not complete closes the queue, so

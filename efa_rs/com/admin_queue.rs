@@ -16,8 +16,10 @@ use kernel::{
         Arc, //
     },
     time::{
+        msecs_to_jiffies,
         Delta,
         Instant,
+        Jiffies,
         Monotonic, //
     },
 };
@@ -57,6 +59,7 @@ use crate::{
             Limited, //
         },
         semaphore::Semaphore,
+        time::to_jiffies,
         trace, //
     },
 };
@@ -78,7 +81,7 @@ const MAX_COMPLETION_TIMEOUT_MS: u32 = 30_000;
 
 /// How long to wait for a free slot, in times of what a command may take. A task behind the commands of a
 /// dead device finds out that it is dead, as one timeout closes the queue.
-const SLOT_TIMEOUTS: i64 = 2;
+const SLOT_TIMEOUTS: Jiffies = 2;
 
 /// The admin queue.
 #[pin_data]
@@ -90,7 +93,10 @@ pub(crate) struct AdminQueue<'bound> {
     /// Messages that the device does not answer.
     #[pin]
     silence: Limited<'bound>,
+    /// How long a command may take, in milliseconds.
     completion_timeout_ms: Atomic<u32>,
+    /// The same in jiffies, which waits take.
+    completion_timeout: Atomic<Jiffies>,
     /// Whether an interrupt was missing, so that waiters look for completions themselves.
     is_polled: Atomic<bool>,
     health: Arc<Health>,
@@ -119,7 +125,7 @@ impl<'bound> AdminQueue<'bound> {
         health: &Arc<Health>,
         statistics: &Arc<Statistics>,
     ) -> Result<Arc<Self>> {
-        let completion_timeout_ms = match u32::from(caps.admin_cmd_timeout) {
+        let timeout_ms = match u32::from(caps.admin_cmd_timeout) {
             0 => COMPLETION_TIMEOUT_MS,
             units => units * COMPLETION_TIMEOUT_UNIT_MS,
         };
@@ -130,7 +136,8 @@ impl<'bound> AdminQueue<'bound> {
                 registers: registers.clone(),
                 messages <- Limited::new(dev),
                 silence <- Limited::new(dev),
-                completion_timeout_ms: Atomic::new(completion_timeout_ms),
+                completion_timeout_ms: Atomic::new(timeout_ms),
+                completion_timeout: Atomic::new(msecs_to_jiffies(timeout_ms)),
                 is_polled: Atomic::new(false),
                 health: health.clone(),
                 statistics: statistics.clone(),
@@ -172,13 +179,9 @@ impl<'bound> AdminQueue<'bound> {
             let millis =
                 u32::from(millis).clamp(MIN_COMPLETION_TIMEOUT_MS, MAX_COMPLETION_TIMEOUT_MS);
             self.completion_timeout_ms.store(millis, Relaxed);
+            self.completion_timeout
+                .store(msecs_to_jiffies(millis), Relaxed);
         }
-    }
-
-    /// Returns how long a command may take from its submission on.
-    #[inline]
-    fn completion_timeout(&self) -> Delta {
-        Delta::from_millis(self.completion_timeout_ms.load(Relaxed).into())
     }
 
     /// Returns the device that the queue belongs to, for messages.
@@ -195,19 +198,51 @@ impl<'bound> AdminQueue<'bound> {
         CommandError::Nonsense
     }
 
-    /// Gives an encoded command to the device. Waits for a slot if too many are in flight.
+    /// Runs an encoded command to its end, and copies its completion to `entry`. `subject` is what messages say of it
+    /// besides the opcode.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::submit`] and [`Pending::wait`].
+    // One copy for all commands: what is typed is no more than the two conversions.
+    #[inline(never)]
+    pub(super) fn run(
+        &self,
+        request: &AqRequest,
+        opcode: Opcode,
+        subject: &'static str,
+        entry: &mut AcqEntry,
+    ) -> Result<(), CommandError> {
+        let started = self.begin(request, opcode, subject)?;
+        self.finish(&started, self.completion_timeout.load(Relaxed), entry)
+    }
+
+    /// Gives an encoded command to the device, to be waited for later. Waits for a slot if too many are in flight.
     ///
     /// # Errors
     ///
     /// - [`CommandError::Closed`] if the queue accepts no commands.
     /// - [`CommandError::NoSlot`] if no slot becomes free.
-    #[inline]
     pub(super) fn submit(
         &self,
         request: &AqRequest,
         opcode: Opcode,
         subject: &'static str,
     ) -> Result<Pending<'_, 'bound>, CommandError> {
+        Ok(Pending {
+            queue: self,
+            started: Some(self.begin(request, opcode, subject)?),
+            submitted: Instant::now(),
+        })
+    }
+
+    /// Does what [`Self::submit`] does.
+    fn begin(
+        &self,
+        request: &AqRequest,
+        opcode: Opcode,
+        subject: &'static str,
+    ) -> Result<Started, CommandError> {
         self.enter(opcode)?;
 
         let Some(turn) = self.in_flight.submit(request) else {
@@ -216,17 +251,16 @@ impl<'bound> AdminQueue<'bound> {
             self.statistics.cmds_err.increment();
             return Err(CommandError::Closed);
         };
-        let pending = Pending {
-            queue: self,
-            opcode,
-            subject,
-            submitted: Instant::now(),
-            slot: Some(turn.slot),
-        };
-        if trace::are_commands_traced() {
+        let traced = trace::are_commands_traced().then(Instant::now);
+        if traced.is_some() {
             trace::command_submitted(self.dev, opcode.name(), turn.id);
         }
-        Ok(pending)
+        Ok(Started {
+            slot: turn.slot,
+            opcode,
+            subject,
+            traced,
+        })
     }
 
     /// Waits for a free slot.
@@ -234,7 +268,7 @@ impl<'bound> AdminQueue<'bound> {
         if self.free_slots.try_acquire() {
             return Ok(());
         }
-        let timeout = self.completion_timeout() * SLOT_TIMEOUTS;
+        let timeout = self.completion_timeout.load(Relaxed) * SLOT_TIMEOUTS;
         self.free_slots.acquire_timeout(timeout).map_err(|_| {
             self.statistics.cmds_err.increment();
             self.messages
@@ -243,60 +277,79 @@ impl<'bound> AdminQueue<'bound> {
         })
     }
 
-    /// Waits for the command in `slot`, frees the slot, and copies the completion. A command that times out
-    /// closes the queue, so that no other one is waited for.
-    #[inline(never)]
+    /// Waits for a command for at most `timeout`, frees its slot, copies its completion to `entry`, and logs why it
+    /// failed. A command that times out closes the queue, so that no other one is waited for.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pending::wait`].
     fn finish(
         &self,
-        slot: u16,
-        opcode: Opcode,
-        submitted: Instant<Monotonic>,
+        started: &Started,
+        timeout: Jiffies,
         entry: &mut AcqEntry,
     ) -> Result<(), CommandError> {
-        let deadline = submitted + self.completion_timeout();
-        let is_late = !self
-            .in_flight
-            .wait(slot, deadline, self.is_polled.load(Relaxed));
+        let (slot, opcode) = (started.slot, started.opcode);
+        let is_polled = self.is_polled.load(Relaxed);
+        let is_late = !self.in_flight.wait(slot, timeout, is_polled);
         let result = self.in_flight.end(slot, entry);
-        let is_lost = matches!(result, Err(CommandError::Timeout));
         if is_late {
-            self.report_late(opcode, is_lost);
+            self.report_late(opcode, &result);
         }
         self.free_slots.release();
 
-        if result.is_ok() && trace::are_commands_traced() {
-            let status = AcqHeader::of(entry).status;
+        let status = AcqHeader::of(entry).status;
+        if let (Ok(()), Some(submitted)) = (&result, started.traced) {
             trace::command_completed(self.dev, opcode.name(), status, submitted.elapsed());
         }
-        result
+        if result.is_ok() && status == u8::from(Status::Success) {
+            return Ok(());
+        }
+        self.statistics.cmds_err.increment();
+        result?;
+        self.messages.error(fmt!(
+            "{}({}) failed: the device says {} ({})",
+            opcode.name(),
+            started.subject,
+            Status::try_from(status).map_or("something unknown", Status::name),
+            Hex(status.into())
+        ));
+        Err(CommandError::Status(status))
     }
 
-    /// Waits for a command whose result matters to nobody.
+    /// Reports a command that was not completed in time, unless somebody has closed the queue.
     #[cold]
     #[inline(never)]
-    fn forget(&self, slot: u16, opcode: Opcode, submitted: Instant<Monotonic>) {
-        let mut entry = [0; size_of::<AcqEntry>()];
-        let _ = self.finish(slot, opcode, submitted, &mut entry);
-    }
-
-    /// Reports a command without a completion in time, which `is_lost`, or of which only the interrupt was.
-    #[cold]
-    fn report_late(&self, opcode: Opcode, is_lost: bool) {
-        self.statistics.no_completion_cmds.increment();
-        let what_now = if is_lost {
-            self.health.report(Cause::CommandTimeout);
-            "the admin queue is closed"
-        } else {
-            self.is_polled.store(true, Relaxed);
-            "its interrupt is missing, and completions are polled from now on"
+    fn report_late(&self, opcode: Opcode, result: &Result<(), CommandError>) {
+        let what_now = match result {
+            Ok(()) => {
+                self.is_polled.store(true, Relaxed);
+                "its interrupt is missing, and completions are polled from now on"
+            }
+            Err(CommandError::Timeout) => {
+                self.health.report(Cause::CommandTimeout);
+                "the admin queue is closed"
+            }
+            Err(_) => return,
         };
+        self.statistics.no_completion_cmds.increment();
         self.silence.error(fmt!(
             "{} was not completed within {} ms; {}",
             opcode.name(),
-            self.completion_timeout().as_millis(),
+            self.completion_timeout_ms.load(Relaxed),
             what_now
         ));
     }
+}
+
+/// A command that the device has got.
+struct Started {
+    slot: u16,
+    opcode: Opcode,
+    /// What messages say of the command besides the opcode.
+    subject: &'static str,
+    /// When that was, if commands are traced.
+    traced: Option<Instant<Monotonic>>,
 }
 
 /// A command in flight.
@@ -305,13 +358,10 @@ impl<'bound> AdminQueue<'bound> {
 #[must_use = "the command's result is known only after a wait"]
 pub(super) struct Pending<'a, 'bound> {
     queue: &'a AdminQueue<'bound>,
-    opcode: Opcode,
-    /// What messages say of the command besides the opcode.
-    subject: &'static str,
+    /// `None` once the command was waited for.
+    started: Option<Started>,
     /// When the device was given the command.
     submitted: Instant<Monotonic>,
-    /// `None` once the command was waited for.
-    slot: Option<u16>,
 }
 
 impl Pending<'_, '_> {
@@ -322,34 +372,25 @@ impl Pending<'_, '_> {
     /// - [`CommandError::Status`] if the device refused the command.
     /// - [`CommandError::Timeout`] if it does not answer.
     /// - [`CommandError::Abandoned`] if the queue was closed under the command.
-    #[inline]
     pub(super) fn wait(mut self, entry: &mut AcqEntry) -> Result<(), CommandError> {
-        let Some(slot) = self.slot.take() else {
+        self.finish(entry)
+    }
+
+    fn finish(&mut self, entry: &mut AcqEntry) -> Result<(), CommandError> {
+        let Some(started) = self.started.take() else {
             return Err(CommandError::Closed);
         };
-        let result = self.queue.finish(slot, self.opcode, self.submitted, entry);
-        let status = AcqHeader::of(entry).status;
-        if result.is_ok() && status == u8::from(Status::Success) {
-            return Ok(());
-        }
-        self.queue.statistics.cmds_err.increment();
-        result?;
-        self.queue.messages.error(fmt!(
-            "{}({}) failed: the device says {} ({})",
-            self.opcode.name(),
-            self.subject,
-            Status::try_from(status).map_or("something unknown", Status::name),
-            Hex(status.into())
-        ));
-        Err(CommandError::Status(status))
+        let timeout = self.queue.completion_timeout_ms.load(Relaxed);
+        let left = Delta::from_millis(timeout.into()) - self.submitted.elapsed();
+        self.queue.finish(&started, to_jiffies(left), entry)
     }
 }
 
 impl Drop for Pending<'_, '_> {
-    #[inline]
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            self.queue.forget(slot, self.opcode, self.submitted);
+        if self.started.is_some() {
+            // The command's own result matters to nobody.
+            let _ = self.finish(&mut [0; size_of::<AcqEntry>()]);
         }
     }
 }

@@ -22,11 +22,9 @@ use crate::{
             },
             AcqEntry,
             AqFlags,
-            AqRequest,
             Command,
             CtrlBuffInfo,
             NoData,
-            Opcode,
             Response, //
         },
         eq::Eqe,
@@ -54,7 +52,7 @@ impl AdminQueue<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::submit`] and of [the wait](super::admin_queue::Pending::wait).
+    /// Those of [`Self::run`].
     #[inline]
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Response, CommandError> {
         self.execute_named(command, "")
@@ -64,7 +62,7 @@ impl AdminQueue<'_> {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::submit`] and of [the wait](super::admin_queue::Pending::wait).
+    /// Those of [`Self::run`].
     #[inline]
     pub(super) fn execute_named<C: Command>(
         &self,
@@ -74,19 +72,6 @@ impl AdminQueue<'_> {
         let mut entry = [0; size_of::<AcqEntry>()];
         self.run(&command.to_request(), C::OPCODE, subject, &mut entry)?;
         Ok(C::Response::from_entry(&entry))
-    }
-
-    /// Does what [`Self::execute_named`] does with an encoded command, and copies the completion to `entry`.
-    // One copy for all commands: what is typed is no more than the two conversions.
-    #[inline(never)]
-    fn run(
-        &self,
-        request: &AqRequest,
-        opcode: Opcode,
-        subject: &'static str,
-        entry: &mut AcqEntry,
-    ) -> Result<(), CommandError> {
-        self.submit(request, opcode, subject)?.wait(entry)
     }
 
     /// Creates a completion queue, whose number no other one has.

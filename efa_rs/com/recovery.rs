@@ -38,6 +38,7 @@ use crate::{
     sys::{
         self,
         completion::Completion,
+        time::to_jiffies,
         trace, //
     },
 };
@@ -276,7 +277,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.controller.waker().wake();
         loop {
             let left = deadline - Instant::now();
-            if left <= Delta::ZERO || !self.settled.wait_timeout(left) {
+            if left <= Delta::ZERO || !self.settled.wait_timeout(to_jiffies(left)) {
                 return;
             }
             // It may have begun before there was anything to do.

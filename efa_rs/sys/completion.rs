@@ -10,11 +10,9 @@
 use kernel::{
     bindings,
     prelude::*,
-    time::Delta,
+    time::Jiffies,
     types::Opaque, //
 };
-
-use super::time::to_jiffies;
 
 /// An event that one task waits for and another context, interrupts included, signals.
 #[pin_data]
@@ -55,8 +53,8 @@ impl Completion {
     /// Waits, uninterruptibly, for the completion, for at most `timeout`.
     ///
     /// Returns whether it happened.
-    pub(crate) fn wait_timeout(&self, timeout: Delta) -> bool {
+    pub(crate) fn wait_timeout(&self, timeout: Jiffies) -> bool {
         // SAFETY: `self.inner` is initialized; callers of this function may sleep.
-        unsafe { bindings::wait_for_completion_timeout(self.inner.get(), to_jiffies(timeout)) != 0 }
+        unsafe { bindings::wait_for_completion_timeout(self.inner.get(), timeout) != 0 }
     }
 }

@@ -9,11 +9,10 @@
 use kernel::{
     bindings,
     prelude::*,
-    time::Delta,
+    time::Jiffies,
     types::Opaque, //
 };
 
-use super::time::to_jiffies;
 use crate::ffi;
 
 /// A count of free places that tasks wait for.
@@ -51,9 +50,9 @@ impl Semaphore {
     /// # Errors
     ///
     /// - [`ETIME`] if none became free.
-    pub(crate) fn acquire_timeout(&self, timeout: Delta) -> Result {
-        // CAST: `to_jiffies` returns at most 49 days in jiffies, far below `c_long::MAX`.
-        let jiffies = to_jiffies(timeout) as kernel::ffi::c_long;
+    pub(crate) fn acquire_timeout(&self, timeout: Jiffies) -> Result {
+        // What is too long is as good as forever.
+        let jiffies = timeout.try_into().unwrap_or(kernel::ffi::c_long::MAX);
 
         // SAFETY: `self.inner` is an initialized semaphore.
         kernel::error::to_result(unsafe { bindings::down_timeout(self.inner.get(), jiffies) })
