@@ -174,7 +174,10 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         if let Some(life) = ended {
             self.end(life);
         }
-        if let Some(cause) = session.as_ref().and_then(|session| session.find_fault()) {
+        if let Some(cause) = session
+            .as_ref()
+            .and_then(|session| self.controller.find_fault(session))
+        {
             self.fail(cause);
         }
         drop(session);
@@ -198,7 +201,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             State::Paused | State::Stopped { .. } => return,
         }
         drop(inner);
-        self.controller.revoke_access(false);
+        self.controller.revoke(false);
         self.await_work();
     }
 
@@ -208,7 +211,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             return;
         }
         // No one but the bus, which calls one function at a time, leaves this state.
-        self.controller.restore_access();
+        self.controller.restore();
         let mut inner = self.inner.lock();
         inner.attempts = 0;
         inner.early_failures = 0;
@@ -230,7 +233,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     pub(crate) fn unbind(&self, end_work: &dyn Fn()) {
         if !matches!(self.inner.lock().state, State::Up(_)) {
             // What the work does with it ends soon.
-            self.controller.revoke_access(false);
+            self.controller.revoke(false);
         }
         end_work();
 
@@ -249,11 +252,11 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         {
             // Clients use a device that works until they have been told that it goes. They do not wait for one that
             // does not.
-            if let Some(cause) = session.find_fault() {
+            if let Some(cause) = self.controller.find_fault(&session) {
                 session.epoch().halt(cause);
             }
             drop(running);
-            self.controller.stop(&*session, ResetReason::Normal);
+            self.controller.stop(&session, ResetReason::Normal);
         }
         self.controller.retire();
     }
@@ -267,7 +270,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             inner.state = State::Stopped { _life: Some(life) };
         }
         drop(inner);
-        self.controller.revoke_access(true);
+        self.controller.revoke(true);
     }
 
     /// Has the work item do what there is to do, and waits until it has, for a while at most.
@@ -467,10 +470,10 @@ fn begin<'bound, S: Service<'bound>>(
     controller: &Arc<Controller<'bound>>,
     service: &S,
 ) -> Result<Life<'bound, S>> {
-    let session = Session::open(controller)?;
+    let session = controller.start()?;
     let running = service
         .start(&session)
-        .inspect_err(|_| controller.stop(&*session, ResetReason::InitError))?;
+        .inspect_err(|_| controller.stop(&session, ResetReason::InitError))?;
     Ok(Life {
         _running: running,
         since: Instant::now(),

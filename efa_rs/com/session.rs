@@ -17,16 +17,13 @@ use super::{
     aenq::Aenq,
     ah_cache::AhCache,
     attributes::Attributes,
-    controller::{
-        Controller,
-        Function,
-        Live, //
-    },
+    bound::BoundDevice,
     event_queue::{
         self,
         EventQueue,
         EventTarget, //
     },
+    function::Function,
     health::{
         self,
         Cause,
@@ -59,7 +56,7 @@ const MANAGEMENT_VECTOR: u8 = 0;
 /// What the device and the driver have to do with each other until the next reset: queues, interrupts,
 /// attributes.
 ///
-/// A session is [opened](Self::open), and ends when the device is halted. Whoever holds one longer
+/// A session is [started](Self::start), and ends when the device is halted. Whoever holds one longer
 /// can't do any harm: commands fail, and memory was freed or is in quarantine.
 pub(crate) struct Session<'bound> {
     // Interrupts go first: what their handlers use is below.
@@ -72,12 +69,11 @@ pub(crate) struct Session<'bound> {
     health: Arc<Health>,
     epoch: Arc<Epoch<'bound>>,
     reclaim: Arc<Reclaim<'bound>>,
-    controller: Arc<Controller<'bound>>,
+    device: Arc<BoundDevice<'bound>>,
 }
 
 /// Stops the device when dropped: a session that could not be started.
 struct Attempt<'a, 'bound> {
-    controller: &'a Controller<'bound>,
     function: &'a mut Function<'bound>,
     epoch: Option<Arc<Epoch<'bound>>>,
 }
@@ -85,87 +81,48 @@ struct Attempt<'a, 'bound> {
 impl Drop for Attempt<'_, '_> {
     fn drop(&mut self) {
         if let Some(epoch) = &self.epoch {
-            self.controller
-                .stop_function(self.function, epoch, ResetReason::InitError);
+            epoch.end(self.function.stop(ResetReason::InitError));
         }
     }
 }
 
 impl<'bound> Session<'bound> {
-    /// Resets the device, if it was used since its last reset, and starts a session.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Controller::start`] and [`Self::start`].
-    pub(super) fn open(controller: &Arc<Controller<'bound>>) -> Result<Arc<Self>> {
-        controller.start(|function, version| Self::start(controller, function, version))
-    }
-
     /// Starts a session with a device that was just reset, and speaks this version of the admin interface.
     ///
     /// # Errors
     ///
     /// - [`ENODEV`] if the device is not ready, or has failed, or if the driver may not use the function.
-    /// - `EOPNOTSUPP` if the device lacks what the driver needs.
+    /// - [`EOPNOTSUPP`] if the device lacks what the driver needs.
     /// - [`EINVAL`] if an attribute of the device makes no sense.
     /// - [`ENOSPC`] if there is no interrupt vector.
     /// - [`ETIME`] if the device does not answer.
     /// - [`ENOMEM`] if there is no memory.
-    fn start(
-        controller: &Arc<Controller<'bound>>,
+    pub(super) fn start(
+        device: &Arc<BoundDevice<'bound>>,
         function: &mut Function<'bound>,
         version: Version,
+        epoch: Arc<Epoch<'bound>>,
     ) -> Result<Arc<Self>> {
-        let (dev, pdev) = (controller.dev(), controller.pdev());
-        let registers = controller.registers();
-
-        let status = DevSts::from_raw(registers.read(Register::DevSts)?);
-        if !status.ready || status.fatal_error {
-            dev_err!(
-                dev,
-                "The device is not ready, or has failed, after its reset ({})\n",
-                Hex(status.into_raw())
-            );
-            return Err(ENODEV);
-        }
+        let dev = device.dev();
+        let (registers, statistics) = (device.registers(), device.statistics());
+        check_status(device)?;
         let caps = Caps::from_raw(registers.read(Register::Caps)?);
-        let vectors = allocate_vectors(controller)?;
+        let vectors = allocate_vectors(device)?;
 
-        let epoch = Epoch::new(controller.clone(), controller.quarantine())?;
-        let health = Health::new(controller.waker())?;
-        let statistics = controller.statistics();
+        let health = Health::new(device.waker())?;
         let admin = AdminQueue::new(dev, registers, version, caps, &epoch, &health, statistics)?;
         let aenq = Aenq::new(dev, registers, &epoch, &health, statistics)?;
 
         // Dropped before the rings that the device has from here on, and after the interrupts.
+        function.set_used();
         let mut attempt = Attempt {
-            controller,
             function,
             epoch: Some(epoch.clone()),
         };
-        attempt.function.set_used();
-        controller.set_starting(&admin)?;
+        device.begin_start(&admin)?;
         admin.start(MANAGEMENT_VECTOR);
         aenq.start(MANAGEMENT_VECTOR);
-
-        let management = irq::Registration::new(
-            controller.binding(),
-            &vectors,
-            MANAGEMENT_VECTOR,
-            fmt!("efa-mgmnt@pci:{}", sys::pci::name(pdev)),
-            0,
-            ManagementHandler {
-                admin: admin.clone(),
-                aenq: aenq.clone(),
-            },
-        )
-        .inspect_err(|error| {
-            log::failed(
-                dev,
-                "The management interrupt could not be requested",
-                error,
-            );
-        })?;
+        let management = request_management(device, &vectors, &admin, &aenq)?;
         admin.unmask_interrupts();
 
         let attributes = Attributes::read(&admin)?;
@@ -174,8 +131,8 @@ impl<'bound> Session<'bound> {
         attributes.enable_events(&admin)?;
 
         let parts = event_queue::Parts {
-            binding: controller.binding(),
-            pdev,
+            binding: device.binding(),
+            pdev: device.pdev(),
             registers,
             admin: &admin,
             epoch: &epoch,
@@ -186,32 +143,29 @@ impl<'bound> Session<'bound> {
 
         if attributes.takes_host_info() {
             // Nothing depends on it.
-            let _ = host_info::send(pdev, &admin, &epoch);
+            let _ = host_info::send(device.pdev(), &admin, &epoch);
         }
 
-        let reclaim = Reclaim::new(&admin, &epoch)?;
-        let session = Arc::new(
-            Self {
-                management,
-                event_queues,
-                admin,
-                aenq,
-                ah_cache,
-                attributes,
-                health,
-                epoch,
-                reclaim,
-                controller: controller.clone(),
-            },
-            GFP_KERNEL,
-        )?;
+        let session = Self {
+            management,
+            event_queues,
+            ah_cache,
+            aenq,
+            attributes,
+            health,
+            reclaim: Reclaim::new(&admin, &epoch)?,
+            admin,
+            epoch,
+            device: device.clone(),
+        };
+        let session = Arc::new(session, GFP_KERNEL)?;
         attempt.epoch = None;
         Ok(session)
     }
 
     /// Returns the device from its binding on.
-    pub(crate) fn controller(&self) -> &Arc<Controller<'bound>> {
-        &self.controller
+    pub(crate) fn device(&self) -> &BoundDevice<'bound> {
+        &self.device
     }
 
     /// Returns the admin queue.
@@ -249,32 +203,25 @@ impl<'bound> Session<'bound> {
         self.event_queues.len()
     }
 
-    /// Returns what is wrong with the device, if anything is.
-    pub(super) fn find_fault(&self) -> Option<Cause> {
+    /// Returns the fault that was reported, if any was, or that keep-alive events stay away.
+    pub(super) fn fault(&self) -> Option<Cause> {
         if let Some(cause) = self.health.cause() {
             return Some(cause);
         }
         // A device that never sent keep-alive events is not watched.
         let hint = self.attributes.hints.driver_watchdog_timeout;
-        let silence = self.aenq.keep_alive_silence();
-        if silence.is_some_and(|(silence, period)| health::is_too_long(silence, period, hint)) {
-            return Some(Cause::KeepAlive);
-        }
-        self.controller.find_fault(&self.epoch)
-    }
-}
-
-impl<'bound> Live<'bound> for Session<'bound> {
-    fn epoch(&self) -> &Arc<Epoch<'bound>> {
-        &self.epoch
+        let (silence, period) = self.aenq.keep_alive_silence()?;
+        health::is_too_long(silence, period, hint).then_some(Cause::KeepAlive)
     }
 
-    fn report(&self, cause: Cause) -> Cause {
+    /// Reports a fault. Returns the first one of the session.
+    pub(super) fn report(&self, cause: Cause) -> Cause {
         self.health.report(cause);
         self.health.cause().unwrap_or(cause)
     }
 
-    fn close(&self) {
+    /// Ends all commands and events. The device still has to be stopped.
+    pub(super) fn close(&self) {
         self.admin.close();
         self.management.disable();
         for queue in &self.event_queues {
@@ -282,22 +229,72 @@ impl<'bound> Live<'bound> for Session<'bound> {
         }
     }
 
-    fn tell_stopped(&self) {
+    /// Wakes all who wait for completions after the device was stopped.
+    pub(super) fn wake_waiters(&self) {
         for queue in &self.event_queues {
             queue.target().subscribers.stopped();
         }
     }
 }
 
+/// Checks that the device is ready.
+///
+/// # Errors
+///
+/// - [`ENODEV`] if it is not, or has failed.
+/// - Those of [`Registers::read`](super::registers::Registers::read).
+fn check_status(device: &BoundDevice<'_>) -> Result {
+    let status = DevSts::from_raw(device.registers().read(Register::DevSts)?);
+    if status.ready && !status.fatal_error {
+        return Ok(());
+    }
+    dev_err!(
+        device.dev(),
+        "The device is not ready, or has failed, after its reset ({})\n",
+        Hex(status.into_raw())
+    );
+    Err(ENODEV)
+}
+
+/// Requests the interrupt of the management vector.
+///
+/// # Errors
+///
+/// Those of [`irq::Registration::new`].
+fn request_management<'bound>(
+    device: &BoundDevice<'bound>,
+    vectors: &irq::Vectors<'bound>,
+    admin: &Arc<AdminQueue<'bound>>,
+    aenq: &Arc<Aenq<'bound>>,
+) -> Result<irq::Registration<'bound, ManagementHandler<'bound>>> {
+    let handler = ManagementHandler {
+        admin: admin.clone(),
+        aenq: aenq.clone(),
+    };
+    let name = fmt!("efa-mgmnt@pci:{}", sys::pci::name(device.pdev()));
+    irq::Registration::new(
+        device.binding(),
+        vectors,
+        MANAGEMENT_VECTOR,
+        name,
+        0,
+        handler,
+    )
+    .inspect_err(|error| {
+        let what = "The management interrupt could not be requested";
+        log::failed(device.dev(), what, error);
+    })
+}
+
 /// Allocates a vector for management and one for each CPU, or as many as there are.
-fn allocate_vectors<'bound>(controller: &Controller<'bound>) -> Result<irq::Vectors<'bound>> {
+fn allocate_vectors<'bound>(device: &BoundDevice<'bound>) -> Result<irq::Vectors<'bound>> {
     let wanted = sys::system::online_cpus().saturating_add(1);
     let types = IrqTypes::default().with(IrqType::MsiX);
-    let vectors = controller
+    let vectors = device
         .pdev()
         .alloc_irq_vectors(1, wanted, types)
         .map_err(|error| {
-            log::failed(controller.dev(), "MSI-X could not be enabled", &error);
+            log::failed(device.dev(), "MSI-X could not be enabled", &error);
             ENOSPC
         })?;
     Ok(Arc::new(vectors, GFP_KERNEL)?)

@@ -75,7 +75,7 @@ pub(super) const PORT: &[CounterDesc] = &[
 
 /// Reads the counters of the device, which the driver keeps itself.
 pub(super) fn read_device(efa: &Efa<'_>, values: &mut [u64]) -> Result {
-    let statistics = efa.session.controller().statistics();
+    let statistics = efa.session.device().statistics();
     let errors = &efa.errors;
 
     store::<{ DEVICE.len() }>(

@@ -379,7 +379,7 @@ impl<'a> Cq<'a> {
 
         let (epoch, sub_cqs) = (efa.session.epoch(), queues.sub_cqs_per_cq);
         let count = CompletionRings::entries(sub_cqs, depth).ok_or(EINVAL)?;
-        let memory = Entries::zeroed(efa.session.controller().dev(), count)?;
+        let memory = Entries::zeroed(efa.session.device().dev(), count)?;
         let memory = Arc::new(memory, GFP_KERNEL)?;
         let rings = CompletionRings::new(memory.clone(), sub_cqs, depth)?;
         let memory = Lent::new(epoch, "a completion queue", memory)?;
@@ -446,7 +446,7 @@ impl<'a> Cq<'a> {
             }
             Some(_) => return Err(EINVAL),
             None => {
-                let buffer = UserBuffer::zeroed(efa.session.controller().dev(), size)?;
+                let buffer = UserBuffer::zeroed(efa.session.device().dev(), size)?;
                 Ring::Driver(Lent::new(epoch, WHAT, Arc::new(buffer, GFP_KERNEL)?)?)
             }
         })

@@ -242,12 +242,12 @@ impl<'a> Mr<'a> {
             return Err(EOPNOTSUPP);
         }
 
-        let controller = efa.session.controller();
+        let bound = efa.session.device();
         let hold = Hold {
             what: Held::Nothing,
             reclaim: efa.session.reclaim().clone(),
         };
-        let memory = Arc::new(attr.pin(controller.binding(), hold)?, GFP_KERNEL)?;
+        let memory = Arc::new(attr.pin(bound.binding(), hold)?, GFP_KERNEL)?;
         // Until the device has said that it has the region.
         let mut kept = memory.keep();
 
@@ -258,7 +258,7 @@ impl<'a> Mr<'a> {
         if count > queues.max_mr_pages as usize {
             return Err(ENOMEM);
         }
-        let (list, pages) = Pages::new(controller.dev(), count, |pages| addresses.fill(pages))?;
+        let (list, pages) = Pages::new(bound.dev(), count, |pages| addresses.fill(pages))?;
 
         let epoch = efa.session.epoch();
         let memory = Lent::new(epoch, "a memory region", memory.clone())?;
@@ -333,7 +333,7 @@ impl<'a> Mr<'a> {
             return Err(EINVAL);
         }
         let count = max_pages.checked_next_power_of_two().ok_or(EINVAL)?;
-        let list = Entries::zeroed(efa.session.controller().dev(), count)?;
+        let list = Entries::zeroed(efa.session.device().dev(), count)?;
         let list = Arc::new(list, GFP_KERNEL)?;
         let list = Lent::new(efa.session.epoch(), "a list of pages", list)?;
         // From here on work requests tell the device where the list is.
@@ -391,7 +391,7 @@ impl<'a> Mr<'a> {
         }
         let registered = efa.register_mr(&RegMr {
             pd: pd.pdn,
-            mr_length: efa.session.controller().memory_size(),
+            mr_length: efa.session.device().memory_size(),
             flags: RegMrFlags {
                 phys_page_size_shift: 0,
                 mem_addr_phy_mode_en: true,

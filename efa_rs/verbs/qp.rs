@@ -334,7 +334,7 @@ impl<'a> Qp<'a> {
             0 => None,
             // CAST: `usize` has 64 bits on every architecture that has EFA.
             size => {
-                let buffer = UserBuffer::zeroed(efa.session.controller().dev(), size as usize)?;
+                let buffer = UserBuffer::zeroed(efa.session.device().dev(), size as usize)?;
                 let buffer = Arc::new(buffer, GFP_KERNEL)?;
                 let ring = Lent::new(efa.session.epoch(), "a queue pair", buffer)?;
                 Some(ReceiveRing::User(ring))
@@ -423,7 +423,7 @@ impl<'a> Qp<'a> {
 
         let sizes = Sizes::new(efa, &attr.cap)?;
         check_sizes(efa, &attr.cap, sizes.send_bytes()?)?;
-        let (epoch, dev) = (efa.session.epoch(), efa.session.controller().dev());
+        let (epoch, dev) = (efa.session.epoch(), efa.session.device().dev());
         let entries = match sizes.recv_entries {
             0 => None,
             count => Some(Arc::new(Entries::zeroed(dev, count)?, GFP_KERNEL)?),

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What there is of a device from its binding to its unbind, and needs no lock.
+
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    new_mutex,
+    pci,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    }, //
+};
+
+use super::{
+    admin_queue::AdminQueue,
+    quarantine::Quarantine,
+    registers::{
+        Registers,
+        REGISTERS_SIZE, //
+    },
+    statistics::Statistics, //
+};
+use crate::{
+    hw,
+    sys::{
+        self,
+        attach::Binding,
+        mmio,
+        pci::Channel,
+        work::Waker, //
+    },
+};
+
+/// A device that is bound to the driver.
+#[pin_data]
+pub(crate) struct BoundDevice<'bound> {
+    binding: Binding<'bound>,
+    pdev: &'bound pci::Device<Bound>,
+    registers: Arc<Registers<'bound>>,
+    quarantine: Arc<Quarantine<'bound>>,
+    statistics: Arc<Statistics>,
+    waker: Waker,
+    /// Bits of the addresses that the device uses.
+    address_width: Atomic<u32>,
+    /// Whether the driver must not use the function.
+    is_revoked: Atomic<bool>,
+    /// The admin queue of a session that is being started.
+    #[pin]
+    starting: Mutex<Option<Arc<AdminQueue<'bound>>>>,
+}
+
+impl<'bound> BoundDevice<'bound> {
+    /// Reserves and maps the registers.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if the device has no registers.
+    /// - [`EBUSY`] if somebody else uses them.
+    /// - [`EFAULT`] if they can't be mapped.
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(
+        pdev: &'bound pci::Device<Bound>,
+        binding: Binding<'bound>,
+        name: &'static CStr,
+        waker: Waker,
+    ) -> Result<Arc<Self>> {
+        let dev: &Device<Bound> = pdev.as_ref();
+        let bar = map_registers(pdev, name)
+            .inspect_err(|error| sys::log::failed(dev, "The registers are not available", error))?;
+        let statistics = Arc::new(Statistics::default(), GFP_KERNEL)?;
+        Arc::pin_init(
+            try_pin_init!(Self {
+                binding,
+                pdev,
+                registers: Registers::new(dev, bar)?,
+                quarantine: Quarantine::new(dev, &statistics)?,
+                statistics,
+                waker,
+                address_width: Atomic::new(0),
+                is_revoked: Atomic::new(false),
+                starting <- new_mutex!(None),
+            }? Error),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Sets how many bits the addresses have that the device uses.
+    pub(super) fn set_address_width(&self, bits: u8) {
+        self.address_width.store(bits.into(), Relaxed);
+    }
+
+    /// Returns how many bytes the device can address.
+    pub(crate) fn memory_size(&self) -> u64 {
+        1u64.checked_shl(self.address_width.load(Relaxed))
+            .unwrap_or(u64::MAX)
+    }
+
+    /// Returns the binding.
+    pub(crate) fn binding(&self) -> Binding<'bound> {
+        self.binding
+    }
+
+    /// Returns the PCI function.
+    pub(crate) fn pdev(&self) -> &'bound pci::Device<Bound> {
+        self.pdev
+    }
+
+    /// Returns the device, for messages.
+    pub(crate) fn dev(&self) -> &'bound Device<Bound> {
+        self.pdev.as_ref()
+    }
+
+    /// Returns the registers.
+    pub(super) fn registers(&self) -> &Arc<Registers<'bound>> {
+        &self.registers
+    }
+
+    /// Returns the memory that the device may still use.
+    pub(super) fn quarantine(&self) -> &Arc<Quarantine<'bound>> {
+        &self.quarantine
+    }
+
+    /// Returns what is counted of the device.
+    pub(crate) fn statistics(&self) -> &Arc<Statistics> {
+        &self.statistics
+    }
+
+    /// Returns what wakes the work item.
+    pub(super) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Checks that the driver may use the function.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if it may not, or if the bus has isolated the function.
+    pub(super) fn check_access(&self) -> Result {
+        if self.is_revoked.load(Relaxed) || sys::pci::channel(self.pdev) != Channel::Works {
+            return Err(ENODEV);
+        }
+        Ok(())
+    }
+
+    /// Has [`Self::revoke_access`] close this queue, of a session that is being started.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::check_access`].
+    pub(super) fn begin_start(&self, admin: &Arc<AdminQueue<'bound>>) -> Result {
+        *self.starting.lock() = Some(admin.clone());
+        self.check_access()
+    }
+
+    /// Ends what [`Self::begin_start`] has begun.
+    pub(super) fn end_start(&self) {
+        *self.starting.lock() = None;
+    }
+
+    /// Keeps the driver from using the function until [`Self::restore_access`]. A session that is being started
+    /// fails soon.
+    pub(super) fn revoke_access(&self) {
+        let mut starting = self.starting.lock();
+        self.is_revoked.store(true, Relaxed);
+        if let Some(admin) = starting.take() {
+            admin.close();
+        }
+    }
+
+    /// Lets the driver use the function again.
+    pub(super) fn restore_access(&self) {
+        self.is_revoked.store(false, Relaxed);
+    }
+
+    /// Takes the device's access to memory away.
+    pub(super) fn isolate(&self) {
+        if sys::pci::channel(self.pdev) != Channel::IsGone {
+            sys::pci::clear_master(self.pdev);
+        }
+    }
+}
+
+/// Reserves and maps the BAR of the registers.
+fn map_registers<'bound>(
+    pdev: &'bound pci::Device<Bound>,
+    name: &'static CStr,
+) -> Result<pci::Bar<'bound, REGISTERS_SIZE>> {
+    if !mmio::is_memory(pdev, hw::pci::REGISTER_BAR) {
+        return Err(ENODEV);
+    }
+    pdev.iomap_region_sized(hw::pci::REGISTER_BAR.into(), name)
+        .map_err(|error| if error == EBUSY { EBUSY } else { EFAULT })
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The PCI function of a device: how it is reset and stopped.
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    bound::BoundDevice,
+    health::{
+        self,
+        Cause, //
+    },
+    reset::reset, //
+};
+use crate::{
+    hw::regs::{
+        ControllerVersion,
+        Register,
+        ResetReason,
+        Version, //
+    },
+    sys::{
+        self,
+        log,
+        pci::Channel,
+        pci_config::Configuration, //
+    },
+};
+
+/// The oldest version of the admin interface that this driver speaks.
+const MIN_VERSION: Version = Version { major: 0, minor: 1 };
+
+/// The oldest controller that this driver works with: major, minor and subminor version.
+const MIN_CONTROLLER_VERSION: (u8, u8, u8) = (0, 0, 1);
+
+/// A PCI function. The stop lock guards it.
+pub(super) struct Function<'bound> {
+    device: Arc<BoundDevice<'bound>>,
+    configuration: Configuration<'bound>,
+    /// The version of the admin interface, unless the device was not asked since its reset.
+    version: Option<Version>,
+    /// Whether the device was reset, and not used since.
+    is_fresh: bool,
+    /// Whether the device was halted because no reset worked. It may go on with DMA as soon as it is a bus
+    /// master.
+    is_suspect: bool,
+}
+
+impl<'bound> Function<'bound> {
+    /// Takes over a function, which `was_left_halted` by the binding before.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new(device: &Arc<BoundDevice<'bound>>, was_left_halted: bool) -> Result<Self> {
+        Ok(Self {
+            device: device.clone(),
+            configuration: Configuration::new(device.pdev())?,
+            version: None,
+            is_fresh: false,
+            is_suspect: was_left_halted,
+        })
+    }
+
+    /// Notes that the device is used, so that it has to be reset before it is used next.
+    pub(super) fn set_used(&mut self) {
+        self.is_fresh = false;
+    }
+
+    /// Makes sure that the device was reset and not used since, and returns the version of its admin
+    /// interface.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if the driver may not use the function.
+    /// - [`EOPNOTSUPP`] if the device is too old.
+    /// - Those of a reset and of reading registers.
+    pub(super) fn prepare(&mut self) -> Result<Version> {
+        self.device.check_access()?;
+        if !self.is_fresh {
+            self.reset(ResetReason::Normal)?;
+        }
+        let version = match self.version {
+            Some(version) => version,
+            None => self.identify()?,
+        };
+        self.version = Some(version);
+        Ok(version)
+    }
+
+    /// Reads the device's versions, and returns that of its admin interface.
+    fn identify(&self) -> Result<Version> {
+        let registers = self.device.registers();
+        let version = Version::from_raw(registers.read(Register::Version)?);
+        if version < MIN_VERSION {
+            dev_err!(
+                self.device.dev(),
+                "The device speaks admin API {}.{}, which is too old\n",
+                version.major,
+                version.minor
+            );
+            return Err(EOPNOTSUPP);
+        }
+
+        let controller = ControllerVersion::from_raw(registers.read(Register::ControllerVersion)?);
+        if (controller.major, controller.minor, controller.subminor) < MIN_CONTROLLER_VERSION {
+            dev_err!(
+                self.device.dev(),
+                "The device's controller has version {}.{}.{}, which is too old\n",
+                controller.major,
+                controller.minor,
+                controller.subminor
+            );
+            return Err(EOPNOTSUPP);
+        }
+        Ok(version)
+    }
+
+    /// Resets the device, after which it uses no memory but that of answers.
+    ///
+    /// Registers are read by DMA. A device that was halted because no reset worked becomes a bus master only after a
+    /// reset by the bus (FLR). Where the function has none, it is a bus master for the reset only.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if the device is halted, and not there.
+    /// - Those of [`reset`].
+    /// - Those of `pcie_flr` if the device is halted, and the bus can't reset it.
+    fn reset(&mut self, reason: ResetReason) -> Result {
+        let pdev = self.device.pdev();
+        self.configuration.restore_if_lost();
+        if self.is_suspect {
+            self.device.isolate();
+            // The bus would wait for it for a minute.
+            if !sys::pci::is_present(pdev) {
+                return Err(ENODEV);
+            }
+            if let Err(error) = sys::pci::function_level_reset(pdev) {
+                if error != ENOTTY {
+                    return Err(error);
+                }
+            }
+        }
+        sys::pci::set_master(pdev);
+        reset(self.device.dev(), self.device.registers(), reason).inspect_err(|_| {
+            if self.is_suspect {
+                self.device.isolate();
+            }
+        })?;
+        // Its firmware may be another one now.
+        self.version = None;
+        self.is_fresh = true;
+        if self.is_suspect {
+            self.is_suspect = false;
+            sys::pci::mark_halted(pdev, false);
+        }
+        Ok(())
+    }
+
+    /// Stops the device, of whose session nothing runs any more: by a reset, else by one after a reset of the
+    /// bus, else by taking its access to memory away. Returns whether it was reset, or is gone.
+    ///
+    /// A reset of the bus alone is not trusted: a device that is so broken that it needs one might go on
+    /// where it was as soon as it is a bus master again.
+    pub(super) fn stop(&mut self, reason: ResetReason) -> bool {
+        self.is_fresh = false;
+        match sys::pci::channel(self.device.pdev()) {
+            Channel::Works => self.try_resets(reason),
+            // The bus resets it next. Until then only its configuration may be accessed.
+            Channel::IsFrozen => {
+                self.device.isolate();
+                false
+            }
+            Channel::IsGone => true,
+        }
+    }
+
+    /// Resets the device, or else isolates it. Returns whether it was reset.
+    fn try_resets(&mut self, reason: ResetReason) -> bool {
+        // A device that was pulled out does not answer. One that works may fail to answer once.
+        if sys::pci::is_present(self.device.pdev()) {
+            if self.reset(reason).is_ok() {
+                return true;
+            }
+            self.is_suspect = true;
+            if self.reset(reason).is_ok() {
+                return true;
+            }
+            log::failed(
+                self.device.dev(),
+                "The device could not be reset; its DMA is disabled",
+                &EIO,
+            );
+        }
+        self.is_suspect = true;
+        self.device.isolate();
+        false
+    }
+
+    /// Looks whether the device says that it has failed, or can't be read at all.
+    pub(super) fn find_fault(&self) -> Option<Cause> {
+        health::read_status(self.device.registers())
+    }
+
+    /// Ends the use of the function: the device has no access to memory.
+    pub(super) fn retire(&self) {
+        // A device that was not reset may still answer a read, and use what is in quarantine.
+        self.device.isolate();
+        if self.is_suspect {
+            sys::pci::mark_halted(self.device.pdev(), true);
+        }
+    }
+}
