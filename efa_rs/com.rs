@@ -2,8 +2,8 @@
 
 //! Talking to the device: registers, reset, admin commands and events.
 //!
-//! A [`Controller`] is the device from its binding on. A [`Session`] is one life of it, from a reset to
-//! the next; [`Recovery`] ends one when the device has failed, and makes the next.
+//! A [`Session`] is one life of the device, from a reset to the next. A [`Controller`] starts and halts sessions.
+//! [`Recovery`] ends one when the device has failed, and has the next one started.
 //!
 //! Nothing here trusts the device. What it writes is copied once and checked before it is used,
 //! every wait has an end, and memory that it may use is [lent](Lent): freed only after it has let go of
@@ -16,6 +16,7 @@ mod admin_slots;
 mod aenq;
 mod ah_cache;
 mod attributes;
+mod backoff;
 mod bound;
 mod commands;
 mod controller;
@@ -25,6 +26,7 @@ mod function;
 mod health;
 mod host_info;
 mod lent;
+mod life;
 mod numbers;
 mod page_list;
 mod quarantine;
@@ -48,15 +50,13 @@ pub(crate) use self::{
         Epoch,
         Lent, //
     },
+    life::Service,
     page_list::Pages,
     reclaim::{
         KeyPlace,
         Reclaim, //
     },
-    recovery::{
-        Recovery,
-        Service, //
-    },
+    recovery::Recovery,
     session::Session,
     statistics::Counter,
     subscribers::{

@@ -237,6 +237,8 @@ impl<'bound> AdminQueue<'bound> {
     }
 
     /// Does what [`Self::submit`] does.
+    // Here and in `finish`: `run` is the way of nearly all commands.
+    #[inline(always)]
     fn begin(
         &self,
         request: &AqRequest,
@@ -283,6 +285,7 @@ impl<'bound> AdminQueue<'bound> {
     /// # Errors
     ///
     /// Those of [`Pending::wait`].
+    #[inline(always)]
     fn finish(
         &self,
         started: &Started,

@@ -5,7 +5,6 @@
 use kernel::{
     new_mutex,
     prelude::*,
-    str::CString,
     sync::{
         Arc,
         Mutex, //
@@ -18,20 +17,25 @@ use kernel::{
 };
 
 use super::{
-    controller::{
-        Controller,
-        Owner, //
+    backoff::{
+        self,
+        Backoff, //
     },
+    controller::Owner,
     health::{
         self,
         Cause, //
     },
+    life::{
+        Life,
+        Service, //
+    },
     report::{
+        self,
         Phase,
         Report,
         StateFile, //
-    },
-    session::Session, //
+    }, //
 };
 use crate::{
     hw::regs::ResetReason,
@@ -43,40 +47,9 @@ use crate::{
     },
 };
 
-/// How long to wait before each attempt to bring a device back, in milliseconds. After the last one it
-/// is given up until somebody resets it or binds it again.
-const BACKOFF_MS: [i64; 5] = [0, 1_000, 2_000, 4_000, 8_000];
-
-/// A session that fails earlier than this after its start, in milliseconds, counts as a failed attempt. More
-/// than it takes to notice that keep-alives have stopped.
-const SETTLED_MS: i64 = 20_000;
-
-/// So many sessions in a row may fail as early although the device has done something for a program. Later ones are
-/// backed off, and the device is not given up: a program would be able to make it unusable.
-const MAX_EARLY_FAILURES: u32 = 16;
-
 /// How long a callback of the bus waits for the work item, in milliseconds. Clients in the kernel may hold up the
 /// unregistration for longer.
 const BUS_TIMEOUT: Delta = Delta::from_millis(10_000);
-
-/// What is built upon a session, such as a registration with the RDMA core.
-pub(crate) trait Service<'bound>: Send + Sync {
-    /// What ends it when dropped.
-    type Running: Send + Unpin;
-
-    /// Starts it. It ends before the session does, and after the device was stopped.
-    fn start(&self, session: &Arc<Session<'bound>>) -> Result<Self::Running>;
-}
-
-/// A device in use: the session, and what is built upon it.
-struct Life<'bound, S: Service<'bound>> {
-    // Goes first.
-    _running: S::Running,
-    session: Arc<Session<'bound>>,
-    since: Instant<Monotonic>,
-    /// Commands that were completed before that.
-    commands: u64,
-}
 
 /// What is being done with a device.
 enum State<'bound, S: Service<'bound>> {
@@ -99,10 +72,7 @@ struct Inner<'bound, S: Service<'bound>> {
     ended: Option<Life<'bound, S>>,
     /// Whether the work item is at it.
     is_busy: bool,
-    /// Attempts to bring the device back since it last worked.
-    attempts: usize,
-    /// Sessions in a row that have worked, and failed early.
-    early_failures: u32,
+    backoff: Backoff,
 }
 
 /// Looks after a device: resets it when it has failed.
@@ -130,7 +100,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`Session::open`] and [`Service::start`].
+    /// Those of [`Life::begin`].
     pub(crate) fn new(
         controller: Owner<'bound>,
         service: S,
@@ -138,7 +108,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     ) -> impl PinInit<Self, Error> + use<'bound, S> {
         pin_init::pin_init_scope(move || {
             let report = Report::new(controller.statistics())?;
-            let life = begin(&controller, &service)?;
+            let life = Life::begin(&controller, &service)?;
             report.count_session(life.session.event_queues());
             let file = StateFile::new(sys::pci::name(controller.pdev()), &report);
             Ok(try_pin_init!(Self {
@@ -151,8 +121,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
                     state: State::Up(life),
                     ended: None,
                     is_busy: false,
-                    attempts: 0,
-                    early_failures: 0,
+                    backoff: Backoff::default(),
                 }),
                 settled <- Completion::new(),
             }? Error))
@@ -174,13 +143,9 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         if let Some(life) = ended {
             self.end(life);
         }
-        if let Some(cause) = session
-            .as_ref()
-            .and_then(|session| self.controller.find_fault(session))
-        {
+        if let Some(cause) = session.and_then(|session| self.controller.find_fault(&session)) {
             self.fail(cause);
         }
-        drop(session);
         self.proceed();
 
         self.inner.lock().is_busy = false;
@@ -213,8 +178,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         // No one but the bus, which calls one function at a time, leaves this state.
         self.controller.restore();
         let mut inner = self.inner.lock();
-        inner.attempts = 0;
-        inner.early_failures = 0;
+        inner.backoff = Backoff::default();
         self.change(&mut inner, State::Resetting(Instant::now()));
         drop(inner);
         self.await_work();
@@ -244,19 +208,14 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         if let Some(life) = ended {
             self.end(life);
         }
-        if let State::Up(Life {
-            _running: running,
-            session,
-            ..
-        }) = old
-        {
+        if let State::Up(life) = old {
             // Clients use a device that works until they have been told that it goes. They do not wait for one that
             // does not.
-            if let Some(cause) = self.controller.find_fault(&session) {
-                session.epoch().halt(cause);
+            if let Some(cause) = self.controller.find_fault(&life.session) {
+                life.session.epoch().halt(cause);
             }
-            drop(running);
-            self.controller.stop(&session, ResetReason::Normal);
+            drop(life.running);
+            self.controller.stop(&life.session, ResetReason::Normal);
         }
         self.controller.retire();
     }
@@ -308,19 +267,8 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let State::Up(life) = &inner.state else {
             return;
         };
-        let (has_lasted, has_worked) = (life.has_lasted(), life.has_worked(&self.controller));
-        if has_lasted {
-            inner.early_failures = 0;
-            inner.attempts = 0;
-        } else if has_worked {
-            inner.early_failures = inner.early_failures.saturating_add(1);
-            let most = if inner.early_failures <= MAX_EARLY_FAILURES {
-                0
-            } else {
-                BACKOFF_MS.len() - 1
-            };
-            inner.attempts = inner.attempts.min(most);
-        }
+        let (since, has_worked) = (life.since, life.has_worked());
+        inner.backoff.session_failed(since, has_worked);
         dev_err!(
             self.controller.dev(),
             "The device has failed ({}) and is reset\n",
@@ -329,7 +277,10 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let next = if !self.is_automatic {
             Err("automatic recovery is off (parameter 'recovery')")
         } else {
-            next_attempt(inner.attempts).ok_or("it fails whenever it is brought back")
+            inner
+                .backoff
+                .next()
+                .ok_or("it fails whenever it is brought back")
         };
         self.note(cause);
         let state = match next {
@@ -353,7 +304,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.controller.statistics().count_reset(cause);
         self.report.set_last_reset(cause);
         trace::reset(self.controller.dev(), cause.name());
-        self.announce(c"EFA_EVENT=reset", cause);
+        report::announce(self.controller.pdev(), c"EFA_EVENT=reset", cause);
     }
 
     /// Tries to bring the device back if it is time to, and sees to it that it is looked at again.
@@ -373,10 +324,9 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             if wait > Delta::ZERO {
                 return waker.wake_after(wait);
             }
-            inner.attempts += 1;
-            self.report.set_attempts(inner.attempts);
+            self.report.set_attempts(inner.backoff.count_attempt());
             drop(inner);
-            self.conclude(begin(&self.controller, &self.service));
+            self.conclude(Life::begin(&self.controller, &self.service));
         }
     }
 
@@ -398,18 +348,19 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             Ok(life) => {
                 self.report.count_session(life.session.event_queues());
                 self.change(&mut inner, State::Up(life));
-                return self.announce(c"EFA_EVENT=recovered", cause);
+                let pdev = self.controller.pdev();
+                return report::announce(pdev, c"EFA_EVENT=recovered", cause);
             }
             Err(error) => error,
         };
-        match next_attempt(inner.attempts) {
+        match inner.backoff.next() {
             Some(at) => {
                 dev_warn!(
                     self.controller.dev(),
                     "The device could not be brought back ({:?}), attempt {} of {}\n",
                     error,
-                    inner.attempts,
-                    BACKOFF_MS.len()
+                    inner.backoff.attempts(),
+                    backoff::ATTEMPTS
                 );
                 self.change(&mut inner, State::Resetting(at));
             }
@@ -437,53 +388,11 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     /// Leaves a device alone that was given up, and says what can be done about it.
     fn abandon(&self, cause: Cause, why: &str) {
         self.controller.isolate();
-        self.announce(c"EFA_EVENT=failed", cause);
+        report::announce(self.controller.pdev(), c"EFA_EVENT=failed", cause);
         dev_err!(
             self.controller.dev(),
             "The device is not used any more, as {}: write 1 to 'reset' in its sysfs directory, or bind it again, to try once more\n",
             why
         );
     }
-
-    /// Tells userspace by a uevent of the PCI function.
-    fn announce(&self, event: &CStr, cause: Cause) {
-        if let Ok(reason) = CString::try_from_fmt(fmt!("EFA_REASON={}", cause.name())) {
-            sys::pci::announce(self.controller.pdev(), &[event, &reason]);
-        }
-    }
-}
-
-impl<'bound, S: Service<'bound>> Life<'bound, S> {
-    /// Returns whether it has lasted.
-    fn has_lasted(&self) -> bool {
-        self.since.elapsed() >= Delta::from_millis(SETTLED_MS)
-    }
-
-    /// Returns whether the device has done anything for a program.
-    fn has_worked(&self, controller: &Controller<'bound>) -> bool {
-        controller.statistics().completed_cmds.get() != self.commands
-    }
-}
-
-/// Starts a session and the service upon it.
-fn begin<'bound, S: Service<'bound>>(
-    controller: &Arc<Controller<'bound>>,
-    service: &S,
-) -> Result<Life<'bound, S>> {
-    let session = controller.start()?;
-    let running = service
-        .start(&session)
-        .inspect_err(|_| controller.stop(&session, ResetReason::InitError))?;
-    Ok(Life {
-        _running: running,
-        since: Instant::now(),
-        commands: controller.statistics().completed_cmds.get(),
-        session,
-    })
-}
-
-/// Returns when to try again to bring a device back, after so many attempts; `None` if that is enough.
-fn next_attempt(attempts: usize) -> Option<Instant<Monotonic>> {
-    let wait = BACKOFF_MS.get(attempts)?;
-    Some(Instant::now() + Delta::from_millis(*wait))
 }

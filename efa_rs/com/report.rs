@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 //! What others may see of a device at any time, a recovery that is under way included: a file in
-//! debugfs.
+//! debugfs, and uevents.
 
 use kernel::{
     debugfs::{
         File,
         Writer, //
     },
+    device::Bound,
     fmt,
+    pci,
     prelude::*,
+    str::CString,
     sync::{
         atomic::{
             Atomic,
@@ -127,6 +130,13 @@ impl Report {
         writeln!(f, "quarantine: {}", self.statistics.in_quarantine())?;
         writeln!(f, "event_queues: {}", self.event_queues.load(Relaxed))?;
         writeln!(f, "in_flight: {}", self.statistics.in_flight())
+    }
+}
+
+/// Announces an event of a device, and its cause, by a uevent of the PCI function.
+pub(super) fn announce(pdev: &pci::Device<Bound>, event: &CStr, cause: Cause) {
+    if let Ok(reason) = CString::try_from_fmt(fmt!("EFA_REASON={}", cause.name())) {
+        sys::pci::announce(pdev, &[event, &reason]);
     }
 }
 

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A device in use: its session, and what is built upon it.
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        Instant,
+        Monotonic, //
+    },
+};
+
+use super::{
+    controller::Controller,
+    session::Session, //
+};
+use crate::hw::regs::ResetReason;
+
+/// What is built upon a session, such as a registration with the RDMA core.
+pub(crate) trait Service<'bound>: Send + Sync {
+    /// What ends it when dropped.
+    type Running: Send + Unpin;
+
+    /// Starts it. It ends before the session does.
+    fn start(&self, session: &Arc<Session<'bound>>) -> Result<Self::Running>;
+}
+
+/// A device in use.
+pub(super) struct Life<'bound, S: Service<'bound>> {
+    // Goes first.
+    pub(super) running: S::Running,
+    pub(super) session: Arc<Session<'bound>>,
+    pub(super) since: Instant<Monotonic>,
+    /// Commands that were completed before that.
+    commands: u64,
+}
+
+impl<'bound, S: Service<'bound>> Life<'bound, S> {
+    /// Starts a session and the service upon it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Controller::start`] and [`Service::start`].
+    pub(super) fn begin(controller: &Arc<Controller<'bound>>, service: &S) -> Result<Self> {
+        let session = controller.start()?;
+        let running = service
+            .start(&session)
+            .inspect_err(|_| controller.stop(&session, ResetReason::InitError))?;
+        Ok(Self {
+            running,
+            since: Instant::now(),
+            commands: controller.statistics().completed_cmds.get(),
+            session,
+        })
+    }
+
+    /// Returns whether the device has done anything for a program.
+    pub(super) fn has_worked(&self) -> bool {
+        self.session.device().statistics().completed_cmds.get() != self.commands
+    }
+}
