@@ -125,11 +125,7 @@ impl<'bound> Session<'bound> {
         let management = request_management(device, &vectors, &admin, &aenq)?;
         admin.unmask_interrupts();
 
-        let attributes = Attributes::read(&admin)?;
-        registers.set_read_timeout(attributes.hints.mmio_read_timeout);
-        admin.set_completion_timeout(attributes.hints.admin_completion_timeout);
-        attributes.enable_events(&admin)?;
-
+        let attributes = read_attributes(device, &admin)?;
         let parts = event_queue::Parts {
             binding: device.binding(),
             pdev: device.pdev(),
@@ -145,7 +141,6 @@ impl<'bound> Session<'bound> {
             // Nothing depends on it.
             let _ = host_info::send(device.pdev(), &admin, &epoch);
         }
-
         let session = Self {
             management,
             event_queues,
@@ -271,12 +266,11 @@ fn request_management<'bound>(
         admin: admin.clone(),
         aenq: aenq.clone(),
     };
-    let name = fmt!("efa-mgmnt@pci:{}", sys::pci::name(device.pdev()));
     irq::Registration::new(
         device.binding(),
         vectors,
         MANAGEMENT_VECTOR,
-        name,
+        fmt!("efa-mgmnt@pci:{}", sys::pci::name(device.pdev())),
         0,
         handler,
     )
@@ -298,6 +292,23 @@ fn allocate_vectors<'bound>(device: &BoundDevice<'bound>) -> Result<irq::Vectors
             ENOSPC
         })?;
     Ok(Arc::new(vectors, GFP_KERNEL)?)
+}
+
+/// Reads the attributes, follows what the device advises, and has it report events.
+///
+/// # Errors
+///
+/// Those of [`Attributes::read`] and [`Attributes::enable_events`].
+fn read_attributes<'bound>(
+    device: &BoundDevice<'bound>,
+    admin: &AdminQueue<'bound>,
+) -> Result<Attributes> {
+    let attributes = Attributes::read(admin)?;
+    let hints = &attributes.hints;
+    device.registers().set_read_timeout(hints.mmio_read_timeout);
+    admin.set_completion_timeout(hints.admin_completion_timeout);
+    attributes.enable_events(admin)?;
+    Ok(attributes)
 }
 
 /// Creates event queues, one for each vector that is left, as many as the device has.
