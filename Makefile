@@ -55,7 +55,7 @@ help:
 	@echo '  make kverbs          a client of the verbs in the kernel   FLAVOUR= (or debug) ROUNDS='
 	@echo '  make peer-memory     RDMA to and from memory of another device, which takes it back   FLAVOUR='
 	@echo '  make power-off       what a power-off of a guest does to its devices   DRIVER= FLAVOUR='
-	@echo '  make check-life      devices that die, come back and are taken away under load   DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS='
+	@echo '  make check-life      devices that die, come back and are taken away under load   DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS= MINUTES= SEED='
 	@echo '  make rdma-core       the tests of rdma-core'\''s authors in a guest   DRIVER= FLAVOUR= USERLAND='
 	@echo '  make rdma-core-diff  the same with both drivers, and what ends differently   FLAVOUR= USERLAND='
 	@echo '  make interop         data between guests: contents, perftest, libfabric, Open MPI   DRIVER= FLAVOUR= USERLAND= PROGRAM= CASE='
@@ -90,6 +90,8 @@ help:
 	@echo 'KEEP      1: fuzz-driver replaces the corpus that make check replays'
 	@echo 'COUNT     how many sequences host-diff plays (default: 1000)'
 	@echo 'LOAD      how many other programs want its cores (default: 30)'
+	@echo 'MINUTES   how long check-life chooses triggers and loads at random, in place of its tests'
+	@echo 'SEED      what they are chosen by (default: 1)'
 	@echo 'TESTS     which ones of check-life: parts of their names, separated by semicolons'
 	@echo 'SECONDS   how long each attack takes'
 	@echo 'DEBIAN    experimental or sid, whose kernel canary takes even if it is not newer than the one that all else uses'
@@ -206,7 +208,7 @@ peer-memory:
 
 .PHONY: check-life
 check-life:
-	@tools/check life $(combination) $(ROUNDS:%=--rounds %) --tests '$(TESTS)'
+	@tools/check life $(combination) $(ROUNDS:%=--rounds %) $(MINUTES:%=--minutes %) $(SEED:%=--seed %) --tests '$(TESTS)'
 
 .PHONY: disturb
 disturb:

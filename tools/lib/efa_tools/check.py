@@ -219,8 +219,17 @@ def everything():
 def life_jobs(driver, flavour, rounds=None, chosen=(), measured=False):
     """Those with limits of time have the machine for themselves."""
     needs = (EMULATOR, module_name(driver, flavour))
-    jobs = life.jobs(driver, flavour, rounds, chosen, measured)
-    return [Job(name, run, 120, after=needs, cores=cores, timed=timed) for name, run, cores, timed in jobs]
+    return [life_job(job, needs) for job in life.jobs(driver, flavour, rounds, chosen, measured)]
+
+
+def life_mixture(driver, flavour, seed, minutes):
+    needs = (EMULATOR, module_name(driver, flavour))
+    return [life_job(job, needs) for job in life.mixture(driver, flavour, seed, minutes)]
+
+
+def life_job(job, needs):
+    name, run, cores, timed = job
+    return Job(name, run, 120, after=needs, cores=cores, timed=timed)
 
 
 def attack(seconds=2, rounds=None):

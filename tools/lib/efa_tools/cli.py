@@ -308,6 +308,8 @@ def check_parser():
     command = suites.add_parser("life", help="devices that die, come back and are taken away, with programs that use them")
     add_combination(command, ("rust", "c"))
     command.add_argument("--rounds", type=positive, metavar="N", help="of each test (default: few)")
+    command.add_argument("--minutes", type=positive, metavar="N", help="of any triggers under any loads, in place of the tests")
+    command.add_argument("--seed", type=int, default=1, metavar="N", help="what these are chosen by (default: 1)")
     command.add_argument("--tests", default="", metavar="NAMES", help="parts of names of tests, separated by semicolons (default: all)")
     command = suites.add_parser("sample", help="the provider and the client of samples/, in a guest each")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
@@ -401,6 +403,8 @@ def jobs_of(arguments):
             return [check.power_off(arguments.driver, arguments.flavour)]
         case "life":
             chosen = [text.strip() for text in arguments.tests.split(";") if text.strip()]
+            if arguments.minutes:
+                return check.life_mixture(arguments.driver, arguments.flavour, arguments.seed, arguments.minutes)
             return check.life_jobs(arguments.driver, arguments.flavour, arguments.rounds, chosen, measured=True)
         case "sample":
             return [check.sample(name, arguments.flavour) for name in build.SAMPLES]

@@ -14,6 +14,8 @@ FOLDER = cache.CLONE / "tests" / "life"
 DEVICES = ["profile=efa3", "profile=efa3"]
 # The one whose tests have rounds without end; the others do something different in each, and few are enough.
 ENDLESS = "life.py"
+# Any of those, for as long as one likes.
+MIXTURE = "mixture.py"
 # Those in which limits of time count.
 MEASURED = (ENDLESS, "deaths.py")
 # The others are in a guest of their own, in this order: QEMU (11.1) aborts when a link is reset by which a device was pulled out.
@@ -33,6 +35,9 @@ class Share:
     rounds: int | None = None
     # Whether limits of time count.
     measured: bool = False
+    # Of a mixture: what it is chosen by, and how long it takes.
+    seed: int | None = None
+    minutes: int = 0
 
     def command(self, runner, last):
         """Runs it in a guest. What programs are named for is there as often as they are run."""
@@ -41,13 +46,15 @@ class Share:
             environment["EFA_ROUNDS"] = self.rounds
         if self.measured:
             environment["EFA_LIMITS"] = 1
+        if self.minutes:
+            environment |= {"EFA_SEED": self.seed, "EFA_MINUTES": self.minutes}
         settings = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in environment.items() if value)
         programs = " ".join([*(f"../life/{program}" for program in self.programs), *last])
         return f"{settings} kselftest_override_timeout={self.timeout()} {runner} {programs}"
 
     def timeout(self):
         """Of each program."""
-        return BASE + ROUND * (self.rounds or 0) * sum(len(tests) for tests in self.programs.values())
+        return BASE + 60 * self.minutes + ROUND * (self.rounds or 0) * sum(len(tests) for tests in self.programs.values())
 
 
 def tests(program):
@@ -112,17 +119,24 @@ def jobs(driver, flavour, rounds=None, chosen=(), measured=False):
     if rounds:
         steps.note(f"{title}: {rounds} rounds of each test, in {len(parts)} guests")
 
-    def job(share, name):
-        # Where nothing but the tests' own programs uses the devices, these mostly wait.
-        cores = 2 if ENDLESS in share.programs else 1
-        return name, lambda: run(name, share, driver, flavour), cores, share.measured
+    return [job(share, driver, flavour, f"{title} {share.name}{' limits' * share.measured}") for share in parts]
 
-    return [job(share, f"{title} {share.name}{' limits' * share.measured}") for share in parts]
+
+def mixture(driver, flavour, seed, minutes):
+    """The job of any triggers under any loads, which SEED chooses, for so many minutes."""
+    share = Share(f"mixture of seed {seed}", {MIXTURE: []}, seed=seed, minutes=minutes)
+    return [job(share, driver, flavour, f"life {driver} {flavour} {share.name}")]
+
+
+def job(share, driver, flavour, name):
+    # Where nothing but the tests' own programs uses the devices, these mostly wait.
+    cores = 2 if {ENDLESS, MIXTURE} & set(share.programs) else 1
+    return name, lambda: run(name, share, driver, flavour), cores, share.measured
 
 
 def run(name, share, driver, flavour):
     """Runs a share in a guest; returns its tally."""
-    options = {"devices": DEVICES, "hotplug": True, "progress": bool(share.rounds), "stalls": share.measured}
+    options = {"devices": DEVICES, "hotplug": True, "progress": bool(share.rounds or share.minutes), "stalls": share.measured}
     if flavour == toolroot.DEBUG:
         command = share.command("/efa-rs/tests/debug/run.sh", ["../debug/kernel.py"])
         tally, _ = suite.in_debug_guest(name, command, driver, timeout=SLOW * share.timeout() * len(share.programs), **options)

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Any trigger under any load, one after the other, chosen by EFA_SEED, for EFA_MINUTES. Prints KTAP.
+
+See cases.py for its arguments.
+"""
+
+import os
+import random
+
+from cases import Tests  # First: it says where the others are.
+
+import loads
+import selftest
+import triggers
+from selftest import Failed
+from stage import Stage
+from timing import now
+
+SEED = int(os.environ.get("EFA_SEED") or 1)
+SECONDS = 60 * int(os.environ.get("EFA_MINUTES") or 1)
+# A guest bears few rounds of the others.
+TRIGGERS = [trigger for trigger in triggers.ALL if trigger.is_noticed and not trigger.most_rounds]
+LOADS = (loads.Load, *loads.BUSY)
+
+stage = Stage() if selftest.emulator else None
+suite = Tests()
+
+
+@suite.case(f"seed {SEED}")
+def mixture():
+    choices, end, number = random.Random(SEED), now() + SECONDS, 0
+    while now() < end:
+        number += 1
+        trigger, load = choices.choice(TRIGGERS), choices.choice(LOADS)
+        print(f"# choice {number}", flush=True)
+        try:
+            stage.rounds(trigger(stage), load(stage), 1)
+        except Failed as failure:
+            raise Failed(f"choice {number}, {trigger.name}, {load.name}: {failure}")
+
+
+if __name__ == "__main__":
+    suite.main()
