@@ -114,7 +114,7 @@ impl<'bound> Rings<'bound> {
     pub(super) fn submit(&self, number: u16, id: u16, request: &AqRequest) {
         let (index, phase) = (u32::from(number), phase(number));
         match self.protocol {
-            Protocol::V1 => self.submissions.write(index, &request.to_v1(id, phase)),
+            Protocol::V1 => self.submissions.write(index, &request.encode_v1(id, phase)),
             Protocol::V2 => {
                 let entry = AqEntry::new(Protocol::V2, request, id, phase);
                 // CAST: Two.

@@ -160,8 +160,7 @@ void efa_init_delayed_work(struct delayed_work *work, work_func_t function)
 
 unsigned long efa_coherent_to_pfn(void *address)
 {
-	return is_vmalloc_addr(address) ? vmalloc_to_pfn(address) :
-					  PHYS_PFN(virt_to_phys(address));
+	return is_vmalloc_addr(address) ? vmalloc_to_pfn(address) : PHYS_PFN(virt_to_phys(address));
 }
 
 bool efa_umem_is_contiguous(struct ib_umem *umem)
@@ -179,10 +178,9 @@ size_t efa_umem_num_blocks(struct ib_umem *umem, unsigned long block_size)
 	return ib_umem_num_dma_blocks(umem, block_size);
 }
 
-void efa_umem_iter_start(struct ib_block_iter *iter, struct ib_umem *umem,
-			 unsigned long block_size)
+void efa_umem_iter_start(struct ib_block_iter *iter, struct ib_umem *umem, unsigned long size)
 {
-	__rdma_umem_block_iter_start(iter, umem, block_size);
+	__rdma_umem_block_iter_start(iter, umem, size);
 }
 
 size_t efa_umem_iter_fill(struct ib_block_iter *iter, u64 *blocks, size_t count)

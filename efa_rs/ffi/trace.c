@@ -12,16 +12,15 @@ bool efa_trace_commands_enabled(void)
 	return trace_efa_command_submitted_enabled() || trace_efa_command_completed_enabled();
 }
 
-void efa_trace_command_submitted(const struct device *dev, const char *opcode,
-				 unsigned int length, u16 id)
+void efa_trace_command_submitted(const struct device *dev, const char *opcode, u32 length, u16 id)
 {
 	trace_efa_command_submitted(dev, opcode, length, id);
 }
 
 void efa_trace_command_completed(const struct device *dev, const char *opcode,
-				 unsigned int length, u8 status, u64 latency_us)
+				 u32 length, u8 status, u64 latency)
 {
-	trace_efa_command_completed(dev, opcode, length, status, latency_us);
+	trace_efa_command_completed(dev, opcode, length, status, latency);
 }
 
 void efa_trace_event(const struct device *dev, u16 group, u16 syndrome)
@@ -29,12 +28,12 @@ void efa_trace_event(const struct device *dev, u16 group, u16 syndrome)
 	trace_efa_event(dev, group, syndrome);
 }
 
-void efa_trace_reset(const struct device *dev, const char *reason, unsigned int length)
+void efa_trace_reset(const struct device *dev, const char *reason, u32 length)
 {
 	trace_efa_reset(dev, reason, length);
 }
 
-void efa_trace_state(const struct device *dev, const char *state, unsigned int length)
+void efa_trace_state(const struct device *dev, const char *state, u32 length)
 {
 	trace_efa_state(dev, state, length);
 }

@@ -10,7 +10,7 @@
 #include <linux/tracepoint.h>
 
 TRACE_EVENT(efa_command_submitted,
-	TP_PROTO(const struct device *dev, const char *opcode, unsigned int length, u16 id),
+	TP_PROTO(const struct device *dev, const char *opcode, u32 length, u16 id),
 	TP_ARGS(dev, opcode, length, id),
 	TP_STRUCT__entry(__string(device, dev_name(dev))
 			 __string_len(opcode, opcode, length)
@@ -20,15 +20,13 @@ TRACE_EVENT(efa_command_submitted,
 );
 
 TRACE_EVENT(efa_command_completed,
-	TP_PROTO(const struct device *dev, const char *opcode, unsigned int length, u8 status,
-		 u64 latency_us),
-	TP_ARGS(dev, opcode, length, status, latency_us),
+	TP_PROTO(const struct device *dev, const char *opcode, u32 length, u8 status, u64 latency),
+	TP_ARGS(dev, opcode, length, status, latency),
 	TP_STRUCT__entry(__string(device, dev_name(dev))
 			 __string_len(opcode, opcode, length)
-			 __field(u8, status)
-			 __field(u64, latency_us)),
+			 __field(u8, status) __field(u64, latency_us)),
 	TP_fast_assign(__assign_str(device); __assign_str(opcode); __entry->status = status;
-		       __entry->latency_us = latency_us;),
+		       __entry->latency_us = latency;),
 	TP_printk("%s %s status=%u latency=%lluus", __get_str(device), __get_str(opcode),
 		  __entry->status, __entry->latency_us)
 );
@@ -44,7 +42,7 @@ TRACE_EVENT(efa_event,
 );
 
 DECLARE_EVENT_CLASS(efa_text,
-	TP_PROTO(const struct device *dev, const char *text, unsigned int length),
+	TP_PROTO(const struct device *dev, const char *text, u32 length),
 	TP_ARGS(dev, text, length),
 	TP_STRUCT__entry(__string(device, dev_name(dev))
 			 __string_len(text, text, length)),
@@ -52,10 +50,10 @@ DECLARE_EVENT_CLASS(efa_text,
 	TP_printk("%s %s", __get_str(device), __get_str(text))
 );
 DEFINE_EVENT(efa_text, efa_reset,
-	TP_PROTO(const struct device *dev, const char *text, unsigned int length),
+	TP_PROTO(const struct device *dev, const char *text, u32 length),
 	TP_ARGS(dev, text, length));
 DEFINE_EVENT(efa_text, efa_state,
-	TP_PROTO(const struct device *dev, const char *text, unsigned int length),
+	TP_PROTO(const struct device *dev, const char *text, u32 length),
 	TP_ARGS(dev, text, length));
 
 #endif

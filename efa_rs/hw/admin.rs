@@ -240,7 +240,7 @@ impl AqRequest {
 
     /// Encodes an entry of [`Protocol::V1`].
     #[inline]
-    pub fn to_v1(&self, command_id: u16, phase: bool) -> [u8; Protocol::V1.entry_size()] {
+    pub fn encode_v1(&self, command_id: u16, phase: bool) -> [u8; Protocol::V1.entry_size()] {
         let mut entry = [0; Protocol::V1.entry_size()];
         At::<0>::store(&mut entry, self.header(command_id, phase).encode());
         At::<{ AqHeader::SIZE }>::store(&mut entry, self.payload);
@@ -248,7 +248,7 @@ impl AqRequest {
     }
 
     /// Encodes an entry of [`Protocol::V2`], without its checksum.
-    fn to_v2(&self, command_id: u16, phase: bool) -> [u8; Protocol::V2.entry_size()] {
+    fn encode_v2(&self, command_id: u16, phase: bool) -> [u8; Protocol::V2.entry_size()] {
         let header = AqHeaderV2 {
             common: self.header(command_id, phase),
             ..AqHeaderV2::default()
@@ -273,8 +273,8 @@ impl AqEntry {
     pub fn new(protocol: Protocol, request: &AqRequest, command_id: u16, phase: bool) -> Self {
         let mut entry = Self::zeroed(protocol);
         match protocol {
-            Protocol::V1 => At::<0>::store(&mut entry.bytes, request.to_v1(command_id, phase)),
-            Protocol::V2 => entry.bytes = request.to_v2(command_id, phase),
+            Protocol::V1 => At::<0>::store(&mut entry.bytes, request.encode_v1(command_id, phase)),
+            Protocol::V2 => entry.bytes = request.encode_v2(command_id, phase),
         }
         entry.update_checksum();
         entry

@@ -43,7 +43,10 @@ use crate::{
         QpCap,
         WcStatus, //
     },
-    sys,
+    sys::{
+        self,
+        time::to_jiffies, //
+    },
     wire::{
         self,
         Header,
@@ -400,7 +403,7 @@ impl<'a> Session<'a> {
                 last = Instant::now();
             } else if !self.cq.request_notify()? {
                 let left = PATIENCE - last.elapsed();
-                if left.is_negative() || !self.wake.event.wait_timeout(left) {
+                if left.is_negative() || !self.wake.event.wait_timeout(to_jiffies(left)) {
                     pr_err!(
                         "Nothing has completed for {} s\n",
                         PATIENCE.as_millis() / 1000
