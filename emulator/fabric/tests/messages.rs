@@ -436,7 +436,15 @@ fn an_armed_queue_raises_one_event() {
     arm(&mut net, 1);
     assert_eq!(interrupts(&mut net), 0);
     exchange(&mut net, &mut a, &mut b);
+    assert_eq!(interrupts(&mut net), 1);
+    // Armed with one that was announced and not taken: not again, but with the next one.
+    arm(&mut net, 1);
+    assert_eq!(interrupts(&mut net), 0);
     exchange(&mut net, &mut a, &mut b);
+    assert_eq!(interrupts(&mut net), 1);
+    // With one that was not announced, besides one that was: at once.
+    exchange(&mut net, &mut a, &mut b);
+    arm(&mut net, 1);
     assert_eq!(interrupts(&mut net), 1);
     assert_eq!(net.protocol_errors(), 0);
 }

@@ -41,6 +41,8 @@ pub(crate) struct Cq {
     pub(super) has_long_ids: bool,
     /// Whether the next completion is to raise an event.
     armed: bool,
+    /// Completions that events have announced: all that were posted when the last one was raised.
+    announced: u32,
     users: Users,
 }
 
@@ -88,24 +90,38 @@ impl Cq {
             let (cq, entry) = (number, entry.into());
             host.trace(&TraceEvent::Completion { cq, entry });
         }
-        Ok(std::mem::take(&mut self.armed)
-            .then_some(self.eqn)
-            .flatten())
+        Ok(if self.armed { self.announce() } else { None })
     }
 
     /// What a program tells by the doorbell. Returns the event queue to tell, if it is to be told at once.
+    ///
+    /// A completion that an event has announced raises no other one, although the program has not taken it yet. So a
+    /// program that arms its queue before it polls, as the manual of `ibv_get_cq_event` has it, gets one for each.
     fn ring(&mut self, value: u32) -> Option<u16> {
         let doorbell = CqDb::from_raw(value);
         if !doorbell.arm {
             return None;
         }
-        let posted = self
-            .posted
-            .iter()
-            .fold(0_u32, |sum, posted| sum.wrapping_add(*posted));
+        self.armed = true;
         // CAST: the doorbell counts modulo 2^16.
-        self.armed = posted as u16 == doorbell.consumer_index;
-        (!self.armed).then_some(self.eqn).flatten()
+        let is_taken = self.all_posted() as u16 == doorbell.consumer_index;
+        if is_taken || self.all_posted() == self.announced {
+            return None;
+        }
+        self.announce()
+    }
+
+    /// Completions ever posted.
+    fn all_posted(&self) -> u32 {
+        let sum = |sum: u32, posted: &u32| sum.wrapping_add(*posted);
+        self.posted.iter().fold(0, sum)
+    }
+
+    /// Disarms the queue, and returns the event queue to tell.
+    fn announce(&mut self) -> Option<u16> {
+        self.armed = false;
+        self.announced = self.all_posted();
+        self.eqn
     }
 }
 
@@ -267,6 +283,7 @@ impl Cqs {
                 tells_address: command.caps_2.set_src_addr,
                 has_long_ids: command.caps_2.sq_comp_64_bit_req_id,
                 armed: false,
+                announced: 0,
                 users: Users::default(),
             },
         )?;
