@@ -62,7 +62,7 @@ fn a_dead_sender_sends_and_completes_nothing() {
 fn a_dead_receiver_takes_and_answers_nothing() {
     let (mut net, mut a, mut b, to) = under_way();
     die(&mut net, &b);
-    assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
+    assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
     net.run_for(LONG);
     assert_eq!(net.content(&to, 0, 60_000), [0; 60_000]);
     assert_eq!(net.poll(&mut b), None);

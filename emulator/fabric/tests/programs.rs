@@ -232,7 +232,7 @@ fn a_program_that_is_gone_does_not_respond() {
     let net = &programs.nets[0];
     net.fabric.leave(net.now, link);
     let status = programs.nets[0].status(&mut programs.qps[0]);
-    assert_eq!(status, CompStatus::LocalUnrespRemote);
+    assert_eq!(status, CompStatus::LocalUnreachRemote);
     // And is not found any more.
     let mut send = Send::message(&peer, &from, 10);
     let address = programs.nets[1].address(PortId(0));

@@ -378,21 +378,55 @@ fn receivers_that_are_not_ready() {
 
 #[test]
 fn peers_that_do_not_respond() {
-    let down = PathSettings {
+    let lost = PathSettings {
+        loss: Some(1.0),
+        ..PathSettings::default()
+    };
+    let settings = Settings {
+        path: vec![lost; 4],
+        ..Settings::default()
+    };
+    // One that never has.
+    let (mut net, mut a, b) = Net::pair(settings.clone());
+    let from = net.region(&a, 1, 0);
+    let sends = [
+        Send::message(&b, &from, 100),
+        Send::read(&b, &from, &from, 100),
+    ];
+    for send in &sends {
+        net.post(&mut a, send);
+        assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
+    }
+    // One that has.
+    let (mut net, mut a, mut b, from, to) = set();
+    net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+    let message = Send::message(&b, &from, 100);
+    net.post(&mut a, &message);
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    net.fabric.set(settings);
+    net.post(&mut a, &message);
+    assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
+}
+
+/// It is the peer that does not respond, and not a packet: all that was to be sent to it ends together.
+#[test]
+fn all_requests_to_a_peer_that_does_not_respond_end_at_once() {
+    let lost = PathSettings {
         loss: Some(1.0),
         ..PathSettings::default()
     };
     let (mut net, mut a, b) = Net::pair(Settings {
-        path: vec![down; 4],
+        path: vec![lost; 4],
         ..Settings::default()
     });
     let from = net.region(&a, 1, 0);
-    for send in [
-        Send::message(&b, &from, 100),
-        Send::read(&b, &from, &from, 100),
-    ] {
-        net.post(&mut a, &send);
-        assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
+    for _ in 0..32 {
+        net.post(&mut a, &Send::message(&b, &from, 100));
+    }
+    assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
+    for number in 1..32 {
+        let completion = net.poll(&mut a);
+        assert!(completion.is_some(), "{number} have ended");
     }
 }
 

@@ -251,10 +251,12 @@ impl<G: Guest> State<G> {
             for _ in 0..expired.impaired {
                 self.device.count(TransportEvent::Impaired);
             }
-            if expired.gave_up() {
+            if expired.gave_up {
                 self.device.count(TransportEvent::Unresponsive);
             }
-            self.end(now, ended);
+            for ended in ended {
+                self.end(now, Some(ended));
+            }
         }
     }
 

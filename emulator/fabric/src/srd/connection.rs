@@ -64,8 +64,8 @@ pub(crate) struct Connection {
     /// When it is to be looked at, as its table knows.
     pub(super) armed: Option<Duration>,
     pub(super) last_used: Duration,
-    /// When the peer answered last.
-    heard: Duration,
+    /// When the peer answered last, if it ever did.
+    heard: Option<Duration>,
 }
 
 /// A message.
@@ -146,15 +146,8 @@ pub(crate) struct Expired {
     pub(crate) timeouts: u32,
     /// Paths that are avoided now.
     pub(crate) impaired: u32,
-    /// The message that was tried too often.
-    pub(super) given_up: Option<u64>,
-}
-
-impl Expired {
-    /// Whether the peer does not respond.
-    pub(crate) fn gave_up(&self) -> bool {
-        self.given_up.is_some()
-    }
+    /// Whether the peer does not respond, so that all of the connection ends.
+    pub(crate) gave_up: bool,
 }
 
 /// What limits a connection.
@@ -204,7 +197,7 @@ impl Connection {
             active: false,
             armed: None,
             last_used: Duration::ZERO,
-            heard: Duration::ZERO,
+            heard: None,
         }
     }
 
@@ -463,7 +456,7 @@ impl Connection {
             return Progress::None;
         };
         self.last_used = now;
-        self.heard = now;
+        self.heard = Some(now);
         // It can't be told which of several tries was acknowledged.
         if packet.retries == 0 {
             let round_trip = now.saturating_sub(packet.sent);
@@ -496,7 +489,7 @@ impl Connection {
             return Progress::None;
         };
         self.last_used = now;
-        self.heard = now;
+        self.heard = Some(now);
         let number = packet.part.message;
         let Some(message) = self.messages.get_mut(&number) else {
             return Progress::None;
@@ -555,6 +548,11 @@ impl Connection {
         self.messages.into_values().map(|message| message.content)
     }
 
+    /// Whether the peer has ever answered.
+    pub(super) fn was_heard(&self) -> bool {
+        self.heard.is_some()
+    }
+
     /// When there is something to do that nobody else asks for.
     pub(super) fn next_due(&self) -> Option<Duration> {
         let packet = self.timers.first().map(|timer| timer.0);
@@ -567,7 +565,8 @@ impl Connection {
         self.parked.take_due(now, &mut self.parts);
         self.paced = self.paced.filter(|paced| *paced > now);
         let mut expired = Expired::default();
-        let silent = now.saturating_sub(self.heard) >= silence;
+        let is_silent = |heard| now.saturating_sub(heard) >= silence;
+        let silent = self.heard.is_none_or(is_silent);
         while let Some((_, psn)) = self.timers.first().copied().filter(|first| first.0 <= now) {
             self.timers.pop_first();
             let Some(packet) = self.in_flight.get_mut(&psn) else {
@@ -578,7 +577,7 @@ impl Connection {
             packet.retries += 1;
             expired.timeouts += 1;
             if silent && packet.retries > MAX_RETRIES {
-                expired.given_up = Some(packet.part.message);
+                expired.gave_up = true;
             }
             let path = usize::from(packet.path);
             if path >= self.paths.len() {
@@ -700,7 +699,7 @@ mod tests {
             send(&mut connection, now);
             now += MAX_TIMEOUT;
             answers(&mut connection, now);
-            if connection.expire(now, LIMITS.silence).gave_up() {
+            if connection.expire(now, LIMITS.silence).gave_up {
                 return now - start;
             }
         }

@@ -254,8 +254,8 @@ impl Connections {
         self.timers.first().map(|timer| timer.0)
     }
 
-    /// Finds what is to be retransmitted; returns what came to light, and a message that was given up, for each connection.
-    pub(crate) fn expire(&mut self, now: Duration) -> Vec<(Expired, Option<Ended>)> {
+    /// Finds what is to be retransmitted; returns what came to light, and the messages that were given up, for each connection.
+    pub(crate) fn expire(&mut self, now: Duration) -> Vec<(Expired, Vec<Ended>)> {
         let mut all = Vec::new();
         while let Some((_, number)) = self.timers.first().copied().filter(|first| first.0 <= now) {
             self.timers.pop_first();
@@ -264,13 +264,40 @@ impl Connections {
             };
             connection.armed = None;
             let expired = connection.expire(now, self.silence);
-            let ended = expired
-                .given_up
-                .and_then(|message| self.fail(now, number, message, CompStatus::LocalUnrespRemote));
+            let ended = if expired.gave_up {
+                self.give_up(number)
+            } else {
+                Vec::new()
+            };
             all.push((expired, ended));
             self.update(number);
         }
         all
+    }
+
+    /// Closes a connection to a peer that does not respond; returns how its requests end. The statuses are those of rdma-core's
+    /// `efa_io_defs.h`: the peer was responsive before, or has never answered.
+    fn give_up(&mut self, number: u64) -> Vec<Ended> {
+        let Some(connection) = self.close(number) else {
+            return Vec::new();
+        };
+        let to = connection.to;
+        let was_heard =
+            connection.was_heard() || self.shortest.get(&to).is_some_and(Option::is_some);
+        let status = if was_heard {
+            CompStatus::LocalUnrespRemote
+        } else {
+            CompStatus::LocalUnreachRemote
+        };
+        let mut ended = Vec::new();
+        for content in connection.into_contents() {
+            match content {
+                Content::Request(request) => ended.push(Ended::Failed(request, status)),
+                Content::Response { .. } => self.responded(to),
+                Content::Failure { .. } => {}
+            }
+        }
+        ended
     }
 
     /// Gives a connection its turn and its timer, if it has something to do.
