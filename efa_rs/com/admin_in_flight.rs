@@ -192,40 +192,40 @@ impl<'bound> InFlight<'bound> {
         }
     }
 
-    /// Waits until the command in `slot` is over, for at most `timeout`. Returns whether it is over. `is_polled`: looks
-    /// for completions without an interrupt.
+    /// Waits until the command in `slot` is over, for at most `timeout`. `is_polled`: looks for completions without an
+    /// interrupt.
     #[inline]
-    pub(super) fn wait(&self, slot: u16, timeout: Jiffies, is_polled: bool) -> bool {
+    pub(super) fn wait(&self, slot: u16, timeout: Jiffies, is_polled: bool) {
         let Some(over) = self.over.get(usize::from(slot)) else {
-            return true;
+            return;
         };
         if !is_polled {
-            return over.wait_timeout(timeout);
+            over.wait_timeout(timeout);
+            return;
         }
         let interval = to_jiffies(POLL_INTERVAL);
         let mut left = timeout;
         while left != 0 {
             let step = left.min(interval);
             if over.wait_timeout(step) {
-                return true;
+                return;
             }
             left -= step;
             self.handle_completions();
         }
-        over.wait_timeout(0)
     }
 
-    /// Frees a slot, and copies the completion of its command. A command that is not complete closes the queue, so
-    /// that no other one is waited for.
+    /// Frees a slot, and copies the completion of its command. Returns whether that was there without its interrupt. A
+    /// command that is not complete closes the queue, so that no other one is waited for.
     ///
     /// # Errors
     ///
     /// - [`CommandError::Timeout`] if it is not complete.
     /// - [`CommandError::Abandoned`] if the queue was closed under it.
-    pub(super) fn end(&self, slot: u16, entry: &mut AcqEntry) -> Result<(), CommandError> {
+    pub(super) fn end(&self, slot: u16, entry: &mut AcqEntry) -> Result<bool, CommandError> {
         let mut state = self.state.lock();
-        if !state.slots.is_over(slot) {
-            // Only its interrupt may be missing.
+        let is_late = !state.slots.is_over(slot);
+        if is_late {
             self.consume(&mut state);
         }
         let is_lost = !state.slots.is_over(slot);
@@ -236,6 +236,6 @@ impl<'bound> InFlight<'bound> {
         if is_lost {
             return Err(CommandError::Timeout);
         }
-        result
+        result.map(|()| is_late)
     }
 }

@@ -294,15 +294,26 @@ impl<'bound> AdminQueue<'bound> {
     ) -> Result<(), CommandError> {
         let (slot, opcode) = (started.slot, started.opcode);
         let is_polled = self.is_polled.load(Relaxed);
-        let is_late = !self.in_flight.wait(slot, timeout, is_polled);
+        self.in_flight.wait(slot, timeout, is_polled);
         let result = self.in_flight.end(slot, entry);
-        if is_late {
-            self.report_late(opcode, &result);
+        match result {
+            Ok(true) => {
+                self.is_polled.store(true, Relaxed);
+                self.report_late(
+                    opcode,
+                    "its interrupt is missing, and completions are polled from now on",
+                );
+            }
+            Err(CommandError::Timeout) => {
+                self.health.report(Cause::CommandTimeout);
+                self.report_late(opcode, "the admin queue is closed");
+            }
+            _ => (),
         }
         self.free_slots.release();
 
         let status = AcqHeader::of(entry).status;
-        if let (Ok(()), Some(submitted)) = (&result, started.traced) {
+        if let (Ok(_), Some(submitted)) = (&result, started.traced) {
             trace::command_completed(self.dev, opcode.name(), status, submitted.elapsed());
         }
         if result.is_ok() && status == u8::from(Status::Success) {
@@ -320,21 +331,10 @@ impl<'bound> AdminQueue<'bound> {
         Err(CommandError::Status(status))
     }
 
-    /// Reports a command that was not completed in time, unless somebody has closed the queue.
+    /// Logs and counts a command that was not completed in time.
     #[cold]
     #[inline(never)]
-    fn report_late(&self, opcode: Opcode, result: &Result<(), CommandError>) {
-        let what_now = match result {
-            Ok(()) => {
-                self.is_polled.store(true, Relaxed);
-                "its interrupt is missing, and completions are polled from now on"
-            }
-            Err(CommandError::Timeout) => {
-                self.health.report(Cause::CommandTimeout);
-                "the admin queue is closed"
-            }
-            Err(_) => return,
-        };
+    fn report_late(&self, opcode: Opcode, what_now: &str) {
         self.statistics.no_completion_cmds.increment();
         self.silence.error(fmt!(
             "{} was not completed within {} ms; {}",
