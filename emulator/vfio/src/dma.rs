@@ -82,6 +82,12 @@ impl DmaTable {
                 "too many DMA ranges",
             ));
         }
+        if writable && file.as_ref().is_some_and(|file| !file.is_writable()) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "a DMA range that can be written has a file that can't",
+            ));
+        }
         let share = |file| Ok::<_, io::Error>((self.files.share(file, offset, size)?, offset));
         let memory = file.map(share).transpose()?;
         let map = Mapping {
@@ -203,10 +209,13 @@ fn invalid(message: &'static str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, os::unix::fs::FileExt};
+    use std::{
+        fs::File,
+        os::{fd::AsRawFd, unix::fs::FileExt},
+    };
 
     use efa_fabric::CopyError;
-    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 
     use super::*;
 
@@ -240,6 +249,36 @@ mod tests {
         let file = File::from(memfd_create("guest", FLAGS).unwrap());
         file.set_len(pages * PAGE).unwrap();
         file
+    }
+
+    /// The same memory by a descriptor with these flags.
+    fn reopened(file: &File, flags: OFlags) -> File {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        File::from(open(path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap())
+    }
+
+    #[test]
+    fn what_was_not_opened_for_writing_is_not_written() {
+        let memory = memory(1);
+        for flags in [OFlags::RDONLY, OFlags::WRONLY] {
+            for access in [WRITE, BOTH] {
+                let file = reopened(&memory, flags);
+                let mapped = map(&mut DmaTable::default(), access, 0, 0, PAGE, Some(file));
+                assert_eq!(mapped.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+            }
+        }
+        let file = reopened(&memory, OFlags::RDONLY);
+        map(&mut DmaTable::default(), READ, 0, 0, PAGE, Some(file)).unwrap();
+    }
+
+    #[test]
+    fn what_was_opened_in_a_special_way_is_refused() {
+        let memory = memory(1);
+        for flags in [OFlags::APPEND, OFlags::SYNC, OFlags::DSYNC] {
+            let file = reopened(&memory, OFlags::RDWR | flags);
+            let mapped = map(&mut DmaTable::default(), BOTH, 0, 0, PAGE, Some(file));
+            assert_eq!(mapped.unwrap_err().kind(), io::ErrorKind::Unsupported);
+        }
     }
 
     /// Pages 0 and 1 of one file at `at`, page 0 of another one after them, and nothing behind.

@@ -96,7 +96,8 @@ impl Shareable {
     ///
     /// # Errors
     ///
-    /// The file is not memory, or of a file system that may let us wait.
+    /// The file is not memory, or of a file system that may let us wait, or was opened so that its accesses wait for a disk or
+    /// are not where they should be.
     pub(crate) fn new(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         // CAST: the type is signed on some architectures.
@@ -107,13 +108,25 @@ impl Shareable {
                 "memory of that kind can't be shared",
             ));
         }
+        let flags = fcntl_getfl(&file)?;
+        if flags.intersects(OFlags::APPEND | OFlags::DIRECT | OFlags::SYNC | OFlags::DSYNC) {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "memory that was opened to append, directly or synchronously can't be shared",
+            ));
+        }
         let id = Id {
             device: metadata.dev(),
             inode: metadata.ino(),
-            writable: fcntl_getfl(&file)?.contains(OFlags::RDWR),
+            writable: flags.contains(OFlags::RDWR),
         };
         let is_huge = file_system == HUGETLBFS;
         Ok(Self { file, id, is_huge })
+    }
+
+    /// Whether it was opened for writing. What was not is mapped without write access, and a write to it would end this program.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.id.writable
     }
 }
 
