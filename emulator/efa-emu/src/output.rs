@@ -5,7 +5,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek, Write},
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, OpenOptionsExt},
     path::Path,
 };
 
@@ -71,8 +71,12 @@ impl Output {
             if is_fifo {
                 // As a reader, too: to open it waits for nobody then.
                 options.read(true);
+            } else if is_other {
+                options.truncate(true);
             } else {
+                // It has what guests send, and is where others may have put a link.
                 options.read(limit.is_some()).create(true).truncate(true);
+                options.mode(0o600).custom_flags(libc::O_NOFOLLOW);
             }
             let file = options.open(path)?;
             if let Some(limit) = limit {
@@ -82,7 +86,7 @@ impl Output {
                     most: limit / 2,
                     size: header.len() as u64,
                     newer: file.try_clone()?,
-                    older: File::create(older)?,
+                    older: options.open(older)?,
                     header,
                 });
             }
@@ -173,6 +177,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     #[test]
@@ -198,6 +204,28 @@ mod tests {
             .collect();
         let expected: Vec<_> = (1000 - all.len()..1000).collect();
         assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn nobody_else_may_read_it_or_choose_where_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let open = || Output::open(&path, 100, Some(1000), Vec::new());
+        drop(open().unwrap());
+        for name in ["file", "file.1"] {
+            let permissions = fs::metadata(folder.path().join(name))
+                .unwrap()
+                .permissions();
+            assert_eq!(permissions.mode() & 0o777, 0o600, "{name}");
+        }
+        for name in ["file", "file.1"] {
+            let link = folder.path().join(name);
+            fs::remove_file(&link).unwrap();
+            symlink(folder.path().join("victim"), &link).unwrap();
+            assert!(open().is_err(), "{name}");
+            fs::remove_file(&link).unwrap();
+        }
+        assert!(!folder.path().join("victim").exists());
     }
 
     #[test]

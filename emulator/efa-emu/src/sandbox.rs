@@ -84,7 +84,8 @@ const REQUIRED: ABI = ABI::V4;
 /// What is used of newer ones: special files' ioctl, and signals and abstract sockets of other programs.
 const WANTED: ABI = ABI::V6;
 
-/// Confines this thread, and those that it starts from now on. Says at level INFO what was applied.
+/// Confines this thread, and those that it starts from now on. Says at level INFO what was applied, and at level
+/// WARN what could not be.
 ///
 /// # Errors
 ///
@@ -99,7 +100,7 @@ pub(crate) fn enter(mode: Mode, needs: &Needs) -> Result<(), String> {
         if is_needed {
             return Err(message);
         }
-        tracing::info!("{message}");
+        tracing::warn!("{message}");
         Ok(())
     };
     let landlock = match restrict_files(is_needed, needs) {
