@@ -26,6 +26,8 @@ pub(crate) struct Outstanding {
     taken: AtomicU32,
     /// Indices ever returned to the ring; written by who polls.
     returned: AtomicU32,
+    /// Most work requests at a time.
+    count: u32,
     mask: u32,
 }
 
@@ -63,15 +65,17 @@ impl Outstanding {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if that is no power of two, or more than indices have bits for.
+    /// - [`EINVAL`] if that is none, or more than indices have bits for.
     /// - [`ENOMEM`] if there is no memory.
     pub(crate) fn new(count: u32) -> Result<Self> {
-        if !count.is_power_of_two() || count > u32::from(u16::MAX) + 1 {
+        if count == 0 || count > u32::from(u16::MAX) + 1 {
             return Err(EINVAL);
         }
+        // Places in the ring of free indices, which wraps: those above `count` are used for indices below.
+        let places = count.next_power_of_two();
         // CAST: `usize` has 64 bits on every architecture that has EFA.
-        let mut slots = KVec::with_capacity(count as usize, GFP_KERNEL)?;
-        for index in 0..count {
+        let mut slots = KVec::with_capacity(places as usize, GFP_KERNEL)?;
+        for index in 0..places {
             let slot = Slot {
                 wr_id: AtomicU64::new(0),
                 op_type: AtomicU8::new(0),
@@ -84,7 +88,8 @@ impl Outstanding {
             slots,
             taken: AtomicU32::new(0),
             returned: AtomicU32::new(count),
-            mask: count - 1,
+            count,
+            mask: places - 1,
         })
     }
 
@@ -140,11 +145,10 @@ impl Outstanding {
 
     /// Returns whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
-        // CAST: At most 2^16.
         self.returned
             .load(Acquire)
             .wrapping_sub(self.taken.load(Acquire))
-            == self.slots.len() as u32
+            == self.count
     }
 
     /// Returns where in the ring a counter is.

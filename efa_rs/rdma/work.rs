@@ -450,6 +450,8 @@ pub(crate) enum WcStatus {
     RnrRetryExcErr = ffi::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR,
     /// The peer has no such queue pair.
     RemInvRdReqErr = ffi::ib_wc_status_IB_WC_REM_INV_RD_REQ_ERR,
+    /// The peer could not do it.
+    RemOpErr = ffi::ib_wc_status_IB_WC_REM_OP_ERR,
     /// The peer gave up.
     RemAbortErr = ffi::ib_wc_status_IB_WC_REM_ABORT_ERR,
     /// The peer did not answer.

@@ -404,7 +404,7 @@ fn wc_error(status: CompStatus) -> WcStatus {
         Device::RemoteRnr => WcStatus::RnrRetryExcErr,
         Device::RemoteBadLength | Device::RemoteFeatureMismatch => WcStatus::RemInvReqErr,
         Device::RemoteBadStatus => WcStatus::BadRespErr,
-        Device::LocalUnrespRemote => WcStatus::RespTimeoutErr,
-        Device::RemoteUnknownPeer | Device::LocalUnreachRemote => WcStatus::GeneralErr,
+        Device::LocalUnrespRemote | Device::LocalUnreachRemote => WcStatus::RespTimeoutErr,
+        Device::RemoteUnknownPeer => WcStatus::RemOpErr,
     }
 }

@@ -67,7 +67,7 @@ pub(super) struct Sizes {
     pub(super) wqe_size: usize,
     /// Send work requests, a power of two.
     pub(super) send_depth: u32,
-    /// Receive work requests, a power of two or none.
+    /// Receive work requests, as many as have room, or none.
     pub(super) recv_depth: u32,
     /// Descriptors of receive work requests, a power of two or none.
     pub(super) recv_entries: u32,
@@ -95,16 +95,18 @@ impl Sizes {
             .max(1)
             .checked_next_power_of_two()
             .ok_or(EINVAL)?;
-        let recv_depth = match cap.max_recv_wr {
+        let recv_sges = cap.max_recv_sge.max(1);
+        let recv_entries = match cap.max_recv_wr {
             0 => 0,
-            count => count.checked_next_power_of_two().ok_or(EINVAL)?,
+            count => count
+                .checked_mul(recv_sges)
+                .and_then(u32::checked_next_power_of_two)
+                .ok_or(EINVAL)?,
         };
-        let recv_entries = cap
-            .max_recv_sge
-            .max(1)
-            .checked_next_power_of_two()
-            .and_then(|sges| sges.checked_mul(recv_depth))
-            .ok_or(EINVAL)?;
+        // The device's limit is one of descriptors.
+        if recv_entries > queues.max_rq_depth {
+            return Err(EINVAL);
+        }
 
         // A device that has a least depth takes no doorbell for all of a queue at once.
         let mut max_batch = match u32::from(queues.max_tx_batch) {
@@ -118,7 +120,7 @@ impl Sizes {
         Ok(Self {
             wqe_size,
             send_depth,
-            recv_depth,
+            recv_depth: recv_entries / recv_sges,
             recv_entries,
             max_batch,
         })
@@ -467,10 +469,7 @@ impl<'a> KernelQp<'a> {
     #[inline]
     fn post_one(&self, ring: &mut RecvRing<'a>, wr: &RecvWr<'_>) -> Result {
         let sges = wr.sges();
-        // A descriptor has 16 bits for the length.
-        if sges.len() > self.limits.recv_sges
-            || sges.iter().any(|sge| sge.length() > u16::MAX.into())
-        {
+        if sges.len() > self.limits.recv_sges {
             return Err(EINVAL);
         }
         let outstanding = self.posted.recv.as_ref().ok_or(ENOMEM)?;
@@ -483,8 +482,8 @@ impl<'a> KernelQp<'a> {
             index,
             sges.iter().map(|sge| Buffer {
                 addr: sge.addr(),
-                // CAST: Checked above.
-                length: sge.length() as u16,
+                // A descriptor has 16 bits for it. Longer messages, which no device has, would not fit.
+                length: sge.length().try_into().unwrap_or(u16::MAX),
                 lkey: sge.lkey(),
             }),
         );

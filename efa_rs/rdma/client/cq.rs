@@ -262,6 +262,7 @@ fn status(raw: ffi::ib_wc_status) -> WcStatus {
         ffi::ib_wc_status_IB_WC_REM_ACCESS_ERR => WcStatus::RemAccessErr,
         ffi::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR => WcStatus::RnrRetryExcErr,
         ffi::ib_wc_status_IB_WC_REM_INV_RD_REQ_ERR => WcStatus::RemInvRdReqErr,
+        ffi::ib_wc_status_IB_WC_REM_OP_ERR => WcStatus::RemOpErr,
         ffi::ib_wc_status_IB_WC_REM_ABORT_ERR => WcStatus::RemAbortErr,
         ffi::ib_wc_status_IB_WC_RESP_TIMEOUT_ERR => WcStatus::RespTimeoutErr,
         _ => WcStatus::GeneralErr,

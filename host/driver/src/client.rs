@@ -128,6 +128,23 @@ impl Objects {
         attr
     }
 
+    /// Has another queue pair, for so many receives with so many buffers each.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn replace_qp(&mut self, receives: u32, buffers: u32) -> Result {
+        let mut attr = self.qp_attr();
+        (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (receives, buffers);
+        // SAFETY: Nobody uses the queue pair, and what it needs is there.
+        unsafe {
+            verbs::destroy_qp(self.qp, null_mut())?;
+            self.qp = null_mut();
+            self.qp = verbs::create_qp(self.pd, &mut attr, null_mut())?;
+        }
+        self.modify_qp(&UP)
+    }
+
     /// Changes the state of its queue pair, one `IB_QPS_*` after the other.
     ///
     /// # Errors
@@ -158,7 +175,16 @@ impl Objects {
     ///
     /// Those of the driver.
     pub fn post_recv(&self, request: &Request) -> Result {
-        let mut sge = self.sge(4096, LENGTH);
+        self.post_recv_of(request, LENGTH)
+    }
+
+    /// Posts a receive into a buffer of so many bytes, of which a message of the client uses the first ones.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn post_recv_of(&self, request: &Request, length: u32) -> Result {
+        let mut sge = self.sge(4096, length);
         let mut wr: ib_recv_wr = zeroed();
         wr.sg_list = &raw mut sge;
         wr.num_sge = 1;

@@ -172,7 +172,6 @@ fn events_while_queues_are_created_and_freed_are_ignored() {
 
 /// The ring of a queue pair has more descriptors than the device allows.
 #[test]
-#[ignore = "V-8"]
 fn a_receive_queue_is_no_larger_than_the_device_allows() {
     run_without_end(|rig| {
         rig.probe().unwrap();

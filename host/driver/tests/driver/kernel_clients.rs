@@ -6,6 +6,7 @@ use core::ptr::null_mut;
 
 use driver::{
     client::{Objects, Request, DIRECT, WORKQUEUE},
+    fault::rule,
     program::UP,
     rig::{self, PROFILES, SECOND},
 };
@@ -47,6 +48,90 @@ fn registers_memory_by_work_requests() {
                 .unwrap()
                 .use_region();
             rig.check_device();
+        });
+    }
+}
+
+/// How a request ends in the terms of the verbs, of each status of the device: as rdma-core has it.
+#[test]
+fn statuses_are_those_of_userspace() {
+    for (name, wanted) in [
+        ("FLUSHED", ffi::ib_wc_status_IB_WC_WR_FLUSH_ERR),
+        (
+            "LOCAL_ERROR_INVALID_LKEY",
+            ffi::ib_wc_status_IB_WC_LOC_PROT_ERR,
+        ),
+        (
+            "LOCAL_ERROR_BAD_LENGTH",
+            ffi::ib_wc_status_IB_WC_LOC_LEN_ERR,
+        ),
+        (
+            "LOCAL_ERROR_UNRESP_REMOTE",
+            ffi::ib_wc_status_IB_WC_RESP_TIMEOUT_ERR,
+        ),
+        (
+            "LOCAL_ERROR_UNREACH_REMOTE",
+            ffi::ib_wc_status_IB_WC_RESP_TIMEOUT_ERR,
+        ),
+        (
+            "REMOTE_ERROR_UNKNOWN_PEER",
+            ffi::ib_wc_status_IB_WC_REM_OP_ERR,
+        ),
+        ("REMOTE_ERROR_ABORT", ffi::ib_wc_status_IB_WC_REM_ABORT_ERR),
+        (
+            "REMOTE_ERROR_RNR",
+            ffi::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR,
+        ),
+    ] {
+        run(|rig| {
+            rig.probe().unwrap();
+            let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+            rig.inject(rule(&format!(
+                r#"{{"when": {{"work": "SEND"}}, "then": {{"status": "{name}"}}}}"#
+            )));
+            let send = Request::new(0);
+            objects.post_send(&send).unwrap();
+            for _ in 0..100 {
+                objects.poll();
+                sim::sleep(10_000);
+            }
+            assert_eq!(send.status.get(), Some(wanted), "{name}");
+        });
+    }
+}
+
+/// A descriptor has 16 bits for the length of a buffer. A message is shorter.
+#[test]
+fn a_buffer_may_be_longer_than_a_descriptor_says() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let (send, recv) = (Request::new(0), Request::new(0));
+        objects.post_recv_of(&recv, 1 << 20).unwrap();
+        objects.post_send(&send).unwrap();
+        for _ in 0..100 {
+            objects.poll();
+            sim::sleep(10_000);
+        }
+        assert_eq!((send.status.get(), recv.status.get()), (Some(0), Some(0)));
+    });
+}
+
+/// A queue has room for as many receives as it was made for, and none are written over others.
+#[test]
+fn a_receive_queue_has_room_for_all_buffers() {
+    for (count, sges, room) in [(5, 3, 5), (32, 1, 32), (33, 1, 64), (7, 2, 8)] {
+        run(|rig| {
+            rig.probe().unwrap();
+            let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+            objects.replace_qp(count, sges).unwrap();
+            let requests = [(); 65].map(|()| Request::new(0));
+            let posted = requests
+                .iter()
+                .take_while(|request| objects.post_recv(request).is_ok())
+                .count();
+            assert_eq!(posted, room, "{count} of {sges}");
+            drop(objects);
         });
     }
 }
