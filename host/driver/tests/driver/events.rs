@@ -53,7 +53,7 @@ fn a_storm_of_completion_events_leaves_time() {
     run(|rig| {
         rig.set(r#"{"max_eq_depth": 1024}"#);
         rig.probe().unwrap();
-        let _objects = Objects::new().unwrap();
+        let objects = Objects::new().unwrap();
         let start = sim::now();
         rig.shared.with(|device, _, now| {
             let snapshot = device.snapshot(now);
@@ -67,6 +67,7 @@ fn a_storm_of_completion_events_leaves_time() {
             sim::sleep(SECOND / 1000);
         }
         let took = sim::now() - start;
+        drop(objects);
         assert!(took >= RINGS * SECOND / 100, "{took} ns");
         assert!(command().0.is_ok());
     });

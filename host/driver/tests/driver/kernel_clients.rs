@@ -95,6 +95,7 @@ fn statuses_are_those_of_userspace() {
                 objects.poll();
                 sim::sleep(10_000);
             }
+            drop(objects);
             assert_eq!(send.status.get(), Some(wanted), "{name}");
         });
     }
@@ -113,6 +114,7 @@ fn a_buffer_may_be_longer_than_a_descriptor_says() {
             objects.poll();
             sim::sleep(10_000);
         }
+        drop(objects);
         assert_eq!((send.status.get(), recv.status.get()), (Some(0), Some(0)));
     });
 }
@@ -130,8 +132,8 @@ fn a_receive_queue_has_room_for_all_buffers() {
                 .iter()
                 .take_while(|request| objects.post_recv(request).is_ok())
                 .count();
-            assert_eq!(posted, room, "{count} of {sges}");
             drop(objects);
+            assert_eq!(posted, room, "{count} of {sges}");
         });
     }
 }
