@@ -14,6 +14,10 @@ use kernel::{
             Atomic,
             Relaxed, //
         },
+        barrier::{
+            smp_mb,
+            Full, //
+        },
         Arc,
         SetOnce,
         SpinLockIrq, //
@@ -250,6 +254,19 @@ impl<'a> KernelCq<'a> {
     pub(super) fn has_completions(&self) -> bool {
         let polled = self.polled.lock();
         polled.rings.has_some() || self.epoch.is_halted() && polled.has_posted()
+    }
+
+    /// Has the client poll what it has just posted if the device is stopped: whoever was woken by that may have polled
+    /// before.
+    #[inline]
+    pub(super) fn check_stopped(&self) {
+        // Between what was posted and the look at the epoch; a poll looks at these the other way round.
+        smp_mb(Full);
+        if self.epoch.is_halted() {
+            if let Some(notifier) = &self.notifier {
+                notifier.stopped();
+            }
+        }
     }
 
     /// Asks for an event for the next completion.

@@ -317,6 +317,8 @@ impl<'a> KernelQp<'a> {
             Ok(())
         });
         ring.announce();
+        drop(ring);
+        self.send_cq.check_stopped();
         result
     }
 
@@ -457,12 +459,14 @@ impl<'a> KernelQp<'a> {
         if matches!(state, None | Some(QpState::Reset | QpState::Err)) {
             return Err(EINVAL);
         }
-        let mut ring = self.recv.lock();
-        let Some(ring) = &mut *ring else {
+        let mut guard = self.recv.lock();
+        let Some(ring) = &mut *guard else {
             return Err(ENOMEM);
         };
         let result = wrs.try_for_each(|wr| self.post_one(ring, &wr));
         ring.announce();
+        drop(guard);
+        self.recv_cq.check_stopped();
         result
     }
 

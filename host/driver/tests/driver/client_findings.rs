@@ -201,7 +201,6 @@ fn a_receive_queue_is_no_larger_than_the_device_allows() {
 
 /// A client posts while the device is stopped. What is posted ends all the same.
 #[test]
-#[ignore = "V-5"]
 fn a_request_that_is_posted_during_a_failure_ends() {
     for seed in 0..4000 {
         let policy = Policy::Random {
