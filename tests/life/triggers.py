@@ -189,6 +189,9 @@ class AerFatal(Aer):
 class Removal(Trigger):
     """A device that is let go, and taken again."""
 
+    # The core ends the queues of programs before their mappings.
+    leaves_doorbells = True
+
     def fire(self):
         self.fired = now()
         self.begin()
@@ -227,8 +230,6 @@ class Removal(Trigger):
 
 class Unbind(Removal):
     name = "unbind"
-    # The core ends the queues of programs before their mappings.
-    leaves_doorbells = True
 
     def begin(self):
         self.stage.hands.begin("write", "/sys/bus/pci/drivers/efa/unbind", self.device.address)
@@ -240,7 +241,6 @@ class Unbind(Removal):
 class Unload(Removal):
     name = "rmmod"
     hits_all = True
-    leaves_doorbells = True
 
     def begin(self):
         self.stage.hands.begin("remove_module")
@@ -321,7 +321,6 @@ class Move(Removal):
     """To another network namespace, in which it is used, and back."""
 
     name = "move to another network namespace"
-    leaves_doorbells = True
 
     def prepare(self):
         set_mode("exclusive")
