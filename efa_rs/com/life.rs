@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A device in use: its session, and what is built upon it.
+//! What is being done with a device; of one in use its session, and what is built upon it.
 
 use kernel::{
     prelude::*,
@@ -13,6 +13,7 @@ use kernel::{
 
 use super::{
     controller::Controller,
+    report::Phase,
     session::Session, //
 };
 use crate::hw::regs::ResetReason;
@@ -58,5 +59,33 @@ impl<'bound, S: Service<'bound>> Life<'bound, S> {
     /// Returns whether the device has done anything for a program.
     pub(super) fn has_worked(&self) -> bool {
         self.session.device().statistics().completed_cmds.get() != self.commands
+    }
+}
+
+/// What is being done with a device.
+pub(super) enum State<'bound, S: Service<'bound>> {
+    /// It is in use.
+    Up(Life<'bound, S>),
+    /// It has failed, and is to be brought back at this time.
+    Resetting(Instant<Monotonic>),
+    /// The bus has it, and gives it back.
+    Paused,
+    /// It was given up.
+    Failed,
+    /// Clients are told that it goes, and have its session until then.
+    Leaving(Arc<Session<'bound>>),
+    /// It is not used any more; in a shutdown, who has it open still has.
+    Stopped { _life: Option<Life<'bound, S>> },
+}
+
+impl<'bound, S: Service<'bound>> State<'bound, S> {
+    /// Returns the state as others see it.
+    pub(super) fn phase(&self) -> Phase {
+        match self {
+            Self::Up(_) => Phase::Up,
+            Self::Resetting(_) | Self::Paused => Phase::Resetting,
+            Self::Failed => Phase::Failed,
+            Self::Leaving(_) | Self::Stopped { .. } => Phase::Stopped,
+        }
     }
 }

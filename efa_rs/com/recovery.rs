@@ -28,11 +28,11 @@ use super::{
     },
     life::{
         Life,
-        Service, //
+        Service,
+        State, //
     },
     report::{
         self,
-        Phase,
         Report,
         StateFile, //
     }, //
@@ -50,20 +50,6 @@ use crate::{
 /// How long a callback of the bus waits for the work item, in milliseconds. Clients in the kernel may hold up the
 /// unregistration for longer.
 const BUS_TIMEOUT: Delta = Delta::from_millis(10_000);
-
-/// What is being done with a device.
-enum State<'bound, S: Service<'bound>> {
-    /// It is in use.
-    Up(Life<'bound, S>),
-    /// It has failed, and is to be brought back at this time.
-    Resetting(Instant<Monotonic>),
-    /// The bus has it, and gives it back.
-    Paused,
-    /// It was given up.
-    Failed,
-    /// It is not used any more; in a shutdown, who has it open still has.
-    Stopped { _life: Option<Life<'bound, S>> },
-}
 
 /// The state, and how often it was tried to leave it.
 struct Inner<'bound, S: Service<'bound>> {
@@ -136,6 +122,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let ended = inner.ended.take();
         let session = match &inner.state {
             State::Up(life) => Some(life.session.clone()),
+            State::Leaving(session) => Some(session.clone()),
             _ => None,
         };
         drop(inner);
@@ -163,7 +150,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
                 }
             }
             State::Resetting(_) | State::Failed => drop(self.change(&mut inner, State::Paused)),
-            State::Paused | State::Stopped { .. } => return,
+            State::Paused | State::Leaving(_) | State::Stopped { .. } => return,
         }
         drop(inner);
         self.controller.revoke(false);
@@ -194,28 +181,38 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     }
 
     /// Ends the use of the device for good. `end_work` waits until [`Self::attend`] is not called any more.
+    ///
+    /// Clients use a device that works until they have been told that it goes. It is watched until then, so that they
+    /// do not wait for one that does not.
     pub(crate) fn unbind(&self, end_work: &dyn Fn()) {
-        if !matches!(self.inner.lock().state, State::Up(_)) {
+        let mut inner = self.inner.lock();
+        if let State::Up(life) = &inner.state {
+            let session = life.session.clone();
+            let old = self.change(&mut inner, State::Leaving(session.clone()));
+            drop(inner);
+            if let Some(cause) = self.controller.find_fault(&session) {
+                session.epoch().halt(cause);
+            }
+            self.controller.waker().wake();
+            drop(old);
+            end_work();
+            self.controller.stop(&session, ResetReason::Normal);
+            let stopped = State::Stopped { _life: None };
+            let old = core::mem::replace(&mut self.inner.lock().state, stopped);
+            drop((old, session));
+        } else {
+            drop(inner);
             // What the work does with it ends soon.
             self.controller.revoke(false);
-        }
-        end_work();
-
-        let mut inner = self.inner.lock();
-        let ended = inner.ended.take();
-        let old = self.change(&mut inner, State::Stopped { _life: None });
-        drop(inner);
-        if let Some(life) = ended {
-            self.end(life);
-        }
-        if let State::Up(life) = old {
-            // Clients use a device that works until they have been told that it goes. They do not wait for one that
-            // does not.
-            if let Some(cause) = self.controller.find_fault(&life.session) {
-                life.session.epoch().halt(cause);
+            end_work();
+            let mut inner = self.inner.lock();
+            let ended = inner.ended.take();
+            let old = self.change(&mut inner, State::Stopped { _life: None });
+            drop(inner);
+            if let Some(life) = ended {
+                self.end(life);
             }
-            drop(life.running);
-            self.controller.stop(&life.session, ResetReason::Normal);
+            drop(old);
         }
         self.controller.retire();
     }
@@ -264,8 +261,14 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
     /// Ends the session of a device that has failed.
     fn fail(&self, cause: Cause) {
         let mut inner = self.inner.lock();
-        let State::Up(life) = &inner.state else {
-            return;
+        let life = match &inner.state {
+            State::Up(life) => life,
+            State::Leaving(session) => {
+                let epoch = session.epoch().clone();
+                drop(inner);
+                return epoch.halt(cause);
+            }
+            _ => return,
         };
         let (since, has_worked) = (life.since, life.has_worked());
         inner.backoff.session_failed(since, has_worked);
@@ -314,7 +317,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             let mut inner = self.inner.lock();
             let at = match inner.state {
                 State::Resetting(at) => at,
-                State::Up(_) => return waker.wake_after(health::INTERVAL),
+                State::Up(_) | State::Leaving(_) => return waker.wake_after(health::INTERVAL),
                 _ => return,
             };
             let wait = at - Instant::now();
@@ -374,12 +377,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Enters another state, and returns the one before.
     fn change(&self, inner: &mut Inner<'bound, S>, state: State<'bound, S>) -> State<'bound, S> {
-        let phase = match &state {
-            State::Up(_) => Phase::Up,
-            State::Resetting(_) | State::Paused => Phase::Resetting,
-            State::Failed => Phase::Failed,
-            State::Stopped { .. } => Phase::Stopped,
-        };
+        let phase = state.phase();
         self.report.set_phase(phase);
         trace::state(self.controller.dev(), phase.name());
         core::mem::replace(&mut inner.state, state)

@@ -376,18 +376,22 @@ fn receivers_that_are_not_ready() {
     assert_eq!(net.status(&mut a), CompStatus::RemoteRnr);
 }
 
-#[test]
-fn peers_that_do_not_respond() {
+/// A network that loses everything.
+fn lossy() -> Settings {
     let lost = PathSettings {
         loss: Some(1.0),
         ..PathSettings::default()
     };
-    let settings = Settings {
+    Settings {
         path: vec![lost; 4],
         ..Settings::default()
-    };
+    }
+}
+
+#[test]
+fn peers_that_do_not_respond() {
     // One that never has.
-    let (mut net, mut a, b) = Net::pair(settings.clone());
+    let (mut net, mut a, b) = Net::pair(lossy());
     let from = net.region(&a, 1, 0);
     let sends = [
         Send::message(&b, &from, 100),
@@ -403,7 +407,7 @@ fn peers_that_do_not_respond() {
     let message = Send::message(&b, &from, 100);
     net.post(&mut a, &message);
     assert_eq!(net.status(&mut a), CompStatus::Ok);
-    net.fabric.set(settings);
+    net.fabric.set(lossy());
     net.post(&mut a, &message);
     assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
 }
@@ -411,14 +415,7 @@ fn peers_that_do_not_respond() {
 /// It is the peer that does not respond, and not a packet: all that was to be sent to it ends together.
 #[test]
 fn all_requests_to_a_peer_that_does_not_respond_end_at_once() {
-    let lost = PathSettings {
-        loss: Some(1.0),
-        ..PathSettings::default()
-    };
-    let (mut net, mut a, b) = Net::pair(Settings {
-        path: vec![lost; 4],
-        ..Settings::default()
-    });
+    let (mut net, mut a, b) = Net::pair(lossy());
     let from = net.region(&a, 1, 0);
     for _ in 0..32 {
         net.post(&mut a, &Send::message(&b, &from, 100));

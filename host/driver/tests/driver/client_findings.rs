@@ -263,3 +263,44 @@ fn a_client_can_use_a_device_that_is_unbound() {
         "a client posts its last request"
     );
 }
+
+/// Waits for what it has posted when its device is removed, which dies then.
+struct Patient(Cell<Option<Objects>>, Box<dyn Fn()>, Rc<Cell<bool>>);
+
+impl client::Client for Patient {
+    fn add(&self, device: *mut ib_device) -> Result<*mut core::ffi::c_void> {
+        self.0.set(Some(Objects::new(device, WORKQUEUE)?));
+        Ok(null_mut())
+    }
+
+    fn remove(&self, _: *mut ib_device, _: *mut core::ffi::c_void) {
+        let objects = self.0.take().expect("objects");
+        let request = Request::new(0);
+        objects.post_recv(&request).expect("a receive");
+        (self.1)();
+        for _ in 0..200 {
+            if request.status.get().is_some() {
+                break;
+            }
+            sim::sleep(SECOND);
+        }
+        self.2.set(request.status.get().is_some());
+        drop(objects);
+    }
+}
+
+/// The driver finds out, although nobody sends a command.
+#[test]
+fn a_client_does_not_wait_for_a_device_that_dies_while_it_is_unbound() {
+    let ended = Rc::new(Cell::new(false));
+    run_without_end(|rig| {
+        let shared = rig.shared.clone();
+        let die =
+            move || shared.with(|device, machine, now| device.die(machine, now, Death::default()));
+        let client = Patient(Cell::new(None), Box::new(die), ended.clone());
+        client::register_client(Rc::new(client));
+        rig.probe().unwrap();
+        rig.remove();
+    });
+    assert!(ended.get(), "what was posted ends");
+}

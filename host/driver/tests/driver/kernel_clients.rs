@@ -10,11 +10,18 @@ use driver::{
     program::UP,
     rig::{self, PROFILES, SECOND},
 };
+use efa_hw::io::CompStatus;
 use efa_model::Profile;
 use ib_core::{ffi, registry::registered, verbs};
 use kernel::sim::{self, Policy, Rng};
 
 use crate::{run, run_with};
+
+use ffi::{
+    ib_wc_status_IB_WC_LOC_QP_OP_ERR as LOC_QP_OP_ERR,
+    ib_wc_status_IB_WC_REM_INV_REQ_ERR as REM_INV_REQ_ERR,
+    ib_wc_status_IB_WC_RESP_TIMEOUT_ERR as RESP_TIMEOUT_ERR,
+};
 
 #[test]
 fn sends_to_itself() {
@@ -52,40 +59,49 @@ fn registers_memory_by_work_requests() {
     }
 }
 
-/// How a request ends in the terms of the verbs, of each status of the device: as rdma-core has it.
+/// The status of each completion in the terms of the verbs is that of rdma-core's `providers/efa/verbs.c`.
 #[test]
 fn statuses_are_those_of_userspace() {
-    for (name, wanted) in [
-        ("FLUSHED", ffi::ib_wc_status_IB_WC_WR_FLUSH_ERR),
+    use CompStatus as Device;
+
+    for (status, wanted) in [
+        (Device::Ok, ffi::ib_wc_status_IB_WC_SUCCESS),
+        (Device::Flushed, ffi::ib_wc_status_IB_WC_WR_FLUSH_ERR),
+        (Device::LocalQpInternalError, LOC_QP_OP_ERR),
+        (Device::LocalUnsupportedOp, LOC_QP_OP_ERR),
+        (Device::LocalInvalidAh, LOC_QP_OP_ERR),
         (
-            "LOCAL_ERROR_INVALID_LKEY",
+            Device::LocalInvalidLkey,
             ffi::ib_wc_status_IB_WC_LOC_PROT_ERR,
         ),
+        (Device::LocalBadLength, ffi::ib_wc_status_IB_WC_LOC_LEN_ERR),
+        (Device::LocalUnrespRemote, RESP_TIMEOUT_ERR),
+        (Device::LocalUnreachRemote, RESP_TIMEOUT_ERR),
         (
-            "LOCAL_ERROR_BAD_LENGTH",
-            ffi::ib_wc_status_IB_WC_LOC_LEN_ERR,
+            Device::RemoteBadAddress,
+            ffi::ib_wc_status_IB_WC_REM_ACCESS_ERR,
+        ),
+        (Device::RemoteAbort, ffi::ib_wc_status_IB_WC_REM_ABORT_ERR),
+        (
+            Device::RemoteBadDestQpn,
+            ffi::ib_wc_status_IB_WC_REM_INV_RD_REQ_ERR,
+        ),
+        (Device::RemoteRnr, ffi::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR),
+        (Device::RemoteBadLength, REM_INV_REQ_ERR),
+        (Device::RemoteFeatureMismatch, REM_INV_REQ_ERR),
+        (
+            Device::RemoteBadStatus,
+            ffi::ib_wc_status_IB_WC_BAD_RESP_ERR,
         ),
         (
-            "LOCAL_ERROR_UNRESP_REMOTE",
-            ffi::ib_wc_status_IB_WC_RESP_TIMEOUT_ERR,
-        ),
-        (
-            "LOCAL_ERROR_UNREACH_REMOTE",
-            ffi::ib_wc_status_IB_WC_RESP_TIMEOUT_ERR,
-        ),
-        (
-            "REMOTE_ERROR_UNKNOWN_PEER",
+            Device::RemoteUnknownPeer,
             ffi::ib_wc_status_IB_WC_REM_OP_ERR,
-        ),
-        ("REMOTE_ERROR_ABORT", ffi::ib_wc_status_IB_WC_REM_ABORT_ERR),
-        (
-            "REMOTE_ERROR_RNR",
-            ffi::ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR,
         ),
     ] {
         run(|rig| {
             rig.probe().unwrap();
             let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+            let name = status.name();
             rig.inject(rule(&format!(
                 r#"{{"when": {{"work": "SEND"}}, "then": {{"status": "{name}"}}}}"#
             )));
