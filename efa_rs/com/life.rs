@@ -29,8 +29,8 @@ pub(crate) trait Service<'bound>: Send + Sync {
 
 /// A device in use.
 pub(super) struct Life<'bound, S: Service<'bound>> {
-    // Goes first.
-    pub(super) running: S::Running,
+    // Dropped before the session.
+    _running: S::Running,
     pub(super) session: Arc<Session<'bound>>,
     pub(super) since: Instant<Monotonic>,
     /// Commands that were completed before that.
@@ -49,7 +49,7 @@ impl<'bound, S: Service<'bound>> Life<'bound, S> {
             .start(&session)
             .inspect_err(|_| controller.stop(&session, ResetReason::InitError))?;
         Ok(Self {
-            running,
+            _running: running,
             since: Instant::now(),
             commands: controller.statistics().completed_cmds.get(),
             session,
@@ -66,15 +66,15 @@ impl<'bound, S: Service<'bound>> Life<'bound, S> {
 pub(super) enum State<'bound, S: Service<'bound>> {
     /// It is in use.
     Up(Life<'bound, S>),
-    /// It has failed, and is to be brought back at this time.
+    /// It has failed. The next attempt to reset it is at this time.
     Resetting(Instant<Monotonic>),
-    /// The bus has it, and gives it back.
+    /// The bus resets or suspends it.
     Paused,
     /// It was given up.
     Failed,
-    /// Clients are told that it goes, and have its session until then.
+    /// It is being unregistered. Clients may use the session until their `remove` returns.
     Leaving(Arc<Session<'bound>>),
-    /// It is not used any more; in a shutdown, who has it open still has.
+    /// The driver does not use it any more. After a shutdown its registration remains, for programs that have it open.
     Stopped { _life: Option<Life<'bound, S>> },
 }
 
