@@ -45,7 +45,10 @@ pub(crate) use self::{
     attributes::Attributes,
     controller::Controller,
     error::CommandError,
-    health::Cause,
+    health::{
+        Cause,
+        Health, //
+    },
     lent::{
         Epoch,
         Lent, //

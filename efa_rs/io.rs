@@ -15,7 +15,8 @@ pub(crate) use self::{
     completion_rings::CompletionRings,
     outstanding::{
         Outstanding,
-        Request, //
+        Request,
+        WrIndex, //
     },
     recv_ring::{
         Buffer,

@@ -54,7 +54,7 @@ pub(crate) enum Cause {
     RegisterTimeout,
     /// The bus or a user asked for it.
     Requested,
-    /// It did not release memory that was revoked, or objects that were destroyed.
+    /// It did not release memory that was revoked, objects that were destroyed, or work requests.
     MemoryHeld,
 }
 
@@ -131,6 +131,8 @@ pub(crate) struct Health {
     waker: Waker,
     /// The first one.
     cause: SharedCause,
+    /// Whether the device has to flush work requests.
+    is_flushing: Atomic<bool>,
 }
 
 impl Health {
@@ -143,15 +145,27 @@ impl Health {
         let health = Self {
             waker: waker.clone(),
             cause: SharedCause::none(),
+            is_flushing: Atomic::new(false),
         };
         Ok(Arc::new(health, GFP_KERNEL)?)
     }
 
     /// Reports a fault; those after the first have no effect. May be called from interrupt handlers.
-    pub(super) fn report(&self, cause: Cause) {
+    pub(crate) fn report(&self, cause: Cause) {
         if self.cause.set_first(cause) {
             self.waker.wake();
         }
+    }
+
+    /// Says that the device has to flush work requests. Clients in the kernel are woken within [`INTERVAL`] to poll
+    /// whether it has. May be called from interrupt handlers.
+    pub(crate) fn expect_flush(&self) {
+        self.is_flushing.store(true, Relaxed);
+    }
+
+    /// Returns whether [`Self::expect_flush`] was called since the last call.
+    pub(super) fn take_flush(&self) -> bool {
+        self.is_flushing.xchg(false, Relaxed)
     }
 
     /// Returns the first fault that was reported.

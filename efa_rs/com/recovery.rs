@@ -315,9 +315,12 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let waker = self.controller.waker();
         loop {
             let mut inner = self.inner.lock();
-            let at = match inner.state {
-                State::Resetting(at) => at,
-                State::Up(_) | State::Leaving(_) => return waker.wake_after(health::INTERVAL),
+            let at = match &inner.state {
+                State::Resetting(at) => *at,
+                State::Up(Life { session, .. }) | State::Leaving(session) => {
+                    session.check_flush();
+                    return waker.wake_after(health::INTERVAL);
+                }
                 _ => return,
             };
             let wait = at - Instant::now();

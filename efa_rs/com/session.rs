@@ -183,6 +183,11 @@ impl<'bound> Session<'bound> {
         &self.epoch
     }
 
+    /// Returns where faults of the session are reported.
+    pub(crate) fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
     /// Returns what takes memory back.
     pub(crate) fn reclaim(&self) -> &Arc<Reclaim<'bound>> {
         &self.reclaim
@@ -215,6 +220,13 @@ impl<'bound> Session<'bound> {
         self.health.cause().unwrap_or(cause)
     }
 
+    /// Wakes all clients that wait for completions if the device has to flush some.
+    pub(super) fn check_flush(&self) {
+        if self.health.take_flush() {
+            self.wake_waiters();
+        }
+    }
+
     /// Ends all commands and events. The device still has to be stopped.
     pub(super) fn close(&self) {
         self.admin.close();
@@ -224,10 +236,10 @@ impl<'bound> Session<'bound> {
         }
     }
 
-    /// Wakes all who wait for completions after the device was stopped.
+    /// Wakes all clients in the kernel that wait for completions, to poll those that the device does not report.
     pub(super) fn wake_waiters(&self) {
         for queue in &self.event_queues {
-            queue.target().subscribers.stopped();
+            queue.target().subscribers.wake();
         }
     }
 }

@@ -20,8 +20,8 @@ pub(crate) trait CompletionHandler: Send + Sync + 'static {
     /// Called in interrupt context, with a spinlock held.
     fn completed(&self);
 
-    /// Told that the device was stopped, so that nothing completes any more. Called with a spinlock held.
-    fn stopped(&self) {}
+    /// Called when there may be completions that the device does not report, with a spinlock held.
+    fn wake(&self) {}
 }
 
 /// The handlers of an event queue, by the numbers of their completion queues.
@@ -66,10 +66,10 @@ impl Subscribers {
         })
     }
 
-    /// Tells all handlers that the device was stopped.
-    pub(super) fn stopped(&self) {
+    /// Wakes all handlers: see [`CompletionHandler::wake`].
+    pub(super) fn wake(&self) {
         for handler in self.handlers.lock().values() {
-            handler.stopped();
+            handler.wake();
         }
     }
 

@@ -14,18 +14,32 @@ use crate::sys::atomic::{
     Release, //
 };
 
+/// A slot without a work request.
+const FREE: u8 = 0;
+/// A slot whose work request the device was given.
+const POSTED: u8 = 1;
+/// A slot whose work request the driver completes.
+const CLOSED: u8 = 2;
+
 /// The work requests of a queue that have not completed.
 ///
 /// The device gets the index of a work request, and its completions, which come in any order, have it.
-/// One task at a time adds work requests, the one that posts; one at a time removes them, the one that
-/// polls. Free indices go from the latter to the former through a ring, in which each side writes its own
-/// end only.
+/// One task at a time adds work requests, the one that posts. One at a time removes them, the one that polls.
+/// Free indices pass from the latter to the former through a ring, of which each side writes one end only.
+///
+/// A queue that was [closed](Self::close) takes work requests, too, which the device is not given. They complete
+/// in their order, and after all that the device was given.
 pub(crate) struct Outstanding {
     slots: KVec<Slot>,
-    /// Indices ever taken from the ring of free ones; written by who posts.
+    /// Indices ever taken from the ring of free ones; written by the task that posts.
     taken: AtomicU32,
-    /// Indices ever returned to the ring; written by who polls.
+    /// Indices ever returned to the ring; written by the task that polls.
     returned: AtomicU32,
+    /// What `taken` was when the queue was closed.
+    closed_at: AtomicU32,
+    is_closed: AtomicBool,
+    /// The slot from which the task that polls looks for work requests of a device that was halted.
+    cursor: AtomicU32,
     /// Most work requests at a time.
     count: u32,
     mask: u32,
@@ -35,17 +49,18 @@ pub(crate) struct Outstanding {
 struct Slot {
     wr_id: AtomicU64,
     op_type: AtomicU8,
-    is_outstanding: AtomicBool,
+    /// [`FREE`], [`POSTED`] or [`CLOSED`].
+    state: AtomicU8,
     /// Of the ring of free indices, the one at this place; those from `taken` to `returned` are free.
     free: AtomicU32,
 }
 
-/// What is to be known of a work request when it has completed, whatever the device says of it.
+/// What the driver keeps of a work request until it has completed, whatever the device says of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Request {
-    /// By what the client knows it.
+    /// The client's id.
     pub(crate) wr_id: u64,
-    /// What the device was asked for, an [`OpType`](crate::hw::io::OpType); of a receive nothing.
+    /// The operation, an [`OpType`](crate::hw::io::OpType); 0 for a receive.
     pub(crate) op_type: u8,
 }
 
@@ -79,7 +94,7 @@ impl Outstanding {
             let slot = Slot {
                 wr_id: AtomicU64::new(0),
                 op_type: AtomicU8::new(0),
-                is_outstanding: AtomicBool::new(false),
+                state: AtomicU8::new(FREE),
                 free: AtomicU32::new(index),
             };
             slots.push(slot, GFP_KERNEL)?;
@@ -88,12 +103,16 @@ impl Outstanding {
             slots,
             taken: AtomicU32::new(0),
             returned: AtomicU32::new(count),
+            closed_at: AtomicU32::new(0),
+            is_closed: AtomicBool::new(false),
+            cursor: AtomicU32::new(0),
             count,
             mask: places - 1,
         })
     }
 
-    /// Adds a work request, and returns its index; nothing if there is no room. To be called by who posts.
+    /// Adds a work request, and returns its index; nothing if there is no room. For the task that posts, which gives
+    /// it to the device unless the queue is closed.
     #[inline]
     pub(crate) fn add(&self, request: Request) -> Option<WrIndex> {
         let taken = self.taken.load(Relaxed);
@@ -107,22 +126,54 @@ impl Outstanding {
 
         slot.wr_id.store(request.wr_id, Relaxed);
         slot.op_type.store(request.op_type, Relaxed);
-        // Who polls without the device's having completed it sees the rest.
-        slot.is_outstanding.store(true, Release);
+        let state = if self.is_closed() { CLOSED } else { POSTED };
+        // The task that polls sees the rest if it sees this, also without a completion of the device.
+        slot.state.store(state, Release);
         // CAST: There are as many as indices have bits for.
         Some(WrIndex(index as u16))
     }
 
-    /// Removes a work request, and returns what is known of it; nothing if there is none with this
-    /// index. To be called by who polls.
+    /// Closes the queue: the device is given nothing of what is added from now on. For the task that posts.
+    pub(crate) fn close(&self) {
+        if !self.is_closed() {
+            self.closed_at.store(self.taken.load(Relaxed), Relaxed);
+            self.is_closed.store(true, Release);
+        }
+    }
+
+    /// Returns whether the queue is closed.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Acquire)
+    }
+
+    /// Forgets all work requests, and opens the queue. Neither side may be in use.
+    pub(crate) fn reset(&self) {
+        for (index, slot) in self.slots.iter().enumerate() {
+            slot.state.store(FREE, Relaxed);
+            // CAST: There are as many as indices have bits for.
+            slot.free.store(index as u32, Relaxed);
+        }
+        self.taken.store(0, Relaxed);
+        self.returned.store(self.count, Relaxed);
+        self.is_closed.store(false, Release);
+    }
+
+    /// Removes a work request that the device was given; nothing if there is none with this index. For the task that
+    /// polls.
     #[inline]
     pub(crate) fn remove(&self, index: u16) -> Option<Request> {
-        let slot = self.slots.get(usize::from(index))?;
+        self.take(index.into(), POSTED)
+    }
+
+    #[inline]
+    fn take(&self, index: usize, state: u8) -> Option<Request> {
+        let slot = self.slots.get(index)?;
         // The rest was written before.
-        if !slot.is_outstanding.load(Acquire) {
+        if slot.state.load(Acquire) != state {
             return None;
         }
-        slot.is_outstanding.store(false, Relaxed);
+        slot.state.store(FREE, Relaxed);
         let request = Request {
             wr_id: slot.wr_id.load(Relaxed),
             op_type: slot.op_type.load(Relaxed),
@@ -130,17 +181,62 @@ impl Outstanding {
 
         let returned = self.returned.load(Relaxed);
         let place = self.slots.get(self.place(returned))?;
-        place.free.store(index.into(), Relaxed);
+        // CAST: There are as many as indices have bits for.
+        place.free.store(index as u32, Relaxed);
         self.returned.store(returned.wrapping_add(1), Release);
         Some(request)
     }
 
-    /// Removes any work request, as [`Self::remove`] does. To be called by who polls.
-    pub(crate) fn remove_any(&self) -> Option<Request> {
-        let is_outstanding = |slot: &Slot| slot.is_outstanding.load(Relaxed);
-        let index = self.slots.iter().position(is_outstanding)?;
-        // CAST: There are as many as indices have bits for.
-        self.remove(index as u16)
+    /// Removes any work request that the device was given, and will not complete. For the task that polls.
+    ///
+    /// All calls together look at each slot a few times at most.
+    pub(crate) fn remove_posted(&self) -> Option<Request> {
+        if !self.has_posted() {
+            return None;
+        }
+        let first = self.cursor.load(Relaxed);
+        for ahead in 0..=self.mask {
+            let index = first.wrapping_add(ahead) & self.mask;
+            // CAST: `usize` has 64 bits on every architecture that has EFA.
+            if let Some(request) = self.take(index as usize, POSTED) {
+                self.cursor.store(index.wrapping_add(1), Relaxed);
+                return Some(request);
+            }
+        }
+        None
+    }
+
+    /// Removes the next work request of a closed queue, once all that the device was given is removed. For the task
+    /// that polls.
+    pub(crate) fn remove_closed(&self) -> Option<Request> {
+        if !self.has_closed() {
+            return None;
+        }
+        // All that the device was given is returned. What is returned from then on are these, in their order, so
+        // that the ring still has their indices.
+        let next = self.returned.load(Relaxed).wrapping_sub(self.count);
+        let index = self.slots.get(self.place(next))?.free.load(Relaxed);
+        self.take(index as usize, CLOSED)
+    }
+
+    /// Returns whether the device has work requests that are not removed.
+    pub(crate) fn has_posted(&self) -> bool {
+        let given = if self.is_closed() {
+            self.closed_at.load(Relaxed)
+        } else {
+            self.taken.load(Acquire)
+        };
+        // The number of those that were removed is `returned - count`. It may include some that the device was not given.
+        let left = given
+            .wrapping_add(self.count)
+            .wrapping_sub(self.returned.load(Acquire));
+        // CAST: A difference of at most `count`.
+        (left as i32) > 0
+    }
+
+    /// Returns whether [`Self::remove_closed`] has something to remove.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.is_closed() && !self.has_posted() && !self.is_empty()
     }
 
     /// Returns whether there are none.

@@ -56,6 +56,12 @@ impl<'bound> RecvRing<'bound> {
         }
     }
 
+    /// Empties the ring, as the device does when the queue pair is reset.
+    pub(crate) fn reset(&mut self) {
+        self.produced = 0;
+        self.announced = 0;
+    }
+
     /// Writes a work request of these buffers, or of an empty one if there are none.
     ///
     /// The caller has an index for it, so that it has as many descriptors as a work request can have buffers.

@@ -50,6 +50,12 @@ impl<'bound> SendRing<'bound> {
         }
     }
 
+    /// Empties the ring, as the device does when the queue pair is reset.
+    pub(crate) fn reset(&mut self) {
+        self.produced = 0;
+        self.announced = 0;
+    }
+
     /// Writes a work request, of whose first descriptor the framing is added here.
     ///
     /// The caller has an index for it, so that it has a slot.

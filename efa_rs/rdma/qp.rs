@@ -82,23 +82,18 @@ pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
     }
 
     /// Posts send work requests, up to the first one with which it fails. Called in any context.
+    ///
+    /// The core drains a queue pair by the completion of a work request that it posts in the error state. So that one
+    /// completes as flushed, whatever it asks for, and after all that was posted before.
     fn post_send(&self, _device: &Device<D>, _wrs: &mut SendWrs<'_, Ah, Mr>) -> Result {
         Err(EOPNOTSUPP)
     }
 
     /// Posts receive work requests, up to the first one with which it fails. Called in any context.
+    ///
+    /// In the error state they complete as those of [`Self::post_send`] do.
     fn post_recv(&self, _device: &Device<D>, _wrs: &mut RecvWrs<'_>) -> Result {
         Err(EOPNOTSUPP)
-    }
-
-    /// Returns whether send work requests have not completed, or whose completion nobody has taken.
-    fn has_posted_sends(&self) -> bool {
-        false
-    }
-
-    /// Returns whether receive work requests have not completed, or whose completion nobody has taken.
-    fn has_posted_recvs(&self) -> bool {
-        false
     }
 
     /// Returns the number of the queue pair.

@@ -383,7 +383,7 @@ impl<'a> Cq<'a> {
         let memory = Arc::new(memory, GFP_KERNEL)?;
         let rings = CompletionRings::new(memory.clone(), sub_cqs, depth)?;
         let memory = Lent::new(epoch, "a completion queue", memory)?;
-        let queue = KernelCq::new(rings, memory, notifier.clone(), epoch)?;
+        let queue = KernelCq::new(rings, memory, notifier.clone(), &efa.session)?;
         let ring = Ring::Kernel(attr.client.own(queue.clone()));
 
         let create = CreateCq {

@@ -21,14 +21,22 @@ use kernel::{
         Arc,
         SetOnce,
         SpinLockIrq, //
+    },
+    time::{
+        Delta,
+        Instant,
+        Monotonic, //
     }, //
 };
 
 use crate::{
     com::{
+        Cause,
         CompletionHandler,
         Epoch,
-        Lent, //
+        Health,
+        Lent,
+        Session, //
     },
     hw::io::{
         Cdesc,
@@ -57,6 +65,9 @@ use crate::{
     },
 };
 
+/// How long a device may take to flush a queue pair in error, before it is reset: as long as for a command.
+const FLUSH_TIMEOUT: Delta = Delta::from_secs(30);
+
 /// What completion queues know of a queue pair: what it has posted.
 pub(super) struct Posted {
     pub(super) qp: QpRef,
@@ -75,12 +86,16 @@ pub(super) struct Sides {
 struct Attached {
     posted: Arc<Posted>,
     sides: Sides,
+    /// Since when the queue pair is in error.
+    flushing_since: Option<Instant<Monotonic>>,
 }
 
 /// What polling changes.
 struct Polled<'a> {
     rings: CompletionRings<'a>,
     pairs: RBTree<u16, Attached>,
+    /// Whether one of the queue pairs may be in error.
+    is_flushing: bool,
 }
 
 impl Polled<'_> {
@@ -107,6 +122,7 @@ pub(super) struct KernelCq<'a> {
     doorbell: SetOnce<Doorbell<'a>>,
     notifier: Option<Arc<Notifier>>,
     epoch: Arc<Epoch<'a>>,
+    health: Arc<Health>,
 }
 
 /// Tells a client of completions.
@@ -141,13 +157,12 @@ impl CompletionHandler for Notifier {
         // Events of a queue come one after the other.
         self.told
             .store(self.told.load(Relaxed).wrapping_add(1), Relaxed);
-        self.is_asked.store(false, Relaxed);
-        self.events.notify();
+        self.wake();
     }
 
-    /// Clients that only poll do not want to be told.
-    fn stopped(&self) {
-        if self.is_asked.load(Relaxed) {
+    /// A client that has not asked for an event gets none: the core frees the function that it would call.
+    fn wake(&self) {
+        if self.is_asked.load(Relaxed) && self.is_asked.xchg(false, Relaxed) {
             self.events.notify();
         }
     }
@@ -163,16 +178,22 @@ impl<'a> KernelCq<'a> {
         rings: CompletionRings<'a>,
         memory: Lent<'a, Entries<'a, { Cdesc::SIZE }>>,
         notifier: Option<Arc<Notifier>>,
-        epoch: &Arc<Epoch<'a>>,
+        session: &Session<'a>,
     ) -> Result<Arc<Self>> {
+        let polled = Polled {
+            rings,
+            pairs: RBTree::new(),
+            is_flushing: false,
+        };
         Arc::pin_init(
             pin_init!(Self {
-                polled <- new_spinlock_irq!(Polled { rings, pairs: RBTree::new() }, "efa_kernel_cq"),
+                polled <- new_spinlock_irq!(polled, "efa_kernel_cq"),
                 size: memory.count(),
                 memory,
                 doorbell: SetOnce::new(),
                 notifier,
-                epoch: epoch.clone(),
+                epoch: session.epoch().clone(),
+                health: session.health().clone(),
             }),
             GFP_KERNEL,
         )
@@ -194,8 +215,12 @@ impl<'a> KernelCq<'a> {
     ///
     /// - [`ENOMEM`] if there is no memory.
     pub(super) fn attach(&self, qp_num: u16, posted: &Arc<Posted>, sides: Sides) -> Result {
-        let posted = posted.clone();
-        let node = RBTreeNode::new(qp_num, Attached { posted, sides }, GFP_KERNEL)?;
+        let attached = Attached {
+            posted: posted.clone(),
+            sides,
+            flushing_since: None,
+        };
+        let node = RBTreeNode::new(qp_num, attached, GFP_KERNEL)?;
         let mut polled = self.polled.lock();
         let before = polled.pairs.insert(node);
         if before.is_some() {
@@ -210,8 +235,7 @@ impl<'a> KernelCq<'a> {
     /// Forgets a queue pair that is gone, and the completions of it that nobody has taken.
     pub(super) fn detach(&self, qp_num: u16, posted: &Arc<Posted>) {
         let mut polled = self.polled.lock();
-        let is_own = |attached: &Attached| Arc::ptr_eq(&attached.posted, posted);
-        if !polled.pairs.get(&qp_num).is_some_and(is_own) {
+        if polled.find(qp_num, posted).is_none() {
             return;
         }
         let attached = polled.pairs.remove(&qp_num);
@@ -220,10 +244,30 @@ impl<'a> KernelCq<'a> {
         drop(attached);
     }
 
+    /// Has polls complete what the device was not given, and watch the device flush what it was given.
+    pub(super) fn expect_flush(&self, qp_num: u16, posted: &Arc<Posted>) {
+        let mut polled = self.polled.lock();
+        if let Some(attached) = polled.find(qp_num, posted) {
+            attached.flushing_since = Some(Instant::now());
+            polled.is_flushing = true;
+            // Of a client that has not asked yet, `arm` does.
+            self.health.expect_flush();
+        }
+    }
+
+    /// Forgets what completes of a queue pair that was reset.
+    pub(super) fn forget(&self, qp_num: u16, posted: &Arc<Posted>) {
+        let mut polled = self.polled.lock();
+        if let Some(attached) = polled.find(qp_num, posted) {
+            attached.flushing_since = None;
+            polled.strike_out(qp_num);
+        }
+    }
+
     /// Takes completions.
     pub(super) fn poll(&self, completions: &mut WorkCompletions<'_>) {
         let mut polled = self.polled.lock();
-        let Polled { rings, pairs } = &mut *polled;
+        let Polled { rings, pairs, .. } = &mut *polled;
         // Completions of a queue pair mostly come one after the other.
         let mut last = None;
         // What makes no sense is passed over, but not for ever.
@@ -244,28 +288,41 @@ impl<'a> KernelCq<'a> {
                 passed_over += 1;
             }
         }
-        // Nothing that was posted completes by itself any more, and the device uses none of it.
         if self.epoch.is_halted() {
-            polled.flush(completions);
+            polled.flush_all(completions);
+        } else if polled.is_flushing && polled.flush(completions) {
+            self.health.report(Cause::MemoryHeld);
         }
+    }
+
+    /// Returns whether the device was stopped.
+    #[inline]
+    pub(super) fn is_halted(&self) -> bool {
+        self.epoch.is_halted()
     }
 
     /// Returns whether there is a completion to take.
     pub(super) fn has_completions(&self) -> bool {
         let polled = self.polled.lock();
-        polled.rings.has_some() || self.epoch.is_halted() && polled.has_posted()
+        polled.rings.has_some() || polled.has_flushed(self.epoch.is_halted())
     }
 
-    /// Has the client poll what it has just posted if the device is stopped: whoever was woken by that may have polled
-    /// before.
+    /// Has the client poll what the driver completes.
+    pub(super) fn wake(&self) {
+        // Between what was posted and the look at whether the client waits; `arm` has one between the same.
+        smp_mb(Full);
+        if let Some(notifier) = &self.notifier {
+            notifier.wake();
+        }
+    }
+
+    /// Has the client poll what it has just posted if the device was stopped meanwhile, as it may have polled before.
     #[inline]
-    pub(super) fn check_stopped(&self) {
+    pub(super) fn wake_if_halted(&self) {
         // Between what was posted and the look at the epoch; a poll looks at these the other way round.
         smp_mb(Full);
         if self.epoch.is_halted() {
-            if let Some(notifier) = &self.notifier {
-                notifier.stopped();
-            }
+            self.wake();
         }
     }
 
@@ -282,6 +339,11 @@ impl<'a> KernelCq<'a> {
             .ok_or(EINVAL)?;
         let polled = self.polled.lock();
         notifier.is_asked.store(true, Relaxed);
+        // See `wake`.
+        smp_mb(Full);
+        if polled.is_flushing {
+            self.health.expect_flush();
+        }
         let command = CqDb {
             consumer_index: polled.rings.total(),
             // CAST: The last two bits.
@@ -302,7 +364,7 @@ impl Attached {
         completions: &mut WorkCompletions<'_>,
     ) -> Option<()> {
         let completion = Cdesc::decode(completion);
-        let Self { posted, sides } = self;
+        let Self { posted, sides, .. } = self;
         let outcome = |wr_id, opcode| WorkCompletion {
             wr_id,
             status: wc_status(completion.status),
@@ -338,45 +400,84 @@ impl Attached {
     }
 }
 
-impl Polled<'_> {
-    /// Ends what was posted and has not completed.
-    fn flush(&mut self, completions: &mut WorkCompletions<'_>) {
-        for Attached { posted, sides } in self.pairs.values() {
-            let queues = [
-                (sides.send.then_some(&posted.send), true),
-                (posted.recv.as_ref().filter(|_| sides.recv), false),
-            ];
-            for (outstanding, is_send) in queues {
-                let Some(outstanding) = outstanding else {
-                    continue;
+impl Attached {
+    /// Returns what completes here: the queues, and whether each is the send queue.
+    fn queues(&self) -> impl Iterator<Item = (&Outstanding, bool)> {
+        let Self { posted, sides, .. } = self;
+        let send = sides.send.then_some((&posted.send, true));
+        let recv = posted.recv.as_ref().filter(|_| sides.recv);
+        [send, recv.map(|recv| (recv, false))].into_iter().flatten()
+    }
+
+    /// Completes work requests that `next` removes as flushed.
+    fn flush(
+        &self,
+        completions: &mut WorkCompletions<'_>,
+        next: impl Fn(&Outstanding) -> Option<Request>,
+    ) {
+        for (outstanding, is_send) in self.queues() {
+            while !completions.is_full() {
+                let Some(request) = next(outstanding) else {
+                    break;
                 };
-                while !completions.is_full() {
-                    let Some(request) = outstanding.remove_any() else {
-                        break;
-                    };
-                    completions.push(&WorkCompletion {
-                        wr_id: request.wr_id,
-                        status: WcStatus::WrFlushErr,
-                        opcode: if is_send {
-                            send_opcode(&request)
-                        } else {
-                            WcOpcode::Recv
-                        },
-                        vendor_err: u8::from(CompStatus::Flushed).into(),
-                        qp: posted.qp,
-                    });
-                }
+                completions.push(&WorkCompletion {
+                    wr_id: request.wr_id,
+                    status: WcStatus::WrFlushErr,
+                    opcode: if is_send {
+                        send_opcode(&request)
+                    } else {
+                        WcOpcode::Recv
+                    },
+                    vendor_err: u8::from(CompStatus::Flushed).into(),
+                    qp: self.posted.qp,
+                });
             }
         }
     }
+}
 
-    /// Returns whether something was posted that has not completed.
-    fn has_posted(&self) -> bool {
-        self.pairs.values().any(|Attached { posted, sides }| {
-            let recv = posted.recv.as_ref();
-            sides.send && !posted.send.is_empty()
-                || sides.recv && recv.is_some_and(|recv| !recv.is_empty())
-        })
+impl Polled<'_> {
+    /// Returns a queue pair.
+    fn find(&mut self, qp_num: u16, posted: &Arc<Posted>) -> Option<&mut Attached> {
+        let attached = self.pairs.get_mut(&qp_num)?;
+        Arc::ptr_eq(&attached.posted, posted).then_some(attached)
+    }
+
+    /// Completes all that was posted to a device that was stopped.
+    fn flush_all(&self, completions: &mut WorkCompletions<'_>) {
+        for attached in self.pairs.values() {
+            attached.flush(completions, |outstanding| {
+                let posted = outstanding.remove_posted();
+                posted.or_else(|| outstanding.remove_closed())
+            });
+        }
+    }
+
+    /// Completes what the device was not given of queue pairs in error. Returns whether the device should have flushed
+    /// what it was given by now.
+    fn flush(&mut self, completions: &mut WorkCompletions<'_>) -> bool {
+        self.is_flushing = false;
+        let mut timed_out = false;
+        for attached in self.pairs.values() {
+            let Some(since) = attached.flushing_since else {
+                continue;
+            };
+            self.is_flushing = true;
+            attached.flush(completions, Outstanding::remove_closed);
+            let waits = attached.queues().any(|(queue, _)| queue.has_posted());
+            timed_out |= waits && since.elapsed() > FLUSH_TIMEOUT;
+        }
+        timed_out
+    }
+
+    /// Returns whether there is something for [`Self::flush`] to complete, or for [`Self::flush_all`].
+    fn has_flushed(&self, is_halted: bool) -> bool {
+        (is_halted || self.is_flushing)
+            && self.pairs.values().any(|attached| {
+                let ready =
+                    |queue: &Outstanding| queue.has_closed() || is_halted && !queue.is_empty();
+                attached.queues().any(|(queue, _)| ready(queue))
+            })
     }
 }
 

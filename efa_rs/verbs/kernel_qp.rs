@@ -45,7 +45,8 @@ use crate::{
         Part,
         RecvRing,
         Request,
-        SendRing, //
+        SendRing,
+        WrIndex, //
     },
     rdma::{
         Access,
@@ -273,24 +274,47 @@ impl<'a> KernelQp<'a> {
 
     /// Has no completions come any more. The device has destroyed the queue pair, or was stopped.
     pub(super) fn detach(&self) {
-        self.send_cq.detach(self.qp_num, &self.posted);
-        self.recv_cq.detach(self.qp_num, &self.posted);
+        self.cqs()
+            .for_each(|cq| cq.detach(self.qp_num, &self.posted));
     }
 
-    /// Returns whether send work requests are outstanding.
-    pub(super) fn has_posted_sends(&self) -> bool {
-        !self.posted.send.is_empty()
+    /// Returns the completion queues, each once.
+    fn cqs(&self) -> impl Iterator<Item = &Arc<KernelCq<'a>>> {
+        let is_one = Arc::ptr_eq(&self.send_cq, &self.recv_cq);
+        let recv_cq = (!is_one).then_some(&self.recv_cq);
+        [Some(&self.send_cq), recv_cq].into_iter().flatten()
     }
 
-    /// Returns whether receive work requests are outstanding.
-    pub(super) fn has_posted_recvs(&self) -> bool {
-        self.posted
-            .recv
-            .as_ref()
-            .is_some_and(|recv| !recv.is_empty())
+    /// Enters the error state. What is posted from now on completes as flushed, after all that the device was given.
+    pub(super) fn close(&self) {
+        let ring = self.send.lock();
+        self.posted.send.close();
+        drop(ring);
+        let ring = self.recv.lock();
+        if let Some(recv) = &self.posted.recv {
+            recv.close();
+        }
+        drop(ring);
+        self.cqs()
+            .for_each(|cq| cq.expect_flush(self.qp_num, &self.posted));
     }
 
-    /// Posts send work requests.
+    /// Enters the reset state: forgets all that was posted, and the completions that were not polled. The device has
+    /// reset its queues.
+    pub(super) fn reset(&self) {
+        let mut send = self.send.lock();
+        let mut recv = self.recv.lock();
+        self.cqs()
+            .for_each(|cq| cq.forget(self.qp_num, &self.posted));
+        self.posted.send.reset();
+        send.reset();
+        if let (Some(outstanding), Some(ring)) = (&self.posted.recv, &mut *recv) {
+            outstanding.reset();
+            ring.reset();
+        }
+    }
+
+    /// Posts send work requests. If the queue pair is in error or the device was stopped, they complete as flushed.
     ///
     /// # Errors
     ///
@@ -301,10 +325,14 @@ impl<'a> KernelQp<'a> {
         state: Option<QpState>,
         wrs: &mut SendWrs<'_, Ah, Mr<'a>>,
     ) -> Result {
-        if !matches!(state, Some(QpState::Rts | QpState::Sqd)) {
-            return Err(EINVAL);
-        }
         let mut ring = self.send.lock();
+        let can_send = matches!(state, Some(QpState::Rts | QpState::Sqd));
+        if self.is_closed(&self.posted.send, can_send)? {
+            let result = wrs.try_for_each(|wr| self.flush_send(&wr));
+            drop(ring);
+            self.send_cq.wake();
+            return result;
+        }
         let result = wrs.try_for_each(|wr| {
             let mut body = Body::default();
             let mut meta = self.encode(&wr, &mut body)?;
@@ -318,8 +346,38 @@ impl<'a> KernelQp<'a> {
         });
         ring.announce();
         drop(ring);
-        self.send_cq.check_stopped();
+        self.send_cq.wake_if_halted();
         result
+    }
+
+    /// Returns whether the device takes no work requests of a queue any more. Called with the lock of its ring.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if it does not take them yet.
+    #[inline]
+    fn is_closed(&self, outstanding: &Outstanding, is_ready: bool) -> Result<bool> {
+        if outstanding.is_closed() {
+            return Ok(true);
+        }
+        if !is_ready {
+            return Err(EINVAL);
+        }
+        if self.send_cq.is_halted() {
+            outstanding.close();
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Adds a send work request to a closed queue. The core's for a drain is one without a destination.
+    #[cold]
+    fn flush_send(&self, wr: &SendWr<'_, Ah, Mr<'a>>) -> Result {
+        let request = Request {
+            wr_id: wr.id(),
+            op_type: op_type(wr.opcode().ok_or(EINVAL)?).into(),
+        };
+        self.posted.send.add(request).map(|_| ()).ok_or(ENOMEM)
     }
 
     /// Writes a work request as the device wants it, and returns its first descriptor, without an id.
@@ -329,18 +387,15 @@ impl<'a> KernelQp<'a> {
             return Err(EINVAL);
         }
         let opcode = wr.opcode().ok_or(EINVAL)?;
-        let op_type = match opcode {
-            WrOpcode::Send | WrOpcode::SendWithImm => OpType::Send,
-            WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => OpType::RdmaWrite,
-            WrOpcode::RdmaRead => OpType::RdmaRead,
-            WrOpcode::RegMr => {
-                return self.for_region(OpType::FastReg, wr, &register(wr)?.encode(), body)
-            }
-            WrOpcode::LocalInv => {
+        let op_type = op_type(opcode);
+        match op_type {
+            OpType::FastReg => return self.for_region(op_type, wr, &register(wr)?.encode(), body),
+            OpType::FastInv => {
                 let lkey = wr.invalidated_key();
-                return self.for_region(OpType::FastInv, wr, &FastMrInvReq { lkey }.encode(), body);
+                return self.for_region(op_type, wr, &FastMrInvReq { lkey }.encode(), body);
             }
-        };
+            OpType::Send | OpType::RdmaRead | OpType::RdmaWrite => {}
+        }
         let is_rdma = op_type != OpType::Send;
         let destination = wr.destination()?;
         let mut meta = TxMetaDesc {
@@ -449,39 +504,43 @@ impl<'a> KernelQp<'a> {
         Ok(sges.len())
     }
 
-    /// Posts receive work requests.
+    /// Posts receive work requests. If the queue pair is in error or the device was stopped, they complete as flushed.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if the queue pair can't receive in its state, or not what is asked for.
     /// - [`ENOMEM`] if the queue is full.
     pub(super) fn post_recv(&self, state: Option<QpState>, wrs: &mut RecvWrs<'_>) -> Result {
-        if matches!(state, None | Some(QpState::Reset | QpState::Err)) {
-            return Err(EINVAL);
-        }
         let mut guard = self.recv.lock();
-        let Some(ring) = &mut *guard else {
+        let (Some(ring), Some(outstanding)) = (&mut *guard, &self.posted.recv) else {
             return Err(ENOMEM);
         };
-        let result = wrs.try_for_each(|wr| self.post_one(ring, &wr));
+        let can_receive = !matches!(state, None | Some(QpState::Reset | QpState::Err));
+        if self.is_closed(outstanding, can_receive)? {
+            let result = wrs.try_for_each(|wr| add_recv(outstanding, &wr).map(|_| ()));
+            drop(guard);
+            self.recv_cq.wake();
+            return result;
+        }
+        let result = wrs.try_for_each(|wr| self.post_one(ring, outstanding, &wr));
         ring.announce();
         drop(guard);
-        self.recv_cq.check_stopped();
+        self.recv_cq.wake_if_halted();
         result
     }
 
     #[inline]
-    fn post_one(&self, ring: &mut RecvRing<'a>, wr: &RecvWr<'_>) -> Result {
+    fn post_one(
+        &self,
+        ring: &mut RecvRing<'a>,
+        outstanding: &Outstanding,
+        wr: &RecvWr<'_>,
+    ) -> Result {
         let sges = wr.sges();
         if sges.len() > self.limits.recv_sges {
             return Err(EINVAL);
         }
-        let outstanding = self.posted.recv.as_ref().ok_or(ENOMEM)?;
-        let request = Request {
-            wr_id: wr.id(),
-            op_type: 0,
-        };
-        let index = outstanding.add(request).ok_or(ENOMEM)?;
+        let index = add_recv(outstanding, wr)?;
         ring.push(
             index,
             sges.iter().map(|sge| Buffer {
@@ -493,6 +552,28 @@ impl<'a> KernelQp<'a> {
         );
         Ok(())
     }
+}
+
+/// Returns the device's operation for an opcode.
+#[inline]
+fn op_type(opcode: WrOpcode) -> OpType {
+    match opcode {
+        WrOpcode::Send | WrOpcode::SendWithImm => OpType::Send,
+        WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => OpType::RdmaWrite,
+        WrOpcode::RdmaRead => OpType::RdmaRead,
+        WrOpcode::RegMr => OpType::FastReg,
+        WrOpcode::LocalInv => OpType::FastInv,
+    }
+}
+
+/// Adds a receive work request to those that are outstanding.
+#[inline]
+fn add_recv(outstanding: &Outstanding, wr: &RecvWr<'_>) -> Result<WrIndex> {
+    let request = Request {
+        wr_id: wr.id(),
+        op_type: 0,
+    };
+    outstanding.add(request).ok_or(ENOMEM)
 }
 
 /// Returns the registration that a work request asks for.

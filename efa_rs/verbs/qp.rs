@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     com::{
+        Cause,
         CommandError,
         Lent, //
     },
@@ -248,22 +249,14 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'
 
     fn post_send(
         &self,
-        device: &rdma::Device<Efa<'a>>,
+        _device: &rdma::Device<Efa<'a>>,
         wrs: &mut SendWrs<'_, Ah, Mr<'a>>,
     ) -> Result {
-        self.posted(device.data())?.post_send(self.state(), wrs)
+        self.posted()?.post_send(self.state(), wrs)
     }
 
-    fn post_recv(&self, device: &rdma::Device<Efa<'a>>, wrs: &mut RecvWrs<'_>) -> Result {
-        self.posted(device.data())?.post_recv(self.state(), wrs)
-    }
-
-    fn has_posted_sends(&self) -> bool {
-        matches!(&self.side, Side::Kernel(pair) if pair.has_posted_sends())
-    }
-
-    fn has_posted_recvs(&self) -> bool {
-        matches!(&self.side, Side::Kernel(pair) if pair.has_posted_recvs())
+    fn post_recv(&self, _device: &rdma::Device<Efa<'a>>, wrs: &mut RecvWrs<'_>) -> Result {
+        self.posted()?.post_recv(self.state(), wrs)
     }
 
     fn qp_num(&self) -> u32 {
@@ -516,11 +509,7 @@ impl<'a> Qp<'a> {
     /// # Errors
     ///
     /// - [`EINVAL`] if it is a queue pair of a process.
-    /// - [`EIO`] if the device was stopped.
-    fn posted(&self, efa: &Efa<'a>) -> Result<&KernelQp<'a>> {
-        if efa.session.epoch().is_halted() {
-            return Err(EIO);
-        }
+    fn posted(&self) -> Result<&KernelQp<'a>> {
         match &self.side {
             Side::Kernel(pair) => Ok(pair),
             Side::User { .. } => Err(EINVAL),
@@ -553,6 +542,13 @@ impl<'a> Qp<'a> {
         if !MODIFIABLE.contains(attr.mask) {
             return Err(EOPNOTSUPP);
         }
+        if let (Side::Kernel(pair), QpState::Reset, QpState::Err) =
+            (&self.side, cur_state, new_state)
+        {
+            // A client may drain it, although the device has nothing to flush and does not know the transition.
+            pair.close();
+            return Ok(());
+        }
         if !transition_is_ok(self.qp_type, cur_state, new_state, attr.mask) {
             return Err(EINVAL);
         }
@@ -564,7 +560,7 @@ impl<'a> Qp<'a> {
 
         // What the mask does not name is zero.
         let given = |attribute, value: u32| if has(attribute) { value } else { 0 };
-        efa.admin().execute(&ModifyQp {
+        let command = ModifyQp {
             modify_mask: ModifyQpMask {
                 qp_state: has(QpAttrMask::STATE),
                 cur_qp_state: has(QpAttrMask::STATE),
@@ -585,8 +581,26 @@ impl<'a> Qp<'a> {
             } else {
                 0
             },
-        })?;
-
+        };
+        let modify = || efa.admin().execute(&command);
+        match (&self.side, new_state) {
+            (Side::Kernel(pair), QpState::Err) => {
+                pair.close();
+                // A client frees what it has posted once that is flushed. So the device flushes it, or is stopped.
+                match modify() {
+                    Ok(_) => {}
+                    Err(CommandError::Status(_)) => efa.session.epoch().halt(Cause::MemoryHeld),
+                    Err(_) => efa.session.epoch().halt(Cause::CommandTimeout),
+                }
+            }
+            (Side::Kernel(pair), QpState::Reset | QpState::Init) if cur_state != QpState::Init => {
+                modify()?;
+                pair.reset();
+            }
+            _ => {
+                modify()?;
+            }
+        }
         self.state.store(new_state as u32, Relaxed);
         Ok(())
     }

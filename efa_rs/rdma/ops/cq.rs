@@ -183,14 +183,24 @@ impl<P: Provider> Ops<P> {
         })
     }
 
+    /// Called before the core frees what the function for events uses. No event reaches it from here on.
+    pub(super) extern "C" fn pre_destroy_cq(cq: *mut ffi::ib_cq) -> c_int {
+        // SAFETY: By the core's promise the object was created by `create_cq`.
+        unsafe { Object::<'_, P>::data(cq) }.events.forget();
+        0
+    }
+
+    pub(super) extern "C" fn post_destroy_cq(cq: *mut ffi::ib_cq) {
+        Self::destroy_cq(cq, core::ptr::null_mut());
+    }
+
     pub(super) extern "C" fn destroy_cq(cq: *mut ffi::ib_cq, _udata: *mut ffi::ib_udata) -> c_int {
         // SAFETY: By the core's promise the object was created by one of the functions above, and is not used after
         // this call.
         unsafe {
             let data = Object::<'_, P>::data(cq);
-            data.data.destroy(Self::device((*cq).device));
-            // From here on no interrupt handler uses the queue.
             data.events.forget();
+            data.data.destroy(Self::device((*cq).device));
             Object::<'_, P>::drop_data(cq);
         }
         0

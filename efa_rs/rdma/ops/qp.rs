@@ -2,22 +2,13 @@
 
 //! Verbs of queue pairs.
 
-use core::{
-    mem::MaybeUninit,
-    ptr::NonNull, //
-};
+use core::ptr::NonNull;
 
 use kernel::{
     bindings,
     error::from_result,
     ffi::c_int,
-    prelude::*,
-    time::{
-        delay::fsleep,
-        Delta,
-        Instant,
-        Monotonic, //
-    }, //
+    prelude::*, //
 };
 
 use super::{
@@ -51,12 +42,6 @@ use crate::{
         },
     },
 };
-
-/// How long to wait for the end of what was posted: what a device that has to be reset takes, and more.
-const DRAIN_TIMEOUT: Delta = Delta::from_secs(30);
-
-/// How often to look.
-const DRAIN_INTERVAL: Delta = Delta::from_millis(1);
 
 /// A queue pair with its details and the provider's data.
 pub(super) type Object<'a, P> = object::Object<ffi::ib_qp, Details<'a, P>, <P as Provider>::Qp<'a>>;
@@ -229,59 +214,6 @@ impl<P: Provider> Ops<P> {
                     *bad_wr = wrs.current();
                     error.to_errno()
                 }
-            }
-        }
-    }
-
-    pub(super) extern "C" fn drain_sq(qp: *mut ffi::ib_qp) {
-        // SAFETY: By the core's promise the object was created by `create_qp`.
-        unsafe { Self::drain(qp, (*qp).send_cq, |pair| pair.has_posted_sends()) }
-    }
-
-    pub(super) extern "C" fn drain_rq(qp: *mut ffi::ib_qp) {
-        // SAFETY: By the core's promise the object was created by `create_qp`.
-        unsafe { Self::drain(qp, (*qp).recv_cq, |pair| pair.has_posted_recvs()) }
-    }
-
-    /// Puts a queue pair into error, and waits until its client has taken all completions of a queue.
-    ///
-    /// The core would post one more work request and wait for it, which a queue pair in error need not
-    /// accept.
-    ///
-    /// # Safety
-    ///
-    /// `qp` must be a queue pair of a device that is registered with the provider `P`, and `cq` one of its
-    /// completion queues. The caller may sleep.
-    unsafe fn drain(
-        qp: *mut ffi::ib_qp,
-        cq: *mut ffi::ib_cq,
-        has_posted: impl Fn(&P::Qp<'_>) -> bool,
-    ) {
-        // SAFETY: All zeroes are valid attributes: they have numbers only.
-        let mut attr: ffi::ib_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
-        attr.qp_state = ffi::ib_qp_state_IB_QPS_ERR;
-        // CAST: A set of bits.
-        let mask = ffi::ib_qp_attr_mask_IB_QP_STATE as c_int;
-        let start = Instant::<Monotonic>::now();
-
-        // SAFETY: The caller guarantees that both are there. A client that polls by itself has the core call
-        // it for each completion.
-        unsafe {
-            // If the device does not answer, it is stopped, and then nothing is posted any more.
-            ffi::ib_modify_qp(qp, &raw mut attr, mask);
-            while has_posted(Object::<'_, P>::data(qp)) {
-                if start.elapsed() > DRAIN_TIMEOUT {
-                    pr_err!(
-                        "Queue pair {} still has work requests {} s after it was put into error; its client goes on\n",
-                        (*qp).qp_num,
-                        DRAIN_TIMEOUT.as_millis() / 1000
-                    );
-                    return;
-                }
-                if (*cq).poll_ctx == ffi::ib_poll_context_IB_POLL_DIRECT {
-                    ffi::ib_process_cq_direct(cq, -1);
-                }
-                fsleep(DRAIN_INTERVAL);
             }
         }
     }

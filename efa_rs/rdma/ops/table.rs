@@ -127,6 +127,8 @@ impl<P: Provider> Ops<P> {
         create_user_cq: only_if!(Self::HAS_CQ, Self::create_user_cq),
         destroy_cq: only_if!(Self::HAS_CQ || Self::HAS_KERNEL_CQ, Self::destroy_cq),
         create_cq: only_if!(Self::HAS_KERNEL_CQ, Self::create_cq),
+        pre_destroy_cq: only_if!(Self::HAS_KERNEL_CQ, Self::pre_destroy_cq),
+        post_destroy_cq: only_if!(Self::HAS_KERNEL_CQ, Self::post_destroy_cq),
         poll_cq: only_if!(Self::HAS_KERNEL_CQ, Self::poll_cq),
         req_notify_cq: only_if!(Self::HAS_KERNEL_CQ, Self::req_notify_cq),
         fill_res_cq_entry: only_if!(Self::HAS_CQ, Self::fill_res_cq_entry),
@@ -136,8 +138,6 @@ impl<P: Provider> Ops<P> {
         query_qp: only_if!(Self::HAS_QP, Self::query_qp),
         destroy_qp: only_if!(Self::HAS_QP, Self::destroy_qp),
         post_send: only_if!(Self::HAS_KERNEL_QP, Self::post_send),
-        drain_sq: only_if!(Self::HAS_KERNEL_QP, Self::drain_sq),
-        drain_rq: only_if!(Self::HAS_KERNEL_QP, Self::drain_rq),
         post_recv: only_if!(Self::HAS_KERNEL_QP, Self::post_recv),
         fill_res_qp_entry: only_if!(Self::HAS_QP, Self::fill_res_qp_entry),
 

@@ -9,7 +9,7 @@ use core::{
 use std::{collections::BTreeMap, rc::Rc};
 
 use kernel::{
-    error::Result,
+    error::{to_result, Result},
     ffi::{c_int, c_void},
     sim, warn,
 };
@@ -135,29 +135,103 @@ pub unsafe fn free_cq(cq: *mut ib_cq) {
         if (*cq).usecnt.counter != 0 {
             return warn("ib_free_cq: the queue is in use".into());
         }
+        let ops = &(*(*cq).device).ops;
+        if let Some(pre) = ops.pre_destroy_cq {
+            verbs::ignore("Disable of kernel CQ shouldn't fail", to_result(pre(cq)));
+        }
         if let Some(polled) = polled(cq) {
             polled.is_ready.set(false);
             (*polled.work.as_ptr()).disable_sync();
         }
         // An event from here on finds no work.
         sim::point();
-        let result = verbs::destroy_cq(cq, null_mut());
+        let result = verbs::end_cq(cq, null_mut(), true);
         POLLED.with(|all| all.borrow_mut().remove(&(cq as usize)));
         verbs::ignore("Destroy of kernel CQ shouldn't fail", result);
     }
 }
 
-/// As `ib_drain_rq`, for a driver that does it itself.
+/// The work request by whose completion a queue is known to be drained.
+#[repr(C)]
+struct Marker {
+    cqe: ib_cqe,
+    is_done: Cell<bool>,
+}
+
+extern "C" fn drain_done(_: *mut ib_cq, wc: *mut ib_wc) {
+    // SAFETY: The marker is there until its function was called.
+    let marker = unsafe { &*(*wc).__bindgen_anon_1.wr_cqe.as_ref().cast::<Marker>() };
+    marker.is_done.set(true);
+}
+
+/// As `__ib_drain_sq` and `__ib_drain_rq`: `post` posts the marker. Waits as long as they do, which is without a bound.
+unsafe fn drain_queue(qp: *mut ib_qp, cq: *mut ib_cq, post: impl FnOnce(*mut ib_cqe) -> Result) {
+    let mut attr: ib_qp_attr = zeroed();
+    attr.qp_state = ib_qp_state_IB_QPS_ERR;
+    // SAFETY: The caller guarantees that both are there.
+    unsafe {
+        let mask = ib_qp_attr_mask_IB_QP_STATE;
+        if let Err(error) = verbs::modify_qp(qp, &raw mut attr, mask, null_mut()) {
+            return warn(format!("failed to drain queue: {error:?}"));
+        }
+        let marker = Marker {
+            cqe: ib_cqe {
+                done: Some(drain_done),
+            },
+            is_done: Cell::new(false),
+        };
+        if let Err(error) = post((&raw const marker.cqe).cast_mut()) {
+            return warn(format!("failed to drain queue: {error:?}"));
+        }
+        while !marker.is_done.get() {
+            sim::sleep(100_000_000);
+            if (*cq).poll_ctx == ib_poll_context_IB_POLL_DIRECT {
+                ib_process_cq_direct(cq, -1);
+            }
+        }
+    }
+}
+
+/// As `ib_drain_sq`.
+pub unsafe fn drain_sq(qp: *mut ib_qp) {
+    // SAFETY: The caller guarantees that the queue pair is there. The work request has the structure of the core's.
+    unsafe {
+        drain_queue(qp, (*qp).send_cq, |cqe| {
+            let mut wr: ib_rdma_wr = zeroed();
+            wr.wr.opcode = ib_wr_opcode_IB_WR_RDMA_WRITE;
+            *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = cqe;
+            let (first, mut bad) = ((&raw const wr).cast(), core::ptr::null());
+            to_result((*(*qp).device).ops.post_send.unwrap()(
+                qp,
+                first,
+                &raw mut bad,
+            ))
+        });
+    }
+}
+
+/// As `ib_drain_rq`.
 pub unsafe fn drain_rq(qp: *mut ib_qp) {
     // SAFETY: The caller guarantees that the queue pair is there.
-    unsafe { (*(*qp).device).ops.drain_rq.expect("a function")(qp) };
+    unsafe {
+        drain_queue(qp, (*qp).recv_cq, |cqe| {
+            let mut wr: ib_recv_wr = zeroed();
+            *wr.__bindgen_anon_1.wr_cqe.as_mut() = cqe;
+            let mut bad = core::ptr::null();
+            to_result((*(*qp).device).ops.post_recv.unwrap()(
+                qp,
+                &raw const wr,
+                &raw mut bad,
+            ))
+        });
+    }
 }
 
 /// As `ib_drain_qp`.
 pub unsafe fn drain(qp: *mut ib_qp) {
     // SAFETY: The caller guarantees that the queue pair is there.
     unsafe {
-        (*(*qp).device).ops.drain_sq.expect("a function")(qp);
+        drain_sq(qp);
         drain_rq(qp);
     }
 }

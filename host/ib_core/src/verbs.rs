@@ -128,25 +128,28 @@ pub unsafe fn create_cq(
     }
 }
 
-/// Destroys a completion queue.
-pub unsafe fn destroy_cq(cq: *mut ib_cq, udata: *mut ib_udata) -> Result {
+/// Destroys a completion queue. `ib_free_cq` destroys `by_post_destroy`, if the driver has that.
+pub(crate) unsafe fn end_cq(cq: *mut ib_cq, udata: *mut ib_udata, by_post_destroy: bool) -> Result {
     // SAFETY: The caller guarantees that the queue is there; the driver has given it up when it is freed.
     unsafe {
         if (*cq).usecnt.counter != 0 {
             return Err(EBUSY);
         }
         let ops = ops((*cq).device);
-        if let Some(pre) = ops.pre_destroy_cq {
-            to_result(pre(cq))?;
-        }
-        to_result(ops.destroy_cq.unwrap()(cq, udata))?;
-        if let Some(post) = ops.post_destroy_cq {
-            post(cq);
+        match ops.post_destroy_cq.filter(|_| by_post_destroy) {
+            Some(post) => post(cq),
+            None => to_result(ops.destroy_cq.unwrap()(cq, udata))?,
         }
         state((*cq).device).count("cq", -1);
         free(cq, ops.size_ib_cq);
     }
     Ok(())
+}
+
+/// As `ib_destroy_cq_user`.
+pub unsafe fn destroy_cq(cq: *mut ib_cq, udata: *mut ib_udata) -> Result {
+    // SAFETY: The caller guarantees that the queue is there.
+    unsafe { end_cq(cq, udata, false) }
 }
 
 /// Creates a queue pair.

@@ -77,7 +77,7 @@ fn each_completion_finds_its_request() {
         let posted = posts.join().unwrap();
         assert!(posted >= 2);
         let mut left = 0;
-        while outstanding.remove_any().is_some() {
+        while outstanding.remove_posted().is_some() {
             left += 1;
         }
         assert_eq!(posted, polled + left);
@@ -106,10 +106,42 @@ fn a_device_that_lies_gets_whole_requests() {
             }
         }
         let posted = posts.join().unwrap();
-        while let Some(request) = outstanding.remove_any() {
+        while let Some(request) = outstanding.remove_posted() {
             assert_eq!(request.wr_id, 1000 + u64::from(request.op_type));
             found += 1;
         }
         assert_eq!(found, posted);
+    });
+}
+
+/// A queue is closed while the device completes what it was given: what is added then completes in its order, and last.
+#[test]
+fn a_closed_queue_completes_in_order() {
+    loom::model(|| {
+        let outstanding = Arc::new(Outstanding::new(3).unwrap());
+        outstanding.add(request(0)).unwrap();
+        let posts = {
+            let outstanding = outstanding.clone();
+            thread::spawn(move || {
+                outstanding.close();
+                (1..3).for_each(|number| assert!(outstanding.add(request(number)).is_some()));
+            })
+        };
+        let mut found = Vec::new();
+        let mut poll = |device: bool| {
+            if device {
+                // The device completes what it was given, and lies.
+                found.extend((0..3).filter_map(|index| outstanding.remove(index)));
+            }
+            found.extend(outstanding.remove_closed());
+        };
+        poll(false);
+        poll(true);
+        posts.join().unwrap();
+        poll(false);
+        poll(false);
+        let found: Vec<_> = found.iter().map(|request| request.wr_id).collect();
+        assert_eq!(found, [1000, 1001, 1002]);
+        assert!(outstanding.is_empty());
     });
 }

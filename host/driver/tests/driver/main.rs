@@ -4,6 +4,7 @@
 
 mod admin_queue;
 mod client_findings;
+mod drain;
 mod effects;
 mod events;
 mod findings;

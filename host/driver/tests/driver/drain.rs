@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Queue pairs of clients in the kernel that are in error, and drains, which rely on what these do.
+
+use core::ptr::null_mut;
+
+use driver::{
+    client::{Objects, Request, Ulp, DIRECT, WORKQUEUE},
+    fault::{always, command, rule, silence, status},
+    program::UP,
+    rig::{self, Rig, SECOND},
+};
+use efa_hw::admin::Opcode;
+use efa_model::Profile;
+use ib_core::{
+    client, cq,
+    ffi::{
+        ib_poll_context, ib_qp_state_IB_QPS_ERR as ERR, ib_qp_state_IB_QPS_RESET as RESET,
+        ib_wc_status_IB_WC_WR_FLUSH_ERR as FLUSHED,
+    },
+    registry::registered,
+    verbs,
+};
+use kernel::{
+    error::code::ENOMEM,
+    sim::{self, Policy, Rng},
+};
+
+use crate::run;
+
+/// Runs `f` with the objects of a client, and with a device that may fail, by some seeds. No warning of the kernel is left.
+fn run_client(context: ib_poll_context, f: fn(&Rig, &Objects)) {
+    for seed in 0..100 {
+        let policy = Policy::Random {
+            rng: Rng::new(seed),
+            preempt: 3,
+            hurry: 20,
+        };
+        rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+            rig.probe().unwrap();
+            let client = Ulp::new(move |device| Objects::new(device, context), true);
+            let number = client::register_client(client.clone());
+            client.with(|objects| f(&rig, objects)).expect("objects");
+            // It also ends if the device is being reset.
+            client::unregister_client(number);
+            rig.heal();
+            rig.remove();
+            assert_eq!(kernel::take_warnings(), [""; 0]);
+        });
+    }
+}
+
+/// Drains both queues, and checks that all requests have ended then.
+fn drain(objects: &Objects, requests: &[Request]) {
+    // SAFETY: The queue pair is there.
+    unsafe { cq::drain(objects.qp) };
+    let left = requests.iter().filter(|one| one.status.get().is_none());
+    let left = left.count();
+    if left != 0 {
+        // The functions of the others are still to be called.
+        sim::sleep(100 * SECOND);
+        panic!("{left} requests had not ended");
+    }
+}
+
+/// Makes requests whose functions take some time.
+fn requests(count: usize) -> Vec<Request> {
+    (0..count).map(|_| *Request::new(1_000_000)).collect()
+}
+
+#[test]
+fn drains_sends_and_receives() {
+    for context in [DIRECT, WORKQUEUE] {
+        run_client(context, |_, objects| {
+            let requests = requests(20);
+            let (recvs, sends) = requests.split_at(12);
+            recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
+            sends.iter().for_each(|one| objects.post_send(one).unwrap());
+            drain(objects, &requests);
+            // Nothing is left to drain.
+            drain(objects, &[]);
+        });
+    }
+}
+
+#[test]
+fn drains_a_device_that_does_not_answer() {
+    for context in [DIRECT, WORKQUEUE] {
+        run_client(context, |rig, objects| {
+            let requests = requests(16);
+            requests
+                .iter()
+                .for_each(|one| objects.post_recv(one).unwrap());
+            rig.inject(always(command(Some(Opcode::ModifyQp)), silence()));
+            drain(objects, &requests);
+        });
+    }
+}
+
+#[test]
+fn drains_a_device_that_refuses() {
+    for context in [DIRECT, WORKQUEUE] {
+        run_client(context, |rig, objects| {
+            let requests = requests(16);
+            requests
+                .iter()
+                .for_each(|one| objects.post_recv(one).unwrap());
+            rig.inject(always(command(Some(Opcode::ModifyQp)), status(4)));
+            let start = sim::now();
+            drain(objects, &requests);
+            assert!(sim::now() - start < 10 * SECOND);
+        });
+    }
+}
+
+/// A device that does not flush what it was given is reset.
+#[test]
+fn drains_a_device_that_forgets() {
+    for context in [DIRECT, WORKQUEUE] {
+        run_client(context, |rig, objects| {
+            let requests = requests(9);
+            let (recvs, sends) = requests.split_at(4);
+            recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
+            rig.inject(rule(
+                r#"{"when": {"work": "SEND"}, "then": {"hold": "for ever"}}"#,
+            ));
+            sends.iter().for_each(|one| objects.post_send(one).unwrap());
+            // The device executes them.
+            sim::sleep(SECOND);
+            let start = sim::now();
+            drain(objects, &requests);
+            let took = (sim::now() - start) / SECOND;
+            assert!((30..60).contains(&took), "the drain took {took} s");
+        });
+    }
+}
+
+/// All that is posted after the death of a device is flushed.
+#[test]
+fn takes_work_requests_of_a_dead_device() {
+    for context in [DIRECT, WORKQUEUE] {
+        run_client(context, |rig, objects| {
+            let requests = requests(24);
+            let (before, after) = requests.split_at(12);
+            let post = |requests: &[Request]| {
+                let (recvs, sends) = requests.split_at(6);
+                recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
+                sends.iter().for_each(|one| objects.post_send(one).unwrap());
+            };
+            rig.inject(rule(
+                r#"{"when": {"work": "SEND"}, "then": {"hold": "for ever"}}"#,
+            ));
+            post(before);
+            rig.die(driver::fault::death(1, efa_model::FailedReset::NeverEnds));
+            sim::sleep(30 * SECOND);
+            post(after);
+            drain(objects, &requests);
+            assert!(after.iter().all(|one| one.status.get() == Some(FLUSHED)));
+        });
+    }
+}
+
+/// What is posted in error completes in its order, and after what the device was given.
+#[test]
+fn completes_in_order() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let requests: Vec<_> = (0..32).map(|_| Request::new(0)).collect();
+        let (given, closed) = requests.split_at(20);
+        given.iter().for_each(|one| objects.post_recv(one).unwrap());
+        objects.modify_qp(&[ERR]).unwrap();
+        closed
+            .iter()
+            .for_each(|one| objects.post_recv(one).unwrap());
+        assert_eq!(objects.post_recv(&closed[0]), Err(ENOMEM), "a full queue");
+        sim::sleep(SECOND);
+        let order: Vec<_> = std::iter::from_fn(|| objects.poll_one()).collect();
+        drop(objects);
+        assert_eq!(order.len(), 32);
+        let ids: Vec<_> = requests.iter().map(|one| one.id()).collect();
+        assert_eq!(order[20..], ids[20..]);
+    });
+}
+
+/// A queue pair that was reset is as a new one, whatever was posted before.
+#[test]
+fn can_be_used_again() {
+    for context in [DIRECT, WORKQUEUE] {
+        run_client(context, |_, objects| {
+            let requests = requests(40);
+            for round in requests.chunks(10) {
+                let (recvs, sends) = round.split_at(6);
+                recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
+                sends.iter().for_each(|one| objects.post_send(one).unwrap());
+                objects.modify_qp(&[ERR]).unwrap();
+                objects.modify_qp(&[RESET]).unwrap();
+                // Those that are under way.
+                sim::sleep(SECOND);
+                objects.modify_qp(&UP).unwrap();
+                (0..3).for_each(|value| objects.exchange(value));
+            }
+        });
+    }
+}
+
+/// Nothing was ever posted to it, and the device does not know the transition.
+#[test]
+fn drains_a_new_queue_pair() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let mut attr = objects.qp_attr();
+        // SAFETY: Nobody uses the queue pair.
+        unsafe {
+            verbs::destroy_qp(objects.qp, null_mut()).unwrap();
+            objects.qp = null_mut();
+            objects.qp = verbs::create_qp(objects.pd, &mut attr, null_mut()).unwrap();
+        }
+        drain(&objects, &[]);
+        objects.modify_qp(&UP).unwrap();
+        objects.exchange(1);
+        drop(objects);
+        assert_eq!(kernel::take_warnings(), [""; 0]);
+    });
+}
