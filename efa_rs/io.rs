@@ -12,7 +12,10 @@ mod recv_ring;
 mod send_ring;
 
 pub(crate) use self::{
-    completion_rings::CompletionRings,
+    completion_rings::{
+        CompletionRings,
+        Mark, //
+    },
     outstanding::{
         Outstanding,
         Request,

@@ -40,7 +40,29 @@ struct Ring {
     /// Its first entry, a multiple of the depth.
     first: u32,
     /// Completions ever consumed; their entry and phase follow from it.
-    consumed: u32,
+    consumed: u64,
+}
+
+/// A completion that the device has written.
+pub(crate) struct Completion {
+    /// As the device has written it.
+    pub(crate) bytes: [u8; Cdesc::SIZE],
+    /// Its ring.
+    ring: usize,
+    /// How many completions came before it in its ring.
+    position: u64,
+}
+
+/// A point of time: how many completions the device had written to each ring.
+pub(crate) struct Mark(KVec<u64>);
+
+impl Mark {
+    /// Returns whether the device has written a completion since then.
+    #[inline]
+    pub(crate) fn is_before(&self, completion: &Completion) -> bool {
+        let position = self.0.get(completion.ring);
+        position.is_some_and(|position| *position <= completion.position)
+    }
 }
 
 impl<'bound> CompletionRings<'bound> {
@@ -82,17 +104,18 @@ impl<'bound> CompletionRings<'bound> {
 
     /// Returns the entry of a ring's completion at a position, if the device has written it.
     #[inline]
-    fn pending(&self, ring: Ring, position: u32) -> Option<u32> {
-        let entry = ring.first | position & self.mask;
+    fn pending(&self, ring: Ring, position: u64) -> Option<u32> {
+        // CAST: The mask leaves fewer bits.
+        let entry = ring.first | (position & u64::from(self.mask)) as u32;
         let flags = CdescFlags::from_raw(self.entries.read_byte::<CDESC_FLAGS_OFFSET>(entry));
         // Changes with each round, of which the first has a 1.
-        let expected = position & self.mask.wrapping_add(1) == 0;
+        let expected = position & (u64::from(self.mask) + 1) == 0;
         (flags.phase == expected).then_some(entry)
     }
 
-    /// Returns the next completion, of whichever ring has one.
+    /// Takes the next completion, of whichever ring has one.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<[u8; Cdesc::SIZE]> {
+    pub(crate) fn pop(&mut self) -> Option<Completion> {
         for _ in 0..self.rings.len() {
             let index = self.next;
             let ring = *self.rings.get(index)?;
@@ -101,11 +124,15 @@ impl<'bound> CompletionRings<'bound> {
                 self.next = 0;
             }
             if let Some(entry) = self.pending(ring, ring.consumed) {
-                self.rings.get_mut(index)?.consumed = ring.consumed.wrapping_add(1);
+                self.rings.get_mut(index)?.consumed = ring.consumed + 1;
                 self.total = self.total.wrapping_add(1);
                 // The device writes the phase last.
                 dma_mb(Read);
-                return Some(self.entries.read(entry));
+                return Some(Completion {
+                    bytes: self.entries.read(entry),
+                    ring: index,
+                    position: ring.consumed,
+                });
             }
         }
         None
@@ -122,15 +149,29 @@ impl<'bound> CompletionRings<'bound> {
         self.total
     }
 
-    /// Changes each completion that was not consumed yet.
-    pub(crate) fn amend(&self, change: impl Fn(Cdesc) -> Cdesc) {
-        for ring in &self.rings {
-            let positions = (0..=self.mask).map(|ahead| ring.consumed.wrapping_add(ahead));
-            for entry in positions.map_while(|position| self.pending(*ring, position)) {
-                dma_mb(Read);
-                let completion = change(Cdesc::decode(&self.entries.read(entry)));
-                self.entries.write(entry, &completion.encode());
+    /// Allocates a mark, which is to be set.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(crate) fn new_mark(count: u16) -> Result<Mark> {
+        Ok(Mark(KVec::from_elem(0, count.into(), GFP_KERNEL)?))
+    }
+
+    /// Sets a mark to now. Takes a number of steps that grows with the logarithm of the depth.
+    pub(crate) fn set(&self, mark: &mut Mark) {
+        for (ring, end) in self.rings.iter().zip(mark.0.iter_mut()) {
+            // The device has written those before `low`, and not those from `high` on.
+            let (mut low, mut high) = (ring.consumed, ring.consumed + u64::from(self.mask) + 1);
+            while low < high {
+                let middle = low + (high - low) / 2;
+                if self.pending(*ring, middle).is_some() {
+                    low = middle + 1;
+                } else {
+                    high = middle;
+                }
             }
+            *end = low;
         }
     }
 }

@@ -67,8 +67,10 @@ impl<'bound, const N: usize> Entries<'bound, N> {
         if !count.is_power_of_two() {
             return Err(EINVAL);
         }
+        // Clients choose the count; one that is too large is no reason for a warning.
+        let flags = GFP_KERNEL | __GFP_NOWARN;
         // CAST: `usize` has 64 bits on every architecture that has EFA.
-        let entries = Coherent::<[u8; N]>::zeroed_slice(dev, count as usize, GFP_KERNEL)?;
+        let entries = Coherent::<[u8; N]>::zeroed_slice(dev, count as usize, flags)?;
 
         // INVARIANT: `zeroed_slice` returned `count` entries.
         Ok(Self {

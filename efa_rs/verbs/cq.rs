@@ -368,7 +368,7 @@ impl<'a> Cq<'a> {
         let (target, notifier) = match efa.session.event_queues() {
             0 => (None, None),
             _ => {
-                // CAST: The core has checked that the vector is one of the few that there are.
+                // CAST: `usize` has 64 bits on every architecture that has EFA. `ib_create_cq` does not check the vector.
                 let target = efa.session.event_target(attr.comp_vector as usize);
                 (
                     Some(target.ok_or(EINVAL)?),

@@ -47,6 +47,7 @@ use crate::{
     },
     io::{
         CompletionRings,
+        Mark,
         Outstanding,
         Request, //
     },
@@ -86,6 +87,8 @@ pub(super) struct Sides {
 struct Attached {
     posted: Arc<Posted>,
     sides: Sides,
+    /// From where on completions are of what was posted since the queue pair was reset.
+    from: Mark,
     /// Since when the queue pair is in error.
     flushing_since: Option<Instant<Monotonic>>,
 }
@@ -98,16 +101,14 @@ struct Polled<'a> {
     is_flushing: bool,
 }
 
-impl Polled<'_> {
-    /// Has completions of a queue pair that nobody has taken be passed over: the next queue pair with its number is another one.
-    fn strike_out(&mut self, qp_num: u16) {
-        self.rings.amend(|mut completion| {
-            if completion.qp_num == qp_num {
-                completion.flags.q_type = 0;
-            }
-            completion
-        });
-    }
+/// Returns a queue pair, unless another one has its number.
+fn find<'p>(
+    pairs: &'p mut RBTree<u16, Attached>,
+    qp_num: u16,
+    posted: &Arc<Posted>,
+) -> Option<&'p mut Attached> {
+    let attached = pairs.get_mut(&qp_num)?;
+    Arc::ptr_eq(&attached.posted, posted).then_some(attached)
 }
 
 /// A completion queue that is polled.
@@ -117,6 +118,8 @@ pub(super) struct KernelCq<'a> {
     polled: SpinLockIrq<Polled<'a>>,
     /// The most that a device has to say before it repeats itself.
     size: u32,
+    /// Rings of the device.
+    sub_cqs: u16,
     memory: Lent<'a, Entries<'a, { Cdesc::SIZE }>>,
     /// Set once the device has told where it is.
     doorbell: SetOnce<Doorbell<'a>>,
@@ -189,6 +192,7 @@ impl<'a> KernelCq<'a> {
             pin_init!(Self {
                 polled <- new_spinlock_irq!(polled, "efa_kernel_cq"),
                 size: memory.count(),
+                sub_cqs: session.attributes().queues.sub_cqs_per_cq,
                 memory,
                 doorbell: SetOnce::new(),
                 notifier,
@@ -218,28 +222,25 @@ impl<'a> KernelCq<'a> {
         let attached = Attached {
             posted: posted.clone(),
             sides,
+            from: CompletionRings::new_mark(self.sub_cqs)?,
             flushing_since: None,
         };
         let node = RBTreeNode::new(qp_num, attached, GFP_KERNEL)?;
         let mut polled = self.polled.lock();
+        // One that the device has destroyed and that is not detached yet is dropped with no lock held.
         let before = polled.pairs.insert(node);
-        if before.is_some() {
-            // The device has destroyed the queue pair that had the number, which is not detached yet.
-            polled.strike_out(qp_num);
-        }
         drop(polled);
         drop(before);
         Ok(())
     }
 
-    /// Forgets a queue pair that is gone, and the completions of it that nobody has taken.
+    /// Forgets a queue pair that is gone. Its completions that were not polled are passed over.
     pub(super) fn detach(&self, qp_num: u16, posted: &Arc<Posted>) {
         let mut polled = self.polled.lock();
-        if polled.find(qp_num, posted).is_none() {
+        if find(&mut polled.pairs, qp_num, posted).is_none() {
             return;
         }
         let attached = polled.pairs.remove(&qp_num);
-        polled.strike_out(qp_num);
         drop(polled);
         drop(attached);
     }
@@ -247,7 +248,7 @@ impl<'a> KernelCq<'a> {
     /// Has polls complete what the device was not given, and watch the device flush what it was given.
     pub(super) fn expect_flush(&self, qp_num: u16, posted: &Arc<Posted>) {
         let mut polled = self.polled.lock();
-        if let Some(attached) = polled.find(qp_num, posted) {
+        if let Some(attached) = find(&mut polled.pairs, qp_num, posted) {
             attached.flushing_since = Some(Instant::now());
             polled.is_flushing = true;
             // Of a client that has not asked yet, `arm` does.
@@ -255,12 +256,14 @@ impl<'a> KernelCq<'a> {
         }
     }
 
-    /// Forgets what completes of a queue pair that was reset.
+    /// Passes over all completions of a queue pair that the device has written by now: of a new one they are of another
+    /// one, which had its number.
     pub(super) fn forget(&self, qp_num: u16, posted: &Arc<Posted>) {
         let mut polled = self.polled.lock();
-        if let Some(attached) = polled.find(qp_num, posted) {
+        let Polled { rings, pairs, .. } = &mut *polled;
+        if let Some(attached) = find(pairs, qp_num, posted) {
             attached.flushing_since = None;
-            polled.strike_out(qp_num);
+            rings.set(&mut attached.from);
         }
     }
 
@@ -279,11 +282,14 @@ impl<'a> KernelCq<'a> {
             let Some(completion) = rings.pop() else {
                 break;
             };
-            let Cdesc { qp_num, .. } = Cdesc::decode(&completion);
+            let descriptor = Cdesc::decode(&completion.bytes);
+            let qp_num = descriptor.qp_num;
             if !matches!(last, Some((number, _)) if number == qp_num) {
                 last = pairs.get(&qp_num).map(|attached| (qp_num, attached));
             }
-            let told = last.and_then(|(_, attached)| attached.complete(&completion, completions));
+            let told = last
+                .filter(|(_, attached)| attached.from.is_before(&completion))
+                .and_then(|(_, attached)| attached.complete(&descriptor, completions));
             if told.is_none() {
                 passed_over += 1;
             }
@@ -358,12 +364,7 @@ impl<'a> KernelCq<'a> {
 impl Attached {
     /// Tells of a completion as clients know it; nothing if it is of no work request.
     #[inline]
-    fn complete(
-        &self,
-        completion: &[u8; Cdesc::SIZE],
-        completions: &mut WorkCompletions<'_>,
-    ) -> Option<()> {
-        let completion = Cdesc::decode(completion);
+    fn complete(&self, completion: &Cdesc, completions: &mut WorkCompletions<'_>) -> Option<()> {
         let Self { posted, sides, .. } = self;
         let outcome = |wr_id, opcode| WorkCompletion {
             wr_id,
@@ -437,12 +438,6 @@ impl Attached {
 }
 
 impl Polled<'_> {
-    /// Returns a queue pair.
-    fn find(&mut self, qp_num: u16, posted: &Arc<Posted>) -> Option<&mut Attached> {
-        let attached = self.pairs.get_mut(&qp_num)?;
-        Arc::ptr_eq(&attached.posted, posted).then_some(attached)
-    }
-
     /// Completes all that was posted to a device that was stopped.
     fn flush_all(&self, completions: &mut WorkCompletions<'_>) {
         for attached in self.pairs.values() {

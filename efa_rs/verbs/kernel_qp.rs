@@ -299,8 +299,8 @@ impl<'a> KernelQp<'a> {
             .for_each(|cq| cq.expect_flush(self.qp_num, &self.posted));
     }
 
-    /// Enters the reset state: forgets all that was posted, and the completions that were not polled. The device has
-    /// reset its queues.
+    /// Enters or leaves the reset state, in which the device has empty queues: forgets all that was posted, and the
+    /// completions that were not polled.
     pub(super) fn reset(&self) {
         let mut send = self.send.lock();
         let mut recv = self.recv.lock();
@@ -473,7 +473,9 @@ impl<'a> KernelQp<'a> {
             _ => return Err(EINVAL),
         }
         let place = places.as_flattened_mut();
-        let place = place.get_mut(..self.limits.inline_data).ok_or(EINVAL)?;
+        // Behind the peer's memory there is less room than a device may have for a send.
+        let length = place.len().min(self.limits.inline_data);
+        let place = place.get_mut(..length).ok_or(EINVAL)?;
         wr.copy_inline(place).ok_or(EINVAL)
     }
 

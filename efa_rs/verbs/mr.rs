@@ -368,13 +368,14 @@ impl<'a> Mr<'a> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if it does not get its pages so.
+    /// - [`EINVAL`] if it does not get its pages so, or has none.
     pub(super) fn fast_pages(&self) -> Result<(PblMode, u64)> {
         let Memory::Fast(pages) = &self.memory else {
             return Err(EINVAL);
         };
         Ok(match pages.count.load(Relaxed) {
-            0 | 1 => (PblMode::Inline, pages.first.load(Relaxed)),
+            0 => return Err(EINVAL),
+            1 => (PblMode::Inline, pages.first.load(Relaxed)),
             _ => (PblMode::Direct, pages.list.dma_address()),
         })
     }

@@ -141,6 +141,15 @@ impl Objects {
     pub fn replace_qp(&mut self, receives: u32, buffers: u32) -> Result {
         let mut attr = self.qp_attr();
         (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (receives, buffers);
+        self.replace_qp_by(attr)
+    }
+
+    /// Has another queue pair.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn replace_qp_by(&mut self, mut attr: ib_qp_init_attr) -> Result {
         // SAFETY: Nobody uses the queue pair, and what it needs is there.
         unsafe {
             verbs::destroy_qp(self.qp, null_mut())?;
@@ -304,6 +313,58 @@ impl Objects {
             sim::sleep(10_000);
         }
         request.status.get()
+    }
+
+    /// Posts a registration of a region that was mapped to nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn register_nothing(&self) -> Result {
+        // SAFETY: The domain is there, and the region until its end.
+        unsafe {
+            let mr = verbs::alloc_mr(self.pd, 4).expect("a region");
+            let mut list = [scatterlist {
+                dma_address: self.address,
+                length: MEMORY as u32,
+            }];
+            assert_eq!(verbs::map_mr_sg(mr, &mut list), Ok(1));
+            assert!(verbs::map_mr_sg(mr, &mut []).is_err());
+            let mut wr: ib_reg_wr = zeroed();
+            wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
+            wr.mr = mr;
+            let (first, mut bad) = ((&raw const wr).cast(), core::ptr::null());
+            let post = (*self.device).ops.post_send.unwrap();
+            let result = to_result(post(self.qp, first, &raw mut bad));
+            verbs::dereg_mr(mr, null_mut()).expect("the end of a region");
+            result
+        }
+    }
+
+    /// Posts an RDMA write of inline data to nowhere.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn write_inline(&self, data: &[u8]) -> Result {
+        let mut sge = ib_sge {
+            addr: data.as_ptr() as u64,
+            length: data.len() as u32,
+            lkey: 0,
+        };
+        let mut wr: ib_srd_rdma_wr = zeroed();
+        wr.wr.wr.opcode = ib_wr_opcode_IB_WR_RDMA_WRITE;
+        wr.wr.wr.send_flags = ib_send_flags_IB_SEND_INLINE as c_int;
+        wr.wr.wr.sg_list = &raw mut sge;
+        wr.wr.wr.num_sge = 1;
+        wr.wr.ah = self.ah;
+        wr.wr.remote_qkey = QKEY;
+        let (first, mut bad) = ((&raw const wr).cast(), core::ptr::null());
+        // SAFETY: The queue pair is there, and all that the work request names. Its completion is not used.
+        unsafe {
+            let post = (*self.device).ops.post_send.unwrap();
+            to_result(post(self.qp, first, &raw mut bad))
+        }
     }
 
     /// Registers its memory by a work request, writes to it and reads it by RDMA, and ends the registration.

@@ -164,7 +164,14 @@ extern "C" fn drain_done(_: *mut ib_cq, wc: *mut ib_wc) {
     marker.is_done.set(true);
 }
 
-/// As `__ib_drain_sq` and `__ib_drain_rq`: `post` posts the marker. Waits as long as they do, which is without a bound.
+/// What a drain may take, in nanoseconds: a command, the ends of a device that answers nothing, and a flush.
+const DRAIN_BOUND: sim::Nanos = 300_000_000_000;
+
+/// As `__ib_drain_sq` and `__ib_drain_rq`: `post` posts the marker.
+///
+/// # Panics
+///
+/// If it does not end, where the core would wait for ever.
 unsafe fn drain_queue(qp: *mut ib_qp, cq: *mut ib_cq, post: impl FnOnce(*mut ib_cqe) -> Result) {
     let mut attr: ib_qp_attr = zeroed();
     attr.qp_state = ib_qp_state_IB_QPS_ERR;
@@ -183,7 +190,9 @@ unsafe fn drain_queue(qp: *mut ib_qp, cq: *mut ib_cq, post: impl FnOnce(*mut ib_
         if let Err(error) = post((&raw const marker.cqe).cast_mut()) {
             return warn(format!("failed to drain queue: {error:?}"));
         }
+        let start = sim::now();
         while !marker.is_done.get() {
+            assert!(sim::now() - start < DRAIN_BOUND, "a drain does not end");
             sim::sleep(100_000_000);
             if (*cq).poll_ctx == ib_poll_context_IB_POLL_DIRECT {
                 ib_process_cq_direct(cq, -1);

@@ -13,7 +13,10 @@ use driver::{
 use efa_hw::io::CompStatus;
 use efa_model::Profile;
 use ib_core::{ffi, registry::registered, verbs};
-use kernel::sim::{self, Policy, Rng};
+use kernel::{
+    error::code::EINVAL,
+    sim::{self, Policy, Rng},
+};
 
 use crate::{run, run_with};
 
@@ -152,6 +155,32 @@ fn a_receive_queue_has_room_for_all_buffers() {
             assert_eq!(posted, room, "{count} of {sges}");
         });
     }
+}
+
+/// A region that has lost its pages is not registered with an old one.
+#[test]
+fn a_region_without_pages_is_not_registered() {
+    run_with(Profile::Efa3, |rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        assert_eq!(objects.register_nothing(), Err(EINVAL));
+    });
+}
+
+/// A device that takes more inline data in a send than there is room for in an RDMA write.
+#[test]
+fn an_rdma_write_has_what_inline_data_fits() {
+    run_with(Profile::Efa4, |rig| {
+        rig.set(r#"{"inline_buf_size_ex": 96}"#);
+        rig.probe().unwrap();
+        let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let mut attr = objects.qp_attr();
+        attr.cap.max_inline_data = 96;
+        objects.replace_qp_by(attr).unwrap();
+        let results = [8, 80, 81].map(|length| objects.write_inline(&vec![1; length]));
+        drop(objects);
+        assert_eq!(results, [Ok(()), Ok(()), Err(EINVAL)]);
+    });
 }
 
 /// Each allocation of a client fails, one at a time.
