@@ -4,7 +4,7 @@
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
-use syn::{Ident, ImplItem, Item, TraitItem};
+use syn::{Attribute, Ident, ImplItem, Item, TraitItem};
 
 /// Expands `#[vtable]`.
 pub(crate) fn expand(item: Item) -> TokenStream {
@@ -14,12 +14,13 @@ pub(crate) fn expand(item: Item) -> TokenStream {
                 .items
                 .iter()
                 .filter_map(|item| match item {
-                    TraitItem::Fn(function) => Some(has(&function.sig.ident)),
+                    TraitItem::Fn(function) => Some(has(&function.sig.ident, &function.attrs)),
                     _ => None,
                 })
                 .collect();
-            for name in names {
+            for (name, cfgs) in names {
                 item.items.push(syn::parse_quote! {
+                    #(#cfgs)*
                     /// Whether an implementation has this function.
                     const #name: bool = false;
                 });
@@ -35,13 +36,13 @@ pub(crate) fn expand(item: Item) -> TokenStream {
                 .items
                 .iter()
                 .filter_map(|item| match item {
-                    ImplItem::Fn(function) => Some(has(&function.sig.ident)),
+                    ImplItem::Fn(function) => Some(has(&function.sig.ident, &function.attrs)),
                     _ => None,
                 })
                 .collect();
-            for name in names {
+            for (name, cfgs) in names {
                 item.items
-                    .push(syn::parse_quote!(const #name: bool = true;));
+                    .push(syn::parse_quote!(#(#cfgs)* const #name: bool = true;));
             }
             item.items.push(syn::parse_quote!(
                 type OwnerModule = crate::LocalModule;
@@ -53,6 +54,9 @@ pub(crate) fn expand(item: Item) -> TokenStream {
     }
 }
 
-fn has(function: &Ident) -> Ident {
-    format_ident!("HAS_{}", function.to_string().to_uppercase())
+/// Returns the name of the constant for a function, and the function's `cfg`s, which the constant has as well.
+fn has(function: &Ident, attrs: &[Attribute]) -> (Ident, Vec<Attribute>) {
+    let name = format_ident!("HAS_{}", function.to_string().to_uppercase());
+    let is_cfg = |attr: &&Attribute| attr.path().is_ident("cfg");
+    (name, attrs.iter().filter(is_cfg).cloned().collect())
 }
