@@ -45,14 +45,8 @@ pub(crate) use self::{
     attributes::Attributes,
     controller::Controller,
     error::CommandError,
-    health::{
-        Cause,
-        Health, //
-    },
-    lent::{
-        Epoch,
-        Lent, //
-    },
+    health::Cause,
+    lent::Lent,
     life::Service,
     page_list::Pages,
     reclaim::{
@@ -66,4 +60,10 @@ pub(crate) use self::{
         CompletionHandler,
         Subscription, //
     },
+};
+
+#[cfg(kverbs)]
+pub(crate) use self::{
+    health::Health,
+    lent::Epoch, //
 };

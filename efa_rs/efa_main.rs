@@ -9,6 +9,7 @@ mod driver;
 #[allow(unsafe_code, reason = "bindings of C")]
 mod ffi;
 mod hw;
+#[cfg(kverbs)]
 mod io;
 #[allow(unsafe_code, reason = "makes the RDMA core safe to use")]
 mod rdma;

@@ -26,6 +26,7 @@ mod bindings {
     include!("ffi/bindings_generated.rs");
 }
 
+#[cfg(any(kverbs, rdma_client))]
 use core::mem::offset_of;
 
 pub(crate) use bindings::*;
@@ -49,6 +50,7 @@ impl UapiDefinitions {
 
 /// Where a send work request has what the core's `ib_send_wr`, with which it begins, does not: offsets in
 /// bytes, which depend on the transport.
+#[cfg(any(kverbs, rdma_client))]
 #[derive(Clone, Copy)]
 pub(crate) struct SendWrLayout {
     /// Pointer to the address handle.
@@ -61,6 +63,7 @@ pub(crate) struct SendWrLayout {
     pub(crate) remote_memory: Option<(usize, usize)>,
 }
 
+#[cfg(any(kverbs, rdma_client))]
 impl SendWrLayout {
     /// Unreliable datagrams.
     pub(crate) const UD: Self = Self {
@@ -83,6 +86,7 @@ impl SendWrLayout {
 }
 
 // Both kinds of work request begin with the core's.
+#[cfg(any(kverbs, rdma_client))]
 const _: () = {
     assert!(offset_of!(ib_ud_wr, wr) == 0);
     assert!(offset_of!(ib_srd_wr, wr) == 0);

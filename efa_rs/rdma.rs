@@ -12,9 +12,9 @@
 //! its device: objects may borrow from it, and are gone when it ends, however many programs still
 //! have the device open.
 //!
-//! There are three layers, each of which knows the ones before it: plain types and handles of the
-//! core; the traits; and [`ops`], through which the core calls them. Nothing here knows of EFA; it
-//! is written as `rust/kernel/rdma` might be.
+//! Each kind of object has a file with its attributes, its trait, and the callbacks through which the core
+//! uses the trait. [`ops`] has the table of the callbacks. The files `kernel_*` have those that only clients
+//! in the kernel use. Nothing here knows of EFA; it is written as `rust/kernel/rdma` might be.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -26,12 +26,19 @@ mod comp_cntr;
 mod context;
 mod counters;
 mod cq;
+mod details;
 mod device;
 mod home;
-mod kernel_client;
+#[cfg(kverbs)]
+mod kernel_cq;
+#[cfg(kverbs)]
+mod kernel_mr;
+#[cfg(kverbs)]
+mod kernel_qp;
 mod layouts;
 mod mmap;
 mod mr;
+mod mr_attr;
 mod object;
 mod ops;
 mod pd;
@@ -42,14 +49,12 @@ mod registration;
 mod revocable;
 mod udata;
 mod umem;
+#[cfg(any(kverbs, rdma_client))]
 mod work;
 
 #[allow(unused_imports, reason = "for providers that lack a kind of object")]
 pub(crate) use self::provider::Absent;
-pub(crate) use crate::ffi::{
-    SendWrLayout,
-    UapiDefinitions, //
-};
+pub(crate) use crate::ffi::UapiDefinitions;
 
 pub(crate) use self::{
     ah::{
@@ -81,26 +86,22 @@ pub(crate) use self::{
     cq::{
         CompletionQueue,
         CqEvents,
-        CqInitAttr,
-        KernelCqInitAttr, //
+        CqInitAttr, //
     },
+    details::Details,
     device::{
         Device,
         Named, //
     },
     home::Home,
-    kernel_client::{
-        KernelClient,
-        KernelOwned, //
-    },
     layouts::layouts_agree,
     mmap::{
         Mapping,
         MmapEntry, //
     },
-    mr::{
+    mr::MemoryRegion,
+    mr_attr::{
         Access,
-        MemoryRegion,
         MrInitAttr,
         MrKeys, //
     },
@@ -131,19 +132,26 @@ pub(crate) use self::{
         Revocable, //
     },
     udata::Udata,
-    umem::Umem,
-    work::{
-        QpRef,
-        Received,
-        RecvWr,
-        RecvWrs,
-        SendWr,
-        SendWrs,
-        Sge,
-        WcOpcode,
-        WcStatus,
-        WorkCompletion,
-        WorkCompletions,
-        WrOpcode, //
-    },
+    umem::Umem, //
+};
+
+#[cfg(kverbs)]
+pub(crate) use self::cq::KernelCqInitAttr;
+#[cfg(any(kverbs, rdma_client))]
+pub(crate) use crate::ffi::SendWrLayout;
+
+#[cfg(any(kverbs, rdma_client))]
+pub(crate) use self::work::{
+    QpRef,
+    Received,
+    RecvWr,
+    RecvWrs,
+    SendWr,
+    SendWrs,
+    Sge,
+    WcOpcode,
+    WcStatus,
+    WorkCompletion,
+    WorkCompletions,
+    WrOpcode, //
 };

@@ -12,6 +12,10 @@ pub(crate) mod device;
 pub(crate) mod dma;
 pub(crate) mod irq;
 pub(crate) mod log;
+#[cfg_attr(
+    not(kverbs),
+    allow(dead_code, reason = "only kernel verbs write to mapped memory")
+)]
 pub(crate) mod mmio;
 pub(crate) mod pci;
 pub(crate) mod pci_config;

@@ -10,8 +10,11 @@ mod counters;
 mod cq;
 mod device;
 mod errors;
+#[cfg(kverbs)]
 mod kernel_cq;
+#[cfg(kverbs)]
 mod kernel_qp;
+#[cfg(kverbs)]
 mod kernel_uar;
 mod mr;
 mod pd;
@@ -32,13 +35,16 @@ use crate::com::{
     Session, //
 };
 
+#[cfg(kverbs)]
 use self::kernel_uar::KernelUar;
 
 pub(crate) use self::{
     bars::Bars,
-    device::Verbs,
     errors::Errors, //
 };
+
+/// The provider of EFA devices.
+pub(crate) struct Verbs;
 
 /// An EFA device as the RDMA core sees it, for one session.
 pub(crate) struct Efa<'bound> {
@@ -46,6 +52,7 @@ pub(crate) struct Efa<'bound> {
     ids: PciIds,
     bars: Bars<'bound>,
     errors: Arc<Errors>,
+    #[cfg(kverbs)]
     kernel_uar: Arc<KernelUar>,
 }
 
@@ -77,6 +84,7 @@ impl<'bound> Efa<'bound> {
             session,
             bars,
             errors,
+            #[cfg(kverbs)]
             kernel_uar: KernelUar::new()?,
         })
     }

@@ -99,6 +99,7 @@ impl<'bound> BoundDevice<'bound> {
     }
 
     /// Returns how many bytes the device can address.
+    #[cfg(kverbs)]
     pub(crate) fn memory_size(&self) -> u64 {
         1u64.checked_shl(self.address_width.load(Relaxed))
             .unwrap_or(u64::MAX)

@@ -159,6 +159,7 @@ impl Health {
 
     /// Says that the device has to flush work requests. Clients in the kernel are woken within [`INTERVAL`] to poll
     /// whether it has. May be called from interrupt handlers.
+    #[cfg(kverbs)]
     pub(crate) fn expect_flush(&self) {
         self.is_flushing.store(true, Relaxed);
     }

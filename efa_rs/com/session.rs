@@ -184,6 +184,7 @@ impl<'bound> Session<'bound> {
     }
 
     /// Returns where faults of the session are reported.
+    #[cfg(kverbs)]
     pub(crate) fn health(&self) -> &Arc<Health> {
         &self.health
     }

@@ -2,18 +2,26 @@
 
 //! Address handles.
 
-use kernel::prelude::*;
+use kernel::{
+    error::from_result,
+    ffi::c_int,
+    prelude::*, //
+};
 
 use super::{
     attr::Gid,
     device::Device,
+    object,
+    ops::Ops,
+    provider::{
+        Absent,
+        Provider, //
+    },
     udata::Udata, //
 };
-use crate::{
-    ffi, //
-};
+use crate::ffi;
 
-/// Where an address handle is to lead.
+/// Attributes of a new address handle.
 pub(crate) struct AhInitAttr {
     /// Address of the peer; zeroes unless the caller gives a global route.
     pub(crate) dgid: Gid,
@@ -22,8 +30,7 @@ pub(crate) struct AhInitAttr {
 }
 
 impl AhInitAttr {
-    /// Takes what the core passes.
-    pub(super) fn from_raw(attr: &ffi::rdma_ah_attr, flags: u32) -> Self {
+    fn from_raw(attr: &ffi::rdma_ah_attr, flags: u32) -> Self {
         // SAFETY: A GID is 16 bytes, however they are looked at.
         let dgid = unsafe { *attr.grh.dgid.raw.as_ref() };
         Self {
@@ -33,13 +40,13 @@ impl AhInitAttr {
     }
 }
 
-/// An address handle in a protection domain `Pd` of a device with data `D`.
+/// An address handle in a protection domain of the provider `P`.
 #[vtable]
-pub(crate) trait AddressHandle<D, Pd>: Sized + Send + Sync {
+pub(crate) trait AddressHandle<'a, P: Provider>: Sized + Send + Sync {
     /// Creates an address handle.
     fn create(
-        _device: &Device<D>,
-        _pd: &Pd,
+        _device: &Device<P::Data<'a>>,
+        _pd: &P::Pd<'a>,
         _attr: &AhInitAttr,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
@@ -47,5 +54,65 @@ pub(crate) trait AddressHandle<D, Pd>: Sized + Send + Sync {
     }
 
     /// Destroys the address handle. The caller may sleep.
-    fn destroy(&self, _device: &Device<D>, _pd: &Pd) {}
+    fn destroy(&self, _device: &Device<P::Data<'a>>, _pd: &P::Pd<'a>) {}
+}
+
+#[vtable]
+impl<'a, P: Provider> AddressHandle<'a, P> for Absent {}
+
+/// An address handle with the provider's data.
+type Object<'a, P> = object::Object<ffi::ib_ah, (), <P as Provider>::Ah<'a>>;
+
+impl<P: Provider> Ops<P> {
+    pub(super) const HAS_AH: bool = <P::Ah<'static> as AddressHandle<'static, P>>::HAS_CREATE;
+    pub(super) const AH_SIZE: usize = Object::<'static, P>::SIZE;
+
+    /// Creates an address handle.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `udata` may be null.
+    pub(super) unsafe extern "C" fn create_ah(
+        ah: *mut ffi::ib_ah,
+        init_attr: *mut ffi::rdma_ah_init_attr,
+        udata: *mut ffi::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the core has set the domain of the new handle.
+            let pd = unsafe { (*ah).pd };
+            // SAFETY: By the contract, `alloc_pd` has created the domain.
+            let (pd, device) = unsafe { Self::pd(pd) };
+            // SAFETY: By the contract, the attributes are valid.
+            let init_attr = unsafe { &*init_attr };
+            // SAFETY: The core sets the pointer to attributes that are valid as long.
+            let attr = AhInitAttr::from_raw(unsafe { &*init_attr.ah_attr }, init_attr.flags);
+            // SAFETY: By the contract, `udata` is null or valid during the call.
+            let udata = unsafe { Udata::from_raw(udata) };
+            let init = P::Ah::create(device, pd, &attr, &udata);
+            // SAFETY: By the contract, the handle is new, and has the size of `Object`.
+            unsafe { Object::<'_, P>::init(ah, init) }?;
+            Ok(0)
+        })
+    }
+
+    /// Destroys an address handle, unless the caller can't sleep.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ffi::ib_ah, flags: u32) -> c_int {
+        if flags & ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE == 0 {
+            return EOPNOTSUPP.to_errno();
+        }
+        // SAFETY: By the contract, the handle is valid.
+        let pd = unsafe { (*ah).pd };
+        // SAFETY: By the contract, `alloc_pd` has created the domain, which outlives the handle.
+        let (pd, device) = unsafe { Self::pd(pd) };
+        // SAFETY: By the contract, `create_ah` has created the handle.
+        let handle: &P::Ah<'_> = unsafe { Object::<'_, P>::data(ah) };
+        handle.destroy(device, pd);
+        // SAFETY: By the contract, nobody uses the handle any more.
+        unsafe { Object::<'_, P>::drop_data(ah) };
+        0
+    }
 }

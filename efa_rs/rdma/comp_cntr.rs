@@ -5,6 +5,7 @@
 use core::marker::PhantomData;
 
 use kernel::{
+    error::from_result,
     ffi::c_int,
     prelude::*, //
 };
@@ -12,11 +13,16 @@ use kernel::{
 use super::{
     context::Context,
     device::Device,
+    object,
+    ops::Ops,
+    provider::{
+        Absent,
+        Provider, //
+    },
+    udata::Udata,
     umem::Umem, //
 };
-use crate::{
-    ffi, //
-};
+use crate::ffi;
 
 /// What a completion counter can count of a queue pair: a set of
 /// `enum ib_qp_attach_comp_cntr_op`.
@@ -42,16 +48,6 @@ impl QpAttachOps {
     /// RDMA writes of peers.
     pub(crate) const REMOTE_RDMA_WRITE: Self =
         Self(ffi::ib_qp_attach_comp_cntr_op_IB_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE);
-
-    /// Takes what the core passes.
-    pub(super) fn from_raw(raw: u32) -> Self {
-        Self(raw)
-    }
-
-    /// Returns what the core expects.
-    pub(super) fn into_raw(self) -> u32 {
-        self.0
-    }
 
     /// Returns whether all of `other` are in this set.
     pub(crate) fn contains(self, other: Self) -> bool {
@@ -84,8 +80,8 @@ pub(crate) enum CompCntrModifyOp {
 }
 
 impl CompCntrEntry {
-    /// Takes what the core passes, which has checked it.
-    pub(super) fn from_raw(raw: ffi::ib_comp_cntr_entry) -> Self {
+    /// Converts a value that the core has checked.
+    fn from_raw(raw: ffi::ib_comp_cntr_entry) -> Self {
         match raw {
             ffi::ib_comp_cntr_entry_IB_COMP_CNTR_ENTRY_ERR => Self::Err,
             _ => Self::Comp,
@@ -94,8 +90,8 @@ impl CompCntrEntry {
 }
 
 impl CompCntrModifyOp {
-    /// Takes what the core passes, which has checked it.
-    pub(super) fn from_raw(raw: ffi::ib_comp_cntr_modify_op, value: u64) -> Self {
+    /// Converts an operation that the core has checked.
+    fn from_raw(raw: ffi::ib_comp_cntr_modify_op, value: u64) -> Self {
         match raw {
             ffi::ib_comp_cntr_modify_op_IB_COMP_CNTR_MODIFY_OP_SET => Self::Set(value),
             _ => Self::Inc(value),
@@ -114,7 +110,11 @@ pub(crate) struct CompCntrCaps {
     pub(crate) supported_qp_attach_ops: QpAttachOps,
 }
 
-/// What a new completion counter shall be: attributes of the call, in which a driver has its own.
+/// Attributes of the call that creates a completion counter. Drivers add attributes of their own.
+///
+/// # Invariants
+///
+/// `device` is of a registration whose data is valid for `'a`. `attrs` is valid for `'c`.
 pub(crate) struct CompCntrInitAttr<'c, 'a> {
     device: *mut ffi::ib_device,
     attrs: *mut ffi::uverbs_attr_bundle,
@@ -123,24 +123,6 @@ pub(crate) struct CompCntrInitAttr<'c, 'a> {
 }
 
 impl<'a> CompCntrInitAttr<'_, 'a> {
-    /// Takes what the core passes.
-    ///
-    /// # Safety
-    ///
-    /// `device` must be of a registration whose data is valid for `'a`, and `attrs` those of a call that
-    /// lasts for `'c`.
-    pub(super) unsafe fn new(
-        device: *mut ffi::ib_device,
-        attrs: *mut ffi::uverbs_attr_bundle,
-    ) -> Self {
-        Self {
-            device,
-            attrs,
-            call: PhantomData,
-            registration: PhantomData,
-        }
-    }
-
     /// Pins the memory that the attribute with this number describes, for the device to write to.
     ///
     /// # Errors
@@ -150,44 +132,182 @@ impl<'a> CompCntrInitAttr<'_, 'a> {
     pub(crate) fn buffer(&self, attribute: u16, size: usize) -> Result<Umem<'a>> {
         // CAST: An access flag.
         let access = ffi::ib_access_flags_IB_ACCESS_LOCAL_WRITE as c_int;
+        let (device, attrs) = (self.device, self.attrs);
 
-        // SAFETY: By the requirement of `new`, both are valid now, and the registration for `'a`.
-        unsafe {
-            let raw = ffi::ib_umem_get_attr(self.device, self.attrs, attribute, size, access);
-            Umem::from_raw(self.device, raw)?.ok_or(EINVAL)
-        }
+        // SAFETY: By the type invariant, device and attributes are valid.
+        let raw = unsafe { ffi::ib_umem_get_attr(device, attrs, attribute, size, access) };
+        // SAFETY: The memory is owned, and of this device. By the type invariant, the registration is valid for `'a`.
+        unsafe { Umem::from_raw(device, raw) }?.ok_or(EINVAL)
     }
 }
 
-/// A completion counter of a device with data `D`, created in a context with data `U`, for queue
-/// pairs `Qp`.
+/// A completion counter for queue pairs of a device of the provider `P`.
 #[vtable]
-pub(crate) trait CompletionCounter<'a, D, U, Qp>: Sized + Send + Sync {
+pub(crate) trait CompletionCounter<'a, P: Provider>: Sized + Send + Sync {
     /// Returns what completion counters can do.
-    fn caps(_device: &Device<D>) -> CompCntrCaps {
+    fn caps(_device: &Device<P::Data<'a>>) -> CompCntrCaps {
         CompCntrCaps::default()
     }
 
     /// Creates a completion counter.
     fn create(
-        _device: &Device<D>,
-        _context: &Context<'_, 'a, U>,
+        _device: &Device<P::Data<'a>>,
+        _context: &Context<'_, 'a, P>,
         _attr: &CompCntrInitAttr<'_, 'a>,
     ) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
     }
 
     /// Changes a value.
-    fn modify(&self, _device: &Device<D>, _entry: CompCntrEntry, _op: CompCntrModifyOp) -> Result {
+    fn modify(
+        &self,
+        _device: &Device<P::Data<'a>>,
+        _entry: CompCntrEntry,
+        _op: CompCntrModifyOp,
+    ) -> Result {
         Err(EOPNOTSUPP)
     }
 
-    /// Has it count these of a queue pair, until that is destroyed. The core sees to it that no other
-    /// counts the same.
-    fn attach(&self, _device: &Device<D>, _qp: &Qp, _ops: QpAttachOps) -> Result {
+    /// Counts operations of a queue pair until that is destroyed.
+    ///
+    /// The core makes sure that no other counter counts the same operations.
+    fn attach(&self, _device: &Device<P::Data<'a>>, _qp: &P::Qp<'a>, _ops: QpAttachOps) -> Result {
         Err(EOPNOTSUPP)
     }
 
-    /// Destroys the counter, which counts nothing any more.
-    fn destroy(&self, _device: &Device<D>) {}
+    /// Destroys the counter, which is not attached any more.
+    fn destroy(&self, _device: &Device<P::Data<'a>>) {}
+}
+
+#[vtable]
+impl<'a, P: Provider> CompletionCounter<'a, P> for Absent {}
+
+/// A completion counter with the provider's data.
+type Object<'a, P> = object::Object<ffi::ib_comp_cntr, (), <P as Provider>::CompCntr<'a>>;
+
+impl<P: Provider> Ops<P> {
+    pub(super) const HAS_COMP_CNTR: bool =
+        <P::CompCntr<'static> as CompletionCounter<'static, P>>::HAS_CREATE;
+    pub(super) const COMP_CNTR_SIZE: usize = Object::<'static, P>::SIZE;
+
+    /// Returns the provider's data of a completion counter, and the device.
+    ///
+    /// # Safety
+    ///
+    /// `counter` must be one of a device of the provider `P`, and not be destroyed for `'o`.
+    unsafe fn comp_cntr<'o, 'a>(
+        counter: *mut ffi::ib_comp_cntr,
+    ) -> (&'o P::CompCntr<'a>, &'o Device<P::Data<'a>>)
+    where
+        'a: 'o,
+    {
+        // SAFETY: The caller guarantees that `create_comp_cntr` has created the counter.
+        unsafe { Self::object::<_, (), _>(counter) }
+    }
+
+    /// Returns what completion counters can do.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn query_comp_cntr_caps(
+        device: *mut ffi::ib_device,
+        caps: *mut ffi::ib_comp_cntr_caps,
+        _attrs: *mut ffi::uverbs_attr_bundle,
+    ) -> c_int {
+        // SAFETY: By the contract, the device is registered.
+        let found = P::CompCntr::caps(unsafe { Self::device(device) });
+        // SAFETY: By the contract, the core passes a structure to be filled.
+        let caps = unsafe { &mut *caps };
+        caps.max_counters = found.max_counters;
+        caps.max_value = found.max_value;
+        caps.supported_qp_attach_ops = found.supported_qp_attach_ops.0;
+        0
+    }
+
+    /// Creates a completion counter.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn create_comp_cntr(
+        counter: *mut ffi::ib_comp_cntr,
+        attrs: *mut ffi::uverbs_attr_bundle,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the core has set the device of the new counter.
+            let device = unsafe { Self::device_of(counter) };
+            // SAFETY: By the contract, the attributes are valid during the call.
+            let udata = unsafe { Udata::of(attrs) };
+            // SAFETY: The attributes are of a verb of this device.
+            let context = unsafe { Self::context(&udata) }?;
+            // INVARIANT: By the contract, both are valid during the call.
+            let attr = CompCntrInitAttr {
+                device: device.as_raw(),
+                attrs,
+                call: PhantomData,
+                registration: PhantomData,
+            };
+            let init = P::CompCntr::create(device, &context, &attr);
+            // SAFETY: By the contract, the counter is new, and has the size of `Object`.
+            unsafe { Object::<'_, P>::init(counter, init) }?;
+            Ok(0)
+        })
+    }
+
+    /// Changes a value of a completion counter.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn modify_comp_cntr(
+        counter: *mut ffi::ib_comp_cntr,
+        entry: ffi::ib_comp_cntr_entry,
+        op: ffi::ib_comp_cntr_modify_op,
+        value: u64,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, `create_comp_cntr` has created the counter.
+            let (counter, device) = unsafe { Self::comp_cntr(counter) };
+            let op = CompCntrModifyOp::from_raw(op, value);
+            counter.modify(device, CompCntrEntry::from_raw(entry), op)?;
+            Ok(0)
+        })
+    }
+
+    /// Attaches a completion counter to a queue pair.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn qp_attach_comp_cntr(
+        qp: *mut ffi::ib_qp,
+        counter: *mut ffi::ib_comp_cntr,
+        attr: *mut ffi::ib_qp_attach_comp_cntr_attr,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the attributes are valid.
+            let ops = QpAttachOps(unsafe { (*attr).op_mask });
+            // SAFETY: By the contract, `create_qp` has created the queue pair.
+            let (pair, device) = unsafe { Self::qp(qp) };
+            // SAFETY: By the contract, `create_comp_cntr` has created the counter.
+            let (counter, _) = unsafe { Self::comp_cntr(counter) };
+            counter.attach(device, pair, ops)?;
+            Ok(0)
+        })
+    }
+
+    /// Destroys a completion counter.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn destroy_comp_cntr(counter: *mut ffi::ib_comp_cntr) -> c_int {
+        // SAFETY: By the contract, `create_comp_cntr` has created the counter.
+        let (data, device) = unsafe { Self::comp_cntr(counter) };
+        data.destroy(device);
+        // SAFETY: By the contract, nobody uses the counter any more.
+        unsafe { Object::<'_, P>::drop_data(counter) };
+        0
+    }
 }

@@ -2,9 +2,14 @@
 
 //! Contexts: one for each process that has a device open.
 
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
 
 use kernel::{
+    error::from_result,
+    ffi::c_int,
     prelude::*,
     sync::Arc, //
 };
@@ -14,48 +19,47 @@ use super::{
     mmap::{
         Mapping,
         MmapEntry,
-        MmapKeys, //
+        MmapKeys,
+        OpenKeys, //
+    },
+    object,
+    ops::Ops,
+    provider::{
+        Absent,
+        Provider, //
     },
     udata::Udata, //
 };
+use crate::ffi;
 
-/// The context of a process, of a device with data `D`.
+/// The context of a process, of a device of the provider `P`.
 #[vtable]
-pub(crate) trait Ucontext<D>: Sized + Send + Sync {
+pub(crate) trait Ucontext<'a, P: Provider>: Sized + Send + Sync {
     /// Creates a context for a process that opens the device.
-    fn alloc(_device: &Device<D>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+    fn alloc(_device: &Device<P::Data<'a>>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
     }
 
     /// Destroys the context. Nothing that was made in it is left.
-    fn dealloc(&self, _device: &Device<D>) {}
+    fn dealloc(&self, _device: &Device<P::Data<'a>>) {}
 }
 
-/// The context that a verb is called in, with the provider's data `U`.
+#[vtable]
+impl<'a, P: Provider> Ucontext<'a, P> for Absent {}
+
+/// The context that a verb is called in.
 ///
-/// `'a` is that of the registration, and invariant: what processes map must be valid for no less.
-pub(crate) struct Context<'c, 'a, U> {
-    data: &'c U,
+/// `'a` is the lifetime of the registration. It is invariant, because what processes map must be valid
+/// for no less.
+pub(crate) struct Context<'c, 'a, P: Provider> {
+    data: &'c P::Ucontext<'a>,
     keys: &'c Arc<MmapKeys>,
     registration: PhantomData<fn(&'a ()) -> &'a ()>,
 }
 
-impl<'c, 'a, U> Context<'c, 'a, U> {
-    /// Makes a context of its parts.
-    ///
-    /// # Safety
-    ///
-    /// `keys` must be those of a context of a registration whose data is valid for `'a`.
-    pub(super) unsafe fn new(data: &'c U, keys: &'c Arc<MmapKeys>) -> Self {
-        Self {
-            data,
-            keys,
-            registration: PhantomData,
-        }
-    }
-
+impl<'c, 'a, P: Provider> Context<'c, 'a, P> {
     /// Returns the provider's data.
-    pub(crate) fn data(&self) -> &'c U {
+    pub(crate) fn data(&self) -> &'c P::Ucontext<'a> {
         self.data
     }
 
@@ -65,8 +69,99 @@ impl<'c, 'a, U> Context<'c, 'a, U> {
     ///
     /// - [`ENOMEM`] if there is no memory, or no key is left.
     pub(crate) fn insert_mmap(&self, mapping: Mapping<'a>, length: usize) -> Result<MmapEntry> {
-        // SAFETY: By the requirement of `new`, the mapping is valid as long as the registration,
-        // with which its contexts end.
+        // SAFETY: The mapping is valid as long as the registration. Contexts end before it.
         unsafe { MmapKeys::insert(self.keys, mapping, length) }
     }
+}
+
+/// The data behind a context.
+#[pin_data]
+struct Data<T> {
+    #[pin]
+    data: T,
+    // Declared after the data, whose entries are removed by these keys.
+    keys: OpenKeys,
+}
+
+/// A context with its keys and the provider's data.
+type Object<'a, P> = object::Object<ffi::ib_ucontext, (), Data<<P as Provider>::Ucontext<'a>>>;
+
+impl<P: Provider> Ops<P> {
+    pub(super) const HAS_UCONTEXT: bool = <P::Ucontext<'static> as Ucontext<'static, P>>::HAS_ALLOC;
+    pub(super) const UCONTEXT_SIZE: usize = Object::<'static, P>::SIZE;
+
+    /// Returns the context of the process that calls a verb.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if the caller is not a process.
+    ///
+    /// # Safety
+    ///
+    /// `udata` must be from a verb of a device that is registered with the provider `P`.
+    pub(super) unsafe fn context<'c, 'a>(udata: &Udata<'c>) -> Result<Context<'c, 'a, P>>
+    where
+        'a: 'c,
+    {
+        // SAFETY: The core embeds the `ib_udata` of a process in the attributes of the call.
+        let raw = unsafe { ffi::efa_udata_to_ucontext(udata.as_raw()) };
+        if raw.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: `alloc_ucontext` has created the context, which outlives the verb.
+        let context = unsafe { Object::<'a, P>::data(raw) };
+        Ok(Context {
+            data: &context.data,
+            keys: &context.keys,
+            registration: PhantomData,
+        })
+    }
+
+    /// Creates a context.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn alloc_ucontext(
+        context: *mut ffi::ib_ucontext,
+        udata: *mut ffi::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the core has set the device of the new context.
+            let device = unsafe { Self::device_of(context) };
+            // SAFETY: By the contract, `udata` is valid during the call.
+            let udata = unsafe { Udata::from_raw(udata) };
+            let raw = NonNull::new(context).ok_or(EINVAL)?;
+            // SAFETY: The keys are dropped with the data of the context, or if this fails. The core frees the
+            // context afterwards.
+            let keys = unsafe { OpenKeys::new(raw) }?;
+            let data = P::Ucontext::alloc(device, &udata);
+            let init = try_pin_init!(Data { data <- data, keys }? Error);
+            // SAFETY: By the contract, the context is new, and has the size of `Object`.
+            unsafe { Object::<'_, P>::init(context, init) }?;
+            Ok(0)
+        })
+    }
+
+    /// Destroys a context.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn dealloc_ucontext(context: *mut ffi::ib_ucontext) {
+        // SAFETY: By the contract, `alloc_ucontext` has created the context.
+        let (data, device) = unsafe { Self::object::<_, (), Data<P::Ucontext<'_>>>(context) };
+        data.data.dealloc(device);
+        // SAFETY: By the contract, nobody uses the context any more.
+        unsafe { Object::<'_, P>::drop_data(context) };
+    }
+
+    /// Tells the core that the provider lets it disassociate contexts.
+    ///
+    /// The core undoes the mappings before it calls this, and destroys the objects afterwards.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn disassociate_ucontext(_context: *mut ffi::ib_ucontext) {}
 }

@@ -2,8 +2,19 @@
 
 //! Hardware counters: `hw_counters` in sysfs and `rdma statistic`.
 
-use kernel::prelude::*;
+use kernel::{
+    error::from_result,
+    ffi::{
+        c_int,
+        c_ulong, //
+    },
+    prelude::*, //
+};
 
+use super::{
+    ops::Ops,
+    provider::Provider, //
+};
 use crate::ffi;
 
 /// Name of a counter.
@@ -17,6 +28,82 @@ impl CounterDesc {
             name: name.to_bytes_with_nul().as_ptr().cast(),
             flags: 0,
             priv_: core::ptr::null(),
+        })
+    }
+}
+
+/// Allocates the core's structure for the values of `counters`; null if there is no memory.
+fn alloc(counters: &'static [CounterDesc]) -> *mut ffi::rdma_hw_stats {
+    // CAST: Drivers have dozens of counters.
+    let count = counters.len() as c_int;
+    // CAST: A time in milliseconds that the core defines.
+    let lifespan = ffi::RDMA_HW_STATS_DEFAULT_LIFESPAN as c_ulong;
+    // SAFETY: `CounterDesc` is a transparent wrapper of `rdma_stat_desc`, and the descriptions are
+    // static.
+    unsafe { ffi::rdma_alloc_hw_stats_struct(counters.as_ptr().cast(), count, lifespan) }
+}
+
+/// Returns the values of the counters.
+///
+/// # Safety
+///
+/// `stats` must be valid and, for `'s`, accessed by nobody else.
+unsafe fn values<'s>(stats: *mut ffi::rdma_hw_stats) -> &'s mut [u64] {
+    // SAFETY: The caller guarantees that `stats` is valid.
+    let count = unsafe { (*stats).num_counters };
+    // SAFETY: The caller guarantees that `stats` is valid.
+    let first = unsafe { &raw mut (*stats).value };
+    // SAFETY: The core has allocated `num_counters` values. The caller guarantees that they are not in use.
+    unsafe { core::slice::from_raw_parts_mut(first.cast(), usize::try_from(count).unwrap_or(0)) }
+}
+
+impl<P: Provider> Ops<P> {
+    /// Allocates the counters of a device.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn alloc_hw_device_stats(
+        _device: *mut ffi::ib_device,
+    ) -> *mut ffi::rdma_hw_stats {
+        alloc(P::DEVICE_COUNTERS)
+    }
+
+    /// Allocates the counters of a port.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn alloc_hw_port_stats(
+        _device: *mut ffi::ib_device,
+        _port: u32,
+    ) -> *mut ffi::rdma_hw_stats {
+        alloc(P::PORT_COUNTERS)
+    }
+
+    /// Reads the counters of a port, or those of the device if `port` is 0. Returns their number.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. The core holds the lock of `stats`, or has not published it yet.
+    pub(super) unsafe extern "C" fn get_hw_stats(
+        device: *mut ffi::ib_device,
+        stats: *mut ffi::rdma_hw_stats,
+        port: u32,
+        _index: c_int,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the device is registered, or being registered.
+            let device = unsafe { Self::device(device) };
+            // SAFETY: By the requirement of this function, nobody else accesses `stats`.
+            let values = unsafe { values(stats) };
+            if port == 0 {
+                P::read_device_counters(device, values)?;
+            } else {
+                P::read_port_counters(device, port, values)?;
+            }
+            // CAST: Drivers have dozens of counters.
+            Ok(values.len() as c_int)
         })
     }
 }

@@ -5,6 +5,8 @@
 use core::marker::PhantomData;
 
 use kernel::{
+    bindings,
+    error::from_result,
     ffi::c_int,
     new_spinlock_irq,
     prelude::*,
@@ -16,17 +18,23 @@ use kernel::{
 
 use super::{
     context::Context,
+    details::Details,
     device::Device,
-    kernel_client::KernelClient,
+    object,
+    ops::Ops,
+    provider::{
+        Absent,
+        Provider, //
+    },
     udata::Udata,
-    umem::Umem,
-    work::WorkCompletions, //
+    umem::Umem, //
 };
-use crate::{
-    ffi, //
-};
+use crate::ffi;
 
-/// Who is told of the completions of a queue. May outlive the queue, and then nobody is.
+#[cfg(kverbs)]
+use super::work::WorkCompletions;
+
+/// Calls the completion handler of a queue. It may outlive the queue, and then does nothing.
 #[pin_data]
 pub(crate) struct CqEvents {
     #[pin]
@@ -40,7 +48,11 @@ struct Target(*mut ffi::ib_cq);
 unsafe impl Send for Target {}
 
 impl CqEvents {
-    /// Makes what tells of the completions of a queue.
+    /// Makes the events of a queue.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
     ///
     /// # Safety
     ///
@@ -54,28 +66,33 @@ impl CqEvents {
         )
     }
 
-    /// Tells whoever waits for completions. Called from interrupt handlers.
+    /// Calls the completion handler. Called from interrupt handlers.
     pub(crate) fn notify(&self) {
         let cq = self.cq.lock();
         if cq.0.is_null() {
             return;
         }
 
-        // SAFETY: The queue is there as long as the lock is held: see `forget`.
-        unsafe {
-            if let Some(handler) = (*cq.0).comp_handler {
-                handler(cq.0, (*cq.0).cq_context);
-            }
+        // SAFETY: The queue is there as long as the lock is held, which `forget` takes.
+        if let Some(handler) = unsafe { (*cq.0).comp_handler } {
+            // SAFETY: The queue is there as long as the lock is held, which `forget` takes.
+            let context = unsafe { (*cq.0).cq_context };
+            // SAFETY: A queue's handler expects the queue, which is there, and the context of the queue.
+            unsafe { handler(cq.0, context) };
         }
     }
 
-    /// Makes sure that the queue is not used any more.
+    /// Forgets the queue, which is not used any more when this returns.
     pub(super) fn forget(&self) {
         self.cq.lock().0 = core::ptr::null_mut();
     }
 }
 
-/// What a new completion queue shall be.
+/// Attributes of a new completion queue of a process.
+///
+/// # Invariants
+///
+/// `device` is of a registration whose data is valid for `'a`. `attrs` is valid for `'c`.
 pub(crate) struct CqInitAttr<'c, 'a> {
     /// Number of entries, at least one.
     pub(crate) cqe: u32,
@@ -83,37 +100,14 @@ pub(crate) struct CqInitAttr<'c, 'a> {
     pub(crate) comp_vector: u32,
     /// Flags that the core defines.
     pub(crate) flags: u32,
-    /// Who is to be told of completions.
+    /// Tells the core of completions.
     pub(crate) events: &'c Arc<CqEvents>,
     device: *mut ffi::ib_device,
     attrs: *mut ffi::uverbs_attr_bundle,
     registration: PhantomData<&'a ()>,
 }
 
-impl<'c, 'a> CqInitAttr<'c, 'a> {
-    /// Takes what the core passes.
-    ///
-    /// # Safety
-    ///
-    /// `device` must be of a registration whose data is valid for `'a`, and `attrs` those of a call that
-    /// lasts for `'c`.
-    pub(super) unsafe fn new(
-        device: *mut ffi::ib_device,
-        attr: &ffi::ib_cq_init_attr,
-        attrs: *mut ffi::uverbs_attr_bundle,
-        events: &'c Arc<CqEvents>,
-    ) -> Self {
-        Self {
-            cqe: attr.cqe,
-            comp_vector: attr.comp_vector,
-            flags: attr.flags,
-            events,
-            device,
-            attrs,
-            registration: PhantomData,
-        }
-    }
-
+impl<'a> CqInitAttr<'_, 'a> {
     /// Pins the memory that the process provides for the ring of `size` bytes, if it does.
     ///
     /// # Errors
@@ -124,15 +118,15 @@ impl<'c, 'a> CqInitAttr<'c, 'a> {
         // CAST: An access flag.
         let access = ffi::ib_access_flags_IB_ACCESS_LOCAL_WRITE as c_int;
 
-        // SAFETY: By the requirement of `new`, both are valid now, and the registration for `'a`.
-        unsafe {
-            let raw = ffi::ib_umem_get_cq_buf(self.device, self.attrs, size, access);
-            Umem::from_raw(self.device, raw)
-        }
+        // SAFETY: By the type invariant, device and attributes are valid.
+        let raw = unsafe { ffi::ib_umem_get_cq_buf(self.device, self.attrs, size, access) };
+        // SAFETY: The memory is owned, and of this device. By the type invariant, the registration is valid for `'a`.
+        unsafe { Umem::from_raw(self.device, raw) }
     }
 }
 
-/// What a new completion queue of a client in the kernel shall be.
+/// Attributes of a new completion queue of a client in the kernel.
+#[cfg(kverbs)]
 pub(crate) struct KernelCqInitAttr<'c> {
     /// Number of entries, at least one.
     pub(crate) cqe: u32,
@@ -140,25 +134,20 @@ pub(crate) struct KernelCqInitAttr<'c> {
     pub(crate) comp_vector: u32,
     /// Flags that the core defines.
     pub(crate) flags: u32,
-    /// Who is to be told of completions, if the client asks for it.
+    /// Tells the client of completions, if the client asks for it.
     pub(crate) events: &'c Arc<CqEvents>,
-    /// Whose it is.
-    pub(crate) client: KernelClient,
 }
 
-/// A completion queue of a device with data `D`, created in a context with data `U`.
+/// A completion queue of a device of the provider `P`.
 #[vtable]
-pub(crate) trait CompletionQueue<'a, D, U>: Sized + Send + Sync {
-    /// What `rdma resource show` tells of a queue, by [`Self::DETAILS`].
-    type Details: AsRef<[u64]> + Copy + Default + Send + Sync;
-
-    /// Names of the details.
+pub(crate) trait CompletionQueue<'a, P: Provider>: Sized + Send + Sync {
+    /// Names of the [details](Self::details).
     const DETAILS: &'static [&'static CStr] = &[];
 
     /// Creates a completion queue for a process.
     fn create_user(
-        _device: &Device<D>,
-        _context: &Context<'_, 'a, U>,
+        _device: &Device<P::Data<'a>>,
+        _context: &Context<'_, 'a, P>,
         _attr: &CqInitAttr<'_, 'a>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
@@ -166,23 +155,27 @@ pub(crate) trait CompletionQueue<'a, D, U>: Sized + Send + Sync {
     }
 
     /// Creates a completion queue for a client in the kernel.
+    #[cfg(kverbs)]
     fn create_kernel(
-        _device: &Device<D>,
+        _device: &Device<P::Data<'a>>,
         _attr: &KernelCqInitAttr<'_>,
     ) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
     }
 
-    /// Takes completions. Called in any context.
-    fn poll(&self, _device: &Device<D>, _completions: &mut WorkCompletions<'_>) {}
+    /// Returns completions. Called in any context.
+    #[cfg(kverbs)]
+    fn poll(&self, _device: &Device<P::Data<'a>>, _completions: &mut WorkCompletions<'_>) {}
 
-    /// Has the client told of the next completion. Called in any context.
-    fn request_notify(&self, _device: &Device<D>, _solicited_only: bool) -> Result {
+    /// Requests an event for the next completion. Called in any context.
+    #[cfg(kverbs)]
+    fn request_notify(&self, _device: &Device<P::Data<'a>>, _solicited_only: bool) -> Result {
         Err(EOPNOTSUPP)
     }
 
-    /// Returns whether there are completions to take. Called in any context.
-    fn has_completions(&self, _device: &Device<D>) -> bool {
+    /// Returns whether [`Self::poll`] would return a completion. Called in any context.
+    #[cfg(kverbs)]
+    fn has_completions(&self, _device: &Device<P::Data<'a>>) -> bool {
         false
     }
 
@@ -191,11 +184,170 @@ pub(crate) trait CompletionQueue<'a, D, U>: Sized + Send + Sync {
         0
     }
 
-    /// Returns the details.
-    fn details(&self) -> Self::Details {
-        Self::Details::default()
+    /// Returns the values that `rdma resource show` prints, by [`Self::DETAILS`].
+    fn details(&self) -> Details {
+        Details::default()
     }
 
     /// Destroys the queue.
-    fn destroy(&self, _device: &Device<D>) {}
+    fn destroy(&self, _device: &Device<P::Data<'a>>) {}
+}
+
+#[vtable]
+impl<'a, P: Provider> CompletionQueue<'a, P> for Absent {}
+
+/// The data behind a completion queue.
+#[pin_data]
+pub(super) struct Data<T> {
+    #[pin]
+    data: T,
+    events: Arc<CqEvents>,
+}
+
+/// A completion queue with its details, its events and the provider's data.
+type Object<'a, P> = object::Object<ffi::ib_cq, Details, Data<<P as Provider>::Cq<'a>>>;
+
+impl<P: Provider> Ops<P> {
+    pub(super) const HAS_USER_CQ: bool =
+        <P::Cq<'static> as CompletionQueue<'static, P>>::HAS_CREATE_USER;
+    #[cfg(kverbs)]
+    pub(super) const HAS_KERNEL_CQ: bool =
+        <P::Cq<'static> as CompletionQueue<'static, P>>::HAS_CREATE_KERNEL;
+    #[cfg(not(kverbs))]
+    const HAS_KERNEL_CQ: bool = false;
+    pub(super) const HAS_CQ: bool = Self::HAS_USER_CQ || Self::HAS_KERNEL_CQ;
+    pub(super) const CQ_SIZE: usize = Object::<'static, P>::SIZE;
+
+    /// Returns the provider's data of a completion queue, and the device.
+    ///
+    /// # Safety
+    ///
+    /// `cq` must be one of a device of the provider `P`, and not be destroyed for `'o`.
+    pub(super) unsafe fn cq<'o, 'a>(cq: *mut ffi::ib_cq) -> (&'o P::Cq<'a>, &'o Device<P::Data<'a>>)
+    where
+        'a: 'o,
+    {
+        // SAFETY: The caller guarantees that `init_cq` has initialized the data.
+        let (data, device) = unsafe { Self::object::<_, Details, Data<P::Cq<'a>>>(cq) };
+        (&data.data, device)
+    }
+
+    /// Initializes a new completion queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of `init`.
+    ///
+    /// # Safety
+    ///
+    /// By the contract of [`Ops`], `cq` must be new. `events` must be those of the queue.
+    pub(super) unsafe fn init_cq<'a>(
+        cq: *mut ffi::ib_cq,
+        init: impl PinInit<P::Cq<'a>, Error>,
+        events: &Arc<CqEvents>,
+    ) -> Result<c_int> {
+        let kept = events.clone();
+        let data = try_pin_init!(Data { data <- init, events: kept }? Error);
+        // SAFETY: The caller guarantees that the queue is new, of the size of `Object`.
+        let data = unsafe { Object::<'a, P>::init(cq, data) }.inspect_err(|_| events.forget())?;
+        // SAFETY: The queue is valid. The core reads this after the creation only.
+        unsafe { (*cq).cqe = data.data.cqe().try_into().unwrap_or(c_int::MAX) };
+        // SAFETY: The core does not show the queue before its creation has ended.
+        unsafe { Object::<'a, P>::keep(cq, data.data.details()) };
+        Ok(0)
+    }
+
+    /// Creates a completion queue for a process.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn create_user_cq(
+        cq: *mut ffi::ib_cq,
+        attr: *const ffi::ib_cq_init_attr,
+        attrs: *mut ffi::uverbs_attr_bundle,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the core has set the device of the new queue.
+            let device = unsafe { Self::device_of(cq) };
+            // SAFETY: By the contract, the attributes are valid during the call.
+            let udata = unsafe { Udata::of(attrs) };
+            // SAFETY: The attributes are of a verb of this device.
+            let context = unsafe { Self::context(&udata) }?;
+            // SAFETY: By the contract, the attributes are valid.
+            let attr = unsafe { &*attr };
+            // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`.
+            let events = unsafe { CqEvents::new(cq) }?;
+            // INVARIANT: By the contract, both are valid during the call.
+            let attr = CqInitAttr {
+                cqe: attr.cqe,
+                comp_vector: attr.comp_vector,
+                flags: attr.flags,
+                events: &events,
+                device: device.as_raw(),
+                attrs,
+                registration: PhantomData,
+            };
+            let init = P::Cq::create_user(device, &context, &attr, &udata);
+            // SAFETY: By the contract, the queue is new. The events are of this queue.
+            unsafe { Self::init_cq(cq, init, &events) }
+        })
+    }
+
+    /// Stops events of a completion queue, before the core frees what its handler uses.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    #[cfg(kverbs)]
+    pub(super) unsafe extern "C" fn pre_destroy_cq(cq: *mut ffi::ib_cq) -> c_int {
+        // SAFETY: By the contract, the queue was created, which has initialized its data.
+        let (data, _) = unsafe { Self::object::<_, Details, Data<P::Cq<'_>>>(cq) };
+        data.events.forget();
+        0
+    }
+
+    /// Destroys a completion queue, after [`Self::pre_destroy_cq`].
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    #[cfg(kverbs)]
+    pub(super) unsafe extern "C" fn post_destroy_cq(cq: *mut ffi::ib_cq) {
+        // SAFETY: By the contract, nobody uses the queue afterwards.
+        unsafe { Self::destroy_cq(cq, core::ptr::null_mut()) };
+    }
+
+    /// Destroys a completion queue.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn destroy_cq(
+        cq: *mut ffi::ib_cq,
+        _udata: *mut ffi::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the contract, the queue was created, which has initialized its data.
+        let (data, device) = unsafe { Self::object::<_, Details, Data<P::Cq<'_>>>(cq) };
+        data.events.forget();
+        data.data.destroy(device);
+        // SAFETY: By the contract, nobody uses the queue any more.
+        unsafe { Object::<'_, P>::drop_data(cq) };
+        0
+    }
+
+    /// Writes the details of a completion queue into a message.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `msg` is being built.
+    pub(super) unsafe extern "C" fn fill_res_cq_entry(
+        msg: *mut bindings::sk_buff,
+        cq: *mut ffi::ib_cq,
+    ) -> c_int {
+        // SAFETY: By the contract, the queue was created, which has set its details.
+        let details = unsafe { Object::<'_, P>::kept(cq) };
+        // SAFETY: By the requirement of this function, the message is being built.
+        unsafe { details.put(msg, P::Cq::DETAILS) }
+    }
 }

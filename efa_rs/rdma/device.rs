@@ -46,13 +46,11 @@ impl<D> Device<D> {
     /// `device` must have been allocated with [`Self::SIZE`] bytes.
     pub(super) unsafe fn slots(device: *mut ffi::ib_device) -> (*mut Arc<Home>, *mut D) {
         let this: *mut Self = device.cast();
-        // SAFETY: The caller guarantees that there is room for both.
-        unsafe {
-            (
-                (&raw mut (*this).home).cast(),
-                (&raw mut (*this).data).cast(),
-            )
-        }
+        // SAFETY: The caller guarantees that there is room for it.
+        let home = unsafe { &raw mut (*this).home };
+        // SAFETY: The caller guarantees that there is room for it.
+        let data = unsafe { &raw mut (*this).data };
+        (home.cast(), data.cast())
     }
 
     /// Returns the device behind the core's structure.
@@ -120,6 +118,16 @@ impl<'a, D> Named<'a, D> {
     }
 }
 
+/// Returns the driver core's part of a device.
+///
+/// # Safety
+///
+/// `device` must be valid.
+pub(super) unsafe fn dev(device: *mut ffi::ib_device) -> *mut bindings::device {
+    // SAFETY: The caller guarantees that the device is valid. All variants of the union begin with it.
+    unsafe { &raw mut (*device).__bindgen_anon_1 }.cast()
+}
+
 /// Keeps the memory of a device alive.
 pub(super) struct DeviceRef<'a> {
     device: *mut ffi::ib_device,
@@ -141,7 +149,9 @@ impl DeviceRef<'_> {
     /// caller gives the value.
     pub(super) unsafe fn new(device: *mut ffi::ib_device) -> Self {
         // SAFETY: The caller guarantees that the device is valid.
-        unsafe { bindings::get_device((*device).__bindgen_anon_1.dev.as_mut()) };
+        let dev = unsafe { dev(device) };
+        // SAFETY: The driver core's part of a valid device is valid.
+        unsafe { bindings::get_device(dev) };
         Self {
             device,
             registration: PhantomData,
@@ -151,7 +161,9 @@ impl DeviceRef<'_> {
 
 impl Drop for DeviceRef<'_> {
     fn drop(&mut self) {
+        // SAFETY: The reference that `new` took keeps the device valid.
+        let dev = unsafe { dev(self.device) };
         // SAFETY: Gives back the reference that `new` took.
-        unsafe { bindings::put_device((*self.device).__bindgen_anon_1.dev.as_mut()) }
+        unsafe { bindings::put_device(dev) }
     }
 }

@@ -59,9 +59,11 @@ impl Home {
     /// Returns the network namespace, or the initial one if it is gone.
     pub(super) fn net(&self) -> Net {
         let cookie = self.net_cookie.load(Relaxed);
-        // INVARIANT: The function returns a namespace that it has taken a reference to.
         // SAFETY: The function can be called with any number.
-        Net(unsafe { NonNull::new_unchecked(ffi::efa_get_net(cookie)) })
+        let net = unsafe { ffi::efa_get_net(cookie) };
+        // INVARIANT: The function has taken a reference.
+        // SAFETY: The function returns a namespace, never null.
+        Net(unsafe { NonNull::new_unchecked(net) })
     }
 
     /// Calls `register` with the name that the device had; or, if it had none or somebody else has it by

@@ -7,10 +7,14 @@ use crate::ffi;
 /// Returns whether the generated bindings have the sizes that the C compiler gives the largest
 /// structures. They differ only if the two were given different flags.
 pub(crate) fn layouts_agree() -> bool {
-    // SAFETY: These are constants of the C half of this module.
-    unsafe {
-        size_of::<ffi::ib_device>() == ffi::efa_sizeof_ib_device
-            && size_of::<ffi::ib_device_ops>() == ffi::efa_sizeof_ib_device_ops
-            && size_of::<ffi::ib_ucontext>() == ffi::efa_sizeof_ib_ucontext
-    }
+    // SAFETY: This is a constant of the C half of this module.
+    let device = unsafe { ffi::efa_sizeof_ib_device };
+    // SAFETY: This is a constant of the C half of this module.
+    let device_ops = unsafe { ffi::efa_sizeof_ib_device_ops };
+    // SAFETY: This is a constant of the C half of this module.
+    let ucontext = unsafe { ffi::efa_sizeof_ib_ucontext };
+
+    size_of::<ffi::ib_device>() == device
+        && size_of::<ffi::ib_device_ops>() == device_ops
+        && size_of::<ffi::ib_ucontext>() == ucontext
 }

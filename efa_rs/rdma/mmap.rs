@@ -4,12 +4,17 @@
 
 use core::{
     mem::transmute,
+    ops::Deref,
     ptr::NonNull, //
 };
 
 use kernel::{
     bindings,
-    error::to_result,
+    error::{
+        from_result,
+        to_result, //
+    },
+    ffi::c_int,
     new_mutex,
     page::PAGE_SHIFT,
     prelude::*,
@@ -19,6 +24,10 @@ use kernel::{
     }, //
 };
 
+use super::{
+    ops::Ops,
+    provider::Provider, //
+};
 use crate::{
     ffi,
     sys::{
@@ -61,26 +70,45 @@ struct ContextPtr(Option<NonNull<ffi::ib_ucontext>>);
 // SAFETY: The context is used under the lock around this, and by functions that any task may call.
 unsafe impl Send for ContextPtr {}
 
-impl MmapKeys {
+/// The keys of a context that exists. The drop of this makes them forget it.
+pub(super) struct OpenKeys(Arc<MmapKeys>);
+
+impl OpenKeys {
     /// Makes the keys of a context.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
     ///
     /// # Safety
     ///
-    /// `context` must be valid until [`Self::close`] is called.
-    pub(super) unsafe fn new(context: NonNull<ffi::ib_ucontext>) -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
+    /// `context` must be valid until this is dropped.
+    pub(super) unsafe fn new(context: NonNull<ffi::ib_ucontext>) -> Result<Self> {
+        let keys = Arc::pin_init(
+            pin_init!(MmapKeys {
                 context <- new_mutex!(ContextPtr(Some(context))),
             }),
             GFP_KERNEL,
-        )
+        )?;
+        Ok(Self(keys))
     }
+}
 
-    /// Forgets the context.
-    pub(super) fn close(&self) {
-        self.context.lock().0 = None;
+impl Deref for OpenKeys {
+    type Target = Arc<MmapKeys>;
+
+    fn deref(&self) -> &Arc<MmapKeys> {
+        &self.0
     }
+}
 
+impl Drop for OpenKeys {
+    fn drop(&mut self) {
+        self.0.context.lock().0 = None;
+    }
+}
+
+impl MmapKeys {
     /// Lets userspace map `length` bytes.
     ///
     /// # Safety
@@ -163,49 +191,86 @@ impl Drop for MmapEntry {
     }
 }
 
-/// Frees an entry.
-///
-/// # Safety
-///
-/// `entry` must have been made by [`MmapKeys::insert`], and this must be its last use.
-pub(super) unsafe fn free(entry: *mut ffi::rdma_user_mmap_entry) {
-    // SAFETY: The caller guarantees that this is an `Entry` in a box.
-    drop(unsafe { KBox::from_raw(entry.cast::<Entry>()) });
+impl<P: Provider> Ops<P> {
+    /// Maps memory into a process, by the key in `vma`.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `vma` is being made by the process of the context.
+    pub(super) unsafe extern "C" fn mmap(
+        context: *mut ffi::ib_ucontext,
+        vma: *mut bindings::vm_area_struct,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, both are valid and of one process. All entries of the context were made by
+            // `MmapKeys::insert`, as the keys of a context are in this file.
+            if let Err(error) = unsafe { map(context, vma) } {
+                // SAFETY: By the contract, the context is valid.
+                P::mmap_failed(unsafe { Self::device_of(context) });
+                return Err(error);
+            }
+            Ok(0)
+        })
+    }
+
+    /// Frees an entry whose key was removed, and that nobody maps any more.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn mmap_free(entry: *mut ffi::rdma_user_mmap_entry) {
+        // SAFETY: `MmapKeys::insert` has made the entry as a box. By the contract, this is its last use.
+        drop(unsafe { KBox::from_raw(entry.cast::<Entry>()) });
+    }
 }
 
-/// Maps what the key in `vma` stands for.
+/// Maps the memory that the key in `vma` stands for.
+///
+/// # Errors
+///
+/// - [`EINVAL`] if there is no such key.
+/// - Those of mapping pages.
 ///
 /// # Safety
 ///
 /// `context` must be a context all of whose entries were made by [`MmapKeys::insert`]. `vma` must be of
 /// the same process, and being made.
-pub(super) unsafe fn map(
-    context: *mut ffi::ib_ucontext,
-    vma: *mut bindings::vm_area_struct,
-) -> Result {
+unsafe fn map(context: *mut ffi::ib_ucontext, vma: *mut bindings::vm_area_struct) -> Result {
     // SAFETY: The caller guarantees that both are valid. The core checks length and flags.
     let core = unsafe { ffi::rdma_user_mmap_entry_get(context, vma) };
     if core.is_null() {
         return Err(EINVAL);
     }
+    // SAFETY: The caller guarantees that this is an `Entry`. The reference keeps it alive until it is put.
+    let entry = unsafe { &*core.cast::<Entry>() };
+    let size = entry.core.npages << PAGE_SHIFT;
 
-    // SAFETY: The caller guarantees that this is an `Entry`, which the reference that was just taken
-    // keeps alive, and with it the pages: those of a BAR until the context ends, when the core undoes
-    // the mapping; those with reference counts for as long as they are mapped.
-    let result = to_result(unsafe {
-        let size = (*core).npages << PAGE_SHIFT;
-        let io = |pfn, prot| ffi::rdma_user_mmap_io(context, vma, pfn, size, prot, core);
-        match &(*core.cast::<Entry>()).mapping {
-            Mapping::Uncached(pages) => io(pfn(pages), ffi::efa_pgprot_noncached(vma)),
-            Mapping::WriteCombining(pages) => io(pfn(pages), ffi::efa_pgprot_writecombine(vma)),
-            Mapping::Buffer(buffer) => match buffer.user_memory() {
-                UserMemory::Pages(address) => ffi::efa_mmap_pages(vma, address.as_ptr()),
-                UserMemory::Pfn(pfn) => io(pfn, (*vma).vm_page_prot),
-            },
+    let io = |pfn, prot| {
+        // SAFETY: The caller guarantees that context and `vma` are valid. The entry keeps the pages alive
+        // while they are mapped, or until the core undoes the mapping, which it does before the context ends.
+        to_result(unsafe { ffi::rdma_user_mmap_io(context, vma, pfn, size, prot, core) })
+    };
+    let result = match &entry.mapping {
+        Mapping::Uncached(pages) => {
+            // SAFETY: The caller guarantees that `vma` is valid.
+            io(pfn(pages), unsafe { ffi::efa_pgprot_noncached(vma) })
         }
-    });
+        Mapping::WriteCombining(pages) => {
+            // SAFETY: The caller guarantees that `vma` is valid.
+            io(pfn(pages), unsafe { ffi::efa_pgprot_writecombine(vma) })
+        }
+        Mapping::Buffer(buffer) => match buffer.user_memory() {
+            UserMemory::Pages(address) => {
+                // SAFETY: The caller guarantees that `vma` is valid. The core has compared its length with that
+                // of the entry. The pages have reference counts, which a mapping takes.
+                to_result(unsafe { ffi::efa_mmap_pages(vma, address.as_ptr()) })
+            }
+            // SAFETY: The caller guarantees that `vma` is valid.
+            UserMemory::Pfn(pfn) => io(pfn, unsafe { (*vma).vm_page_prot }),
+        },
+    };
 
-    // SAFETY: Gives back the reference taken above.
+    // SAFETY: Gives back the reference taken above. The entry is not used afterwards.
     unsafe { ffi::rdma_user_mmap_entry_put(core) };
     result
 }

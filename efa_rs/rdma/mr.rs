@@ -2,195 +2,78 @@
 
 //! Memory regions.
 
-use core::marker::PhantomData;
-
 use kernel::{
+    bindings,
     ffi::c_int,
     prelude::*, //
 };
 
 use super::{
+    details::Details,
     device::Device,
-    kernel_client::KernelClient,
-    revocable::{
-        Hold,
-        Revocable, //
+    mr_attr::{
+        Memory,
+        MrInitAttr,
+        MrKeys, //
     },
-    udata::Udata,
-    umem::Umem, //
-};
-use crate::{
-    ffi,
-    sys::{
-        attach::Attachment, //
+    object,
+    ops::Ops,
+    provider::{
+        Absent,
+        Provider, //
     },
+    udata::Udata, //
 };
+use crate::ffi;
 
-/// What a memory region may be used for, besides sending from it.
-#[derive(Clone, Copy)]
-pub(crate) struct Access(u32);
+#[cfg(kverbs)]
+use super::mr_attr::Access;
 
-impl Access {
-    /// Receiving into it, and reading into it from a peer.
-    pub(crate) const LOCAL_WRITE: u32 = ffi::ib_access_flags_IB_ACCESS_LOCAL_WRITE;
-    /// Writing to it by a peer.
-    pub(crate) const REMOTE_WRITE: u32 = ffi::ib_access_flags_IB_ACCESS_REMOTE_WRITE;
-    /// Reading from it by a peer.
-    pub(crate) const REMOTE_READ: u32 = ffi::ib_access_flags_IB_ACCESS_REMOTE_READ;
-
-    /// Takes what the core passes.
-    pub(super) fn from_raw(access: c_int) -> Self {
-        // CAST: A set of bits.
-        Self(access as u32)
-    }
-
-    /// Returns the flags, all that the caller has given.
-    pub(crate) fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// Returns the flags that a driver may not ignore.
-    pub(crate) fn required(self) -> u32 {
-        self.0 & !ffi::ib_access_flags_IB_ACCESS_OPTIONAL
-    }
-}
-
-/// Which memory a region consists of.
-pub(super) enum Memory {
-    /// Of the current process, from this address on.
-    Process { start: u64 },
-    /// Of a DMA buffer, from this offset on.
-    DmaBuf { fd: c_int, offset: u64 },
-}
-
-/// What a new memory region shall be.
-pub(crate) struct MrInitAttr<'a> {
-    /// Length in bytes.
-    pub(crate) length: u64,
-    /// Address by which work requests refer to the first byte.
-    pub(crate) iova: u64,
-    /// What it may be used for.
-    pub(crate) access: Access,
-    /// Whether hints on where to keep its data are given.
-    pub(crate) has_dmah: bool,
-    memory: Memory,
-    device: *mut ffi::ib_device,
-    registration: PhantomData<&'a ()>,
-}
-
-impl<'a> MrInitAttr<'a> {
-    /// Makes a request of what the core passes.
-    ///
-    /// # Safety
-    ///
-    /// `device` must be valid for as long as the request is used, and of a registration whose data is
-    /// valid for `'a`.
-    pub(super) unsafe fn new(
-        device: *mut ffi::ib_device,
-        memory: Memory,
-        length: u64,
-        iova: u64,
-        access: c_int,
-        dmah: *mut ffi::ib_dmah,
-    ) -> Self {
-        Self {
-            length,
-            iova,
-            access: Access::from_raw(access),
-            has_dmah: !dmah.is_null(),
-            memory,
-            device,
-            registration: PhantomData,
-        }
-    }
-
-    /// Pins the memory. `hold`, what the device has of it, is told if it is taken back.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENODEV`] if it was taken back meanwhile.
-    /// - Those of pinning memory.
-    pub(crate) fn pin<H: Hold + 'a>(
-        &self,
-        host: Attachment<'a, 'a>,
-        hold: H,
-    ) -> Result<Revocable<'a, H>> {
-        // CAST: A set of bits.
-        let access = self.access.bits() as c_int;
-
-        match self.memory {
-            Memory::Process { start } => {
-                // SAFETY: By the requirement of `new`, the device is valid, and the registration for `'a`.
-                let umem = unsafe { Umem::get_va(self.device, start, self.length, access) }?;
-                Revocable::of_process(umem, hold)
-            }
-            Memory::DmaBuf { fd, offset } => {
-                // SAFETY: By the requirement of `new`, device and registration are valid; the memory is what
-                // `get_dmabuf` has returned.
-                unsafe {
-                    let umem = Umem::get_dmabuf(self.device, fd, offset, self.length, access)?;
-                    Revocable::of_dmabuf(umem, hold, host)
-                }
-            }
-        }
-    }
-}
-
-/// The keys by which work requests refer to a memory region.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct MrKeys {
-    /// Key for local work requests.
-    pub(crate) lkey: u32,
-    /// Key for peers.
-    pub(crate) rkey: u32,
-}
-
-/// A memory region in a protection domain `Pd` of a device with data `D`.
+/// A memory region in a protection domain of the provider `P`.
 #[vtable]
-pub(crate) trait MemoryRegion<'a, D, Pd>: Sized + Send + Sync {
-    /// What `rdma resource show` tells of a region, by [`Self::DETAILS`].
-    type Details: AsRef<[u64]> + Copy + Default + Send + Sync;
-
+pub(crate) trait MemoryRegion<'a, P: Provider>: Sized + Send + Sync {
     /// What the driver's own methods, which are written in C, find right behind the core's object.
     type Shared: Copy + Default + Send + Sync;
 
-    /// Names of the details.
+    /// Names of the [details](Self::details).
     const DETAILS: &'static [&'static CStr] = &[];
 
     /// Registers memory of a process or of a DMA buffer.
     fn register_user(
-        _device: &Device<D>,
-        _pd: &Pd,
+        _device: &Device<P::Data<'a>>,
+        _pd: &P::Pd<'a>,
         _attr: &MrInitAttr<'a>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
     }
 
-    /// Makes a region of all memory that the device can address, by the addresses that it has for it.
+    /// Registers all memory that the device can address, by its DMA addresses.
+    #[cfg(kverbs)]
     fn register_dma(
-        _device: &Device<D>,
-        _pd: &Pd,
+        _device: &Device<P::Data<'a>>,
+        _pd: &P::Pd<'a>,
         _access: Access,
-        _client: KernelClient,
     ) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
     }
 
-    /// Makes a region of at most so many pages, of which it gets some by work requests of the kernel.
+    /// Allocates a region of at most so many pages, which work requests of the kernel register.
+    #[cfg(kverbs)]
     fn alloc(
-        _device: &Device<D>,
-        _pd: &Pd,
+        _device: &Device<P::Data<'a>>,
+        _pd: &P::Pd<'a>,
         _max_pages: u32,
-        _client: KernelClient,
     ) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
     }
 
-    /// Forgets the pages that the next registration by a work request would have. Called in any context.
+    /// Removes the pages for the next registration by a work request. Called in any context.
+    #[cfg(kverbs)]
     fn clear_pages(&self) {}
 
     /// Adds a page for the next registration by a work request. Called in any context.
+    #[cfg(kverbs)]
     fn add_page(&self, _addr: u64) -> Result {
         Err(EOPNOTSUPP)
     }
@@ -200,9 +83,9 @@ pub(crate) trait MemoryRegion<'a, D, Pd>: Sized + Send + Sync {
         MrKeys::default()
     }
 
-    /// Returns the details.
-    fn details(&self) -> Self::Details {
-        Self::Details::default()
+    /// Returns the values that `rdma resource show` prints, by [`Self::DETAILS`].
+    fn details(&self) -> Details {
+        Details::default()
     }
 
     /// Returns what the driver's own methods find.
@@ -211,5 +94,178 @@ pub(crate) trait MemoryRegion<'a, D, Pd>: Sized + Send + Sync {
     }
 
     /// Deregisters the memory.
-    fn deregister(&self, _device: &Device<D>) {}
+    fn deregister(&self, _device: &Device<P::Data<'a>>) {}
+}
+
+#[vtable]
+impl<'a, P: Provider> MemoryRegion<'a, P> for Absent {
+    type Shared = ();
+}
+
+/// The layer's copy of values of a region. The driver's own methods find the first field right behind the
+/// core's object.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Kept<S> {
+    shared: S,
+    details: Details,
+}
+
+type KeptOf<'a, P> = Kept<<<P as Provider>::Mr<'a> as MemoryRegion<'a, P>>::Shared>;
+
+/// A memory region with the copy and the provider's data.
+type Object<'a, P> = object::Object<ffi::ib_mr, KeptOf<'a, P>, <P as Provider>::Mr<'a>>;
+
+impl<P: Provider> Ops<P> {
+    pub(super) const HAS_USER_MR: bool =
+        <P::Mr<'static> as MemoryRegion<'static, P>>::HAS_REGISTER_USER;
+    #[cfg(kverbs)]
+    pub(super) const HAS_DMA_MR: bool =
+        <P::Mr<'static> as MemoryRegion<'static, P>>::HAS_REGISTER_DMA;
+    #[cfg(kverbs)]
+    pub(super) const HAS_ALLOC_MR: bool = <P::Mr<'static> as MemoryRegion<'static, P>>::HAS_ALLOC;
+    #[cfg(kverbs)]
+    const HAS_KERNEL_MR: bool = Self::HAS_DMA_MR || Self::HAS_ALLOC_MR;
+    #[cfg(not(kverbs))]
+    const HAS_KERNEL_MR: bool = false;
+    pub(super) const HAS_MR: bool = Self::HAS_USER_MR || Self::HAS_KERNEL_MR;
+
+    /// Returns the provider's data of a memory region, and the device.
+    ///
+    /// # Safety
+    ///
+    /// `mr` must be one of a device of the provider `P`, and not be deregistered for `'o`.
+    pub(super) unsafe fn mr<'o, 'a>(mr: *mut ffi::ib_mr) -> (&'o P::Mr<'a>, &'o Device<P::Data<'a>>)
+    where
+        'a: 'o,
+    {
+        // SAFETY: The caller guarantees that `register` has created the region.
+        unsafe { Self::object::<_, KeptOf<'a, P>, _>(mr) }
+    }
+
+    /// Registers memory of a process.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn reg_user_mr(
+        pd: *mut ffi::ib_pd,
+        start: u64,
+        length: u64,
+        iova: u64,
+        access: c_int,
+        dmah: *mut ffi::ib_dmah,
+        udata: *mut ffi::ib_udata,
+    ) -> *mut ffi::ib_mr {
+        // SAFETY: By the contract, `alloc_pd` has created the domain.
+        let (pd, device) = unsafe { Self::pd(pd) };
+        // SAFETY: By the contract, the input is valid during the call.
+        let udata = unsafe { Udata::from_raw(udata) };
+        let memory = Memory::Process { start };
+        // SAFETY: The device is registered during the call, in which the attributes are used.
+        let attr = unsafe { MrInitAttr::new(device.as_raw(), memory, length, iova, access, dmah) };
+        Self::register(length, || P::Mr::register_user(device, pd, &attr, &udata))
+    }
+
+    /// Registers memory of a DMA buffer. `dmah` may be null.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn reg_user_mr_dmabuf(
+        pd: *mut ffi::ib_pd,
+        offset: u64,
+        length: u64,
+        iova: u64,
+        fd: c_int,
+        access: c_int,
+        dmah: *mut ffi::ib_dmah,
+        attrs: *mut ffi::uverbs_attr_bundle,
+    ) -> *mut ffi::ib_mr {
+        // SAFETY: By the contract, `alloc_pd` has created the domain.
+        let (pd, device) = unsafe { Self::pd(pd) };
+        // SAFETY: By the contract, the attributes are valid during the call.
+        let udata = unsafe { Udata::of(attrs) };
+        let memory = Memory::DmaBuf { fd, offset };
+        // SAFETY: The device is registered during the call, in which the attributes are used.
+        let attr = unsafe { MrInitAttr::new(device.as_raw(), memory, length, iova, access, dmah) };
+        Self::register(length, || P::Mr::register_user(device, pd, &attr, &udata))
+    }
+
+    /// Allocates the object of a memory region, and creates it. Returns an error pointer if this fails.
+    ///
+    /// `init` is called once there is memory for the object, because a registration can't be undone here.
+    pub(super) fn register<'a, I>(length: u64, init: impl FnOnce() -> I) -> *mut ffi::ib_mr
+    where
+        I: PinInit<P::Mr<'a>, Error>,
+    {
+        let make = || {
+            let object = KBox::<Object<'a, P>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
+            let mr: *mut ffi::ib_mr = KBox::into_raw(object).cast();
+
+            // SAFETY: The object was just allocated with its size, and does not move.
+            let created = unsafe { Object::<'a, P>::init(mr, init()) };
+            // SAFETY: The object was just allocated, and has no data if its initialization has failed.
+            let region = created.inspect_err(|_| unsafe { Self::free(mr) })?;
+            // SAFETY: All zeroes are a valid `ib_mr`. Nobody else uses it yet.
+            let core = unsafe { &mut *mr };
+            let keys = region.keys();
+            core.lkey = keys.lkey;
+            core.rkey = keys.rkey;
+            core.length = length;
+            let kept = Kept {
+                shared: region.shared(),
+                details: region.details(),
+            };
+            // SAFETY: The object was just allocated, and nobody else uses it yet.
+            unsafe { Object::<'a, P>::keep(mr, kept) };
+            Ok(mr)
+        };
+        make().unwrap_or_else(|error: Error| Error::to_ptr(error))
+    }
+
+    /// Frees the memory of a region.
+    ///
+    /// # Safety
+    ///
+    /// `mr` must have been allocated by [`Self::register`], and have no data.
+    unsafe fn free(mr: *mut ffi::ib_mr) {
+        // SAFETY: The caller guarantees that this came from a box of this type, whose fields need no
+        // drop.
+        drop(unsafe { KBox::from_raw(mr.cast::<Object<'_, P>>()) });
+    }
+
+    /// Deregisters memory.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn dereg_mr(
+        mr: *mut ffi::ib_mr,
+        _udata: *mut ffi::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the contract, `register` has created the region.
+        let (region, device) = unsafe { Self::mr(mr) };
+        region.deregister(device);
+        // SAFETY: By the contract, nobody uses the region any more.
+        unsafe { Object::<'_, P>::drop_data(mr) };
+        // SAFETY: `register` has allocated the region. Its data was just dropped.
+        unsafe { Self::free(mr) };
+        0
+    }
+
+    /// Writes the details of a memory region into a message.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `msg` is being built.
+    pub(super) unsafe extern "C" fn fill_res_mr_entry(
+        msg: *mut bindings::sk_buff,
+        mr: *mut ffi::ib_mr,
+    ) -> c_int {
+        // SAFETY: By the contract, `register` has created the region, and set its details.
+        let kept = unsafe { Object::<'_, P>::kept(mr) };
+        // SAFETY: By the requirement of this function, the message is being built.
+        unsafe { kept.details.put(msg, P::Mr::DETAILS) }
+    }
 }

@@ -6,96 +6,132 @@ use core::mem::MaybeUninit;
 
 use kernel::prelude::*;
 
-/// The core's object `C` and, behind it, what this layer keeps of it, `K`, and the provider's data
+use crate::ffi;
+
+/// A structure of the core that stands for an object of a device.
+pub(super) trait CoreObject {
+    /// Returns the device.
+    ///
+    /// # Safety
+    ///
+    /// `this` must be valid.
+    unsafe fn device(this: *mut Self) -> *mut ffi::ib_device;
+}
+
+macro_rules! core_objects {
+    ($($name:ident),* $(,)?) => {
+        $(
+            impl CoreObject for ffi::$name {
+                unsafe fn device(this: *mut Self) -> *mut ffi::ib_device {
+                    // SAFETY: The caller guarantees that the object is valid.
+                    unsafe { (*this).device }
+                }
+            }
+        )*
+    };
+}
+
+core_objects!(
+    ib_ah,
+    ib_comp_cntr,
+    ib_cq,
+    ib_mr,
+    ib_pd,
+    ib_qp,
+    ib_ucontext, //
+);
+
+/// The core's object `C` and, behind it, the layer's copy of some values, `K`, and the provider's data
 /// `T`.
 ///
-/// The core allocates the whole, zeroed. `T` is initialized while the verb that creates the object
-/// runs, and dropped by the one that destroys it. `K` is initialized with it. Where it needs no drop,
-/// it stays as it is until the core frees the object, which so can be told of until then.
+/// The core allocates the whole, zeroed. `T` is initialized by the verb that creates the object, and
+/// dropped by the one that destroys it. `K` needs no drop. It stays as it is until the core frees the
+/// object, because the core may show the object until then.
 #[repr(C)]
-pub(super) struct Object<C, K, T> {
+pub(super) struct Object<C, K: Copy, T> {
     core: C,
     kept: MaybeUninit<K>,
     data: MaybeUninit<T>,
 }
 
-impl<C, K, T> Object<C, K, T> {
-    /// How many bytes the core has to allocate.
+impl<C, K: Copy, T> Object<C, K, T> {
+    /// Size in bytes, which the core has to allocate.
     pub(super) const SIZE: usize = {
         // What `kzalloc` guarantees on all architectures.
         assert!(align_of::<Self>() <= 8);
         size_of::<Self>()
     };
 
-    /// Initializes the provider's data.
+    /// Initializes the provider's data, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `data`.
     ///
     /// # Safety
     ///
     /// `core` must point to an object of [`Self::SIZE`] bytes that does not move, whose data is not
-    /// initialized, and that nobody else uses.
-    pub(super) unsafe fn init(core: *mut C, data: impl PinInit<T, Error>) -> Result {
-        // SAFETY: The caller guarantees that there is room for the data, which does not move.
-        unsafe {
-            let slot = (&raw mut (*core.cast::<Self>()).data).cast::<T>();
-            pin_init::raw_try_init(slot, data)
-        }
+    /// initialized, and that nobody else uses. The data must not be dropped for `'o`.
+    pub(super) unsafe fn init<'o>(core: *mut C, data: impl PinInit<T, Error>) -> Result<&'o T>
+    where
+        T: 'o,
+    {
+        // SAFETY: The caller guarantees that the object has this type.
+        let slot = unsafe { &raw mut (*core.cast::<Self>()).data };
+        // SAFETY: The caller guarantees that the slot is not in use, and does not move.
+        unsafe { pin_init::raw_try_init(slot.cast::<T>(), data) }?;
+        // SAFETY: The data is initialized now. The caller guarantees that it is not dropped for `'o`.
+        Ok(unsafe { Self::data(core) })
     }
 
-    /// Sets what is kept.
+    /// Sets the copy.
     ///
     /// # Safety
     ///
     /// `core` must point to an object of [`Self::SIZE`] bytes that nobody else uses.
     pub(super) unsafe fn keep(core: *mut C, kept: K) {
-        // SAFETY: The caller guarantees that the object has room for it.
-        unsafe { (&raw mut (*core.cast::<Self>()).kept).write(MaybeUninit::new(kept)) };
+        // SAFETY: The caller guarantees that the object has this type, and is not in use.
+        unsafe { (*core.cast::<Self>()).kept = MaybeUninit::new(kept) };
     }
 
-    /// Returns what is kept.
+    /// Returns the copy.
     ///
     /// # Safety
     ///
-    /// `core` must point to an object for which [`Self::keep`] was called.
-    pub(super) unsafe fn kept<'o>(core: *mut C) -> &'o K
-    where
-        K: 'o,
-    {
-        // SAFETY: The caller guarantees that it was initialized; it does not change.
-        unsafe { (*core.cast::<Self>()).kept.assume_init_ref() }
-    }
-
-    /// Takes what is kept.
-    ///
-    /// # Safety
-    ///
-    /// `core` must point to an object for which [`Self::keep`] was called, and whose `kept` is not used
-    /// any more.
-    pub(super) unsafe fn take_kept(core: *mut C) -> K {
-        // SAFETY: The caller guarantees that it was initialized, and that this is its last use.
-        unsafe { (*core.cast::<Self>()).kept.assume_init_read() }
+    /// `core` must point to an object for which [`Self::keep`] was called. The provider's data may have
+    /// been dropped.
+    pub(super) unsafe fn kept(core: *mut C) -> K {
+        // SAFETY: The caller guarantees that the object has this type; nobody writes the copy any more.
+        let kept = unsafe { (*core.cast::<Self>()).kept };
+        // SAFETY: The caller guarantees that the copy was set.
+        unsafe { kept.assume_init() }
     }
 
     /// Returns the provider's data.
     ///
     /// # Safety
     ///
-    /// `core` must point to an object whose data was initialized, and is not dropped for `'o`.
+    /// `core` must point to an object whose data is initialized, and is not dropped for `'o`.
     pub(super) unsafe fn data<'o>(core: *mut C) -> &'o T
     where
         T: 'o,
     {
-        // SAFETY: The caller guarantees that the data is there.
-        unsafe { (*core.cast::<Self>()).data.assume_init_ref() }
+        // SAFETY: The caller guarantees that the object has this type, and is valid for `'o`.
+        let data = unsafe { &(*core.cast::<Self>()).data };
+        // SAFETY: The caller guarantees that the data is initialized.
+        unsafe { data.assume_init_ref() }
     }
 
     /// Drops the provider's data.
     ///
     /// # Safety
     ///
-    /// `core` must point to an object whose data was initialized, is not in use, and won't be used
-    /// any more.
+    /// `core` must point to an object whose data is initialized, is not in use, and is not used
+    /// afterwards.
     pub(super) unsafe fn drop_data(core: *mut C) {
-        // SAFETY: The caller guarantees that the data is there and that this is its last use.
-        unsafe { (*core.cast::<Self>()).data.assume_init_drop() }
+        // SAFETY: The caller guarantees that the object has this type, and that its data is not in use.
+        let data = unsafe { &mut (*core.cast::<Self>()).data };
+        // SAFETY: The caller guarantees that the data is initialized, and that this is its last use.
+        unsafe { data.assume_init_drop() }
     }
 }

@@ -1,33 +1,39 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The functions through which the core calls a [`Provider`].
-//!
-//! What all functions here rely on, and what their `SAFETY` comments call *the core's promise*: they
-//! are called by the core only, with pointers to objects of a device that was registered with the same
-//! provider type, and is registered until they return; objects are created before they are used, and
-//! not used after they are destroyed.
+//! The table of functions through which the core calls a [`Provider`].
 
-mod ah;
-mod comp_cntr;
-mod context;
-mod counters;
-mod cq;
-mod details;
-mod device;
-mod mr;
-mod pd;
-mod qp;
-mod table;
-
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::MaybeUninit, //
+};
 
 use super::{
     device::Device,
+    object::{
+        CoreObject,
+        Object, //
+    },
     provider::Provider, //
 };
 use crate::ffi;
 
-/// The functions for the provider `P`.
+/// The callbacks for the provider `P`. Each is in the file of the kind of object that it is about.
+///
+/// # Contract of the callbacks
+///
+/// Only the core calls them, as `struct ib_device_ops` says. During a call:
+///
+/// - A pointer is valid for the structure of its type, unless it is documented that it may be null.
+/// - Devices are registered with this table, or are being registered. Their data is initialized.
+/// - Objects are of such devices, and were created by callbacks of this table. What an object refers to is
+///   destroyed after it.
+/// - A new object has the size that the table gives, and is zeroed. Nobody else uses it. The core has set
+///   its device, and the protection domain if it has one.
+/// - An object that is destroyed is not in use, and is not used afterwards except by `fill_res_*_entry`,
+///   until the core frees it.
+///
+/// Callbacks are generic over the lifetime of a device's data, because the core does not know it. A
+/// provider implements its traits for all lifetimes, so that any lifetime that covers the call is right.
 pub(super) struct Ops<P>(PhantomData<P>);
 
 impl<P: Provider> Ops<P> {
@@ -35,13 +41,148 @@ impl<P: Provider> Ops<P> {
     ///
     /// # Safety
     ///
-    /// `device` must be registered with the provider `P`, for `'d`.
-    unsafe fn device<'d, 'a>(device: *mut ffi::ib_device) -> &'d Device<P::Data<'a>>
+    /// `device` must be registered with the provider `P`, or being registered, for `'d`.
+    pub(super) unsafe fn device<'d, 'a>(device: *mut ffi::ib_device) -> &'d Device<P::Data<'a>>
     where
         'a: 'd,
     {
-        // SAFETY: A registration has allocated the device, and initialized its data before. Whoever
-        // uses the data is generic over `'a`, so that any will do.
+        // SAFETY: A registration has allocated the device, and has initialized its data.
         unsafe { Device::from_raw(device) }
     }
+
+    /// Returns the device of an object.
+    ///
+    /// # Safety
+    ///
+    /// `core` must be valid. Its device must be registered with the provider `P` for `'d`.
+    pub(super) unsafe fn device_of<'d, 'a, C: CoreObject>(core: *mut C) -> &'d Device<P::Data<'a>>
+    where
+        'a: 'd,
+    {
+        // SAFETY: The caller guarantees that the object is valid.
+        let device = unsafe { C::device(core) };
+        // SAFETY: The caller guarantees that the device is registered for `'d`.
+        unsafe { Self::device(device) }
+    }
+
+    /// Returns the provider's data of an object, and the object's device.
+    ///
+    /// # Safety
+    ///
+    /// `core` must be an object with data `T` that was created on a device of the provider `P`, and is
+    /// not destroyed for `'o`.
+    pub(super) unsafe fn object<'o, 'a, C, K, T>(core: *mut C) -> (&'o T, &'o Device<P::Data<'a>>)
+    where
+        'a: 'o,
+        C: CoreObject,
+        K: Copy,
+        T: 'o,
+    {
+        // SAFETY: The caller guarantees that the object was created, which has initialized its data.
+        let data = unsafe { Object::<C, K, T>::data(core) };
+        // SAFETY: The caller guarantees that the object is valid. Its device outlives it.
+        (data, unsafe { Self::device_of(core) })
+    }
+}
+
+/// Returns `$function` if the condition holds: an entry of the table that a provider may lack.
+macro_rules! only_if {
+    ($has:expr, $function:expr) => {
+        if $has {
+            Some($function)
+        } else {
+            None
+        }
+    };
+}
+
+impl<P: Provider> Ops<P> {
+    /// The table, all but its owner.
+    pub(super) const TABLE: ffi::ib_device_ops = ffi::ib_device_ops {
+        driver_id: P::DRIVER_ID.as_raw(),
+        uverbs_abi_ver: P::UVERBS_ABI_VERSION,
+
+        enable_driver: Some(Self::enable_driver),
+        query_device: Some(Self::query_device),
+        query_port: Some(Self::query_port),
+        get_port_immutable: Some(Self::get_port_immutable),
+        get_link_layer: Some(Self::get_link_layer),
+        get_dev_fw_str: only_if!(P::HAS_FIRMWARE_VERSION, Self::get_dev_fw_str),
+        query_port_speed: only_if!(P::HAS_QUERY_PORT_SPEED, Self::query_port_speed),
+        query_gid: only_if!(P::HAS_QUERY_GID, Self::query_gid),
+        query_pkey: only_if!(P::HAS_QUERY_PKEY, Self::query_pkey),
+
+        // The core destroys what programs have before it unregisters a device that can disassociate.
+        disassociate_ucontext: only_if!(Self::HAS_UCONTEXT, Self::disassociate_ucontext),
+        alloc_ucontext: only_if!(Self::HAS_UCONTEXT, Self::alloc_ucontext),
+        dealloc_ucontext: only_if!(Self::HAS_UCONTEXT, Self::dealloc_ucontext),
+        mmap: only_if!(Self::HAS_UCONTEXT, Self::mmap),
+        mmap_free: only_if!(Self::HAS_UCONTEXT, Self::mmap_free),
+
+        alloc_pd: only_if!(Self::HAS_PD, Self::alloc_pd),
+        dealloc_pd: only_if!(Self::HAS_PD, Self::dealloc_pd),
+
+        create_user_ah: only_if!(Self::HAS_AH, Self::create_ah),
+        #[cfg(kverbs)]
+        create_ah: only_if!(Self::HAS_AH && Self::HAS_KERNEL_QP, Self::create_ah),
+        destroy_ah: only_if!(Self::HAS_AH, Self::destroy_ah),
+
+        create_user_cq: only_if!(Self::HAS_USER_CQ, Self::create_user_cq),
+        #[cfg(kverbs)]
+        create_cq: only_if!(Self::HAS_KERNEL_CQ, Self::create_cq),
+        #[cfg(kverbs)]
+        poll_cq: only_if!(Self::HAS_KERNEL_CQ, Self::poll_cq),
+        #[cfg(kverbs)]
+        req_notify_cq: only_if!(Self::HAS_KERNEL_CQ, Self::req_notify_cq),
+        #[cfg(kverbs)]
+        pre_destroy_cq: only_if!(Self::HAS_KERNEL_CQ, Self::pre_destroy_cq),
+        #[cfg(kverbs)]
+        post_destroy_cq: only_if!(Self::HAS_KERNEL_CQ, Self::post_destroy_cq),
+        destroy_cq: only_if!(Self::HAS_CQ, Self::destroy_cq),
+        fill_res_cq_entry: only_if!(Self::HAS_CQ, Self::fill_res_cq_entry),
+
+        create_qp: only_if!(Self::HAS_QP, Self::create_qp),
+        modify_qp: only_if!(Self::HAS_QP, Self::modify_qp),
+        query_qp: only_if!(Self::HAS_QP, Self::query_qp),
+        destroy_qp: only_if!(Self::HAS_QP, Self::destroy_qp),
+        #[cfg(kverbs)]
+        post_send: only_if!(Self::HAS_KERNEL_QP, Self::post_send),
+        #[cfg(kverbs)]
+        post_recv: only_if!(Self::HAS_KERNEL_QP, Self::post_recv),
+        fill_res_qp_entry: only_if!(Self::HAS_QP, Self::fill_res_qp_entry),
+
+        query_comp_cntr_caps: only_if!(Self::HAS_COMP_CNTR, Self::query_comp_cntr_caps),
+        create_comp_cntr: only_if!(Self::HAS_COMP_CNTR, Self::create_comp_cntr),
+        modify_comp_cntr: only_if!(Self::HAS_COMP_CNTR, Self::modify_comp_cntr),
+        qp_attach_comp_cntr: only_if!(Self::HAS_COMP_CNTR, Self::qp_attach_comp_cntr),
+        destroy_comp_cntr: only_if!(Self::HAS_COMP_CNTR, Self::destroy_comp_cntr),
+
+        reg_user_mr: only_if!(Self::HAS_USER_MR, Self::reg_user_mr),
+        reg_user_mr_dmabuf: only_if!(Self::HAS_USER_MR, Self::reg_user_mr_dmabuf),
+        #[cfg(kverbs)]
+        alloc_mr: only_if!(Self::HAS_ALLOC_MR, Self::alloc_mr),
+        #[cfg(kverbs)]
+        map_mr_sg: only_if!(Self::HAS_ALLOC_MR, Self::map_mr_sg),
+        #[cfg(kverbs)]
+        get_dma_mr: only_if!(Self::HAS_DMA_MR, Self::get_dma_mr),
+        dereg_mr: only_if!(Self::HAS_MR, Self::dereg_mr),
+        fill_res_mr_entry: only_if!(Self::HAS_MR, Self::fill_res_mr_entry),
+
+        alloc_hw_device_stats: only_if!(P::HAS_READ_DEVICE_COUNTERS, Self::alloc_hw_device_stats),
+        alloc_hw_port_stats: only_if!(P::HAS_READ_PORT_COUNTERS, Self::alloc_hw_port_stats),
+        get_hw_stats: only_if!(
+            P::HAS_READ_DEVICE_COUNTERS || P::HAS_READ_PORT_COUNTERS,
+            Self::get_hw_stats
+        ),
+
+        size_ib_ucontext: Self::UCONTEXT_SIZE,
+        size_ib_pd: Self::PD_SIZE,
+        size_ib_ah: Self::AH_SIZE,
+        size_ib_cq: Self::CQ_SIZE,
+        size_ib_qp: Self::QP_SIZE,
+        size_ib_comp_cntr: Self::COMP_CNTR_SIZE,
+
+        // SAFETY: In a table of functions, sizes and flags, zero stands for what is not there.
+        ..unsafe { MaybeUninit::<ffi::ib_device_ops>::zeroed().assume_init() }
+    };
 }

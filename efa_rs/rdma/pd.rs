@@ -2,21 +2,94 @@
 
 //! Protection domains.
 
-use kernel::prelude::*;
+use kernel::{
+    error::from_result,
+    ffi::c_int,
+    prelude::*, //
+};
 
 use super::{
     device::Device,
+    object,
+    ops::Ops,
+    provider::{
+        Absent,
+        Provider, //
+    },
     udata::Udata, //
 };
+use crate::ffi;
 
-/// A protection domain of a device with data `D`.
+/// A protection domain of a device of the provider `P`.
 #[vtable]
-pub(crate) trait ProtectionDomain<D>: Sized + Send + Sync {
+pub(crate) trait ProtectionDomain<'a, P: Provider>: Sized + Send + Sync {
     /// Creates a protection domain.
-    fn alloc(_device: &Device<D>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+    fn alloc(_device: &Device<P::Data<'a>>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
     }
 
     /// Destroys the protection domain.
-    fn dealloc(&self, _device: &Device<D>) {}
+    fn dealloc(&self, _device: &Device<P::Data<'a>>) {}
+}
+
+#[vtable]
+impl<'a, P: Provider> ProtectionDomain<'a, P> for Absent {}
+
+/// A protection domain with the provider's data.
+type Object<'a, P> = object::Object<ffi::ib_pd, (), <P as Provider>::Pd<'a>>;
+
+impl<P: Provider> Ops<P> {
+    pub(super) const HAS_PD: bool = <P::Pd<'static> as ProtectionDomain<'static, P>>::HAS_ALLOC;
+    pub(super) const PD_SIZE: usize = Object::<'static, P>::SIZE;
+
+    /// Returns the provider's data of a protection domain, and the device.
+    ///
+    /// # Safety
+    ///
+    /// `pd` must be one of a device of the provider `P`, and not be destroyed for `'o`.
+    pub(super) unsafe fn pd<'o, 'a>(pd: *mut ffi::ib_pd) -> (&'o P::Pd<'a>, &'o Device<P::Data<'a>>)
+    where
+        'a: 'o,
+    {
+        // SAFETY: The caller guarantees that `alloc_pd` has created the domain.
+        unsafe { Self::object::<_, (), _>(pd) }
+    }
+
+    /// Creates a protection domain.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `udata` may be null.
+    pub(super) unsafe extern "C" fn alloc_pd(
+        pd: *mut ffi::ib_pd,
+        udata: *mut ffi::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the core has set the device of the new domain.
+            let device = unsafe { Self::device_of(pd) };
+            // SAFETY: By the contract, `udata` is null or valid during the call.
+            let udata = unsafe { Udata::from_raw(udata) };
+            let init = P::Pd::alloc(device, &udata);
+            // SAFETY: By the contract, the domain is new, and has the size of `Object`.
+            unsafe { Object::<'_, P>::init(pd, init) }?;
+            Ok(0)
+        })
+    }
+
+    /// Destroys a protection domain.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn dealloc_pd(
+        pd: *mut ffi::ib_pd,
+        _udata: *mut ffi::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the contract, `alloc_pd` has created the domain.
+        let (domain, device) = unsafe { Self::pd(pd) };
+        domain.dealloc(device);
+        // SAFETY: By the contract, nobody uses the domain any more.
+        unsafe { Object::<'_, P>::drop_data(pd) };
+        0
+    }
 }

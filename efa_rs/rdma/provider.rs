@@ -3,6 +3,11 @@
 //! What a driver implements for its devices.
 
 use kernel::{
+    error::from_result,
+    ffi::{
+        c_char,
+        c_int, //
+    },
     prelude::*,
     str::CString, //
 };
@@ -24,13 +29,12 @@ use super::{
         Named, //
     },
     mr::MemoryRegion,
+    ops::Ops,
     pd::ProtectionDomain,
     qp::QueuePair,
     udata::Udata, //
 };
-use crate::{
-    ffi, //
-};
+use crate::ffi;
 
 /// Number by which userspace finds the library that goes with a driver: one of
 /// `enum rdma_driver_id`.
@@ -81,39 +85,31 @@ pub(crate) trait Provider: Sized + 'static {
     /// Counters of each port.
     const PORT_COUNTERS: &'static [CounterDesc] = &[];
 
-    /// What verbs need to know of the device; owned by its registration.
+    /// Data of a device, owned by its registration.
     type Data<'a>: Send + Sync + 'a;
 
     /// Contexts of processes.
-    type Ucontext<'a>: Ucontext<Self::Data<'a>>;
+    type Ucontext<'a>: Ucontext<'a, Self>;
 
     /// Protection domains.
-    type Pd<'a>: ProtectionDomain<Self::Data<'a>>;
+    type Pd<'a>: ProtectionDomain<'a, Self>;
 
     /// Address handles.
-    type Ah<'a>: AddressHandle<Self::Data<'a>, Self::Pd<'a>>;
+    type Ah<'a>: AddressHandle<'a, Self>;
 
     /// Completion queues.
-    type Cq<'a>: CompletionQueue<'a, Self::Data<'a>, Self::Ucontext<'a>>;
+    type Cq<'a>: CompletionQueue<'a, Self>;
 
     /// Queue pairs.
-    type Qp<'a>: QueuePair<
-        'a,
-        Self::Data<'a>,
-        Self::Ucontext<'a>,
-        Self::Pd<'a>,
-        Self::Cq<'a>,
-        Self::Ah<'a>,
-        Self::Mr<'a>,
-    >;
+    type Qp<'a>: QueuePair<'a, Self>;
 
     /// Completion counters.
-    type CompCntr<'a>: CompletionCounter<'a, Self::Data<'a>, Self::Ucontext<'a>, Self::Qp<'a>>;
+    type CompCntr<'a>: CompletionCounter<'a, Self>;
 
     /// Memory regions.
-    type Mr<'a>: MemoryRegion<'a, Self::Data<'a>, Self::Pd<'a>>;
+    type Mr<'a>: MemoryRegion<'a, Self>;
 
-    /// Told that programs can use the device: after its registration, and after it was moved to another
+    /// Called when programs can use the device: after its registration, and after it was moved to another
     /// network namespace.
     fn enabled<'a>(_device: &Named<'_, Self::Data<'a>>) {}
 
@@ -148,7 +144,7 @@ pub(crate) trait Provider: Sized + 'static {
         Err(EOPNOTSUPP)
     }
 
-    /// Told that a process could not map something.
+    /// Called when a process could not map memory.
     fn mmap_failed<'a>(_device: &Device<Self::Data<'a>>) {}
 
     /// Reads the counters of the device, in the order of [`Self::DEVICE_COUNTERS`].
@@ -167,32 +163,178 @@ pub(crate) trait Provider: Sized + 'static {
 }
 
 /// A kind of object that a provider does not have.
+#[allow(dead_code, reason = "for providers that lack a kind of object")]
 pub(crate) enum Absent {}
 
-#[vtable]
-impl<D> Ucontext<D> for Absent {}
+impl<P: Provider> Ops<P> {
+    /// Calls the provider when programs can use a device.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. The core holds the lock under which it renames devices, and does not
+    /// move the device.
+    pub(super) unsafe extern "C" fn enable_driver(raw: *mut ffi::ib_device) -> c_int {
+        // SAFETY: By the contract, the device is registered.
+        let device = unsafe { Self::device(raw) };
+        // SAFETY: By the requirement of this function, the core does not move the device.
+        unsafe { device.home().note_net(raw) };
+        // SAFETY: By the requirement of this function, the core does not rename the device.
+        P::enabled(&unsafe { Named::new(device) });
+        0
+    }
 
-#[vtable]
-impl<D> ProtectionDomain<D> for Absent {}
+    /// Writes the version of the firmware, with a zero byte at its end.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `text` has room for `IB_FW_VERSION_NAME_MAX` bytes.
+    pub(super) unsafe extern "C" fn get_dev_fw_str(device: *mut ffi::ib_device, text: *mut c_char) {
+        const ROOM: usize = ffi::IB_FW_VERSION_NAME_MAX as usize;
 
-#[vtable]
-impl<D, Pd> AddressHandle<D, Pd> for Absent {}
+        // SAFETY: By the contract, the device is registered.
+        let version = P::firmware_version(unsafe { Self::device(device) });
+        let version = version
+            .as_ref()
+            .map_or(&[][..], |version| version.to_bytes());
+        let mut all = [0; ROOM];
+        for (to, from) in all[..ROOM - 1].iter_mut().zip(version) {
+            *to = *from;
+        }
+        // SAFETY: By the requirement of this function, there is room for so many bytes.
+        unsafe { text.cast::<[u8; ROOM]>().write(all) };
+    }
 
-#[vtable]
-impl<'a, D, U> CompletionQueue<'a, D, U> for Absent {
-    type Details = [u64; 0];
-}
+    /// Returns the attributes of a device.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `udata` may be null.
+    pub(super) unsafe extern "C" fn query_device(
+        device: *mut ffi::ib_device,
+        attr: *mut ffi::ib_device_attr,
+        udata: *mut ffi::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the device is registered, or being registered.
+            let device = unsafe { Self::device(device) };
+            // SAFETY: By the contract, `udata` is null or valid during the call.
+            let udata = unsafe { Udata::from_raw(udata) };
+            let found = P::query_device(device, &udata)?;
+            // SAFETY: By the contract, the core passes a structure to be filled.
+            found.fill(unsafe { &mut *attr });
+            Ok(0)
+        })
+    }
 
-#[vtable]
-impl<'a, D, U, Pd, Cq, Ah, Mr> QueuePair<'a, D, U, Pd, Cq, Ah, Mr> for Absent {
-    type Details = [u64; 0];
-}
+    /// Returns the attributes of a port.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn query_port(
+        device: *mut ffi::ib_device,
+        port: u32,
+        attr: *mut ffi::ib_port_attr,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the device is registered, or being registered.
+            let found = P::query_port(unsafe { Self::device(device) }, port)?;
+            // SAFETY: By the contract, the core passes a structure to be filled.
+            found.fill(unsafe { &mut *attr });
+            Ok(0)
+        })
+    }
 
-#[vtable]
-impl<'a, D, U, Qp> CompletionCounter<'a, D, U, Qp> for Absent {}
+    /// Returns the speed of a port in units of 100 Mbit/s.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn query_port_speed(
+        device: *mut ffi::ib_device,
+        port: u32,
+        speed: *mut u64,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the device is registered.
+            let found = P::query_port_speed(unsafe { Self::device(device) }, port)?;
+            // SAFETY: By the contract, the core passes room for the speed.
+            unsafe { *speed = found };
+            Ok(0)
+        })
+    }
 
-#[vtable]
-impl<'a, D, Pd> MemoryRegion<'a, D, Pd> for Absent {
-    type Details = [u64; 0];
-    type Shared = ();
+    /// Returns the attributes of a port that do not change.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn get_port_immutable(
+        device: *mut ffi::ib_device,
+        port: u32,
+        immutable: *mut ffi::ib_port_immutable,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the device is being registered.
+            let attr = P::query_port(unsafe { Self::device(device) }, port)?;
+            // SAFETY: By the contract, the core passes a structure to be filled.
+            let immutable = unsafe { &mut *immutable };
+            immutable.gid_tbl_len = attr.gid_tbl_len.into();
+            immutable.pkey_tbl_len = attr.pkey_tbl_len.into();
+            Ok(0)
+        })
+    }
+
+    /// Returns the link layer of a port.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn get_link_layer(
+        device: *mut ffi::ib_device,
+        port: u32,
+    ) -> ffi::rdma_link_layer {
+        // SAFETY: By the contract, the device is registered, or being registered.
+        P::link_layer(unsafe { Self::device(device) }, port) as ffi::rdma_link_layer
+    }
+
+    /// Returns an entry of the GID table of a port.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn query_gid(
+        device: *mut ffi::ib_device,
+        port: u32,
+        index: c_int,
+        gid: *mut ffi::ib_gid,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the device is registered, or being registered.
+            let found = P::query_gid(unsafe { Self::device(device) }, port, index.try_into()?)?;
+            // SAFETY: By the contract, the core passes room for a GID, which is 16 bytes.
+            unsafe { gid.cast::<Gid>().write(found) };
+            Ok(0)
+        })
+    }
+
+    /// Returns an entry of the partition table of a port.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn query_pkey(
+        device: *mut ffi::ib_device,
+        port: u32,
+        index: u16,
+        pkey: *mut u16,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the device is registered, or being registered.
+            let found = P::query_pkey(unsafe { Self::device(device) }, port, index)?;
+            // SAFETY: By the contract, the core passes room for the key.
+            unsafe { *pkey = found };
+            Ok(0)
+        })
+    }
 }

@@ -2,12 +2,25 @@
 
 //! Queue pairs.
 
-use kernel::prelude::*;
+use core::mem::MaybeUninit;
+
+use kernel::{
+    bindings,
+    error::from_result,
+    ffi::c_int,
+    prelude::*, //
+};
 
 use super::{
     context::Context,
+    details::Details,
     device::Device,
-    kernel_client::KernelClient,
+    object,
+    ops::Ops,
+    provider::{
+        Absent,
+        Provider, //
+    },
     qp_attr::{
         QpAttr,
         QpAttrMask,
@@ -15,68 +28,69 @@ use super::{
         QpType,
         QueriedQp, //
     },
-    udata::Udata,
-    work::{
+    udata::Udata, //
+};
+use crate::ffi;
+
+#[cfg(kverbs)]
+use {
+    super::work::{
         QpRef,
         RecvWrs,
         SendWrs, //
-    }, //
-};
-use crate::{
-    ffi::SendWrLayout, //
+    },
+    crate::ffi::SendWrLayout,
+    core::ptr::NonNull, //
 };
 
-/// What a new queue pair shall be.
-pub(crate) struct QpInitAttr<'c, Pd, Cq> {
+/// Attributes of a new queue pair.
+pub(crate) struct QpInitAttr<'c, 'a, P: Provider> {
     /// Its protection domain.
-    pub(crate) pd: &'c Pd,
+    pub(crate) pd: &'c P::Pd<'a>,
     /// Completion queue of the send queue, which some transports do without.
-    pub(crate) send_cq: Option<&'c Cq>,
+    pub(crate) send_cq: Option<&'c P::Cq<'a>>,
     /// Completion queue of the receive queue, which some transports do without.
-    pub(crate) recv_cq: Option<&'c Cq>,
+    pub(crate) recv_cq: Option<&'c P::Cq<'a>>,
     /// Its transport.
     pub(crate) qp_type: QpType,
     /// Its capacity.
     pub(crate) cap: QpCap,
-    /// Whether it is to use a shared receive queue.
+    /// Whether it uses a shared receive queue.
     pub(crate) has_srq: bool,
     /// Flags that the core defines.
     pub(crate) create_flags: u32,
 }
 
-/// A queue pair of a device with data `D`, created in a context with data `U`, in a protection domain
-/// `Pd`, with completion queues `Cq`, which sends to address handles `Ah` and registers memory regions `Mr`.
+/// A queue pair of a device of the provider `P`.
 #[vtable]
-pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
-    /// The structure of send work requests of a transport that is the driver's own.
+pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
+    /// The structure of send work requests of a transport that the driver defines.
+    #[cfg(kverbs)]
     const SEND_WR_LAYOUT: Option<&'static SendWrLayout> = None;
 
-    /// What `rdma resource show` tells of a queue pair, by [`Self::DETAILS`].
-    type Details: AsRef<[u64]> + Copy + Default + Send + Sync;
-
-    /// Names of the details.
+    /// Names of the [details](Self::details).
     const DETAILS: &'static [&'static CStr] = &[];
 
-    /// Creates a queue pair.
+    /// Creates a queue pair for a process.
     fn create(
-        _device: &Device<D>,
-        _context: &Context<'_, 'a, U>,
-        _attr: &QpInitAttr<'_, Pd, Cq>,
+        _device: &Device<P::Data<'a>>,
+        _context: &Context<'_, 'a, P>,
+        _attr: &QpInitAttr<'_, 'a, P>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
     }
 
-    /// Creates a queue pair for a client in the kernel, and returns what it can hold in `cap`.
+    /// Creates a queue pair for a client in the kernel.
     ///
-    /// `qp` is what its completions name; `signal_all` says that all of its work requests are to have
-    /// one.
+    /// Completions name the queue pair as `qp`. If `signal_all` is set, each work request has a
+    /// completion.
+    #[cfg(kverbs)]
     fn create_kernel(
-        _device: &Device<D>,
-        _attr: &QpInitAttr<'_, Pd, Cq>,
+        _device: &Device<P::Data<'a>>,
+        _attr: &QpInitAttr<'_, 'a, P>,
         _qp: QpRef,
         _signal_all: bool,
-        _client: KernelClient,
     ) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
     }
@@ -85,14 +99,20 @@ pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
     ///
     /// The core drains a queue pair by the completion of a work request that it posts in the error state. So that one
     /// completes as flushed, whatever it asks for, and after all that was posted before.
-    fn post_send(&self, _device: &Device<D>, _wrs: &mut SendWrs<'_, Ah, Mr>) -> Result {
+    #[cfg(kverbs)]
+    fn post_send(
+        &self,
+        _device: &Device<P::Data<'a>>,
+        _wrs: &mut SendWrs<'_, P::Ah<'a>, P::Mr<'a>>,
+    ) -> Result {
         Err(EOPNOTSUPP)
     }
 
     /// Posts receive work requests, up to the first one with which it fails. Called in any context.
     ///
     /// In the error state they complete as those of [`Self::post_send`] do.
-    fn post_recv(&self, _device: &Device<D>, _wrs: &mut RecvWrs<'_>) -> Result {
+    #[cfg(kverbs)]
+    fn post_recv(&self, _device: &Device<P::Data<'a>>, _wrs: &mut RecvWrs<'_>) -> Result {
         Err(EOPNOTSUPP)
     }
 
@@ -101,21 +121,230 @@ pub(crate) trait QueuePair<'a, D, U, Pd, Cq, Ah, Mr>: Sized + Send + Sync {
         0
     }
 
-    /// Returns the details.
-    fn details(&self) -> Self::Details {
-        Self::Details::default()
+    /// Returns the values that `rdma resource show` prints, by [`Self::DETAILS`].
+    fn details(&self) -> Details {
+        Details::default()
     }
 
     /// Changes attributes of the queue pair.
-    fn modify(&self, _device: &Device<D>, _attr: &QpAttr, _udata: &Udata<'_>) -> Result {
+    fn modify(&self, _device: &Device<P::Data<'a>>, _attr: &QpAttr, _udata: &Udata<'_>) -> Result {
         Err(EOPNOTSUPP)
     }
 
     /// Returns attributes of the queue pair.
-    fn query(&self, _device: &Device<D>, _mask: QpAttrMask) -> Result<QueriedQp> {
+    fn query(&self, _device: &Device<P::Data<'a>>, _mask: QpAttrMask) -> Result<QueriedQp> {
         Err(EOPNOTSUPP)
     }
 
     /// Destroys the queue pair.
-    fn destroy(&self, _device: &Device<D>) {}
+    fn destroy(&self, _device: &Device<P::Data<'a>>) {}
+}
+
+#[vtable]
+impl<'a, P: Provider> QueuePair<'a, P> for Absent {}
+
+/// A queue pair with its details and the provider's data.
+type Object<'a, P> = object::Object<ffi::ib_qp, Details, <P as Provider>::Qp<'a>>;
+
+impl<P: Provider> Ops<P> {
+    const HAS_USER_QP: bool = <P::Qp<'static> as QueuePair<'static, P>>::HAS_CREATE;
+    #[cfg(kverbs)]
+    pub(super) const HAS_KERNEL_QP: bool =
+        <P::Qp<'static> as QueuePair<'static, P>>::HAS_CREATE_KERNEL;
+    #[cfg(not(kverbs))]
+    const HAS_KERNEL_QP: bool = false;
+    pub(super) const HAS_QP: bool = Self::HAS_USER_QP || Self::HAS_KERNEL_QP;
+    pub(super) const QP_SIZE: usize = Object::<'static, P>::SIZE;
+
+    /// Returns the provider's data of a queue pair, and the device.
+    ///
+    /// # Safety
+    ///
+    /// `qp` must be one of a device of the provider `P`, and not be destroyed for `'o`.
+    pub(super) unsafe fn qp<'o, 'a>(qp: *mut ffi::ib_qp) -> (&'o P::Qp<'a>, &'o Device<P::Data<'a>>)
+    where
+        'a: 'o,
+    {
+        // SAFETY: The caller guarantees that `create_qp` has created the queue pair.
+        unsafe { Self::object::<_, Details, _>(qp) }
+    }
+
+    /// Returns the provider's data of a completion queue that a queue pair refers to, unless it is null.
+    ///
+    /// # Safety
+    ///
+    /// `cq` must be null, or one of a device of the provider `P`, and not be destroyed for `'o`.
+    unsafe fn optional_cq<'o, 'a>(cq: *mut ffi::ib_cq) -> Option<&'o P::Cq<'a>>
+    where
+        'a: 'o,
+    {
+        // SAFETY: It is not null, so that the caller guarantees that it is a queue.
+        (!cq.is_null()).then(|| unsafe { Self::cq(cq) }.0)
+    }
+
+    /// Initializes a new queue pair.
+    ///
+    /// # Errors
+    ///
+    /// Those of `init`.
+    ///
+    /// # Safety
+    ///
+    /// By the contract of [`Ops`], `qp` must be new.
+    unsafe fn init_qp<'a>(
+        qp: *mut ffi::ib_qp,
+        init: impl PinInit<P::Qp<'a>, Error>,
+    ) -> Result<c_int> {
+        // SAFETY: The caller guarantees that the queue pair is new, of the size of `Object`.
+        let pair = unsafe { Object::<'a, P>::init(qp, init) }?;
+        // SAFETY: The queue pair is valid. The core reads this after the creation only.
+        unsafe { (*qp).qp_num = pair.qp_num() };
+        // SAFETY: The core does not show the queue pair before its creation has ended.
+        unsafe { Object::<'a, P>::keep(qp, pair.details()) };
+        Ok(0)
+    }
+
+    /// Creates a queue pair.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `udata` is null if the caller is in the kernel.
+    pub(super) unsafe extern "C" fn create_qp(
+        qp: *mut ffi::ib_qp,
+        init_attr: *mut ffi::ib_qp_init_attr,
+        udata: *mut ffi::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the core has set the domain of the new queue pair.
+            let pd = unsafe { (*qp).pd };
+            // SAFETY: By the contract, `alloc_pd` has created the domain.
+            let (pd, device) = unsafe { Self::pd(pd) };
+            // SAFETY: By the contract, `udata` is null or valid during the call.
+            let udata = unsafe { Udata::from_raw(udata) };
+            // SAFETY: By the contract, the attributes are valid.
+            let raw = unsafe { &*init_attr };
+            let attr = QpInitAttr {
+                pd,
+                // SAFETY: By the contract, the queue is one of this table, unless there is none.
+                send_cq: unsafe { Self::optional_cq(raw.send_cq) },
+                // SAFETY: By the contract, the queue is one of this table, unless there is none.
+                recv_cq: unsafe { Self::optional_cq(raw.recv_cq) },
+                qp_type: QpType::from_raw(raw.qp_type),
+                cap: QpCap::from_raw(&raw.cap),
+                has_srq: !raw.srq.is_null(),
+                create_flags: raw.create_flags,
+            };
+            #[cfg(kverbs)]
+            if udata.is_kernel() {
+                let own = QpRef::new(NonNull::new(qp).ok_or(EINVAL)?);
+                let signal_all = raw.sq_sig_type == ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
+                let init = P::Qp::create_kernel(device, &attr, own, signal_all);
+                // SAFETY: By the contract, the queue pair is new.
+                return unsafe { Self::init_qp(qp, init) };
+            }
+            // SAFETY: The input is of a verb of this device.
+            let context = unsafe { Self::context(&udata) }?;
+            let init = P::Qp::create(device, &context, &attr, &udata);
+            // SAFETY: By the contract, the queue pair is new.
+            unsafe { Self::init_qp(qp, init) }
+        })
+    }
+
+    /// Changes attributes of a queue pair.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `udata` may be null.
+    pub(super) unsafe extern "C" fn modify_qp(
+        qp: *mut ffi::ib_qp,
+        attr: *mut ffi::ib_qp_attr,
+        mask: c_int,
+        udata: *mut ffi::ib_udata,
+    ) -> c_int {
+        from_result(|| {
+            // CAST: A set of bits.
+            let mask = mask as u32;
+            if mask & !ffi::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS != 0 {
+                return Err(EOPNOTSUPP);
+            }
+            // SAFETY: By the contract, `create_qp` has created the queue pair.
+            let (pair, device) = unsafe { Self::qp(qp) };
+            // SAFETY: By the contract, the attributes are valid.
+            let attr = QpAttr::from_raw(unsafe { &*attr }, mask);
+            // SAFETY: By the contract, `udata` is null or valid during the call.
+            let udata = unsafe { Udata::from_raw(udata) };
+            pair.modify(device, &attr, &udata)?;
+            Ok(0)
+        })
+    }
+
+    /// Returns attributes of a queue pair.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `attr` and `init_attr` need not be initialized.
+    pub(super) unsafe extern "C" fn query_qp(
+        qp: *mut ffi::ib_qp,
+        attr: *mut ffi::ib_qp_attr,
+        mask: c_int,
+        init_attr: *mut ffi::ib_qp_init_attr,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, `create_qp` has created the queue pair.
+            let (pair, device) = unsafe { Self::qp(qp) };
+            // CAST: A set of bits.
+            let queried = pair.query(device, QpAttrMask::from_raw(mask as u32))?;
+            // SAFETY: By the contract, there is room for the attributes.
+            unsafe { attr.write(queried.to_raw()) };
+
+            let initial = ffi::ib_qp_init_attr {
+                // SAFETY: By the contract, the queue pair is valid. This does not change.
+                qp_type: unsafe { (*qp).qp_type },
+                // SAFETY: By the contract, the queue pair is valid. This does not change.
+                recv_cq: unsafe { (*qp).recv_cq },
+                // SAFETY: By the contract, the queue pair is valid. This does not change.
+                send_cq: unsafe { (*qp).send_cq },
+                // SAFETY: By the contract, the queue pair is valid. This does not change.
+                qp_context: unsafe { (*qp).qp_context },
+                cap: queried.cap.into_raw(),
+                // SAFETY: All zeroes are valid attributes, which have numbers and pointers only.
+                ..unsafe { MaybeUninit::zeroed().assume_init() }
+            };
+            // SAFETY: By the contract, there is room for the attributes.
+            unsafe { init_attr.write(initial) };
+            Ok(0)
+        })
+    }
+
+    /// Destroys a queue pair.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn destroy_qp(
+        qp: *mut ffi::ib_qp,
+        _udata: *mut ffi::ib_udata,
+    ) -> c_int {
+        // SAFETY: By the contract, `create_qp` has created the queue pair.
+        let (pair, device) = unsafe { Self::qp(qp) };
+        pair.destroy(device);
+        // SAFETY: By the contract, nobody uses the queue pair any more.
+        unsafe { Object::<'_, P>::drop_data(qp) };
+        0
+    }
+
+    /// Writes the details of a queue pair into a message.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `msg` is being built.
+    pub(super) unsafe extern "C" fn fill_res_qp_entry(
+        msg: *mut bindings::sk_buff,
+        qp: *mut ffi::ib_qp,
+    ) -> c_int {
+        // SAFETY: By the contract, `create_qp` has set the details of the queue pair.
+        let details = unsafe { Object::<'_, P>::kept(qp) };
+        // SAFETY: By the requirement of this function, the message is being built.
+        unsafe { details.put(msg, P::Qp::DETAILS) }
+    }
 }

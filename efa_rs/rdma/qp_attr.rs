@@ -2,6 +2,8 @@
 
 //! What queue pairs are like: transport, capacity, state, and attributes that can be changed.
 
+use core::mem::MaybeUninit;
+
 use crate::ffi;
 
 /// Transport of a queue pair: one of `enum ib_qp_type`.
@@ -16,7 +18,6 @@ impl QpType {
     /// One that the driver defines, for programs.
     pub(crate) const DRIVER: Self = Self(ffi::ib_qp_type_IB_QPT_DRIVER);
 
-    /// Takes what the core passes.
     pub(super) fn from_raw(raw: ffi::ib_qp_type) -> Self {
         Self(raw)
     }
@@ -38,7 +39,6 @@ pub(crate) struct QpCap {
 }
 
 impl QpCap {
-    /// Takes what the core passes.
     pub(super) fn from_raw(raw: &ffi::ib_qp_cap) -> Self {
         Self {
             max_send_wr: raw.max_send_wr,
@@ -49,7 +49,6 @@ impl QpCap {
         }
     }
 
-    /// Returns what the core expects.
     pub(super) fn into_raw(self) -> ffi::ib_qp_cap {
         ffi::ib_qp_cap {
             max_send_wr: self.max_send_wr,
@@ -125,7 +124,6 @@ impl QpAttrMask {
     /// Capacity.
     pub(crate) const CAP: Self = Self(ffi::ib_qp_attr_mask_IB_QP_CAP);
 
-    /// Takes what the core passes.
     pub(super) fn from_raw(raw: u32) -> Self {
         Self(raw)
     }
@@ -181,8 +179,23 @@ pub(crate) struct QueriedQp {
     pub(crate) cap: QpCap,
 }
 
+impl QueriedQp {
+    pub(super) fn to_raw(&self) -> ffi::ib_qp_attr {
+        ffi::ib_qp_attr {
+            qp_state: self.state as ffi::ib_qp_state,
+            qkey: self.qkey,
+            sq_psn: self.sq_psn,
+            sq_draining: self.sq_draining.into(),
+            port_num: self.port_num,
+            rnr_retry: self.rnr_retry,
+            cap: self.cap.into_raw(),
+            // SAFETY: All zeroes are valid attributes, which have numbers and pointers only.
+            ..unsafe { MaybeUninit::zeroed().assume_init() }
+        }
+    }
+}
+
 impl QpAttr {
-    /// Takes what the core passes.
     pub(super) fn from_raw(raw: &ffi::ib_qp_attr, mask: u32) -> Self {
         Self {
             mask: QpAttrMask(mask),

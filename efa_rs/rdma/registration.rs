@@ -20,7 +20,10 @@ use kernel::{
 };
 
 use super::{
-    device::Device,
+    device::{
+        dev,
+        Device, //
+    },
     home::{
         Home,
         Net, //
@@ -122,13 +125,15 @@ impl<'data, P: Provider> Registered<'data, P> {
         let device = unsafe { ffi::_ib_alloc_device(Device::<P::Data<'data>>::SIZE, net.as_raw()) };
         let device = NonNull::new(device).ok_or(ENOMEM)?;
 
-        // SAFETY: The device was just allocated with this size, and does not move.
-        unsafe {
-            let (home_slot, data_slot) = Device::<P::Data<'data>>::slots(device.as_ptr());
-            pin_init::raw_try_init(data_slot, data)
-                .inspect_err(|_| ffi::ib_dealloc_device(device.as_ptr()))?;
-            home_slot.write(home);
-        }
+        // SAFETY: The device was just allocated with this size.
+        let (home_slot, data_slot) = unsafe { Device::<P::Data<'data>>::slots(device.as_ptr()) };
+        // SAFETY: The slot is not in use, and does not move.
+        unsafe { pin_init::raw_try_init(data_slot, data) }.inspect_err(|_| {
+            // SAFETY: The device was just allocated, and nobody uses it.
+            unsafe { ffi::ib_dealloc_device(device.as_ptr()) }
+        })?;
+        // SAFETY: The slot is not in use.
+        unsafe { home_slot.write(home) };
 
         // INVARIANT: Both have just been initialized.
         Ok(Self {
@@ -143,21 +148,23 @@ impl<'data, P: Provider> Registered<'data, P> {
         let device = self.device.as_ptr();
         let parent = sys::device::as_raw(parent);
 
-        // SAFETY: Nobody else knows of the device before it is registered.
-        unsafe {
-            (*device).node_type = ffi::RDMA_NODE_UNSPECIFIED as u8;
-            (*device).node_guid = info.node_guid;
-            (*device).phys_port_cnt = P::PORTS;
-            (*device).num_comp_vectors = info.num_comp_vectors.try_into().unwrap_or(c_int::MAX);
-            (*device).__bindgen_anon_1.dev.as_mut().parent = parent;
-
-            ffi::ib_set_device_ops(device, &Ops::<P>::TABLE);
-            (*device).ops.owner = <P::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
-            if !info.has_port_counters {
-                (*device).ops.alloc_hw_port_stats = None;
-            }
-            (*device).driver_def = P::UAPI.map_or(core::ptr::null(), ffi::UapiDefinitions::as_ptr);
+        // SAFETY: By the type invariant, the device is valid.
+        let dev = unsafe { dev(device) };
+        // SAFETY: Nobody else uses the device before it is registered.
+        unsafe { (*dev).parent = parent };
+        // SAFETY: The device is not registered yet. The table is constant.
+        unsafe { ffi::ib_set_device_ops(device, &Ops::<P>::TABLE) };
+        // SAFETY: Nobody else uses the device before it is registered.
+        let raw = unsafe { &mut *device };
+        raw.ops.owner = <P::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
+        if !info.has_port_counters {
+            raw.ops.alloc_hw_port_stats = None;
         }
+        raw.node_type = ffi::RDMA_NODE_UNSPECIFIED as u8;
+        raw.node_guid = info.node_guid;
+        raw.phys_port_cnt = P::PORTS;
+        raw.num_comp_vectors = info.num_comp_vectors.try_into().unwrap_or(c_int::MAX);
+        raw.driver_def = P::UAPI.map_or(core::ptr::null(), ffi::UapiDefinitions::as_ptr);
 
         // What has no DMA parameters, such as a device of the faux bus, does no DMA.
         // SAFETY: `parent` is a valid device.
@@ -184,20 +191,20 @@ impl<P: Provider> Drop for Registered<'_, P> {
             // SAFETY: By the type invariant the device is registered. The core waits for verbs that
             // run, and destroys what programs have of the device.
             unsafe { ffi::ib_unregister_device(device) };
-            // SAFETY: It was registered; who renames a device takes it from the list of those that are.
-            unsafe {
-                let named = Device::<P::Data<'_>>::from_raw(device);
-                named.home().note_name(device);
-            }
+            // SAFETY: By the type invariant, home and data are initialized. They are dropped below.
+            let home = unsafe { Device::<P::Data<'_>>::from_raw(device) }.home();
+            // SAFETY: The device was registered. The core renames registered devices only.
+            unsafe { home.note_name(device) };
         }
 
-        // SAFETY: The device is not registered, so that nobody uses its home and its data, which by the
-        // type invariant are there.
-        unsafe {
-            let (home, data) = Device::<P::Data<'_>>::slots(device);
-            data.drop_in_place();
-            home.drop_in_place();
-            ffi::ib_dealloc_device(device);
-        }
+        // SAFETY: By the type invariant, the device was allocated with this size.
+        let (home, data) = unsafe { Device::<P::Data<'_>>::slots(device) };
+        // SAFETY: By the type invariant, the data is initialized. The device is not registered, so that nobody
+        // uses it.
+        unsafe { data.drop_in_place() };
+        // SAFETY: By the type invariant, the home is initialized. Nobody uses it any more.
+        unsafe { home.drop_in_place() };
+        // SAFETY: The device is not registered, and this is its last use.
+        unsafe { ffi::ib_dealloc_device(device) };
     }
 }

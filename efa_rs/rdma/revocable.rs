@@ -91,14 +91,11 @@ impl<'a, H: Hold + 'a> Revocable<'a, H> {
     ) -> Result<Self> {
         let pinned = Attached::new(host, Pinned::new(umem, hold))?;
         let this: *const Pinned<'a, H> = &*pinned;
+        let revoked = Pinned::<'a, H>::revoked;
         // SAFETY: The caller guarantees where the memory is from. `pinned` does not move, and drops the
         // memory before all that `revoked` uses, at the latest when the device is unbound, until
         // when that is valid.
-        unsafe {
-            pinned
-                .umem
-                .on_revocation(Pinned::<'a, H>::revoked, this.cast_mut().cast())?;
-        }
+        unsafe { pinned.umem.on_revocation(revoked, this.cast_mut().cast()) }?;
         Ok(Self(Place::DmaBuf(pinned)))
     }
 
@@ -128,9 +125,12 @@ impl<'a, H: Hold> Pinned<'a, H> {
     }
 
     /// Called by the core when the memory is taken back.
-    extern "C" fn revoked(this: *mut c_void) {
-        // SAFETY: The core passes what `of_dmabuf` has given it, until the memory is unpinned, which it
-        // is before the rest is dropped.
+    ///
+    /// # Safety
+    ///
+    /// `this` must be a valid `Self`.
+    unsafe extern "C" fn revoked(this: *mut c_void) {
+        // SAFETY: The caller guarantees that it is valid.
         let this = unsafe { &*this.cast::<Self>() };
         let mut state = this.state.lock();
         state.is_revoked = true;

@@ -46,11 +46,14 @@ impl Udata<'_> {
     ///
     /// `attrs` must be valid for the lifetime that the caller gives the value.
     pub(super) unsafe fn of(attrs: *mut ffi::uverbs_attr_bundle) -> Self {
-        // SAFETY: The caller guarantees that the attributes are valid, and so is what is among them.
-        unsafe { Self::from_raw(&raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata) }
+        // SAFETY: The caller guarantees that the attributes are valid.
+        let raw = unsafe { &raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata };
+        // SAFETY: The input is a part of the attributes, which are valid as long.
+        unsafe { Self::from_raw(raw) }
     }
 
     /// Returns whether the caller is within the kernel.
+    #[cfg(kverbs)]
     pub(super) fn is_kernel(&self) -> bool {
         self.raw.is_null()
     }
@@ -109,9 +112,9 @@ impl Udata<'_> {
         }
 
         // SAFETY: By the type invariant, `raw` is valid.
-        let (input, length) = unsafe { ((*self.raw).inbuf, (*self.raw).inlen) };
-        let input = UserPtr::from_ptr(input.cast_mut());
-        let length = length.min(N);
+        let input = UserPtr::from_ptr(unsafe { (*self.raw).inbuf }.cast_mut());
+        // SAFETY: By the type invariant, `raw` is valid.
+        let length = unsafe { (*self.raw).inlen }.min(N);
         if let Some(bytes) = bytes.get_mut(..length) {
             UserSlice::new(input, length).reader().read_slice(bytes)?;
         }

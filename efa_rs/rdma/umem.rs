@@ -76,18 +76,12 @@ impl<'a> Umem<'a> {
         access: c_int,
     ) -> Result<Self> {
         // CAST: `usize` has 64 bits on every architecture that has EFA.
-        // SAFETY: The caller guarantees that the device is valid; the core checks the addresses.
-        unsafe {
-            let raw = ffi::ib_umem_get_attr_or_va(
-                device,
-                core::ptr::null(),
-                0,
-                start,
-                length as usize,
-                access,
-            );
-            Self::from_raw(device, raw)?.ok_or(EINVAL)
-        }
+        let size = length as usize;
+        let no_attrs = core::ptr::null();
+        // SAFETY: The caller guarantees that the device is valid. The core checks the addresses.
+        let raw = unsafe { ffi::ib_umem_get_attr_or_va(device, no_attrs, 0, start, size, access) };
+        // SAFETY: The memory is owned, and of this device. The caller guarantees that the device is valid.
+        unsafe { Self::from_raw(device, raw) }?.ok_or(EINVAL)
     }
 
     /// Pins `length` bytes at `offset` of a DMA buffer, whose exporter may take them back:
@@ -104,20 +98,16 @@ impl<'a> Umem<'a> {
         access: c_int,
     ) -> Result<Self> {
         // CAST: `usize` has 64 bits on every architecture that has EFA.
-        // SAFETY: The caller guarantees that the device is valid; the core checks the rest, and returns
-        // with the lock held that is released here.
-        unsafe {
-            let raw = from_err_ptr(ffi::ib_umem_dmabuf_get_pinned_revocable_and_lock(
-                device,
-                offset as usize,
-                length as usize,
-                fd,
-                access,
-            ))?;
-            ffi::ib_umem_dmabuf_revoke_unlock(raw);
-            // It starts with the memory proper.
-            Self::from_raw(device, raw.cast())?.ok_or(EINVAL)
-        }
+        let (offset, size) = (offset as usize, length as usize);
+        // SAFETY: The caller guarantees that the device is valid. The core checks the rest.
+        let raw = from_err_ptr(unsafe {
+            ffi::ib_umem_dmabuf_get_pinned_revocable_and_lock(device, offset, size, fd, access)
+        })?;
+        // SAFETY: The memory is valid, and was returned with this lock held.
+        unsafe { ffi::ib_umem_dmabuf_revoke_unlock(raw) };
+        // SAFETY: The memory is owned, of this device, and starts with an `ib_umem`. The caller guarantees
+        // that the device is valid.
+        unsafe { Self::from_raw(device, raw.cast()) }?.ok_or(EINVAL)
     }
 
     /// Has `revoked` called with `context` when the exporter takes the memory back, or else when it is
@@ -133,22 +123,22 @@ impl<'a> Umem<'a> {
     /// long as this lives, and while it is dropped.
     pub(super) unsafe fn on_revocation(
         &self,
-        revoked: extern "C" fn(*mut c_void),
+        revoked: unsafe extern "C" fn(*mut c_void),
         context: *mut c_void,
     ) -> Result {
         let raw: *mut ffi::ib_umem_dmabuf = self.raw.as_ptr().cast();
-        // SAFETY: The caller guarantees that the memory is of a DMA buffer, and what may be called; the lock
-        // is that under which the core looks at both.
-        unsafe {
-            ffi::ib_umem_dmabuf_revoke_lock(raw);
-            let is_revoked = (*raw).revoked() != 0;
-            if !is_revoked {
-                ffi::ib_umem_dmabuf_set_revoke_locked(raw, Some(revoked), context);
-            }
-            ffi::ib_umem_dmabuf_revoke_unlock(raw);
-            if is_revoked {
-                return Err(ENODEV);
-            }
+        // SAFETY: The caller guarantees that the memory is of a DMA buffer.
+        unsafe { ffi::ib_umem_dmabuf_revoke_lock(raw) };
+        // SAFETY: The memory is valid. The core changes the flag under the lock that is held.
+        let is_revoked = unsafe { (*raw).revoked() } != 0;
+        if !is_revoked {
+            // SAFETY: The lock is held. The caller guarantees what may be called.
+            unsafe { ffi::ib_umem_dmabuf_set_revoke_locked(raw, Some(revoked), context) };
+        }
+        // SAFETY: The lock was taken above.
+        unsafe { ffi::ib_umem_dmabuf_revoke_unlock(raw) };
+        if is_revoked {
+            return Err(ENODEV);
         }
         Ok(())
     }
@@ -183,18 +173,17 @@ impl<'a> Umem<'a> {
         }
 
         let mut iter = MaybeUninit::uninit();
-        // SAFETY: By the type invariant `raw` is valid, by the caller's promise its pages are there, and
-        // the page size is one that the core has found. The second function initializes the iterator.
-        unsafe {
-            let count = ffi::efa_umem_num_blocks(raw, page_size);
-            ffi::efa_umem_iter_start(iter.as_mut_ptr(), raw, page_size);
-            Some(Pages {
-                page_size: page_size as u64,
-                count,
-                iter: iter.assume_init(),
-                umem: PhantomData,
-            })
-        }
+        // SAFETY: By the type invariant `raw` is valid. The core has found the page size.
+        let count = unsafe { ffi::efa_umem_num_blocks(raw, page_size) };
+        // SAFETY: By the type invariant `raw` is valid. The caller guarantees that its pages are there.
+        unsafe { ffi::efa_umem_iter_start(iter.as_mut_ptr(), raw, page_size) };
+        Some(Pages {
+            page_size: page_size as u64,
+            count,
+            // SAFETY: `efa_umem_iter_start` has initialized the iterator.
+            iter: unsafe { iter.assume_init() },
+            umem: PhantomData,
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use kernel::{
 };
 
 use super::{
-    mr::Access,
+    mr_attr::Access,
     object, //
 };
 use crate::ffi::{

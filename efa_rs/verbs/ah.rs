@@ -10,7 +10,8 @@ use kernel::{
 use super::{
     abi::CreateAhResp,
     pd::Pd,
-    Efa, //
+    Efa,
+    Verbs, //
 };
 use crate::{
     com::PeerAh,
@@ -25,11 +26,12 @@ use crate::{
 pub(crate) struct Ah {
     /// The one of the device, which others may share.
     ah: Arc<PeerAh>,
+    #[cfg(kverbs)]
     number: u16,
 }
 
 #[vtable]
-impl<'a> rdma::AddressHandle<Efa<'a>, Pd> for Ah {
+impl<'a> rdma::AddressHandle<'a, Verbs> for Ah {
     fn create(
         device: &rdma::Device<Efa<'a>>,
         pd: &Pd,
@@ -48,6 +50,7 @@ impl<'a> rdma::AddressHandle<Efa<'a>, Pd> for Ah {
 
 impl Ah {
     /// Returns by what work requests refer to the peer.
+    #[cfg(kverbs)]
     pub(super) fn number(&self) -> u16 {
         self.number
     }
@@ -77,6 +80,10 @@ impl Ah {
                 .inspect_err(|_| efa.session.epoch().settle(ah_cache.destroy(&ah)))?;
         }
 
-        Ok(Self { ah, number })
+        Ok(Self {
+            ah,
+            #[cfg(kverbs)]
+            number,
+        })
     }
 }

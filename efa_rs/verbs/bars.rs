@@ -10,11 +10,13 @@ use kernel::{
 
 use crate::{
     rdma::Mapping,
-    sys::mmio::{
-        Doorbell,
-        Region,
-        Slots, //
-    },
+    sys::mmio::Region, //
+};
+
+#[cfg(kverbs)]
+use crate::sys::mmio::{
+    Doorbell,
+    Slots, //
 };
 
 /// The reserved BARs.
@@ -47,6 +49,7 @@ impl<'bound> Bars<'bound> {
 }
 
 /// The parts that clients in the kernel write to.
+#[cfg(kverbs)]
 impl<'bound> Bars<'bound> {
     /// Maps the doorbell at an offset that the device has given.
     ///

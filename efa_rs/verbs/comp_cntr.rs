@@ -10,8 +10,8 @@ use kernel::{
 use super::{
     abi,
     qp::Qp,
-    ucontext::Ucontext,
-    Efa, //
+    Efa,
+    Verbs, //
 };
 use crate::{
     com::Lent,
@@ -53,7 +53,7 @@ struct EventCounter<'a> {
 }
 
 #[vtable]
-impl<'a> rdma::CompletionCounter<'a, Efa<'a>, Ucontext, Qp<'a>> for CompCntr<'a> {
+impl<'a> rdma::CompletionCounter<'a, Verbs> for CompCntr<'a> {
     fn caps(device: &rdma::Device<Efa<'a>>) -> CompCntrCaps {
         let queues = &device.data().attributes().more_queues;
         let events = queues.supported_event_counter_qp_events;
@@ -79,7 +79,7 @@ impl<'a> rdma::CompletionCounter<'a, Efa<'a>, Ucontext, Qp<'a>> for CompCntr<'a>
 
     fn create(
         device: &rdma::Device<Efa<'a>>,
-        context: &Context<'_, 'a, Ucontext>,
+        context: &Context<'_, 'a, Verbs>,
         attr: &CompCntrInitAttr<'_, 'a>,
     ) -> impl PinInit<Self, Error> {
         Self::create_at(device.data(), context.data().uar, attr)

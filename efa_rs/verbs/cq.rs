@@ -16,12 +16,8 @@ use super::{
         CREATE_CQ_MIN_INPUT, //
     },
     bars::offset_in_page,
-    kernel_cq::{
-        KernelCq,
-        Notifier, //
-    },
-    ucontext::Ucontext,
-    Efa, //
+    Efa,
+    Verbs, //
 };
 use crate::{
     com::{
@@ -38,25 +34,33 @@ use crate::{
         },
         NoData, //
     },
-    io::CompletionRings,
     rdma::{
         self,
         Context,
         CqEvents,
         CqInitAttr,
-        KernelCqInitAttr,
-        KernelOwned,
+        Details,
         Mapping,
         MmapEntry,
         Udata,
-        Umem,
-        WorkCompletions, //
+        Umem, //
     },
-    sys::{
-        dma::{
-            Entries,
-            UserBuffer, //
-        }, //
+    sys::dma::UserBuffer, //
+};
+
+#[cfg(kverbs)]
+use {
+    super::kernel_cq::{
+        KernelCq,
+        Notifier, //
+    },
+    crate::{
+        io::CompletionRings,
+        rdma::{
+            KernelCqInitAttr,
+            WorkCompletions, //
+        },
+        sys::dma::Entries, //
     },
 };
 
@@ -80,7 +84,7 @@ pub(crate) struct Cq<'a> {
     _ring_entry: Option<MmapEntry>,
     _doorbell_entry: Option<MmapEntry>,
     ring: Ring<'a>,
-    details: [u64; 4],
+    details: Details,
 }
 
 /// The ring of a completion queue.
@@ -90,7 +94,8 @@ enum Ring<'a> {
     /// Memory that userspace provides.
     User(Lent<'a, Umem<'a>>),
     /// Memory of the driver that a client in the kernel polls.
-    Kernel(KernelOwned<Arc<KernelCq<'a>>>),
+    #[cfg(kverbs)]
+    Kernel(Arc<KernelCq<'a>>),
 }
 
 impl Ring<'_> {
@@ -99,6 +104,7 @@ impl Ring<'_> {
         match self {
             Self::Driver(buffer) => buffer.dma_address(),
             Self::User(umem) => umem.start(),
+            #[cfg(kverbs)]
             Self::Kernel(queue) => queue.memory().dma_address(),
         }
     }
@@ -111,6 +117,7 @@ impl Ring<'_> {
         match self {
             Self::Driver(buffer) => buffer.lend(command),
             Self::User(umem) => umem.lend(command),
+            #[cfg(kverbs)]
             Self::Kernel(queue) => queue.memory().lend(command),
         }
     }
@@ -120,21 +127,20 @@ impl Ring<'_> {
         match self {
             Self::Driver(buffer) => buffer.settle(result),
             Self::User(umem) => umem.settle(result),
+            #[cfg(kverbs)]
             Self::Kernel(queue) => queue.memory().settle(result),
         }
     }
 }
 
 #[vtable]
-impl<'a> rdma::CompletionQueue<'a, Efa<'a>, Ucontext> for Cq<'a> {
-    type Details = [u64; 4];
-
+impl<'a> rdma::CompletionQueue<'a, Verbs> for Cq<'a> {
     const DETAILS: &'static [&'static CStr] =
         &[c"cq_idx", c"entry_size", c"ring_size", c"db_offset"];
 
     fn create_user(
         device: &rdma::Device<Efa<'a>>,
-        context: &Context<'_, 'a, Ucontext>,
+        context: &Context<'_, 'a, Verbs>,
         attr: &CqInitAttr<'_, 'a>,
         udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
@@ -147,6 +153,7 @@ impl<'a> rdma::CompletionQueue<'a, Efa<'a>, Ucontext> for Cq<'a> {
             .inspect_err(|_| efa.errors.create_cq_err.increment())
     }
 
+    #[cfg(kverbs)]
     fn create_kernel(
         device: &rdma::Device<Efa<'a>>,
         attr: &KernelCqInitAttr<'_>,
@@ -155,12 +162,14 @@ impl<'a> rdma::CompletionQueue<'a, Efa<'a>, Ucontext> for Cq<'a> {
         Self::create_polled(efa, attr).inspect_err(|_| efa.errors.create_cq_err.increment())
     }
 
+    #[cfg(kverbs)]
     fn poll(&self, _device: &rdma::Device<Efa<'a>>, completions: &mut WorkCompletions<'_>) {
         if let Ring::Kernel(queue) = &self.ring {
             queue.poll(completions);
         }
     }
 
+    #[cfg(kverbs)]
     fn request_notify(&self, _device: &rdma::Device<Efa<'a>>, solicited_only: bool) -> Result {
         // The device does not know which completions are solicited.
         match &self.ring {
@@ -169,6 +178,7 @@ impl<'a> rdma::CompletionQueue<'a, Efa<'a>, Ucontext> for Cq<'a> {
         }
     }
 
+    #[cfg(kverbs)]
     fn has_completions(&self, _device: &rdma::Device<Efa<'a>>) -> bool {
         match &self.ring {
             Ring::Kernel(queue) => queue.has_completions(),
@@ -180,7 +190,7 @@ impl<'a> rdma::CompletionQueue<'a, Efa<'a>, Ucontext> for Cq<'a> {
         self.cqe
     }
 
-    fn details(&self) -> [u64; 4] {
+    fn details(&self) -> Details {
         self.details
     }
 
@@ -207,6 +217,7 @@ impl Drop for Created<'_, '_> {
 
 impl<'a> Cq<'a> {
     /// Returns the queue that clients in the kernel poll, if it is one.
+    #[cfg(kverbs)]
     pub(super) fn polled(&self) -> Option<&Arc<KernelCq<'a>>> {
         match &self.ring {
             Ring::Kernel(queue) => Some(queue),
@@ -230,7 +241,7 @@ impl<'a> Cq<'a> {
     /// - Those of the admin command and of [`Udata`].
     fn create(
         efa: &Efa<'a>,
-        context: &Context<'_, 'a, Ucontext>,
+        context: &Context<'_, 'a, Verbs>,
         attr: &CqInitAttr<'_, 'a>,
         udata: &Udata<'_>,
     ) -> Result<Self> {
@@ -338,12 +349,12 @@ impl<'a> Cq<'a> {
             _ring_entry: ring_entry,
             _doorbell_entry: doorbell_entry,
             ring: guard.ring.take().ok_or(EINVAL)?,
-            details: [
+            details: Details::new([
                 created.cq_idx.into(),
                 command.cq_entry_size.into(),
                 size as u64,
                 created.db_offset.into(),
-            ],
+            ]),
         })
     }
 
@@ -355,6 +366,7 @@ impl<'a> Cq<'a> {
     /// - [`EINVAL`] if there are more entries than the device has, or there is no such vector.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
+    #[cfg(kverbs)]
     fn create_polled(efa: &Efa<'a>, attr: &KernelCqInitAttr<'_>) -> Result<Self> {
         let queues = &efa.attributes().queues;
         if attr.flags != 0 {
@@ -384,7 +396,7 @@ impl<'a> Cq<'a> {
         let rings = CompletionRings::new(memory.clone(), sub_cqs, depth)?;
         let memory = Lent::new(epoch, "a completion queue", memory)?;
         let queue = KernelCq::new(rings, memory, notifier.clone(), &efa.session)?;
-        let ring = Ring::Kernel(attr.client.own(queue.clone()));
+        let ring = Ring::Kernel(queue.clone());
 
         let create = CreateCq {
             caps_1: CqCaps1 {
@@ -426,12 +438,12 @@ impl<'a> Cq<'a> {
             _ring_entry: None,
             _doorbell_entry: None,
             ring: guard.ring.take().ok_or(EINVAL)?,
-            details: [
+            details: Details::new([
                 created.cq_idx.into(),
                 ENTRY_SIZE_EX.into(),
                 u64::from(count) * u64::from(ENTRY_SIZE_EX),
                 created.db_offset.into(),
-            ],
+            ]),
         })
     }
 

@@ -23,7 +23,8 @@ use super::{
     port,
     qp::Qp,
     ucontext::Ucontext,
-    Efa, //
+    Efa,
+    Verbs, //
 };
 use crate::rdma::{
     self,
@@ -36,9 +37,6 @@ use crate::rdma::{
     UapiDefinitions,
     Udata, //
 };
-
-/// The provider of EFA devices.
-pub(crate) struct Verbs;
 
 #[vtable]
 impl rdma::Provider for Verbs {

@@ -4,19 +4,14 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
-    }, //
+    sync::Arc, //
 };
 
 use super::{
     abi::MrInterconnects,
     pd::Pd,
-    Efa, //
+    Efa,
+    Verbs, //
 };
 use crate::{
     com::{
@@ -26,32 +21,39 @@ use crate::{
         Pages,
         Reclaim, //
     },
-    hw::{
-        admin::{
-            mr::{
-                AllocMr,
-                DeregMr,
-                RegMr,
-                RegMrFlags,
-                RegMrPermissions,
-                RegMrResponse, //
-            },
-            NoData, //
+    hw::admin::{
+        mr::{
+            DeregMr,
+            RegMr,
+            RegMrFlags,
+            RegMrPermissions,
+            RegMrResponse, //
         },
-        io::PblMode,
+        NoData, //
     },
     rdma::{
         self,
         Access,
-        KernelClient,
-        KernelOwned,
+        Details,
         MrInitAttr,
         MrKeys,
         Revocable,
         Udata, //
     },
-    sys::{
-        dma::Entries, //
+};
+
+#[cfg(kverbs)]
+use {
+    crate::{
+        hw::{
+            admin::mr::AllocMr,
+            io::PblMode, //
+        },
+        sys::dma::Entries, //
+    },
+    kernel::sync::atomic::{
+        Atomic,
+        Relaxed, //
     },
 };
 
@@ -60,7 +62,7 @@ pub(crate) struct Mr<'a> {
     keys: MrKeys,
     memory: Memory<'a>,
     interconnects: MrInterconnects,
-    details: [u64; 2],
+    details: Details,
 }
 
 /// What a memory region consists of.
@@ -68,9 +70,11 @@ enum Memory<'a> {
     /// Memory of a process or of a DMA buffer.
     User(Lent<'a, Revocable<'a, Hold<'a>>>),
     /// All memory that the device can address.
-    All(KernelOwned<()>),
+    #[cfg(kverbs)]
+    All,
     /// What work requests give it.
-    Fast(KernelOwned<FastPages<'a>>),
+    #[cfg(kverbs)]
+    Fast(FastPages<'a>),
 }
 
 /// What the device has of the memory of a region.
@@ -110,6 +114,7 @@ impl rdma::Hold for Hold<'_> {
 }
 
 /// Pages for the next registration by a work request.
+#[cfg(kverbs)]
 struct FastPages<'a> {
     /// Their bus addresses.
     list: Lent<'a, Entries<'a, { size_of::<u64>() }>>,
@@ -122,8 +127,7 @@ struct FastPages<'a> {
 }
 
 #[vtable]
-impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
-    type Details = [u64; 2];
+impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
     type Shared = MrInterconnects;
 
     const DETAILS: &'static [&'static CStr] = &[c"page_size", c"pages"];
@@ -138,34 +142,30 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
         Self::register(efa, pd, attr, udata).inspect_err(|_| efa.errors.reg_mr_err.increment())
     }
 
+    #[cfg(kverbs)]
     fn register_dma(
         device: &rdma::Device<Efa<'a>>,
         pd: &Pd,
         access: Access,
-        client: KernelClient,
     ) -> impl PinInit<Self, Error> {
         let efa = device.data();
-        Self::register_all(efa, pd, access, client)
-            .inspect_err(|_| efa.errors.get_dma_mr_err.increment())
+        Self::register_all(efa, pd, access).inspect_err(|_| efa.errors.get_dma_mr_err.increment())
     }
 
-    fn alloc(
-        device: &rdma::Device<Efa<'a>>,
-        pd: &Pd,
-        max_pages: u32,
-        client: KernelClient,
-    ) -> impl PinInit<Self, Error> {
+    #[cfg(kverbs)]
+    fn alloc(device: &rdma::Device<Efa<'a>>, pd: &Pd, max_pages: u32) -> impl PinInit<Self, Error> {
         let efa = device.data();
-        Self::alloc_fast(efa, pd, max_pages, client)
-            .inspect_err(|_| efa.errors.alloc_mr_err.increment())
+        Self::alloc_fast(efa, pd, max_pages).inspect_err(|_| efa.errors.alloc_mr_err.increment())
     }
 
+    #[cfg(kverbs)]
     fn clear_pages(&self) {
         if let Memory::Fast(pages) = &self.memory {
             pages.count.store(0, Relaxed);
         }
     }
 
+    #[cfg(kverbs)]
     fn add_page(&self, addr: u64) -> Result {
         match &self.memory {
             Memory::Fast(pages) => pages.add(addr),
@@ -177,7 +177,7 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
         self.keys
     }
 
-    fn details(&self) -> [u64; 2] {
+    fn details(&self) -> Details {
         self.details
     }
 
@@ -208,7 +208,9 @@ impl<'a> rdma::MemoryRegion<'a, Efa<'a>, Pd> for Mr<'a> {
                 drop(kept);
                 memory.settle(result);
             }
-            Memory::All(_) => efa.session.epoch().settle(deregister()),
+            #[cfg(kverbs)]
+            Memory::All => efa.session.epoch().settle(deregister()),
+            #[cfg(kverbs)]
             Memory::Fast(pages) => pages.list.settle(deregister()),
         }
     }
@@ -317,7 +319,7 @@ impl<'a> Mr<'a> {
             keys,
             memory: Memory::User(memory),
             interconnects: interconnects(&registered),
-            details: [page_size, count as u64],
+            details: Details::new([page_size, count as u64]),
         })
     }
 
@@ -328,7 +330,8 @@ impl<'a> Mr<'a> {
     /// - [`EINVAL`] if that is none, or more than a region can have.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
-    fn alloc_fast(efa: &Efa<'a>, pd: &Pd, max_pages: u32, client: KernelClient) -> Result<Self> {
+    #[cfg(kverbs)]
+    fn alloc_fast(efa: &Efa<'a>, pd: &Pd, max_pages: u32) -> Result<Self> {
         if max_pages == 0 || max_pages > efa.attributes().queues.max_mr_pages {
             return Err(EINVAL);
         }
@@ -352,14 +355,14 @@ impl<'a> Mr<'a> {
                 lkey: allocated.l_key,
                 rkey: allocated.r_key,
             },
-            memory: Memory::Fast(client.own(FastPages {
+            memory: Memory::Fast(FastPages {
                 list,
                 max: max_pages,
                 count: Atomic::new(0),
                 first: Atomic::new(0),
-            })),
+            }),
             interconnects: MrInterconnects::default(),
-            details: [0, max_pages.into()],
+            details: Details::new([0, max_pages.into()]),
         })
     }
 
@@ -369,6 +372,7 @@ impl<'a> Mr<'a> {
     /// # Errors
     ///
     /// - [`EINVAL`] if it does not get its pages so, or has none.
+    #[cfg(kverbs)]
     pub(super) fn fast_pages(&self) -> Result<(PblMode, u64)> {
         let Memory::Fast(pages) = &self.memory else {
             return Err(EINVAL);
@@ -386,7 +390,8 @@ impl<'a> Mr<'a> {
     ///
     /// - `EOPNOTSUPP` if peers are to use it.
     /// - Those of the admin command.
-    fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access, client: KernelClient) -> Result<Self> {
+    #[cfg(kverbs)]
+    fn register_all(efa: &Efa<'a>, pd: &Pd, access: Access) -> Result<Self> {
         if access.required() & !Access::LOCAL_WRITE != 0 {
             return Err(EOPNOTSUPP);
         }
@@ -408,9 +413,9 @@ impl<'a> Mr<'a> {
                 lkey: registered.l_key,
                 rkey: registered.r_key,
             },
-            memory: Memory::All(client.own(())),
+            memory: Memory::All,
             interconnects: interconnects(&registered),
-            details: [0; 2],
+            details: Details::default(),
         })
     }
 }
@@ -424,6 +429,7 @@ impl Efa<'_> {
     }
 }
 
+#[cfg(kverbs)]
 impl FastPages<'_> {
     /// Adds a page.
     ///

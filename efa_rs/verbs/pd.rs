@@ -6,7 +6,8 @@ use kernel::prelude::*;
 
 use super::{
     abi::AllocPdResp,
-    Efa, //
+    Efa,
+    Verbs, //
 };
 use crate::{
     hw::admin::pd::{
@@ -26,7 +27,7 @@ pub(crate) struct Pd {
 }
 
 #[vtable]
-impl<'a> rdma::ProtectionDomain<Efa<'a>> for Pd {
+impl<'a> rdma::ProtectionDomain<'a, Verbs> for Pd {
     fn alloc(device: &rdma::Device<Efa<'a>>, udata: &Udata<'_>) -> impl PinInit<Self, Error> {
         let efa = device.data();
         Self::alloc_at(efa, udata).inspect_err(|_| efa.errors.alloc_pd_err.increment())

@@ -10,67 +10,43 @@ use kernel::{
 
 use super::{
     abi::{
-        self,
         CreateQpCmd,
         CreateQpResp,
         CREATE_QP_MIN_INPUT,
         DRIVER_QP_TYPE_SRD, //
     },
-    ah::Ah,
     bars::offset_in_page,
-    cq::Cq,
-    kernel_cq::Posted,
-    kernel_qp::{
-        KernelQp,
-        Parts,
-        Sizes, //
-    },
-    mr::Mr,
-    pd::Pd,
     qp_state::transition_is_ok,
-    ucontext::Ucontext,
-    Efa, //
+    Efa,
+    Verbs, //
 };
 use crate::{
     com::{
-        Cause,
         CommandError,
         Lent, //
     },
-    hw::{
-        admin::qp::{
-            self,
-            CreateQp,
-            CreateQpFlags,
-            DestroyQp,
-            ModifyQp,
-            ModifyQpMask,
-            QueryQp, //
-        },
-        io::RxDesc,
-    },
-    io::{
-        RecvRing,
-        SendRing, //
+    hw::admin::qp::{
+        self,
+        CreateQp,
+        CreateQpFlags,
+        DestroyQp,
+        ModifyQp,
+        ModifyQpMask,
+        QueryQp, //
     },
     rdma::{
         self,
         Context,
-        KernelClient,
-        KernelOwned,
+        Details,
         Mapping,
         MmapEntry,
         QpAttr,
         QpAttrMask,
         QpCap,
         QpInitAttr,
-        QpRef,
         QpState,
         QpType,
         QueriedQp,
-        RecvWrs,
-        SendWrLayout,
-        SendWrs,
         Udata, //
     },
     sys::{
@@ -78,10 +54,38 @@ use crate::{
             AtomicU32,
             Relaxed, //
         },
-        dma::{
-            Entries,
-            UserBuffer, //
-        }, //
+        dma::UserBuffer, //
+    },
+};
+
+#[cfg(kverbs)]
+use {
+    super::{
+        abi,
+        ah::Ah,
+        cq::Cq,
+        kernel_cq::Posted,
+        kernel_qp::{
+            KernelQp,
+            Parts,
+            Sizes, //
+        },
+        mr::Mr, //
+    },
+    crate::{
+        com::Cause,
+        hw::io::RxDesc,
+        io::{
+            RecvRing,
+            SendRing, //
+        },
+        rdma::{
+            QpRef,
+            RecvWrs,
+            SendWrLayout,
+            SendWrs, //
+        },
+        sys::dma::Entries, //
     },
 };
 
@@ -106,21 +110,18 @@ const QUERYABLE: QpAttrMask = QpAttrMask::STATE
 
 /// A queue pair.
 pub(crate) struct Qp<'a> {
-    /// What a process maps, or a client in the kernel posts to.
-    side: Side<'a>,
+    /// What a process maps.
+    _mmap_entries: Option<MmapEntries>,
+    /// What a client in the kernel posts to.
+    #[cfg(kverbs)]
+    kernel: Option<Arc<KernelQp<'a>>>,
     device_qp: DeviceQp<'a>,
     qp_num: u16,
     qp_type: QpType,
     /// State that it was last put into.
     state: AtomicU32,
     cap: QpCap,
-    details: [u64; 4],
-}
-
-/// Whose queue pair it is, and what that one has of it.
-enum Side<'a> {
-    User { _mmap_entries: MmapEntries },
-    Kernel(KernelOwned<Arc<KernelQp<'a>>>),
+    details: Details,
 }
 
 /// What userspace maps of a queue pair.
@@ -143,7 +144,8 @@ enum ReceiveRing<'a> {
     /// That userspace maps.
     User(Lent<'a, UserBuffer<'a>>),
     /// That the kernel writes to.
-    Kernel(KernelOwned<Lent<'a, Entries<'a, { RxDesc::SIZE }>>>),
+    #[cfg(kverbs)]
+    Kernel(Lent<'a, Entries<'a, { RxDesc::SIZE }>>),
 }
 
 impl ReceiveRing<'_> {
@@ -151,6 +153,7 @@ impl ReceiveRing<'_> {
     fn dma_address(&self) -> u64 {
         match self {
             Self::User(buffer) => buffer.dma_address(),
+            #[cfg(kverbs)]
             Self::Kernel(entries) => entries.dma_address(),
         }
     }
@@ -162,6 +165,7 @@ impl ReceiveRing<'_> {
     ) -> Result<R, CommandError> {
         match self {
             Self::User(buffer) => buffer.lend(command),
+            #[cfg(kverbs)]
             Self::Kernel(entries) => entries.lend(command),
         }
     }
@@ -170,6 +174,7 @@ impl ReceiveRing<'_> {
     fn give_back(&self) {
         match self {
             Self::User(buffer) => buffer.give_back(),
+            #[cfg(kverbs)]
             Self::Kernel(entries) => entries.give_back(),
         }
     }
@@ -212,10 +217,9 @@ impl<'a> DeviceQp<'a> {
 }
 
 #[vtable]
-impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'a> {
+impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
+    #[cfg(kverbs)]
     const SEND_WR_LAYOUT: Option<&'static SendWrLayout> = Some(&SendWrLayout::EFA_SRD);
-
-    type Details = [u64; 4];
 
     const DETAILS: &'static [&'static CStr] = &[
         c"qp_handle",
@@ -226,8 +230,8 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'
 
     fn create(
         device: &rdma::Device<Efa<'a>>,
-        context: &Context<'_, 'a, Ucontext>,
-        attr: &QpInitAttr<'_, Pd, Cq<'a>>,
+        context: &Context<'_, 'a, Verbs>,
+        attr: &QpInitAttr<'_, 'a, Verbs>,
         udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
         let efa = device.data();
@@ -235,18 +239,19 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'
             .inspect_err(|_| efa.errors.create_qp_err.increment())
     }
 
+    #[cfg(kverbs)]
     fn create_kernel(
         device: &rdma::Device<Efa<'a>>,
-        attr: &QpInitAttr<'_, Pd, Cq<'a>>,
+        attr: &QpInitAttr<'_, 'a, Verbs>,
         qp: QpRef,
         signal_all: bool,
-        client: KernelClient,
     ) -> impl PinInit<Self, Error> {
         let efa = device.data();
-        Self::create_posted(efa, attr, qp, signal_all, client)
+        Self::create_posted(efa, attr, qp, signal_all)
             .inspect_err(|_| efa.errors.create_qp_err.increment())
     }
 
+    #[cfg(kverbs)]
     fn post_send(
         &self,
         _device: &rdma::Device<Efa<'a>>,
@@ -255,6 +260,7 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'
         self.posted()?.post_send(self.state(), wrs)
     }
 
+    #[cfg(kverbs)]
     fn post_recv(&self, _device: &rdma::Device<Efa<'a>>, wrs: &mut RecvWrs<'_>) -> Result {
         self.posted()?.post_recv(self.state(), wrs)
     }
@@ -263,7 +269,7 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'
         self.qp_num.into()
     }
 
-    fn details(&self) -> [u64; 4] {
+    fn details(&self) -> Details {
         self.details
     }
 
@@ -277,7 +283,8 @@ impl<'a> rdma::QueuePair<'a, Efa<'a>, Ucontext, Pd, Cq<'a>, Ah, Mr<'a>> for Qp<'
 
     fn destroy(&self, device: &rdma::Device<Efa<'a>>) {
         self.device_qp.destroy(device.data());
-        if let Side::Kernel(pair) = &self.side {
+        #[cfg(kverbs)]
+        if let Some(pair) = &self.kernel {
             pair.detach();
         }
     }
@@ -300,8 +307,8 @@ impl<'a> Qp<'a> {
     /// - Those of the admin command and of [`Udata`].
     fn create_at(
         efa: &Efa<'a>,
-        context: &Context<'_, 'a, Ucontext>,
-        attr: &QpInitAttr<'_, Pd, Cq<'a>>,
+        context: &Context<'_, 'a, Verbs>,
+        attr: &QpInitAttr<'_, 'a, Verbs>,
         udata: &Udata<'_>,
     ) -> Result<Self> {
         let command = CreateQpCmd::decode(&udata.input(CREATE_QP_MIN_INPUT)?);
@@ -369,20 +376,20 @@ impl<'a> Qp<'a> {
         })?;
 
         Ok(Self {
-            side: Side::User {
-                _mmap_entries: mmap_entries,
-            },
+            _mmap_entries: Some(mmap_entries),
+            #[cfg(kverbs)]
+            kernel: None,
             device_qp,
             qp_num: created.qp_num,
             qp_type: attr.qp_type,
             state: AtomicU32::new(QpState::Reset as u32),
             cap: attr.cap,
-            details: [
+            details: Details::new([
                 created.qp_handle.into(),
                 command.sq_ring_size.into(),
                 command.rq_ring_size.into(),
                 created.llq_descriptors_offset.into(),
-            ],
+            ]),
         })
     }
 
@@ -395,12 +402,12 @@ impl<'a> Qp<'a> {
     /// - [`EINVAL`] if a size is more than the device has, or a completion queue is not of the kernel.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
+    #[cfg(kverbs)]
     fn create_posted(
         efa: &Efa<'a>,
-        attr: &QpInitAttr<'_, Pd, Cq<'a>>,
+        attr: &QpInitAttr<'_, 'a, Verbs>,
         qp: QpRef,
         signals_all: bool,
-        client: KernelClient,
     ) -> Result<Self> {
         if attr.has_srq || attr.create_flags != 0 {
             return Err(EOPNOTSUPP);
@@ -425,7 +432,7 @@ impl<'a> Qp<'a> {
             None => None,
             Some(entries) => {
                 let ring = Lent::new(epoch, "a queue pair", entries.clone())?;
-                Some(ReceiveRing::Kernel(client.own(ring)))
+                Some(ReceiveRing::Kernel(ring))
             }
         };
         let posted = Arc::new(
@@ -484,18 +491,19 @@ impl<'a> Qp<'a> {
         })?;
 
         Ok(Self {
-            side: Side::Kernel(client.own(pair)),
+            _mmap_entries: None,
+            kernel: Some(pair),
             device_qp,
             qp_num: created.qp_num,
             qp_type: attr.qp_type,
             state: AtomicU32::new(QpState::Reset as u32),
             cap: attr.cap,
-            details: [
+            details: Details::new([
                 created.qp_handle.into(),
                 sizes.send_bytes()?.into(),
                 sizes.recv_bytes()?.into(),
                 created.llq_descriptors_offset.into(),
-            ],
+            ]),
         })
     }
 
@@ -509,11 +517,9 @@ impl<'a> Qp<'a> {
     /// # Errors
     ///
     /// - [`EINVAL`] if it is a queue pair of a process.
+    #[cfg(kverbs)]
     fn posted(&self) -> Result<&KernelQp<'a>> {
-        match &self.side {
-            Side::Kernel(pair) => Ok(pair),
-            Side::User { .. } => Err(EINVAL),
-        }
+        self.kernel.as_deref().ok_or(EINVAL)
     }
 
     /// Changes attributes of the queue pair.
@@ -542,9 +548,8 @@ impl<'a> Qp<'a> {
         if !MODIFIABLE.contains(attr.mask) {
             return Err(EOPNOTSUPP);
         }
-        if let (Side::Kernel(pair), QpState::Reset, QpState::Err) =
-            (&self.side, cur_state, new_state)
-        {
+        #[cfg(kverbs)]
+        if let (Some(pair), QpState::Reset, QpState::Err) = (&self.kernel, cur_state, new_state) {
             // A client may drain it, although the device has nothing to flush and does not know the transition.
             pair.close();
             return Ok(());
@@ -582,25 +587,27 @@ impl<'a> Qp<'a> {
                 0
             },
         };
-        let modify = || efa.admin().execute(&command);
-        match (&self.side, new_state) {
-            (Side::Kernel(pair), QpState::Err) => {
+        let modify = || efa.admin().execute(&command).map(|_| ());
+        #[cfg(kverbs)]
+        let modify = || match (&self.kernel, new_state) {
+            (Some(pair), QpState::Err) => {
                 pair.close();
                 // A client frees what it has posted once that is flushed. So the device flushes it, or is stopped.
                 match modify() {
-                    Ok(_) => {}
+                    Ok(()) => {}
                     Err(CommandError::Status(_)) => efa.session.epoch().halt(Cause::MemoryHeld),
                     Err(_) => efa.session.epoch().halt(Cause::CommandTimeout),
                 }
+                Ok(())
             }
-            (Side::Kernel(pair), QpState::Reset | QpState::Init) if cur_state != QpState::Init => {
+            (Some(pair), QpState::Reset | QpState::Init) if cur_state != QpState::Init => {
                 modify()?;
                 pair.reset();
+                Ok(())
             }
-            _ => {
-                modify()?;
-            }
-        }
+            _ => modify(),
+        };
+        modify()?;
         self.state.store(new_state as u32, Relaxed);
         Ok(())
     }
@@ -653,7 +660,7 @@ fn check_sizes(efa: &Efa<'_>, cap: &QpCap, sq_ring_size: u32) -> Result {
 }
 
 /// Returns the transport for the device.
-fn check_type(attr: &QpInitAttr<'_, Pd, Cq<'_>>, driver_qp_type: u32) -> Result<qp::QpType> {
+fn check_type(attr: &QpInitAttr<'_, '_, Verbs>, driver_qp_type: u32) -> Result<qp::QpType> {
     if attr.has_srq || attr.create_flags != 0 {
         return Err(EOPNOTSUPP);
     }
@@ -667,7 +674,7 @@ fn check_type(attr: &QpInitAttr<'_, Pd, Cq<'_>>, driver_qp_type: u32) -> Result<
 /// Lets the process map the rings and doorbells of a new queue pair.
 fn map<'a>(
     efa: &Efa<'a>,
-    context: &Context<'_, 'a, Ucontext>,
+    context: &Context<'_, 'a, Verbs>,
     device_qp: &DeviceQp<'a>,
     created: &qp::CreateQpResponse,
     sq_ring_size: u32,

@@ -11,6 +11,7 @@ use super::{
         UdataCmds, //
     },
     Efa,
+    Verbs, //
 };
 use crate::{
     hw::admin::uar::{
@@ -30,7 +31,7 @@ pub(crate) struct Ucontext {
 }
 
 #[vtable]
-impl<'a> rdma::Ucontext<Efa<'a>> for Ucontext {
+impl<'a> rdma::Ucontext<'a, Verbs> for Ucontext {
     fn alloc(device: &rdma::Device<Efa<'a>>, udata: &Udata<'_>) -> impl PinInit<Self, Error> {
         let efa = device.data();
         Self::alloc_at(efa, udata).inspect_err(|_| efa.errors.alloc_ucontext_err.increment())

@@ -172,7 +172,7 @@ impl rdma::Provider for Null {
 struct Ucontext;
 
 #[vtable]
-impl rdma::Ucontext<Numbers> for Ucontext {
+impl<'a> rdma::Ucontext<'a, Null> for Ucontext {
     fn alloc(_device: &Device<Numbers>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
         Ok(Self)
     }
@@ -182,7 +182,7 @@ impl rdma::Ucontext<Numbers> for Ucontext {
 struct Pd(u32);
 
 #[vtable]
-impl rdma::ProtectionDomain<Numbers> for Pd {
+impl<'a> rdma::ProtectionDomain<'a, Null> for Pd {
     fn alloc(device: &Device<Numbers>, udata: &Udata<'_>) -> impl PinInit<Self, Error> {
         udata.expect_no_input()?;
         let number = device.data().take().ok_or(ENOMEM)?;

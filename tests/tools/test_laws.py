@@ -93,6 +93,17 @@ class Laws(support.TemporaryCache):
         self.write("efa_rs/rdma/b.rs", "//! See [`super::a::A`].\nuse super::Base;\nlet x = \"super::a::A\";\n")
         self.assertEqual(laws.no_circles(), [])
 
+    def test_provider(self):
+        self.write("efa_rs/efa_main.rs", "mod rdma;\n")
+        self.write("efa_rs/rdma.rs", "mod provider;\nmod qp;\nmod work;\n")
+        self.write("efa_rs/rdma/provider.rs", "use super::qp::QueuePair;\n")
+        self.write("efa_rs/rdma/qp.rs", "use super::{provider::Provider, work::QpRef};\n")
+        self.write("efa_rs/rdma/work.rs", "use super::provider::Provider;\n")
+        self.assertEqual(laws.no_circles(), [])
+        # It leads to no circle of others.
+        self.write("efa_rs/rdma/work.rs", "use super::qp::QueuePair;\n")
+        self.assertEqual(laws.no_circles(), ["efa_rs/rdma/qp.rs:1 -> efa_rs/rdma/work.rs:1 -> efa_rs/rdma/qp.rs"])
+
     def test_circles(self):
         self.write("efa_rs/efa_main.rs", "mod rdma;\n")
         self.write("efa_rs/rdma.rs", "mod a;\nmod b;\nmod c;\nmod d;\npub(crate) use self::{a::A, d::D};\n\npub(crate) struct Base(D);\n")

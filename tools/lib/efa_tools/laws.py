@@ -121,13 +121,21 @@ def roots():
     return files(DRIVER) + [name for name in emulator if name.endswith("/lib.rs") or os.path.dirname(name) not in libraries]
 
 
+# A trait whose associated types have bounds on the traits of other files, which have a bound on it.
+HUB = "efa_rs/rdma/provider.rs"
+
+
 def no_circles():
-    """No files of the driver, or of a crate of the emulator, import each other in a circle."""
+    """No files of the driver, or of a crate of the emulator, import each other in a circle.
+
+    Only the trait that a provider of RDMA devices implements may name the traits of its objects, and these name it.
+    """
     problems = []
     for root in roots():
         edges = {}
         for found in crate_of(root).imports():
-            edges.setdefault((found.file, found.target), found)
+            if found.target != HUB:
+                edges.setdefault((found.file, found.target), found)
         for circle in imports.circles(edges):
             pairs = zip(circle, [*circle[1:], circle[0]])
             problems.append(" -> ".join([f"{pair[0]}:{edges[pair].line}" for pair in pairs] + [circle[0]]))

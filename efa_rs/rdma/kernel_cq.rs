@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Callbacks of completion queues that only clients in the kernel use.
+
+use kernel::{
+    error::from_result,
+    ffi::c_int,
+    prelude::*, //
+};
+
+use super::{
+    cq::{
+        CompletionQueue,
+        CqEvents,
+        KernelCqInitAttr, //
+    },
+    ops::Ops,
+    provider::Provider,
+    work::WorkCompletions, //
+};
+use crate::ffi;
+
+impl<P: Provider> Ops<P> {
+    /// Creates a completion queue for a client in the kernel.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. `attrs` is null, unless the caller is a process.
+    pub(super) unsafe extern "C" fn create_cq(
+        cq: *mut ffi::ib_cq,
+        attr: *const ffi::ib_cq_init_attr,
+        attrs: *mut ffi::uverbs_attr_bundle,
+    ) -> c_int {
+        from_result(|| {
+            // `create_user_cq` creates the queues of processes.
+            if !attrs.is_null() {
+                return Err(EOPNOTSUPP);
+            }
+            // SAFETY: By the contract, the core has set the device of the new queue.
+            let device = unsafe { Self::device_of(cq) };
+            // SAFETY: By the contract, the attributes are valid.
+            let attr = unsafe { &*attr };
+            // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`.
+            let events = unsafe { CqEvents::new(cq) }?;
+            let attr = KernelCqInitAttr {
+                cqe: attr.cqe,
+                comp_vector: attr.comp_vector,
+                flags: attr.flags,
+                // The core sets the handler of queues that it polls only after this.
+                events: &events,
+            };
+            let init = P::Cq::create_kernel(device, &attr);
+            // SAFETY: By the contract, the queue is new. The events are of this queue.
+            unsafe { Self::init_cq(cq, init, &events) }
+        })
+    }
+
+    /// Returns completions in `wc`, which has room for `count` of them, and their number.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn poll_cq(
+        cq: *mut ffi::ib_cq,
+        count: c_int,
+        wc: *mut ffi::ib_wc,
+    ) -> c_int {
+        // SAFETY: By the contract, the queue was created.
+        let (queue, device) = unsafe { Self::cq(cq) };
+        // SAFETY: By the contract, there is room for so many completions during the call.
+        let mut completions = unsafe { WorkCompletions::new(wc, count) };
+        queue.poll(device, &mut completions);
+        // CAST: At most `count`.
+        completions.count() as c_int
+    }
+
+    /// Requests an event for the next completion. Returns 1 if the caller has to poll once more.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn req_notify_cq(
+        cq: *mut ffi::ib_cq,
+        flags: ffi::ib_cq_notify_flags,
+    ) -> c_int {
+        from_result(|| {
+            // SAFETY: By the contract, the queue was created.
+            let (queue, device) = unsafe { Self::cq(cq) };
+            let solicited_only = flags & ffi::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK
+                == ffi::ib_cq_notify_flags_IB_CQ_SOLICITED;
+            queue.request_notify(device, solicited_only)?;
+            let reports_missed = flags & ffi::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
+            Ok((reports_missed && queue.has_completions(device)).into())
+        })
+    }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Callbacks of queue pairs that only clients in the kernel use.
+
+use kernel::{
+    ffi::c_int,
+    prelude::*, //
+};
+
+use super::{
+    ops::Ops,
+    provider::Provider,
+    qp::QueuePair,
+    qp_attr::QpType,
+    work::{
+        RecvWrs,
+        SendWrs, //
+    }, //
+};
+use crate::ffi::{
+    self,
+    SendWrLayout, //
+};
+
+impl<P: Provider> Ops<P> {
+    /// Posts send work requests. If this fails, `bad_wr` is the first one that was not posted.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds. Each work request is in the structure that its transport has for it,
+    /// and refers to objects that are not destroyed before it has completed.
+    pub(super) unsafe extern "C" fn post_send(
+        qp: *mut ffi::ib_qp,
+        wr: *const ffi::ib_send_wr,
+        bad_wr: *mut *const ffi::ib_send_wr,
+    ) -> c_int {
+        // SAFETY: By the contract, `create_qp` has created the queue pair.
+        let (pair, device) = unsafe { Self::qp(qp) };
+        // SAFETY: By the contract, the queue pair is valid.
+        let layout = match QpType::from_raw(unsafe { (*qp).qp_type }) {
+            QpType::UD => Some(&SendWrLayout::UD),
+            _ => P::Qp::SEND_WR_LAYOUT,
+        };
+        let (bad, result) = match layout {
+            None => (wr, Err(EOPNOTSUPP)),
+            Some(layout) => {
+                // SAFETY: By the requirement of this function, the work requests have this layout, and what they
+                // refer to is valid.
+                let mut wrs = unsafe { SendWrs::new(wr, layout, Self::mr_data) };
+                let result = pair.post_send(device, &mut wrs);
+                (wrs.current(), result)
+            }
+        };
+        // SAFETY: By the contract, there is room for a pointer.
+        result.map_or_else(|error| unsafe { fail(bad_wr, bad, error) }, |()| 0)
+    }
+
+    /// Returns the provider's data of a memory region.
+    ///
+    /// # Safety
+    ///
+    /// `mr` must be one of a device of the provider `P`, and not be deregistered for `'o`.
+    unsafe fn mr_data<'o, 'a>(mr: *mut ffi::ib_mr) -> &'o P::Mr<'a>
+    where
+        'a: 'o,
+    {
+        // SAFETY: The caller guarantees that the region was created, and is not destroyed.
+        unsafe { Self::mr(mr) }.0
+    }
+
+    /// Posts receive work requests. If this fails, `bad_wr` is the first one that was not posted.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Ops`] holds.
+    pub(super) unsafe extern "C" fn post_recv(
+        qp: *mut ffi::ib_qp,
+        wr: *const ffi::ib_recv_wr,
+        bad_wr: *mut *const ffi::ib_recv_wr,
+    ) -> c_int {
+        // SAFETY: By the contract, `create_qp` has created the queue pair.
+        let (pair, device) = unsafe { Self::qp(qp) };
+        // SAFETY: By the contract, the work requests are valid, and so are the buffers that they point to.
+        let mut wrs = unsafe { RecvWrs::new(wr) };
+        let result = pair.post_recv(device, &mut wrs);
+        // SAFETY: By the contract, there is room for a pointer.
+        result.map_or_else(
+            |error| unsafe { fail(bad_wr, wrs.current(), error) },
+            |()| 0,
+        )
+    }
+}
+
+/// Sets the work request that was not posted, and returns the errno.
+///
+/// # Safety
+///
+/// `place` must have room for a pointer.
+unsafe fn fail<T>(place: *mut *const T, bad: *const T, error: Error) -> c_int {
+    // SAFETY: The caller guarantees that there is room.
+    unsafe { *place = bad };
+    error.to_errno()
+}

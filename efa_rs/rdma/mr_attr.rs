@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Attributes of memory regions: memory, access and keys.
+
+use core::marker::PhantomData;
+
+use kernel::{
+    ffi::c_int,
+    prelude::*, //
+};
+
+use super::{
+    revocable::{
+        Hold,
+        Revocable, //
+    },
+    umem::Umem, //
+};
+use crate::{
+    ffi,
+    sys::attach::Attachment, //
+};
+
+/// What a memory region may be used for, besides sending from it.
+#[derive(Clone, Copy)]
+pub(crate) struct Access(u32);
+
+impl Access {
+    /// Receiving into it, and reading into it from a peer.
+    pub(crate) const LOCAL_WRITE: u32 = ffi::ib_access_flags_IB_ACCESS_LOCAL_WRITE;
+    /// Writing to it by a peer.
+    pub(crate) const REMOTE_WRITE: u32 = ffi::ib_access_flags_IB_ACCESS_REMOTE_WRITE;
+    /// Reading from it by a peer.
+    pub(crate) const REMOTE_READ: u32 = ffi::ib_access_flags_IB_ACCESS_REMOTE_READ;
+
+    pub(super) fn from_raw(access: c_int) -> Self {
+        // CAST: A set of bits.
+        Self(access as u32)
+    }
+
+    /// Returns the flags, all that the caller has given.
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Returns the flags that a driver may not ignore.
+    pub(crate) fn required(self) -> u32 {
+        self.0 & !ffi::ib_access_flags_IB_ACCESS_OPTIONAL
+    }
+}
+
+/// Memory of a new region.
+pub(super) enum Memory {
+    /// Memory of the current process, from this address on.
+    Process { start: u64 },
+    /// Memory of a DMA buffer, from this offset on.
+    DmaBuf { fd: c_int, offset: u64 },
+}
+
+/// Attributes of a new memory region of a process.
+pub(crate) struct MrInitAttr<'a> {
+    /// Length in bytes.
+    pub(crate) length: u64,
+    /// Address by which work requests refer to the first byte.
+    pub(crate) iova: u64,
+    /// What it may be used for.
+    pub(crate) access: Access,
+    /// Whether hints on where to keep its data are given.
+    pub(crate) has_dmah: bool,
+    memory: Memory,
+    device: *mut ffi::ib_device,
+    registration: PhantomData<&'a ()>,
+}
+
+impl<'a> MrInitAttr<'a> {
+    /// Makes a request of what the core passes.
+    ///
+    /// # Safety
+    ///
+    /// `device` must be valid for as long as the request is used, and of a registration whose data is
+    /// valid for `'a`.
+    pub(super) unsafe fn new(
+        device: *mut ffi::ib_device,
+        memory: Memory,
+        length: u64,
+        iova: u64,
+        access: c_int,
+        dmah: *mut ffi::ib_dmah,
+    ) -> Self {
+        Self {
+            length,
+            iova,
+            access: Access::from_raw(access),
+            has_dmah: !dmah.is_null(),
+            memory,
+            device,
+            registration: PhantomData,
+        }
+    }
+
+    /// Pins the memory. `hold`, what the device has of it, is told if it is taken back.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if it was taken back meanwhile.
+    /// - Those of pinning memory.
+    pub(crate) fn pin<H: Hold + 'a>(
+        &self,
+        host: Attachment<'a, 'a>,
+        hold: H,
+    ) -> Result<Revocable<'a, H>> {
+        // CAST: A set of bits.
+        let access = self.access.bits() as c_int;
+
+        match self.memory {
+            Memory::Process { start } => {
+                // SAFETY: By the requirement of `new`, the device is valid, and the registration for `'a`.
+                let umem = unsafe { Umem::get_va(self.device, start, self.length, access) }?;
+                Revocable::of_process(umem, hold)
+            }
+            Memory::DmaBuf { fd, offset } => {
+                // SAFETY: By the requirement of `new`, the device is valid, and the registration for `'a`.
+                let umem =
+                    unsafe { Umem::get_dmabuf(self.device, fd, offset, self.length, access) }?;
+                // SAFETY: The memory is what `get_dmabuf` has returned.
+                unsafe { Revocable::of_dmabuf(umem, hold, host) }
+            }
+        }
+    }
+}
+
+/// The keys by which work requests refer to a memory region.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct MrKeys {
+    /// Key for local work requests.
+    pub(crate) lkey: u32,
+    /// Key for peers.
+    pub(crate) rkey: u32,
+}
