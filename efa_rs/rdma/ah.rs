@@ -11,7 +11,7 @@ use kernel::{
 use super::{
     attr::Gid,
     device::Device,
-    object,
+    object::core_object,
     ops::Ops,
     provider::{
         Absent,
@@ -60,12 +60,10 @@ pub(crate) trait AddressHandle<'a, P: Provider>: Sized + Send + Sync {
 #[vtable]
 impl<'a, P: Provider> AddressHandle<'a, P> for Absent {}
 
-/// An address handle with the provider's data.
-type Object<'a, P> = object::Object<ffi::ib_ah, (), <P as Provider>::Ah<'a>>;
+core_object!(ib_ah, (), P::Ah<'a>);
 
 impl<P: Provider> Ops<P> {
     pub(super) const HAS_AH: bool = <P::Ah<'static> as AddressHandle<'static, P>>::HAS_CREATE;
-    pub(super) const AH_SIZE: usize = Object::<'static, P>::SIZE;
 
     /// Creates an address handle.
     ///
@@ -81,7 +79,7 @@ impl<P: Provider> Ops<P> {
             // SAFETY: By the contract, the core has set the domain of the new handle.
             let pd = unsafe { (*ah).pd };
             // SAFETY: By the contract, `alloc_pd` has created the domain.
-            let (pd, device) = unsafe { Self::pd(pd) };
+            let (pd, device) = unsafe { Self::object(pd) };
             // SAFETY: By the contract, the attributes are valid.
             let init_attr = unsafe { &*init_attr };
             // SAFETY: The core sets the pointer to attributes that are valid as long.
@@ -89,9 +87,8 @@ impl<P: Provider> Ops<P> {
             // SAFETY: By the contract, `udata` is null or valid during the call.
             let udata = unsafe { Udata::from_raw(udata) };
             let init = P::Ah::create(device, pd, &attr, &udata);
-            // SAFETY: By the contract, the handle is new, and has the size of `Object`.
-            unsafe { Object::<'_, P>::init(ah, init) }?;
-            Ok(0)
+            // SAFETY: By the contract, the handle is new.
+            unsafe { Self::create(ah, init) }
         })
     }
 
@@ -107,12 +104,11 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, the handle is valid.
         let pd = unsafe { (*ah).pd };
         // SAFETY: By the contract, `alloc_pd` has created the domain, which outlives the handle.
-        let (pd, device) = unsafe { Self::pd(pd) };
+        let (pd, _) = unsafe { Self::object(pd) };
         // SAFETY: By the contract, `create_ah` has created the handle.
-        let handle: &P::Ah<'_> = unsafe { Object::<'_, P>::data(ah) };
+        let (handle, device) = unsafe { Self::object(ah) };
         handle.destroy(device, pd);
         // SAFETY: By the contract, nobody uses the handle any more.
-        unsafe { Object::<'_, P>::drop_data(ah) };
-        0
+        unsafe { Self::destroy(ah) }
     }
 }

@@ -46,9 +46,8 @@ pub(crate) struct DeviceAttr {
 }
 
 impl DeviceAttr {
-    /// Writes the attributes where the core wants them.
-    pub(super) fn fill(&self, attr: &mut ffi::ib_device_attr) {
-        *attr = ffi::ib_device_attr {
+    pub(super) fn to_raw(&self) -> ffi::ib_device_attr {
+        ffi::ib_device_attr {
             max_mr_size: self.max_mr_size,
             page_size_cap: self.page_size_cap,
             vendor_id: self.vendor_id,
@@ -67,7 +66,7 @@ impl DeviceAttr {
             max_pkeys: self.max_pkeys,
             // SAFETY: All zeroes are a valid `ib_device_attr`: it has integers only.
             ..unsafe { MaybeUninit::zeroed().assume_init() }
-        };
+        }
     }
 }
 

@@ -13,8 +13,11 @@ use kernel::{
 use super::{
     context::Context,
     device::Device,
-    object,
-    ops::Ops,
+    object::core_object,
+    ops::{
+        errno,
+        Ops, //
+    },
     provider::{
         Absent,
         Provider, //
@@ -182,28 +185,11 @@ pub(crate) trait CompletionCounter<'a, P: Provider>: Sized + Send + Sync {
 #[vtable]
 impl<'a, P: Provider> CompletionCounter<'a, P> for Absent {}
 
-/// A completion counter with the provider's data.
-type Object<'a, P> = object::Object<ffi::ib_comp_cntr, (), <P as Provider>::CompCntr<'a>>;
+core_object!(ib_comp_cntr, (), P::CompCntr<'a>);
 
 impl<P: Provider> Ops<P> {
     pub(super) const HAS_COMP_CNTR: bool =
         <P::CompCntr<'static> as CompletionCounter<'static, P>>::HAS_CREATE;
-    pub(super) const COMP_CNTR_SIZE: usize = Object::<'static, P>::SIZE;
-
-    /// Returns the provider's data of a completion counter, and the device.
-    ///
-    /// # Safety
-    ///
-    /// `counter` must be one of a device of the provider `P`, and not be destroyed for `'o`.
-    unsafe fn comp_cntr<'o, 'a>(
-        counter: *mut ffi::ib_comp_cntr,
-    ) -> (&'o P::CompCntr<'a>, &'o Device<P::Data<'a>>)
-    where
-        'a: 'o,
-    {
-        // SAFETY: The caller guarantees that `create_comp_cntr` has created the counter.
-        unsafe { Self::object::<_, (), _>(counter) }
-    }
 
     /// Returns what completion counters can do.
     ///
@@ -249,9 +235,8 @@ impl<P: Provider> Ops<P> {
                 registration: PhantomData,
             };
             let init = P::CompCntr::create(device, &context, &attr);
-            // SAFETY: By the contract, the counter is new, and has the size of `Object`.
-            unsafe { Object::<'_, P>::init(counter, init) }?;
-            Ok(0)
+            // SAFETY: By the contract, the counter is new.
+            unsafe { Self::create(counter, init) }
         })
     }
 
@@ -266,13 +251,10 @@ impl<P: Provider> Ops<P> {
         op: ffi::ib_comp_cntr_modify_op,
         value: u64,
     ) -> c_int {
-        from_result(|| {
-            // SAFETY: By the contract, `create_comp_cntr` has created the counter.
-            let (counter, device) = unsafe { Self::comp_cntr(counter) };
-            let op = CompCntrModifyOp::from_raw(op, value);
-            counter.modify(device, CompCntrEntry::from_raw(entry), op)?;
-            Ok(0)
-        })
+        // SAFETY: By the contract, `create_comp_cntr` has created the counter.
+        let (counter, device) = unsafe { Self::object(counter) };
+        let op = CompCntrModifyOp::from_raw(op, value);
+        errno(counter.modify(device, CompCntrEntry::from_raw(entry), op))
     }
 
     /// Attaches a completion counter to a queue pair.
@@ -285,16 +267,13 @@ impl<P: Provider> Ops<P> {
         counter: *mut ffi::ib_comp_cntr,
         attr: *mut ffi::ib_qp_attach_comp_cntr_attr,
     ) -> c_int {
-        from_result(|| {
-            // SAFETY: By the contract, the attributes are valid.
-            let ops = QpAttachOps(unsafe { (*attr).op_mask });
-            // SAFETY: By the contract, `create_qp` has created the queue pair.
-            let (pair, device) = unsafe { Self::qp(qp) };
-            // SAFETY: By the contract, `create_comp_cntr` has created the counter.
-            let (counter, _) = unsafe { Self::comp_cntr(counter) };
-            counter.attach(device, pair, ops)?;
-            Ok(0)
-        })
+        // SAFETY: By the contract, the attributes are valid.
+        let ops = QpAttachOps(unsafe { (*attr).op_mask });
+        // SAFETY: By the contract, `create_qp` has created the queue pair.
+        let (pair, device) = unsafe { Self::object(qp) };
+        // SAFETY: By the contract, `create_comp_cntr` has created the counter.
+        let (counter, _) = unsafe { Self::object(counter) };
+        errno(counter.attach(device, pair, ops))
     }
 
     /// Destroys a completion counter.
@@ -304,10 +283,9 @@ impl<P: Provider> Ops<P> {
     /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn destroy_comp_cntr(counter: *mut ffi::ib_comp_cntr) -> c_int {
         // SAFETY: By the contract, `create_comp_cntr` has created the counter.
-        let (data, device) = unsafe { Self::comp_cntr(counter) };
+        let (data, device) = unsafe { Self::object(counter) };
         data.destroy(device);
         // SAFETY: By the contract, nobody uses the counter any more.
-        unsafe { Object::<'_, P>::drop_data(counter) };
-        0
+        unsafe { Self::destroy(counter) }
     }
 }

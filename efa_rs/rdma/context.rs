@@ -22,7 +22,7 @@ use super::{
         MmapKeys,
         OpenKeys, //
     },
-    object,
+    object::core_object,
     ops::Ops,
     provider::{
         Absent,
@@ -76,19 +76,17 @@ impl<'c, 'a, P: Provider> Context<'c, 'a, P> {
 
 /// The data behind a context.
 #[pin_data]
-struct Data<T> {
+pub(super) struct Data<T> {
     #[pin]
     data: T,
     // Declared after the data, whose entries are removed by these keys.
     keys: OpenKeys,
 }
 
-/// A context with its keys and the provider's data.
-type Object<'a, P> = object::Object<ffi::ib_ucontext, (), Data<<P as Provider>::Ucontext<'a>>>;
+core_object!(ib_ucontext, (), Data<P::Ucontext<'a>>);
 
 impl<P: Provider> Ops<P> {
     pub(super) const HAS_UCONTEXT: bool = <P::Ucontext<'static> as Ucontext<'static, P>>::HAS_ALLOC;
-    pub(super) const UCONTEXT_SIZE: usize = Object::<'static, P>::SIZE;
 
     /// Returns the context of the process that calls a verb.
     ///
@@ -109,10 +107,10 @@ impl<P: Provider> Ops<P> {
             return Err(EINVAL);
         }
         // SAFETY: `alloc_ucontext` has created the context, which outlives the verb.
-        let context = unsafe { Object::<'a, P>::data(raw) };
+        let (context, _) = unsafe { Self::object(raw) };
         Ok(Context {
             data: &context.data,
-            keys: &context.keys,
+            keys: &context.keys.0,
             registration: PhantomData,
         })
     }
@@ -137,9 +135,8 @@ impl<P: Provider> Ops<P> {
             let keys = unsafe { OpenKeys::new(raw) }?;
             let data = P::Ucontext::alloc(device, &udata);
             let init = try_pin_init!(Data { data <- data, keys }? Error);
-            // SAFETY: By the contract, the context is new, and has the size of `Object`.
-            unsafe { Object::<'_, P>::init(context, init) }?;
-            Ok(0)
+            // SAFETY: By the contract, the context is new.
+            unsafe { Self::create(context, init) }
         })
     }
 
@@ -150,10 +147,10 @@ impl<P: Provider> Ops<P> {
     /// The contract of [`Ops`] holds.
     pub(super) unsafe extern "C" fn dealloc_ucontext(context: *mut ffi::ib_ucontext) {
         // SAFETY: By the contract, `alloc_ucontext` has created the context.
-        let (data, device) = unsafe { Self::object::<_, (), Data<P::Ucontext<'_>>>(context) };
+        let (data, device) = unsafe { Self::object(context) };
         data.data.dealloc(device);
         // SAFETY: By the contract, nobody uses the context any more.
-        unsafe { Object::<'_, P>::drop_data(context) };
+        unsafe { Self::destroy(context) };
     }
 
     /// Tells the core that the provider lets it disassociate contexts.

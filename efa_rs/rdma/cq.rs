@@ -20,7 +20,10 @@ use super::{
     context::Context,
     details::Details,
     device::Device,
-    object,
+    object::{
+        core_object,
+        ObjectOf, //
+    },
     ops::Ops,
     provider::{
         Absent,
@@ -204,8 +207,7 @@ pub(super) struct Data<T> {
     events: Arc<CqEvents>,
 }
 
-/// A completion queue with its details, its events and the provider's data.
-type Object<'a, P> = object::Object<ffi::ib_cq, Details, Data<<P as Provider>::Cq<'a>>>;
+core_object!(ib_cq, Details, Data<P::Cq<'a>>);
 
 impl<P: Provider> Ops<P> {
     pub(super) const HAS_USER_CQ: bool =
@@ -216,7 +218,6 @@ impl<P: Provider> Ops<P> {
     #[cfg(not(kverbs))]
     const HAS_KERNEL_CQ: bool = false;
     pub(super) const HAS_CQ: bool = Self::HAS_USER_CQ || Self::HAS_KERNEL_CQ;
-    pub(super) const CQ_SIZE: usize = Object::<'static, P>::SIZE;
 
     /// Returns the provider's data of a completion queue, and the device.
     ///
@@ -228,7 +229,7 @@ impl<P: Provider> Ops<P> {
         'a: 'o,
     {
         // SAFETY: The caller guarantees that `init_cq` has initialized the data.
-        let (data, device) = unsafe { Self::object::<_, Details, Data<P::Cq<'a>>>(cq) };
+        let (data, device) = unsafe { Self::object(cq) };
         (&data.data, device)
     }
 
@@ -248,12 +249,12 @@ impl<P: Provider> Ops<P> {
     ) -> Result<c_int> {
         let kept = events.clone();
         let data = try_pin_init!(Data { data <- init, events: kept }? Error);
-        // SAFETY: The caller guarantees that the queue is new, of the size of `Object`.
-        let data = unsafe { Object::<'a, P>::init(cq, data) }.inspect_err(|_| events.forget())?;
+        // SAFETY: The caller guarantees that the queue is new, of the size of `ObjectOf`.
+        let data = unsafe { ObjectOf::<P, _>::init(cq, data) }.inspect_err(|_| events.forget())?;
         // SAFETY: The queue is valid. The core reads this after the creation only.
         unsafe { (*cq).cqe = data.data.cqe().try_into().unwrap_or(c_int::MAX) };
         // SAFETY: The core does not show the queue before its creation has ended.
-        unsafe { Object::<'a, P>::keep(cq, data.data.details()) };
+        unsafe { ObjectOf::<P, _>::keep(cq, data.data.details()) };
         Ok(0)
     }
 
@@ -302,7 +303,7 @@ impl<P: Provider> Ops<P> {
     #[cfg(kverbs)]
     pub(super) unsafe extern "C" fn pre_destroy_cq(cq: *mut ffi::ib_cq) -> c_int {
         // SAFETY: By the contract, the queue was created, which has initialized its data.
-        let (data, _) = unsafe { Self::object::<_, Details, Data<P::Cq<'_>>>(cq) };
+        let (data, _) = unsafe { Self::object(cq) };
         data.events.forget();
         0
     }
@@ -328,12 +329,11 @@ impl<P: Provider> Ops<P> {
         _udata: *mut ffi::ib_udata,
     ) -> c_int {
         // SAFETY: By the contract, the queue was created, which has initialized its data.
-        let (data, device) = unsafe { Self::object::<_, Details, Data<P::Cq<'_>>>(cq) };
+        let (data, device) = unsafe { Self::object(cq) };
         data.events.forget();
         data.data.destroy(device);
         // SAFETY: By the contract, nobody uses the queue any more.
-        unsafe { Object::<'_, P>::drop_data(cq) };
-        0
+        unsafe { Self::destroy(cq) }
     }
 
     /// Writes the details of a completion queue into a message.
@@ -346,7 +346,7 @@ impl<P: Provider> Ops<P> {
         cq: *mut ffi::ib_cq,
     ) -> c_int {
         // SAFETY: By the contract, the queue was created, which has set its details.
-        let details = unsafe { Object::<'_, P>::kept(cq) };
+        let details = unsafe { ObjectOf::<P, _>::kept(cq) };
         // SAFETY: By the requirement of this function, the message is being built.
         unsafe { details.put(msg, P::Cq::DETAILS) }
     }

@@ -4,7 +4,6 @@
 
 use kernel::{
     bindings,
-    error::from_result,
     ffi::{
         c_int,
         c_uint, //
@@ -15,7 +14,10 @@ use kernel::{
 use super::{
     mr::MemoryRegion,
     mr_attr::Access,
-    ops::Ops,
+    ops::{
+        errno,
+        Ops, //
+    },
     provider::Provider, //
 };
 use crate::ffi;
@@ -31,7 +33,7 @@ impl<P: Provider> Ops<P> {
         access: c_int,
     ) -> *mut ffi::ib_mr {
         // SAFETY: By the contract, `alloc_pd` has created the domain.
-        let (pd, device) = unsafe { Self::pd(pd) };
+        let (pd, device) = unsafe { Self::object(pd) };
         Self::register(0, || {
             P::Mr::register_dma(device, pd, Access::from_raw(access))
         })
@@ -51,7 +53,7 @@ impl<P: Provider> Ops<P> {
             return Error::to_ptr(EINVAL);
         }
         // SAFETY: By the contract, `alloc_pd` has created the domain.
-        let (pd, device) = unsafe { Self::pd(pd) };
+        let (pd, device) = unsafe { Self::object(pd) };
         Self::register(0, || P::Mr::alloc(device, pd, max_num_sg))
     }
 
@@ -68,7 +70,7 @@ impl<P: Provider> Ops<P> {
         sg_offset: *mut c_uint,
     ) -> c_int {
         // SAFETY: By the contract, `register` has created the region.
-        let (region, _) = unsafe { Self::mr(mr) };
+        let (region, _) = unsafe { Self::object(mr) };
         region.clear_pages();
         // SAFETY: By the contract, region and list are valid. The core calls `set_page` with the region.
         unsafe { ffi::ib_sg_to_pages(mr, sg, sg_nents, sg_offset, Some(Self::set_page)) }
@@ -80,11 +82,8 @@ impl<P: Provider> Ops<P> {
     ///
     /// `mr` must be a region that `register` has created.
     unsafe extern "C" fn set_page(mr: *mut ffi::ib_mr, addr: u64) -> c_int {
-        from_result(|| {
-            // SAFETY: The caller guarantees that `register` has created the region.
-            let (region, _) = unsafe { Self::mr(mr) };
-            region.add_page(addr)?;
-            Ok(0)
-        })
+        // SAFETY: The caller guarantees that `register` has created the region.
+        let (region, _) = unsafe { Self::object(mr) };
+        errno(region.add_page(addr))
     }
 }

@@ -8,7 +8,10 @@ use kernel::{
 };
 
 use super::{
-    ops::Ops,
+    ops::{
+        errno,
+        Ops, //
+    },
     provider::Provider,
     qp::QueuePair,
     qp_attr::QpType,
@@ -35,7 +38,7 @@ impl<P: Provider> Ops<P> {
         bad_wr: *mut *const ffi::ib_send_wr,
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::qp(qp) };
+        let (pair, device) = unsafe { Self::object(qp) };
         // SAFETY: By the contract, the queue pair is valid.
         let layout = match QpType::from_raw(unsafe { (*qp).qp_type }) {
             QpType::UD => Some(&SendWrLayout::UD),
@@ -52,7 +55,7 @@ impl<P: Provider> Ops<P> {
             }
         };
         // SAFETY: By the contract, there is room for a pointer.
-        result.map_or_else(|error| unsafe { fail(bad_wr, bad, error) }, |()| 0)
+        unsafe { posted(bad_wr, bad, result) }
     }
 
     /// Returns the provider's data of a memory region.
@@ -65,7 +68,7 @@ impl<P: Provider> Ops<P> {
         'a: 'o,
     {
         // SAFETY: The caller guarantees that the region was created, and is not destroyed.
-        unsafe { Self::mr(mr) }.0
+        unsafe { Self::object(mr) }.0
     }
 
     /// Posts receive work requests. If this fails, `bad_wr` is the first one that was not posted.
@@ -79,25 +82,25 @@ impl<P: Provider> Ops<P> {
         bad_wr: *mut *const ffi::ib_recv_wr,
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::qp(qp) };
+        let (pair, device) = unsafe { Self::object(qp) };
         // SAFETY: By the contract, the work requests are valid, and so are the buffers that they point to.
         let mut wrs = unsafe { RecvWrs::new(wr) };
         let result = pair.post_recv(device, &mut wrs);
         // SAFETY: By the contract, there is room for a pointer.
-        result.map_or_else(
-            |error| unsafe { fail(bad_wr, wrs.current(), error) },
-            |()| 0,
-        )
+        unsafe { posted(bad_wr, wrs.current(), result) }
     }
 }
 
-/// Sets the work request that was not posted, and returns the errno.
+/// Returns what a callback that posts returns. Sets the work request that was not posted if `result` is an
+/// error.
 ///
 /// # Safety
 ///
 /// `place` must have room for a pointer.
-unsafe fn fail<T>(place: *mut *const T, bad: *const T, error: Error) -> c_int {
-    // SAFETY: The caller guarantees that there is room.
-    unsafe { *place = bad };
-    error.to_errno()
+unsafe fn posted<T>(place: *mut *const T, current: *const T, result: Result) -> c_int {
+    if result.is_err() {
+        // SAFETY: The caller guarantees that there is room.
+        unsafe { *place = current };
+    }
+    errno(result)
 }

@@ -4,7 +4,6 @@
 
 use core::{
     mem::transmute,
-    ops::Deref,
     ptr::NonNull, //
 };
 
@@ -71,7 +70,7 @@ struct ContextPtr(Option<NonNull<ffi::ib_ucontext>>);
 unsafe impl Send for ContextPtr {}
 
 /// The keys of a context that exists. The drop of this makes them forget it.
-pub(super) struct OpenKeys(Arc<MmapKeys>);
+pub(super) struct OpenKeys(pub(super) Arc<MmapKeys>);
 
 impl OpenKeys {
     /// Makes the keys of a context.
@@ -91,14 +90,6 @@ impl OpenKeys {
             GFP_KERNEL,
         )?;
         Ok(Self(keys))
-    }
-}
-
-impl Deref for OpenKeys {
-    type Target = Arc<MmapKeys>;
-
-    fn deref(&self) -> &Arc<MmapKeys> {
-        &self.0
     }
 }
 

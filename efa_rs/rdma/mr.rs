@@ -2,6 +2,8 @@
 
 //! Memory regions.
 
+use core::marker::PhantomData;
+
 use kernel::{
     bindings,
     ffi::c_int,
@@ -12,11 +14,15 @@ use super::{
     details::Details,
     device::Device,
     mr_attr::{
+        Access,
         Memory,
         MrInitAttr,
         MrKeys, //
     },
-    object,
+    object::{
+        core_object,
+        ObjectOf, //
+    },
     ops::Ops,
     provider::{
         Absent,
@@ -25,9 +31,6 @@ use super::{
     udata::Udata, //
 };
 use crate::ffi;
-
-#[cfg(kverbs)]
-use super::mr_attr::Access;
 
 /// A memory region in a protection domain of the provider `P`.
 #[vtable]
@@ -106,15 +109,16 @@ impl<'a, P: Provider> MemoryRegion<'a, P> for Absent {
 /// core's object.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Kept<S> {
+pub(super) struct Kept<S> {
     shared: S,
     details: Details,
 }
 
-type KeptOf<'a, P> = Kept<<<P as Provider>::Mr<'a> as MemoryRegion<'a, P>>::Shared>;
-
-/// A memory region with the copy and the provider's data.
-type Object<'a, P> = object::Object<ffi::ib_mr, KeptOf<'a, P>, <P as Provider>::Mr<'a>>;
+core_object!(
+    ib_mr,
+    Kept<<P::Mr<'a> as MemoryRegion<'a, P>>::Shared>,
+    P::Mr<'a>
+);
 
 impl<P: Provider> Ops<P> {
     pub(super) const HAS_USER_MR: bool =
@@ -130,24 +134,11 @@ impl<P: Provider> Ops<P> {
     const HAS_KERNEL_MR: bool = false;
     pub(super) const HAS_MR: bool = Self::HAS_USER_MR || Self::HAS_KERNEL_MR;
 
-    /// Returns the provider's data of a memory region, and the device.
-    ///
-    /// # Safety
-    ///
-    /// `mr` must be one of a device of the provider `P`, and not be deregistered for `'o`.
-    pub(super) unsafe fn mr<'o, 'a>(mr: *mut ffi::ib_mr) -> (&'o P::Mr<'a>, &'o Device<P::Data<'a>>)
-    where
-        'a: 'o,
-    {
-        // SAFETY: The caller guarantees that `register` has created the region.
-        unsafe { Self::object::<_, KeptOf<'a, P>, _>(mr) }
-    }
-
     /// Registers memory of a process.
     ///
     /// # Safety
     ///
-    /// The contract of [`Ops`] holds.
+    /// The contract of [`Ops`] holds. `dmah` may be null.
     pub(super) unsafe extern "C" fn reg_user_mr(
         pd: *mut ffi::ib_pd,
         start: u64,
@@ -157,21 +148,18 @@ impl<P: Provider> Ops<P> {
         dmah: *mut ffi::ib_dmah,
         udata: *mut ffi::ib_udata,
     ) -> *mut ffi::ib_mr {
-        // SAFETY: By the contract, `alloc_pd` has created the domain.
-        let (pd, device) = unsafe { Self::pd(pd) };
         // SAFETY: By the contract, the input is valid during the call.
         let udata = unsafe { Udata::from_raw(udata) };
         let memory = Memory::Process { start };
-        // SAFETY: The device is registered during the call, in which the attributes are used.
-        let attr = unsafe { MrInitAttr::new(device.as_raw(), memory, length, iova, access, dmah) };
-        Self::register(length, || P::Mr::register_user(device, pd, &attr, &udata))
+        // SAFETY: By the contract, `alloc_pd` has created the domain.
+        unsafe { Self::register_user(pd, memory, length, iova, access, dmah, &udata) }
     }
 
-    /// Registers memory of a DMA buffer. `dmah` may be null.
+    /// Registers memory of a DMA buffer.
     ///
     /// # Safety
     ///
-    /// The contract of [`Ops`] holds.
+    /// The contract of [`Ops`] holds. `dmah` may be null.
     pub(super) unsafe extern "C" fn reg_user_mr_dmabuf(
         pd: *mut ffi::ib_pd,
         offset: u64,
@@ -182,14 +170,40 @@ impl<P: Provider> Ops<P> {
         dmah: *mut ffi::ib_dmah,
         attrs: *mut ffi::uverbs_attr_bundle,
     ) -> *mut ffi::ib_mr {
-        // SAFETY: By the contract, `alloc_pd` has created the domain.
-        let (pd, device) = unsafe { Self::pd(pd) };
         // SAFETY: By the contract, the attributes are valid during the call.
         let udata = unsafe { Udata::of(attrs) };
         let memory = Memory::DmaBuf { fd, offset };
-        // SAFETY: The device is registered during the call, in which the attributes are used.
-        let attr = unsafe { MrInitAttr::new(device.as_raw(), memory, length, iova, access, dmah) };
-        Self::register(length, || P::Mr::register_user(device, pd, &attr, &udata))
+        // SAFETY: By the contract, `alloc_pd` has created the domain.
+        unsafe { Self::register_user(pd, memory, length, iova, access, dmah, &udata) }
+    }
+
+    /// Registers memory of a process or of a DMA buffer.
+    ///
+    /// # Safety
+    ///
+    /// `pd` must be a domain that was created on a device of the provider `P`.
+    unsafe fn register_user(
+        pd: *mut ffi::ib_pd,
+        memory: Memory,
+        length: u64,
+        iova: u64,
+        access: c_int,
+        dmah: *mut ffi::ib_dmah,
+        udata: &Udata<'_>,
+    ) -> *mut ffi::ib_mr {
+        // SAFETY: The caller guarantees that `alloc_pd` has created the domain.
+        let (pd, device) = unsafe { Self::object(pd) };
+        // INVARIANT: The device is that of the domain.
+        let attr = MrInitAttr {
+            length,
+            iova,
+            access: Access::from_raw(access),
+            has_dmah: !dmah.is_null(),
+            memory,
+            device: device.as_raw(),
+            registration: PhantomData,
+        };
+        Self::register(length, || P::Mr::register_user(device, pd, &attr, udata))
     }
 
     /// Allocates the object of a memory region, and creates it. Returns an error pointer if this fails.
@@ -200,11 +214,11 @@ impl<P: Provider> Ops<P> {
         I: PinInit<P::Mr<'a>, Error>,
     {
         let make = || {
-            let object = KBox::<Object<'a, P>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
+            let object = KBox::<ObjectOf<'a, P, ffi::ib_mr>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
             let mr: *mut ffi::ib_mr = KBox::into_raw(object).cast();
 
             // SAFETY: The object was just allocated with its size, and does not move.
-            let created = unsafe { Object::<'a, P>::init(mr, init()) };
+            let created = unsafe { ObjectOf::<P, _>::init(mr, init()) };
             // SAFETY: The object was just allocated, and has no data if its initialization has failed.
             let region = created.inspect_err(|_| unsafe { Self::free(mr) })?;
             // SAFETY: All zeroes are a valid `ib_mr`. Nobody else uses it yet.
@@ -218,7 +232,7 @@ impl<P: Provider> Ops<P> {
                 details: region.details(),
             };
             // SAFETY: The object was just allocated, and nobody else uses it yet.
-            unsafe { Object::<'a, P>::keep(mr, kept) };
+            unsafe { ObjectOf::<P, _>::keep(mr, kept) };
             Ok(mr)
         };
         make().unwrap_or_else(|error: Error| Error::to_ptr(error))
@@ -232,7 +246,7 @@ impl<P: Provider> Ops<P> {
     unsafe fn free(mr: *mut ffi::ib_mr) {
         // SAFETY: The caller guarantees that this came from a box of this type, whose fields need no
         // drop.
-        drop(unsafe { KBox::from_raw(mr.cast::<Object<'_, P>>()) });
+        drop(unsafe { KBox::from_raw(mr.cast::<ObjectOf<'_, P, ffi::ib_mr>>()) });
     }
 
     /// Deregisters memory.
@@ -245,10 +259,10 @@ impl<P: Provider> Ops<P> {
         _udata: *mut ffi::ib_udata,
     ) -> c_int {
         // SAFETY: By the contract, `register` has created the region.
-        let (region, device) = unsafe { Self::mr(mr) };
+        let (region, device) = unsafe { Self::object(mr) };
         region.deregister(device);
         // SAFETY: By the contract, nobody uses the region any more.
-        unsafe { Object::<'_, P>::drop_data(mr) };
+        unsafe { Self::destroy(mr) };
         // SAFETY: `register` has allocated the region. Its data was just dropped.
         unsafe { Self::free(mr) };
         0
@@ -264,7 +278,7 @@ impl<P: Provider> Ops<P> {
         mr: *mut ffi::ib_mr,
     ) -> c_int {
         // SAFETY: By the contract, `register` has created the region, and set its details.
-        let kept = unsafe { Object::<'_, P>::kept(mr) };
+        let kept = unsafe { ObjectOf::<P, _>::kept(mr) };
         // SAFETY: By the requirement of this function, the message is being built.
         unsafe { kept.details.put(msg, P::Mr::DETAILS) }
     }

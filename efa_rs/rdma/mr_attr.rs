@@ -58,6 +58,10 @@ pub(super) enum Memory {
 }
 
 /// Attributes of a new memory region of a process.
+///
+/// # Invariants
+///
+/// `device` is valid, and of a registration whose data is valid for `'a`.
 pub(crate) struct MrInitAttr<'a> {
     /// Length in bytes.
     pub(crate) length: u64,
@@ -67,37 +71,12 @@ pub(crate) struct MrInitAttr<'a> {
     pub(crate) access: Access,
     /// Whether hints on where to keep its data are given.
     pub(crate) has_dmah: bool,
-    memory: Memory,
-    device: *mut ffi::ib_device,
-    registration: PhantomData<&'a ()>,
+    pub(super) memory: Memory,
+    pub(super) device: *mut ffi::ib_device,
+    pub(super) registration: PhantomData<&'a ()>,
 }
 
 impl<'a> MrInitAttr<'a> {
-    /// Makes a request of what the core passes.
-    ///
-    /// # Safety
-    ///
-    /// `device` must be valid for as long as the request is used, and of a registration whose data is
-    /// valid for `'a`.
-    pub(super) unsafe fn new(
-        device: *mut ffi::ib_device,
-        memory: Memory,
-        length: u64,
-        iova: u64,
-        access: c_int,
-        dmah: *mut ffi::ib_dmah,
-    ) -> Self {
-        Self {
-            length,
-            iova,
-            access: Access::from_raw(access),
-            has_dmah: !dmah.is_null(),
-            memory,
-            device,
-            registration: PhantomData,
-        }
-    }
-
     /// Pins the memory. `hold`, what the device has of it, is told if it is taken back.
     ///
     /// # Errors
@@ -111,17 +90,17 @@ impl<'a> MrInitAttr<'a> {
     ) -> Result<Revocable<'a, H>> {
         // CAST: A set of bits.
         let access = self.access.bits() as c_int;
+        let (device, length) = (self.device, self.length);
 
         match self.memory {
             Memory::Process { start } => {
-                // SAFETY: By the requirement of `new`, the device is valid, and the registration for `'a`.
-                let umem = unsafe { Umem::get_va(self.device, start, self.length, access) }?;
+                // SAFETY: By the type invariant, the device is valid, and the registration for `'a`.
+                let umem = unsafe { Umem::get_va(device, start, length, access) }?;
                 Revocable::of_process(umem, hold)
             }
             Memory::DmaBuf { fd, offset } => {
-                // SAFETY: By the requirement of `new`, the device is valid, and the registration for `'a`.
-                let umem =
-                    unsafe { Umem::get_dmabuf(self.device, fd, offset, self.length, access) }?;
+                // SAFETY: By the type invariant, the device is valid, and the registration for `'a`.
+                let umem = unsafe { Umem::get_dmabuf(device, fd, offset, length, access) }?;
                 // SAFETY: The memory is what `get_dmabuf` has returned.
                 unsafe { Revocable::of_dmabuf(umem, hold, host) }
             }

@@ -6,10 +6,17 @@ use core::mem::MaybeUninit;
 
 use kernel::prelude::*;
 
+use super::provider::Provider;
 use crate::ffi;
 
 /// A structure of the core that stands for an object of a device.
-pub(super) trait CoreObject {
+pub(super) trait CoreObject: Sized + 'static {
+    /// The layer's copy of some values.
+    type Kept<'a, P: Provider>: Copy;
+
+    /// The data of the provider `P`, and what the layer adds to it.
+    type Data<'a, P: Provider>;
+
     /// Returns the device.
     ///
     /// # Safety
@@ -18,28 +25,25 @@ pub(super) trait CoreObject {
     unsafe fn device(this: *mut Self) -> *mut ffi::ib_device;
 }
 
-macro_rules! core_objects {
-    ($($name:ident),* $(,)?) => {
-        $(
-            impl CoreObject for ffi::$name {
-                unsafe fn device(this: *mut Self) -> *mut ffi::ib_device {
-                    // SAFETY: The caller guarantees that the object is valid.
-                    unsafe { (*this).device }
-                }
+/// Implements [`CoreObject`] for a structure of the core, with the copy and the data behind it.
+macro_rules! core_object {
+    ($core:ident, $kept:ty, $data:ty) => {
+        impl $crate::rdma::object::CoreObject for $crate::ffi::$core {
+            type Kept<'a, P: Provider> = $kept;
+            type Data<'a, P: Provider> = $data;
+
+            unsafe fn device(this: *mut Self) -> *mut $crate::ffi::ib_device {
+                // SAFETY: The caller guarantees that the object is valid.
+                unsafe { (*this).device }
             }
-        )*
+        }
     };
 }
+pub(super) use core_object;
 
-core_objects!(
-    ib_ah,
-    ib_comp_cntr,
-    ib_cq,
-    ib_mr,
-    ib_pd,
-    ib_qp,
-    ib_ucontext, //
-);
+/// An object of the provider `P` that begins with the structure `C`.
+pub(super) type ObjectOf<'a, P, C> =
+    Object<C, <C as CoreObject>::Kept<'a, P>, <C as CoreObject>::Data<'a, P>>;
 
 /// The core's object `C` and, behind it, the layer's copy of some values, `K`, and the provider's data
 /// `T`.

@@ -7,11 +7,16 @@ use core::{
     mem::MaybeUninit, //
 };
 
+use kernel::{
+    ffi::c_int,
+    prelude::*, //
+};
+
 use super::{
     device::Device,
     object::{
         CoreObject,
-        Object, //
+        ObjectOf, //
     },
     provider::Provider, //
 };
@@ -55,9 +60,10 @@ impl<P: Provider> Ops<P> {
     /// # Safety
     ///
     /// `core` must be valid. Its device must be registered with the provider `P` for `'d`.
-    pub(super) unsafe fn device_of<'d, 'a, C: CoreObject>(core: *mut C) -> &'d Device<P::Data<'a>>
+    pub(super) unsafe fn device_of<'d, 'a, C>(core: *mut C) -> &'d Device<P::Data<'a>>
     where
         'a: 'd,
+        C: CoreObject,
     {
         // SAFETY: The caller guarantees that the object is valid.
         let device = unsafe { C::device(core) };
@@ -65,24 +71,66 @@ impl<P: Provider> Ops<P> {
         unsafe { Self::device(device) }
     }
 
-    /// Returns the provider's data of an object, and the object's device.
+    /// Returns the data of an object, and the object's device.
     ///
     /// # Safety
     ///
-    /// `core` must be an object with data `T` that was created on a device of the provider `P`, and is
-    /// not destroyed for `'o`.
-    pub(super) unsafe fn object<'o, 'a, C, K, T>(core: *mut C) -> (&'o T, &'o Device<P::Data<'a>>)
+    /// `core` must be an object that was created on a device of the provider `P`, and is not destroyed
+    /// for `'o`.
+    pub(super) unsafe fn object<'o, 'a, C>(
+        core: *mut C,
+    ) -> (&'o C::Data<'a, P>, &'o Device<P::Data<'a>>)
     where
         'a: 'o,
         C: CoreObject,
-        K: Copy,
-        T: 'o,
     {
         // SAFETY: The caller guarantees that the object was created, which has initialized its data.
-        let data = unsafe { Object::<C, K, T>::data(core) };
+        let data = unsafe { ObjectOf::<P, C>::data(core) };
         // SAFETY: The caller guarantees that the object is valid. Its device outlives it.
         (data, unsafe { Self::device_of(core) })
     }
+
+    /// Initializes a new object, and returns what its callback returns.
+    ///
+    /// # Errors
+    ///
+    /// Those of `init`.
+    ///
+    /// # Safety
+    ///
+    /// By the contract of [`Ops`], `core` must be new.
+    pub(super) unsafe fn create<'a, C>(
+        core: *mut C,
+        init: impl PinInit<C::Data<'a, P>, Error>,
+    ) -> Result<c_int>
+    where
+        C: CoreObject,
+    {
+        // SAFETY: The caller guarantees that the object is new, and has the size that the table gives.
+        unsafe { ObjectOf::<P, C>::init(core, init) }?;
+        Ok(0)
+    }
+
+    /// Drops the data of an object that is destroyed, and returns what its callback returns.
+    ///
+    /// # Safety
+    ///
+    /// By the contract of [`Ops`], `core` must be an object that is destroyed.
+    pub(super) unsafe fn destroy<C: CoreObject>(core: *mut C) -> c_int {
+        // SAFETY: The caller guarantees that the object was created, and is not used any more.
+        unsafe { ObjectOf::<P, C>::drop_data(core) };
+        0
+    }
+
+    /// Returns the size of an object in bytes.
+    const fn size<C: CoreObject>() -> usize {
+        ObjectOf::<'static, P, C>::SIZE
+    }
+}
+
+/// Returns what callbacks return: 0, or a negative errno.
+pub(super) fn errno(result: Result) -> c_int {
+    result.map_or_else(|error| error.to_errno(), |()| 0)
 }
 
 /// Returns `$function` if the condition holds: an entry of the table that a provider may lack.
@@ -175,12 +223,12 @@ impl<P: Provider> Ops<P> {
             Self::get_hw_stats
         ),
 
-        size_ib_ucontext: Self::UCONTEXT_SIZE,
-        size_ib_pd: Self::PD_SIZE,
-        size_ib_ah: Self::AH_SIZE,
-        size_ib_cq: Self::CQ_SIZE,
-        size_ib_qp: Self::QP_SIZE,
-        size_ib_comp_cntr: Self::COMP_CNTR_SIZE,
+        size_ib_ucontext: Self::size::<ffi::ib_ucontext>(),
+        size_ib_pd: Self::size::<ffi::ib_pd>(),
+        size_ib_ah: Self::size::<ffi::ib_ah>(),
+        size_ib_cq: Self::size::<ffi::ib_cq>(),
+        size_ib_qp: Self::size::<ffi::ib_qp>(),
+        size_ib_comp_cntr: Self::size::<ffi::ib_comp_cntr>(),
 
         // SAFETY: In a table of functions, sizes and flags, zero stands for what is not there.
         ..unsafe { MaybeUninit::<ffi::ib_device_ops>::zeroed().assume_init() }

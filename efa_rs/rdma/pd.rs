@@ -10,7 +10,7 @@ use kernel::{
 
 use super::{
     device::Device,
-    object,
+    object::core_object,
     ops::Ops,
     provider::{
         Absent,
@@ -35,25 +35,10 @@ pub(crate) trait ProtectionDomain<'a, P: Provider>: Sized + Send + Sync {
 #[vtable]
 impl<'a, P: Provider> ProtectionDomain<'a, P> for Absent {}
 
-/// A protection domain with the provider's data.
-type Object<'a, P> = object::Object<ffi::ib_pd, (), <P as Provider>::Pd<'a>>;
+core_object!(ib_pd, (), P::Pd<'a>);
 
 impl<P: Provider> Ops<P> {
     pub(super) const HAS_PD: bool = <P::Pd<'static> as ProtectionDomain<'static, P>>::HAS_ALLOC;
-    pub(super) const PD_SIZE: usize = Object::<'static, P>::SIZE;
-
-    /// Returns the provider's data of a protection domain, and the device.
-    ///
-    /// # Safety
-    ///
-    /// `pd` must be one of a device of the provider `P`, and not be destroyed for `'o`.
-    pub(super) unsafe fn pd<'o, 'a>(pd: *mut ffi::ib_pd) -> (&'o P::Pd<'a>, &'o Device<P::Data<'a>>)
-    where
-        'a: 'o,
-    {
-        // SAFETY: The caller guarantees that `alloc_pd` has created the domain.
-        unsafe { Self::object::<_, (), _>(pd) }
-    }
 
     /// Creates a protection domain.
     ///
@@ -70,9 +55,8 @@ impl<P: Provider> Ops<P> {
             // SAFETY: By the contract, `udata` is null or valid during the call.
             let udata = unsafe { Udata::from_raw(udata) };
             let init = P::Pd::alloc(device, &udata);
-            // SAFETY: By the contract, the domain is new, and has the size of `Object`.
-            unsafe { Object::<'_, P>::init(pd, init) }?;
-            Ok(0)
+            // SAFETY: By the contract, the domain is new.
+            unsafe { Self::create(pd, init) }
         })
     }
 
@@ -86,10 +70,9 @@ impl<P: Provider> Ops<P> {
         _udata: *mut ffi::ib_udata,
     ) -> c_int {
         // SAFETY: By the contract, `alloc_pd` has created the domain.
-        let (domain, device) = unsafe { Self::pd(pd) };
+        let (domain, device) = unsafe { Self::object(pd) };
         domain.dealloc(device);
         // SAFETY: By the contract, nobody uses the domain any more.
-        unsafe { Object::<'_, P>::drop_data(pd) };
-        0
+        unsafe { Self::destroy(pd) }
     }
 }

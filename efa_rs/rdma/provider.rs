@@ -3,7 +3,6 @@
 //! What a driver implements for its devices.
 
 use kernel::{
-    error::from_result,
     ffi::{
         c_char,
         c_int, //
@@ -29,7 +28,10 @@ use super::{
         Named, //
     },
     mr::MemoryRegion,
-    ops::Ops,
+    ops::{
+        errno,
+        Ops, //
+    },
     pd::ProtectionDomain,
     qp::QueuePair,
     udata::Udata, //
@@ -166,6 +168,16 @@ pub(crate) trait Provider: Sized + 'static {
 #[allow(dead_code, reason = "for providers that lack a kind of object")]
 pub(crate) enum Absent {}
 
+/// Writes what a callback has found, and returns what the callback returns.
+///
+/// # Safety
+///
+/// `place` must have room for a `T`.
+unsafe fn answer<T>(place: *mut T, found: Result<T>) -> c_int {
+    // SAFETY: The caller guarantees that there is room.
+    errno(found.map(|found| unsafe { place.write(found) }))
+}
+
 impl<P: Provider> Ops<P> {
     /// Calls the provider when programs can use a device.
     ///
@@ -214,16 +226,13 @@ impl<P: Provider> Ops<P> {
         attr: *mut ffi::ib_device_attr,
         udata: *mut ffi::ib_udata,
     ) -> c_int {
-        from_result(|| {
-            // SAFETY: By the contract, the device is registered, or being registered.
-            let device = unsafe { Self::device(device) };
-            // SAFETY: By the contract, `udata` is null or valid during the call.
-            let udata = unsafe { Udata::from_raw(udata) };
-            let found = P::query_device(device, &udata)?;
-            // SAFETY: By the contract, the core passes a structure to be filled.
-            found.fill(unsafe { &mut *attr });
-            Ok(0)
-        })
+        // SAFETY: By the contract, the device is registered, or being registered.
+        let device = unsafe { Self::device(device) };
+        // SAFETY: By the contract, `udata` is null or valid during the call.
+        let udata = unsafe { Udata::from_raw(udata) };
+        let found = P::query_device(device, &udata);
+        // SAFETY: By the contract, there is room for the attributes.
+        unsafe { answer(attr, found.map(|found| found.to_raw())) }
     }
 
     /// Returns the attributes of a port.
@@ -236,13 +245,11 @@ impl<P: Provider> Ops<P> {
         port: u32,
         attr: *mut ffi::ib_port_attr,
     ) -> c_int {
-        from_result(|| {
-            // SAFETY: By the contract, the device is registered, or being registered.
-            let found = P::query_port(unsafe { Self::device(device) }, port)?;
-            // SAFETY: By the contract, the core passes a structure to be filled.
-            found.fill(unsafe { &mut *attr });
-            Ok(0)
-        })
+        // SAFETY: By the contract, the device is registered, or being registered.
+        let device = unsafe { Self::device(device) };
+        // SAFETY: By the contract, the core passes a structure to be filled.
+        let attr = unsafe { &mut *attr };
+        errno(P::query_port(device, port).map(|found| found.fill(attr)))
     }
 
     /// Returns the speed of a port in units of 100 Mbit/s.
@@ -255,13 +262,10 @@ impl<P: Provider> Ops<P> {
         port: u32,
         speed: *mut u64,
     ) -> c_int {
-        from_result(|| {
-            // SAFETY: By the contract, the device is registered.
-            let found = P::query_port_speed(unsafe { Self::device(device) }, port)?;
-            // SAFETY: By the contract, the core passes room for the speed.
-            unsafe { *speed = found };
-            Ok(0)
-        })
+        // SAFETY: By the contract, the device is registered.
+        let found = P::query_port_speed(unsafe { Self::device(device) }, port);
+        // SAFETY: By the contract, there is room for the speed.
+        unsafe { answer(speed, found) }
     }
 
     /// Returns the attributes of a port that do not change.
@@ -274,15 +278,14 @@ impl<P: Provider> Ops<P> {
         port: u32,
         immutable: *mut ffi::ib_port_immutable,
     ) -> c_int {
-        from_result(|| {
-            // SAFETY: By the contract, the device is being registered.
-            let attr = P::query_port(unsafe { Self::device(device) }, port)?;
-            // SAFETY: By the contract, the core passes a structure to be filled.
-            let immutable = unsafe { &mut *immutable };
+        // SAFETY: By the contract, the device is being registered.
+        let device = unsafe { Self::device(device) };
+        // SAFETY: By the contract, the core passes a structure to be filled.
+        let immutable = unsafe { &mut *immutable };
+        errno(P::query_port(device, port).map(|attr| {
             immutable.gid_tbl_len = attr.gid_tbl_len.into();
             immutable.pkey_tbl_len = attr.pkey_tbl_len.into();
-            Ok(0)
-        })
+        }))
     }
 
     /// Returns the link layer of a port.
@@ -309,13 +312,12 @@ impl<P: Provider> Ops<P> {
         index: c_int,
         gid: *mut ffi::ib_gid,
     ) -> c_int {
-        from_result(|| {
-            // SAFETY: By the contract, the device is registered, or being registered.
-            let found = P::query_gid(unsafe { Self::device(device) }, port, index.try_into()?)?;
-            // SAFETY: By the contract, the core passes room for a GID, which is 16 bytes.
-            unsafe { gid.cast::<Gid>().write(found) };
-            Ok(0)
-        })
+        // SAFETY: By the contract, the device is registered, or being registered.
+        let device = unsafe { Self::device(device) };
+        let index = index.try_into().map_err(Error::from);
+        let found = index.and_then(|index| P::query_gid(device, port, index));
+        // SAFETY: By the contract, there is room for a GID, which is 16 bytes.
+        unsafe { answer(gid.cast(), found) }
     }
 
     /// Returns an entry of the partition table of a port.
@@ -329,12 +331,9 @@ impl<P: Provider> Ops<P> {
         index: u16,
         pkey: *mut u16,
     ) -> c_int {
-        from_result(|| {
-            // SAFETY: By the contract, the device is registered, or being registered.
-            let found = P::query_pkey(unsafe { Self::device(device) }, port, index)?;
-            // SAFETY: By the contract, the core passes room for the key.
-            unsafe { *pkey = found };
-            Ok(0)
-        })
+        // SAFETY: By the contract, the device is registered, or being registered.
+        let found = P::query_pkey(unsafe { Self::device(device) }, port, index);
+        // SAFETY: By the contract, there is room for the key.
+        unsafe { answer(pkey, found) }
     }
 }

@@ -15,8 +15,14 @@ use super::{
     context::Context,
     details::Details,
     device::Device,
-    object,
-    ops::Ops,
+    object::{
+        core_object,
+        ObjectOf, //
+    },
+    ops::{
+        errno,
+        Ops, //
+    },
     provider::{
         Absent,
         Provider, //
@@ -143,44 +149,16 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
 #[vtable]
 impl<'a, P: Provider> QueuePair<'a, P> for Absent {}
 
-/// A queue pair with its details and the provider's data.
-type Object<'a, P> = object::Object<ffi::ib_qp, Details, <P as Provider>::Qp<'a>>;
+core_object!(ib_qp, Details, P::Qp<'a>);
 
 impl<P: Provider> Ops<P> {
-    const HAS_USER_QP: bool = <P::Qp<'static> as QueuePair<'static, P>>::HAS_CREATE;
     #[cfg(kverbs)]
     pub(super) const HAS_KERNEL_QP: bool =
         <P::Qp<'static> as QueuePair<'static, P>>::HAS_CREATE_KERNEL;
     #[cfg(not(kverbs))]
     const HAS_KERNEL_QP: bool = false;
-    pub(super) const HAS_QP: bool = Self::HAS_USER_QP || Self::HAS_KERNEL_QP;
-    pub(super) const QP_SIZE: usize = Object::<'static, P>::SIZE;
-
-    /// Returns the provider's data of a queue pair, and the device.
-    ///
-    /// # Safety
-    ///
-    /// `qp` must be one of a device of the provider `P`, and not be destroyed for `'o`.
-    pub(super) unsafe fn qp<'o, 'a>(qp: *mut ffi::ib_qp) -> (&'o P::Qp<'a>, &'o Device<P::Data<'a>>)
-    where
-        'a: 'o,
-    {
-        // SAFETY: The caller guarantees that `create_qp` has created the queue pair.
-        unsafe { Self::object::<_, Details, _>(qp) }
-    }
-
-    /// Returns the provider's data of a completion queue that a queue pair refers to, unless it is null.
-    ///
-    /// # Safety
-    ///
-    /// `cq` must be null, or one of a device of the provider `P`, and not be destroyed for `'o`.
-    unsafe fn optional_cq<'o, 'a>(cq: *mut ffi::ib_cq) -> Option<&'o P::Cq<'a>>
-    where
-        'a: 'o,
-    {
-        // SAFETY: It is not null, so that the caller guarantees that it is a queue.
-        (!cq.is_null()).then(|| unsafe { Self::cq(cq) }.0)
-    }
+    pub(super) const HAS_QP: bool =
+        <P::Qp<'static> as QueuePair<'static, P>>::HAS_CREATE || Self::HAS_KERNEL_QP;
 
     /// Initializes a new queue pair.
     ///
@@ -195,12 +173,12 @@ impl<P: Provider> Ops<P> {
         qp: *mut ffi::ib_qp,
         init: impl PinInit<P::Qp<'a>, Error>,
     ) -> Result<c_int> {
-        // SAFETY: The caller guarantees that the queue pair is new, of the size of `Object`.
-        let pair = unsafe { Object::<'a, P>::init(qp, init) }?;
+        // SAFETY: The caller guarantees that the queue pair is new, of the size of `ObjectOf`.
+        let pair = unsafe { ObjectOf::<P, _>::init(qp, init) }?;
         // SAFETY: The queue pair is valid. The core reads this after the creation only.
         unsafe { (*qp).qp_num = pair.qp_num() };
         // SAFETY: The core does not show the queue pair before its creation has ended.
-        unsafe { Object::<'a, P>::keep(qp, pair.details()) };
+        unsafe { ObjectOf::<P, _>::keep(qp, pair.details()) };
         Ok(0)
     }
 
@@ -218,17 +196,17 @@ impl<P: Provider> Ops<P> {
             // SAFETY: By the contract, the core has set the domain of the new queue pair.
             let pd = unsafe { (*qp).pd };
             // SAFETY: By the contract, `alloc_pd` has created the domain.
-            let (pd, device) = unsafe { Self::pd(pd) };
+            let (pd, device) = unsafe { Self::object(pd) };
             // SAFETY: By the contract, `udata` is null or valid during the call.
             let udata = unsafe { Udata::from_raw(udata) };
             // SAFETY: By the contract, the attributes are valid.
             let raw = unsafe { &*init_attr };
+            // SAFETY: By the contract, the core passes null or a queue that was created.
+            let queue = |cq: *mut ffi::ib_cq| (!cq.is_null()).then(|| unsafe { Self::cq(cq) }.0);
             let attr = QpInitAttr {
                 pd,
-                // SAFETY: By the contract, the queue is one of this table, unless there is none.
-                send_cq: unsafe { Self::optional_cq(raw.send_cq) },
-                // SAFETY: By the contract, the queue is one of this table, unless there is none.
-                recv_cq: unsafe { Self::optional_cq(raw.recv_cq) },
+                send_cq: queue(raw.send_cq),
+                recv_cq: queue(raw.recv_cq),
                 qp_type: QpType::from_raw(raw.qp_type),
                 cap: QpCap::from_raw(&raw.cap),
                 has_srq: !raw.srq.is_null(),
@@ -261,21 +239,18 @@ impl<P: Provider> Ops<P> {
         mask: c_int,
         udata: *mut ffi::ib_udata,
     ) -> c_int {
-        from_result(|| {
-            // CAST: A set of bits.
-            let mask = mask as u32;
-            if mask & !ffi::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS != 0 {
-                return Err(EOPNOTSUPP);
-            }
-            // SAFETY: By the contract, `create_qp` has created the queue pair.
-            let (pair, device) = unsafe { Self::qp(qp) };
-            // SAFETY: By the contract, the attributes are valid.
-            let attr = QpAttr::from_raw(unsafe { &*attr }, mask);
-            // SAFETY: By the contract, `udata` is null or valid during the call.
-            let udata = unsafe { Udata::from_raw(udata) };
-            pair.modify(device, &attr, &udata)?;
-            Ok(0)
-        })
+        // CAST: A set of bits.
+        let mask = mask as u32;
+        if mask & !ffi::ib_qp_attr_mask_IB_QP_ATTR_STANDARD_BITS != 0 {
+            return EOPNOTSUPP.to_errno();
+        }
+        // SAFETY: By the contract, `create_qp` has created the queue pair.
+        let (pair, device) = unsafe { Self::object(qp) };
+        // SAFETY: By the contract, the attributes are valid.
+        let attr = QpAttr::from_raw(unsafe { &*attr }, mask);
+        // SAFETY: By the contract, `udata` is null or valid during the call.
+        let udata = unsafe { Udata::from_raw(udata) };
+        errno(pair.modify(device, &attr, &udata))
     }
 
     /// Returns attributes of a queue pair.
@@ -291,7 +266,7 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         from_result(|| {
             // SAFETY: By the contract, `create_qp` has created the queue pair.
-            let (pair, device) = unsafe { Self::qp(qp) };
+            let (pair, device) = unsafe { Self::object(qp) };
             // CAST: A set of bits.
             let queried = pair.query(device, QpAttrMask::from_raw(mask as u32))?;
             // SAFETY: By the contract, there is room for the attributes.
@@ -326,11 +301,10 @@ impl<P: Provider> Ops<P> {
         _udata: *mut ffi::ib_udata,
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::qp(qp) };
+        let (pair, device) = unsafe { Self::object(qp) };
         pair.destroy(device);
         // SAFETY: By the contract, nobody uses the queue pair any more.
-        unsafe { Object::<'_, P>::drop_data(qp) };
-        0
+        unsafe { Self::destroy(qp) }
     }
 
     /// Writes the details of a queue pair into a message.
@@ -343,7 +317,7 @@ impl<P: Provider> Ops<P> {
         qp: *mut ffi::ib_qp,
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has set the details of the queue pair.
-        let details = unsafe { Object::<'_, P>::kept(qp) };
+        let details = unsafe { ObjectOf::<P, _>::kept(qp) };
         // SAFETY: By the requirement of this function, the message is being built.
         unsafe { details.put(msg, P::Qp::DETAILS) }
     }
