@@ -137,8 +137,8 @@ pub(crate) struct KernelCqInitAttr<'c> {
     pub(crate) comp_vector: u32,
     /// Flags that the core defines.
     pub(crate) flags: u32,
-    /// Tells the client of completions, if the client asks for it.
-    pub(crate) events: &'c Arc<CqEvents>,
+    /// Tells the client of completions, if the client asks for it. Absent if the client only polls.
+    pub(crate) events: Option<&'c Arc<CqEvents>>,
 }
 
 /// A completion queue of a device of the provider `P`.

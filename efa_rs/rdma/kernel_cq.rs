@@ -42,12 +42,13 @@ impl<P: Provider> Ops<P> {
             let attr = unsafe { &*attr };
             // SAFETY: The queue exists until it is destroyed, or this fails. Both call `forget`.
             let events = unsafe { CqEvents::new(cq) }?;
+            // SAFETY: By the contract, the queue is valid.
+            let has_events = unsafe { has_events(&*cq) };
             let attr = KernelCqInitAttr {
                 cqe: attr.cqe,
                 comp_vector: attr.comp_vector,
                 flags: attr.flags,
-                // The core sets the handler of queues that it polls only after this.
-                events: &events,
+                events: has_events.then_some(&events),
             };
             let init = P::Cq::create_kernel(device, &attr);
             // SAFETY: By the contract, the queue is new. The events are of this queue.
@@ -92,5 +93,15 @@ impl<P: Provider> Ops<P> {
             let reports_missed = flags & ffi::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0;
             Ok((reports_missed && queue.has_completions(device)).into())
         })
+    }
+}
+
+/// Returns whether a new queue is to have events: its client has a handler, or the core is to poll it when there are
+/// completions. The core sets the handler for the latter only when the queue is created; before, it allocates `wc`.
+fn has_events(cq: &ffi::ib_cq) -> bool {
+    if cq.wc.is_null() {
+        cq.comp_handler.is_some()
+    } else {
+        cq.poll_ctx != ffi::ib_poll_context_IB_POLL_DIRECT
     }
 }

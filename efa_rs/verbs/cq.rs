@@ -362,7 +362,7 @@ impl<'a> Cq<'a> {
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if flags are asked for.
+    /// - [`EOPNOTSUPP`] if flags are asked for, or events of a device that has no event queues.
     /// - [`EINVAL`] if there are more entries than the device has, or there is no such vector.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the admin command.
@@ -376,18 +376,17 @@ impl<'a> Cq<'a> {
         if depth > queues.max_cq_depth {
             return Err(EINVAL);
         }
-        // Without event queues, clients can still poll.
-        let (target, notifier) = match efa.session.event_queues() {
-            0 => (None, None),
-            _ => {
+        let events = match attr.events {
+            None => None,
+            // Nobody would poll it.
+            Some(_) if efa.session.event_queues() == 0 => return Err(EOPNOTSUPP),
+            Some(events) => {
                 // CAST: `usize` has 64 bits on every architecture that has EFA. `ib_create_cq` does not check the vector.
                 let target = efa.session.event_target(attr.comp_vector as usize);
-                (
-                    Some(target.ok_or(EINVAL)?),
-                    Some(Notifier::new(attr.events)?),
-                )
+                Some((target.ok_or(EINVAL)?, Notifier::new(events)?))
             }
         };
+        let (target, notifier) = events.unzip();
 
         let (epoch, sub_cqs) = (efa.session.epoch(), queues.sub_cqs_per_cq);
         let count = CompletionRings::entries(sub_cqs, depth).ok_or(EINVAL)?;
@@ -423,7 +422,7 @@ impl<'a> Cq<'a> {
             ring: Some(ring),
         };
 
-        if created.flags.db_valid {
+        if created.flags.db_valid && target.is_some() {
             queue.set_doorbell(efa.bars.map_doorbell(created.db_offset)?);
         }
         let subscription = target

@@ -73,11 +73,19 @@ unsafe fn process(cq: *mut ib_cq, budget: c_int) -> c_int {
             } else {
                 BATCH.min((budget - completed) as usize)
             };
-            let mut wcs: [ib_wc; BATCH] = zeroed();
-            let count = (*(*cq).device).ops.poll_cq.unwrap()(cq, room as c_int, wcs.as_mut_ptr());
+            // Several tasks may poll a queue of IB_POLL_DIRECT.
+            let mut own: [ib_wc; BATCH] = zeroed();
+            let is_direct = (*cq).poll_ctx == ib_poll_context_IB_POLL_DIRECT;
+            let wcs = if is_direct {
+                own.as_mut_ptr()
+            } else {
+                (*cq).wc
+            };
+            let count = (*(*cq).device).ops.poll_cq.unwrap()(cq, room as c_int, wcs);
             // From here on the driver has no request of these.
             sim::point();
-            for wc in wcs.iter_mut().take(count.max(0) as usize) {
+            for index in 0..count.max(0) as usize {
+                let wc = &mut *wcs.add(index);
                 let cqe = *wc.__bindgen_anon_1.wr_cqe.as_ref();
                 (*cqe).done.expect("a function")(cq, wc);
             }
@@ -109,7 +117,14 @@ pub unsafe fn alloc_cq(
     };
     // SAFETY: The caller guarantees that the device is registered; the queue is there until `free_cq`.
     unsafe {
-        let cq = verbs::create_cq(device, &attr, null_mut(), |cq| (*cq).poll_ctx = context)?;
+        let wcs = Box::into_raw(Box::new(zeroed::<[ib_wc; BATCH]>()));
+        let prepare = |cq: *mut ib_cq| {
+            (*cq).poll_ctx = context;
+            (*cq).wc = wcs.cast();
+        };
+        let cq = verbs::create_cq(device, &attr, null_mut(), prepare).inspect_err(|_| {
+            drop(Box::from_raw(wcs));
+        })?;
         if context == ib_poll_context_IB_POLL_DIRECT {
             (*cq).comp_handler = Some(completion_direct);
             return Ok(cq);
@@ -145,9 +160,11 @@ pub unsafe fn free_cq(cq: *mut ib_cq) {
         }
         // An event from here on finds no work.
         sim::point();
+        let wcs: *mut [ib_wc; BATCH] = (*cq).wc.cast();
         let result = verbs::end_cq(cq, null_mut(), true);
         POLLED.with(|all| all.borrow_mut().remove(&(cq as usize)));
         verbs::ignore("Destroy of kernel CQ shouldn't fail", result);
+        drop(Box::from_raw(wcs));
     }
 }
 

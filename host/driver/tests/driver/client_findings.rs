@@ -63,19 +63,28 @@ fn queue(rig: &Rig) -> (u16, u16) {
     })
 }
 
+/// Neither an event of a queue that has none, nor a second one.
 #[test]
 fn an_event_that_nobody_asked_for_is_ignored() {
     run_without_end(|rig| {
         rig.probe().unwrap();
+        let other = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();
+        let (eqn, other_cqn) = queue(rig);
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
-        let (eqn, cqn) = queue(rig);
-        let post = rig
-            .shared
-            .with(|device, machine, _| device.post_completion_event(machine, Some(eqn), cqn));
-        post.unwrap();
+        let cqn = rig.shared.with(|device, _, now| {
+            let queues = device.snapshot(now).completion_queues;
+            let queue = queues.iter().find(|queue| queue.eq.is_none());
+            queue.expect("a queue without events").number
+        });
+        for cqn in [cqn, other_cqn, other_cqn] {
+            let post = rig
+                .shared
+                .with(|device, machine, _| device.post_completion_event(machine, Some(eqn), cqn));
+            post.unwrap();
+        }
         sim::sleep(SECOND);
         assert_eq!(kernel::take_warnings(), [""; 0]);
-        drop(objects);
+        drop((objects, other));
     });
 }
 

@@ -14,7 +14,7 @@ use efa_hw::io::CompStatus;
 use efa_model::Profile;
 use ib_core::{ffi, registry::registered, verbs};
 use kernel::{
-    error::code::EINVAL,
+    error::code::{EINVAL, EOPNOTSUPP},
     sim::{self, Policy, Rng},
 };
 
@@ -155,6 +155,19 @@ fn a_receive_queue_has_room_for_all_buffers() {
             assert_eq!(posted, room, "{count} of {sges}");
         });
     }
+}
+
+/// The core would poll a queue when there is an event, and there is none.
+#[test]
+fn a_device_without_event_queues_has_queues_that_are_polled_only() {
+    run(|rig| {
+        rig.set(r#"{"max_eq": 0}"#);
+        rig.probe().unwrap();
+        let device = registered().unwrap();
+        let refused = Objects::new(device, WORKQUEUE).map(drop);
+        Objects::new(device, DIRECT).unwrap().exchange(1);
+        assert_eq!(refused, Err(EOPNOTSUPP));
+    });
 }
 
 /// A region that has lost its pages is not registered with an old one.
