@@ -63,14 +63,14 @@ impl<'c, 'a, P: Provider> Context<'c, 'a, P> {
         self.data
     }
 
-    /// Lets the process map `length` bytes.
+    /// Lets the process map memory, all of it or parts.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory, or no key is left.
-    pub(crate) fn insert_mmap(&self, mapping: Mapping<'a>, length: usize) -> Result<MmapEntry> {
+    pub(crate) fn insert_mmap(&self, mapping: Mapping<'a>) -> Result<MmapEntry> {
         // SAFETY: The mapping is valid as long as the registration. Contexts end before it.
-        unsafe { MmapKeys::insert(self.keys, mapping, length) }
+        unsafe { MmapKeys::insert(self.keys, mapping) }
     }
 }
 

@@ -48,6 +48,16 @@ pub(crate) enum Mapping<'a> {
     Buffer(Arc<UserBuffer<'a>>),
 }
 
+impl Mapping<'_> {
+    /// Returns the size in bytes, a multiple of [`PAGE_SIZE`](kernel::page::PAGE_SIZE).
+    fn size(&self) -> usize {
+        match self {
+            Self::Uncached(pages) | Self::WriteCombining(pages) => pages.size(),
+            Self::Buffer(buffer) => buffer.size(),
+        }
+    }
+}
+
 /// The core's entry and what is behind it.
 #[repr(C)]
 struct Entry {
@@ -100,16 +110,14 @@ impl Drop for OpenKeys {
 }
 
 impl MmapKeys {
-    /// Lets userspace map `length` bytes.
+    /// Lets userspace map memory.
     ///
     /// # Safety
     ///
     /// `mapping` must be valid as long as the context's device is registered.
-    pub(super) unsafe fn insert(
-        keys: &Arc<Self>,
-        mapping: Mapping<'_>,
-        length: usize,
-    ) -> Result<MmapEntry> {
+    pub(super) unsafe fn insert(keys: &Arc<Self>, mapping: Mapping<'_>) -> Result<MmapEntry> {
+        // What can be mapped is all that there is, and whole pages.
+        let length = mapping.size();
         // SAFETY: Only the lifetime changes. The caller guarantees that it is long enough for the
         // entry, which the core frees before the device is not registered any more.
         let mapping = unsafe { transmute::<Mapping<'_>, Mapping<'static>>(mapping) };

@@ -71,7 +71,7 @@ impl<'bound> Region<'bound> {
         Ok(Arc::new(region, GFP_KERNEL)?)
     }
 
-    /// Returns the pages from that of `offset` on, of which `length` bytes have to be in the BAR.
+    /// Returns the pages from that of `offset` on that have `length` bytes, which are whole pages of the BAR.
     ///
     /// # Errors
     ///
@@ -80,11 +80,12 @@ impl<'bound> Region<'bound> {
         let page = u64::from(offset) & !(PAGE_SIZE as u64 - 1);
         // Where pages are larger than 4 KiB, a small BAR may be in the middle of one.
         let is_aligned = self.start % PAGE_SIZE as u64 == 0;
+        let length = length.checked_next_multiple_of(PAGE_SIZE).ok_or(EINVAL)?;
         match page.checked_add(length as u64) {
             // INVARIANT: `start + length` of a resource does not overflow, and this is within.
             Some(end) if end <= self.length && is_aligned => Ok(Pages {
                 start: self.start + page,
-                length: length as u64,
+                length,
                 _region: self.clone(),
             }),
             _ => Err(EINVAL),
@@ -115,7 +116,7 @@ pub(crate) fn is_memory(pdev: &pci::Device, bar: u8) -> bool {
 /// `start` is the physical address of `length` bytes of `_region`, at the start of a page.
 pub(crate) struct Pages<'bound> {
     start: u64,
-    length: u64,
+    length: usize,
     _region: Arc<Region<'bound>>,
 }
 
@@ -124,19 +125,21 @@ impl Pages<'_> {
     pub(crate) fn start(&self) -> u64 {
         self.start
     }
+
+    /// Returns the size of all of them in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.length
+    }
 }
 
 impl<'bound> Pages<'bound> {
-    /// Maps the first `length` bytes, which have to be all that was asked for in [`Region::pages`], such that
-    /// writes may be combined and reordered, or uncached.
+    /// Maps them such that writes may be combined and reordered, or uncached.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no room in the kernel's address space.
-    pub(crate) fn map(self, length: usize, combines_writes: bool) -> Result<Window<'bound>> {
-        if length as u64 > self.length {
-            return Err(EINVAL);
-        }
+    pub(crate) fn map(self, combines_writes: bool) -> Result<Window<'bound>> {
+        let length = self.length;
         // SAFETY: By the type invariant these are pages of a BAR, which is reserved for this driver.
         let base = unsafe {
             if combines_writes {

@@ -59,9 +59,7 @@ impl<'bound> Bars<'bound> {
     /// - [`ENOMEM`] if there is no room for it.
     pub(super) fn map_doorbell(&self, offset: u32) -> Result<Doorbell<'bound>> {
         let pages = self.doorbells.pages(offset, PAGE_SIZE)?;
-        pages
-            .map(PAGE_SIZE, false)?
-            .doorbell(offset_in_page(offset) as usize)
+        pages.map(false)?.doorbell(offset_in_page(offset) as usize)
     }
 
     /// Maps a send queue of `count` work requests, a power of two, of `size` bytes each, at an offset that
@@ -81,10 +79,9 @@ impl<'bound> Bars<'bound> {
         let length = size
             .checked_mul(count as usize)
             .and_then(|length| length.checked_add(first))
-            .and_then(|length| length.checked_next_multiple_of(PAGE_SIZE))
             .ok_or(EINVAL)?;
         let pages = self.memory.pages(offset, length)?;
-        pages.map(length, true)?.slots(first, size, count)
+        pages.map(true)?.slots(first, size, count)
     }
 }
 

@@ -315,16 +315,14 @@ impl<'a> Cq<'a> {
 
         let mut ring_entry = None;
         if let Some(Ring::Driver(buffer)) = &guard.ring {
-            let length = buffer.size();
-            let mapping = Mapping::Buffer(buffer.memory().clone());
-            let entry = context.insert_mmap(mapping, length)?;
+            let entry = context.insert_mmap(Mapping::Buffer(buffer.memory().clone()))?;
             response.q_mmap_key = entry.key();
-            response.q_mmap_size = length as u64;
+            response.q_mmap_size = buffer.size() as u64;
             ring_entry = Some(entry);
         }
         let mut doorbell_entry = None;
         if created.flags.db_valid {
-            let entry = context.insert_mmap(efa.bars.doorbell(created.db_offset)?, PAGE_SIZE)?;
+            let entry = context.insert_mmap(efa.bars.doorbell(created.db_offset)?)?;
             response.db_mmap_key = entry.key();
             response.db_off = offset_in_page(created.db_offset);
             response.comp_mask = CreateCqRespMask { db_off: true };

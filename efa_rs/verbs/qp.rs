@@ -3,7 +3,6 @@
 //! Queue pairs.
 
 use kernel::{
-    page::PAGE_SIZE,
     prelude::*,
     sync::Arc, //
 };
@@ -689,26 +688,25 @@ fn map<'a>(
     };
 
     let sq_doorbell = efa.bars.doorbell(created.sq_db_offset)?;
-    let sq_doorbell = context.insert_mmap(sq_doorbell, PAGE_SIZE)?;
+    let sq_doorbell = context.insert_mmap(sq_doorbell)?;
     response.sq_db_mmap_key = sq_doorbell.key();
 
     // The device has accepted the size, which is at most `max_llq_size`.
     let length = u64::from(sq_ring_size) + u64::from(response.llq_desc_offset);
-    let length = length.next_multiple_of(PAGE_SIZE as u64) as usize;
     let send_queue = efa
         .bars
-        .send_queue(created.llq_descriptors_offset, length)?;
-    let send_queue = context.insert_mmap(send_queue, length)?;
+        .send_queue(created.llq_descriptors_offset, length as usize)?;
+    let send_queue = context.insert_mmap(send_queue)?;
     response.llq_desc_mmap_key = send_queue.key();
 
     let receive = match &device_qp.receive_ring {
         Some(ReceiveRing::User(ring)) => {
             let doorbell = efa.bars.doorbell(created.rq_db_offset)?;
-            let doorbell = context.insert_mmap(doorbell, PAGE_SIZE)?;
+            let doorbell = context.insert_mmap(doorbell)?;
             response.rq_db_offset = offset_in_page(created.rq_db_offset);
             response.rq_db_mmap_key = doorbell.key();
 
-            let queue = context.insert_mmap(Mapping::Buffer(ring.memory().clone()), ring.size())?;
+            let queue = context.insert_mmap(Mapping::Buffer(ring.memory().clone()))?;
             response.rq_mmap_key = queue.key();
             response.rq_mmap_size = ring.size() as u64;
             Some([doorbell, queue])
