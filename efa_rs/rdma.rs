@@ -51,6 +51,8 @@ mod udata;
 mod umem;
 #[cfg(any(kverbs, rdma_client))]
 mod work;
+#[cfg(any(kverbs, rdma_client))]
+mod wr_layout;
 
 #[allow(unused_imports, reason = "for providers that lack a kind of object")]
 pub(crate) use self::provider::Absent;
@@ -138,20 +140,20 @@ pub(crate) use self::{
 #[cfg(kverbs)]
 pub(crate) use self::cq::KernelCqInitAttr;
 #[cfg(any(kverbs, rdma_client))]
-pub(crate) use crate::ffi::SendWrLayout;
-
-#[cfg(any(kverbs, rdma_client))]
-pub(crate) use self::work::{
-    QpRef,
-    Received,
-    RecvWr,
-    RecvWrs,
-    SendWr,
-    SendWrs,
-    Sge,
-    WcOpcode,
-    WcStatus,
-    WorkCompletion,
-    WorkCompletions,
-    WrOpcode, //
+pub(crate) use self::{
+    work::{
+        QpRef,
+        Received,
+        RecvWr,
+        RecvWrs,
+        SendWr,
+        SendWrs,
+        Sge,
+        WcOpcode,
+        WcStatus,
+        WorkCompletion,
+        WorkCompletions,
+        WrOpcode, //
+    },
+    wr_layout::SendWrLayout, //
 };

@@ -66,11 +66,13 @@ impl Home {
         Net(unsafe { NonNull::new_unchecked(net) })
     }
 
-    /// Calls `register` with the name that the device had; or, if it had none or somebody else has it by
-    /// now, with the one for devices that had none.
+    /// Calls `register` with the name that the device had; or with the one for devices that had none, if it had
+    /// none, another device has it by now, or a new device can't get it.
     pub(super) fn with_name(&self, register: impl Fn(*const c_char) -> Result) -> Result {
         let name = self.name.lock();
-        if name.first().is_some_and(|first| *first != 0) {
+        let has_name = name.first().is_some_and(|first| *first != 0);
+        // The core takes a name with this sign for a pattern.
+        if has_name && !name.contains(&(b'%' as c_char)) {
             match register(name.as_ptr()) {
                 Err(error) if error == ENFILE => (),
                 result => return result,

@@ -18,12 +18,10 @@ use super::{
     work::{
         RecvWrs,
         SendWrs, //
-    }, //
+    },
+    wr_layout::SendWrLayout, //
 };
-use crate::ffi::{
-    self,
-    SendWrLayout, //
-};
+use crate::ffi;
 
 impl<P: Provider> Ops<P> {
     /// Posts send work requests. If this fails, `bad_wr` is the first one that was not posted.

@@ -40,12 +40,14 @@ use crate::ffi;
 
 #[cfg(kverbs)]
 use {
-    super::work::{
-        QpRef,
-        RecvWrs,
-        SendWrs, //
+    super::{
+        work::{
+            QpRef,
+            RecvWrs,
+            SendWrs, //
+        },
+        wr_layout::SendWrLayout, //
     },
-    crate::ffi::SendWrLayout,
     core::ptr::NonNull, //
 };
 
@@ -120,6 +122,12 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
     #[cfg(kverbs)]
     fn post_recv(&self, _device: &Device<P::Data<'a>>, _wrs: &mut RecvWrs<'_>) -> Result {
         Err(EOPNOTSUPP)
+    }
+
+    /// Returns the capacity, which may be larger than a client in the kernel has asked for.
+    #[cfg(kverbs)]
+    fn cap(&self) -> QpCap {
+        QpCap::default()
     }
 
     /// Returns the number of the queue pair.
@@ -218,7 +226,12 @@ impl<P: Provider> Ops<P> {
                 let signal_all = raw.sq_sig_type == ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
                 let init = P::Qp::create_kernel(device, &attr, own, signal_all);
                 // SAFETY: By the contract, the queue pair is new.
-                return unsafe { Self::init_qp(qp, init) };
+                unsafe { Self::init_qp(qp, init) }?;
+                // SAFETY: The queue pair was just created.
+                let (pair, _) = unsafe { Self::object(qp) };
+                // SAFETY: By the contract, the attributes are valid. The caller reads the capacity from them.
+                unsafe { (*init_attr).cap = pair.cap().into_raw() };
+                return Ok(0);
             }
             // SAFETY: The input is of a verb of this device.
             let context = unsafe { Self::context(&udata) }?;

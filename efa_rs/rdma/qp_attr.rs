@@ -24,7 +24,7 @@ impl QpType {
 }
 
 /// Capacity of a queue pair.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct QpCap {
     /// Outstanding send work requests.
     pub(crate) max_send_wr: u32,

@@ -16,12 +16,10 @@ use kernel::{
 
 use super::{
     mr_attr::Access,
-    object, //
+    object,
+    wr_layout::SendWrLayout, //
 };
-use crate::ffi::{
-    self,
-    SendWrLayout, //
-};
+use crate::ffi;
 
 /// A buffer of a work request.
 #[repr(transparent)]
@@ -200,8 +198,12 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
         unsafe { Sge::list(raw.sg_list, raw.num_sge) }
     }
 
-    /// Copies the inline data, and returns how many bytes they are; nothing if they don't fit.
+    /// Copies the inline data, and returns how many bytes they are; nothing if it [has none](Self::is_inline), or they
+    /// don't fit.
     pub(crate) fn copy_inline(&self, data: &mut [u8]) -> Option<usize> {
+        if !self.is_inline() {
+            return None;
+        }
         let mut length = 0;
         for sge in self.sges() {
             // CAST: `usize` has 64 bits on every architecture that has EFA.
@@ -225,21 +227,29 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if there is no address handle.
+    /// - [`EINVAL`] if there is no address handle, or the operation has no peer.
     pub(crate) fn destination(&self) -> Result<Destination<'w, Ah>> {
-        // SAFETY: The offsets are those of the layout. An address handle of the client's was created,
-        // and is not destroyed before its work requests have completed.
-        unsafe {
-            let ah: *mut ffi::ib_ah = self.field(self.layout.ah);
-            if ah.is_null() {
-                return Err(EINVAL);
-            }
-            Ok(Destination {
-                ah: object::Object::<ffi::ib_ah, (), Ah>::data(ah),
-                qpn: self.field(self.layout.remote_qpn),
-                qkey: self.field(self.layout.remote_qkey),
-            })
+        // Others are in other structures.
+        if matches!(
+            self.opcode(),
+            None | Some(WrOpcode::RegMr | WrOpcode::LocalInv)
+        ) {
+            return Err(EINVAL);
         }
+        // SAFETY: The offset is of the layout, which such a work request has.
+        let ah: *mut ffi::ib_ah = unsafe { self.field(self.layout.ah) };
+        if ah.is_null() {
+            return Err(EINVAL);
+        }
+        Ok(Destination {
+            // SAFETY: The client has created the address handle, and does not destroy it before its work requests have
+            // completed.
+            ah: unsafe { object::Object::<ffi::ib_ah, (), Ah>::data(ah) },
+            // SAFETY: The offset is of the layout, which such a work request has.
+            qpn: unsafe { self.field(self.layout.remote_qpn) },
+            // SAFETY: The offset is of the layout, which such a work request has.
+            qkey: unsafe { self.field(self.layout.remote_qkey) },
+        })
     }
 
     /// Returns what it registers: of [`WrOpcode::RegMr`].

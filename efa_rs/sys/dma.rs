@@ -181,6 +181,7 @@ impl<'bound> UserBuffer<'bound> {
     ///
     /// # Errors
     ///
+    /// - [`EINVAL`] if the device does no DMA.
     /// - [`ENOMEM`] if there is no memory, or `size` is 0.
     pub(crate) fn zeroed(dev: &'bound Device<Bound>, size: usize) -> Result<Self> {
         let size = match size {
@@ -211,9 +212,12 @@ impl<'bound> UserBuffer<'bound> {
     /// are.
     fn map_pages(dev: &'bound Device<Bound>, size: usize) -> Result<Option<Self>> {
         let raw = as_raw(dev);
-        // SAFETY: `raw` is a valid device, and has a DMA mask since it was probed.
-        let reaches_all = unsafe { *(*raw).dma_mask >= bindings::dma_get_required_mask(raw) };
-        if !reaches_all {
+        // SAFETY: `raw` is a valid device.
+        let mask = unsafe { (*raw).dma_mask };
+        // SAFETY: The mask of a device that does DMA was set when it was probed, and is part of the device.
+        let mask = *unsafe { mask.as_ref() }.ok_or(EINVAL)?;
+        // SAFETY: `raw` is a valid device, which does DMA.
+        if mask < unsafe { bindings::dma_get_required_mask(raw) } {
             return Ok(None);
         }
 

@@ -264,6 +264,11 @@ impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
         self.posted()?.post_recv(self.state(), wrs)
     }
 
+    #[cfg(kverbs)]
+    fn cap(&self) -> QpCap {
+        self.cap
+    }
+
     fn qp_num(&self) -> u32 {
         self.qp_num.into()
     }
@@ -496,7 +501,11 @@ impl<'a> Qp<'a> {
             qp_num: created.qp_num,
             qp_type: attr.qp_type,
             state: AtomicU32::new(QpState::Reset as u32),
-            cap: attr.cap,
+            cap: QpCap {
+                max_send_wr: sizes.send_depth,
+                max_recv_wr: sizes.recv_depth,
+                ..attr.cap
+            },
             details: Details::new([
                 created.qp_handle.into(),
                 sizes.send_bytes()?.into(),

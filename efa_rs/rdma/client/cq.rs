@@ -145,6 +145,7 @@ impl<'a> CompletionQueue<'a> {
     ///
     /// # Errors
     ///
+    /// - [`EIO`] if the provider has reported more completions of nothing than the queue has entries.
     /// - Those of the provider.
     ///
     /// # Examples
@@ -163,7 +164,8 @@ impl<'a> CompletionQueue<'a> {
 
         // As long as this lock is held, no queue pair that completions name is forgotten.
         let pairs = self.pairs.lock();
-        loop {
+        // SAFETY: The queue is there as long as this is.
+        for _ in 0..=unsafe { (*self.owned.as_ptr()).cqe } {
             // SAFETY: The queue is there as long as this is; there is room for one.
             let count = unsafe { poll(self.owned.as_ptr(), 1, wc.as_mut_ptr()) };
             if count <= 0 {
@@ -181,6 +183,8 @@ impl<'a> CompletionQueue<'a> {
                 None => pr_err_once!("A completion is of no work request\n"),
             }
         }
+        // A provider that repeats itself does not get the CPU for ever.
+        Err(EIO)
     }
 
     /// Has the handler told of the next completion; returns whether there may be some already. May be called in any

@@ -125,6 +125,9 @@ fn assign_name(device: *mut ffi::ib_device, pattern: *const c_char) -> Result {
     };
     core.devices_rwsem.write();
     let name = if pattern.contains('%') {
+        // The core has `sscanf` and `dev_set_name` read it.
+        let is_number = pattern.matches('%').count() == 1 && pattern.contains("%d");
+        assert!(is_number, "{pattern} is read as a format");
         (0..)
             .map(|number| pattern.replace("%d", &number.to_string()))
             .find(|name| !is_taken(name))

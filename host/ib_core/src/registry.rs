@@ -139,6 +139,21 @@ pub fn name(device: *mut ffi::ib_device) -> String {
         .into_owned()
 }
 
+/// Gives a device another name, as `ib_device_rename` does.
+///
+/// # Panics
+///
+/// If it is too long.
+pub fn rename(device: *mut ffi::ib_device, name: &str) {
+    // SAFETY: The device is allocated, and nobody else uses its name.
+    let place = unsafe { &mut (*device).name };
+    assert!(name.len() < place.len());
+    let bytes = name.bytes().chain(std::iter::repeat(0));
+    for (place, byte) in place.iter_mut().zip(bytes) {
+        *place = byte as _;
+    }
+}
+
 pub(crate) fn coredev(device: *mut ffi::ib_device) -> &'static mut ffi::ib_core_device {
     // SAFETY: The device is allocated until `release` ends, and no caller keeps the reference.
     unsafe { (*device).__bindgen_anon_1.coredev.as_mut() }

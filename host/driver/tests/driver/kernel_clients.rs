@@ -170,6 +170,27 @@ fn a_device_without_event_queues_has_queues_that_are_polled_only() {
     });
 }
 
+/// The client reads what it has got where it said what it wants.
+#[test]
+fn a_queue_pair_says_its_capacity() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let mut attr = objects.qp_attr();
+        (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (5, 6);
+        // SAFETY: Nobody uses the queue pair.
+        unsafe {
+            verbs::destroy_qp(objects.qp, null_mut()).unwrap();
+            objects.qp = null_mut();
+            objects.qp = verbs::create_qp(objects.pd, &mut attr, null_mut()).unwrap();
+        }
+        let cap = (attr.cap.max_send_wr, attr.cap.max_recv_wr);
+        drop(objects);
+        // 32 is the least that the device has.
+        assert_eq!(cap, (32, 8));
+    });
+}
+
 /// A region that has lost its pages is not registered with an old one.
 #[test]
 fn a_region_without_pages_is_not_registered() {

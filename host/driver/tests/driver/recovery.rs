@@ -76,6 +76,20 @@ fn a_command_times_out_and_the_device_is_brought_back() {
     });
 }
 
+/// A device keeps its name, unless the core would read that as a format.
+#[test]
+fn a_device_keeps_its_name() {
+    for (name, then) in [("mine", "mine"), ("my%s", "efa_0"), ("%d", "efa_0")] {
+        run(|rig| {
+            rig.probe().unwrap();
+            registry::rename(registry::registered().unwrap(), name);
+            rig.event(AenqGroup::FatalError.into(), 1);
+            sim::sleep(SECOND);
+            assert_eq!(registry::name(registry::registered().unwrap()), then);
+        });
+    }
+}
+
 /// Nobody waits for the time limit of a command that the reset has ended.
 #[test]
 fn a_failure_ends_the_commands_in_flight() {
