@@ -146,8 +146,10 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
     ///
     /// The offset must be one of the layout, and that of a `T`.
     unsafe fn field<T: Copy>(&self, offset: usize) -> T {
-        // SAFETY: By the type invariant the structure has that layout.
-        unsafe { self.raw.as_ptr().byte_add(offset).cast::<T>().read() }
+        // SAFETY: The caller guarantees that the offset is within the structure.
+        let field = unsafe { self.raw.byte_add(offset) };
+        // SAFETY: The caller guarantees that this is a `T`. By the type invariant the structure is valid.
+        unsafe { field.cast::<T>().read() }
     }
 
     /// Returns by what the client knows it.
@@ -261,20 +263,19 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
         if self.opcode() != Some(WrOpcode::RegMr) {
             return Err(EINVAL);
         }
-        // SAFETY: Such a work request is in this structure, with a region of the client's, which is not
-        // deregistered before it has completed.
-        unsafe {
-            let wr = self.raw.cast::<ffi::ib_reg_wr>().as_ref();
-            let mr = wr.mr.as_ref().ok_or(EINVAL)?;
-            Ok(MrRegistration {
-                mr: (self.mr_of)(wr.mr),
-                lkey: mr.lkey,
-                iova: mr.iova,
-                length: mr.length,
-                page_size: mr.page_size,
-                access: Access::from_raw(wr.access),
-            })
-        }
+        // SAFETY: A work request with this opcode is in this structure.
+        let wr = unsafe { self.raw.cast::<ffi::ib_reg_wr>().as_ref() };
+        // SAFETY: The client does not deregister the region before the work request has completed.
+        let mr = unsafe { wr.mr.as_ref() }.ok_or(EINVAL)?;
+        Ok(MrRegistration {
+            // SAFETY: By the type invariant the function can be called with this region.
+            mr: unsafe { (self.mr_of)(wr.mr) },
+            lkey: mr.lkey,
+            iova: mr.iova,
+            length: mr.length,
+            page_size: mr.page_size,
+            access: Access::from_raw(wr.access),
+        })
     }
 
     /// Returns the key of the region whose registration it ends: of [`WrOpcode::LocalInv`].
@@ -293,14 +294,12 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
 
         match (self.opcode(), self.layout.remote_memory) {
             (Some(RdmaRead | RdmaWrite | RdmaWriteWithImm), Some((addr, rkey))) => {
-                // SAFETY: The offsets are those of the layout, of which such a work request has this
-                // part, too.
-                unsafe {
-                    Ok(RemoteMemory {
-                        addr: self.field(addr),
-                        rkey: self.field(rkey),
-                    })
-                }
+                Ok(RemoteMemory {
+                    // SAFETY: The offset is of the layout, of which RDMA has this part.
+                    addr: unsafe { self.field(addr) },
+                    // SAFETY: The offset is of the layout, of which RDMA has this part.
+                    rkey: unsafe { self.field(rkey) },
+                })
             }
             _ => Err(EINVAL),
         }
@@ -576,14 +575,12 @@ impl WorkCompletions<'_> {
 
     #[inline]
     fn add(&mut self, completion: &WorkCompletion) -> Option<&mut ffi::ib_wc> {
-        let place = self.room.get_mut(self.count)?.as_mut_ptr();
+        let place = self.room.get_mut(self.count)?;
         self.count += 1;
 
-        // SAFETY: There is room for a completion, of which all zeroes are one.
-        let wc = unsafe {
-            place.write_bytes(0, 1);
-            &mut *place
-        };
+        *place = MaybeUninit::zeroed();
+        // SAFETY: All zeroes are a completion.
+        let wc = unsafe { place.assume_init_mut() };
         // SAFETY: All variants are as large, and numbers or pointers.
         unsafe { *wc.__bindgen_anon_1.wr_id.as_mut() = completion.wr_id };
         wc.status = completion.status as ffi::ib_wc_status;

@@ -50,16 +50,14 @@ impl<'a> AddressHandle<'a> {
         // SAFETY: A GID is 16 bytes, however they are looked at.
         unsafe { *attr.grh.dgid.raw.as_mut() = *dgid };
 
-        // SAFETY: The domain is there as long as the handle, which is new and needs nothing else.
-        let owned = unsafe {
-            Owned::new(device, pd.clone(), Object::Ah, |pd| {
-                Raw::created(ffi::rdma_create_ah(
-                    pd.as_raw(),
-                    attr,
-                    ffi::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE,
-                ))
-            })
-        }?;
+        let create = |pd: &Arc<Pd<'a>>| {
+            let flags = ffi::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE;
+            // SAFETY: The domain is there, and the attributes are valid.
+            let raw = unsafe { ffi::rdma_create_ah(pd.as_raw(), attr, flags) };
+            Raw::created(raw)
+        };
+        // SAFETY: The handle is new, and needs nothing but the domain.
+        let owned = unsafe { Owned::new(device, pd.clone(), Object::Ah, create) }?;
         Ok(Arc::new(Self(owned), GFP_KERNEL)?)
     }
 
@@ -78,16 +76,17 @@ impl<'a> AddressHandle<'a> {
 /// layer knows how to fill.
 fn address_type(device: &Device, port: u32) -> Result<ffi::rdma_ah_attr_type> {
     let raw = device.as_raw();
-    // SAFETY: The device is registered, when its count of ports and their kinds don't change. Ports are
-    // counted from one, and their data is indexed so.
-    let protocols = unsafe {
-        if port == 0 || port > (*raw).phys_port_cnt {
-            return Err(EINVAL);
-        }
-        (*(*raw).port_data.add(port as usize))
-            .immutable
-            .core_cap_flags
-    };
+    // SAFETY: The device is registered, and its count of ports does not change then.
+    let ports = unsafe { (*raw).phys_port_cnt };
+    if port == 0 || port > ports {
+        return Err(EINVAL);
+    }
+    // SAFETY: The device is registered, and has its port data then.
+    let port_data = unsafe { (*raw).port_data };
+    // SAFETY: Ports are counted from one, and their data is indexed so.
+    let data = unsafe { port_data.add(port as usize) };
+    // SAFETY: The data is that of a port, whose kind does not change.
+    let protocols = unsafe { (*data).immutable.core_cap_flags };
     match protocols
         & (ffi::RDMA_CORE_CAP_PROT_IB
             | ffi::RDMA_CORE_CAP_PROT_ROCE

@@ -113,25 +113,18 @@ impl<'a> CompletionQueue<'a> {
         };
         let handler = Handler::new(handler)?;
         let gate = handler.gate();
-        // SAFETY: The device is registered, and the name stays. The queue is new, and needs its handler only,
-        // whose gate this is.
-        let owned = unsafe {
-            Owned::new(
-                device,
-                handler,
-                |cq| Object::Cq(cq, gate),
-                |handler| {
-                    Raw::created(ffi::__ib_create_cq(
-                        device.as_raw(),
-                        Some(on_completion),
-                        None,
-                        handler.context(),
-                        &attr,
-                        device.owner_name(),
-                    ))
-                },
-            )
-        }?;
+        let create = |handler: &KBox<Handler<'a>>| {
+            let (raw, name) = (device.as_raw(), device.owner_name());
+            let context = handler.context();
+            // SAFETY: The device is registered, the name stays, and the function takes this context.
+            let raw = unsafe {
+                ffi::__ib_create_cq(raw, Some(on_completion), None, context, &attr, name)
+            };
+            Raw::created(raw)
+        };
+        let object = |cq| Object::Cq(cq, gate);
+        // SAFETY: The queue is new, and needs its handler only, whose gate this is.
+        let owned = unsafe { Owned::new(device, handler, object, create) }?;
         Arc::pin_init(
             pin_init!(Self {
                 owned,

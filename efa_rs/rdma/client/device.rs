@@ -129,8 +129,10 @@ impl Device {
         let index = index.try_into().map_err(|_| EINVAL)?;
         // SAFETY: By the type invariant the device is registered; there is room for a GID.
         to_result(unsafe { ffi::rdma_query_gid(self.as_raw(), port, index, gid.as_mut_ptr()) })?;
-        // SAFETY: A GID is 16 bytes, however they are looked at, which were initialized.
-        Ok(unsafe { *gid.assume_init_ref().raw.as_ref() })
+        // SAFETY: All zeroes are a GID.
+        let gid = unsafe { gid.assume_init() };
+        // SAFETY: A GID is 16 bytes, however they are looked at.
+        Ok(unsafe { *gid.raw.as_ref() })
     }
 
     /// Keeps an object, to destroy it when the device goes if not before; returns its number.
@@ -186,14 +188,12 @@ impl Device {
         for (turn, is_turn) in turns.iter().enumerate() {
             let mut before = u64::MAX;
             while let Some((number, object)) = self.youngest(before, is_turn) {
-                // SAFETY: What is alive exists, and its handler, as who owns both was leaked. When all handlers
-                // are silent, nobody uses anything any more, as the caller guarantees.
-                unsafe {
-                    if turn == 0 {
-                        object.silence();
-                    } else {
-                        self.destroy(number);
-                    }
+                if turn == 0 {
+                    // SAFETY: What is alive exists, and its handler, as the owner of both was leaked.
+                    unsafe { object.silence() };
+                } else {
+                    // SAFETY: All handlers are silent, and the caller guarantees that nobody else uses anything.
+                    unsafe { self.destroy(number) };
                 }
                 before = number;
             }
@@ -275,12 +275,11 @@ impl<T, D> Deref for Owned<'_, T, D> {
 
 impl<T, D> Drop for Owned<'_, T, D> {
     fn drop(&mut self) {
-        // SAFETY: Who uses the object borrows from this; by the type invariant nobody else destroys it. If
-        // it is gone, so may be what it needs, which nobody uses after this.
-        unsafe {
-            if self.device.destroy(self.number) {
-                ManuallyDrop::drop(&mut self.needs);
-            }
+        // SAFETY: A user of the object borrows from this. By the type invariant nobody else destroys it.
+        let is_destroyed = unsafe { self.device.destroy(self.number) };
+        if is_destroyed {
+            // SAFETY: The object does not need it any more, and this is its last use.
+            unsafe { ManuallyDrop::drop(&mut self.needs) };
         }
     }
 }

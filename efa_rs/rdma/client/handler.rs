@@ -81,9 +81,13 @@ impl<'a> Handler<'a> {
 }
 
 /// Called by the provider of a completion queue.
-pub(super) extern "C" fn on_completion(_cq: *mut ffi::ib_cq, context: *mut c_void) {
-    // SAFETY: The queue was created with the context of a `Handler`, which is freed only after the queue was
-    // destroyed. What is valid for the handler's lifetime is so as long as the gate is open.
+///
+/// # Safety
+///
+/// `context` must be that of a [`Handler`], which is freed only after the queue was destroyed.
+pub(super) unsafe extern "C" fn on_completion(_cq: *mut ffi::ib_cq, context: *mut c_void) {
+    // SAFETY: The caller guarantees that the handler is there. What is valid for its lifetime is so as long as the gate is
+    // open.
     let this = unsafe { &*context.cast::<Handler<'_>>() };
     this.gate.calls.fetch_add(1, Full);
     if !this.gate.is_closed.load(Acquire) {

@@ -99,20 +99,22 @@ impl Object {
     ///
     /// The object must exist, and must not be used any more if this succeeds.
     pub(super) unsafe fn destroy(&self) -> Result {
-        // SAFETY: The caller guarantees that the object exists, and that this may be its end. It is the
-        // kernel's, so that there is no data of userspace.
-        unsafe {
-            to_result(match self {
-                Self::Pd(pd) => ffi::ib_dealloc_pd_user(pd.as_ptr(), null_mut()),
-                Self::Ah(ah) => ffi::rdma_destroy_ah_user(
-                    ah.as_ptr(),
-                    ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE,
-                    null_mut(),
-                ),
-                Self::Cq(cq, _) => ffi::ib_destroy_cq_user(cq.as_ptr(), null_mut()),
-                Self::Qp(qp) => ffi::ib_destroy_qp_user(qp.as_ptr(), null_mut()),
-                Self::Mr(mr) => ffi::ib_dereg_mr_user(mr.as_ptr(), null_mut()),
-            })
-        }
+        // Objects of the kernel have no data of userspace.
+        let udata = null_mut();
+        to_result(match self {
+            // SAFETY: The caller guarantees that the domain exists, and that this may be its end.
+            Self::Pd(pd) => unsafe { ffi::ib_dealloc_pd_user(pd.as_ptr(), udata) },
+            Self::Ah(ah) => {
+                let flags = ffi::rdma_destroy_ah_flags_RDMA_DESTROY_AH_SLEEPABLE;
+                // SAFETY: The caller guarantees that the handle exists, and that this may be its end.
+                unsafe { ffi::rdma_destroy_ah_user(ah.as_ptr(), flags, udata) }
+            }
+            // SAFETY: The caller guarantees that the queue exists, and that this may be its end.
+            Self::Cq(cq, _) => unsafe { ffi::ib_destroy_cq_user(cq.as_ptr(), udata) },
+            // SAFETY: The caller guarantees that the queue pair exists, and that this may be its end.
+            Self::Qp(qp) => unsafe { ffi::ib_destroy_qp_user(qp.as_ptr(), udata) },
+            // SAFETY: The caller guarantees that the region exists, and that this may be its end.
+            Self::Mr(mr) => unsafe { ffi::ib_dereg_mr_user(mr.as_ptr(), udata) },
+        })
     }
 }

@@ -30,12 +30,13 @@ impl<'a> Pd<'a> {
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the provider.
     pub(crate) fn new(device: &'a Device) -> Result<Arc<Self>> {
-        // SAFETY: The device is registered, and the name stays. The domain is new, and needs nothing else.
-        let owned = unsafe {
-            Owned::new(device, (), Object::Pd, |()| {
-                Raw::created(ffi::__ib_alloc_pd(device.as_raw(), 0, device.owner_name()))
-            })
-        }?;
+        let create = |(): &()| {
+            // SAFETY: The device is registered, and the name stays.
+            let raw = unsafe { ffi::__ib_alloc_pd(device.as_raw(), 0, device.owner_name()) };
+            Raw::created(raw)
+        };
+        // SAFETY: The domain is new, and needs nothing.
+        let owned = unsafe { Owned::new(device, (), Object::Pd, create) }?;
         Ok(Arc::new(Self(owned), GFP_KERNEL)?)
     }
 

@@ -173,25 +173,23 @@ impl<'a> QueuePair<'a> {
             RBTreeNodeReservation::new(GFP_KERNEL)?,
             RBTreeNodeReservation::new(GFP_KERNEL)?,
         );
-        // SAFETY: All zeroes are valid attributes: they have numbers and pointers, which may be null. What
-        // they point to, the name among that, is there as long as the queue pair, which is new.
-        let owned = unsafe {
-            Owned::new(device, needs, Object::Qp, |needs| {
-                let mut attr = MaybeUninit::<ffi::ib_qp_init_attr>::zeroed();
-                let attr = attr.assume_init_mut();
-                attr.send_cq = needs.send_cq.as_raw();
-                attr.recv_cq = needs.recv_cq.as_raw();
-                attr.cap = cap.into_raw();
-                // Each one completes, and so gives back what it has kept.
-                attr.sq_sig_type = ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
-                attr.qp_type = transport.qp_type;
-                Raw::created(ffi::ib_create_qp_kernel(
-                    needs.pd.as_raw(),
-                    attr,
-                    device.owner_name(),
-                ))
-            })
-        }?;
+        let create = |needs: &Needs<'a>| {
+            let attr = MaybeUninit::<ffi::ib_qp_init_attr>::zeroed();
+            // SAFETY: All zeroes are valid attributes: they have numbers and pointers, which may be null.
+            let mut attr = unsafe { attr.assume_init() };
+            attr.send_cq = needs.send_cq.as_raw();
+            attr.recv_cq = needs.recv_cq.as_raw();
+            attr.cap = cap.into_raw();
+            // Each one completes, and so gives back what it has kept.
+            attr.sq_sig_type = ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
+            attr.qp_type = transport.qp_type;
+            let (pd, name) = (needs.pd.as_raw(), device.owner_name());
+            // SAFETY: The domain and the queues are there as long as the queue pair, and the name stays.
+            let raw = unsafe { ffi::ib_create_qp_kernel(pd, &mut attr, name) };
+            Raw::created(raw)
+        };
+        // SAFETY: The queue pair is new, and has all that it needs.
+        let owned = unsafe { Owned::new(device, needs, Object::Qp, create) }?;
 
         let member = |cq: &Arc<CompletionQueue<'a>>, place| {
             let outstanding = owned.outstanding.clone();
@@ -273,19 +271,16 @@ impl<'a> QueuePair<'a> {
             ah: None,
         };
         self.owned.outstanding.post(posted, |number| {
-            let mut sge = slice.sge();
-            let mut wr = MaybeUninit::<ffi::ib_recv_wr>::zeroed();
-            let mut bad = null();
-            // SAFETY: All zeroes are a valid work request: it has numbers and pointers, which may be null. The queue
-            // pair is there as long as this is, and so is for now what is passed; all variants of the
-            // number are as large.
-            to_result(unsafe {
-                let wr = wr.assume_init_mut();
-                *wr.__bindgen_anon_1.wr_id.as_mut() = number;
-                wr.sg_list = &mut sge;
-                wr.num_sge = 1;
-                post(self.owned.as_ptr(), wr, &mut bad)
-            })
+            let (mut sge, mut bad) = (slice.sge(), null());
+            let wr = MaybeUninit::<ffi::ib_recv_wr>::zeroed();
+            // SAFETY: All zeroes are a valid work request: it has numbers and pointers, which may be null.
+            let mut wr = unsafe { wr.assume_init() };
+            // SAFETY: All variants are as large.
+            unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = number };
+            wr.sg_list = &mut sge;
+            wr.num_sge = 1;
+            // SAFETY: The queue pair is there as long as this is, and the work request during the call.
+            to_result(unsafe { post(self.owned.as_ptr(), &wr, &mut bad) })
         })
     }
 
@@ -321,32 +316,30 @@ impl<'a> QueuePair<'a> {
         };
         let mut sge = slice.sge();
         let mut room: AnySendWr = [0; 16];
-        let base: *mut ffi::ib_send_wr = room.as_mut_ptr().cast();
-        // SAFETY: The room is for a work request of any transport, for which zeroes are valid, and which begins with the
-        // core's. The offsets are those of the transport; all variants of the others are numbers.
-        unsafe {
-            (*base).opcode = operation.raw_opcode();
-            (*base).sg_list = &mut sge;
-            (*base).num_sge = 1;
-            if let Some(data) = operation.imm_data() {
-                *(*base).ex.imm_data.as_mut() = data.to_be();
-            }
-            base.byte_add(layout.ah)
-                .cast::<*mut ffi::ib_ah>()
-                .write(peer.ah.as_raw());
-            base.byte_add(layout.remote_qpn)
-                .cast::<u32>()
-                .write(peer.qpn);
-            base.byte_add(layout.remote_qkey)
-                .cast::<u32>()
-                .write(peer.qkey);
-            if let Some((memory, (addr, rkey))) = remote {
-                base.byte_add(addr).cast::<u64>().write(memory.addr);
-                base.byte_add(rkey).cast::<u32>().write(memory.rkey);
-            }
+        let wr: *mut ffi::ib_send_wr = room.as_mut_ptr().cast();
+        // SAFETY: The room is for a work request of any transport, which begins with the core's. Zeroes are one.
+        let base = unsafe { &mut *wr };
+        base.opcode = operation.raw_opcode();
+        base.sg_list = &mut sge;
+        base.num_sge = 1;
+        if let Some(data) = operation.imm_data() {
+            // SAFETY: All variants are numbers.
+            unsafe { *base.ex.imm_data.as_mut() = data.to_be() };
+        }
+        // SAFETY: The transport's work requests have an address handle there.
+        unsafe { set(wr, layout.ah, peer.ah.as_raw()) };
+        // SAFETY: The transport's work requests have this number there.
+        unsafe { set(wr, layout.remote_qpn, peer.qpn) };
+        // SAFETY: The transport's work requests have this key there.
+        unsafe { set(wr, layout.remote_qkey, peer.qkey) };
+        if let Some((memory, (addr, rkey))) = remote {
+            // SAFETY: The transport's work requests for RDMA have this address there.
+            unsafe { set(wr, addr, memory.addr) };
+            // SAFETY: The transport's work requests for RDMA have this key there.
+            unsafe { set(wr, rkey, memory.rkey) };
         }
         // SAFETY: This is such a work request, whose buffer and address handle are kept.
-        unsafe { self.post(posted, base) }
+        unsafe { self.post(posted, wr) }
     }
 
     /// Posts a registration of part of a region's buffer, under a new key. May be called in any context.
@@ -410,12 +403,12 @@ impl<'a> QueuePair<'a> {
         let post = self.owned.device().ops().post_send.ok_or(EOPNOTSUPP)?;
         self.owned.outstanding.post(posted, |number| {
             let mut bad = null();
-            // SAFETY: The queue pair is there as long as this is; the caller guarantees that the work request is
-            // valid, of whose number all variants are as large.
-            to_result(unsafe {
-                *(*wr).__bindgen_anon_1.wr_id.as_mut() = number;
-                post(self.owned.as_ptr(), wr, &mut bad)
-            })
+            // SAFETY: The caller guarantees that the work request is valid.
+            let id = unsafe { &mut (*wr).__bindgen_anon_1.wr_id };
+            // SAFETY: All variants are as large.
+            unsafe { *id.as_mut() = number };
+            // SAFETY: The queue pair is there as long as this is, and the caller guarantees the work request.
+            to_result(unsafe { post(self.owned.as_ptr(), wr, &mut bad) })
         })
     }
 
@@ -427,6 +420,18 @@ impl<'a> QueuePair<'a> {
             Err(EINVAL)
         }
     }
+}
+
+/// Writes a field of a work request at an offset in bytes.
+///
+/// # Safety
+///
+/// The work request must have a `T` there, for which there is room.
+unsafe fn set<T>(wr: *mut ffi::ib_send_wr, offset: usize, value: T) {
+    // SAFETY: The caller guarantees that there is room for more than the offset.
+    let field = unsafe { wr.byte_add(offset) };
+    // SAFETY: The caller guarantees that this is a `T`.
+    unsafe { field.cast::<T>().write(value) };
 }
 
 /// What a queue pair is to be brought up with.

@@ -63,16 +63,15 @@ impl<'a> FastRegion<'a> {
     /// - Those of the provider.
     pub(crate) fn new(buffer: &Arc<Buffer<'a>>) -> Result<Arc<Self>> {
         let pages = u32::try_from(buffer.size().div_ceil(PAGE_SIZE)).map_err(|_| EINVAL)?;
-        // SAFETY: The domain is there as long as the buffer, and that as long as the region, which is new.
-        let owned = unsafe {
-            Owned::new(buffer.pd().device(), buffer.clone(), Object::Mr, |buffer| {
-                Raw::created(ffi::ib_alloc_mr(
-                    buffer.pd().as_raw(),
-                    ffi::ib_mr_type_IB_MR_TYPE_MEM_REG,
-                    pages,
-                ))
-            })
-        }?;
+        let create = |buffer: &Arc<Buffer<'a>>| {
+            let (pd, kind) = (buffer.pd().as_raw(), ffi::ib_mr_type_IB_MR_TYPE_MEM_REG);
+            // SAFETY: The domain is there as long as the buffer.
+            let raw = unsafe { ffi::ib_alloc_mr(pd, kind, pages) };
+            Raw::created(raw)
+        };
+        let device = buffer.pd().device();
+        // SAFETY: The region is new, and needs nothing but the buffer.
+        let owned = unsafe { Owned::new(device, buffer.clone(), Object::Mr, create) }?;
         Arc::pin_init(
             pin_init!(Self {
                 owned,
@@ -112,11 +111,10 @@ impl<'a> FastRegion<'a> {
         }
 
         let mut list = MaybeUninit::<bindings::scatterlist>::zeroed();
-        // SAFETY: There is room for a list of one entry, for which zeroes are valid.
-        let entry = unsafe {
-            bindings::sg_init_table(list.as_mut_ptr(), 1);
-            list.assume_init_mut()
-        };
+        // SAFETY: There is room for a list of one entry.
+        unsafe { bindings::sg_init_table(list.as_mut_ptr(), 1) };
+        // SAFETY: All zeroes are an entry, and the function has initialized it.
+        let entry = unsafe { list.assume_init_mut() };
         entry.dma_address = address;
         entry.length = length;
         #[cfg(CONFIG_NEED_SG_DMA_LENGTH)]
@@ -132,12 +130,11 @@ impl<'a> FastRegion<'a> {
         if mapped != 1 {
             return Err(EINVAL);
         }
-        // SAFETY: The region is there, and as the lock is held nobody else changes its keys.
-        let (rkey, addr) = unsafe {
-            (*mr).lkey = transport.next_key((*mr).lkey);
-            (*mr).rkey = transport.next_key((*mr).rkey);
-            ((*mr).rkey, (*mr).iova)
-        };
+        // SAFETY: The region is there, and nobody else uses these fields while the lock is held.
+        let fields = unsafe { &mut *mr };
+        fields.lkey = transport.next_key(fields.lkey);
+        fields.rkey = transport.next_key(fields.rkey);
+        let (rkey, addr) = (fields.rkey, fields.iova);
 
         let known = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let mut wr = MaybeUninit::<ffi::ib_reg_wr>::zeroed();
@@ -164,9 +161,10 @@ impl<'a> FastRegion<'a> {
         wr.opcode = ffi::ib_wr_opcode_IB_WR_LOCAL_INV;
 
         let _guard = self.mapping.lock();
-        // SAFETY: The region is there, and as the lock is held nobody changes its keys; all variants of
-        // the other are numbers.
-        unsafe { *wr.ex.invalidate_rkey.as_mut() = (*self.owned.as_ptr()).rkey };
+        // SAFETY: The region is there, and nobody changes its keys while the lock is held.
+        let rkey = unsafe { (*self.owned.as_ptr()).rkey };
+        // SAFETY: All variants are numbers.
+        unsafe { *wr.ex.invalidate_rkey.as_mut() = rkey };
         post(wr)
     }
 }

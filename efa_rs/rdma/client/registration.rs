@@ -7,6 +7,7 @@ use core::{
         PhantomData,
         PhantomPinned, //
     },
+    mem::MaybeUninit,
     ptr::{
         null_mut,
         NonNull, //
@@ -173,20 +174,20 @@ impl<T: Client> Presence<T> {
 
     /// Returns the data.
     fn data(&self) -> Pin<&T::Data<'_>> {
-        // SAFETY: By the type invariant the data is there, does not move, and is valid as long as the device.
-        // The lifetime does not matter to its layout.
-        unsafe { Pin::new_unchecked(self.data.cast().as_ref()) }
+        // SAFETY: By the type invariant the data is there, and valid as long as the device. The lifetime does not matter
+        // to its layout.
+        let data = unsafe { self.data.cast().as_ref() };
+        // SAFETY: By the type invariant the data does not move.
+        unsafe { Pin::new_unchecked(data) }
     }
 }
 
 impl<T: Client> Drop for Presence<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant this is a box, which nobody uses any more. Nor does anybody use then what the
-        // client has created.
-        unsafe {
-            drop(KBox::<T::Data<'_>>::from_raw(self.data.as_ptr().cast()));
-            self.device.end();
-        }
+        // SAFETY: By the type invariant this is a box, which nobody uses any more.
+        drop(unsafe { KBox::<T::Data<'_>>::from_raw(self.data.as_ptr().cast()) });
+        // SAFETY: Nobody uses what the client has created without its data.
+        unsafe { self.device.end() };
     }
 }
 
@@ -205,15 +206,17 @@ impl<T: Client> Registration<T> {
             client <- Opaque::try_ffi_init(move |slot: *mut ffi::ib_client| {
                 let own = T::slot();
                 own.0.cmpxchg(null_mut(), this.as_ptr().cast(), Full).map_err(|_| EBUSY)?;
-                // SAFETY: There is room for a client, of which zeroes are a valid one. It does not move. What its
-                // functions use of this has been initialized.
-                to_result(unsafe {
-                    slot.write_bytes(0, 1);
-                    (*slot).name = T::NAME.as_char_ptr();
-                    (*slot).add = Some(Self::add);
-                    (*slot).remove = Some(Self::remove);
-                    ffi::ib_register_client(slot)
-                })
+                let client = ffi::ib_client {
+                    name: T::NAME.as_char_ptr(),
+                    add: Some(Self::add),
+                    remove: Some(Self::remove),
+                    // SAFETY: All zeroes are a client, which has numbers and pointers only.
+                    ..unsafe { MaybeUninit::zeroed().assume_init() }
+                };
+                // SAFETY: There is room for a client.
+                unsafe { slot.write(client) };
+                // SAFETY: The client does not move. What its functions use of this has been initialized.
+                to_result(unsafe { ffi::ib_register_client(slot) })
                 .inspect_err(|_| own.0.store(null_mut(), Release))
             }),
             pinned: PhantomPinned,
@@ -247,12 +250,17 @@ impl<T: Client> Registration<T> {
     }
 
     /// Called by the core for each device.
-    extern "C" fn add(device: *mut ffi::ib_device) -> c_int {
+    ///
+    /// # Safety
+    ///
+    /// The client must be registered, or being registered, and so must be the device.
+    unsafe extern "C" fn add(device: *mut ffi::ib_device) -> c_int {
         from_result(|| {
             let this: *mut Self = T::slot().0.load(Acquire).cast();
-            // SAFETY: The core calls this while the client is registered or is being so, when the slot has
-            // a pointer to what is initialized of the registration.
-            let (present, client) = unsafe { (&(*this).present, (*this).client.get()) };
+            // SAFETY: The slot has a pointer to the registration, of which this is initialized.
+            let present = unsafe { &(*this).present };
+            // SAFETY: The slot has a pointer to the registration, of which this is initialized.
+            let client = unsafe { &(*this).client }.get();
             let device = NonNull::new(device).ok_or(EINVAL)?;
             // SAFETY: The core calls this for registered devices, and `remove` before they are not any more.
             let presence = unsafe { Presence::<T>::new(device) }?;
@@ -274,15 +282,20 @@ impl<T: Client> Registration<T> {
         })
     }
 
-    /// Called by the core before a device goes, or the client.
-    extern "C" fn remove(_device: *mut ffi::ib_device, data: *mut c_void) {
+    /// Called by the core before a device or the client is unregistered.
+    ///
+    /// # Safety
+    ///
+    /// The client must be registered, and `data` must be what [`Self::add`] has given the core.
+    unsafe extern "C" fn remove(_device: *mut ffi::ib_device, data: *mut c_void) {
         let Some(presence) = NonNull::new(data.cast::<Presence<T>>()) else {
             return;
         };
         let this: *mut Self = T::slot().0.load(Acquire).cast();
-        // SAFETY: The core calls this while the client is registered, when the slot has a pointer to the
-        // registration, of which these are initialized.
-        let (present, left) = unsafe { (&(*this).present, &(*this).left) };
+        // SAFETY: The slot has a pointer to the registration, of which this is initialized.
+        let present = unsafe { &(*this).present };
+        // SAFETY: The slot has a pointer to the registration, of which this is initialized.
+        let left = unsafe { &(*this).left };
         if let Some(one) = present
             .lock()
             .iter_mut()
