@@ -33,6 +33,10 @@ KINDS = {name: name for name in ("uar", "pd", "cq", "qp", "qpn", "ah", "eq", "co
 NUMBER = re.compile(rf"\b({'|'.join(KINDS)})=(0x[0-9a-f]+|\d+)")
 
 
+# The program has the same: host/driver/src/program.rs.
+QKEY = 0x1111
+
+
 class Traces:
     """The traces of a sequence, in which a number of an object is that of its first appearance."""
 
@@ -117,7 +121,7 @@ class Player:
                 self.qps.append(objects.QueuePair(context, pd, cq.handle, cq.handle))
             case "init_qp" | "rtr_qp" | "rts_qp":
                 state, mask = self.STATES[verb]
-                self.newest(self.qps).modify(mask, state)
+                self.newest(self.qps).modify(mask, state, qkey=QKEY)
             case "query_qp":
                 self.newest(self.qps).query()
             case "create_ah":
