@@ -22,7 +22,10 @@ struct ib_srd_wr {
 	u32 remote_qkey;
 };
 
-/* An RDMA read or write on an SRD queue pair. */
+/*
+ * An RDMA read or write on an SRD queue pair. A write of inline data needs a queue pair whose max_inline_data is larger than the
+ * device's inline_buf_size, which is 32 bytes on the devices that are known: only then its work requests have room for both.
+ */
 struct ib_srd_rdma_wr {
 	struct ib_srd_wr wr;
 	u64 remote_addr;
