@@ -2,9 +2,8 @@
 
 //! The data path of clients in the kernel: rings of work requests and completions.
 //!
-//! Each queue has an owner of its indices: who posts has the [`SendRing`] or [`RecvRing`] behind a
-//! lock, who polls the [`CompletionRings`]. Between them are the [`Outstanding`] work requests, which
-//! need no lock. Nothing here allocates after its creation.
+//! The lock of a queue has its [`SendRing`] or [`RecvRing`], and that of a completion queue its [`CompletionRings`]. A post
+//! and a poll share the [`Outstanding`] work requests, which need no lock. Nothing here allocates after its creation.
 
 mod completion_rings;
 mod outstanding;

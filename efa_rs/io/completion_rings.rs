@@ -39,8 +39,8 @@ pub(crate) struct CompletionRings<'bound> {
 struct Ring {
     /// Its first entry, a multiple of the depth.
     first: u32,
-    /// Completions ever consumed; their entry and phase follow from it.
-    consumed: u64,
+    /// Consumer counter: completions ever consumed. Their entry and phase follow from it.
+    cc: u64,
 }
 
 /// A completion that the device has written.
@@ -91,7 +91,7 @@ impl<'bound> CompletionRings<'bound> {
         let mut rings = KVec::with_capacity(count.into(), GFP_KERNEL)?;
         for ring in 0..u32::from(count) {
             let first = ring * depth;
-            rings.push(Ring { first, consumed: 0 }, GFP_KERNEL)?;
+            rings.push(Ring { first, cc: 0 }, GFP_KERNEL)?;
         }
         Ok(Self {
             entries,
@@ -123,15 +123,15 @@ impl<'bound> CompletionRings<'bound> {
             if self.next >= self.rings.len() {
                 self.next = 0;
             }
-            if let Some(entry) = self.pending(ring, ring.consumed) {
-                self.rings.get_mut(index)?.consumed = ring.consumed + 1;
+            if let Some(entry) = self.pending(ring, ring.cc) {
+                self.rings.get_mut(index)?.cc = ring.cc + 1;
                 self.total = self.total.wrapping_add(1);
                 // The device writes the phase last.
                 dma_mb(Read);
                 return Some(Completion {
                     bytes: self.entries.read(entry),
                     ring: index,
-                    position: ring.consumed,
+                    position: ring.cc,
                 });
             }
         }
@@ -141,7 +141,7 @@ impl<'bound> CompletionRings<'bound> {
     /// Returns whether there is a completion.
     pub(crate) fn has_some(&self) -> bool {
         let mut rings = self.rings.iter();
-        rings.any(|ring| self.pending(*ring, ring.consumed).is_some())
+        rings.any(|ring| self.pending(*ring, ring.cc).is_some())
     }
 
     /// Returns how many completions were ever consumed, modulo 2^16.
@@ -162,7 +162,7 @@ impl<'bound> CompletionRings<'bound> {
     pub(crate) fn set(&self, mark: &mut Mark) {
         for (ring, end) in self.rings.iter().zip(mark.0.iter_mut()) {
             // The device has written those before `low`, and not those from `high` on.
-            let (mut low, mut high) = (ring.consumed, ring.consumed + u64::from(self.mask) + 1);
+            let (mut low, mut high) = (ring.cc, ring.cc + u64::from(self.mask) + 1);
             while low < high {
                 let middle = low + (high - low) / 2;
                 if self.pending(*ring, middle).is_some() {

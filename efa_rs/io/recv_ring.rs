@@ -36,10 +36,10 @@ pub(crate) struct Buffer {
 pub(crate) struct RecvRing<'bound> {
     entries: Arc<Entries<'bound, { RxDesc::SIZE }>>,
     doorbell: Doorbell<'bound>,
-    /// Descriptors ever written.
-    produced: u32,
-    /// Of those, the ones that the device was told of.
-    announced: u32,
+    /// Producer counter: descriptors ever written.
+    pc: u32,
+    /// What `pc` was when the doorbell was last rung.
+    doorbell_pc: u32,
 }
 
 impl<'bound> RecvRing<'bound> {
@@ -51,15 +51,15 @@ impl<'bound> RecvRing<'bound> {
         Self {
             entries,
             doorbell,
-            produced: 0,
-            announced: 0,
+            pc: 0,
+            doorbell_pc: 0,
         }
     }
 
     /// Empties the ring, as the device does when the queue pair is reset.
     pub(crate) fn reset(&mut self) {
-        self.produced = 0;
-        self.announced = 0;
+        self.pc = 0;
+        self.doorbell_pc = 0;
     }
 
     /// Writes a work request of these buffers, or of an empty one if there are none.
@@ -94,18 +94,18 @@ impl<'bound> RecvRing<'bound> {
     }
 
     fn write(&mut self, descriptor: RxDesc) {
-        self.entries.write(self.produced, &descriptor.encode());
-        self.produced = self.produced.wrapping_add(1);
+        self.entries.write(self.pc, &descriptor.encode());
+        self.pc = self.pc.wrapping_add(1);
     }
 
-    /// Tells the device of the work requests that it has not been told of.
+    /// Rings the doorbell, if work requests were written since the last time.
     #[inline]
-    pub(crate) fn announce(&mut self) {
-        if self.announced == self.produced {
+    pub(crate) fn ring_doorbell(&mut self) {
+        if self.doorbell_pc == self.pc {
             return;
         }
         dma_mb(Write);
-        self.doorbell.ring(u32::from(self.produced as u16));
-        self.announced = self.produced;
+        self.doorbell.ring(u32::from(self.pc as u16));
+        self.doorbell_pc = self.pc;
     }
 }

@@ -30,30 +30,30 @@ pub(crate) type Body = [Part; (MAX_WQE_SIZE - TxMetaDesc::SIZE) / size_of::<Part
 pub(crate) struct SendRing<'bound> {
     slots: Slots<'bound>,
     doorbell: Doorbell<'bound>,
-    /// Work requests ever written; their slot and phase follow from it.
-    produced: u32,
-    /// Of those, the ones that the device was told of.
-    announced: u32,
-    /// The most that the device may be told of at once.
+    /// Producer counter: work requests ever written. Their slot and phase follow from it.
+    pc: u32,
+    /// What `pc` was when the doorbell was last rung.
+    doorbell_pc: u32,
+    /// Most work requests for one ring of the doorbell.
     max_batch: u32,
 }
 
 impl<'bound> SendRing<'bound> {
-    /// Takes an empty ring. The device is told of at most `max_batch` work requests at once, at least one.
+    /// Takes an empty ring. The doorbell is rung for at most `max_batch` work requests at a time, at least one.
     pub(crate) fn new(slots: Slots<'bound>, doorbell: Doorbell<'bound>, max_batch: u32) -> Self {
         Self {
             slots,
             doorbell,
-            produced: 0,
-            announced: 0,
+            pc: 0,
+            doorbell_pc: 0,
             max_batch: max_batch.max(1),
         }
     }
 
     /// Empties the ring, as the device does when the queue pair is reset.
     pub(crate) fn reset(&mut self) {
-        self.produced = 0;
-        self.announced = 0;
+        self.pc = 0;
+        self.doorbell_pc = 0;
     }
 
     /// Writes a work request, of whose first descriptor the framing is added here.
@@ -64,31 +64,31 @@ impl<'bound> SendRing<'bound> {
         meta.ctrl1.meta_desc = true;
         meta.ctrl2 = TxCtrl2 {
             // Changes with each round.
-            phase: self.produced & self.slots.count() != 0,
+            phase: self.pc & self.slots.count() != 0,
             first: true,
             last: true,
             comp_req: true,
         };
 
-        self.slots.write(self.produced, &meta.encode(), body);
+        self.slots.write(self.pc, &meta.encode(), body);
 
-        self.produced = self.produced.wrapping_add(1);
-        if self.produced.wrapping_sub(self.announced) == self.max_batch {
-            self.announce();
+        self.pc = self.pc.wrapping_add(1);
+        if self.pc.wrapping_sub(self.doorbell_pc) == self.max_batch {
+            self.ring_doorbell();
         }
     }
 
-    /// Tells the device of the work requests that it has not been told of.
+    /// Rings the doorbell, if work requests were written since the last time.
     #[inline]
-    pub(crate) fn announce(&mut self) {
-        if self.announced == self.produced {
+    pub(crate) fn ring_doorbell(&mut self) {
+        if self.doorbell_pc == self.pc {
             return;
         }
         // The slots are written in any order, and before the doorbell.
         mb(Write);
-        self.doorbell.ring(u32::from(self.produced as u16));
+        self.doorbell.ring(u32::from(self.pc as u16));
         // What is written to them next comes after it.
         mb(Write);
-        self.announced = self.produced;
+        self.doorbell_pc = self.pc;
     }
 }

@@ -69,21 +69,21 @@ use crate::{
 /// How long a device may take to flush a queue pair in error, before it is reset: as long as for a command.
 const FLUSH_TIMEOUT: Delta = Delta::from_secs(30);
 
-/// What completion queues know of a queue pair: what it has posted.
+/// The work requests of a queue pair that have not completed.
 pub(super) struct Posted {
     pub(super) qp: QpRef,
     pub(super) send: Outstanding,
     pub(super) recv: Option<Outstanding>,
 }
 
-/// Which completions of a queue pair come here.
+/// The queues of a queue pair that complete to a completion queue.
 #[derive(Clone, Copy)]
 pub(super) struct Sides {
     pub(super) send: bool,
     pub(super) recv: bool,
 }
 
-/// A queue pair whose completions come here.
+/// A queue pair that completes to a completion queue.
 struct Attached {
     posted: Arc<Posted>,
     sides: Sides,
@@ -116,25 +116,25 @@ fn find<'p>(
 pub(super) struct KernelCq<'a> {
     #[pin]
     polled: SpinLockIrq<Polled<'a>>,
-    /// The most that a device has to say before it repeats itself.
+    /// Entries of all rings: completions of nothing that are skipped in one poll.
     size: u32,
     /// Rings of the device.
     sub_cqs: u16,
     memory: Lent<'a, Entries<'a, { Cdesc::SIZE }>>,
-    /// Set once the device has told where it is.
+    /// Set when the device has created the queue.
     doorbell: SetOnce<Doorbell<'a>>,
     notifier: Option<Arc<Notifier>>,
     epoch: Arc<Epoch<'a>>,
     health: Arc<Health>,
 }
 
-/// Tells a client of completions.
+/// Passes events of the device on to a client that has requested one.
 pub(super) struct Notifier {
     events: Arc<CqEvents>,
-    /// Events ever told, of which the doorbell that asks for the next one has the last bits.
-    told: Atomic<u32>,
-    /// Whether the client has asked for an event since the last one.
-    is_asked: Atomic<bool>,
+    /// Events that the device has sent. The doorbell that requests the next one has the last bits as `cmd_sn`.
+    received: Atomic<u32>,
+    /// Whether the client has requested an event since the last one.
+    is_armed: Atomic<bool>,
 }
 
 impl Notifier {
@@ -147,8 +147,8 @@ impl Notifier {
         Ok(Arc::new(
             Self {
                 events: events.clone(),
-                told: Atomic::new(0),
-                is_asked: Atomic::new(false),
+                received: Atomic::new(0),
+                is_armed: Atomic::new(false),
             },
             GFP_KERNEL,
         )?)
@@ -158,14 +158,14 @@ impl Notifier {
 impl CompletionHandler for Notifier {
     fn completed(&self) {
         // Events of a queue come one after the other.
-        self.told
-            .store(self.told.load(Relaxed).wrapping_add(1), Relaxed);
+        self.received
+            .store(self.received.load(Relaxed).wrapping_add(1), Relaxed);
         self.wake();
     }
 
-    /// A client that has not asked for an event gets none: the core frees the function that it would call.
+    /// A client that has not requested an event gets none: its function may not be there yet, or any more.
     fn wake(&self) {
-        if self.is_asked.load(Relaxed) && self.is_asked.xchg(false, Relaxed) {
+        if self.is_armed.load(Relaxed) && self.is_armed.xchg(false, Relaxed) {
             self.events.notify();
         }
     }
@@ -213,7 +213,7 @@ impl<'a> KernelCq<'a> {
         self.doorbell.populate(doorbell);
     }
 
-    /// Has completions of a queue pair come here.
+    /// Attaches a queue pair.
     ///
     /// # Errors
     ///
@@ -234,7 +234,7 @@ impl<'a> KernelCq<'a> {
         Ok(())
     }
 
-    /// Forgets a queue pair that is gone. Its completions that were not polled are passed over.
+    /// Detaches a queue pair. Its completions that were not polled are skipped.
     pub(super) fn detach(&self, qp_num: u16, posted: &Arc<Posted>) {
         let mut polled = self.polled.lock();
         if find(&mut polled.pairs, qp_num, posted).is_none() {
@@ -245,19 +245,20 @@ impl<'a> KernelCq<'a> {
         drop(attached);
     }
 
-    /// Has polls complete what the device was not given, and watch the device flush what it was given.
+    /// Says that a queue pair is in error. Polls complete what the device was not given, and watch the device flush the
+    /// rest.
     pub(super) fn expect_flush(&self, qp_num: u16, posted: &Arc<Posted>) {
         let mut polled = self.polled.lock();
         if let Some(attached) = find(&mut polled.pairs, qp_num, posted) {
             attached.flushing_since = Some(Instant::now());
             polled.is_flushing = true;
-            // Of a client that has not asked yet, `arm` does.
+            // If the client has not requested an event yet, `arm` does it.
             self.health.expect_flush();
         }
     }
 
-    /// Passes over all completions of a queue pair that the device has written by now: of a new one they are of another
-    /// one, which had its number.
+    /// Skips all completions with the number of a queue pair that the device has written by now. They are of one that had
+    /// the number before, or of before a reset.
     pub(super) fn forget(&self, qp_num: u16, posted: &Arc<Posted>) {
         let mut polled = self.polled.lock();
         let Polled { rings, pairs, .. } = &mut *polled;
@@ -267,15 +268,15 @@ impl<'a> KernelCq<'a> {
         }
     }
 
-    /// Takes completions.
+    /// Polls completions.
     pub(super) fn poll(&self, completions: &mut WorkCompletions<'_>) {
         let mut polled = self.polled.lock();
         let Polled { rings, pairs, .. } = &mut *polled;
         // Completions of a queue pair mostly come one after the other.
         let mut last = None;
-        // What makes no sense is passed over, but not for ever.
-        let mut passed_over = 0;
-        while passed_over < self.size {
+        // What is of no work request is skipped, but not for ever.
+        let mut skipped = 0;
+        while skipped < self.size {
             if completions.is_full() {
                 return;
             }
@@ -287,11 +288,11 @@ impl<'a> KernelCq<'a> {
             if !matches!(last, Some((number, _)) if number == qp_num) {
                 last = pairs.get(&qp_num).map(|attached| (qp_num, attached));
             }
-            let told = last
+            let completed = last
                 .filter(|(_, attached)| attached.from.is_before(&completion))
                 .and_then(|(_, attached)| attached.complete(&descriptor, completions));
-            if told.is_none() {
-                passed_over += 1;
+            if completed.is_none() {
+                skipped += 1;
             }
         }
         if self.epoch.is_halted() {
@@ -313,7 +314,7 @@ impl<'a> KernelCq<'a> {
         polled.rings.has_some() || polled.has_flushed(self.epoch.is_halted())
     }
 
-    /// Has the client poll what the driver completes.
+    /// Wakes a client that waits for an event, to poll what the driver completes.
     pub(super) fn wake(&self) {
         // Between what was posted and the look at whether the client waits; `arm` has one between the same.
         smp_mb(Full);
@@ -322,7 +323,7 @@ impl<'a> KernelCq<'a> {
         }
     }
 
-    /// Has the client poll what it has just posted if the device was stopped meanwhile, as it may have polled before.
+    /// Wakes a client that has just posted if the device was stopped meanwhile, as its last poll may have been before.
     #[inline]
     pub(super) fn wake_if_halted(&self) {
         // Between what was posted and the look at the epoch; a poll looks at these the other way round.
@@ -332,11 +333,11 @@ impl<'a> KernelCq<'a> {
         }
     }
 
-    /// Asks for an event for the next completion.
+    /// Requests an event for the next completion.
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if nobody is to be told of events.
+    /// - [`EINVAL`] if the queue has no events.
     pub(super) fn arm(&self) -> Result {
         let (doorbell, notifier) = self
             .doorbell
@@ -344,7 +345,7 @@ impl<'a> KernelCq<'a> {
             .zip(self.notifier.as_ref())
             .ok_or(EINVAL)?;
         let polled = self.polled.lock();
-        notifier.is_asked.store(true, Relaxed);
+        notifier.is_armed.store(true, Relaxed);
         // See `wake`.
         smp_mb(Full);
         if polled.is_flushing {
@@ -353,7 +354,7 @@ impl<'a> KernelCq<'a> {
         let command = CqDb {
             consumer_index: polled.rings.total(),
             // CAST: The last two bits.
-            cmd_sn: (notifier.told.load(Relaxed) & 3) as u8,
+            cmd_sn: (notifier.received.load(Relaxed) & 3) as u8,
             arm: true,
         };
         doorbell.ring(command.into_raw());
@@ -362,7 +363,7 @@ impl<'a> KernelCq<'a> {
 }
 
 impl Attached {
-    /// Tells of a completion as clients know it; nothing if it is of no work request.
+    /// Adds a completion as the core has it. Returns nothing if it is of no work request.
     #[inline]
     fn complete(&self, completion: &Cdesc, completions: &mut WorkCompletions<'_>) -> Option<()> {
         let Self { posted, sides, .. } = self;
@@ -476,8 +477,8 @@ impl Polled<'_> {
     }
 }
 
-/// Returns what a send work request has asked for, which clients look at even of one that has failed: some
-/// find out by it what its id means.
+/// Returns the operation of a send work request. Clients read it even if the request has failed: some learn from it what
+/// the id means.
 #[inline]
 fn send_opcode(request: &Request) -> WcOpcode {
     match OpType::try_from(request.op_type) {

@@ -72,7 +72,7 @@ pub(super) struct Sizes {
     pub(super) recv_depth: u32,
     /// Descriptors of receive work requests, a power of two or none.
     pub(super) recv_entries: u32,
-    /// Send work requests that the device may be told of at once.
+    /// Most send work requests for one ring of the doorbell.
     pub(super) max_batch: u32,
 }
 
@@ -207,7 +207,7 @@ pub(super) struct KernelQp<'a> {
     qp_num: u16,
     qp_type: QpType,
     limits: Limits,
-    /// Whether all work requests have a completion, asked for or not. Those of this device always have one.
+    /// Whether all work requests have a completion, signaled or not. Those of this device always have one.
     signals_all: bool,
 }
 
@@ -318,7 +318,7 @@ impl<'a> KernelQp<'a> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the queue pair can't send in its state, or not what is asked for.
+    /// - [`EINVAL`] if the queue pair can't send in its state, or not this operation.
     /// - [`ENOMEM`] if the queue is full.
     pub(super) fn post_send(
         &self,
@@ -344,7 +344,7 @@ impl<'a> KernelQp<'a> {
             ring.push(meta, &body);
             Ok(())
         });
-        ring.announce();
+        ring.ring_doorbell();
         drop(ring);
         self.send_cq.wake_if_halted();
         result
@@ -510,7 +510,7 @@ impl<'a> KernelQp<'a> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if the queue pair can't receive in its state, or not what is asked for.
+    /// - [`EINVAL`] if the queue pair can't receive in its state, or not this operation.
     /// - [`ENOMEM`] if the queue is full.
     pub(super) fn post_recv(&self, state: Option<QpState>, wrs: &mut RecvWrs<'_>) -> Result {
         let mut guard = self.recv.lock();
@@ -525,7 +525,7 @@ impl<'a> KernelQp<'a> {
             return result;
         }
         let result = wrs.try_for_each(|wr| self.post_one(ring, outstanding, &wr));
-        ring.announce();
+        ring.ring_doorbell();
         drop(guard);
         self.recv_cq.wake_if_halted();
         result
