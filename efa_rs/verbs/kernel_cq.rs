@@ -440,6 +440,7 @@ impl Attached {
 
 impl Polled<'_> {
     /// Completes all that was posted to a device that was stopped.
+    #[cold]
     fn flush_all(&self, completions: &mut WorkCompletions<'_>) {
         for attached in self.pairs.values() {
             attached.flush(completions, |outstanding| {
@@ -451,6 +452,7 @@ impl Polled<'_> {
 
     /// Completes what the device was not given of queue pairs in error. Returns whether the device should have flushed
     /// what it was given by now.
+    #[cold]
     fn flush(&mut self, completions: &mut WorkCompletions<'_>) -> bool {
         self.is_flushing = false;
         let mut timed_out = false;
