@@ -118,9 +118,9 @@ impl<'a, T: Send> Attached<'a, T> {
     {
         let value = KBox::pin_init(value, GFP_KERNEL)?.into_foreign();
 
-        // SAFETY: The device is valid, and `release` takes what `into_foreign` returned. By the
-        // invariant of `host` the value is valid until the device's resources are released, which
-        // runs the action at the latest; if the action can't be added, it runs at once.
+        // SAFETY: The device is valid, and runs the action once, with what `into_foreign` returned. By
+        // the invariant of `host` the value is valid until the device's resources are released, which
+        // runs the action at the latest. If the action can't be added, it runs at once.
         to_result(unsafe {
             bindings::devm_add_action_or_reset(as_raw(host.dev), Some(release::<T>), value)
         })?;
@@ -167,8 +167,11 @@ impl<T> Drop for Attached<'_, T> {
 }
 
 /// Drops the boxed `T` at `value`.
-extern "C" fn release<T>(value: *mut c_void) {
-    // SAFETY: This is an action that `Attached::new` has added, which runs once, with what
-    // `into_foreign` returned.
+///
+/// # Safety
+///
+/// `value` must be what `into_foreign` of a pinned box of a `T` returned. It must not be used afterwards.
+unsafe extern "C" fn release<T>(value: *mut c_void) {
+    // SAFETY: The caller guarantees that `into_foreign` returned this, and that nobody else takes it back.
     drop(unsafe { <Pin<KBox<T>> as ForeignOwnable>::from_foreign(value) });
 }

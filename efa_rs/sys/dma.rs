@@ -107,9 +107,11 @@ impl<'bound, const N: usize> Entries<'bound, N> {
         let mut entry = [0; N];
 
         for (i, bytes) in entry.chunks_exact_mut(WORD).enumerate() {
-            // SAFETY: The entry has `N / WORD` words, and every value is valid. A volatile read
-            // that races with the device is what the kernel does for `READ_ONCE`.
-            let word = unsafe { ptr::read_volatile(words.add(i)) };
+            // SAFETY: The entry has `N / WORD` words, of which this is one.
+            let word = unsafe { words.add(i) };
+            // SAFETY: The word is aligned, and every value is valid. A volatile read that races with the
+            // device is what the kernel does for `READ_ONCE`.
+            let word = unsafe { ptr::read_volatile(word) };
             bytes.copy_from_slice(&word.to_ne_bytes());
         }
         entry
@@ -120,9 +122,11 @@ impl<'bound, const N: usize> Entries<'bound, N> {
     pub(crate) fn read_byte<const OFFSET: usize>(&self, index: u32) -> u8 {
         const { assert!(OFFSET < N) };
 
-        // SAFETY: The byte is within the entry, and every value is valid. A volatile read that races with
-        // the device is what the kernel does for `READ_ONCE`.
-        unsafe { ptr::read_volatile(self.words(index).cast::<u8>().add(OFFSET)) }
+        // SAFETY: The entry has `N` bytes, which are more than `OFFSET`.
+        let byte = unsafe { self.words(index).cast::<u8>().add(OFFSET) };
+        // SAFETY: The byte is in the entry, and every value is valid. A volatile read that races with the
+        // device is what the kernel does for `READ_ONCE`.
+        unsafe { ptr::read_volatile(byte) }
     }
 
     /// Writes the entry at `index`, which wraps.
@@ -131,11 +135,13 @@ impl<'bound, const N: usize> Entries<'bound, N> {
         let words = self.words(index);
 
         for (i, bytes) in entry.chunks_exact(WORD).enumerate() {
-            let mut word = [0; WORD];
-            word.copy_from_slice(bytes);
-            // SAFETY: The entry has `N / WORD` words. A volatile write that races with the device is what
-            // the kernel does for `WRITE_ONCE`.
-            unsafe { ptr::write_volatile(words.add(i), u64::from_ne_bytes(word)) };
+            let mut value = [0; WORD];
+            value.copy_from_slice(bytes);
+            // SAFETY: The entry has `N / WORD` words, of which this is one.
+            let word = unsafe { words.add(i) };
+            // SAFETY: The word is aligned. A volatile write that races with the device is what the kernel
+            // does for `WRITE_ONCE`.
+            unsafe { ptr::write_volatile(word, u64::from_ne_bytes(value)) };
         }
     }
 }
@@ -267,12 +273,12 @@ impl<'bound> UserBuffer<'bound> {
 impl Drop for UserBuffer<'_> {
     fn drop(&mut self) {
         if let Memory::Pages(pages) = &self.memory {
-            // SAFETY: By the type invariant the pages are mapped, and owned. Those that userspace
-            // has mapped hold references to themselves.
-            unsafe {
-                ffi::efa_dma_unmap(as_raw(self.dev), self.dma_address, self.size);
-                bindings::free_pages_exact(pages.as_ptr(), self.size);
-            }
+            // SAFETY: By the type invariant the device sees this many bytes at this address, where
+            // `map_pages` has mapped them. It is bound, so that the mapping is still there.
+            unsafe { ffi::efa_dma_unmap(as_raw(self.dev), self.dma_address, self.size) };
+            // SAFETY: The pages are owned, have this size, and are not mapped for the device any more.
+            // Those that userspace has mapped hold references to themselves.
+            unsafe { bindings::free_pages_exact(pages.as_ptr(), self.size) };
         }
     }
 }
@@ -295,9 +301,8 @@ pub(crate) fn set_address_width(pdev: &pci::Device<Core<'_>>, bits: u8) -> Resul
 
     // SAFETY: Only a probe has a `Core` device, whose driver has started nothing yet that would
     // allocate or map DMA memory at the same time.
-    unsafe {
-        pdev.dma_set_mask_and_coherent(mask)?;
-        pdev.dma_set_max_seg_size(u32::MAX);
-    }
+    unsafe { pdev.dma_set_mask_and_coherent(mask) }?;
+    // SAFETY: The probe still runs, and starts what allocates or maps DMA memory only after this call.
+    unsafe { pdev.dma_set_max_seg_size(u32::MAX) };
     Ok(())
 }

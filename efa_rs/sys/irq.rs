@@ -99,9 +99,9 @@ impl<'bound, H: Handler + 'bound> Registration<'bound, H> {
                 let cookie = this.as_ptr().cast();
                 let thread: Callback = Self::thread;
                 let thread = H::HAS_HANDLE_THREADED.then_some(thread);
-                // SAFETY: `irq` is the number of an allocated vector. The name, and the handler that
-                // both functions make of the cookie, are initialized; they are pinned, and valid until
-                // the drop of this value has freed the interrupt.
+                // SAFETY: `irq` is the number of an allocated vector. The name and the handler are
+                // initialized. The cookie is this value, as both functions expect. It is pinned, and
+                // valid until its drop has freed the interrupt, which waits for both functions.
                 unsafe { request(*irq, Self::callback, thread, name, cookie, cpu) }?;
             },
         }? Error);
@@ -115,17 +115,24 @@ impl<'bound, H: Handler + 'bound> Registration<'bound, H> {
     }
 
     /// Called by the interrupt core.
-    extern "C" fn callback(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
-        // SAFETY: The cookie is the `Line` of `new`, alive until `free_irq` has returned.
+    ///
+    /// # Safety
+    ///
+    /// `cookie` must be a [`Line`] of this handler that is initialized, and alive during the call.
+    unsafe extern "C" fn callback(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
+        // SAFETY: The caller guarantees that this is a `Line`, which stays alive until the handler returns.
         let line = unsafe { &*cookie.cast::<Line<'bound, H>>() };
 
         bindings::irqreturn_t(line.handler.handle() as c_uint)
     }
 
     /// Called by the interrupt's thread.
-    extern "C" fn thread(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
-        // SAFETY: The cookie is the `Line` of `new`, alive until `free_irq` has returned, which waits for
-        // the thread.
+    ///
+    /// # Safety
+    ///
+    /// `cookie` must be a [`Line`] of this handler that is initialized, and alive during the call.
+    unsafe extern "C" fn thread(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
+        // SAFETY: The caller guarantees that this is a `Line`, which stays alive until the thread is done.
         let line = unsafe { &*cookie.cast::<Line<'bound, H>>() };
 
         line.handler.handle_threaded();
@@ -156,8 +163,10 @@ unsafe fn request(
     // SAFETY: The caller guarantees what the interrupt core asks for.
     to_result(unsafe { bindings::request_threaded_irq(irq, handler, thread, 0, name, cookie) })?;
 
-    // SAFETY: The interrupt is the one that was just requested. The mask of a CPU stays; without one there is no hint.
-    unsafe { ffi::efa_irq_set_affinity_and_hint(irq, ffi::efa_cpumask_of_nth_online(cpu)) };
+    // SAFETY: There is no precondition: without such a CPU this is null.
+    let mask = unsafe { ffi::efa_cpumask_of_nth_online(cpu) };
+    // SAFETY: The interrupt is the one that was just requested. The mask of a CPU stays. Null is no hint.
+    unsafe { ffi::efa_irq_set_affinity_and_hint(irq, mask) };
     Ok(())
 }
 
@@ -165,11 +174,11 @@ unsafe fn request(
 impl<H: Handler> PinnedDrop for Line<'_, H> {
     fn drop(self: Pin<&mut Self>) {
         let cookie = core::ptr::from_ref(&*self).cast_mut().cast();
-        // SAFETY: By the type invariant this interrupt has this cookie. `free_irq` waits for
-        // handlers that are running. The hint must be gone by then.
-        unsafe {
-            ffi::efa_irq_set_affinity_and_hint(self.irq, core::ptr::null());
-            bindings::free_irq(self.irq, cookie);
-        }
+        // SAFETY: By the type invariant the interrupt is requested. Null takes the hint away, which has to
+        // be gone before the interrupt is freed.
+        unsafe { ffi::efa_irq_set_affinity_and_hint(self.irq, core::ptr::null()) };
+        // SAFETY: By the type invariant the interrupt has this cookie. This waits for handlers that run,
+        // so that none uses the value afterwards.
+        unsafe { bindings::free_irq(self.irq, cookie) };
     }
 }

@@ -140,13 +140,13 @@ impl<'bound> Pages<'bound> {
     /// - [`ENOMEM`] if there is no room in the kernel's address space.
     pub(crate) fn map(self, combines_writes: bool) -> Result<Window<'bound>> {
         let length = self.length;
-        // SAFETY: By the type invariant these are pages of a BAR, which is reserved for this driver.
-        let base = unsafe {
-            if combines_writes {
-                ffi::efa_ioremap_wc(self.start, length)
-            } else {
-                bindings::ioremap(self.start, length)
-            }
+        let base = if combines_writes {
+            // SAFETY: By the type invariant these are pages of a BAR. That is reserved for this driver,
+            // which allows its writes to be combined.
+            unsafe { ffi::efa_ioremap_wc(self.start, length) }
+        } else {
+            // SAFETY: By the type invariant these are pages of a BAR, which is reserved for this driver.
+            unsafe { bindings::ioremap(self.start, length) }
         };
         let base = NonNull::new(base.cast()).ok_or(ENOMEM)?;
 
@@ -238,8 +238,11 @@ impl Doorbell<'_> {
     /// Writes to the register, after all that was written to memory before.
     #[inline]
     pub(crate) fn ring(&self, value: u32) {
-        // SAFETY: By the type invariants the register is mapped, and aligned.
-        unsafe { bindings::writel(value, self.window.base.add(self.offset).as_ptr().cast()) }
+        // SAFETY: By the type invariant the offset is that of a word of the window.
+        let register = unsafe { self.window.base.add(self.offset) };
+        // SAFETY: The window is mapped as long as it is there. By the type invariant the register is
+        // aligned.
+        unsafe { bindings::writel(value, register.as_ptr().cast()) }
     }
 }
 
@@ -281,13 +284,15 @@ impl Slots<'_> {
         };
         // It is within the window, so that this does not wrap.
         let offset = ((index & self.mask) as usize).wrapping_mul(self.size);
-        // SAFETY: By the type invariant the slot is mapped, and has `N + room` bytes.
-        unsafe {
-            let slot = self.base.add(offset);
-            write_words(slot, first);
-            for (number, other) in others.iter().take(room / M).enumerate() {
-                write_words(slot.add(N + number * M), other);
-            }
+        // SAFETY: By the type invariant the slot of the masked index is in the window.
+        let slot = unsafe { self.base.add(offset) };
+        // SAFETY: The slot starts at a word, is mapped, and has `N + room` bytes.
+        unsafe { write_words(slot, first) };
+        for (number, other) in others.iter().take(room / M).enumerate() {
+            // SAFETY: After `N` bytes the slot has room for `room / M` others, of which this is one.
+            let place = unsafe { slot.add(N + number * M) };
+            // SAFETY: The place is aligned, as `N` and `M` are of whole words. It has room for `M` bytes.
+            unsafe { write_words(place, other) };
         }
     }
 }
@@ -296,18 +301,18 @@ impl Slots<'_> {
 ///
 /// # Safety
 ///
-/// `place` must be aligned to words, and have room for `bytes`, which are whole ones.
+/// `place` must be mapped, aligned to words, and have room for `bytes`, which are whole ones.
 #[inline]
 unsafe fn write_words<const N: usize>(place: NonNull<u8>, bytes: &[u8; N]) {
+    let words = place.cast::<u64>();
+
     for (number, bytes) in bytes.chunks_exact(WORD).enumerate() {
-        let mut word = [0; WORD];
-        word.copy_from_slice(bytes);
-        // SAFETY: The caller guarantees that there is room. A volatile write is what `__raw_writeq` is.
-        unsafe {
-            place
-                .cast::<u64>()
-                .add(number)
-                .write_volatile(u64::from_ne_bytes(word));
-        }
+        let mut value = [0; WORD];
+        value.copy_from_slice(bytes);
+        // SAFETY: The caller guarantees that there is room for all words of `bytes`.
+        let word = unsafe { words.add(number) };
+        // SAFETY: The caller guarantees that this is mapped, and aligned. A volatile write is what
+        // `__raw_writeq` is.
+        unsafe { word.write_volatile(u64::from_ne_bytes(value)) };
     }
 }

@@ -108,8 +108,10 @@ pub(crate) enum Channel {
 
 /// Returns what the bus says of the function.
 pub(crate) fn channel(pdev: &pci::Device<Bound>) -> Channel {
-    // SAFETY: `as_raw` returns a valid `struct pci_dev`. The core writes the state at any time, as a whole.
-    match unsafe { (&raw const (*as_raw(pdev)).error_state).read_volatile() } {
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`.
+    let state = unsafe { &raw const (*as_raw(pdev)).error_state };
+    // SAFETY: The state is part of the device, which is valid. The core writes it at any time, as a whole.
+    match unsafe { state.read_volatile() } {
         bindings::pci_channel_io_frozen => Channel::IsFrozen,
         bindings::pci_channel_io_perm_failure => Channel::IsGone,
         _ => Channel::Works,
@@ -147,15 +149,15 @@ pub(crate) fn is_present(pdev: &pci::Device<Bound>) -> bool {
 /// - Those of `pcie_flr`.
 pub(crate) fn function_level_reset(pdev: &pci::Device<Bound>) -> Result {
     let raw = as_raw(pdev);
-    // SAFETY: `raw` is a valid `struct pci_dev`. Its configuration is this driver's to save, as it is
-    // bound to it.
-    unsafe {
-        to_result(bindings::pcie_reset_flr(raw, true))?;
-        bindings::pci_save_state(raw);
-        let result = to_result(bindings::pcie_reset_flr(raw, false));
-        bindings::pci_restore_state(raw);
-        result
-    }
+    // SAFETY: `raw` is a valid `struct pci_dev`. This only asks whether there is such a reset.
+    to_result(unsafe { bindings::pcie_reset_flr(raw, true) })?;
+    // SAFETY: What is saved of the function is this driver's to change, as the function is bound to it.
+    unsafe { bindings::pci_save_state(raw) };
+    // SAFETY: The function is this driver's to reset, as it is bound to it.
+    let result = to_result(unsafe { bindings::pcie_reset_flr(raw, false) });
+    // SAFETY: What is written is what was saved above, and so the function's own configuration.
+    unsafe { bindings::pci_restore_state(raw) };
+    result
 }
 
 /// Tells userspace that something about the function has changed. `facts` are `NAME=value`.
@@ -166,15 +168,12 @@ pub(crate) fn announce(pdev: &pci::Device<Bound>, facts: &[&CStr; 2]) {
         second.as_char_ptr().cast_mut(),
         core::ptr::null_mut(),
     ];
-    // SAFETY: The function is a registered device; the texts, which the core only reads, are valid
+    let action = bindings::kobject_action_KOBJ_CHANGE;
+    // SAFETY: `as_raw` returns a valid `struct pci_dev`.
+    let kobject = unsafe { &raw mut (*as_raw(pdev)).dev.kobj };
+    // SAFETY: The object is that of a registered device. The texts, which the core only reads, are valid
     // during the call, and the list ends with null.
-    unsafe {
-        bindings::kobject_uevent_env(
-            &raw mut (*as_raw(pdev)).dev.kobj,
-            bindings::kobject_action_KOBJ_CHANGE,
-            environment.as_mut_ptr(),
-        )
-    };
+    unsafe { bindings::kobject_uevent_env(kobject, action, environment.as_mut_ptr()) };
 }
 
 /// A function whose memory decoding is enabled; disabled when dropped.
@@ -275,11 +274,14 @@ impl<'bound, T: Driver> Adapted<'bound, T> {
     {
         try_pin_init!(&this in Self {
             data <- data,
-            // SAFETY: The data, which is `Sync`, is initialized, pinned, and dropped only after this
-            // field, as it is declared later.
-            running: unsafe {
-                let data = &raw mut (*this.as_ptr()).data;
-                Running::new(&waker, Self::work, NonNull::new_unchecked(data).cast())
+            running: {
+                // SAFETY: `this` points to the memory of the value that is being initialized.
+                let data = unsafe { &raw mut (*this.as_ptr()).data };
+                // SAFETY: A field of a value is not at null.
+                let data = unsafe { NonNull::new_unchecked(data) };
+                // SAFETY: The data, which is `Sync`, is initialized, pinned, and dropped only after this
+                // field, as it is declared later.
+                unsafe { Running::new(&waker, Self::work, data.cast()) }
             },
         }? Error)
     }
@@ -288,10 +290,12 @@ impl<'bound, T: Driver> Adapted<'bound, T> {
     ///
     /// # Safety
     ///
-    /// `data` must point to pinned data of the driver.
+    /// `data` must point to pinned data of the driver, which is valid during the call.
     unsafe fn work(data: NonNull<()>) {
-        // SAFETY: The caller guarantees it.
-        T::work(unsafe { Pin::new_unchecked(data.cast::<T::Data<'_>>().as_ref()) });
+        // SAFETY: The caller guarantees that this is data of the driver, which is valid during the call.
+        let data = unsafe { data.cast::<T::Data<'_>>().as_ref() };
+        // SAFETY: The caller guarantees that the data is pinned.
+        T::work(unsafe { Pin::new_unchecked(data) });
     }
 
     fn data(self: Pin<&Self>) -> Pin<&T::Data<'bound>> {
@@ -329,6 +333,11 @@ impl<T: Driver> pci::Driver for Known<T> {
 }
 
 /// [`pci::Adapter`] with the callbacks that it lacks.
+///
+/// # Contract of the callbacks
+///
+/// Only the bus and the driver core call them, for a device that is bound to this driver. They hold the
+/// device's lock, so that it stays bound during the call.
 pub(crate) struct Adapter<T: Driver>(PhantomData<T>);
 
 // SAFETY: The types and the offset are those of `pci::Adapter`, which does the work.
@@ -345,13 +354,12 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
         name: &'static CStr,
         module: &'static ThisModule,
     ) -> Result {
-        // SAFETY: The driver is not registered yet, so nobody else accesses it.
-        unsafe {
-            (*pdrv.get()).shutdown = Some(Self::shutdown_callback);
-            (*pdrv.get()).err_handler = &raw const *Self::ERROR_HANDLERS;
-            (*pdrv.get()).driver.pm = &raw const *Self::POWER;
-            (*pdrv.get()).dev_groups = sysfs::Groups::<T::File>::TABLE.as_ptr().cast_mut();
-        }
+        // SAFETY: The driver is initialized, and not registered yet, so that nobody else accesses it.
+        let raw = unsafe { &mut *pdrv.get() };
+        raw.shutdown = Some(Self::shutdown_callback);
+        raw.err_handler = &raw const *Self::ERROR_HANDLERS;
+        raw.driver.pm = &raw const *Self::POWER;
+        raw.dev_groups = sysfs::Groups::<T::File>::TABLE.as_ptr().cast_mut();
 
         // SAFETY: The caller upholds the same requirements.
         unsafe { <pci::Adapter<Known<T>> as driver::RegistrationOps>::register(pdrv, name, module) }
@@ -406,14 +414,37 @@ impl<T: Driver> Adapter<T> {
         f(this.data())
     }
 
-    extern "C" fn shutdown_callback(pdev: *mut bindings::pci_dev) {
-        // SAFETY: The bus calls this for a bound device with its lock held, so that it stays bound.
-        unsafe {
-            Self::with_data(&raw mut (*pdev).dev, |this| T::shutdown(this));
-        }
+    /// Calls `f` with the driver's data of a PCI device.
+    ///
+    /// # Safety
+    ///
+    /// `pdev` must be a device that is bound to this driver, and stay so during the call.
+    unsafe fn with_pci_data<R>(
+        pdev: *mut bindings::pci_dev,
+        f: impl for<'bound> FnOnce(Pin<&T::Data<'bound>>) -> R,
+    ) -> R {
+        // SAFETY: The caller guarantees that the PCI device is valid.
+        let dev = unsafe { &raw mut (*pdev).dev };
+        // SAFETY: The caller guarantees that the device is bound to this driver during the call.
+        unsafe { Self::with_data(dev, f) }
     }
 
-    extern "C" fn error_detected_callback(
+    /// Makes a device quiet when the system halts.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Adapter`] holds.
+    unsafe extern "C" fn shutdown_callback(pdev: *mut bindings::pci_dev) {
+        // SAFETY: By the contract, the device is bound, and stays so while the driver shuts it down.
+        unsafe { Self::with_pci_data(pdev, |this| T::shutdown(this)) };
+    }
+
+    /// Stops the use of a device after an error, and tells the bus how to go on.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Adapter`] holds.
+    unsafe extern "C" fn error_detected_callback(
         pdev: *mut bindings::pci_dev,
         state: bindings::pci_channel_state_t,
     ) -> bindings::pci_ers_result_t {
@@ -423,51 +454,76 @@ impl<T: Driver> Adapter<T> {
             return bindings::pci_ers_result_PCI_ERS_RESULT_CAN_RECOVER;
         }
 
-        // SAFETY: The bus calls this for a bound device with its lock held, so that it stays bound.
-        unsafe {
-            Self::with_data(&raw mut (*pdev).dev, |this| {
-                T::quiesce(this);
-                if state == bindings::pci_channel_io_frozen {
-                    bindings::pci_ers_result_PCI_ERS_RESULT_NEED_RESET
-                } else {
-                    T::lost(this);
-                    bindings::pci_ers_result_PCI_ERS_RESULT_DISCONNECT
-                }
-            })
-        }
+        let on_error = |this: Pin<&T::Data<'_>>| {
+            T::quiesce(this);
+            if state == bindings::pci_channel_io_frozen {
+                bindings::pci_ers_result_PCI_ERS_RESULT_NEED_RESET
+            } else {
+                T::lost(this);
+                bindings::pci_ers_result_PCI_ERS_RESULT_DISCONNECT
+            }
+        };
+        // SAFETY: By the contract, the device stays bound during the call, even if the bus has lost it.
+        unsafe { Self::with_pci_data(pdev, on_error) }
     }
 
-    extern "C" fn slot_reset_callback(pdev: *mut bindings::pci_dev) -> bindings::pci_ers_result_t {
-        // SAFETY: The bus calls this for a bound device, which it has reset, with its lock held, so that it stays bound.
-        unsafe {
-            bindings::pci_restore_state(pdev);
-            // A reset for the sake of a neighbour comes without a call of `error_detected`.
-            Self::with_data(&raw mut (*pdev).dev, |this| T::quiesce(this));
-        }
+    /// Restores the configuration of a device that the bus has reset.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Adapter`] holds.
+    unsafe extern "C" fn slot_reset_callback(
+        pdev: *mut bindings::pci_dev,
+    ) -> bindings::pci_ers_result_t {
+        // SAFETY: By the contract, the device is valid. Its configuration is its driver's to restore.
+        unsafe { bindings::pci_restore_state(pdev) };
+        // A reset for the sake of a neighbour comes without a call of `error_detected`.
+        // SAFETY: By the contract, the device is bound, which a reset does not change.
+        unsafe { Self::with_pci_data(pdev, |this| T::quiesce(this)) };
         bindings::pci_ers_result_PCI_ERS_RESULT_RECOVERED
     }
 
-    extern "C" fn quiesce_callback(pdev: *mut bindings::pci_dev) {
-        // SAFETY: The bus calls this for a bound device with its lock held, so that it stays bound.
-        unsafe { Self::with_data(&raw mut (*pdev).dev, |this| T::quiesce(this)) }
+    /// Stops the use of a device before the bus resets it.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Adapter`] holds.
+    unsafe extern "C" fn quiesce_callback(pdev: *mut bindings::pci_dev) {
+        // SAFETY: By the contract, the device is bound, and stays so while the driver stops its use.
+        unsafe { Self::with_pci_data(pdev, |this| T::quiesce(this)) }
     }
 
-    extern "C" fn restart_callback(pdev: *mut bindings::pci_dev) {
-        // SAFETY: The bus calls this for a bound device with its lock held, so that it stays bound.
-        unsafe { Self::with_data(&raw mut (*pdev).dev, |this| T::restart(this)) }
+    /// Starts the use of a device again after a reset.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Adapter`] holds.
+    unsafe extern "C" fn restart_callback(pdev: *mut bindings::pci_dev) {
+        // SAFETY: By the contract, the device is bound, and stays so while the driver restarts it.
+        unsafe { Self::with_pci_data(pdev, |this| T::restart(this)) }
     }
 
-    extern "C" fn power_down_callback(dev: *mut bindings::device) -> c_int {
+    /// Stops the use of a device before its power is taken away.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Adapter`] holds.
+    unsafe extern "C" fn power_down_callback(dev: *mut bindings::device) -> c_int {
         from_result(|| {
-            // SAFETY: The core calls this for a bound device with its lock held.
+            // SAFETY: By the contract, the device is bound, and stays so while the driver stops its use.
             unsafe { Self::with_data(dev, |this| T::quiesce(this)) };
             Ok(0)
         })
     }
 
-    extern "C" fn power_up_callback(dev: *mut bindings::device) -> c_int {
+    /// Starts the use of a device again when it has power.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Adapter`] holds.
+    unsafe extern "C" fn power_up_callback(dev: *mut bindings::device) -> c_int {
         from_result(|| {
-            // SAFETY: The core calls this for a bound device with its lock held.
+            // SAFETY: By the contract, the device is bound, which a loss of power does not change.
             unsafe { Self::with_data(dev, |this| T::restart(this)) };
             Ok(0)
         })

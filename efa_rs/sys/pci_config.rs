@@ -41,11 +41,11 @@ impl<'bound> Configuration<'bound> {
     ///
     /// - [`ENOMEM`] if there is no memory.
     pub(crate) fn new(pdev: &'bound pci::Device<Bound>) -> Result<Self> {
+        let raw = as_raw(pdev);
         // SAFETY: The pointer is valid, and what is saved of a function is its driver's to change.
-        let state = unsafe {
-            bindings::pci_save_state(as_raw(pdev));
-            bindings::pci_store_saved_state(as_raw(pdev))
-        };
+        unsafe { bindings::pci_save_state(raw) };
+        // SAFETY: The pointer is valid. This only copies what was just saved.
+        let state = unsafe { bindings::pci_store_saved_state(raw) };
         // INVARIANT: It was just made.
         Ok(Self {
             pdev,
@@ -59,12 +59,13 @@ impl<'bound> Configuration<'bound> {
             return;
         }
         let raw = as_raw(self.pdev);
-        // SAFETY: The pointer is valid; by the type invariant the state is of this function, and what is
-        // saved of that is its driver's to change.
-        unsafe {
-            if bindings::pci_load_saved_state(raw, self.state.as_ptr()) == 0 {
-                bindings::pci_restore_state(raw);
-            }
+        // SAFETY: By the type invariant the state is of this function. It becomes what is saved of the
+        // function, which is its driver's to change.
+        let result = unsafe { bindings::pci_load_saved_state(raw, self.state.as_ptr()) };
+        if result == 0 {
+            // SAFETY: The pointer is valid. The configuration that is written was just loaded, and is the
+            // function's own.
+            unsafe { bindings::pci_restore_state(raw) };
         }
     }
 }

@@ -61,13 +61,18 @@ impl<F: File> Groups<F> {
         attribute
     };
 
-    extern "C" fn show(
+    /// Writes the line of text into `buffer`.
+    ///
+    /// # Safety
+    ///
+    /// `buffer` must point to the start of a page that nobody else uses.
+    unsafe extern "C" fn show(
         _device: *mut bindings::device,
         _attribute: *mut bindings::device_attribute,
         buffer: *mut c_char,
     ) -> isize {
-        // SAFETY: The driver core passes a buffer of a page, as the function expects; the format has one
-        // text.
+        // SAFETY: The caller guarantees a page, as the function expects. The format has one text, which
+        // is static.
         let length =
             unsafe { bindings::sysfs_emit(buffer, c"%s\n".as_char_ptr(), F::TEXT.as_char_ptr()) };
         // CAST: At most a page.

@@ -13,16 +13,18 @@ use crate::ffi;
 
 /// Returns the kernel's release, as `uname -r` prints it outside of containers.
 pub(crate) fn release() -> &'static CStr {
-    // SAFETY: The initial namespace always exists, and its release, which ends with a zero byte,
-    // never changes.
-    unsafe { CStr::from_char_ptr(ffi::efa_init_utsname_release()) }
+    // SAFETY: There is no precondition, as the initial namespace always exists.
+    let release = unsafe { ffi::efa_init_utsname_release() };
+    // SAFETY: The release of the initial namespace ends with a zero byte, and never changes.
+    unsafe { CStr::from_char_ptr(release) }
 }
 
 /// Returns the kernel's version, as `uname -v` prints it outside of containers.
 pub(crate) fn version() -> &'static CStr {
-    // SAFETY: The initial namespace always exists, and its version, which ends with a zero byte,
-    // never changes.
-    unsafe { CStr::from_char_ptr(ffi::efa_init_utsname_version()) }
+    // SAFETY: There is no precondition, as the initial namespace always exists.
+    let version = unsafe { ffi::efa_init_utsname_version() };
+    // SAFETY: The version of the initial namespace ends with a zero byte, and never changes.
+    unsafe { CStr::from_char_ptr(version) }
 }
 
 /// Returns `LINUX_VERSION_CODE` of the kernel that the module was built for.

@@ -37,6 +37,12 @@ struct Job {
 /// Leaves it to the work queue where work is done.
 const ANY_CPU: c_int = bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int;
 
+/// Returns the queue for all work, which is one of the kernel's own.
+fn queue() -> *mut bindings::workqueue_struct {
+    // SAFETY: The kernel makes this queue when it boots, and does not write the variable afterwards.
+    unsafe { bindings::system_dfl_long_wq }
+}
+
 /// The work item and what it is for.
 ///
 /// # Invariants
@@ -73,12 +79,11 @@ impl Waker {
         let item = Arc::pin_init(
             pin_init!(Item {
                 work <- Opaque::ffi_init(|slot: *mut bindings::delayed_work| {
-                    // SAFETY: `slot` points to memory for a `struct delayed_work`. Nobody queues it
-                    // before it is disabled.
-                    unsafe {
-                        ffi::efa_init_delayed_work(slot, Some(run));
-                        bindings::disable_delayed_work(slot);
-                    }
+                    // SAFETY: `slot` points to memory for a `struct delayed_work`. It is that of an `Item`,
+                    // as `run` expects, and enabled only while a `Running` holds that.
+                    unsafe { ffi::efa_init_delayed_work(slot, Some(run)) };
+                    // SAFETY: The work was just initialized. Nobody has queued it yet.
+                    unsafe { bindings::disable_delayed_work(slot) };
                 }),
                 job: Opaque::new(None),
                 ending: Atomic::new(false),
@@ -90,26 +95,17 @@ impl Waker {
 
     /// Has the work done now, or again if it is being done. May be called from any context.
     pub(crate) fn wake(&self) {
-        // SAFETY: The work is initialized; the core ignores it while it is disabled. The queue is one
-        // of the kernel's own.
-        unsafe {
-            bindings::mod_delayed_work_on(
-                ANY_CPU,
-                bindings::system_dfl_long_wq,
-                self.0.work.get(),
-                0,
-            )
-        };
+        // SAFETY: The work is initialized. The core ignores it while it is disabled. The queue is one of
+        // the kernel's own.
+        unsafe { bindings::mod_delayed_work_on(ANY_CPU, queue(), self.0.work.get(), 0) };
     }
 
     /// Has the work done after `delay`, unless it is to be done earlier anyway.
     pub(crate) fn wake_after(&self, delay: Delta) {
         let (work, delay) = (self.0.work.get(), to_jiffies(delay));
-        // SAFETY: The work is initialized, and ignored while it is disabled; the queue is one of the
-        // kernel's own.
-        unsafe {
-            bindings::queue_delayed_work_on(ANY_CPU, bindings::system_dfl_long_wq, work, delay)
-        };
+        // SAFETY: The work is initialized, and ignored while it is disabled. The queue is one of the
+        // kernel's own, and any delay is allowed.
+        unsafe { bindings::queue_delayed_work_on(ANY_CPU, queue(), work, delay) };
     }
 
     /// Returns whether whoever the work is for waits for its end.
@@ -159,18 +155,21 @@ impl Drop for Running {
 }
 
 /// Called by the work queue.
-extern "C" fn run(work: *mut bindings::work_struct) {
-    // SAFETY: `work` is in the delayed work of an `Item`, which is alive: the work is enabled, so that
-    // a `Running` holds it.
-    let item = unsafe {
-        let work = kernel::container_of!(work, bindings::delayed_work, work);
-        &*kernel::container_of!(Opaque::cast_from(work), Item, work)
-    };
+///
+/// # Safety
+///
+/// `work` must be in the delayed work of an [`Item`] that a [`Running`] holds until the call has ended.
+unsafe extern "C" fn run(work: *mut bindings::work_struct) {
+    // SAFETY: The caller guarantees that this is a part of a delayed work.
+    let work = unsafe { kernel::container_of!(work, bindings::delayed_work, work) };
+    // SAFETY: The caller guarantees that the delayed work is that of an `Item`.
+    let item = unsafe { kernel::container_of!(Opaque::cast_from(work), Item, work) };
+    // SAFETY: The caller guarantees that a `Running` holds the item during the call.
+    let item = unsafe { &*item };
 
-    // SAFETY: By the type invariant the job does not change now, and may be done.
-    unsafe {
-        if let Some(job) = *item.job.get() {
-            (job.callback)(job.target);
-        }
+    // SAFETY: By the type invariant the job does not change now.
+    if let Some(job) = unsafe { *item.job.get() } {
+        // SAFETY: By the type invariant the callback may be called with this target.
+        unsafe { (job.callback)(job.target) };
     }
 }
