@@ -3,6 +3,7 @@
 //! Driver for AWS Elastic Fabric Adapter (EFA).
 
 #![deny(unsafe_code)]
+#![deny(clippy::multiple_unsafe_ops_per_block)]
 
 mod com;
 mod driver;

@@ -7,6 +7,7 @@
 
 #[allow(
     clippy::all,
+    clippy::multiple_unsafe_ops_per_block,
     clippy::undocumented_unsafe_blocks,
     clippy::ptr_as_ptr,
     clippy::ref_as_ptr,

@@ -47,7 +47,9 @@ impl Udata<'_> {
     /// `attrs` must be valid for the lifetime that the caller gives the value.
     pub(super) unsafe fn of(attrs: *mut ffi::uverbs_attr_bundle) -> Self {
         // SAFETY: The caller guarantees that the attributes are valid.
-        let raw = unsafe { &raw mut (*attrs).__bindgen_anon_1.__bindgen_anon_1.driver_udata };
+        let parts = unsafe { &mut (*attrs).__bindgen_anon_1 };
+        // SAFETY: This is the variant that the core uses.
+        let raw = unsafe { &raw mut parts.__bindgen_anon_1.driver_udata };
         // SAFETY: The input is a part of the attributes, which are valid as long.
         unsafe { Self::from_raw(raw) }
     }

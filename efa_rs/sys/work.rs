@@ -159,6 +159,10 @@ impl Drop for Running {
 /// # Safety
 ///
 /// `work` must be in the delayed work of an [`Item`] that a [`Running`] holds until the call has ended.
+#[allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "the kernel's `container_of!` has two"
+)]
 unsafe extern "C" fn run(work: *mut bindings::work_struct) {
     // SAFETY: The caller guarantees that this is a part of a delayed work.
     let work = unsafe { kernel::container_of!(work, bindings::delayed_work, work) };

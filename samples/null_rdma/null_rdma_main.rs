@@ -7,6 +7,7 @@
 //! As the device has no bus, it is below one of the faux bus, whose resources keep it registered.
 
 #![deny(unsafe_code)]
+#![deny(clippy::multiple_unsafe_ops_per_block)]
 
 #[allow(dead_code, unsafe_code, reason = "as ../../efa_rs")]
 mod ffi;

@@ -13,6 +13,7 @@
 //! | `close` | destroys all of it | |
 
 #![deny(unsafe_code)]
+#![deny(clippy::multiple_unsafe_ops_per_block)]
 
 mod calls;
 #[allow(dead_code, unsafe_code, reason = "as ../../efa_rs")]
