@@ -43,6 +43,8 @@ class Trigger:
     first_errors = GONE
     # All devices of the driver, and not just one.
     hits_all = False
+    # The driver is bound anew, and counts from zero.
+    rebinds = False
     # What the driver tells by uevents is certain.
     tells = True
     # Queues go while the device is in use and programs have its doorbells mapped, as the core undoes mappings last.
@@ -189,6 +191,7 @@ class AerFatal(Aer):
 class Removal(Trigger):
     """A device that is let go, and taken again."""
 
+    rebinds = True
     # The core ends the queues of programs before their mappings.
     leaves_doorbells = True
 
@@ -321,6 +324,7 @@ class Move(Removal):
     """To another network namespace, in which it is used, and back."""
 
     name = "move to another network namespace"
+    rebinds = False
 
     def prepare(self):
         set_mode("exclusive")
