@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What is being done with a device; of one in use its session, and what is built upon it.
+//! The state of a device, and of one in use its session and the service upon it.
 
 use kernel::{
     prelude::*,
@@ -62,7 +62,7 @@ impl<'bound, S: Service<'bound>> Life<'bound, S> {
     }
 }
 
-/// What is being done with a device.
+/// The state of a device.
 pub(super) enum State<'bound, S: Service<'bound>> {
     /// It is in use.
     Up(Life<'bound, S>),

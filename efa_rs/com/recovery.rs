@@ -130,8 +130,11 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         if let Some(life) = ended {
             self.end(life);
         }
-        if let Some(cause) = session.and_then(|session| self.controller.find_fault(&session)) {
-            self.fail(cause);
+        if let Some(session) = session {
+            match self.controller.find_fault(&session) {
+                Some(cause) => self.fail(cause),
+                None => session.check_flush(),
+            }
         }
         self.proceed();
 
@@ -182,8 +185,8 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
 
     /// Ends the use of the device for good. `end_work` waits until [`Self::attend`] is not called any more.
     ///
-    /// Clients use a device that works until they have been told that it goes. It is watched until then, so that they
-    /// do not wait for one that does not.
+    /// Clients may use the device until their `remove` returns. The work item watches it until then, so that no client
+    /// waits for a device that has died.
     pub(crate) fn unbind(&self, end_work: &dyn Fn()) {
         let mut inner = self.inner.lock();
         if let State::Up(life) = &inner.state {
@@ -197,6 +200,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             drop(old);
             end_work();
             self.controller.stop(&session, ResetReason::Normal);
+            // The report has this phase already.
             let stopped = State::Stopped { _life: None };
             let old = core::mem::replace(&mut self.inner.lock().state, stopped);
             drop((old, session));
@@ -315,12 +319,9 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let waker = self.controller.waker();
         loop {
             let mut inner = self.inner.lock();
-            let at = match &inner.state {
-                State::Resetting(at) => *at,
-                State::Up(Life { session, .. }) | State::Leaving(session) => {
-                    session.check_flush();
-                    return waker.wake_after(health::INTERVAL);
-                }
+            let at = match inner.state {
+                State::Resetting(at) => at,
+                State::Up(_) | State::Leaving(_) => return waker.wake_after(health::INTERVAL),
                 _ => return,
             };
             let wait = at - Instant::now();

@@ -23,8 +23,9 @@ struct ib_srd_wr {
 };
 
 /*
- * An RDMA read or write on an SRD queue pair. A write of inline data needs a queue pair whose max_inline_data is larger than the
- * device's inline_buf_size, which is 32 bytes on the devices that are known: only then its work requests have room for both.
+ * An RDMA read or write on an SRD queue pair. A write of inline data needs a queue pair whose
+ * max_inline_data is larger than the device's inline_buf_size. Only then do its work requests
+ * have room for both. That size is 32 bytes on all known devices.
  */
 struct ib_srd_rdma_wr {
 	struct ib_srd_wr wr;

@@ -159,7 +159,7 @@ impl<'bound> CompletionRings<'bound> {
     }
 
     /// Sets a mark to now. Takes a number of steps that grows with the logarithm of the depth.
-    pub(crate) fn set(&self, mark: &mut Mark) {
+    pub(crate) fn set_mark(&self, mark: &mut Mark) {
         for (ring, end) in self.rings.iter().zip(mark.0.iter_mut()) {
             // The device has written those before `low`, and not those from `high` on.
             let (mut low, mut high) = (ring.cc, ring.cc + u64::from(self.mask) + 1);

@@ -147,8 +147,11 @@ impl Outstanding {
         self.is_closed.load(Acquire)
     }
 
-    /// Forgets all work requests, and opens the queue. Neither side may be in use.
+    /// Forgets all work requests, and opens the queue. For a caller that keeps both tasks out.
     pub(crate) fn reset(&self) {
+        if self.taken.load(Relaxed) == 0 && !self.is_closed() {
+            return;
+        }
         for (index, slot) in self.slots.iter().enumerate() {
             slot.state.store(FREE, Relaxed);
             // CAST: There are as many as indices have bits for.
@@ -212,8 +215,8 @@ impl Outstanding {
         if !self.has_closed() {
             return None;
         }
-        // All that the device was given is returned. What is returned from then on are these, in their order, so
-        // that the ring still has their indices.
+        // All that the device was given has been removed. From then on these are, in their order. So the ring still has
+        // their indices.
         let next = self.returned.load(Relaxed).wrapping_sub(self.count);
         let index = self.slots.get(self.place(next))?.free.load(Relaxed);
         self.take(index as usize, CLOSED)

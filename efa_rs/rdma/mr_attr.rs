@@ -77,11 +77,11 @@ pub(crate) struct MrInitAttr<'a> {
 }
 
 impl<'a> MrInitAttr<'a> {
-    /// Pins the memory. `hold`, what the device has of it, is told if it is taken back.
+    /// Pins the memory. When its exporter revokes it, `hold` is called.
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if it was taken back meanwhile.
+    /// - [`ENODEV`] if it was revoked meanwhile.
     /// - Those of pinning memory.
     pub(crate) fn pin<H: Hold + 'a>(
         &self,

@@ -257,14 +257,15 @@ impl<'a> KernelCq<'a> {
         }
     }
 
-    /// Skips all completions with the number of a queue pair that the device has written by now. They are of one that had
-    /// the number before, or of before a reset.
-    pub(super) fn forget(&self, qp_num: u16, posted: &Arc<Posted>) {
+    /// Forgets the work requests of a queue pair that is reset, whose other side is locked. Its completions that the
+    /// device has written by now are skipped. Those of a new queue pair are of one that had its number before.
+    pub(super) fn reset(&self, qp_num: u16, posted: &Arc<Posted>) {
         let mut polled = self.polled.lock();
         let Polled { rings, pairs, .. } = &mut *polled;
         if let Some(attached) = find(pairs, qp_num, posted) {
             attached.flushing_since = None;
-            rings.set(&mut attached.from);
+            rings.set_mark(&mut attached.from);
+            attached.queues().for_each(|(queue, _)| queue.reset());
         }
     }
 
@@ -306,6 +307,11 @@ impl<'a> KernelCq<'a> {
     #[inline]
     pub(super) fn is_halted(&self) -> bool {
         self.epoch.is_halted()
+    }
+
+    /// Stops the device: see [`Epoch::halt`].
+    pub(super) fn halt(&self, cause: Cause) {
+        self.epoch.halt(cause);
     }
 
     /// Returns whether there is a completion to take.
@@ -400,9 +406,7 @@ impl Attached {
             _ => None,
         }
     }
-}
 
-impl Attached {
     /// Returns what completes here: the queues, and whether each is the send queue.
     fn queues(&self) -> impl Iterator<Item = (&Outstanding, bool)> {
         let Self { posted, sides, .. } = self;

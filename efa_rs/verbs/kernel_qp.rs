@@ -22,6 +22,10 @@ use super::{
     Efa, //
 };
 use crate::{
+    com::{
+        Cause,
+        CommandError, //
+    },
     hw::{
         admin::mr::RegMrPermissions,
         io::{
@@ -285,7 +289,35 @@ impl<'a> KernelQp<'a> {
         [Some(&self.send_cq), recv_cq].into_iter().flatten()
     }
 
-    /// Enters the error state. What is posted from now on completes as flushed, after all that the device was given.
+    /// Changes the state from `old` to `new` by a command.
+    ///
+    /// # Errors
+    ///
+    /// Those of the command. A client frees what it has posted once that is flushed. So a device that does not enter the
+    /// error state is halted, and then this has none.
+    pub(super) fn change_state<R>(
+        &self,
+        old: Option<QpState>,
+        new: QpState,
+        command: impl FnOnce() -> Result<R, CommandError>,
+    ) -> Result {
+        if new == QpState::Err {
+            self.close();
+            match command() {
+                Ok(_) => {}
+                Err(CommandError::Status(_)) => self.send_cq.halt(Cause::MemoryHeld),
+                Err(_) => self.send_cq.halt(Cause::CommandTimeout),
+            }
+            return Ok(());
+        }
+        command()?;
+        if new == QpState::Reset || old == Some(QpState::Reset) {
+            self.reset();
+        }
+        Ok(())
+    }
+
+    /// Closes the queues. What is posted from now on completes as flushed, after all that the device was given.
     pub(super) fn close(&self) {
         let ring = self.send.lock();
         self.posted.send.close();
@@ -299,17 +331,15 @@ impl<'a> KernelQp<'a> {
             .for_each(|cq| cq.expect_flush(self.qp_num, &self.posted));
     }
 
-    /// Enters or leaves the reset state, in which the device has empty queues: forgets all that was posted, and the
-    /// completions that were not polled.
-    pub(super) fn reset(&self) {
+    /// Empties the queues, as the device does in the reset state: forgets all that was posted, and the completions that
+    /// were not polled.
+    fn reset(&self) {
         let mut send = self.send.lock();
         let mut recv = self.recv.lock();
         self.cqs()
-            .for_each(|cq| cq.forget(self.qp_num, &self.posted));
-        self.posted.send.reset();
+            .for_each(|cq| cq.reset(self.qp_num, &self.posted));
         send.reset();
-        if let (Some(outstanding), Some(ring)) = (&self.posted.recv, &mut *recv) {
-            outstanding.reset();
+        if let Some(ring) = &mut *recv {
             ring.reset();
         }
     }

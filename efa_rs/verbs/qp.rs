@@ -72,7 +72,6 @@ use {
         mr::Mr, //
     },
     crate::{
-        com::Cause,
         hw::io::RxDesc,
         io::{
             RecvRing,
@@ -557,7 +556,9 @@ impl<'a> Qp<'a> {
             return Err(EOPNOTSUPP);
         }
         #[cfg(kverbs)]
-        if let (Some(pair), QpState::Reset, QpState::Err) = (&self.kernel, cur_state, new_state) {
+        if let (Some(pair), Some(QpState::Reset), QpState::Err) =
+            (&self.kernel, self.state(), new_state)
+        {
             // A client may drain it, although the device has nothing to flush and does not know the transition.
             pair.close();
             return Ok(());
@@ -595,26 +596,13 @@ impl<'a> Qp<'a> {
                 0
             },
         };
-        let modify = || efa.admin().execute(&command).map(|_| ());
+        let modify = || efa.admin().execute(&command);
         #[cfg(kverbs)]
-        let modify = || match (&self.kernel, new_state) {
-            (Some(pair), QpState::Err) => {
-                pair.close();
-                // A client frees what it has posted once that is flushed. So the device flushes it, or is stopped.
-                match modify() {
-                    Ok(()) => {}
-                    Err(CommandError::Status(_)) => efa.session.epoch().halt(Cause::MemoryHeld),
-                    Err(_) => efa.session.epoch().halt(Cause::CommandTimeout),
-                }
-                Ok(())
-            }
-            (Some(pair), QpState::Reset | QpState::Init) if cur_state != QpState::Init => {
-                modify()?;
-                pair.reset();
-                Ok(())
-            }
-            _ => modify(),
-        };
+        match &self.kernel {
+            Some(pair) => pair.change_state(self.state(), new_state, modify)?,
+            None => modify().map(drop)?,
+        }
+        #[cfg(not(kverbs))]
         modify()?;
         self.state.store(new_state as u32, Relaxed);
         Ok(())

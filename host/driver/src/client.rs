@@ -141,22 +141,23 @@ impl Objects {
     pub fn replace_qp(&mut self, receives: u32, buffers: u32) -> Result {
         let mut attr = self.qp_attr();
         (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (receives, buffers);
-        self.replace_qp_by(attr)
+        self.new_qp(&mut attr)?;
+        self.modify_qp(&UP)
     }
 
-    /// Has another queue pair.
+    /// Has another queue pair, in the reset state.
     ///
     /// # Errors
     ///
     /// Those of the driver.
-    pub fn replace_qp_by(&mut self, mut attr: ib_qp_init_attr) -> Result {
+    pub fn new_qp(&mut self, attr: &mut ib_qp_init_attr) -> Result {
         // SAFETY: Nobody uses the queue pair, and what it needs is there.
         unsafe {
             verbs::destroy_qp(self.qp, null_mut())?;
             self.qp = null_mut();
-            self.qp = verbs::create_qp(self.pd, &mut attr, null_mut())?;
+            self.qp = verbs::create_qp(self.pd, attr, null_mut())?;
         }
-        self.modify_qp(&UP)
+        Ok(())
     }
 
     /// Changes the state of its queue pair, one `IB_QPS_*` after the other.
@@ -315,20 +316,28 @@ impl Objects {
         request.status.get()
     }
 
+    /// Makes a region that a work request may register with all memory of the client.
+    fn mapped_region(&self) -> *mut ib_mr {
+        let mut list = [scatterlist {
+            dma_address: self.address,
+            length: MEMORY as u32,
+        }];
+        // SAFETY: The domain is there.
+        let mr = unsafe { verbs::alloc_mr(self.pd, 4) }.expect("a region");
+        // SAFETY: The region was just made.
+        assert_eq!(unsafe { verbs::map_mr_sg(mr, &mut list) }, Ok(1));
+        mr
+    }
+
     /// Posts a registration of a region that was mapped to nothing.
     ///
     /// # Errors
     ///
     /// Those of the driver.
     pub fn register_nothing(&self) -> Result {
-        // SAFETY: The domain is there, and the region until its end.
+        let mr = self.mapped_region();
+        // SAFETY: The region is there until its end.
         unsafe {
-            let mr = verbs::alloc_mr(self.pd, 4).expect("a region");
-            let mut list = [scatterlist {
-                dma_address: self.address,
-                length: MEMORY as u32,
-            }];
-            assert_eq!(verbs::map_mr_sg(mr, &mut list), Ok(1));
             assert!(verbs::map_mr_sg(mr, &mut []).is_err());
             let mut wr: ib_reg_wr = zeroed();
             wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
@@ -372,14 +381,9 @@ impl Objects {
         let access = ib_access_flags_IB_ACCESS_LOCAL_WRITE
             | ib_access_flags_IB_ACCESS_REMOTE_WRITE
             | ib_access_flags_IB_ACCESS_REMOTE_READ;
-        // SAFETY: The domain is there, and the region until its end.
+        let mr = self.mapped_region();
+        // SAFETY: The region is there until its end.
         unsafe {
-            let mr = verbs::alloc_mr(self.pd, 4).expect("a region");
-            let mut list = [scatterlist {
-                dma_address: self.address,
-                length: MEMORY as u32,
-            }];
-            assert_eq!(verbs::map_mr_sg(mr, &mut list), Ok(1));
             let mut wr: ib_reg_wr = zeroed();
             wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
             wr.mr = mr;

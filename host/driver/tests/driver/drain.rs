@@ -7,7 +7,7 @@ use core::ptr::null_mut;
 use driver::{
     client::{Objects, Request, Ulp, DIRECT, WORKQUEUE},
     fault::{always, command, rule, silence, status},
-    program::UP,
+    program::{qp_attr, UP},
     rig::{self, Rig, SECOND},
 };
 use efa_hw::admin::Opcode;
@@ -15,22 +15,24 @@ use efa_model::Profile;
 use ib_core::{
     client, cq,
     ffi::{
-        ib_poll_context, ib_qp_state_IB_QPS_ERR as ERR, ib_qp_state_IB_QPS_RESET as RESET,
+        ib_qp_attr_mask_IB_QP_CUR_STATE, ib_qp_state_IB_QPS_ERR as ERR,
+        ib_qp_state_IB_QPS_INIT as INIT, ib_qp_state_IB_QPS_RESET as RESET,
         ib_wc_status_IB_WC_WR_FLUSH_ERR as FLUSHED,
     },
     registry::registered,
     verbs,
 };
 use kernel::{
-    error::code::ENOMEM,
+    error::code::{EINVAL, ENOMEM},
     sim::{self, Policy, Rng},
 };
 
 use crate::run;
 
-/// Runs `f` with the objects of a client, and with a device that may fail, by some seeds. No warning of the kernel is left.
-fn run_client(context: ib_poll_context, f: fn(&Rig, &Objects)) {
-    for seed in 0..100 {
+/// Runs `f` with the objects of clients that poll in two ways, and with a device that may fail, by some seeds. No warning of
+/// the kernel is left.
+fn run_client(f: fn(&Rig, &Objects)) {
+    for (seed, context) in (0..100).flat_map(|seed| [(seed, DIRECT), (seed, WORKQUEUE)]) {
         let policy = Policy::Random {
             rng: Rng::new(seed),
             preempt: 3,
@@ -68,96 +70,79 @@ fn requests(count: usize) -> Vec<Request> {
     (0..count).map(|_| *Request::new(1_000_000)).collect()
 }
 
+/// Posts requests: some receives, and the others as sends.
+fn post(objects: &Objects, requests: &[Request], receives: usize) {
+    let (recvs, sends) = requests.split_at(receives);
+    recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
+    sends.iter().for_each(|one| objects.post_send(one).unwrap());
+}
+
+/// Sends are executed, and never complete.
+const HOLD: &str = r#"{"when": {"work": "SEND"}, "then": {"hold": "for ever"}}"#;
+
 #[test]
 fn drains_sends_and_receives() {
-    for context in [DIRECT, WORKQUEUE] {
-        run_client(context, |_, objects| {
-            let requests = requests(20);
-            let (recvs, sends) = requests.split_at(12);
-            recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
-            sends.iter().for_each(|one| objects.post_send(one).unwrap());
-            drain(objects, &requests);
-            // Nothing is left to drain.
-            drain(objects, &[]);
-        });
-    }
+    run_client(|_, objects| {
+        let requests = requests(20);
+        post(objects, &requests, 12);
+        drain(objects, &requests);
+        // Nothing is left to drain.
+        drain(objects, &[]);
+    });
 }
 
 #[test]
 fn drains_a_device_that_does_not_answer() {
-    for context in [DIRECT, WORKQUEUE] {
-        run_client(context, |rig, objects| {
-            let requests = requests(16);
-            requests
-                .iter()
-                .for_each(|one| objects.post_recv(one).unwrap());
-            rig.inject(always(command(Some(Opcode::ModifyQp)), silence()));
-            drain(objects, &requests);
-        });
-    }
+    run_client(|rig, objects| {
+        let requests = requests(16);
+        post(objects, &requests, 16);
+        rig.inject(always(command(Some(Opcode::ModifyQp)), silence()));
+        drain(objects, &requests);
+    });
 }
 
 #[test]
 fn drains_a_device_that_refuses() {
-    for context in [DIRECT, WORKQUEUE] {
-        run_client(context, |rig, objects| {
-            let requests = requests(16);
-            requests
-                .iter()
-                .for_each(|one| objects.post_recv(one).unwrap());
-            rig.inject(always(command(Some(Opcode::ModifyQp)), status(4)));
-            let start = sim::now();
-            drain(objects, &requests);
-            assert!(sim::now() - start < 10 * SECOND);
-        });
-    }
+    run_client(|rig, objects| {
+        let requests = requests(16);
+        post(objects, &requests, 16);
+        rig.inject(always(command(Some(Opcode::ModifyQp)), status(4)));
+        let start = sim::now();
+        drain(objects, &requests);
+        assert!(sim::now() - start < 10 * SECOND);
+    });
 }
 
 /// A device that does not flush what it was given is reset.
 #[test]
 fn drains_a_device_that_forgets() {
-    for context in [DIRECT, WORKQUEUE] {
-        run_client(context, |rig, objects| {
-            let requests = requests(9);
-            let (recvs, sends) = requests.split_at(4);
-            recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
-            rig.inject(rule(
-                r#"{"when": {"work": "SEND"}, "then": {"hold": "for ever"}}"#,
-            ));
-            sends.iter().for_each(|one| objects.post_send(one).unwrap());
-            // The device executes them.
-            sim::sleep(SECOND);
-            let start = sim::now();
-            drain(objects, &requests);
-            let took = (sim::now() - start) / SECOND;
-            assert!((30..60).contains(&took), "the drain took {took} s");
-        });
-    }
+    run_client(|rig, objects| {
+        let requests = requests(9);
+        rig.inject(rule(HOLD));
+        post(objects, &requests, 4);
+        // The device executes them.
+        sim::sleep(SECOND);
+        let start = sim::now();
+        drain(objects, &requests);
+        let took = (sim::now() - start) / SECOND;
+        assert!((30..60).contains(&took), "the drain took {took} s");
+    });
 }
 
 /// All that is posted after the death of a device is flushed.
 #[test]
 fn takes_work_requests_of_a_dead_device() {
-    for context in [DIRECT, WORKQUEUE] {
-        run_client(context, |rig, objects| {
-            let requests = requests(24);
-            let (before, after) = requests.split_at(12);
-            let post = |requests: &[Request]| {
-                let (recvs, sends) = requests.split_at(6);
-                recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
-                sends.iter().for_each(|one| objects.post_send(one).unwrap());
-            };
-            rig.inject(rule(
-                r#"{"when": {"work": "SEND"}, "then": {"hold": "for ever"}}"#,
-            ));
-            post(before);
-            rig.die(driver::fault::death(1, efa_model::FailedReset::NeverEnds));
-            sim::sleep(30 * SECOND);
-            post(after);
-            drain(objects, &requests);
-            assert!(after.iter().all(|one| one.status.get() == Some(FLUSHED)));
-        });
-    }
+    run_client(|rig, objects| {
+        let requests = requests(24);
+        let (before, after) = requests.split_at(12);
+        rig.inject(rule(HOLD));
+        post(objects, before, 6);
+        rig.die(driver::fault::death(1, efa_model::FailedReset::NeverEnds));
+        sim::sleep(30 * SECOND);
+        post(objects, after, 6);
+        drain(objects, &requests);
+        assert!(after.iter().all(|one| one.status.get() == Some(FLUSHED)));
+    });
 }
 
 /// What is posted in error completes in its order, and after what the device was given.
@@ -186,22 +171,48 @@ fn completes_in_order() {
 /// A queue pair that was reset is as a new one, whatever was posted before.
 #[test]
 fn can_be_used_again() {
-    for context in [DIRECT, WORKQUEUE] {
-        run_client(context, |_, objects| {
-            let requests = requests(40);
-            for round in requests.chunks(10) {
-                let (recvs, sends) = round.split_at(6);
-                recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
-                sends.iter().for_each(|one| objects.post_send(one).unwrap());
-                objects.modify_qp(&[ERR]).unwrap();
-                objects.modify_qp(&[RESET]).unwrap();
-                // Those that are under way.
-                sim::sleep(SECOND);
-                objects.modify_qp(&UP).unwrap();
-                (0..3).for_each(|value| objects.exchange(value));
-            }
-        });
-    }
+    run_client(|_, objects| {
+        let requests = requests(40);
+        for round in requests.chunks(10) {
+            post(objects, round, 6);
+            objects.modify_qp(&[ERR]).unwrap();
+            objects.modify_qp(&[RESET]).unwrap();
+            // Those that are under way.
+            sim::sleep(SECOND);
+            objects.modify_qp(&UP).unwrap();
+            (0..3).for_each(|value| objects.exchange(value));
+        }
+    });
+}
+
+/// Receives may be posted before it is ready.
+#[test]
+fn can_be_reset_before_it_is_ready() {
+    run_client(|_, objects| {
+        let requests = requests(3);
+        objects.modify_qp(&[RESET, INIT]).unwrap();
+        post(objects, &requests, 3);
+        objects.modify_qp(&[RESET]).unwrap();
+        objects.modify_qp(&UP).unwrap();
+        (0..3).for_each(|value| objects.exchange(value));
+    });
+}
+
+/// A client that says of a queue pair in use that it is new has no effect.
+#[test]
+fn is_in_the_state_that_it_was_put_into() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let (mut attr, mask) = qp_attr(ERR);
+        attr.cur_qp_state = RESET;
+        let mask = mask | ib_qp_attr_mask_IB_QP_CUR_STATE;
+        // SAFETY: The queue pair is there.
+        let result = unsafe { verbs::modify_qp(objects.qp, &raw mut attr, mask, null_mut()) };
+        objects.exchange(1);
+        drop(objects);
+        assert_eq!(result, Err(EINVAL));
+    });
 }
 
 /// Nothing was ever posted to it, and the device does not know the transition.
@@ -211,12 +222,7 @@ fn drains_a_new_queue_pair() {
         rig.probe().unwrap();
         let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let mut attr = objects.qp_attr();
-        // SAFETY: Nobody uses the queue pair.
-        unsafe {
-            verbs::destroy_qp(objects.qp, null_mut()).unwrap();
-            objects.qp = null_mut();
-            objects.qp = verbs::create_qp(objects.pd, &mut attr, null_mut()).unwrap();
-        }
+        objects.new_qp(&mut attr).unwrap();
         drain(&objects, &[]);
         objects.modify_qp(&UP).unwrap();
         objects.exchange(1);

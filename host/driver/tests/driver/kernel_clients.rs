@@ -178,12 +178,7 @@ fn a_queue_pair_says_its_capacity() {
         let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let mut attr = objects.qp_attr();
         (attr.cap.max_send_wr, attr.cap.max_recv_wr) = (5, 6);
-        // SAFETY: Nobody uses the queue pair.
-        unsafe {
-            verbs::destroy_qp(objects.qp, null_mut()).unwrap();
-            objects.qp = null_mut();
-            objects.qp = verbs::create_qp(objects.pd, &mut attr, null_mut()).unwrap();
-        }
+        objects.new_qp(&mut attr).unwrap();
         let cap = (attr.cap.max_send_wr, attr.cap.max_recv_wr);
         drop(objects);
         // 32 is the least that the device has.
@@ -210,7 +205,8 @@ fn an_rdma_write_has_what_inline_data_fits() {
         let mut objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let mut attr = objects.qp_attr();
         attr.cap.max_inline_data = 96;
-        objects.replace_qp_by(attr).unwrap();
+        objects.new_qp(&mut attr).unwrap();
+        objects.modify_qp(&UP).unwrap();
         let results = [8, 80, 81].map(|length| objects.write_inline(&vec![1; length]));
         drop(objects);
         assert_eq!(results, [Ok(()), Ok(()), Err(EINVAL)]);
