@@ -66,8 +66,8 @@ impl Home {
         Net(unsafe { NonNull::new_unchecked(net) })
     }
 
-    /// Calls `register` with the name that the device had; or with the one for devices that had none, if it had
-    /// none, another device has it by now, or a new device can't get it.
+    /// Calls `register` with the name that the device had. A device that had none, or can't get it again, is registered
+    /// with the pattern for new devices.
     pub(super) fn with_name(&self, register: impl Fn(*const c_char) -> Result) -> Result {
         let name = self.name.lock();
         let has_name = name.first().is_some_and(|first| *first != 0);
