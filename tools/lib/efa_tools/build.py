@@ -137,10 +137,16 @@ def build_folder(source, name, release, options, variant, file):
     kit_folder = kit(release)
     folder = cache.clone_folder("module", f"{name}-{release}{variant}-{kit_folder.name}")
     cache.require_space(0.2, "a kernel module")
+    # What was being written when a build was killed is newer than its sources, and incomplete.
     script = f"""
+        [ ! -e {BUILD}/interrupted ] || rm -rf {BUILD}/module
+        : >{BUILD}/interrupted
         rsync --recursive --copy-links --times --perms --delete --exclude-from=/efa-rs/.gitignore \
             --exclude=bindings_generated.rs /efa-rs/{source}/ {BUILD}/module/ &&
         {make_module(release, "modules", *options)}
+        result=$?
+        rm {BUILD}/interrupted
+        exit $result
     """
 
     def build():
