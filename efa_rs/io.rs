@@ -3,10 +3,10 @@
 //! The data path of clients in the kernel: rings of work requests and completions.
 //!
 //! The lock of a queue has its [`SendRing`] or [`RecvRing`], and that of a completion queue its [`CompletionRings`]. A post
-//! and a poll share the [`Outstanding`] work requests, which need no lock. Nothing here allocates after its creation.
+//! and a poll share the [outstanding](outstanding) work requests, which need no lock. Nothing here allocates after its creation.
 
 mod completion_rings;
-mod outstanding;
+pub(crate) mod outstanding;
 mod recv_ring;
 mod send_ring;
 
@@ -16,9 +16,8 @@ pub(crate) use self::{
         Mark, //
     },
     outstanding::{
-        Outstanding,
-        Request,
-        WrIndex, //
+        PollSide,
+        PostSide, //
     },
     recv_ring::{
         Buffer,

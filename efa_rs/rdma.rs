@@ -23,6 +23,8 @@ mod attr;
 #[cfg(rdma_client)]
 pub(crate) mod client;
 mod comp_cntr;
+#[cfg(kverbs)]
+mod completions;
 mod context;
 mod counters;
 mod cq;
@@ -50,6 +52,8 @@ mod revocable;
 mod udata;
 mod umem;
 #[cfg(any(kverbs, rdma_client))]
+mod wc;
+#[cfg(kverbs)]
 mod work;
 #[cfg(any(kverbs, rdma_client))]
 mod wr_layout;
@@ -137,23 +141,36 @@ pub(crate) use self::{
     umem::Umem, //
 };
 
+#[cfg(rdma_client)]
+pub(crate) use self::wc::WcOpcode;
 #[cfg(kverbs)]
-pub(crate) use self::cq::KernelCqInitAttr;
-#[cfg(any(kverbs, rdma_client))]
+pub(crate) use self::wr_layout::RemoteMemory;
+#[cfg(kverbs)]
 pub(crate) use self::{
-    work::{
+    completions::{
         QpRef,
         Received,
-        RecvWr,
+        WcPlace,
+        WorkCompletion,
+        WorkCompletions, //
+    },
+    cq::KernelCqInitAttr,
+    work::{
+        length,
+        Destination,
+        InlineData,
+        MrRegistration,
         RecvWrs,
+        SendData,
+        SendOp,
         SendWr,
         SendWrs,
         Sge,
-        WcOpcode,
-        WcStatus,
-        WorkCompletion,
-        WorkCompletions,
-        WrOpcode, //
+        WrToken, //
     },
+};
+#[cfg(any(kverbs, rdma_client))]
+pub(crate) use self::{
+    wc::WcStatus,
     wr_layout::SendWrLayout, //
 };

@@ -4,6 +4,7 @@
 //!
 //! Each file names the upstream API that would replace it. Nothing here knows of EFA or of RDMA.
 
+#[cfg(kverbs)]
 pub(crate) mod atomic;
 pub(crate) mod attach;
 pub(crate) mod completion;
@@ -21,6 +22,8 @@ pub(crate) mod pci;
 pub(crate) mod pci_config;
 pub(crate) mod ratelimit;
 pub(crate) mod semaphore;
+#[cfg(kverbs)]
+pub(crate) mod spsc;
 pub(crate) mod sysfs;
 pub(crate) mod system;
 pub(crate) mod time;

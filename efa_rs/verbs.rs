@@ -15,7 +15,11 @@ mod kernel_cq;
 #[cfg(kverbs)]
 mod kernel_qp;
 #[cfg(kverbs)]
+mod kernel_qp_sizes;
+#[cfg(kverbs)]
 mod kernel_uar;
+#[cfg(kverbs)]
+mod kernel_wqe;
 mod mr;
 mod pd;
 mod port;

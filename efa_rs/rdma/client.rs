@@ -112,4 +112,4 @@ pub(crate) use self::{
     },
     transport::Transport,
 };
-pub(crate) use super::work::RemoteMemory;
+pub(crate) use super::wr_layout::RemoteMemory;

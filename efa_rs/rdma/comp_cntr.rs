@@ -270,7 +270,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, the attributes are valid.
         let ops = QpAttachOps(unsafe { (*attr).op_mask });
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::object(qp) };
+        let (pair, device) = unsafe { Self::qp(qp) };
         // SAFETY: By the contract, `create_comp_cntr` has created the counter.
         let (counter, _) = unsafe { Self::object(counter) };
         errno(counter.attach(device, pair, ops))

@@ -35,7 +35,7 @@ use super::{
 use crate::ffi;
 
 #[cfg(kverbs)]
-use super::work::WorkCompletions;
+use super::completions::WorkCompletions;
 
 /// Calls the completion handler of a queue. It may outlive the queue, and then does nothing.
 #[pin_data]

@@ -9,14 +9,14 @@ use kernel::{
 };
 
 use super::{
+    completions::WorkCompletions,
     cq::{
         CompletionQueue,
         CqEvents,
         KernelCqInitAttr, //
     },
     ops::Ops,
-    provider::Provider,
-    work::WorkCompletions, //
+    provider::Provider, //
 };
 use crate::ffi;
 

@@ -36,24 +36,24 @@ impl<P: Provider> Ops<P> {
         bad_wr: *mut *const ffi::ib_send_wr,
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::object(qp) };
+        let (pair, device) = unsafe { Self::qp(qp) };
         // SAFETY: By the contract, the queue pair is valid.
         let layout = match QpType::from_raw(unsafe { (*qp).qp_type }) {
             QpType::UD => Some(&SendWrLayout::UD),
             _ => P::Qp::SEND_WR_LAYOUT,
         };
-        let (bad, result) = match layout {
+        let (left, result) = match layout {
             None => (wr, Err(EOPNOTSUPP)),
             Some(layout) => {
                 // SAFETY: By the requirement of this function, the work requests have this layout, and what they
                 // refer to is valid.
                 let mut wrs = unsafe { SendWrs::new(wr, layout, Self::mr_data) };
                 let result = pair.post_send(device, &mut wrs);
-                (wrs.current(), result)
+                (wrs.as_raw(), result)
             }
         };
         // SAFETY: By the contract, there is room for a pointer.
-        unsafe { posted(bad_wr, bad, result) }
+        unsafe { posted(bad_wr, left, result) }
     }
 
     /// Returns the provider's data of a memory region.
@@ -80,25 +80,26 @@ impl<P: Provider> Ops<P> {
         bad_wr: *mut *const ffi::ib_recv_wr,
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::object(qp) };
+        let (pair, device) = unsafe { Self::qp(qp) };
         // SAFETY: By the contract, the work requests are valid, and so are the buffers that they point to.
         let mut wrs = unsafe { RecvWrs::new(wr) };
         let result = pair.post_recv(device, &mut wrs);
         // SAFETY: By the contract, there is room for a pointer.
-        unsafe { posted(bad_wr, wrs.current(), result) }
+        unsafe { posted(bad_wr, wrs.as_raw(), result) }
     }
 }
 
-/// Returns what a callback that posts returns. Sets the work request that was not posted if `result` is an
-/// error.
+/// Returns what a callback that posts returns, of which `left` is the first work request that was not accepted. The
+/// client takes those before it for posted, and frees what the others use.
 ///
 /// # Safety
 ///
 /// `place` must have room for a pointer.
-unsafe fn posted<T>(place: *mut *const T, current: *const T, result: Result) -> c_int {
-    if result.is_err() {
-        // SAFETY: The caller guarantees that there is room.
-        unsafe { *place = current };
+unsafe fn posted<T>(place: *mut *const T, left: *const T, result: Result) -> c_int {
+    if left.is_null() {
+        return 0;
     }
-    errno(result)
+    // SAFETY: The caller guarantees that there is room.
+    unsafe { *place = left };
+    errno(result.and(Err(EINVAL)))
 }

@@ -41,14 +41,15 @@ use crate::ffi;
 #[cfg(kverbs)]
 use {
     super::{
+        completions::QpRef,
         work::{
-            QpRef,
             RecvWrs,
             SendWrs, //
         },
         wr_layout::SendWrLayout, //
     },
-    core::ptr::NonNull, //
+    core::ptr::NonNull,
+    kernel::sync::Arc, //
 };
 
 /// Attributes of a new queue pair.
@@ -97,13 +98,15 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
     fn create_kernel(
         _device: &Device<P::Data<'a>>,
         _attr: &QpInitAttr<'_, 'a, P>,
-        _qp: QpRef,
+        _qp: &Arc<QpRef>,
         _signal_all: bool,
     ) -> impl PinInit<Self, Error> {
         Err(EOPNOTSUPP)
     }
 
-    /// Posts send work requests, up to the first one with which it fails. Called in any context.
+    /// Posts send work requests: those that it accepts. Called in any context.
+    ///
+    /// If it leaves some, the client gets its error for the first of them, or else `EINVAL`.
     ///
     /// The core drains a queue pair by the completion of a work request that it posts in the error state. So that one
     /// completes as flushed, whatever it asks for, and after all that was posted before.
@@ -116,7 +119,7 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
         Err(EOPNOTSUPP)
     }
 
-    /// Posts receive work requests, up to the first one with which it fails. Called in any context.
+    /// Posts receive work requests, likewise. Called in any context.
     ///
     /// In the error state they complete as those of [`Self::post_send`] do.
     #[cfg(kverbs)]
@@ -157,7 +160,21 @@ pub(crate) trait QueuePair<'a, P: Provider>: Sized + Send + Sync {
 #[vtable]
 impl<'a, P: Provider> QueuePair<'a, P> for Absent {}
 
-core_object!(ib_qp, Details, P::Qp<'a>);
+/// By what completions name a queue pair of the kernel.
+#[cfg(kverbs)]
+type Own = Option<Arc<QpRef>>;
+#[cfg(not(kverbs))]
+type Own = Option<core::convert::Infallible>;
+
+/// The data behind a queue pair.
+#[pin_data]
+pub(super) struct Data<T> {
+    #[pin]
+    data: T,
+    own: Own,
+}
+
+core_object!(ib_qp, Details, Data<P::Qp<'a>>);
 
 impl<P: Provider> Ops<P> {
     #[cfg(kverbs)]
@@ -167,6 +184,20 @@ impl<P: Provider> Ops<P> {
     const HAS_KERNEL_QP: bool = false;
     pub(super) const HAS_QP: bool =
         <P::Qp<'static> as QueuePair<'static, P>>::HAS_CREATE || Self::HAS_KERNEL_QP;
+
+    /// Returns the provider's data of a queue pair, and the device.
+    ///
+    /// # Safety
+    ///
+    /// `qp` must be one of a device of the provider `P`, and not be destroyed for `'o`.
+    pub(super) unsafe fn qp<'o, 'a>(qp: *mut ffi::ib_qp) -> (&'o P::Qp<'a>, &'o Device<P::Data<'a>>)
+    where
+        'a: 'o,
+    {
+        // SAFETY: The caller guarantees that `init_qp` has initialized the data.
+        let (data, device) = unsafe { Self::object(qp) };
+        (&data.data, device)
+    }
 
     /// Initializes a new queue pair.
     ///
@@ -180,9 +211,11 @@ impl<P: Provider> Ops<P> {
     unsafe fn init_qp<'a>(
         qp: *mut ffi::ib_qp,
         init: impl PinInit<P::Qp<'a>, Error>,
+        own: Own,
     ) -> Result<c_int> {
+        let data = try_pin_init!(Data { data <- init, own }? Error);
         // SAFETY: The caller guarantees that the queue pair is new, of the size of `ObjectOf`.
-        let pair = unsafe { ObjectOf::<P, _>::init(qp, init) }?;
+        let pair = &unsafe { ObjectOf::<P, _>::init(qp, data) }?.data;
         // SAFETY: The queue pair is valid. The core reads this after the creation only.
         unsafe { (*qp).qp_num = pair.qp_num() };
         // SAFETY: The core does not show the queue pair before its creation has ended.
@@ -222,13 +255,14 @@ impl<P: Provider> Ops<P> {
             };
             #[cfg(kverbs)]
             if udata.is_kernel() {
-                let own = QpRef::new(NonNull::new(qp).ok_or(EINVAL)?);
+                let own = QpRef::new(NonNull::new(qp).ok_or(EINVAL)?)?;
                 let signal_all = raw.sq_sig_type == ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
-                let init = P::Qp::create_kernel(device, &attr, own, signal_all);
+                let init = P::Qp::create_kernel(device, &attr, &own, signal_all);
                 // SAFETY: By the contract, the queue pair is new.
-                unsafe { Self::init_qp(qp, init) }?;
+                unsafe { Self::init_qp(qp, init, Some(own.clone())) }
+                    .inspect_err(|_| own.forget())?;
                 // SAFETY: The queue pair was just created.
-                let (pair, _) = unsafe { Self::object(qp) };
+                let (pair, _) = unsafe { Self::qp(qp) };
                 // SAFETY: By the contract, the attributes are valid. The caller reads the capacity from them.
                 unsafe { (*init_attr).cap = pair.cap().into_raw() };
                 return Ok(0);
@@ -237,7 +271,7 @@ impl<P: Provider> Ops<P> {
             let context = unsafe { Self::context(&udata) }?;
             let init = P::Qp::create(device, &context, &attr, &udata);
             // SAFETY: By the contract, the queue pair is new.
-            unsafe { Self::init_qp(qp, init) }
+            unsafe { Self::init_qp(qp, init, None) }
         })
     }
 
@@ -258,7 +292,7 @@ impl<P: Provider> Ops<P> {
             return EOPNOTSUPP.to_errno();
         }
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::object(qp) };
+        let (pair, device) = unsafe { Self::qp(qp) };
         // SAFETY: By the contract, the attributes are valid.
         let attr = QpAttr::from_raw(unsafe { &*attr }, mask);
         // SAFETY: By the contract, `udata` is null or valid during the call.
@@ -279,7 +313,7 @@ impl<P: Provider> Ops<P> {
     ) -> c_int {
         from_result(|| {
             // SAFETY: By the contract, `create_qp` has created the queue pair.
-            let (pair, device) = unsafe { Self::object(qp) };
+            let (pair, device) = unsafe { Self::qp(qp) };
             // CAST: A set of bits.
             let queried = pair.query(device, QpAttrMask::from_raw(mask as u32))?;
             // SAFETY: By the contract, there is room for the attributes.
@@ -314,8 +348,12 @@ impl<P: Provider> Ops<P> {
         _udata: *mut ffi::ib_udata,
     ) -> c_int {
         // SAFETY: By the contract, `create_qp` has created the queue pair.
-        let (pair, device) = unsafe { Self::object(qp) };
-        pair.destroy(device);
+        let (data, device) = unsafe { Self::object(qp) };
+        data.data.destroy(device);
+        #[cfg(kverbs)]
+        if let Some(own) = &data.own {
+            own.forget();
+        }
         // SAFETY: By the contract, nobody uses the queue pair any more.
         unsafe { Self::destroy(qp) }
     }

@@ -56,3 +56,11 @@ impl SendWrLayout {
         )),
     };
 }
+
+/// Memory of the peer.
+pub(crate) struct RemoteMemory {
+    /// Address.
+    pub(crate) addr: u64,
+    /// Remote key of the memory region.
+    pub(crate) rkey: u32,
+}

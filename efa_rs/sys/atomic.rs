@@ -6,14 +6,10 @@
 //! so far, which is too much where work requests are posted. Only loads and stores are for here, and only of
 //! what no C code accesses: these mean the same in the kernel's memory model and in the language's.
 
-#[allow(
-    unused_imports,
-    reason = "who has no data path needs none, see samples/"
-)]
 pub(crate) use core::sync::atomic::{
     AtomicBool,
+    AtomicPtr,
     AtomicU32,
-    AtomicU64,
     AtomicU8,
     Ordering::{
         Acquire,
@@ -21,3 +17,19 @@ pub(crate) use core::sync::atomic::{
         Release, //
     }, //
 };
+
+/// A value that tasks share by an agreement of their own. Its interface is that of loom's, which takes its place in tests.
+pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    /// Makes a cell of a value.
+    pub(crate) const fn new(value: T) -> Self {
+        Self(core::cell::UnsafeCell::new(value))
+    }
+
+    /// Calls `access` with a pointer to the value.
+    #[inline]
+    pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
+        access(self.0.get())
+    }
+}

@@ -48,17 +48,18 @@ use crate::{
     io::{
         CompletionRings,
         Mark,
-        Outstanding,
-        Request, //
+        PollSide,
+        PostSide, //
     },
     rdma::{
         CqEvents,
         QpRef,
         Received,
-        WcOpcode,
+        WcPlace,
         WcStatus,
         WorkCompletion,
-        WorkCompletions, //
+        WorkCompletions,
+        WrToken, //
     },
     sys::{
         dma::Entries,
@@ -66,26 +67,21 @@ use crate::{
     },
 };
 
+/// The only port.
+const PORT: u8 = 1;
+
 /// How long a device may take to flush a queue pair in error, before it is reset: as long as for a command.
 const FLUSH_TIMEOUT: Delta = Delta::from_secs(30);
 
-/// The work requests of a queue pair that have not completed.
-pub(super) struct Posted {
-    pub(super) qp: QpRef,
-    pub(super) send: Outstanding,
-    pub(super) recv: Option<Outstanding>,
-}
-
 /// The queues of a queue pair that complete to a completion queue.
-#[derive(Clone, Copy)]
 pub(super) struct Sides {
-    pub(super) send: bool,
-    pub(super) recv: bool,
+    pub(super) send: Option<PollSide<WrToken>>,
+    pub(super) recv: Option<PollSide<WrToken>>,
 }
 
 /// A queue pair that completes to a completion queue.
 struct Attached {
-    posted: Arc<Posted>,
+    qp: Arc<QpRef>,
     sides: Sides,
     /// From where on completions are of what was posted since the queue pair was reset.
     from: Mark,
@@ -105,10 +101,10 @@ struct Polled<'a> {
 fn find<'p>(
     pairs: &'p mut RBTree<u16, Attached>,
     qp_num: u16,
-    posted: &Arc<Posted>,
+    qp: &Arc<QpRef>,
 ) -> Option<&'p mut Attached> {
     let attached = pairs.get_mut(&qp_num)?;
-    Arc::ptr_eq(&attached.posted, posted).then_some(attached)
+    Arc::ptr_eq(&attached.qp, qp).then_some(attached)
 }
 
 /// A completion queue that is polled.
@@ -218,9 +214,9 @@ impl<'a> KernelCq<'a> {
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn attach(&self, qp_num: u16, posted: &Arc<Posted>, sides: Sides) -> Result {
+    pub(super) fn attach(&self, qp_num: u16, qp: &Arc<QpRef>, sides: Sides) -> Result {
         let attached = Attached {
-            posted: posted.clone(),
+            qp: qp.clone(),
             sides,
             from: CompletionRings::new_mark(self.sub_cqs)?,
             flushing_since: None,
@@ -235,9 +231,9 @@ impl<'a> KernelCq<'a> {
     }
 
     /// Detaches a queue pair. Its completions that were not polled are skipped.
-    pub(super) fn detach(&self, qp_num: u16, posted: &Arc<Posted>) {
+    pub(super) fn detach(&self, qp_num: u16, qp: &Arc<QpRef>) {
         let mut polled = self.polled.lock();
-        if find(&mut polled.pairs, qp_num, posted).is_none() {
+        if find(&mut polled.pairs, qp_num, qp).is_none() {
             return;
         }
         let attached = polled.pairs.remove(&qp_num);
@@ -247,9 +243,9 @@ impl<'a> KernelCq<'a> {
 
     /// Says that a queue pair is in error. Polls complete what the device was not given, and watch the device flush the
     /// rest.
-    pub(super) fn expect_flush(&self, qp_num: u16, posted: &Arc<Posted>) {
+    pub(super) fn expect_flush(&self, qp_num: u16, qp: &Arc<QpRef>) {
         let mut polled = self.polled.lock();
-        if let Some(attached) = find(&mut polled.pairs, qp_num, posted) {
+        if let Some(attached) = find(&mut polled.pairs, qp_num, qp) {
             attached.flushing_since = Some(Instant::now());
             polled.is_flushing = true;
             // If the client has not requested an event yet, `arm` does it.
@@ -259,13 +255,25 @@ impl<'a> KernelCq<'a> {
 
     /// Forgets the work requests of a queue pair that is reset, whose other side is locked. Its completions that the
     /// device has written by now are skipped. Those of a new queue pair are of one that had its number before.
-    pub(super) fn reset(&self, qp_num: u16, posted: &Arc<Posted>) {
+    pub(super) fn reset(
+        &self,
+        qp_num: u16,
+        qp: &Arc<QpRef>,
+        sends: &mut PostSide<WrToken>,
+        recvs: Option<&mut PostSide<WrToken>>,
+    ) {
         let mut polled = self.polled.lock();
         let Polled { rings, pairs, .. } = &mut *polled;
-        if let Some(attached) = find(pairs, qp_num, posted) {
-            attached.flushing_since = None;
-            rings.set_mark(&mut attached.from);
-            attached.queues().for_each(|(queue, _)| queue.reset());
+        let Some(attached) = find(pairs, qp_num, qp) else {
+            return;
+        };
+        attached.flushing_since = None;
+        rings.set_mark(&mut attached.from);
+        if let Some(polls) = &mut attached.sides.send {
+            polls.reset(sends);
+        }
+        if let Some((polls, posts)) = attached.sides.recv.as_mut().zip(recvs) {
+            polls.reset(posts);
         }
     }
 
@@ -278,20 +286,21 @@ impl<'a> KernelCq<'a> {
         // What is of no work request is skipped, but not for ever.
         let mut skipped = 0;
         while skipped < self.size {
-            if completions.is_full() {
+            let Some(place) = completions.place() else {
                 return;
-            }
+            };
             let Some(completion) = rings.pop() else {
                 break;
             };
             let descriptor = Cdesc::decode(&completion.bytes);
             let qp_num = descriptor.qp_num;
             if !matches!(last, Some((number, _)) if number == qp_num) {
-                last = pairs.get(&qp_num).map(|attached| (qp_num, attached));
+                last = pairs.get_mut(&qp_num).map(|attached| (qp_num, attached));
             }
             let completed = last
+                .as_mut()
                 .filter(|(_, attached)| attached.from.is_before(&completion))
-                .and_then(|(_, attached)| attached.complete(&descriptor, completions));
+                .and_then(|(_, attached)| attached.complete(&descriptor, place));
             if completed.is_none() {
                 skipped += 1;
             }
@@ -369,74 +378,67 @@ impl<'a> KernelCq<'a> {
 }
 
 impl Attached {
-    /// Adds a completion as the core has it. Returns nothing if it is of no work request.
+    /// Completes the work request of a completion. Returns nothing if there is none.
     #[inline]
-    fn complete(&self, completion: &Cdesc, completions: &mut WorkCompletions<'_>) -> Option<()> {
-        let Self { posted, sides, .. } = self;
-        let outcome = |wr_id, opcode| WorkCompletion {
-            wr_id,
+    fn complete(&mut self, completion: &Cdesc, place: WcPlace<'_>) -> Option<()> {
+        let Self { qp, sides, .. } = self;
+        let outcome = WorkCompletion {
+            qp,
+            port_num: PORT,
             status: wc_status(completion.status),
-            opcode,
             vendor_err: completion.status.into(),
-            qp: posted.qp,
         };
-
         match QueueType::try_from(completion.flags.q_type).ok()? {
-            QueueType::Send if sides.send => {
-                let request = posted.send.remove(completion.req_id)?;
-                completions.push(&outcome(request.wr_id, send_opcode(&request)))
+            QueueType::Send => {
+                let request = sides.send.as_mut()?.remove(completion.req_id)?;
+                place.complete(request, &outcome);
             }
-            QueueType::Receive if sides.recv => {
-                let wr_id = posted.recv.as_ref()?.remove(completion.req_id)?.wr_id;
-                let is_write = completion.flags.op_type == u8::from(OpType::RdmaWrite);
-                let (opcode, high) = if is_write {
+            QueueType::Receive => {
+                let request = sides.recv.as_mut()?.remove(completion.req_id)?;
+                let is_rdma_write = completion.flags.op_type == u8::from(OpType::RdmaWrite);
+                let high = if is_rdma_write {
                     let [low, high, ..] = completion.extension;
-                    (WcOpcode::RecvRdmaWithImm, u16::from_le_bytes([low, high]))
+                    u16::from_le_bytes([low, high])
                 } else {
-                    (WcOpcode::Recv, 0)
+                    0
                 };
                 let received = Received {
                     byte_len: u32::from(completion.length) | u32::from(high) << 16,
                     src_qp: completion.src_qp_num.into(),
-                    slid: completion.ah.into(),
+                    slid: completion.ah,
+                    is_rdma_write,
                     imm_data: completion.flags.has_imm.then_some(completion.imm),
                 };
-                completions.push_received(&outcome(wr_id, opcode), &received)
+                place.receive(request, &outcome, &received);
             }
-            _ => None,
         }
+        Some(())
     }
 
-    /// Returns what completes here: the queues, and whether each is the send queue.
-    fn queues(&self) -> impl Iterator<Item = (&Outstanding, bool)> {
-        let Self { posted, sides, .. } = self;
-        let send = sides.send.then_some((&posted.send, true));
-        let recv = posted.recv.as_ref().filter(|_| sides.recv);
-        [send, recv.map(|recv| (recv, false))].into_iter().flatten()
+    /// Returns the queues that complete here.
+    fn queues(&self) -> impl Iterator<Item = &PollSide<WrToken>> {
+        [&self.sides.send, &self.sides.recv].into_iter().flatten()
     }
 
     /// Completes work requests that `next` removes as flushed.
     fn flush(
-        &self,
+        &mut self,
         completions: &mut WorkCompletions<'_>,
-        next: impl Fn(&Outstanding) -> Option<Request>,
+        next: impl Fn(&mut PollSide<WrToken>) -> Option<WrToken>,
     ) {
-        for (outstanding, is_send) in self.queues() {
-            while !completions.is_full() {
-                let Some(request) = next(outstanding) else {
+        let outcome = WorkCompletion {
+            qp: &self.qp,
+            port_num: PORT,
+            status: WcStatus::WrFlushErr,
+            vendor_err: u8::from(CompStatus::Flushed).into(),
+        };
+        let Sides { send, recv } = &mut self.sides;
+        for queue in [send, recv].into_iter().flatten() {
+            while let Some(place) = completions.place() {
+                let Some(request) = next(queue) else {
                     break;
                 };
-                completions.push(&WorkCompletion {
-                    wr_id: request.wr_id,
-                    status: WcStatus::WrFlushErr,
-                    opcode: if is_send {
-                        send_opcode(&request)
-                    } else {
-                        WcOpcode::Recv
-                    },
-                    vendor_err: u8::from(CompStatus::Flushed).into(),
-                    qp: self.posted.qp,
-                });
+                place.complete(request, &outcome);
             }
         }
     }
@@ -445,11 +447,10 @@ impl Attached {
 impl Polled<'_> {
     /// Completes all that was posted to a device that was stopped.
     #[cold]
-    fn flush_all(&self, completions: &mut WorkCompletions<'_>) {
-        for attached in self.pairs.values() {
-            attached.flush(completions, |outstanding| {
-                let posted = outstanding.remove_posted();
-                posted.or_else(|| outstanding.remove_closed())
+    fn flush_all(&mut self, completions: &mut WorkCompletions<'_>) {
+        for attached in self.pairs.values_mut() {
+            attached.flush(completions, |queue| {
+                queue.remove_posted().or_else(|| queue.remove_closed())
             });
         }
     }
@@ -460,13 +461,13 @@ impl Polled<'_> {
     fn flush(&mut self, completions: &mut WorkCompletions<'_>) -> bool {
         self.is_flushing = false;
         let mut timed_out = false;
-        for attached in self.pairs.values() {
+        for attached in self.pairs.values_mut() {
             let Some(since) = attached.flushing_since else {
                 continue;
             };
             self.is_flushing = true;
-            attached.flush(completions, Outstanding::remove_closed);
-            let waits = attached.queues().any(|(queue, _)| queue.has_posted());
+            attached.flush(completions, PollSide::remove_closed);
+            let waits = attached.queues().any(PollSide::has_posted);
             timed_out |= waits && since.elapsed() > FLUSH_TIMEOUT;
         }
         timed_out
@@ -476,23 +477,9 @@ impl Polled<'_> {
     fn has_flushed(&self, is_halted: bool) -> bool {
         (is_halted || self.is_flushing)
             && self.pairs.values().any(|attached| {
-                let ready =
-                    |queue: &Outstanding| queue.has_closed() || is_halted && !queue.is_empty();
-                attached.queues().any(|(queue, _)| ready(queue))
+                let mut queues = attached.queues();
+                queues.any(|queue| queue.has_closed() || is_halted && !queue.is_empty())
             })
-    }
-}
-
-/// Returns the operation of a send work request. Clients read it even if the request has failed: some learn from it what
-/// the id means.
-#[inline]
-fn send_opcode(request: &Request) -> WcOpcode {
-    match OpType::try_from(request.op_type) {
-        Ok(OpType::RdmaRead) => WcOpcode::RdmaRead,
-        Ok(OpType::RdmaWrite) => WcOpcode::RdmaWrite,
-        Ok(OpType::FastReg) => WcOpcode::RegMr,
-        Ok(OpType::FastInv) => WcOpcode::LocalInv,
-        Ok(OpType::Send) | Err(_) => WcOpcode::Send,
     }
 }
 

@@ -15,199 +15,57 @@ use super::{
     ah::Ah,
     kernel_cq::{
         KernelCq,
-        Posted,
         Sides, //
     },
-    mr::Mr,
-    Efa, //
+    kernel_qp_sizes::Limits,
+    kernel_wqe,
+    mr::Mr, //
 };
 use crate::{
     com::{
         Cause,
         CommandError, //
     },
-    hw::{
-        admin::mr::RegMrPermissions,
-        io::{
-            FastMrInvReq,
-            FastMrRegFlags,
-            FastMrRegReq,
-            OpType,
-            RemoteMemAddr,
-            RxDesc,
-            TxBufDesc,
-            TxCtrl1,
-            TxMetaDesc,
-            MAX_WQE_SIZE,
-            MIN_WQE_SIZE, //
-        }, //
-    },
     io::{
         Body,
         Buffer,
-        Outstanding,
-        Part,
+        PostSide,
         RecvRing,
-        Request,
-        SendRing,
-        WrIndex, //
+        SendRing, //
     },
     rdma::{
-        Access,
-        QpCap,
+        QpRef,
         QpState,
         QpType,
-        RecvWr,
         RecvWrs,
-        SendWr,
         SendWrs,
-        Sge,
-        WrOpcode, //
+        WrToken, //
     },
 };
 
-/// Sizes of the queues of a queue pair in the kernel.
-pub(super) struct Sizes {
-    /// Bytes of a send work request.
-    pub(super) wqe_size: usize,
-    /// Send work requests, a power of two.
-    pub(super) send_depth: u32,
-    /// Receive work requests, as many as have room, or none.
-    pub(super) recv_depth: u32,
-    /// Descriptors of receive work requests, a power of two or none.
-    pub(super) recv_entries: u32,
-    /// Most send work requests for one ring of the doorbell.
-    pub(super) max_batch: u32,
+/// A send queue.
+pub(super) struct SendQueue<'a> {
+    pub(super) ring: SendRing<'a>,
+    pub(super) requests: PostSide<WrToken>,
 }
 
-impl Sizes {
-    /// Finds out what is needed for this capacity.
-    ///
-    /// # Errors
-    ///
-    /// - [`EINVAL`] if it is more than there can be.
-    pub(super) fn new(efa: &Efa<'_>, cap: &QpCap) -> Result<Self> {
-        let queues = &efa.attributes().queues;
-
-        let wqe_size = if cap.max_inline_data > queues.inline_buf_size {
-            MAX_WQE_SIZE
-        } else {
-            MIN_WQE_SIZE
-        };
-        let send_depth = cap
-            .max_send_wr
-            .max(queues.min_sq_depth.into())
-            .max(1)
-            .checked_next_power_of_two()
-            .ok_or(EINVAL)?;
-        let recv_sges = cap.max_recv_sge.max(1);
-        let recv_entries = match cap.max_recv_wr {
-            0 => 0,
-            count => count
-                .checked_mul(recv_sges)
-                .and_then(u32::checked_next_power_of_two)
-                .ok_or(EINVAL)?,
-        };
-        // The device's limit is one of descriptors.
-        if recv_entries > queues.max_rq_depth {
-            return Err(EINVAL);
-        }
-
-        // A device that has a least depth takes no doorbell for all of a queue at once.
-        let mut max_batch = match u32::from(queues.max_tx_batch) {
-            0 => u32::from(u16::MAX),
-            // CAST: 64 or 128.
-            units => units * MIN_WQE_SIZE as u32 / wqe_size as u32,
-        };
-        if queues.min_sq_depth != 0 {
-            max_batch = max_batch.min(send_depth - 1);
-        }
-        Ok(Self {
-            wqe_size,
-            send_depth,
-            recv_depth: recv_entries / recv_sges,
-            recv_entries,
-            max_batch,
-        })
-    }
-
-    /// Returns the bytes of the send queue's ring.
-    pub(super) fn send_bytes(&self) -> Result<u32> {
-        // CAST: 64 or 128.
-        self.send_depth
-            .checked_mul(self.wqe_size as u32)
-            .ok_or(EINVAL)
-    }
-
-    /// Returns the bytes of the receive queue's ring.
-    pub(super) fn recv_bytes(&self) -> Result<u32> {
-        // CAST: 16.
-        self.recv_entries
-            .checked_mul(RxDesc::SIZE as u32)
-            .ok_or(EINVAL)
-    }
-
-    /// Returns what a work request may have.
-    pub(super) fn limits(&self, efa: &Efa<'_>, cap: &QpCap) -> Limits {
-        let places = (self.wqe_size - TxMetaDesc::SIZE) / TxBufDesc::SIZE;
-        let rdma_sges = usize::from(efa.attributes().queues.max_wr_rdma_sges);
-        Limits {
-            // CAST: `usize` has 64 bits on every architecture that has EFA.
-            send_sges: places.min(cap.max_send_sge as usize),
-            // The first place has the peer's memory.
-            rdma_sges: rdma_sges.min(places - 1),
-            inline_data: cap.max_inline_data as usize,
-            wqe_size: self.wqe_size,
-            recv_sges: cap.max_recv_sge as usize,
-        }
-    }
-
-    /// Makes room for what is posted to the send queue.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Outstanding::new`].
-    pub(super) fn send_requests(&self) -> Result<Outstanding> {
-        Outstanding::new(self.send_depth)
-    }
-
-    /// Makes room for what is posted to the receive queue, unless that is empty.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Outstanding::new`].
-    pub(super) fn recv_requests(&self) -> Result<Option<Outstanding>> {
-        match self.recv_depth {
-            0 => Ok(None),
-            depth => Ok(Some(Outstanding::new(depth)?)),
-        }
-    }
-}
-
-/// What a work request of a queue pair may have.
-pub(super) struct Limits {
-    /// Buffers of a send.
-    pub(super) send_sges: usize,
-    /// Buffers of an RDMA read or write.
-    pub(super) rdma_sges: usize,
-    /// Bytes of inline data.
-    pub(super) inline_data: usize,
-    /// Bytes of a send work request in the ring.
-    pub(super) wqe_size: usize,
-    /// Buffers of a receive.
-    pub(super) recv_sges: usize,
+/// A receive queue.
+pub(super) struct RecvQueue<'a> {
+    pub(super) ring: RecvRing<'a>,
+    pub(super) requests: PostSide<WrToken>,
 }
 
 /// A queue pair that is posted to.
 #[pin_data]
 pub(super) struct KernelQp<'a> {
     #[pin]
-    send: SpinLockIrq<SendRing<'a>>,
+    send: SpinLockIrq<SendQueue<'a>>,
     #[pin]
-    recv: SpinLockIrq<Option<RecvRing<'a>>>,
-    posted: Arc<Posted>,
+    recv: SpinLockIrq<Option<RecvQueue<'a>>>,
     send_cq: Arc<KernelCq<'a>>,
     recv_cq: Arc<KernelCq<'a>>,
+    /// By what completions name it. Completion queues tell it by this from others that have had its number.
+    qp: Arc<QpRef>,
     qp_num: u16,
     qp_type: QpType,
     limits: Limits,
@@ -217,11 +75,13 @@ pub(super) struct KernelQp<'a> {
 
 /// What a queue pair consists of.
 pub(super) struct Parts<'a> {
-    pub(super) send: SendRing<'a>,
-    pub(super) recv: Option<RecvRing<'a>>,
-    pub(super) posted: Arc<Posted>,
+    pub(super) send: SendQueue<'a>,
+    pub(super) recv: Option<RecvQueue<'a>>,
+    /// The other side of the queues.
+    pub(super) sides: Sides,
     pub(super) send_cq: Arc<KernelCq<'a>>,
     pub(super) recv_cq: Arc<KernelCq<'a>>,
+    pub(super) qp: Arc<QpRef>,
     pub(super) qp_num: u16,
     pub(super) qp_type: QpType,
     pub(super) limits: Limits,
@@ -238,9 +98,10 @@ impl<'a> KernelQp<'a> {
         let Parts {
             send,
             recv,
-            posted,
+            sides,
             send_cq,
             recv_cq,
+            qp,
             qp_num,
             qp_type,
             limits,
@@ -250,9 +111,9 @@ impl<'a> KernelQp<'a> {
             pin_init!(Self {
                 send <- new_spinlock_irq!(send, "efa_send_queue"),
                 recv <- new_spinlock_irq!(recv, "efa_receive_queue"),
-                posted,
                 send_cq,
                 recv_cq,
+                qp,
                 qp_num,
                 qp_type,
                 limits,
@@ -260,26 +121,22 @@ impl<'a> KernelQp<'a> {
             }),
             GFP_KERNEL,
         )?;
-        pair.attach().inspect_err(|_| pair.detach())?;
+        pair.attach(sides).inspect_err(|_| pair.detach())?;
         Ok(pair)
     }
 
-    fn attach(&self) -> Result {
-        let is_one = Arc::ptr_eq(&self.send_cq, &self.recv_cq);
-        let attach = |cq: &KernelCq<'a>, send, recv| {
-            cq.attach(self.qp_num, &self.posted, Sides { send, recv })
-        };
-        attach(&self.send_cq, true, is_one)?;
-        if !is_one {
-            attach(&self.recv_cq, false, true)?;
+    fn attach(&self, mut sides: Sides) -> Result {
+        if !Arc::ptr_eq(&self.send_cq, &self.recv_cq) {
+            let recv = sides.recv.take();
+            let recv = Sides { send: None, recv };
+            self.recv_cq.attach(self.qp_num, &self.qp, recv)?;
         }
-        Ok(())
+        self.send_cq.attach(self.qp_num, &self.qp, sides)
     }
 
     /// Has no completions come any more. The device has destroyed the queue pair, or was stopped.
     pub(super) fn detach(&self) {
-        self.cqs()
-            .for_each(|cq| cq.detach(self.qp_num, &self.posted));
+        self.cqs().for_each(|cq| cq.detach(self.qp_num, &self.qp));
     }
 
     /// Returns the completion queues, each once.
@@ -319,16 +176,12 @@ impl<'a> KernelQp<'a> {
 
     /// Closes the queues. What is posted from now on completes as flushed, after all that the device was given.
     pub(super) fn close(&self) {
-        let ring = self.send.lock();
-        self.posted.send.close();
-        drop(ring);
-        let ring = self.recv.lock();
-        if let Some(recv) = &self.posted.recv {
-            recv.close();
+        self.send.lock().requests.close();
+        if let Some(recv) = &mut *self.recv.lock() {
+            recv.requests.close();
         }
-        drop(ring);
         self.cqs()
-            .for_each(|cq| cq.expect_flush(self.qp_num, &self.posted));
+            .for_each(|cq| cq.expect_flush(self.qp_num, &self.qp));
     }
 
     /// Empties the queues, as the device does in the reset state: forgets all that was posted, and the completions that
@@ -336,11 +189,13 @@ impl<'a> KernelQp<'a> {
     fn reset(&self) {
         let mut send = self.send.lock();
         let mut recv = self.recv.lock();
-        self.cqs()
-            .for_each(|cq| cq.reset(self.qp_num, &self.posted));
-        send.reset();
-        if let Some(ring) = &mut *recv {
-            ring.reset();
+        self.cqs().for_each(|cq| {
+            let recv = Option::as_mut(&mut recv).map(|recv| &mut recv.requests);
+            cq.reset(self.qp_num, &self.qp, &mut send.requests, recv);
+        });
+        send.ring.reset();
+        if let Some(recv) = &mut *recv {
+            recv.ring.reset();
         }
     }
 
@@ -355,185 +210,56 @@ impl<'a> KernelQp<'a> {
         state: Option<QpState>,
         wrs: &mut SendWrs<'_, Ah, Mr<'a>>,
     ) -> Result {
-        let mut ring = self.send.lock();
+        let mut guard = self.send.lock();
+        let queue = &mut *guard;
         let can_send = matches!(state, Some(QpState::Rts | QpState::Sqd));
-        if self.is_closed(&self.posted.send, can_send)? {
-            let result = wrs.try_for_each(|wr| self.flush_send(&wr));
-            drop(ring);
+        if self.is_closed(&mut queue.requests, can_send)? {
+            let result = flush_sends(queue, wrs);
+            drop(guard);
             self.send_cq.wake();
             return result;
         }
-        let result = wrs.try_for_each(|wr| {
-            let mut body = Body::default();
-            let mut meta = self.encode(&wr, &mut body)?;
-            let request = Request {
-                wr_id: wr.id(),
-                op_type: meta.ctrl1.op_type,
-            };
-            meta.req_id = self.posted.send.add(request).ok_or(ENOMEM)?.as_raw();
-            ring.push(meta, &body);
-            Ok(())
-        });
-        ring.ring_doorbell();
-        drop(ring);
+        let result = self.post_sends(queue, wrs);
+        queue.ring.ring_doorbell();
+        drop(guard);
         self.send_cq.wake_if_halted();
         result
     }
 
-    /// Returns whether the device takes no work requests of a queue any more. Called with the lock of its ring.
+    #[inline]
+    fn post_sends(&self, queue: &mut SendQueue<'a>, wrs: &mut SendWrs<'_, Ah, Mr<'a>>) -> Result {
+        while let Some(wr) = wrs.peek() {
+            if !wr.is_signaled() && !self.signals_all {
+                return Err(EINVAL);
+            }
+            let mut body = Body::default();
+            let mut meta = kernel_wqe::encode(&wr, self.qp_type, &self.limits, &mut body)?;
+            let room = queue.requests.room().ok_or(ENOMEM)?;
+            meta.req_id = room.index().as_raw();
+            room.put(wrs.accept().ok_or(EINVAL)?);
+            queue.ring.push(meta, &body);
+        }
+        Ok(())
+    }
+
+    /// Returns whether the device takes no work requests of a queue any more.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if it does not take them yet.
     #[inline]
-    fn is_closed(&self, outstanding: &Outstanding, is_ready: bool) -> Result<bool> {
-        if outstanding.is_closed() {
+    fn is_closed(&self, requests: &mut PostSide<WrToken>, is_ready: bool) -> Result<bool> {
+        if requests.is_closed() {
             return Ok(true);
         }
         if !is_ready {
             return Err(EINVAL);
         }
         if self.send_cq.is_halted() {
-            outstanding.close();
+            requests.close();
             return Ok(true);
         }
         Ok(false)
-    }
-
-    /// Adds a send work request to a closed queue. The core's for a drain is one without a destination.
-    #[cold]
-    fn flush_send(&self, wr: &SendWr<'_, Ah, Mr<'a>>) -> Result {
-        let request = Request {
-            wr_id: wr.id(),
-            op_type: op_type(wr.opcode().ok_or(EINVAL)?).into(),
-        };
-        self.posted.send.add(request).map(|_| ()).ok_or(ENOMEM)
-    }
-
-    /// Writes a work request as the device wants it, and returns its first descriptor, without an id.
-    #[inline]
-    fn encode(&self, wr: &SendWr<'_, Ah, Mr<'a>>, body: &mut Body) -> Result<TxMetaDesc> {
-        if wr.has_other_flags() || !wr.is_signaled() && !self.signals_all {
-            return Err(EINVAL);
-        }
-        let opcode = wr.opcode().ok_or(EINVAL)?;
-        let op_type = op_type(opcode);
-        match op_type {
-            OpType::FastReg => return self.for_region(op_type, wr, &register(wr)?.encode(), body),
-            OpType::FastInv => {
-                let lkey = wr.invalidated_key();
-                return self.for_region(op_type, wr, &FastMrInvReq { lkey }.encode(), body);
-            }
-            OpType::Send | OpType::RdmaRead | OpType::RdmaWrite => {}
-        }
-        let is_rdma = op_type != OpType::Send;
-        let destination = wr.destination()?;
-        let mut meta = TxMetaDesc {
-            ctrl1: TxCtrl1 {
-                op_type: op_type.into(),
-                has_imm: opcode.has_imm(),
-                inline_msg: wr.is_inline(),
-                ..TxCtrl1::default()
-            },
-            // CAST: Numbers of queue pairs have 16 bits; of longer ones there are none.
-            dest_qp_num: u16::try_from(destination.qpn).map_err(|_| EINVAL)?,
-            ah: destination.ah.number(),
-            qkey: destination.qkey,
-            immediate_data: if opcode.has_imm() { wr.imm_data() } else { 0 },
-            ..TxMetaDesc::default()
-        };
-
-        let places = if is_rdma {
-            let [first, others @ ..] = body;
-            let memory = wr.remote_memory()?;
-            let remote = RemoteMemAddr {
-                length: total(wr.sges())?,
-                rkey: memory.rkey,
-                buf_addr: memory.addr,
-            };
-            *first = remote.encode();
-            others
-        } else {
-            &mut body[..]
-        };
-        let length = if wr.is_inline() {
-            self.write_inline(wr, op_type, places)?
-        } else {
-            self.write_buffers(wr, is_rdma, places)?
-        };
-        // CAST: No more than there are places, or bytes of them.
-        meta.length = length as u16;
-        Ok(meta)
-    }
-
-    /// Writes a work request for a memory region, and returns its first descriptor.
-    fn for_region(
-        &self,
-        op_type: OpType,
-        wr: &SendWr<'_, Ah, Mr<'a>>,
-        request: &[u8; FastMrRegReq::SIZE],
-        body: &mut Body,
-    ) -> Result<TxMetaDesc> {
-        if self.qp_type == QpType::UD || wr.is_inline() {
-            return Err(EINVAL);
-        }
-        for (place, part) in body.iter_mut().zip(request.chunks_exact(TxBufDesc::SIZE)) {
-            place.copy_from_slice(part);
-        }
-        Ok(TxMetaDesc {
-            ctrl1: TxCtrl1 {
-                op_type: op_type.into(),
-                ..TxCtrl1::default()
-            },
-            ..TxMetaDesc::default()
-        })
-    }
-
-    /// Writes the inline data of a work request, and returns how many bytes they are.
-    fn write_inline(
-        &self,
-        wr: &SendWr<'_, Ah, Mr<'a>>,
-        op_type: OpType,
-        places: &mut [Part],
-    ) -> Result<usize> {
-        match op_type {
-            OpType::Send => {}
-            // There is room behind the peer's memory only in a large one.
-            OpType::RdmaWrite if self.limits.wqe_size == MAX_WQE_SIZE => {}
-            _ => return Err(EINVAL),
-        }
-        let place = places.as_flattened_mut();
-        // Behind the peer's memory there is less room than a device may have for a send.
-        let length = place.len().min(self.limits.inline_data);
-        let place = place.get_mut(..length).ok_or(EINVAL)?;
-        wr.copy_inline(place).ok_or(EINVAL)
-    }
-
-    /// Writes the buffers of a work request, and returns how many they are.
-    fn write_buffers(
-        &self,
-        wr: &SendWr<'_, Ah, Mr<'a>>,
-        is_rdma: bool,
-        places: &mut [Part],
-    ) -> Result<usize> {
-        let most = if is_rdma {
-            self.limits.rdma_sges
-        } else {
-            self.limits.send_sges
-        };
-        let sges = wr.sges();
-        if sges.len() > most {
-            return Err(EINVAL);
-        }
-        for (sge, place) in sges.iter().zip(places) {
-            let buffer = TxBufDesc {
-                length: sge.length(),
-                lkey: sge.lkey(),
-                buf_addr: sge.addr(),
-            };
-            *place = buffer.encode();
-        }
-        Ok(sges.len())
     }
 
     /// Posts receive work requests. If the queue pair is in error or the device was stopped, they complete as flushed.
@@ -544,101 +270,61 @@ impl<'a> KernelQp<'a> {
     /// - [`ENOMEM`] if the queue is full.
     pub(super) fn post_recv(&self, state: Option<QpState>, wrs: &mut RecvWrs<'_>) -> Result {
         let mut guard = self.recv.lock();
-        let (Some(ring), Some(outstanding)) = (&mut *guard, &self.posted.recv) else {
-            return Err(ENOMEM);
-        };
+        let queue = Option::as_mut(&mut guard).ok_or(ENOMEM)?;
         let can_receive = !matches!(state, None | Some(QpState::Reset | QpState::Err));
-        if self.is_closed(outstanding, can_receive)? {
-            let result = wrs.try_for_each(|wr| add_recv(outstanding, &wr).map(|_| ()));
+        if self.is_closed(&mut queue.requests, can_receive)? {
+            let result = flush_recvs(queue, wrs);
             drop(guard);
             self.recv_cq.wake();
             return result;
         }
-        let result = wrs.try_for_each(|wr| self.post_one(ring, outstanding, &wr));
-        ring.ring_doorbell();
+        let result = self.post_recvs(queue, wrs);
+        queue.ring.ring_doorbell();
         drop(guard);
         self.recv_cq.wake_if_halted();
         result
     }
 
     #[inline]
-    fn post_one(
-        &self,
-        ring: &mut RecvRing<'a>,
-        outstanding: &Outstanding,
-        wr: &RecvWr<'_>,
-    ) -> Result {
-        let sges = wr.sges();
-        if sges.len() > self.limits.recv_sges {
-            return Err(EINVAL);
+    fn post_recvs(&self, queue: &mut RecvQueue<'a>, wrs: &mut RecvWrs<'_>) -> Result {
+        while let Some(wr) = wrs.peek() {
+            let sges = wr.sges();
+            if sges.len() > self.limits.recv_sges {
+                return Err(EINVAL);
+            }
+            let room = queue.requests.room().ok_or(ENOMEM)?;
+            let index = room.index();
+            room.put(wrs.accept().ok_or(EINVAL)?);
+            queue.ring.push(
+                index,
+                sges.iter().map(|sge| Buffer {
+                    addr: sge.addr(),
+                    // A descriptor has 16 bits for it. Longer messages, which no device has, would not fit.
+                    length: sge.length().try_into().unwrap_or(u16::MAX),
+                    lkey: sge.lkey(),
+                }),
+            );
         }
-        let index = add_recv(outstanding, wr)?;
-        ring.push(
-            index,
-            sges.iter().map(|sge| Buffer {
-                addr: sge.addr(),
-                // A descriptor has 16 bits for it. Longer messages, which no device has, would not fit.
-                length: sge.length().try_into().unwrap_or(u16::MAX),
-                lkey: sge.lkey(),
-            }),
-        );
         Ok(())
     }
 }
 
-/// Returns the device's operation for an opcode.
-#[inline]
-fn op_type(opcode: WrOpcode) -> OpType {
-    match opcode {
-        WrOpcode::Send | WrOpcode::SendWithImm => OpType::Send,
-        WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => OpType::RdmaWrite,
-        WrOpcode::RdmaRead => OpType::RdmaRead,
-        WrOpcode::RegMr => OpType::FastReg,
-        WrOpcode::LocalInv => OpType::FastInv,
+/// Adds send work requests to a closed queue. The core's for a drain is one without a destination.
+#[cold]
+fn flush_sends(queue: &mut SendQueue<'_>, wrs: &mut SendWrs<'_, Ah, Mr<'_>>) -> Result {
+    while wrs.peek().is_some() {
+        let room = queue.requests.room().ok_or(ENOMEM)?;
+        room.put(wrs.accept().ok_or(EINVAL)?);
     }
+    Ok(())
 }
 
-/// Adds a receive work request to those that are outstanding.
-#[inline]
-fn add_recv(outstanding: &Outstanding, wr: &RecvWr<'_>) -> Result<WrIndex> {
-    let request = Request {
-        wr_id: wr.id(),
-        op_type: 0,
-    };
-    outstanding.add(request).ok_or(ENOMEM)
-}
-
-/// Returns the registration that a work request asks for.
-fn register(wr: &SendWr<'_, Ah, Mr<'_>>) -> Result<FastMrRegReq> {
-    let registration = wr.registration()?;
-    let access = registration.access;
-    if access.required() & !(Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE) != 0
-    {
-        return Err(EINVAL);
+/// Adds receive work requests to a closed queue.
+#[cold]
+fn flush_recvs(queue: &mut RecvQueue<'_>, wrs: &mut RecvWrs<'_>) -> Result {
+    while wrs.peek().is_some() {
+        let room = queue.requests.room().ok_or(ENOMEM)?;
+        room.put(wrs.accept().ok_or(EINVAL)?);
     }
-    let has = |flag| access.bits() & flag != 0;
-    let (pbl_mode, pbl) = registration.mr.fast_pages()?;
-    Ok(FastMrRegReq {
-        lkey: registration.lkey,
-        permissions: RegMrPermissions {
-            local_write_enable: has(Access::LOCAL_WRITE),
-            remote_write_enable: has(Access::REMOTE_WRITE),
-            remote_read_enable: has(Access::REMOTE_READ),
-        },
-        flags: FastMrRegFlags {
-            // CAST: Less than 32.
-            phys_page_size_shift: registration.page_size.checked_ilog2().ok_or(EINVAL)? as u8,
-            pbl_mode: pbl_mode.into(),
-        },
-        iova: registration.iova,
-        mr_length: registration.length,
-        pbl,
-    })
-}
-
-/// Returns how many bytes the buffers have.
-fn total(sges: &[Sge]) -> Result<u32> {
-    sges.iter()
-        .try_fold(0u32, |total, sge| total.checked_add(sge.length()))
-        .ok_or(EINVAL)
+    Ok(())
 }

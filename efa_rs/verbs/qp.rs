@@ -63,12 +63,14 @@ use {
         abi,
         ah::Ah,
         cq::Cq,
-        kernel_cq::Posted,
+        kernel_cq::Sides,
         kernel_qp::{
             KernelQp,
             Parts,
-            Sizes, //
+            RecvQueue,
+            SendQueue, //
         },
+        kernel_qp_sizes::Sizes,
         mr::Mr, //
     },
     crate::{
@@ -241,7 +243,7 @@ impl<'a> rdma::QueuePair<'a, Verbs> for Qp<'a> {
     fn create_kernel(
         device: &rdma::Device<Efa<'a>>,
         attr: &QpInitAttr<'_, 'a, Verbs>,
-        qp: QpRef,
+        qp: &Arc<QpRef>,
         signal_all: bool,
     ) -> impl PinInit<Self, Error> {
         let efa = device.data();
@@ -409,7 +411,7 @@ impl<'a> Qp<'a> {
     fn create_posted(
         efa: &Efa<'a>,
         attr: &QpInitAttr<'_, 'a, Verbs>,
-        qp: QpRef,
+        qp: &Arc<QpRef>,
         signals_all: bool,
     ) -> Result<Self> {
         if attr.has_srq || attr.create_flags != 0 {
@@ -438,14 +440,14 @@ impl<'a> Qp<'a> {
                 Some(ReceiveRing::Kernel(ring))
             }
         };
-        let posted = Arc::new(
-            Posted {
-                qp,
-                send: sizes.send_requests()?,
-                recv: sizes.recv_requests()?,
-            },
-            GFP_KERNEL,
-        )?;
+        let (send_requests, sends) = sizes.send_requests()?;
+        let (recv_requests, recvs) = match sizes.recv_depth {
+            0 => (None, None),
+            _ => {
+                let (posts, polls) = sizes.recv_requests()?;
+                (Some(posts), Some(polls))
+            }
+        };
 
         let create = CreateQp {
             pd: attr.pd.pdn,
@@ -469,17 +471,25 @@ impl<'a> Qp<'a> {
                 sizes.send_depth,
             )?;
             let doorbell = efa.bars.map_doorbell(created.sq_db_offset)?;
-            let recv = match entries {
-                Some(entries) => {
+            let recv = match entries.zip(recv_requests) {
+                Some((entries, requests)) => {
                     let doorbell = efa.bars.map_doorbell(created.rq_db_offset)?;
-                    Some(RecvRing::new(entries, doorbell))
+                    let ring = RecvRing::new(entries, doorbell);
+                    Some(RecvQueue { ring, requests })
                 }
                 None => None,
             };
             KernelQp::new(Parts {
-                send: SendRing::new(slots, doorbell, sizes.max_batch),
+                send: SendQueue {
+                    ring: SendRing::new(slots, doorbell, sizes.max_batch),
+                    requests: send_requests,
+                },
                 recv,
-                posted,
+                sides: Sides {
+                    send: Some(sends),
+                    recv: recvs,
+                },
+                qp: qp.clone(),
                 send_cq: send_queue,
                 recv_cq: recv_queue,
                 qp_num: created.qp_num,

@@ -42,7 +42,7 @@ use super::{
 use crate::{
     ffi,
     rdma::{
-        work::RemoteMemory,
+        wr_layout::RemoteMemory,
         QpCap,
         QpState,
         WcOpcode, //

@@ -38,7 +38,7 @@ use super::{
 use crate::{
     ffi,
     rdma::{
-        work::RemoteMemory,
+        wr_layout::RemoteMemory,
         Access, //
     },
 };

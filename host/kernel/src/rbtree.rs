@@ -54,6 +54,11 @@ impl<K, V> RBTree<K, V> {
         self.0.values().map(|(value, _)| value)
     }
 
+    /// Returns all values, by key.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.0.values_mut().map(|(value, _)| value)
+    }
+
     /// Returns all keys.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.0.keys()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The numbers that two tasks share without a lock, in all orders and all views of memory that the language allows.
+//! What two tasks share without a lock, in all orders and all views of memory that the language allows.
 //!
-//! `io/outstanding.rs` is the driver's own; what it has from `sys/atomic.rs` is loom's here.
+//! `io/outstanding.rs` and `sys/spsc.rs` are the driver's own. What they have from `sys/atomic.rs` is loom's here.
 
 #![cfg(test)]
 
@@ -12,16 +12,21 @@ mod io {
     pub(crate) mod outstanding;
 }
 
+#[path = "../../../efa_rs/sys"]
 mod sys {
     pub(crate) mod atomic {
-        pub(crate) use loom::sync::atomic::{
-            AtomicBool, AtomicU32, AtomicU64, AtomicU8,
-            Ordering::{Acquire, Relaxed, Release},
+        pub(crate) use loom::{
+            cell::UnsafeCell,
+            sync::atomic::{
+                AtomicBool, AtomicU32, AtomicU8,
+                Ordering::{Acquire, Relaxed, Release},
+            },
         };
     }
+    pub(crate) mod spsc;
 }
 
-use io::outstanding::{Outstanding, Request};
+use io::outstanding::{self, PollSide, PostSide, WrIndex};
 use loom::{
     sync::{
         atomic::{AtomicU32, Ordering},
@@ -29,29 +34,36 @@ use loom::{
     },
     thread,
 };
+use sys::spsc::{self, Label};
 
-fn request(number: u64) -> Request {
-    Request {
-        wr_id: 1000 + number,
-        op_type: number as u8,
-    }
+fn queue(count: u32) -> (PostSide<Box<u64>>, PollSide<Box<u64>>) {
+    outstanding::new(count).unwrap()
+}
+
+/// Posts a work request, if there is room.
+fn post(queue: &mut PostSide<Box<u64>>, number: u64) -> Option<WrIndex> {
+    let room = queue.room()?;
+    let index = room.index();
+    // On the heap, so that one that is lost or doubled shows.
+    room.put(Box::new(number));
+    Some(index)
 }
 
 /// Work requests are posted, completed by a device, and polled.
 #[test]
 fn each_completion_finds_its_request() {
     loom::model(|| {
-        let outstanding = Arc::new(Outstanding::new(2).unwrap());
+        let (mut posts, mut polls) = queue(2);
         // What the device has completed: index plus one, 0 for nothing.
         let completed: Arc<[AtomicU32; 3]> =
             Arc::new([AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)]);
 
-        let posts = {
-            let (outstanding, completed) = (outstanding.clone(), completed.clone());
+        let posting = {
+            let completed = completed.clone();
             thread::spawn(move || {
                 let mut posted = 0;
                 for number in 0..3 {
-                    if let Some(index) = outstanding.add(request(number)) {
+                    if let Some(index) = post(&mut posts, number) {
                         completed[number as usize]
                             .store(u32::from(index.as_raw()) + 1, Ordering::Release);
                         posted += 1;
@@ -65,23 +77,20 @@ fn each_completion_finds_its_request() {
             match completed[number as usize].load(Ordering::Acquire) {
                 0 => {}
                 index => {
-                    let request = outstanding
-                        .remove(index as u16 - 1)
-                        .expect("it is outstanding");
-                    assert_eq!(request.wr_id, 1000 + number);
-                    assert_eq!(request.op_type, number as u8);
+                    let request = polls.remove(index as u16 - 1);
+                    assert_eq!(*request.expect("it is outstanding"), number);
                     polled += 1;
                 }
             }
         }
-        let posted = posts.join().unwrap();
+        let posted = posting.join().unwrap();
         assert!(posted >= 2);
         let mut left = 0;
-        while outstanding.remove_posted().is_some() {
+        while polls.remove_posted().is_some() {
             left += 1;
         }
         assert_eq!(posted, polled + left);
-        assert!(outstanding.is_empty());
+        assert!(polls.is_empty());
     });
 }
 
@@ -89,27 +98,20 @@ fn each_completion_finds_its_request() {
 #[test]
 fn a_device_that_lies_gets_whole_requests() {
     loom::model(|| {
-        let outstanding = Arc::new(Outstanding::new(2).unwrap());
-        let posts = {
-            let outstanding = outstanding.clone();
-            thread::spawn(move || {
-                (0..3)
-                    .filter(|number| outstanding.add(request(*number)).is_some())
-                    .count()
-            })
-        };
-        let mut found = 0;
-        for index in [0, 1, 0] {
-            if let Some(request) = outstanding.remove(index) {
-                assert_eq!(request.wr_id, 1000 + u64::from(request.op_type));
-                found += 1;
-            }
-        }
-        let posted = posts.join().unwrap();
-        while let Some(request) = outstanding.remove_posted() {
-            assert_eq!(request.wr_id, 1000 + u64::from(request.op_type));
-            found += 1;
-        }
+        let (mut posts, mut polls) = queue(2);
+        let posting = thread::spawn(move || {
+            (0..3)
+                .filter(|number| post(&mut posts, *number).is_some())
+                .collect::<Vec<_>>()
+        });
+        let mut found: Vec<_> = [0, 1, 0]
+            .into_iter()
+            .filter_map(|index| polls.remove(index))
+            .collect();
+        let posted = posting.join().unwrap();
+        found.extend(std::iter::from_fn(|| polls.remove_posted()));
+        let mut found: Vec<_> = found.into_iter().map(|request| *request).collect();
+        found.sort_unstable();
         assert_eq!(found, posted);
     });
 }
@@ -118,30 +120,61 @@ fn a_device_that_lies_gets_whole_requests() {
 #[test]
 fn a_closed_queue_completes_in_order() {
     loom::model(|| {
-        let outstanding = Arc::new(Outstanding::new(3).unwrap());
-        outstanding.add(request(0)).unwrap();
-        let posts = {
-            let outstanding = outstanding.clone();
-            thread::spawn(move || {
-                outstanding.close();
-                (1..3).for_each(|number| assert!(outstanding.add(request(number)).is_some()));
-            })
-        };
+        let (mut posts, mut polls) = queue(3);
+        post(&mut posts, 0).unwrap();
+        let posting = thread::spawn(move || {
+            posts.close();
+            (1..3).for_each(|number| assert!(post(&mut posts, number).is_some()));
+        });
         let mut found = Vec::new();
         let mut poll = |device: bool| {
             if device {
                 // The device completes what it was given, and lies.
-                found.extend((0..3).filter_map(|index| outstanding.remove(index)));
+                found.extend((0..3).filter_map(|index| polls.remove(index)));
             }
-            found.extend(outstanding.remove_closed());
+            found.extend(polls.remove_closed());
         };
         poll(false);
         poll(true);
-        posts.join().unwrap();
+        posting.join().unwrap();
         poll(false);
         poll(false);
-        let found: Vec<_> = found.iter().map(|request| request.wr_id).collect();
-        assert_eq!(found, [1000, 1001, 1002]);
-        assert!(outstanding.is_empty());
+        let found: Vec<_> = found.into_iter().map(|request| *request).collect();
+        assert_eq!(found, [0, 1, 2]);
+        assert!(polls.is_empty());
+    });
+}
+
+/// Requests that were not polled are dropped with their queue.
+#[test]
+fn what_is_not_polled_is_dropped() {
+    loom::model(|| {
+        let (mut posts, mut polls) = outstanding::new(2).unwrap();
+        let request = std::sync::Arc::new(());
+        for _ in 0..2 {
+            posts.room().unwrap().put(request.clone());
+        }
+        drop(polls.remove(0));
+        assert_eq!(std::sync::Arc::strong_count(&request), 2);
+        polls.reset(&mut posts);
+        assert_eq!(std::sync::Arc::strong_count(&request), 1);
+        posts.room().unwrap().put(request.clone());
+        drop((posts, polls));
+        assert_eq!(std::sync::Arc::strong_count(&request), 1);
+    });
+}
+
+/// A slot is filled again as soon as it is empty, by a producer that knows of nothing but the slot.
+#[test]
+fn a_slot_is_used_again() {
+    loom::model(|| {
+        let (mut producer, mut consumer) = spsc::slots(1).unwrap();
+        producer.put(0, Label::A, Box::new(1)).unwrap();
+        let producing = thread::spawn(move || producer.put(0, Label::B, Box::new(2)).is_ok());
+        let first = consumer.take(0, Label::A);
+        assert_eq!(first.as_deref(), Some(&1));
+        let is_put = producing.join().unwrap();
+        let second = consumer.take(0, Label::B);
+        assert_eq!(second.as_deref().copied(), is_put.then_some(2));
     });
 }

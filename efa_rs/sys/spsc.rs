@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Values that one task puts into slots and another one takes, in any order and without a lock.
+//!
+//! The kernel crate has no such structure. Each side is a value of its own, so that the borrow checker sees to it that
+//! there is one task on each side.
+
+use core::mem::MaybeUninit;
+
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::atomic::{
+    Acquire,
+    AtomicU8,
+    Relaxed,
+    Release,
+    UnsafeCell, //
+};
+
+/// The label of a slot without a value.
+const EMPTY: u8 = 0;
+
+/// What the producer marks a value with, so that the consumer takes those with one label only.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Label {
+    /// The first kind of value.
+    A = 1,
+    /// The second kind of value.
+    B = 2,
+}
+
+/// A slot.
+struct Slot<T> {
+    /// [`EMPTY`] or a [`Label`].
+    label: AtomicU8,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+/// The slots of a producer and a consumer.
+///
+/// # Invariants
+///
+/// The value of a slot is initialized if its label is not [`EMPTY`]. Then only the consumer accesses it and changes the
+/// label. Otherwise only the producer does.
+struct Slots<T>(KVec<Slot<T>>);
+
+// SAFETY: By the type invariant, producer and consumer never access a value at the same time. The label passes it from one to
+// the other, which another task may be, as `T` is `Send`.
+unsafe impl<T: Send> Sync for Slots<T> {}
+
+impl<T> Drop for Slots<T> {
+    fn drop(&mut self) {
+        for slot in &self.0 {
+            if slot.label.load(Relaxed) != EMPTY {
+                slot.value.with_mut(|value| {
+                    // SAFETY: By the type invariant the value is initialized. Nobody else has the slots any more.
+                    unsafe { value.cast::<T>().drop_in_place() }
+                });
+            }
+        }
+    }
+}
+
+/// The side that puts values.
+pub(crate) struct Producer<T>(Arc<Slots<T>>);
+
+/// The side that takes values.
+pub(crate) struct Consumer<T>(Arc<Slots<T>>);
+
+/// Makes `count` empty slots.
+///
+/// # Errors
+///
+/// - [`ENOMEM`] if there is no memory.
+pub(crate) fn slots<T: Send>(count: usize) -> Result<(Producer<T>, Consumer<T>)> {
+    let mut slots = KVec::with_capacity(count, GFP_KERNEL)?;
+    for _ in 0..count {
+        // INVARIANT: The slot is empty.
+        let slot = Slot {
+            label: AtomicU8::new(EMPTY),
+            value: UnsafeCell::new(MaybeUninit::uninit()),
+        };
+        slots.push(slot, GFP_KERNEL)?;
+    }
+    let slots = Arc::new(Slots(slots), GFP_KERNEL)?;
+    Ok((Producer(slots.clone()), Consumer(slots)))
+}
+
+impl<T: Send> Producer<T> {
+    /// Puts a value into a slot. The consumer that takes it sees all that this task has written before.
+    ///
+    /// # Errors
+    ///
+    /// - The value, if the slot has one, or there is no such slot.
+    #[inline]
+    pub(crate) fn put(&mut self, index: usize, label: Label, value: T) -> Result<(), T> {
+        let slot = match self.0 .0.get(index) {
+            Some(slot) if slot.label.load(Acquire) == EMPTY => slot,
+            _ => return Err(value),
+        };
+        slot.value.with_mut(|place| {
+            // SAFETY: By the invariant of `Slots` only the producer, which is borrowed, accesses the value.
+            unsafe { place.write(MaybeUninit::new(value)) }
+        });
+        // INVARIANT: The value was just initialized.
+        slot.label.store(label as u8, Release);
+        Ok(())
+    }
+}
+
+impl<T: Send> Consumer<T> {
+    /// Takes the value of a slot, if it has this label.
+    #[inline]
+    pub(crate) fn take(&mut self, index: usize, label: Label) -> Option<T> {
+        let slot = self.0 .0.get(index)?;
+        if slot.label.load(Acquire) != label as u8 {
+            return None;
+        }
+        let value = slot.value.with_mut(|place| {
+            // SAFETY: By the invariant of `Slots` the value is initialized, and only the consumer, which is borrowed, accesses
+            // it. The slot is empty below.
+            unsafe { place.cast::<T>().read() }
+        });
+        // INVARIANT: The value was moved.
+        slot.label.store(EMPTY, Release);
+        Some(value)
+    }
+}
