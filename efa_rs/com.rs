@@ -5,8 +5,8 @@
 //! A [`Session`] is one life of the device, from a reset to the next. A [`Controller`] starts and halts sessions.
 //! [`Recovery`] ends one when the device has failed, and has the next one started.
 //!
-//! Nothing here trusts the device. What it writes is copied once and checked before it is used,
-//! every wait has an end, and memory that it may use is [lent](Lent): freed only after it has let go of
+//! Nothing here trusts the device. What it writes is copied once and checked before use. Every wait is
+//! bounded. Memory that the device may use is [lent](Lent): it is freed only after the device has released
 //! it or was stopped.
 
 mod admin_in_flight;

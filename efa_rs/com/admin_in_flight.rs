@@ -63,8 +63,8 @@ const POLL_INTERVAL: Delta = Delta::from_millis(10);
 pub(super) struct InFlight<'bound> {
     registers: Arc<Registers<'bound>>,
     rings: Rings<'bound>,
-    /// Where the uses of slots begin in command ids: where those of the session before have ended, so that
-    /// an answer to one of its commands is no answer to any of this.
+    /// The use of a slot with which the command ids of this session begin. It follows the last one of the
+    /// session before, so that a late completion of that session matches no command of this one.
     first_use: u16,
     statistics: Arc<Statistics>,
     #[pin]

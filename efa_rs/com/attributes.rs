@@ -30,8 +30,8 @@ const MIN_ADMIN_API_VERSION: u32 = 1;
 /// The link speed of a device that does not say, in Gbit/s. The value that Linux's C driver uses.
 const DEFAULT_LINK_SPEED_GBPS: u16 = 100;
 
-/// The page sizes that a memory region can have at all, each its own bit: no page of a host is smaller
-/// than 4 KiB, and the command has room for any larger power of two.
+/// The page sizes that a memory region can have at all, one bit for each. No page of a host is smaller than
+/// 4 KiB. The command has room for any larger power of two.
 const PAGE_SIZES: u64 = !0 << 12;
 
 /// What the device can do, as far as the driver can make use of it.

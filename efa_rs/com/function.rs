@@ -163,8 +163,8 @@ impl<'bound> Function<'bound> {
     /// Stops the device, of whose session nothing runs any more: by a reset, else by one after a reset of the
     /// bus, else by taking its access to memory away. Returns whether it was reset, or is gone.
     ///
-    /// A reset of the bus alone is not trusted: a device that is so broken that it needs one might go on
-    /// where it was as soon as it is a bus master again.
+    /// A reset of the bus alone is not trusted. A device that is so broken that it needs one might resume its
+    /// DMA as soon as it is a bus master again.
     pub(super) fn stop(&mut self, reason: ResetReason) -> bool {
         self.is_fresh = false;
         match sys::pci::channel(self.device.pdev()) {

@@ -2,9 +2,9 @@
 
 //! Lists of a memory region's pages, in the form that the device reads.
 //!
-//! A few pages are part of the command. A longer list is in coherent memory, where it holds for
-//! devices whose streaming DMA is bounced: in one piece if it is short, else in pieces that a chain
-//! of chunks refers to. Where memory is fragmented, these are as small as the device allows.
+//! A few pages are part of the command. A longer list is in coherent memory, as streaming DMA may be
+//! bounced. A short list is one piece. A longer one is several pieces that a chain of chunks refers to.
+//! Where memory is fragmented, these are as small as the device allows.
 
 use kernel::{
     alloc::flags::__GFP_NOWARN,

@@ -3,8 +3,8 @@
 //! Checksum of the admin queue's entries: of completions from interface version 0.2 on, of commands
 //! in [`Protocol::V2`](super::admin::Protocol::V2).
 //!
-//! A CRC of 16 bits with polynomial 0x8005, bits reflected, that starts with all ones and is
-//! inverted at the end, over the whole entry with the checksum's own bytes taken as zero.
+//! A CRC of 16 bits with polynomial 0x8005, bits reflected, initial value all ones, inverted at the
+//! end. It covers the whole entry, with the checksum's own bytes taken as zero.
 
 /// Position of the checksum in an entry.
 pub const OFFSET: usize = 4;

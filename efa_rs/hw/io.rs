@@ -304,8 +304,8 @@ layout! {
         src_qp_num @ 10: u16,
         /// Immediate data.
         imm @ 12: u32,
-        /// For an RDMA write the high half of the length, in the first two bytes; else address of a peer that has no
-        /// address handle, if the queue was made to tell it.
+        /// For an RDMA write the high half of the length, in the first two bytes. Else the address of a peer without
+        /// an address handle, if the queue was created to report it.
         extension @ 16: [u8; 16],
     }
 }

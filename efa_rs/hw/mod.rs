@@ -11,8 +11,8 @@
 //! Three macros in [`wire`] describe everything: `layout!` for structures of bytes, `bits!` for bit
 //! fields of one word and `codes!` for numbered values. All integers are little endian. Bytes and
 //! bits that the interface reserves are written as zero and ignored when read. A value with a closed
-//! set of meanings is kept as the integer the other side sent, and is converted with `TryFrom` where
-//! it is used, so that nothing the other side can write fails to decode.
+//! set of meanings is kept as the integer that the other side sent. It is converted with `TryFrom`
+//! where it is used. So nothing that the other side can write fails to decode.
 
 // The crate root of a kernel module gets `no_std` from Kbuild and may not repeat it here.
 #![cfg_attr(not(MODULE), no_std)]

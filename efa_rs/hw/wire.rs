@@ -183,7 +183,7 @@ pub const fn mask(high: u32, low: u32) -> u32 {
 }
 
 /// Returns the union of the masks of `fields`, each given as high bit, low bit and width of its
-/// type, and stops the build if two overlap, one exceeds `width`, or its type can't hold it.
+/// type. Stops the build if two overlap, one exceeds `width`, or its type can't hold it.
 pub const fn check_bits(width: u32, fields: &[(u32, u32, u32)]) -> u32 {
     let mut union = 0;
     let mut i = 0;

@@ -2,8 +2,8 @@
 
 //! Numbers that tasks share, which are read and written by instructions in place.
 //!
-//! To be replaced by [`kernel::sync::atomic`] once that is inlined: each access of it is a call of a C function
-//! so far, which is too much where work requests are posted. Only loads and stores are for here, and only of
+//! To be replaced by [`kernel::sync::atomic`] once that is inlined. So far each access of it calls a C function,
+//! which costs too much where work requests are posted. Only loads and stores are for here, and only of
 //! what no C code accesses: these mean the same in the kernel's memory model and in the language's.
 
 pub(crate) use core::sync::atomic::{

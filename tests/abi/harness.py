@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Runs the cases of the differential test: each is a function of a session, and becomes one line `case: result`.
 
-A result is a text that is the same whenever the driver does the same: errno names and fields of responses, then what else
-can be seen of the driver: the admin commands that it sent, its error counters, and what the device has left afterwards.
-Numbers that the device gives out are replaced by letters in the order of their appearance; addresses lose all but their
-offset in a page.
+A result is a text that is the same whenever the driver does the same. It has errno names and fields of responses, the admin
+commands that the driver sent, its error counters, and the objects that the device has left. Numbers that the device assigns are
+replaced by letters in the order of their appearance. Addresses are reduced to their offset in a page.
 """
 
 import collections

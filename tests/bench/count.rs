@@ -2,9 +2,9 @@
 
 //! A plugin of QEMU's TCG that counts the kernel instructions of what a program in the guest marks.
 //!
-//! The program, or a module that works for it, executes `nopl DISP(%rax)`, where the upper half of
-//! the displacement is [`MAGIC`] and the lower one says what it marks: the start or end of a part, or
-//! the end of a sample, which consists of all parts since the one before. In a part are counted the
+//! The program, or a module that works for it, executes `nopl DISP(%rax)`. The upper half of the
+//! displacement is [`MAGIC`]. The lower half says what it marks: the start or end of a part, or the end
+//! of a sample. A sample consists of all parts since the one before. In a part are counted the
 //! instructions in the kernel's half of the address space
 //!  - that the program's own task executes,
 //!  - of interrupts of devices while another task runs, as the program then waits for a device.
@@ -13,9 +13,9 @@
 //! the kernel switches tasks and where it handles interrupts, the program tells before.
 //!
 //! Samples belong to what the lower bits of their mark say, and to how often the program's task
-//! was switched away from: two that slept differently often can't be compared. The file that the
-//! plugin writes at QEMU's end has a line `LABEL SWITCHES TOTAL...` for each such group, followed
-//! by a line `ADDRESS COUNT` for each instruction of the group's shortest sample, and an empty line.
+//! was switched away from: two that slept differently often can't be compared. The plugin
+//! writes a file at QEMU's end. It has a line `LABEL SWITCHES TOTAL...` for each such group. A line
+//! `ADDRESS COUNT` for each instruction of the group's shortest sample follows, and an empty line.
 //!
 //! It is for one CPU: callbacks are not synchronised.
 

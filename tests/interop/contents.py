@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Moves random data between two guests in every way that EFA has, and looks at every byte of both sides' memory.
 
-One side is the server, which does what the other asks for over TCP: contents.py serve, and contents.py test GUEST; or
-contents.py soak GUEST..., for many messages between all of them.
+One side is the server (contents.py serve), which does what the other (contents.py test GUEST) asks for over TCP.
+contents.py soak GUEST... sends many messages between all of them.
 """
 
 import contextlib

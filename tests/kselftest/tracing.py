@@ -47,9 +47,9 @@ def recording(*events):
 
 @contextmanager
 def releases(function):
-    """Gives a list that has, after the block, `memory` for each piece of coherent memory that the function's driver freed
-    and `bus master` for each time that the function lost the right to access memory, in their order.
+    """Gives a list of what the function's driver did in the block, in order, which is complete after it.
 
+    `memory` stands for each piece of coherent memory that was freed, `bus master` for each time that bus mastering was turned off.
     No other function may be bound or unbound meanwhile.
     """
     found = []
@@ -71,8 +71,7 @@ def releases(function):
 
 @contextmanager
 def dma(function):
-    """Gives a function that returns, by kind, how many of the DMA mappings are left that were made for a PCI function up to then, and how
-    many there were in all."""
+    """Gives a function that returns two numbers by kind: how many DMA mappings of a PCI function are left, and how many it had in all."""
     with recording("dma") as trace:
 
         def count():

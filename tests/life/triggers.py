@@ -354,8 +354,8 @@ class Move(Removal):
 
 
 class Suspend(Trigger):
-    """As far as it goes: the guest's file system can't be suspended, so everything wakes up again after the devices that come
-    before it in that order, of which EFA devices are some."""
+    """As far as it goes. The guest's file system can't be suspended. So the suspend ends there, after the devices that are suspended
+    before it. EFA devices are among them."""
 
     name = "suspend and resume"
     reason = "requested"

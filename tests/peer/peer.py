@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """RDMA of another guest to and from the memory of another device, which is taken away from it in every way. Prints KTAP.
 
-Runs in both guests of `make peer-memory`. Guest 0 has a device with memory in a BAR, which a program exports by vfio-pci and another
-one, or the same, registers as a DMA buffer; guest 1 writes and reads it.
+Runs in both guests of `make peer-memory`. Guest 0 has a device with memory in a BAR. A program exports that by vfio-pci, and another
+one, or the same, registers it as a DMA buffer. Guest 1 writes and reads it.
 """
 
 import collections
@@ -239,8 +239,9 @@ def hold(opcode):
 
 
 def exporter_meets(opcode, verb, exporter):
-    """Calls a verb, and has the exporter do something while the verb's command is under way, which completes only once the exporter has
-    ended or waits; returns the result of the verb, and whether the exporter waits.
+    """Calls a verb, and has the exporter do something while the verb's command is under way.
+
+    The command completes only once the exporter has ended or waits. Returns the result of the verb, and whether the exporter waits.
     """
 
     def control():
@@ -259,8 +260,9 @@ def exporter_meets(opcode, verb, exporter):
 
 
 def verb_meets(opcode, verb, exporter):
-    """Has the exporter do something, and calls a verb while the exporter's command is under way, which completes only once the verb has
-    ended or waits; returns whether the verb waits.
+    """Has the exporter do something, and calls a verb while the exporter's command is under way.
+
+    The command completes only once the verb has ended or waits. Returns whether the verb waits.
     """
     hold(opcode)
     other = forked(exporter)

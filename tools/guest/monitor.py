@@ -3,8 +3,8 @@
 """usage: monitor.py pull|plug NUMBER
        monitor.py REQUEST...
 
-Pulls a device out of its slot, whether or not the guest wants to let it go, and plugs it in again; or has QEMU do what requests
-of QMP ask for, such as '{"execute":"query-status"}', and prints what each returns. For guests of tools/vm --hotplug.
+Pulls a device out of its slot, without the guest's consent, and plugs it in again. Or sends requests of QMP to QEMU, such as
+'{"execute":"query-status"}', and prints what each returns. For guests of tools/vm --hotplug.
 """
 
 import json
@@ -82,9 +82,9 @@ class Monitor:
     def replace(self, number, kind, **device):
         """Puts another device in a slot at once.
 
-        QEMU can't delete vfio-user devices without aborting: those that are not in their slots any more stay behind, unrealized. Nor
-        does it tell the guest of a slot that was left, but only of one that something new is in: an empty one has a device in it that
-        has no driver.
+        QEMU can't delete vfio-user devices without aborting: those that are not in their slots any more stay behind, unrealized. QEMU
+        does not notify the guest of a slot that becomes empty, but only of one with a new device. So an empty slot has a device that has
+        no driver.
         """
         names = [child["name"] for child in self.execute("qom-list", path="/machine/peripheral")]
         in_slot = [name for name in names if name.split("-")[0] in (f"efa{number}", f"empty{number}")]

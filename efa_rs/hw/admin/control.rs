@@ -3,8 +3,8 @@
 //! Control buffers: host memory with data that does not fit into a queue entry.
 //!
 //! A direct buffer is contiguous. An indirect one is a list of pages: the command refers to a chunk
-//! of memory with the bus addresses of [`CHUNK_ENTRIES`] pages followed by a [`CtrlBuffInfo`] of the
-//! next chunk. Each address is that of [`CHUNK_SIZE`] bytes of data. The length of a chunk counts
+//! of memory. A chunk has the bus addresses of [`CHUNK_ENTRIES`] pages, followed by a [`CtrlBuffInfo`]
+//! of the next chunk. Each address is that of [`CHUNK_SIZE`] bytes of data. The length of a chunk counts
 //! its addresses and the reference at its end; the last chunk's reference is unused.
 
 use super::super::wire::{

@@ -2,9 +2,9 @@
 
 //! What `ib_uverbs` has of devices and of files that are open.
 //!
-//! When a device is removed, its programs keep their files: as the kernel's `uverbs_destroy_ufile_hw`, the end of a
-//! device waits for calls that run, ends the mappings of the device, and destroys all objects. Later
-//! calls fail with `EIO`. A program that ends does the same for its file alone.
+//! When a device is removed, its programs keep their files. As in the kernel's `uverbs_destroy_ufile_hw`, the
+//! removal waits for calls that run, zaps the mappings of the device, and destroys all objects. Later
+//! calls fail with `EIO`. A program that exits does the same for its file alone.
 
 use core::{
     cell::{Cell, RefCell},

@@ -55,8 +55,9 @@ def slowness(*flavours):
 
 
 def memory(flavour):
-    """What a guest with a kernel has for the selftests: in 1 GiB, 64 processes of them make one of arm64 throw away and read anew the pages
-    of files that it runs, for seconds in which it does nothing else.
+    """The memory of a guest for the selftests.
+
+    With 1 GiB, 64 processes of them make a guest of arm64 thrash: for seconds it only evicts and reads again the pages of programs.
     """
     return "2G" if flavour in FLAVOURS else "1G"
 
@@ -69,8 +70,8 @@ def page_size(flavour):
 def share_queue(flavour):
     """The entries of the queue of a virtiofs share.
 
-    virtiofsd refuses requests of more than 1 MiB, and says so in pages of its host: with larger ones a guest asks for more, as overlayfs does
-    when it reads a folder. A request has no more pages than the queue has entries.
+    virtiofsd refuses requests of more than 1 MiB, and states that limit in pages of its host. A guest with larger pages asks for more, as
+    overlayfs does when it reads a folder. A request has no more pages than the queue has entries.
     """
     return 1024 if page_size(flavour) == 4096 else 64
 

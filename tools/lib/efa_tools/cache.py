@@ -41,8 +41,8 @@ def clone():
 def claim(clones, owner):
     """The folder in CLONES of the clone that is at OWNER.
 
-    Folders of clones that are gone are removed; a new clone takes over the newest of them, with what does not depend on its
-    sources: the crates of others, and what fuzzing has found.
+    Folders of deleted clones are removed. A new clone takes over the newest of them, with what does not depend on its sources:
+    third-party crates, and the corpora of fuzzing.
     """
     path = clones / key(str(owner))
     with lock("clones"):

@@ -40,8 +40,8 @@ boots_repeated = []
 class BootFailed(Failure):
     """A kernel met QEMU's known fault before its first process, after which the boot is repeated.
 
-    Under TCG with several threads, a CPU can run an instruction as it was a moment before: a breakpoint that stood there while another CPU
-    patched the kernel, and of which that kernel knows nothing any more.
+    Under TCG with several threads, a CPU can run an instruction as it was a moment before. It can be a breakpoint that stood there while
+    another CPU patched the kernel, which does not know it any more.
     """
 
 

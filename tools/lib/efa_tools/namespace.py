@@ -93,8 +93,9 @@ class Overlay:
 
 
 def emulating():
-    """The command that makes the namespaces for programs of another architecture: also a user namespace, which has a binfmt_misc of
-    its own from Linux 6.7 on, so that nothing changes for others.
+    """The command that makes the namespaces for programs of another architecture.
+
+    One of them is a user namespace. It has a binfmt_misc of its own from Linux 6.7 on, so that nothing changes for others.
     """
     return [sys.executable, str(Path(__file__).with_name("mapped.py"))] * (os.geteuid() == 0) + unshare()
 

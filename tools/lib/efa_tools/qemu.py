@@ -118,8 +118,9 @@ def count_instructions(plugin, output):
 
 
 def control(socket):
-    """The emulator's control socket, as a port of the guest: of the same device as its terminal, so that a suspend, which the
-    guest's file systems refuse, does not come so far as to close it.
+    """The emulator's control socket, as a port of the guest.
+
+    It is a port of the terminal's device. A suspend, which the guest's file systems refuse, ends before it closes that device.
     """
     return [
         *("-chardev", f"socket,id=control,path={socket}"),

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Programs in guests that run, started from the host or from another guest: the protocol of tools/guest/agent.py, and its client.
 
-A connection is one process. Lines of JSON go both ways: the request first, a Request; then what the process reads, and how large its
-terminal becomes; back come what it prints, a line for each of its two streams, and last its exit status. Bytes are in base64. The
-process ends when the connection does.
+A connection is one process. Lines of JSON are sent both ways. The client sends a Request, then the process's input and the sizes of its
+terminal. The agent sends the output, with the name of its stream, and last the exit status. Bytes are in base64. The process ends when
+the connection does.
 """
 
 import base64
