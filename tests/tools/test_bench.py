@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 import json
-import re
 import types
 import unittest
 from unittest import mock
@@ -136,14 +135,6 @@ class Summary(unittest.TestCase):
 
     def test_columns_are_aligned(self):
         self.assertEqual(bench.columns([("a", "1"), ("long", "100")]), ["a       1", "long  100"])
-
-
-class Readme(unittest.TestCase):
-    def test_has_the_figures_of_the_committed_results(self):
-        results = json.loads((support.CLONE / "Documentation/bench.json").read_text())
-        ratios = re.findall(r"^geomean .*: ([\d.]+)$", "\n".join(bench.summary(results, bench.amazon_figures())), re.MULTILINE)
-        row = re.search(r"^\| cost \|.*$", (support.CLONE / "README.md").read_text(), re.MULTILINE)[0]
-        self.assertEqual(re.findall(r"(\d+) % more", row), [f"{100 * (float(ratio) - 1):.0f}" for ratio in ratios])
 
 
 LISTING = """\
