@@ -89,7 +89,7 @@ pub(super) struct EventQueue<'bound> {
 pub(crate) struct EventTarget {
     /// The number that the device has given the event queue.
     pub(crate) eqn: u16,
-    /// Who is told of completions.
+    /// The handlers of its events, by completion queue.
     pub(crate) subscribers: Arc<Subscribers>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What goes wrong with a device, and who is told.
+//! Failures of a device: what counts as one, and how the recovery learns of it.
 
 use kernel::{
     prelude::*,

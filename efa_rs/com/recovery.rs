@@ -387,7 +387,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         core::mem::replace(&mut inner.state, state)
     }
 
-    /// Leaves a device alone that was given up, and says what can be done about it.
+    /// Gives a device up, and logs how to retry.
     fn abandon(&self, cause: Cause, why: &str) {
         self.controller.isolate();
         report::announce(self.controller.pdev(), c"EFA_EVENT=failed", cause);

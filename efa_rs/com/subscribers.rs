@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Who is told of the completions that an event queue reports.
+//! The handlers of the completions that an event queue reports.
 
 use kernel::{
     new_spinlock_irq,
@@ -15,7 +15,7 @@ use kernel::{
     }, //
 };
 
-/// What is told of completions in a completion queue.
+/// The handler of events of a completion queue.
 pub(crate) trait CompletionHandler: Send + Sync + 'static {
     /// Called in interrupt context, with a spinlock held.
     fn completed(&self);

@@ -67,8 +67,8 @@ class Options:
     emulator: Path | None = None
     module: Path | None = None
     scenario: Path | None = None
-    # Emulated CPUs take turns in one thread, and do nothing at the same time. Where that is no loss it takes half the CPU time or
-    # less: none of them spins for a lock of another that the host lets wait, or has an interrupt sent through another thread.
+    # Whether each emulated CPU has a TCG thread. One thread for all (`thread=single`) takes half the CPU time or less: no CPU spins
+    # for a lock of another one that the host does not run, or sends an interrupt through another thread.
     threads: bool = False
     # What the network between the devices is like, see efa-emu --fabric.
     fabric: str = "ideal"

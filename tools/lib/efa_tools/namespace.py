@@ -60,7 +60,7 @@ def has_subordinate_ids(file, user):
 
 
 def require(program, package):
-    """Makes sure that the host has PROGRAM: root installs its package, anybody else is told its name."""
+    """Makes sure that the host has PROGRAM. As root it installs the package. Otherwise its error names the package."""
     if shutil.which(program):
         return
     if os.geteuid() == 0 and shutil.which("apt-get"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Does jobs beside each other, as many as the machine has cores and memory for: those first that most of the time hangs on."""
+"""Runs jobs in parallel, as far as cores and memory allow. Jobs on the critical path start first."""
 
 import os
 import threading
