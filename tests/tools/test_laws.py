@@ -170,6 +170,49 @@ class Laws(support.TemporaryCache):
         ]
         self.assertEqual(laws.links_lead_somewhere(), expected)
 
+    LONG = "One two " * 15 + "three"
+
+    def long_sentences(self, name, text):
+        self.write(name, text)
+        with mock.patch.object(laws, "LONG_SENTENCES", ()):
+            return [line.split(": ")[0:2] for line in laws.short_sentences()]
+
+    def test_long_sentences_of_documents(self):
+        self.assertEqual(self.long_sentences("a.md", f"{'Word ' * 29}end.\n"), [])
+        text = f"# {self.LONG}\n\nShort. {self.LONG}.\n\n- {self.LONG}\n- short\n\n| short | {self.LONG} |\n"
+        places = [f"a.md:{line}" for line in (1, 3, 5, 8)]
+        self.assertEqual(self.long_sentences("a.md", text), [[place, "31 words"] for place in places])
+
+    def test_what_is_no_sentence(self):
+        half = "One two " * 9
+        texts = (
+            # Texts of their own, each too short.
+            *(f"{half}.\n{half}.", f"{half}\n\n{half}", f"- {half}\n- {half}", f"| {half} | {half} |", f"1. {half}\n2. {half}"),
+            # Code, targets of links, and signs.
+            *(f"```sh\n{self.LONG}\n```", f"`{self.LONG}`", f"{half} [x]({'y/' * 40}#z)", f"{half} {'- ' * 20}"),
+        )
+        for text in texts:
+            self.assertEqual(self.long_sentences("a.md", f"{text}\n"), [], text)
+
+    def test_a_number_in_a_sentence_begins_no_list(self):
+        self.assertEqual(self.long_sentences("a.md", f"{'word ' * 29}of\n4. Short.\n"), [["a.md:1", "31 words"]])
+
+    def test_long_sentences_of_comments(self):
+        lines = self.LONG.replace(" three", "\n/// three").splitlines()
+        text = f"//! Short.\n\n/// Short. {lines[0]}\n{lines[1]}.\nfn f() {{\n    // {self.LONG}\n    let x = \"{self.LONG}\";\n}}\n"
+        self.assertEqual(self.long_sentences("a.rs", text), [["a.rs:3", "31 words"], ["a.rs:6", "31 words"]])
+
+    def test_long_sentences_of_docstrings(self):
+        text = f'"""{self.LONG}"""\n\n\ndef f():\n    """Short.\n\n    {self.LONG}\n    """\n    return "{self.LONG}"\n'
+        self.assertEqual(self.long_sentences("a.py", text), [["a.py:1", "31 words"], ["a.py:7", "31 words"]])
+
+    def test_an_exception_for_long_sentences(self):
+        self.write("emulator/a/b.rs", f"// {self.LONG}\n")
+        with mock.patch.object(laws, "LONG_SENTENCES", ("emulator/*.rs",)):
+            self.assertEqual(laws.short_sentences(), [])
+            self.write("emulator/a/b.rs", "// Short.\n")
+            self.assertEqual(laws.short_sentences(), ["emulator/*.rs has no longer sentence: remove it from LONG_SENTENCES"])
+
     def test_a_mirror(self):
         self.write("README", "See https://www.debian.org/ and lists.debian.org.\n")
         self.assertEqual(laws.no_mirror(), [])

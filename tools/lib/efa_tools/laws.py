@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 
-from . import cache, imports
+from . import cache, imports, prose
 
 UNSAFE_ALLOWED = re.compile(r"efa_rs/(rdma|sys|ffi)(/|\.rs$)")
 RELEASE_ALLOWED = re.compile(r"efa_rs/(sys|ffi)(/|\.rs$)")
@@ -229,6 +229,32 @@ def links_lead_somewhere():
     return problems
 
 
+# Files that may have longer sentences, until the open issue that owns them has edited them. A line without any is an error.
+LONG_SENTENCES = (
+    # The issue on the emulator.
+    "Documentation/emulator*.md",
+    "emulator/**/*.rs",
+    # The issues on rdma/.
+    "efa_rs/rdma*.rs",
+    "efa_rs/sys/attach.rs",
+)
+
+
+def short_sentences():
+    """No sentence of a document, of a comment in Rust or of a docstring in Python has more than 30 words."""
+    owned = {pattern: set(files(pattern)) for pattern in LONG_SENTENCES}
+    problems, has_long = [], set()
+    for name in files("*.md", "*.rs", "*.py"):
+        found = list(prose.long_sentences(name, (cache.CLONE / name).read_text()))
+        exceptions = {pattern for pattern, names in owned.items() if name in names}
+        if found:
+            has_long |= exceptions
+        if not exceptions:
+            problems += [f"{name}:{number}: {count} words: {sentence}" for number, count, sentence in found]
+    unused = [f"{pattern} has no longer sentence: remove it from LONG_SENTENCES" for pattern in owned if pattern not in has_long]
+    return problems + unused
+
+
 ALL = (
     unsafe_in_its_folders,
     arrows,
@@ -240,4 +266,5 @@ ALL = (
     no_clock,
     effects_are_tested,
     links_lead_somewhere,
+    short_sentences,
 )
