@@ -10,8 +10,9 @@ from tracing import dynamic_event
 
 INSTANCE = Path("/sys/kernel/tracing/instances/efa_life")
 EVENTS = INSTANCE / "events"
-# The core's function that gives a program an event, and the number of this one.
-PROBE, FUNCTION, DEVICE_FATAL = "efa_life/told", "ib_uverbs:ib_uverbs_async_handler", 8
+# The core's function that gives a program an event, and the number of this one. In the debug kernel it is of no module.
+MODULE = "ib_uverbs:" if Path("/sys/module/ib_uverbs/initstate").exists() else ""
+PROBE, FUNCTION, DEVICE_FATAL = "efa_life/told", f"{MODULE}ib_uverbs_async_handler", 8
 # Time, event and what it says.
 LINE = re.compile(r" (?P<seconds>\d+\.\d+): (?P<event>efa_reset|efa_state|told): (?P<text>.*)$", re.MULTILINE)
 ENOUGH = 1 << 16
