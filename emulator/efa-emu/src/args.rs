@@ -17,7 +17,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::{capture::CaptureOptions, record::RecordOptions, sandbox::Mode, trace::TraceOptions};
+use crate::{capture::CaptureOptions, sandbox::Mode, trace::TraceOptions};
 
 /// Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
 #[derive(Debug, Parser)]
@@ -80,9 +80,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) capture: CaptureOptions,
 
-    #[command(flatten)]
-    pub(crate) record: RecordOptions,
-
     /// Applies the control commands in this file, one a line, before the first guest can connect.
     #[arg(long, value_name = "FILE")]
     pub(crate) scenario: Option<PathBuf>,
@@ -138,21 +135,6 @@ pub(crate) enum Command {
         /// Ends after so many times.
         #[arg(long)]
         times: Option<u64>,
-    },
-    /// Does again what `--record` has recorded, without guests, and says whether the devices do the same, or what the first
-    /// difference is.
-    Replay {
-        /// The recording.
-        file: PathBuf,
-        /// Does so for the device with this index only.
-        #[arg(long, value_name = "INDEX")]
-        device: Option<usize>,
-        /// Prints the trace of what was recorded.
-        #[arg(long)]
-        trace: bool,
-        /// Prints each event that was recorded, after the device and the event's number.
-        #[arg(long)]
-        events: bool,
     },
     /// Looks a name up, again for each line of the standard input.
     #[command(hide = true)]

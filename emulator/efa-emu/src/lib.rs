@@ -18,8 +18,6 @@ mod metrics;
 mod outbox;
 mod output;
 pub mod peers;
-mod record;
-mod replay;
 mod sandbox;
 mod snapshot;
 mod target;
@@ -55,12 +53,11 @@ use capture::Capture;
 pub use control::Emulator;
 use outbox::Work;
 use peers::Peers;
-use record::Recording;
 use sandbox::Needs;
 use target::Target;
 use trace::Trace;
 
-/// How long the end of the program waits for who reads the trace, the capture or the recording.
+/// How long the end of the program waits for who reads the trace or the capture.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Most threads that move packets. More would only wait for each other.
@@ -79,18 +76,6 @@ pub fn main() -> ExitCode {
         }) => watch::watch(socket, Duration::from_secs_f64(*interval), *times, *json)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("cannot watch {}: {error}", socket.display())),
-        Some(Command::Replay {
-            file,
-            device,
-            trace,
-            events,
-        }) => {
-            let show = replay::Show {
-                trace: *trace,
-                events: *events,
-            };
-            replay::replay(file, *device, show).map(|()| ExitCode::SUCCESS)
-        }
         Some(Command::LookUp { name }) => target::look_up(name)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("cannot tell where {name} is: {error}")),
@@ -256,7 +241,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 
     signals.forever().next();
     sockets.remove();
-    observers.finish(record::End::Orderly);
+    observers.finish();
     Ok(ExitCode::SUCCESS)
 }
 
@@ -269,7 +254,6 @@ fn bind(address: &str) -> Result<TcpListener, String> {
 struct Observers {
     trace: Trace,
     capture: Option<Capture>,
-    recording: Option<Recording>,
 }
 
 /// A thread that writes: its name and its work.
@@ -299,30 +283,14 @@ impl Observers {
             writers.push(("capture", work));
             capture
         });
-        let configs = specs.iter().enumerate();
-        let configs: Vec<_> = configs.map(|(index, spec)| spec.config(index)).collect();
-        let recording = Recording::new(&args.record, &configs)
-            .map_err(|error| cannot("recording", &args.record.record, error))?;
-        let recording = recording.map(|(recording, work)| {
-            writers.push(("recording", work));
-            recording
-        });
-        let observers = Self {
-            trace,
-            capture,
-            recording,
-        };
-        Ok((observers, writers))
+        Ok((Self { trace, capture }, writers))
     }
 
     /// Has all that was told written, if that does not take too long.
-    fn finish(&self, end: record::End) {
+    fn finish(&self) {
         self.trace.finish(LAST_WORDS);
         if let Some(capture) = &self.capture {
             capture.finish(LAST_WORDS);
-        }
-        if let Some(recording) = &self.recording {
-            recording.finish(LAST_WORDS, end);
         }
     }
 }
@@ -335,8 +303,7 @@ fn emulator(
 ) -> Result<Emulator, String> {
     let mut emulator = Emulator::new(Arc::clone(runtime))
         .with_trace(observers.trace.clone())
-        .with_capture(observers.capture.clone())
-        .with_recording(observers.recording.clone());
+        .with_capture(observers.capture.clone());
     for (index, spec) in specs.iter().enumerate() {
         emulator
             .add(spec.socket.clone(), spec.config(index), spec.missing_bar)
@@ -377,7 +344,7 @@ impl Sockets {
     fn fail(&self, why: &str, observers: &Observers) -> ! {
         eprintln!("efa-emu: {why}");
         self.remove();
-        observers.finish(record::End::Panic);
+        observers.finish();
         process::exit(1)
     }
 }

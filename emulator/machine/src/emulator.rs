@@ -12,7 +12,6 @@ use std::{
 };
 
 use efa_testing::wait::{patience, wait_for, wait_until};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -137,12 +136,6 @@ impl Emulator {
             let reply = self.ask(&json!({"command": "fabric"}));
             reply["ok"]["remote_devices"] == devices
         });
-    }
-
-    /// Ends it as who has started it does: it writes what is left to write.
-    pub fn stop(mut self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        self.child.wait().unwrap();
     }
 
     /// Ends it as the kernel does without memory.

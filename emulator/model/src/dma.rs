@@ -2,10 +2,8 @@
 
 //! What can be wrong with an access to host memory.
 
-use serde::{Deserialize, Serialize};
-
 /// Host memory is not mapped for the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("host memory at {address:#x}, {length} bytes, is not mapped for the device")]
 pub struct DmaError {
     /// Bus address of the access.

@@ -11,14 +11,10 @@
 //! Each part uses those below it only, and no two files use each other.
 //!
 //! ```text
-//!  front, operator, transport, player    who calls it; the player does again what was recorded
+//!  front, operator, transport    who calls it
 //!     |
 //!     v
-//!  device        what others call
-//!     |
-//!     +--> recording     what a device is told and what it does, for somebody who keeps it
-//!     v
-//!  logic         the parts put together: a file for each kind of call
+//!  device        the parts put together: a file for each kind of call
 //!     |
 //!     +--> admin         registers and resets, the admin queue, asynchronous events, interrupts;
 //!     |      |           `commands.rs` is the list of which command reads and changes what
@@ -50,7 +46,7 @@
 //! | work requests of a queue pair that are fetched and not complete | 256 (`MAX_OUTSTANDING` in `resources/send_queue.rs`) |
 //! | receive work requests that deliveries have taken | the descriptors of the queue |
 //! | commands in flight | 256, the largest ring (`MAX_DEPTH` in `admin/ring.rs`) |
-//! | commands executed in one call | 32 (`COMMANDS_PER_CALL` in `logic/commands.rs`), and none after one that flushed 4,096 work requests |
+//! | commands executed in one call | 32 (`COMMANDS_PER_CALL` in `device/commands.rs`), and none after one that flushed 4,096 work requests |
 //! | addresses of pages read in one call | 16,384 and what is left of the last 512 (`PAGES_PER_CALL` in `resources/page_list.rs`) |
 //! | work requests fetched in one call | one |
 //! | work requests flushed at once | those in the two queues of one queue pair: `max_sq_depth`, and the ring of `max_rq_depth` |
@@ -69,19 +65,15 @@
 #![forbid(unsafe_code)]
 
 mod admin;
-mod code;
 mod data_path;
 mod device;
 mod dma;
 mod faults;
 mod host;
 mod latency;
-mod logic;
-mod player;
 mod profile;
 mod protocol_error;
 mod queue;
-mod recording;
 mod region_work;
 mod reporter;
 mod resources;
@@ -106,7 +98,6 @@ pub use faults::{
 };
 pub use host::Host;
 pub use latency::{Bucket, CommandLatency, Latencies, Latency};
-pub use player::{Difference, Player};
 pub use profile::{
     attributes::Overrides,
     config::Config,
@@ -115,11 +106,6 @@ pub use profile::{
 };
 pub use protocol_error::ProtocolError;
 pub use queue::{Queue, QueueError};
-pub use recording::{
-    call::Call,
-    event::{Event, Outcome},
-    recorder::Recorder,
-};
 pub use region_work::RegionWork;
 pub use resources::{mr::Segment, qp::QpId, send_queue::Operation};
 pub use snapshot::{CompletionQueue, EventQueue, MemoryRegion, QueuePair, Snapshot, WorkQueue};

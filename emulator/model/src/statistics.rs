@@ -80,7 +80,7 @@ pub struct Counters {
 }
 
 /// What the transport did for a device, for its statistics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportEvent {
     /// So many bytes of payload were sent, in as few packets as it takes.
     Sent(u32),

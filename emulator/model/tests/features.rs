@@ -322,20 +322,3 @@ fn state_as_json() {
         assert_eq!(state[key], 0, "{key}");
     }
 }
-
-#[test]
-fn configuration_as_json() {
-    let config: Config = serde_json::from_str(
-        r#"{"profile":"efa1","vectors":2,"number":7,"overrides":{"max_eq":0}}"#,
-    )
-    .unwrap();
-    assert_eq!(
-        (config.profile, config.vectors, config.number),
-        (Profile::Efa1, 2, 7)
-    );
-    assert_eq!(config.overrides.max_eq, Some(0));
-    assert_eq!(
-        serde_json::from_str::<Config>("{}").unwrap(),
-        Config::default()
-    );
-}

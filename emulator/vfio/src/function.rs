@@ -42,14 +42,11 @@ impl Function {
         runtime: &Arc<Runtime>,
         config: Config,
         missing: Option<Bar>,
-        mut observer: Box<dyn Observer>,
+        observer: Box<dyn Observer>,
     ) -> io::Result<Self> {
         let device_id = config.profile.pci_device();
         let msix_vectors = config.vectors.clamp(1, MAX_MSIX_VECTORS);
-        let mut device = Device::new(config);
-        if let Some(recorder) = observer.recorder() {
-            device.record(recorder);
-        }
+        let device = Device::new(config);
         let bars = Bars {
             llq: device.memory_bar_size(),
             doorbells: device.doorbell_bar_size(),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use efa_fabric::{Access, CopyError, Guest, Memory, Pins};
-use efa_model::{Device, DmaError, Host, Recorder, Segment, TraceEvent};
+use efa_model::{Device, DmaError, Host, Segment, TraceEvent};
 
 use crate::{
     bar::{Bar, Bars},
@@ -32,11 +32,6 @@ pub trait Observer: Send {
     /// Whether it wants to be told of each work request and completion, too.
     fn wants_work(&self) -> bool {
         false
-    }
-
-    /// Who records all that the device is told and does, from the start, if anybody is to.
-    fn recorder(&mut self) -> Option<Box<dyn Recorder>> {
-        None
     }
 }
 

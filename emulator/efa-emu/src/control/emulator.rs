@@ -7,7 +7,7 @@ use std::{io, path::PathBuf, sync::Arc};
 use efa_model::{Config, Profile};
 use efa_vfio::{Bar, Function, Runtime};
 
-use crate::{capture::Capture, record::Recording, trace::Trace};
+use crate::{capture::Capture, trace::Trace};
 
 /// A device that can be controlled.
 pub(crate) struct Device {
@@ -21,7 +21,6 @@ pub struct Emulator {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) trace: Trace,
     capture: Option<Capture>,
-    recording: Option<Recording>,
     devices: Vec<Device>,
 }
 
@@ -32,7 +31,6 @@ impl Emulator {
             runtime,
             trace: Trace::none(),
             capture: None,
-            recording: None,
             devices: Vec::new(),
         }
     }
@@ -52,12 +50,6 @@ impl Emulator {
         self
     }
 
-    /// The same with a recording, likewise.
-    pub(crate) fn with_recording(mut self, recording: Option<Recording>) -> Self {
-        self.recording = recording;
-        self
-    }
-
     /// Adds a device, which somebody else serves at a socket. It may lack a BAR.
     ///
     /// # Errors
@@ -69,9 +61,6 @@ impl Emulator {
         let mut observer = self.trace.observer(index);
         if let Some(capture) = self.capture.clone() {
             observer = capture.observer(index, observer);
-        }
-        if let Some(recording) = &self.recording {
-            observer = recording.observer(index, observer);
         }
         let function = Function::new(&self.runtime, config, missing, observer)?;
         self.devices.push(Device {

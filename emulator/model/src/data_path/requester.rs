@@ -7,11 +7,9 @@
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
 
-use serde::{Deserialize, Serialize};
-
 use super::DataPath;
 use crate::{
-    Host, WorkKind, code,
+    Host, WorkKind,
     resources::{
         mr::{Access, Keyed, Segment},
         qp::QpId,
@@ -20,14 +18,13 @@ use crate::{
 };
 
 /// A work request that the transport is to carry out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The queue pair.
     pub qp: QpId,
     /// Number of the request, which no other of this queue pair ever has.
     pub id: u64,
     /// Transport.
-    #[serde(with = "code")]
     pub transport: QpType,
     /// Address of the peer.
     pub peer: [u8; 16],
@@ -49,7 +46,7 @@ pub struct Request {
 }
 
 /// What became of a send queue's next work request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fetched {
     /// The transport is to carry it out.
     Request(Box<Request>),

@@ -7,11 +7,9 @@ use efa_hw::{
     io::{Cdesc, CdescFlags, CompStatus, OpType, QueueType, UD_PAYLOAD_OFFSET, UNKNOWN_AH},
 };
 
-use serde::{Deserialize, Serialize};
-
 use super::{DataPath, completion::failed};
 use crate::{
-    DmaError, Host, StatusCode, Then, WorkKind, code,
+    DmaError, Host, StatusCode, Then, WorkKind,
     resources::{
         mr::{Access, Keyed, Segment},
         qp::{Qp, QpId},
@@ -22,7 +20,7 @@ use crate::{
 };
 
 /// Something from a peer, or a part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Address of the peer.
     pub peer: [u8; 16],
@@ -31,7 +29,6 @@ pub struct Arrival {
     /// Number of the queue pair that it is for.
     pub qp: u16,
     /// Transport.
-    #[serde(with = "code")]
     pub transport: QpType,
     /// Q_Key that the queue pair must have.
     pub qkey: u32,
@@ -40,7 +37,7 @@ pub struct Arrival {
 }
 
 /// What a peer sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A message.
     Send {
@@ -78,7 +75,7 @@ impl Content {
 }
 
 /// An RDMA write of which all has arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteEnd {
     /// Bytes of all its parts.
     pub length: u32,
@@ -87,14 +84,14 @@ pub struct WriteEnd {
 }
 
 /// Why something from a peer is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// It is dropped, as unreliable datagrams may be.
     Drop,
     /// There is no receive work request.
     NotReady,
     /// The peer's request ends like this.
-    Status(#[serde(with = "code")] CompStatus),
+    Status(CompStatus),
 }
 
 /// A delivery that was begun. It is to be ended by [`Device::delivered`](crate::Device::delivered) or given up by
@@ -102,8 +99,6 @@ pub enum Refusal {
 #[derive(Debug)]
 #[must_use = "the receive work request of a delivery that is dropped stays taken"]
 pub struct Delivery {
-    /// Which it is, for a recording.
-    pub(crate) number: u64,
     qp: QpId,
     /// The receive work request that it has taken.
     receive: Option<Receive>,
@@ -139,7 +134,6 @@ impl DataPath {
             None => return Err(Refusal::Drop),
         };
         let mut delivery = Delivery {
-            number: 0,
             qp: id,
             receive: None,
         };

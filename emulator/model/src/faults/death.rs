@@ -5,12 +5,12 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::{DmaError, Host, queue::Place};
 
 /// How a device dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Death {
     /// It tells nobody: there is no event, and no fatal error in its status.
@@ -36,7 +36,7 @@ impl Default for Death {
 }
 
 /// How a reset fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FailedReset {
     /// The device never says that it is in progress.

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
     names::RuleError,
@@ -20,7 +20,7 @@ const MAX_RULES: usize = 1024;
 pub type RuleId = u64;
 
 /// A fault and when it happens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "RawRule")]
 pub struct Rule {
     /// What it matches.

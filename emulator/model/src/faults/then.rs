@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use efa_hw::{admin::Status, io::CompStatus};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
     death::Death,
@@ -21,7 +21,7 @@ pub(crate) const HELD: Duration = Duration::MAX;
 const MAX_NAME: usize = 64;
 
 /// What happens when a rule matches. Each field is for one or two kinds of matches.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Then {
     /// The completion or the answer to a register read does not come. The command is executed.
@@ -198,7 +198,7 @@ fn bit(offset: u8) -> u64 {
 }
 
 /// A byte of a completion that has another value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Corruption {
     /// Position of the byte in the entry.
@@ -208,9 +208,9 @@ pub struct Corruption {
 }
 
 /// A status of a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[schemars(into = "RawStatus")]
-#[serde(try_from = "RawStatus", into = "RawStatus")]
+#[serde(try_from = "RawStatus")]
 pub enum StatusCode {
     /// By its number, which may have no meaning.
     Number(u8),
@@ -239,7 +239,7 @@ impl StatusCode {
     }
 }
 
-#[derive(Serialize, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "Status")]
 #[serde(
     untagged,
@@ -261,15 +261,6 @@ impl TryFrom<RawStatus> for StatusCode {
         let mut all: Vec<_> = Status::ALL.iter().copied().map(Self::Command).collect();
         all.extend(CompStatus::ALL.iter().copied().map(Self::Work));
         by_name("status", &all, Self::name, &name)
-    }
-}
-
-impl From<StatusCode> for RawStatus {
-    fn from(status: StatusCode) -> Self {
-        match status {
-            StatusCode::Number(number) => Self::Number(number),
-            _ => Self::Name(status.name().to_owned()),
-        }
     }
 }
 

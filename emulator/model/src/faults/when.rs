@@ -6,13 +6,13 @@ use std::net::Ipv6Addr;
 
 use efa_hw::{admin::Opcode, features::FeatureId, io::OpType, regs::Register, stats::StatsType};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::names::{RuleError, by_name};
 
 /// What a rule matches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "RawWhen", into = "RawWhen")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "RawWhen")]
 #[schemars(into = "RawWhen")]
 pub enum When {
     /// A command.
@@ -66,7 +66,7 @@ impl WorkKind {
     }
 }
 
-#[derive(Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "When")]
 struct RawWhen {
@@ -194,38 +194,6 @@ impl TryFrom<RawWhen> for When {
             }),
             (None, None, None, true) => Ok(Self::Reset),
             _ => Err(RuleError::When),
-        }
-    }
-}
-
-impl From<When> for RawWhen {
-    fn from(when: When) -> Self {
-        let or_any = |name: Option<&str>| Some(name.unwrap_or("ANY").to_owned());
-        match when {
-            When::Command {
-                opcode,
-                feature,
-                stats,
-            } => Self {
-                opcode: or_any(opcode.map(Opcode::name)),
-                feature: feature.map(|feature| feature.name().to_owned()),
-                stats: stats.map(|stats| stats.name().to_owned()),
-                ..Self::default()
-            },
-            When::Register(register) => Self {
-                register: or_any(register.map(Register::name)),
-                ..Self::default()
-            },
-            When::Reset => Self {
-                reset: true,
-                ..Self::default()
-            },
-            When::Work { kind, qp, peer } => Self {
-                work: or_any(kind.map(WorkKind::name)),
-                qp,
-                peer: peer.map(Ipv6Addr::from),
-                ..Self::default()
-            },
         }
     }
 }

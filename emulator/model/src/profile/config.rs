@@ -3,26 +3,21 @@
 //! Which device to model.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::attributes::Attributes;
 use crate::{Overrides, Profile};
 
 /// Which device to model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Config {
     /// The generation.
-    #[serde(default)]
     pub profile: Profile,
     /// Number of entries in the MSI-X table: one for the admin queue, the others for event queues.
-    #[serde(default = "Config::default_vectors")]
     pub vectors: u16,
     /// Which of the devices it is. Addresses and GUIDs of devices with different numbers differ.
-    #[serde(default)]
     pub number: u32,
     /// What is different from the generation, for as long as the device exists.
-    #[serde(default)]
     pub overrides: Overrides,
 }
 
@@ -31,7 +26,7 @@ impl Config {
     pub fn new(profile: Profile, number: u32) -> Self {
         Self {
             profile,
-            vectors: Self::default_vectors(),
+            vectors: 33,
             number,
             overrides: Overrides::default(),
         }
@@ -43,10 +38,6 @@ impl Config {
         attributes.address = self.address();
         self.overrides.apply(&mut attributes);
         attributes
-    }
-
-    const fn default_vectors() -> u16 {
-        33
     }
 
     /// A locally administered EUI-64 with the device's number.

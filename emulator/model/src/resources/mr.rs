@@ -11,7 +11,6 @@ use efa_hw::admin::{
 };
 
 use efa_hw::io::{CompStatus, FastMrRegReq, Key, PblMode};
-use serde::{Deserialize, Serialize};
 
 use super::{failure::Failure, page_list::PageReader, page_runs::PageRuns, pd::Pds, table::Table};
 use crate::{Host, MemoryRegion, profile::attributes::Attributes, queue::Place};
@@ -125,7 +124,7 @@ impl Access {
 }
 
 /// Contiguous memory of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Bus address.
     pub address: u64,
@@ -138,7 +137,7 @@ pub struct Segment {
 pub(crate) struct Denied;
 
 /// Memory as a work request refers to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keyed {
     pub(crate) key: u32,
     pub(crate) address: u64,

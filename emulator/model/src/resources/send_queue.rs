@@ -12,7 +12,6 @@ use efa_hw::{
     },
     wire::At,
 };
-use serde::{Deserialize, Serialize};
 
 use super::mr::{FastRegistration, Keyed};
 use crate::{
@@ -59,7 +58,7 @@ pub(crate) struct Registering {
 }
 
 /// What the transport does for a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Sends to a receive buffer.
     Send,
@@ -109,7 +108,7 @@ pub(crate) struct Work {
 }
 
 /// What a work request sends, or where it reads to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
     /// Memory of the host.
     Buffers([Keyed; MAX_BUFFERS]),

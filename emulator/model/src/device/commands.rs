@@ -11,7 +11,7 @@ use efa_hw::{
     stats::GetStats,
 };
 
-use super::Logic;
+use super::Device;
 use crate::{
     Host, ProtocolError, Then, TraceEvent,
     admin::{
@@ -37,7 +37,7 @@ const CHECKSUM_VERSION: Version = Version { major: 0, minor: 2 };
 /// A command, and when the driver has rung the doorbell for it, if that is known.
 type Submitted = (AqEntry, Option<Duration>);
 
-impl Logic {
+impl Device {
     /// Executes commands that the driver has submitted, as many as one call may. Returns whether there are more.
     pub(super) fn execute_commands(&mut self, host: &mut dyn Host, now: Duration) -> bool {
         let mut pages = PAGES_PER_CALL;

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::Logic;
+use super::Device;
 use crate::{
     Counters, Host, Latencies, Overrides, Queue, QueueError, Rule, RuleId, State, When,
     admin::{late::Late, reset::Reset},
@@ -12,7 +12,7 @@ use crate::{
     state::HostInfoState,
 };
 
-impl Logic {
+impl Device {
     /// What the device is like now.
     pub fn state(&self) -> State {
         let (fast_regs, fast_invs) = self.data.statistics.region_changes();

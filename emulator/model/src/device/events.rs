@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use efa_hw::aenq::AenqGroup;
 
-use super::Logic;
+use super::Device;
 use crate::{Host, QueueError, StormError, TraceEvent, admin::late::Answer};
 
-impl Logic {
+impl Device {
     /// Posts an asynchronous event, whether or not the driver wants its group. A fatal error also
     /// shows in the device's status.
     pub fn post_event(&mut self, host: &mut dyn Host, now: Duration, group: u16, syndrome: u16) {

@@ -4,13 +4,13 @@
 
 use efa_hw::io::CompStatus;
 
-use super::Logic;
+use super::Device;
 use crate::{
     Arrival, Delivery, DmaError, Fetched, Host, Payload, ProtocolError, QpId, Refusal, Request,
     Segment, TransportEvent, statistics::packets,
 };
 
-impl Logic {
+impl Device {
     /// Writes a doorbell, given by its offset in the doorbell BAR.
     pub fn write_doorbell(&mut self, host: &mut dyn Host, offset: u64, value: u32) {
         if !self.is_alive() {
@@ -45,12 +45,12 @@ impl Logic {
         self.is_alive() && self.data.resources.qps.current(qp).is_some()
     }
 
-    /// Completes a work request of a queue pair. If its queue pair is not what it was, it has been completed before.
-    pub fn complete(&mut self, host: &mut dyn Host, qp: QpId, id: u64, status: CompStatus) {
+    /// Completes a work request. If its queue pair is not what it was, it has been completed before.
+    pub fn complete(&mut self, host: &mut dyn Host, request: &Request, status: CompStatus) {
         if !self.is_alive() {
             return;
         }
-        self.data.complete(host, qp, id, status);
+        self.data.complete(host, request.qp, request.id, status);
         self.report_errors(host);
     }
 

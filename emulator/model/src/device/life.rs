@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use efa_hw::aenq::AenqGroup;
 
-use super::Logic;
+use super::Device;
 use crate::{
     Host, Then, TraceEvent,
     admin::{
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-impl Logic {
+impl Device {
     /// Whether the device does anything.
     pub(super) fn is_alive(&self) -> bool {
         self.plugged && self.dead.is_none() && !self.data.is_doomed()

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use efa_hw::regs::Register;
 
-use super::Logic;
+use super::Device;
 use crate::Snapshot;
 
-impl Logic {
+impl Device {
     /// All that the device is now, but for what is in the guest's memory.
     pub fn snapshot(&self, now: Duration) -> Snapshot {
         let values = [

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use super::Logic;
+use super::Device;
 use crate::Host;
 
-impl Logic {
+impl Device {
     /// Whether it is to be [run](Self::run) at once, because of something that the transport has told it.
     pub fn is_urgent(&self) -> bool {
         self.data.is_urgent()

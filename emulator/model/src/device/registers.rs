@@ -14,7 +14,7 @@ use efa_hw::{
     wire::At,
 };
 
-use super::Logic;
+use super::Device;
 use crate::{
     FailedReset, Host, ProtocolError, TraceEvent,
     admin::{
@@ -35,7 +35,7 @@ fn is_frequent(register: Register) -> bool {
     )
 }
 
-impl Logic {
+impl Device {
     /// Writes a register in BAR 0.
     pub fn write_register(&mut self, host: &mut dyn Host, now: Duration, offset: u64, value: u32) {
         if !self.plugged {
