@@ -59,6 +59,8 @@ pub(crate) struct Args {
     pub(crate) listen: Option<String>,
 
     /// Joins the network with that of an emulator that listens at this TCP address, as soon as it does.
+    ///
+    /// A name in place of the address is resolved once, at the start.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) join: Vec<String>,
 
@@ -135,12 +137,6 @@ pub(crate) enum Command {
         /// Ends after so many times.
         #[arg(long)]
         times: Option<u64>,
-    },
-    /// Looks a name up, again for each line of the standard input.
-    #[command(hide = true)]
-    LookUp {
-        /// The name and a port.
-        name: String,
     },
     /// Writes the manual pages and the completions of shells into a folder, which is made if need be.
     #[command(hide = true)]

@@ -20,7 +20,6 @@ mod output;
 pub mod peers;
 mod sandbox;
 mod snapshot;
-mod target;
 mod trace;
 mod watch;
 
@@ -28,7 +27,7 @@ use std::{
     fs,
     hash::{BuildHasher, Hasher, RandomState},
     io,
-    net::TcpListener,
+    net::{SocketAddr, TcpListener, ToSocketAddrs},
     num::NonZero,
     os::unix::net::UnixListener,
     panic,
@@ -54,7 +53,6 @@ pub use control::Emulator;
 use outbox::Work;
 use peers::Peers;
 use sandbox::Needs;
-use target::Target;
 use trace::Trace;
 
 /// How long the end of the program waits for who reads the trace or the capture.
@@ -76,9 +74,6 @@ pub fn main() -> ExitCode {
         }) => watch::watch(socket, Duration::from_secs_f64(*interval), *times, *json)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| format!("cannot watch {}: {error}", socket.display())),
-        Some(Command::LookUp { name }) => target::look_up(name)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(|error| format!("cannot tell where {name} is: {error}")),
         Some(Command::Schema) => schema(),
         Some(Command::Generate { folder }) => generate::generate(folder)
             .map(|()| ExitCode::SUCCESS)
@@ -161,6 +156,8 @@ fn list_instances() -> Result<ExitCode, String> {
 
 fn emulate(args: &Args) -> Result<ExitCode, String> {
     log::start(args.verbose);
+    let joined = args.join.iter().map(|target| resolve(target));
+    let joined = joined.collect::<Result<Vec<_>, _>>()?;
     let mut signals = Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot handle signals: {error}"))?;
     let start = Instant::now();
@@ -201,14 +198,12 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let sockets = Arc::new(sockets);
     exit_on_panic(Arc::clone(&sockets), observers.clone());
     let peers = Peers::new(Arc::clone(&runtime));
-    let joined = args.join.iter().map(|address| Target::new(address));
-    let joined = joined.collect::<Result<Vec<_>, _>>()?;
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
 
     // From here on nothing is opened, and all threads are confined.
     let needs = Needs {
         sockets: sockets.0.clone(),
-        ports: joined.iter().map(Target::port).collect(),
+        ports: joined.iter().flatten().map(SocketAddr::port).collect(),
     };
     sandbox::enter(args.sandbox, &needs)?;
     for (name, work) in writers {
@@ -218,9 +213,11 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         let peers = peers.clone();
         spawn("listener".into(), move || peers.listen(&listener))?;
     }
-    for target in joined {
-        let peers = peers.clone();
-        spawn(format!("link to {target}"), move || peers.join(target))?;
+    for (target, addresses) in args.join.iter().zip(joined) {
+        let (peers, target) = (peers.clone(), target.clone());
+        spawn(format!("link to {target}"), move || {
+            peers.join(&target, &addresses)
+        })?;
     }
     for index in 0..threads.min(MAX_THREADS) {
         let runtime = Arc::clone(&runtime);
@@ -247,6 +244,16 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 
 fn bind(address: &str) -> Result<TcpListener, String> {
     TcpListener::bind(address).map_err(|error| format!("cannot listen at {address}: {error}"))
+}
+
+/// The addresses of an emulator to join. A sandboxed program can resolve no name.
+fn resolve(target: &str) -> Result<Vec<SocketAddr>, String> {
+    let addresses = target.to_socket_addrs().map_err(|error| {
+        format!(
+            "cannot join {target}: {error}; give ADDRESS:PORT, or NAME:PORT with a name that resolves now"
+        )
+    });
+    Ok(addresses?.collect())
 }
 
 /// Who takes note of what the devices do.

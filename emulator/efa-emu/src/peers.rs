@@ -7,7 +7,7 @@
 
 use std::{
     io::{self, BufReader, BufWriter, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     clients::{Limit, serve_all},
     deadline::Until,
-    target::Target,
 };
 
 /// Changes when an older emulator would not understand.
@@ -108,10 +107,9 @@ impl Peers {
     }
 
     /// Joins an emulator, again whenever the connection is lost. Never returns; it needs a thread of its own.
-    pub(crate) fn join(&self, mut target: Target) -> ! {
+    pub(crate) fn join(&self, target: &str, addresses: &[SocketAddr]) -> ! {
         loop {
-            let addresses = target.addresses();
-            match addresses.and_then(|addresses| TcpStream::connect(&addresses[..])) {
+            match TcpStream::connect(addresses) {
                 Ok(stream) => report(&self.talk(&stream)),
                 Err(error) => tracing::info!(%error, %target, "cannot join"),
             }

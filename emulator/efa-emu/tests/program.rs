@@ -959,7 +959,7 @@ fn an_emulator_is_joined_by_name() {
     }
     let socket = format!("socket={}", joining.folder.path().join("8").display());
     let output = run(program().args(["--device", &socket, "--join", "localhost"]));
-    assert!(failure(&output).contains("it has no port"));
+    assert!(failure(&output).contains("cannot join localhost: "));
 }
 
 /// Waits until there are so many devices of other emulators.
