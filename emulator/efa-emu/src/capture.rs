@@ -32,7 +32,7 @@ use pcap_file::{
 
 use crate::{
     outbox::{Batch, Outbox, Work},
-    output::{self, Output},
+    output::Output,
 };
 
 /// Most bytes of blocks that are written at once.
@@ -55,11 +55,6 @@ pub(crate) struct CaptureOptions {
     #[arg(long, value_name = "BYTES", requires = "capture", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=9216))]
     capture_snap: u32,
-
-    /// Keeps no more than this of the capture, such as 64M: the newest in its file, what was before in the one beside it that
-    /// ends in `.1`.
-    #[arg(long, value_name = "SIZE", requires = "capture", value_parser = output::size)]
-    capture_limit: Option<u64>,
 }
 
 /// What is captured, of all devices.
@@ -97,8 +92,8 @@ impl Capture {
         };
         let snap = options.capture_snap;
         let mut writer = Writer::new(devices, snap, SystemTime::now() - start.elapsed())?;
-        let header = writer.take();
-        let mut output = Output::open(path, CHUNK, options.capture_limit, header)?;
+        let mut output = Output::open(path, CHUNK)?;
+        output.put(&writer.take())?;
         // Who reads it while it is empty finds a capture.
         output.flush()?;
         let outbox = Arc::new(Outbox::new(devices.len()));
@@ -320,8 +315,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("capture");
         let mut writer = Writer::new(&["a".into(), "b".into()], 64, SystemTime::now()).unwrap();
-        let header = writer.take();
-        let mut output = Output::open(&path, CHUNK, None, header).unwrap();
+        let mut output = Output::open(&path, CHUNK).unwrap();
+        output.put(&writer.take()).unwrap();
         let event = || Item(Duration::from_secs(1), What::Event(TraceEvent::ResetEnd));
         for lost in [vec![(1, 3)], vec![], vec![(1, 4)]] {
             let items = vec![(1, event())];

@@ -25,7 +25,7 @@ use serde::Serialize;
 use self::filter::Rule;
 use crate::{
     outbox::{Batch, Outbox, Work},
-    output::{self, Output},
+    output::Output,
 };
 
 /// Most lines of a device that are kept for who asks for them.
@@ -49,11 +49,6 @@ pub(crate) struct TraceOptions {
     /// Several of these options add up. `work` is each work request and completion, and only traced if it is named.
     #[arg(long, value_name = "[DEVICE:]KIND,...", requires = "trace")]
     trace_filter: Vec<Rule>,
-
-    /// Keeps no more than this of the trace, such as 64M: the newest in its file, what was before in the one beside it that
-    /// ends in `.1`.
-    #[arg(long, value_name = "SIZE", requires = "trace", value_parser = output::size)]
-    trace_limit: Option<u64>,
 }
 
 /// Where the lines of all devices go.
@@ -134,7 +129,7 @@ impl Trace {
         };
         let mut writing: Option<Work> = None;
         if let Some(path) = &options.trace {
-            let mut output = Output::open(path, CHUNK, options.trace_limit, Vec::new())?;
+            let mut output = Output::open(path, CHUNK)?;
             let outbox = Arc::new(Outbox::new(devices));
             trace.outbox = Some(Arc::clone(&outbox));
             let mut line = String::new();
