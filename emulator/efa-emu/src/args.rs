@@ -124,20 +124,6 @@ pub(crate) enum Command {
     },
     /// Prints JSON Schemas of the control protocol: of requests, and of the replies to each.
     Schema,
-    /// Shows what moves over the devices and paths of a running emulator, and how long commands and work requests take.
-    Watch {
-        /// The control socket.
-        socket: PathBuf,
-        /// Prints all counters and latencies as JSON lines instead of tables.
-        #[arg(long)]
-        json: bool,
-        /// Seconds from one time to the next.
-        #[arg(long, default_value_t = 1.0, value_parser = interval)]
-        interval: f64,
-        /// Ends after so many times.
-        #[arg(long)]
-        times: Option<u64>,
-    },
     /// Writes the manual pages and the completions of shells into a folder, which is made if need be.
     #[command(hide = true)]
     Generate {
@@ -247,13 +233,6 @@ impl FromStr for InstanceSpec {
             _ => Ok(Self { count, device }),
         }
     }
-}
-
-fn interval(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok();
-    seconds
-        .filter(|seconds| (0.01..=3600.0).contains(seconds))
-        .ok_or_else(|| format!("interval is `{text}`, but it must be 0.01 to 3600 seconds"))
 }
 
 /// Parses settings of the network: first those that have a name, if any. A comma inside of brackets separates nothing.

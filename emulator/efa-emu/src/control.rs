@@ -23,7 +23,7 @@ pub(crate) mod protocol;
 mod scenario;
 mod server;
 
-pub(crate) use client::{Client, send};
+pub(crate) use client::send;
 pub use emulator::Emulator;
 pub(crate) use scenario::play;
 pub(crate) use server::serve;

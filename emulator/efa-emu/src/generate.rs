@@ -35,7 +35,6 @@ efa\-emu ctl /tmp/efa.control '{"command":"state"}'
 .BR efa\-emu\-lab (1),
 .BR efa\-emu\-ctl (1),
 .BR efa\-emu\-schema (1),
-.BR efa\-emu\-watch (1),
 .BR qemu\-system\-x86_64 (1)
 .PP
 Documentation/emulator.md of the source has all that devices can do, and emulator\-control.md beside it all control commands; Debian's

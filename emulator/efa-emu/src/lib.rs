@@ -21,7 +21,6 @@ pub mod peers;
 mod sandbox;
 mod snapshot;
 mod trace;
-mod watch;
 
 use std::{
     fs,
@@ -66,14 +65,6 @@ pub fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.command {
         Some(Command::Ctl { socket, commands }) => ctl(socket, commands),
-        Some(Command::Watch {
-            socket,
-            json,
-            interval,
-            times,
-        }) => watch::watch(socket, Duration::from_secs_f64(*interval), *times, *json)
-            .map(|()| ExitCode::SUCCESS)
-            .map_err(|error| format!("cannot watch {}: {error}", socket.display())),
         Some(Command::Schema) => schema(),
         Some(Command::Generate { folder }) => generate::generate(folder)
             .map(|()| ExitCode::SUCCESS)

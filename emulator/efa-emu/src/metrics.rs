@@ -7,7 +7,7 @@ mod http;
 use std::{fmt, path::PathBuf};
 
 use efa_fabric::PathCounters;
-use efa_model::{Counters, Latencies, Latency, Profile, ResourceCounts, State};
+use efa_model::{CommandTimes, Counters, Histogram, Profile, ResourceCounts, State, Times};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text},
@@ -20,9 +20,6 @@ pub(crate) use http::serve;
 
 /// What the names of all metrics begin with.
 const PREFIX: &str = "efa_emu";
-
-/// Limits of the buckets of latencies: 2^10 ns (1 µs) to 2^34 ns (17 s).
-const LIMITS: std::ops::RangeInclusive<u32> = 10..=34;
 
 /// The labels of a sample.
 type Labels = Vec<(&'static str, String)>;
@@ -43,7 +40,7 @@ struct Device {
     socket: PathBuf,
     counters: Counters,
     state: State,
-    latencies: Latencies,
+    times: Times,
 }
 
 impl Emulator {
@@ -54,15 +51,15 @@ impl Emulator {
     /// None that is known.
     pub fn metrics(&self) -> Result<String, fmt::Error> {
         let devices = self.devices().iter().map(|device| {
-            let (counters, state, latencies) = device
+            let (counters, state, times) = device
                 .function
-                .with(|device, _, _| (device.counters(), device.state(), device.latencies()));
+                .with(|device, _, _| (device.counters(), device.state(), device.times().clone()));
             Device {
                 profile: device.profile,
                 socket: device.socket.clone(),
                 counters,
                 state,
-                latencies,
+                times,
             }
         });
         let scrape = Scrape {
@@ -307,29 +304,27 @@ impl Collector for Scrape {
 
         let completed = self
             .commands()
-            .map(|(labels, _, latency)| (labels, latency.count));
+            .map(|(labels, commands)| (labels, commands.times.count()));
         let help = "Admin commands that were completed";
         one(encoder, COUNTER, "admin_commands", help, completed)?;
-        let failed = self.commands().map(|(labels, failed, _)| (labels, failed));
+        let failed = self
+            .commands()
+            .map(|(labels, commands)| (labels, commands.failed));
         let help = "Admin commands that were completed with another status than success";
         one(encoder, COUNTER, "admin_command_failures", help, failed)?;
         let times = self
             .commands()
-            .map(|(labels, _, latency)| (labels, latency));
+            .map(|(labels, commands)| (labels, &commands.times));
         let help = "Admin commands, from the doorbell to the completion";
-        latencies(encoder, "admin_command_duration", help, times)?;
+        durations(encoder, "admin_command_duration", help, times)?;
         let requests = self.devices().flat_map(|(index, device)| {
-            device
-                .latencies
-                .requests
-                .iter()
-                .map(move |(name, latency)| {
-                    let labels = vec![device_label(index), ("operation", name.clone())];
-                    (labels, latency)
-                })
+            device.times.requests().map(move |(name, times)| {
+                let labels = vec![device_label(index), ("operation", name.to_owned())];
+                (labels, times)
+            })
         });
         let help = "Work requests that succeeded, from the doorbell to the completion";
-        latencies(encoder, "work_request_duration", help, requests)?;
+        durations(encoder, "work_request_duration", help, requests)?;
 
         for (name, help, unit, value) in PATHS {
             let paths = self.paths.iter().enumerate();
@@ -351,17 +346,13 @@ impl Scrape {
         self.devices.iter().enumerate()
     }
 
-    /// Admin commands of all devices: how many failed, and how long they took.
-    fn commands(&self) -> impl Iterator<Item = (Labels, u64, &Latency)> {
+    /// Admin commands of all devices.
+    fn commands(&self) -> impl Iterator<Item = (Labels, &CommandTimes)> {
         self.devices().flat_map(|(index, device)| {
-            device
-                .latencies
-                .commands
-                .iter()
-                .map(move |(name, command)| {
-                    let labels = vec![device_label(index), ("opcode", name.clone())];
-                    (labels, command.failed, &command.latency)
-                })
+            device.times.commands.iter().map(move |(name, commands)| {
+                let labels = vec![device_label(index), ("opcode", (*name).to_owned())];
+                (labels, commands)
+            })
         })
     }
 
@@ -419,33 +410,24 @@ fn tell(sample: &mut MetricEncoder<'_>, kind: MetricType, value: u64) -> fmt::Re
     }
 }
 
-/// Tells latencies.
-fn latencies<'a>(
+/// Tells how long something took.
+fn durations<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    samples: impl IntoIterator<Item = (Labels, &'a Latency)>,
+    samples: impl IntoIterator<Item = (Labels, &'a Histogram)>,
 ) -> fmt::Result {
     let kind = MetricType::Histogram;
     let mut family = encoder.encode_descriptor(name, help, Some(&Unit::Seconds), kind)?;
-    for (labels, latency) in samples {
-        let mut before = 0;
-        let mut buckets = Vec::new();
-        for log2 in LIMITS {
-            let below = latency.below(log2);
-            buckets.push((seconds(1 << log2), below - before));
-            before = below;
-        }
-        buckets.push((f64::INFINITY, latency.count - before));
-        let (sum, count) = (seconds(latency.sum_ns), latency.count);
+    for (labels, times) in samples {
+        let buckets = times.buckets().map(|(limit, count)| {
+            let limit = limit.map_or(f64::INFINITY, |limit| limit.as_secs_f64());
+            (limit, count)
+        });
+        let (sum, count) = (times.sum().as_secs_f64(), times.count());
         family
             .encode_family(&labels)?
             .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
     }
     Ok(())
-}
-
-fn seconds(ns: u64) -> f64 {
-    // CAST: precise enough for a time.
-    ns as f64 / 1e9
 }

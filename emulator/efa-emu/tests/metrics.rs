@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The metrics, as what collects them sees them, and the latencies that they and `watch` show.
+//! The metrics, as what collects them sees them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     net::TcpStream,
-    os::unix::net::UnixListener,
-    process::{Command, Stdio},
 };
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
 use efa_machine::{Emulator, End, Send, free_address};
 use efa_testing::wait::{patience, wait_for};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// An emulator of two devices, and where its metrics are.
 fn start() -> (Emulator, String) {
@@ -255,65 +253,6 @@ fn a_rule_makes_commands_late() {
     let metrics = scrape(&address);
     let sum = metrics.get("admin_command_duration_seconds_sum{device=\"0\",opcode=\"ALLOC_PD\"}");
     assert!(sum >= 0.07, "{sum}");
-    let told = emulator.ask(&json!({"command": "latencies"}));
-    let latency = &told["ok"]["devices"][0]["commands"]["ALLOC_PD"]["latency"];
-    for percentile in ["p50_ns", "p99_ns", "max_ns"] {
-        let ns = latency[percentile].as_u64().unwrap();
-        assert!(ns >= 70_000_000, "{percentile}: {latency}");
-    }
-    assert_eq!(latency["count"], json!(1));
-}
-
-/// What `watch` shows of some work. It looks once before and again after, as its requests pass through here.
-fn watched(emulator: &Emulator, options: &[&str], work: impl FnOnce()) -> String {
-    let folder = tempfile::tempdir().unwrap();
-    let socket = folder.path().join("control");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let watch = Command::new(env!("CARGO_BIN_EXE_efa-emu"))
-        .args(["watch", "--interval", "0.01", "--times", "1"])
-        .args(options)
-        .arg(&socket)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (mut stream, _) = listener.accept().unwrap();
-    let mut requests = BufReader::new(stream.try_clone().unwrap())
-        .lines()
-        .map_while(Result::ok);
-    let mut pass = |request: String| {
-        let reply = emulator.ask(&serde_json::from_str(&request).unwrap());
-        stream.write_all(format!("{reply}\n").as_bytes()).unwrap();
-    };
-    // One look is two requests.
-    requests.by_ref().take(2).for_each(&mut pass);
-    work();
-    requests.for_each(pass);
-    String::from_utf8(watch.wait_with_output().unwrap().stdout).unwrap()
-}
-
-#[test]
-fn watch_shows_latencies() {
-    let (emulator, _) = start();
-    let table = watched(&emulator, &[], || {
-        let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
-        work(&mut a, &mut b);
-    });
-    let head = table.lines().find(|line| line.contains("p99 us"));
-    let words: Vec<_> = head.expect(&table).split_whitespace().collect();
-    assert_eq!(words[..3], ["device", "latency", "of"], "{table}");
-    for name in ["CREATE_QP", "SEND", "RDMA_WRITE"] {
-        assert!(table.contains(&format!(" {name} ")), "{name}: {table}");
-    }
-    // What was before is not new in the table, and all there is for the first line of JSON.
-    let table = watched(&emulator, &[], || ());
-    assert!(!table.contains("CREATE_QP"), "{table}");
-    let json = watched(&emulator, &["--json"], || ());
-    let record: Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
-    assert_eq!(
-        record["latencies"][0]["requests"]["SEND"]["count"],
-        json!(1)
-    );
-    assert!(record["devices"][0]["send_wrs"].is_u64());
 }
 
 #[test]

@@ -865,34 +865,6 @@ fn the_network_is_set_and_told() {
 }
 
 #[test]
-fn counters_can_be_watched() {
-    let emulator = Emulator::start(&[]);
-    let watch = |options: &[&str]| {
-        let output = run(program()
-            .arg("watch")
-            .arg(emulator.socket("control"))
-            .args(["--interval", "0.01"])
-            .args(options));
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let table = watch(&["--times", "1"]);
-    assert!(table.starts_with("device "), "{table}");
-    // Two devices and four paths, with their heads and a line between.
-    assert_eq!(table.lines().count(), 3 + 1 + 5);
-    let stream = watch(&["--times", "2", "--json"]);
-    let records: Vec<Value> = stream
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert_eq!(records.len(), 2);
-    assert_eq!(records[1]["devices"][1]["tx_bytes"], json!(0));
-    assert_eq!(records[1]["paths"][3]["lost"], json!(0));
-    let output = run(program().args(["watch", "/nowhere"]));
-    assert!(failure(&output).contains("cannot watch /nowhere"));
-}
-
-#[test]
 fn it_is_sandboxed_unless_it_is_told_not_to_be() {
     // The kernel's seccomp has two modes, of which the second is filters.
     let default = if cfg!(sanitized) { "0" } else { "2" };

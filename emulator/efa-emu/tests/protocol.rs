@@ -80,7 +80,6 @@ fn good_requests() -> Vec<Value> {
         json!({"command": "notify", "eq": 1, "cq": 1}),
         json!({"command": "notify", "eq": 1, "cq": 1, "count": 1}),
         json!({"command": "counters"}),
-        json!({"command": "latencies"}),
         json!({"command": "fabric"}),
         json!({"command": "fabric", "set": {"loss": 0.5, "paths": 3, "path": [{"down": true}, {"delay_us": 7}]}}),
         json!({"command": "snapshot"}),

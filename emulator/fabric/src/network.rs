@@ -19,7 +19,7 @@ use std::{
 use fastrand::Rng;
 use parking_lot::{Mutex, RwLock};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::{Settings, settings::micros};
 
@@ -27,7 +27,7 @@ use crate::{Settings, settings::micros};
 const HEADER: u32 = 100;
 
 /// What a path did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PathCounters {
     /// Packets that it was given.
     pub packets: u64,

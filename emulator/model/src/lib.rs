@@ -42,7 +42,7 @@
 //! | objects of each kind | the device's attributes, and 65,534 |
 //! | pages of all regions | `max_total_pages`, each of which takes 12 bytes if none follows another |
 //! | times of work requests that are not fetched | 8 bytes for each in a send queue |
-//! | latencies | 2 KiB for each kind of command and of work request, of which there are some thirty |
+//! | latencies | 256 bytes for each kind of command and of work request, of which there are some thirty |
 //! | work requests of a queue pair that are fetched and not complete | 256 (`MAX_OUTSTANDING` in `resources/send_queue.rs`) |
 //! | receive work requests that deliveries have taken | the descriptors of the queue |
 //! | commands in flight | 256, the largest ring (`MAX_DEPTH` in `admin/ring.rs`) |
@@ -97,7 +97,7 @@ pub use faults::{
     when::{When, WorkKind},
 };
 pub use host::Host;
-pub use latency::{Bucket, CommandLatency, Latencies, Latency};
+pub use latency::{CommandTimes, Histogram, Times};
 pub use profile::{
     attributes::Overrides,
     config::Config,

@@ -12,7 +12,7 @@ use efa_hw::{
 };
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::profile::attributes::Attributes;
 
@@ -29,7 +29,7 @@ pub(crate) struct Statistics {
 }
 
 /// All counters of a device, as its statistics have them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Counters {
     /// Bytes of payload sent.
     pub tx_bytes: u64,

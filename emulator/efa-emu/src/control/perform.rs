@@ -11,9 +11,8 @@ use crate::{
         emulator::{Device, Emulator},
         protocol::{
             Bytes, Clear, Counters, DeviceInfo, Devices, Die, Done, Event, EventGroup, Fabric,
-            FailQp, Hello, Inject, Injected, Latencies, Network, Notify, Peek, Perform, Plug, Poke,
-            Release, Released, Reply, Request, Sample, Set, Snapshot, State, Times, Trace, Unplug,
-            Welcome,
+            FailQp, Hello, Inject, Injected, Network, Notify, Peek, Perform, Plug, Poke, Release,
+            Released, Reply, Request, Sample, Set, Snapshot, State, Trace, Unplug, Welcome,
         },
     },
     snapshot,
@@ -238,15 +237,6 @@ impl Perform<Counters> for Emulator {
         Ok(Sample {
             devices: self.devices().iter().map(counters).collect(),
             paths: self.runtime.paths(),
-        })
-    }
-}
-
-impl Perform<Latencies> for Emulator {
-    fn perform(&self, Latencies {}: Latencies) -> Result<Times, String> {
-        let latencies = |device: &Device| device.function.with(|device, _, _| device.latencies());
-        Ok(Times {
-            devices: self.devices().iter().map(latencies).collect(),
         })
     }
 }

@@ -25,9 +25,6 @@ pub(crate) const PROTOCOL: u32 = 1;
 
 /// A kind of request.
 pub(crate) trait Ask {
-    /// The value of `command`.
-    const COMMAND: &'static str;
-
     /// What is `ok` in the reply.
     type Reply: Serialize + JsonSchema;
 }
@@ -43,7 +40,7 @@ pub(crate) trait Perform<R: Ask> {
 }
 
 /// The reply to a request.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Reply<T> {
     /// What was asked for.
@@ -88,7 +85,6 @@ macro_rules! requests {
         }
 
         $(impl Ask for $kind {
-            const COMMAND: &'static str = $name;
             type Reply = $reply;
         })*
 
@@ -163,7 +159,6 @@ requests! {
     "poke" => Poke -> Done,
     "notify" => Notify -> Done,
     "counters" => Counters -> Sample,
-    "latencies" => Latencies -> Times,
     "fabric" => Fabric -> Network,
 }
 
@@ -480,29 +475,17 @@ pub(crate) struct Notify {
 }
 
 /// Asks for the counters of all devices and paths.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Counters {}
 
 /// The counters of all devices and paths.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Sample {
     /// Those of each device, by its index.
     pub(crate) devices: Vec<DeviceCounters>,
     /// Those of each path, by its number.
     pub(crate) paths: Vec<PathCounters>,
-}
-
-/// Asks how long admin commands and work requests took.
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Latencies {}
-
-/// How long admin commands and work requests took.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub(crate) struct Times {
-    /// Those of each device, by its index.
-    pub(crate) devices: Vec<efa_model::Latencies>,
 }
 
 /// Asks for the network, which may be changed first.

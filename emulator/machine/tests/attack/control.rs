@@ -42,7 +42,6 @@ fn questions() -> Vec<Value> {
     vec![
         json!({"command": "snapshot"}),
         json!({"command": "trace", "device": OWN}),
-        json!({"command": "latencies"}),
         json!({"command": "state", "device": OWN}),
         json!({"command": "counters"}),
         json!({"command": "devices"}),

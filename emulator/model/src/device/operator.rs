@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::Device;
 use crate::{
-    Counters, Host, Latencies, Overrides, Queue, QueueError, Rule, RuleId, State, When,
+    Counters, Host, Overrides, Queue, QueueError, Rule, RuleId, State, Times, When,
     admin::{late::Late, reset::Reset},
     faults::storm::AllStorms,
     state::HostInfoState,
@@ -56,8 +56,8 @@ impl Device {
     }
 
     /// How long admin commands and work requests took.
-    pub fn latencies(&self) -> Latencies {
-        self.data.times.latencies()
+    pub fn times(&self) -> &Times {
+        &self.data.times
     }
 
     /// Adds a rule for a fault. Of very many the oldest are lost.
