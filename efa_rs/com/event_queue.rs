@@ -80,7 +80,7 @@ pub(super) fn usable_depth(max: u32) -> u32 {
 /// An event queue, with its interrupt.
 pub(super) struct EventQueue<'bound> {
     // The handler goes first: the ring that it reads is dropped after it.
-    irq: irq::Registration<'bound, Handler<'bound>>,
+    irq: irq::Registration<'bound>,
     _ring: Lent<'bound, Ring<'bound>>,
     target: EventTarget,
 }

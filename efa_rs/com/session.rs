@@ -60,7 +60,7 @@ const MANAGEMENT_VECTOR: u8 = 0;
 /// can't do any harm: commands fail, and memory was freed or is in quarantine.
 pub(crate) struct Session<'bound> {
     // Interrupts go first: what their handlers use is below.
-    management: irq::Registration<'bound, ManagementHandler<'bound>>,
+    management: irq::Registration<'bound>,
     event_queues: KVec<EventQueue<'bound>>,
     admin: Arc<AdminQueue<'bound>>,
     aenq: Arc<Aenq<'bound>>,
@@ -274,7 +274,7 @@ fn request_management<'bound>(
     vectors: &irq::Vectors<'bound>,
     admin: &Arc<AdminQueue<'bound>>,
     aenq: &Arc<Aenq<'bound>>,
-) -> Result<irq::Registration<'bound, ManagementHandler<'bound>>> {
+) -> Result<irq::Registration<'bound>> {
     let handler = ManagementHandler {
         admin: admin.clone(),
         aenq: aenq.clone(),

@@ -16,18 +16,23 @@ use kernel::{
     types::Opaque, //
 };
 
-use super::home::Home;
+use super::{
+    home::Home,
+    revocable::DmaBufs, //
+};
 use crate::ffi;
 
 /// A device and the provider's data `D`.
 ///
 /// # Invariants
 ///
-/// References to this exist only while home and data are initialized.
+/// References to this exist only while all fields are initialized.
 #[repr(C)]
 pub(crate) struct Device<D> {
     core: Opaque<ffi::ib_device>,
     home: MaybeUninit<Arc<Home>>,
+    dma_bufs: MaybeUninit<Arc<DmaBufs>>,
+    // Last, so that the others' places do not depend on it.
     data: MaybeUninit<D>,
 }
 
@@ -39,31 +44,37 @@ impl<D> Device<D> {
         size_of::<Self>()
     };
 
-    /// Returns where home and data of a device go.
+    /// Returns where the fields of a device go.
     ///
     /// # Safety
     ///
     /// `device` must have been allocated with [`Self::SIZE`] bytes.
-    pub(super) unsafe fn slots(device: *mut ffi::ib_device) -> (*mut Arc<Home>, *mut D) {
+    pub(super) unsafe fn slots(device: *mut ffi::ib_device) -> Slots<D> {
         let this: *mut Self = device.cast();
         // SAFETY: The caller guarantees that there is room for it.
         let home = unsafe { &raw mut (*this).home };
         // SAFETY: The caller guarantees that there is room for it.
+        let dma_bufs = unsafe { &raw mut (*this).dma_bufs };
+        // SAFETY: The caller guarantees that there is room for it.
         let data = unsafe { &raw mut (*this).data };
-        (home.cast(), data.cast())
+        Slots {
+            home: home.cast(),
+            dma_bufs: dma_bufs.cast(),
+            data: data.cast(),
+        }
     }
 
     /// Returns the device behind the core's structure.
     ///
     /// # Safety
     ///
-    /// `device` must have been allocated with [`Self::SIZE`] bytes. Its home and its data must be
+    /// `device` must have been allocated with [`Self::SIZE`] bytes. Its fields must be
     /// initialized, and must not be dropped for `'d`.
     pub(super) unsafe fn from_raw<'d>(device: *mut ffi::ib_device) -> &'d Self
     where
         D: 'd,
     {
-        // INVARIANT: The caller guarantees that both are there.
+        // INVARIANT: The caller guarantees that they are there.
         // SAFETY: The caller guarantees that the memory is of this type.
         unsafe { &*device.cast() }
     }
@@ -79,11 +90,34 @@ impl<D> Device<D> {
         unsafe { self.home.assume_init_ref() }
     }
 
+    /// Returns the DMA buffers that the device has memory of.
+    pub(super) fn dma_bufs(&self) -> &Arc<DmaBufs> {
+        // SAFETY: By the type invariant it is initialized.
+        unsafe { self.dma_bufs.assume_init_ref() }
+    }
+
     /// Returns the provider's data.
     pub(crate) fn data(&self) -> &D {
         // SAFETY: By the type invariant the data is initialized.
         unsafe { self.data.assume_init_ref() }
     }
+}
+
+/// Where the fields of a device go.
+pub(super) struct Slots<D> {
+    pub(super) home: *mut Arc<Home>,
+    pub(super) dma_bufs: *mut Arc<DmaBufs>,
+    pub(super) data: *mut D,
+}
+
+/// Returns the DMA buffers that a device has memory of.
+///
+/// # Safety
+///
+/// `device` must be registered.
+pub(super) unsafe fn dma_bufs(device: *mut ffi::ib_device) -> Arc<DmaBufs> {
+    // SAFETY: The caller guarantees that the fields are initialized. The place of this one does not depend on the data.
+    unsafe { Device::<()>::from_raw(device) }.dma_bufs().clone()
 }
 
 /// A device whose name does not change for now.

@@ -16,10 +16,7 @@ use super::{
     },
     umem::Umem, //
 };
-use crate::{
-    ffi,
-    sys::attach::Attachment, //
-};
+use crate::ffi;
 
 /// What a memory region may be used for, besides sending from it.
 #[derive(Clone, Copy)]
@@ -81,13 +78,9 @@ impl<'a> MrInitAttr<'a> {
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if it was revoked meanwhile.
+    /// - [`ENOMEM`] if there is no memory.
     /// - Those of pinning memory.
-    pub(crate) fn pin<H: Hold + 'a>(
-        &self,
-        host: Attachment<'a, 'a>,
-        hold: H,
-    ) -> Result<Revocable<'a, H>> {
+    pub(crate) fn pin<H: Hold + 'a>(&self, hold: H) -> Result<Revocable<'a, H>> {
         // CAST: A set of bits.
         let access = self.access.bits() as c_int;
         let (device, length) = (self.device, self.length);
@@ -100,9 +93,7 @@ impl<'a> MrInitAttr<'a> {
             }
             Memory::DmaBuf { fd, offset } => {
                 // SAFETY: By the type invariant, the device is valid, and the registration for `'a`.
-                let umem = unsafe { Umem::get_dmabuf(device, fd, offset, length, access) }?;
-                // SAFETY: The memory is what `get_dmabuf` has returned.
-                unsafe { Revocable::of_dmabuf(umem, hold, host) }
+                unsafe { Revocable::of_dmabuf(device, fd, offset, length, access, hold) }
             }
         }
     }

@@ -29,7 +29,8 @@ use super::{
         Net, //
     },
     ops::Ops,
-    provider::Provider, //
+    provider::Provider,
+    revocable::DmaBufs, //
 };
 use crate::{
     ffi,
@@ -57,7 +58,10 @@ pub(crate) struct NodeInfo {
 ///
 /// Then no verb is running any more, and programs that have the device open have nothing of it left:
 /// they are told that the device has failed, and all that they ask of it fails with `EIO`.
-pub(crate) struct Registration<'a, 'data, P: Provider>(Attached<'a, Registered<'data, P>>);
+pub(crate) struct Registration<'a, 'data, P: Provider> {
+    registered: Attached<'a>,
+    data: PhantomData<P::Data<'data>>,
+}
 
 impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
     /// Registers a device below that of `host`. Verbs may be called before this returns.
@@ -81,7 +85,10 @@ impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
             allocated.register(host.dev(), info)?;
             Ok(Ok::<_, Error>(allocated))
         });
-        Ok(Self(Attached::new(host, registered)?))
+        Ok(Self {
+            registered: Attached::new(host, registered)?,
+            data: PhantomData,
+        })
     }
 
     /// Leaves the device registered until the one below which it is registered is unbound.
@@ -90,7 +97,7 @@ impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
         reason = "for drivers whose device is not of a bus, see samples/"
     )]
     pub(crate) fn leave(self) {
-        self.0.leave();
+        self.registered.leave();
     }
 }
 
@@ -98,7 +105,7 @@ impl<'a, 'data, P: Provider> Registration<'a, 'data, P> {
 ///
 /// # Invariants
 ///
-/// `device` was allocated with the size of a [`Device`], whose home and data are initialized. It is
+/// `device` was allocated with the size of a [`Device`], whose fields are initialized. It is
 /// registered if `is_registered` says so.
 struct Registered<'data, P: Provider> {
     device: NonNull<ffi::ib_device>,
@@ -126,16 +133,22 @@ impl<'data, P: Provider> Registered<'data, P> {
         let device = NonNull::new(device).ok_or(ENOMEM)?;
 
         // SAFETY: The device was just allocated with this size.
-        let (home_slot, data_slot) = unsafe { Device::<P::Data<'data>>::slots(device.as_ptr()) };
-        // SAFETY: The slot is not in use, and does not move.
-        unsafe { pin_init::raw_try_init(data_slot, data) }.inspect_err(|_| {
+        let slots = unsafe { Device::<P::Data<'data>>::slots(device.as_ptr()) };
+        let filled = DmaBufs::new().and_then(|dma_bufs| {
+            // SAFETY: The slot is not in use, and does not move.
+            unsafe { pin_init::raw_try_init(slots.data, data) }?;
+            Ok(dma_bufs)
+        });
+        let dma_bufs = filled.inspect_err(|_| {
             // SAFETY: The device was just allocated, and nobody uses it.
             unsafe { ffi::ib_dealloc_device(device.as_ptr()) }
         })?;
         // SAFETY: The slot is not in use.
-        unsafe { home_slot.write(home) };
+        unsafe { slots.dma_bufs.write(dma_bufs) };
+        // SAFETY: The slot is not in use.
+        unsafe { slots.home.write(home) };
 
-        // INVARIANT: Both have just been initialized.
+        // INVARIANT: All have just been initialized.
         Ok(Self {
             device,
             is_registered: false,
@@ -191,19 +204,22 @@ impl<P: Provider> Drop for Registered<'_, P> {
             // SAFETY: By the type invariant the device is registered. The core waits for verbs that
             // run, and destroys what programs have of the device.
             unsafe { ffi::ib_unregister_device(device) };
-            // SAFETY: By the type invariant, home and data are initialized. They are dropped below.
-            let home = unsafe { Device::<P::Data<'_>>::from_raw(device) }.home();
+            // SAFETY: By the type invariant, the fields are initialized. They are dropped below.
+            let fields = unsafe { Device::<P::Data<'_>>::from_raw(device) };
             // SAFETY: The device was registered. The core renames registered devices only.
-            unsafe { home.note_name(device) };
+            unsafe { fields.home().note_name(device) };
+            fields.dma_bufs().end_all();
         }
 
         // SAFETY: By the type invariant, the device was allocated with this size.
-        let (home, data) = unsafe { Device::<P::Data<'_>>::slots(device) };
+        let slots = unsafe { Device::<P::Data<'_>>::slots(device) };
         // SAFETY: By the type invariant, the data is initialized. The device is not registered, so that nobody
         // uses it.
-        unsafe { data.drop_in_place() };
+        unsafe { slots.data.drop_in_place() };
+        // SAFETY: By the type invariant, the list is initialized. Nobody uses it any more.
+        unsafe { slots.dma_bufs.drop_in_place() };
         // SAFETY: By the type invariant, the home is initialized. Nobody uses it any more.
-        unsafe { home.drop_in_place() };
+        unsafe { slots.home.drop_in_place() };
         // SAFETY: The device is not registered, and this is its last use.
         unsafe { ffi::ib_dealloc_device(device) };
     }

@@ -1,32 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory of programs that whoever it belongs to may take back.
+//! Memory of programs that its exporter may revoke.
 //!
 //! A DMA buffer belongs to its exporter, such as the driver of another device, which may need its
 //! memory back while programs have regions of it: when that device is reset, unbound or unplugged.
 
-use core::ops::Deref;
-
 use kernel::{
-    ffi::c_void,
+    ffi::{
+        c_int,
+        c_void, //
+    },
     new_mutex,
     prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNodeReservation, //
+    },
     sync::{
+        Arc,
         Mutex,
         MutexGuard, //
     }, //
 };
 
-use super::umem::{
-    Pages,
-    Umem, //
+use super::{
+    device::dma_bufs,
+    umem::{
+        Pages,
+        Umem, //
+    },
 };
-use crate::sys::attach::{
-    Attached,
-    Attachment, //
-};
+use crate::ffi;
 
-/// What a device has of memory that may be taken back.
+/// What a device has of memory that may be revoked.
 pub(crate) trait Hold: Send + Unpin {
     /// Takes the memory away from the device, which must not use it any more when this returns.
     ///
@@ -37,94 +43,197 @@ pub(crate) trait Hold: Send + Unpin {
 
 /// Pinned memory, with what the device has of it, `H`.
 ///
-/// What is of a DMA buffer ends with the binding of the device, even if this is leaked.
-pub(crate) struct Revocable<'a, H: Hold>(Place<'a, H>);
-
-/// Where it is.
-enum Place<'a, H: Hold> {
-    /// Nobody takes it back.
-    Process(Pin<KBox<Pinned<'a, H>>>),
-    /// It is taken back by [`Pinned::revoked`].
-    DmaBuf(Attached<'a, Pinned<'a, H>>),
+/// What is of a DMA buffer ends with the registration of the device, even if this is leaked.
+pub(crate) struct Revocable<'a, H: Hold> {
+    pinned: Arc<Pinned<'a, H>>,
+    /// Of a DMA buffer: where the registration finds it.
+    dma_bufs: Option<Arc<DmaBufs>>,
 }
 
-/// Pinned memory in its place.
+/// Memory that the core may have pointers to.
 #[pin_data]
 struct Pinned<'a, H> {
-    // Goes first: its end is the end of calls of `revoked`.
-    umem: Umem<'a>,
     #[pin]
-    state: Mutex<State<H>>,
+    state: Mutex<State<'a, H>>,
 }
 
 /// What there is to know of it.
-struct State<H> {
+struct State<'a, H> {
+    /// The memory, until it is unpinned.
+    umem: Option<Umem<'a>>,
     hold: H,
     is_revoked: bool,
 }
 
 impl<'a, H: Hold + 'a> Revocable<'a, H> {
-    /// Takes memory that nobody takes back.
+    /// Takes memory that nobody revokes.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
     pub(super) fn of_process(umem: Umem<'a>, hold: H) -> Result<Self> {
-        let pinned = KBox::pin_init(Pinned::new(umem, hold), GFP_KERNEL)?;
-        Ok(Self(Place::Process(pinned)))
+        Ok(Self {
+            pinned: Pinned::new(Some(umem), hold)?,
+            dma_bufs: None,
+        })
     }
 
-    /// Takes memory of a DMA buffer.
+    /// Pins `length` bytes at `offset` of a DMA buffer.
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if it was taken back meanwhile.
     /// - [`ENOMEM`] if there is no memory.
+    /// - Those of pinning memory.
     ///
     /// # Safety
     ///
-    /// The memory must be of [`Umem::get_dmabuf`].
+    /// `device` must be valid, and of a registration whose data is valid for `'a`.
     pub(super) unsafe fn of_dmabuf(
-        umem: Umem<'a>,
+        device: *mut ffi::ib_device,
+        fd: c_int,
+        offset: u64,
+        length: u64,
+        access: c_int,
         hold: H,
-        host: Attachment<'a, 'a>,
     ) -> Result<Self> {
-        let pinned = Attached::new(host, Pinned::new(umem, hold))?;
-        let this: *const Pinned<'a, H> = &*pinned;
+        let pinned = Pinned::new(None, hold)?;
+        let node = RBTreeNodeReservation::new(GFP_KERNEL)?;
         let revoked = Pinned::<'a, H>::revoked;
-        // SAFETY: The caller guarantees where the memory is from. `pinned` does not move, and drops the
-        // memory before all that `revoked` uses, at the latest when the device is unbound, until
-        // when that is valid.
-        unsafe { pinned.umem.on_revocation(revoked, this.cast_mut().cast()) }?;
-        Ok(Self(Place::DmaBuf(pinned)))
+        let this = Arc::as_ptr(&pinned).cast_mut().cast();
+        // SAFETY: The caller guarantees that the device is valid, and for how long. `revoked` is called before the memory is
+        // unpinned, which `Pinned::end` does. The entry of the registration has a reference until then.
+        let umem = unsafe { Umem::get_dmabuf(device, fd, offset, length, access, revoked, this) }?;
+        pinned.state.lock().umem = Some(umem);
+
+        // SAFETY: The caller guarantees that the device is registered.
+        let dma_bufs = unsafe { dma_bufs(device) };
+        // INVARIANT: The reference is to what `end` takes.
+        let entry = Entry {
+            pinned: Arc::into_raw(pinned.clone()).cast(),
+            end: Pinned::<'a, H>::end,
+        };
+        let node = node.into_node(entry.key(), entry);
+        dma_bufs.list.lock().insert(node);
+        Ok(Self {
+            pinned,
+            dma_bufs: Some(dma_bufs),
+        })
     }
 
-    /// Has nobody take the memory back as long as this is kept.
+    /// Prevents a revocation as long as the returned value is kept.
     pub(crate) fn keep(&self) -> Kept<'_, 'a, H> {
-        let pinned = match &self.0 {
-            Place::Process(pinned) => pinned,
-            Place::DmaBuf(pinned) => pinned.deref(),
-        };
         Kept {
-            state: pinned.state.lock(),
-            umem: &pinned.umem,
-            can_be_revoked: matches!(self.0, Place::DmaBuf(_)),
+            state: self.pinned.state.lock(),
+            can_be_revoked: self.dma_bufs.is_some(),
+        }
+    }
+}
+
+impl<H: Hold> Drop for Revocable<'_, H> {
+    fn drop(&mut self) {
+        if let Some(dma_bufs) = &self.dma_bufs {
+            dma_bufs.end(Arc::as_ptr(&self.pinned).addr());
+        }
+    }
+}
+
+/// The DMA buffers that the device of a registration has memory of.
+#[pin_data]
+pub(super) struct DmaBufs {
+    /// By address.
+    #[pin]
+    list: Mutex<RBTree<usize, Entry>>,
+}
+
+/// A reference to a [`Pinned`] of any type.
+///
+/// # Invariants
+///
+/// `pinned` is a reference of [`Arc::into_raw`], which this owns, to what `end` takes.
+struct Entry {
+    pinned: *const c_void,
+    end: unsafe fn(*const c_void),
+}
+
+// SAFETY: What it refers to is `Send` and `Sync`, as `Hold` is `Send` and the rest is behind a lock.
+unsafe impl Send for Entry {}
+
+impl Entry {
+    fn key(&self) -> usize {
+        self.pinned.addr()
+    }
+
+    /// Unpins the memory.
+    fn end(self) {
+        // SAFETY: By the type invariant this is the function for the reference, which is not used any more.
+        unsafe { (self.end)(self.pinned) }
+    }
+}
+
+impl DmaBufs {
+    /// Makes an empty list.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                list <- new_mutex!(RBTree::new(), "rdma_dma_bufs"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Unpins the memory at a key, if it is still pinned.
+    fn end(&self, key: usize) {
+        // Unpinning waits for the exporter, so it is done without the lock.
+        let entry = self.list.lock().remove(&key);
+        if let Some(entry) = entry {
+            entry.end();
+        }
+    }
+
+    /// Unpins what was leaked, or belongs to regions that the device has not given up.
+    pub(super) fn end_all(&self) {
+        loop {
+            let key = self.list.lock().keys().next().copied();
+            let Some(key) = key else {
+                break;
+            };
+            self.end(key);
         }
     }
 }
 
 impl<'a, H: Hold> Pinned<'a, H> {
-    fn new(umem: Umem<'a>, hold: H) -> impl PinInit<Self, Error> {
-        try_pin_init!(Self {
-            umem,
-            state <- new_mutex!(State {
-                hold,
-                is_revoked: false,
+    fn new(umem: Option<Umem<'a>>, hold: H) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                state <- new_mutex!(State {
+                    umem,
+                    hold,
+                    is_revoked: false,
+                }),
             }),
-        }? Error)
+            GFP_KERNEL,
+        )
     }
 
-    /// Called by the core when the memory is taken back.
+    /// Unpins the memory, and drops the reference `this`.
+    ///
+    /// # Safety
+    ///
+    /// `this` must be a reference of [`Arc::into_raw`] to a `Self`, which is not used afterwards.
+    unsafe fn end(this: *const c_void) {
+        // SAFETY: The caller guarantees that this is such a reference.
+        let this = unsafe { Arc::from_raw(this.cast::<Self>()) };
+        // The exporter's lock is taken before this one when the memory is revoked, also by unpinning it.
+        let umem = this.state.lock().umem.take();
+        drop(umem);
+    }
+
+    /// Called by the core when the memory is revoked.
     ///
     /// # Safety
     ///
@@ -138,10 +247,9 @@ impl<'a, H: Hold> Pinned<'a, H> {
     }
 }
 
-/// Memory that is not taken back for now. Who wants it back waits.
+/// Memory that is not revoked for now. An exporter that revokes it waits.
 pub(crate) struct Kept<'m, 'a, H: Hold> {
-    state: MutexGuard<'m, State<H>>,
-    umem: &'m Umem<'a>,
+    state: MutexGuard<'m, State<'a, H>>,
     can_be_revoked: bool,
 }
 
@@ -151,7 +259,7 @@ impl<H: Hold> Kept<'_, '_, H> {
         &mut self.state.hold
     }
 
-    /// Returns whether someone may take the memory back.
+    /// Returns whether the memory has an exporter that may revoke it.
     pub(crate) fn can_be_revoked(&self) -> bool {
         self.can_be_revoked
     }
@@ -161,13 +269,14 @@ impl<H: Hold> Kept<'_, '_, H> {
     ///
     /// # Errors
     ///
-    /// - [`ENODEV`] if the memory was taken back.
+    /// - [`ENODEV`] if the memory was revoked.
     pub(crate) fn divide(&mut self, page_sizes: u64, iova: u64) -> Result<Option<Pages<'_>>> {
-        if self.state.is_revoked {
-            return Err(ENODEV);
-        }
-        // SAFETY: The lock is held, so that nobody else divides the memory. It was not taken back, and
+        let umem = match &self.state.umem {
+            Some(umem) if !self.state.is_revoked => umem,
+            _ => return Err(ENODEV),
+        };
+        // SAFETY: The lock is held, so that nobody else divides the memory. It was not revoked, and
         // is not before the lock is released, which the pages borrow.
-        Ok(unsafe { self.umem.divide(page_sizes, iova) })
+        Ok(unsafe { umem.divide(page_sizes, iova) })
     }
 }

@@ -84,18 +84,21 @@ impl<'a> Umem<'a> {
         unsafe { Self::from_raw(device, raw) }?.ok_or(EINVAL)
     }
 
-    /// Pins `length` bytes at `offset` of a DMA buffer, whose exporter may take them back:
-    /// [`Self::on_revocation`] says who is told.
+    /// Pins `length` bytes at `offset` of a DMA buffer. `revoked` is called with `context` when the exporter revokes them,
+    /// or else when they are unpinned.
     ///
     /// # Safety
     ///
-    /// `device` must be valid, and of a registration whose data is valid for `'a`.
+    /// `device` must be valid, and of a registration whose data is valid for `'a`. `context` must be what `revoked` can be
+    /// called with as long as the memory is pinned, and while it is unpinned.
     pub(super) unsafe fn get_dmabuf(
         device: *mut ffi::ib_device,
         fd: c_int,
         offset: u64,
         length: u64,
         access: c_int,
+        revoked: unsafe extern "C" fn(*mut c_void),
+        context: *mut c_void,
     ) -> Result<Self> {
         // CAST: `usize` has 64 bits on every architecture that has EFA.
         let (offset, size) = (offset as usize, length as usize);
@@ -103,44 +106,13 @@ impl<'a> Umem<'a> {
         let raw = from_err_ptr(unsafe {
             ffi::ib_umem_dmabuf_get_pinned_revocable_and_lock(device, offset, size, fd, access)
         })?;
+        // SAFETY: The memory was returned with this lock held. The caller guarantees what may be called.
+        unsafe { ffi::ib_umem_dmabuf_set_revoke_locked(raw, Some(revoked), context) };
         // SAFETY: The memory is valid, and was returned with this lock held.
         unsafe { ffi::ib_umem_dmabuf_revoke_unlock(raw) };
         // SAFETY: The memory is owned, of this device, and starts with an `ib_umem`. The caller guarantees
         // that the device is valid.
         unsafe { Self::from_raw(device, raw.cast()) }?.ok_or(EINVAL)
-    }
-
-    /// Has `revoked` called with `context` when the exporter takes the memory back, or else when it is
-    /// unpinned.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENODEV`] if it was taken back already.
-    ///
-    /// # Safety
-    ///
-    /// The memory must be of [`Self::get_dmabuf`]. `context` must be what `revoked` can be called with as
-    /// long as this lives, and while it is dropped.
-    pub(super) unsafe fn on_revocation(
-        &self,
-        revoked: unsafe extern "C" fn(*mut c_void),
-        context: *mut c_void,
-    ) -> Result {
-        let raw: *mut ffi::ib_umem_dmabuf = self.raw.as_ptr().cast();
-        // SAFETY: The caller guarantees that the memory is of a DMA buffer.
-        unsafe { ffi::ib_umem_dmabuf_revoke_lock(raw) };
-        // SAFETY: The memory is valid. The core changes the flag under the lock that is held.
-        let is_revoked = unsafe { (*raw).revoked() } != 0;
-        if !is_revoked {
-            // SAFETY: The lock is held. The caller guarantees what may be called.
-            unsafe { ffi::ib_umem_dmabuf_set_revoke_locked(raw, Some(revoked), context) };
-        }
-        // SAFETY: The lock was taken above.
-        unsafe { ffi::ib_umem_dmabuf_revoke_unlock(raw) };
-        if is_revoked {
-            return Err(ENODEV);
-        }
-        Ok(())
     }
 
     /// Returns whether the device sees the memory as one piece.

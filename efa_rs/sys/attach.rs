@@ -4,12 +4,12 @@
 //!
 //! In the kernel crate, what must not outlive a binding is made by `unsafe` functions, whose callers
 //! promise not to leak it ([`kernel::irq::Registration`], [`kernel::fwctl::Registration`]). Here the
-//! device's own list of resources is the second owner, so that no such promise is needed. To be
-//! replaced by [`kernel::devres::Devres`] once it can hold what borrows from the binding.
+//! device's own list of resources is the second owner, so that no such promise is needed. The owner cannot reach the
+//! value, so that it may exist longer. To be replaced by [`kernel::devres::Devres`] once it can hold what borrows from
+//! the binding.
 
 use core::{
     marker::PhantomData,
-    ops::Deref,
     ptr::NonNull, //
 };
 
@@ -20,6 +20,7 @@ use kernel::{
         Device, //
     },
     error::to_result,
+    faux,
     ffi::c_void,
     prelude::*,
     types::ForeignOwnable, //
@@ -51,15 +52,18 @@ impl Copy for Attachment<'_, '_> {}
 pub(crate) type Binding<'bound> = Attachment<'bound, 'bound>;
 
 impl<'a> Attachment<'a, 'static> {
-    /// Allows to attach what borrows nothing.
+    /// Allows to attach what borrows nothing to a device of the faux bus.
+    ///
+    /// Only the drop of the registration, which is code of the same module, releases the resources of this device. A device
+    /// of another bus may be unbound after the module is gone.
     #[allow(
         dead_code,
         reason = "for drivers whose device is not of a bus, see samples/"
     )]
-    pub(crate) fn of_static(dev: &'a Device<Bound>) -> Self {
+    pub(crate) fn of_faux(device: &'a faux::Registration) -> Self {
         // INVARIANT: `'static` outlasts everything.
         Self {
-            dev,
+            dev: device.as_ref().as_ref(),
             data: PhantomData,
         }
     }
@@ -85,49 +89,53 @@ impl<'a, 'data> Attachment<'a, 'data> {
     }
 }
 
-/// A value that is attached to a device: dropped with this owner, or else when the device is
-/// unbound.
+/// What releases a value.
+type Release = unsafe extern "C" fn(*mut c_void);
+
+/// The owner of a value that is attached to a device. The value is dropped with this owner, or when the device is unbound,
+/// whichever is first.
 ///
 /// # Invariants
 ///
-/// `value` is a box's content, which [`release`] drops: the device has this as an action.
-pub(crate) struct Attached<'a, T> {
+/// `value` is what `release` can be called with once. The device has both as an action, or has run it.
+pub(crate) struct Attached<'a> {
     dev: &'a Device<Bound>,
-    value: NonNull<T>,
+    release: Release,
+    value: NonNull<c_void>,
 }
 
-// SAFETY: The value may be dropped by any task, as `T` is `Send`.
-unsafe impl<T: Send> Send for Attached<'_, T> {}
+// SAFETY: The value is `Send`, and so may be dropped by any task.
+unsafe impl Send for Attached<'_> {}
 
-// SAFETY: A shared reference gives access to a shared reference to `T`, which is `Sync`.
-unsafe impl<T: Send + Sync> Sync for Attached<'_, T> {}
+// SAFETY: A shared reference gives access to nothing.
+unsafe impl Sync for Attached<'_> {}
 
-impl<'a, T: Send> Attached<'a, T> {
+impl<'a> Attached<'a> {
     /// Initializes a value and attaches it.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of `value`.
-    pub(crate) fn new<'data>(
+    pub(crate) fn new<'data, T: Send + 'data>(
         host: Attachment<'a, 'data>,
         value: impl PinInit<T, Error>,
-    ) -> Result<Self>
-    where
-        T: 'data,
-    {
+    ) -> Result<Self> {
         let value = KBox::pin_init(value, GFP_KERNEL)?.into_foreign();
+        // Of one function there may be several copies, with an address each.
+        let release: Release = release::<T>;
 
         // SAFETY: The device is valid, and runs the action once, with what `into_foreign` returned. By
         // the invariant of `host` the value is valid until the device's resources are released, which
         // runs the action at the latest. If the action can't be added, it runs at once.
         to_result(unsafe {
-            bindings::devm_add_action_or_reset(as_raw(host.dev), Some(release::<T>), value)
+            bindings::devm_add_action_or_reset(as_raw(host.dev), Some(release), value)
         })?;
 
         // INVARIANT: The action was added.
         Ok(Self {
             dev: host.dev,
+            release,
             value: NonNull::new(value.cast()).ok_or(EINVAL)?,
         })
     }
@@ -142,26 +150,17 @@ impl<'a, T: Send> Attached<'a, T> {
     }
 }
 
-impl<T> Deref for Attached<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: By the type invariant the value lives until the action runs, which this owner's
-        // drop has not done, and the unbinding of the device, which is bound for `'a`, neither.
-        unsafe { self.value.as_ref() }
-    }
-}
-
-impl<T> Drop for Attached<'_, T> {
+impl Drop for Attached<'_> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant the device has this action, which frees the value: nobody
-        // has a reference to it any more.
-        unsafe {
-            bindings::devm_release_action(
-                as_raw(self.dev),
-                Some(release::<T>),
-                self.value.as_ptr().cast(),
-            )
+        let value = self.value.as_ptr();
+        // SAFETY: The device is valid. It does not have the action if it has run it, which happens before this drop if
+        // another value was leaked that has this owner.
+        let error = unsafe {
+            bindings::devm_remove_action_nowarn(as_raw(self.dev), Some(self.release), value)
+        };
+        if error == 0 {
+            // SAFETY: By the type invariant this can be called once. The device does not call it any more.
+            unsafe { (self.release)(value) };
         }
     }
 }
@@ -172,6 +171,6 @@ impl<T> Drop for Attached<'_, T> {
 ///
 /// `value` must be what `into_foreign` of a pinned box of a `T` returned. It must not be used afterwards.
 unsafe extern "C" fn release<T>(value: *mut c_void) {
-    // SAFETY: The caller guarantees that `into_foreign` returned this, and that nobody else takes it back.
+    // SAFETY: The caller guarantees that `into_foreign` returned this, and that it is not used any more.
     drop(unsafe { <Pin<KBox<T>> as ForeignOwnable>::from_foreign(value) });
 }

@@ -46,7 +46,18 @@ pub(crate) trait Handler: Send + Sync {
 }
 
 /// A handler attached to a vector; detached when dropped, with no call running any more.
-pub(crate) struct Registration<'bound, H: Handler>(Attached<'bound, Line<'bound, H>>);
+pub(crate) struct Registration<'bound> {
+    irq: c_uint,
+    _line: Attached<'bound>,
+}
+
+impl Registration<'_> {
+    /// Has the handler not called any more, and waits until neither it nor its thread runs.
+    pub(crate) fn disable(&self) {
+        // SAFETY: There is no precondition: of an interrupt that was freed already, nothing is called anyhow.
+        unsafe { bindings::disable_irq(self.irq) }
+    }
+}
 
 /// What the interrupt core points to.
 ///
@@ -66,7 +77,7 @@ struct Line<'bound, H: Handler> {
     _pin: PhantomPinned,
 }
 
-impl<'bound, H: Handler + 'bound> Registration<'bound, H> {
+impl<'bound> Registration<'bound> {
     /// Calls `handler` for each interrupt of vector `index`.
     ///
     /// `name` is shown in `/proc/interrupts`. `cpu` counts the CPUs that are online, and is a hint
@@ -77,7 +88,7 @@ impl<'bound, H: Handler + 'bound> Registration<'bound, H> {
     /// - [`EINVAL`] if there is no such vector.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of `request_threaded_irq`.
-    pub(crate) fn new(
+    pub(crate) fn new<H: Handler + 'bound>(
         binding: Binding<'bound>,
         vectors: &Vectors<'bound>,
         index: u8,
@@ -97,47 +108,47 @@ impl<'bound, H: Handler + 'bound> Registration<'bound, H> {
             _pin: PhantomPinned,
             _: {
                 let cookie = this.as_ptr().cast();
-                let thread: Callback = Self::thread;
+                let thread: Callback = thread::<H>;
                 let thread = H::HAS_HANDLE_THREADED.then_some(thread);
                 // SAFETY: `irq` is the number of an allocated vector. The name and the handler are
                 // initialized. The cookie is this value, as both functions expect. It is pinned, and
                 // valid until its drop has freed the interrupt, which waits for both functions.
-                unsafe { request(*irq, Self::callback, thread, name, cookie, cpu) }?;
+                unsafe { request(*irq, callback::<H>, thread, name, cookie, cpu) }?;
             },
         }? Error);
-        Ok(Self(Attached::new(binding, line)?))
+        Ok(Self {
+            irq,
+            _line: Attached::new(binding, line)?,
+        })
     }
+}
 
-    /// Has the handler not called any more, and waits until neither it nor its thread runs.
-    pub(crate) fn disable(&self) {
-        // SAFETY: By the invariant of `Line` this interrupt is requested.
-        unsafe { bindings::disable_irq(self.0.irq) }
-    }
+/// Called by the interrupt core.
+///
+/// # Safety
+///
+/// `cookie` must be a [`Line`] of this handler that is initialized, and alive during the call.
+unsafe extern "C" fn callback<H: Handler>(
+    _irq: c_int,
+    cookie: *mut c_void,
+) -> bindings::irqreturn_t {
+    // SAFETY: The caller guarantees that this is a `Line`, which stays alive until the handler returns.
+    let line = unsafe { &*cookie.cast::<Line<'_, H>>() };
 
-    /// Called by the interrupt core.
-    ///
-    /// # Safety
-    ///
-    /// `cookie` must be a [`Line`] of this handler that is initialized, and alive during the call.
-    unsafe extern "C" fn callback(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
-        // SAFETY: The caller guarantees that this is a `Line`, which stays alive until the handler returns.
-        let line = unsafe { &*cookie.cast::<Line<'bound, H>>() };
+    bindings::irqreturn_t(line.handler.handle() as c_uint)
+}
 
-        bindings::irqreturn_t(line.handler.handle() as c_uint)
-    }
+/// Called by the interrupt's thread.
+///
+/// # Safety
+///
+/// `cookie` must be a [`Line`] of this handler that is initialized, and alive during the call.
+unsafe extern "C" fn thread<H: Handler>(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
+    // SAFETY: The caller guarantees that this is a `Line`, which stays alive until the thread is done.
+    let line = unsafe { &*cookie.cast::<Line<'_, H>>() };
 
-    /// Called by the interrupt's thread.
-    ///
-    /// # Safety
-    ///
-    /// `cookie` must be a [`Line`] of this handler that is initialized, and alive during the call.
-    unsafe extern "C" fn thread(_irq: c_int, cookie: *mut c_void) -> bindings::irqreturn_t {
-        // SAFETY: The caller guarantees that this is a `Line`, which stays alive until the thread is done.
-        let line = unsafe { &*cookie.cast::<Line<'bound, H>>() };
-
-        line.handler.handle_threaded();
-        bindings::irqreturn::IRQ_HANDLED
-    }
+    line.handler.handle_threaded();
+    bindings::irqreturn::IRQ_HANDLED
 }
 
 /// What the interrupt core calls.

@@ -249,7 +249,7 @@ impl<'a> Mr<'a> {
             what: Held::Nothing,
             reclaim: efa.session.reclaim().clone(),
         };
-        let memory = Arc::new(attr.pin(bound.binding(), hold)?, GFP_KERNEL)?;
+        let memory = Arc::new(attr.pin(hold)?, GFP_KERNEL)?;
         // Until the device has said that it has the region.
         let mut kept = memory.keep();
 

@@ -80,7 +80,7 @@ impl kernel::Module for NullRdma {
             num_comp_vectors: 1,
             has_port_counters: false,
         };
-        let parent = Attachment::of_static(device.as_ref().as_ref());
+        let parent = Attachment::of_faux(&device);
         let numbers = Numbers(Atomic::new(0));
         let home = Home::new(c"null%d")?;
         rdma::Registration::<Null>::new(parent, home, info, Ok(numbers))?.leave();

@@ -108,17 +108,6 @@ unsafe extern "C" fn ib_umem_dmabuf_get_pinned_revocable_and_lock(
 }
 
 #[no_mangle]
-unsafe extern "C" fn ib_umem_dmabuf_revoke_lock(umem: *mut ffi::ib_umem_dmabuf) {
-    // SAFETY: By the contract of `ib_umem_dmabuf_revoke_lock`, the memory is pinned, and not released meanwhile.
-    unsafe { of(umem.cast()) }
-        .exporter
-        .as_ref()
-        .expect("an exporter")
-        .reservation
-        .lock(true);
-}
-
-#[no_mangle]
 unsafe extern "C" fn ib_umem_dmabuf_revoke_unlock(umem: *mut ffi::ib_umem_dmabuf) {
     // SAFETY: By the contract of `ib_umem_dmabuf_revoke_unlock`, the memory is pinned, and its lock is held.
     unsafe { of(umem.cast()) }

@@ -37,6 +37,7 @@ pub const PCI_COMMAND_MASTER: u32 = 4;
 pub const PCI_COMMAND_INTX_DISABLE: u32 = 0x400;
 
 const ENODEV: c_int = 19;
+const ENOENT: c_int = 2;
 const ENOMEM: c_int = 12;
 const EBUSY: c_int = 16;
 const ETIME: c_int = 62;

@@ -68,6 +68,25 @@ impl<T> Arc<T> {
     }
 }
 
+impl<T> Arc<T> {
+    /// Gives the reference up as a pointer to the value.
+    pub fn into_raw(self) -> *const T {
+        // SAFETY: The pointer is one to a value.
+        unsafe { &raw const (*std::sync::Arc::into_raw(self.0)).value }
+    }
+
+    /// Takes a reference back.
+    ///
+    /// # Safety
+    ///
+    /// [`Arc::into_raw`] must have returned the pointer, which is used once.
+    pub unsafe fn from_raw(pointer: *const T) -> Self {
+        let offset = core::mem::offset_of!(Shared<T>, value);
+        // SAFETY: The caller guarantees that the value is in such a structure.
+        Self(unsafe { std::sync::Arc::from_raw(pointer.byte_sub(offset).cast()) })
+    }
+}
+
 impl<T: ?Sized> Arc<T> {
     /// Returns whether both refer to the same value.
     pub fn ptr_eq(this: &Self, other: &Self) -> bool {

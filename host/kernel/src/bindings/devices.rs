@@ -7,7 +7,7 @@ use core::{
     ptr::null_mut,
 };
 
-use super::ENOMEM;
+use super::{ENOENT, ENOMEM};
 use crate::ffi::{c_char, c_int, c_uint, c_void};
 
 #[derive(Default)]
@@ -94,25 +94,24 @@ pub unsafe fn devm_add_action_or_reset(
     0
 }
 
-pub unsafe fn devm_release_action(
+pub unsafe fn devm_remove_action_nowarn(
     dev: *mut device,
     action: Option<unsafe extern "C" fn(*mut c_void)>,
     data: *mut c_void,
-) {
+) -> c_int {
     let action = action.expect("an action");
     // SAFETY: The caller guarantees that the device is valid.
-    let actions = unsafe { &(*dev).actions };
-    // The same code may be at several addresses.
+    let mut actions = unsafe { (*dev).actions.borrow_mut() };
     let place = actions
-        .borrow()
         .iter()
-        .rposition(|(_, other)| *other == data);
-    let Some(place) = place else {
-        return crate::warn("devm_release_action: the device has no such action".into());
-    };
-    actions.borrow_mut().remove(place);
-    // SAFETY: It was added, and is run once.
-    unsafe { action(data) };
+        .rposition(|(added, other)| core::ptr::fn_addr_eq(*added, action) && *other == data);
+    match place {
+        Some(place) => {
+            actions.remove(place);
+            0
+        }
+        None => -ENOENT,
+    }
 }
 
 pub const kobject_action_KOBJ_CHANGE: c_uint = 2;

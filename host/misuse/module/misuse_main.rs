@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A module that leaks what it owns of `rdma/`. It is one of the host only.
+
+#![deny(unsafe_code)]
+
+#[allow(dead_code, unsafe_code, reason = "as ../../../efa_rs")]
+mod ffi;
+#[allow(dead_code, unsafe_code, unused_imports, reason = "as ../../../efa_rs")]
+mod rdma;
+#[allow(dead_code, unsafe_code, unused_imports, reason = "as ../../../efa_rs")]
+mod sys;
+
+use std::cell::Cell;
+
+use kernel::{
+    faux,
+    prelude::*,
+    str::CString, //
+};
+
+use crate::{
+    rdma::{
+        Absent,
+        Device,
+        DeviceAttr,
+        DriverId,
+        Gid,
+        Hold,
+        Home,
+        MrInitAttr,
+        NodeInfo,
+        PortAttr,
+        PortPhysState,
+        PortSpeed,
+        PortState,
+        PortWidth,
+        Udata, //
+    },
+    sys::attach::Attachment,
+};
+
+module! {
+    type: Misuse,
+    name: "misuse",
+    authors: ["The efa-rs authors"],
+    description: "Provider that leaks",
+    license: "Dual BSD/GPL",
+}
+
+std::thread_local! {
+    /// How many regions were revoked.
+    static REVOKED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Returns how many regions were revoked since the last call.
+pub fn take_revoked() -> u32 {
+    REVOKED.take()
+}
+
+struct Misuse {
+    _device: faux::Registration,
+}
+
+impl kernel::Module for Misuse {
+    fn init(_module: &'static ThisModule) -> Result<Self> {
+        let device = faux::Registration::new(c"misuse", None)?;
+        let info = NodeInfo {
+            node_guid: 1,
+            num_comp_vectors: 1,
+            has_port_counters: false,
+        };
+        let parent = Attachment::of_faux(&device);
+        let home = Home::new(c"misuse%d")?;
+        let registration = rdma::Registration::<Careless>::new(parent, home, info, Ok(()))?;
+        core::mem::forget(registration);
+        Ok(Self { _device: device })
+    }
+}
+
+/// Bytes of the largest packet.
+const MTU: u32 = 4096;
+
+/// The provider.
+struct Careless;
+
+#[vtable]
+impl rdma::Provider for Careless {
+    const DRIVER_ID: DriverId = DriverId::UNKNOWN;
+    const UVERBS_ABI_VERSION: u32 = 1;
+
+    type Data<'a> = ();
+    type Ucontext<'a> = Object;
+    type Pd<'a> = Object;
+    type Ah<'a> = Absent;
+    type Cq<'a> = Absent;
+    type Qp<'a> = Absent;
+    type CompCntr<'a> = Absent;
+    type Mr<'a> = Object;
+
+    fn firmware_version<'a>(_device: &Device<()>) -> Result<CString> {
+        CString::try_from_fmt(fmt!("none"))
+    }
+
+    fn query_device<'a>(_device: &Device<()>, _udata: &Udata<'_>) -> Result<DeviceAttr> {
+        Ok(DeviceAttr::default())
+    }
+
+    fn query_port<'a>(_device: &Device<()>, _port: u32) -> Result<PortAttr> {
+        Ok(PortAttr {
+            state: PortState::Active,
+            phys_state: PortPhysState::LinkUp,
+            max_mtu: MTU,
+            active_mtu: MTU,
+            max_msg_sz: MTU,
+            gid_tbl_len: 1,
+            pkey_tbl_len: 0,
+            lmc: 0,
+            max_vl_num: 1,
+            active_width: PortWidth::X1,
+            active_speed: PortSpeed::Sdr,
+        })
+    }
+
+    fn query_gid<'a>(_device: &Device<()>, _port: u32, _index: u32) -> Result<Gid> {
+        Ok([0; 16])
+    }
+}
+
+/// An object of any kind.
+struct Object;
+
+#[vtable]
+impl<'a> rdma::Ucontext<'a, Careless> for Object {
+    fn alloc(_device: &Device<()>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+        Ok(Self)
+    }
+}
+
+#[vtable]
+impl<'a> rdma::ProtectionDomain<'a, Careless> for Object {
+    fn alloc(_device: &Device<()>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+        Ok(Self)
+    }
+}
+
+#[vtable]
+impl<'a> rdma::MemoryRegion<'a, Careless> for Object {
+    type Shared = ();
+
+    fn register_user(
+        _device: &Device<()>,
+        _pd: &Self,
+        attr: &MrInitAttr<'a>,
+        _udata: &Udata<'_>,
+    ) -> impl PinInit<Self, Error> {
+        let memory = attr.pin(Region)?;
+        core::mem::forget(memory);
+        Ok(Self)
+    }
+}
+
+/// What a device has of a region.
+struct Region;
+
+impl Hold for Region {
+    fn revoke(&mut self) {
+        REVOKED.set(REVOKED.get() + 1);
+    }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What safe code leaks ends with the registration all the same, and is not called afterwards.
+
+use ib_core::{dmabuf, registry, uverbs::Process};
+use kernel::{
+    error::code::*,
+    sim::{self, Policy},
+};
+
+/// Bytes of a DMA buffer.
+const LENGTH: u64 = 8192;
+/// `IB_ACCESS_LOCAL_WRITE`.
+const LOCAL_WRITE: u32 = 1;
+
+#[test]
+fn a_leaked_region_ends_with_a_leaked_registration() {
+    sim::run(Policy::Sequential, || {
+        registry::start();
+        let module = misuse::load().unwrap();
+        let process = Process::open().unwrap();
+        process.alloc_context(&[], &mut []).unwrap();
+        let pd = process.alloc_pd(&mut []).unwrap();
+        let buffers: Vec<_> = (0..3).map(|_| dmabuf::export(LENGTH as usize)).collect();
+        for number in &buffers {
+            process
+                .register_dmabuf(pd, *number, LENGTH, LOCAL_WRITE)
+                .unwrap();
+        }
+        let (kept, _) = process
+            .register_dmabuf(pd, buffers[0], LENGTH, LOCAL_WRITE)
+            .unwrap();
+        process.destroy(kept).unwrap();
+        assert_eq!(misuse::take_revoked(), 0);
+
+        dmabuf::revoke(buffers[1]);
+        assert_eq!(misuse::take_revoked(), 1);
+
+        // The end of the device takes the others from it. The region that was deregistered was leaked, too.
+        drop(module);
+        assert_eq!(misuse::take_revoked(), 3);
+        assert_eq!(process.alloc_pd(&mut []), Err(EIO));
+        for number in &buffers {
+            dmabuf::revoke(*number);
+        }
+        assert_eq!(misuse::take_revoked(), 0);
+        drop(process);
+        assert_eq!(kernel::take_warnings(), [""; 0]);
+    });
+}
