@@ -58,15 +58,9 @@ pub(crate) struct EfaModule {
 
 impl InPlaceModule for EfaModule {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
-        pin_init::pin_init_scope(move || {
-            if !rdma::layouts_agree() {
-                pr_err!("The module was built with bindings that differ from the kernel's headers; rebuild it\n");
-                return Err(ENOEXEC);
-            }
-            Ok(try_pin_init!(Self {
-                _debugfs: sys::debugfs::Root::new(NAME),
-                _driver <- driver::Registration::new(NAME, module),
-            }))
+        try_pin_init!(Self {
+            _debugfs: sys::debugfs::Root::new(NAME),
+            _driver <- driver::Registration::new(NAME, module),
         })
     }
 }

@@ -37,7 +37,6 @@ mod kernel_cq;
 mod kernel_mr;
 #[cfg(kverbs)]
 mod kernel_qp;
-mod layouts;
 mod mmap;
 mod mr;
 mod mr_attr;
@@ -100,7 +99,6 @@ pub(crate) use self::{
         Named, //
     },
     home::Home,
-    layouts::layouts_agree,
     mmap::{
         Mapping,
         MmapEntry, //

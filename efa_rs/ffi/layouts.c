@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Sizes that the generated bindings are compared with, in a file that bindgen does not read. */
+/* The C compiler sees the layouts that clang has told bindgen. bindgen does not read this file. */
 
+#include <rdma/ib_cache.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_user_ioctl_verbs.h>
+#include <rdma/iter.h>
+#include <uapi/rdma/efa-abi.h>
+
+#include "../include/efa_verbs.h"
 #include "objects.h"
-
-const size_t efa_sizeof_ib_device = sizeof(struct ib_device);
-const size_t efa_sizeof_ib_device_ops = sizeof(struct ib_device_ops);
-const size_t efa_sizeof_ib_ucontext = sizeof(struct ib_ucontext);
+#include "layouts_generated.h"

@@ -13,8 +13,3 @@ struct efa_mr_object {
 };
 
 extern const struct uapi_definition efa_uapi_definitions[];
-
-/* Sizes as the C compiler sees them, to compare with the generated bindings. */
-extern const size_t efa_sizeof_ib_device;
-extern const size_t efa_sizeof_ib_device_ops;
-extern const size_t efa_sizeof_ib_ucontext;

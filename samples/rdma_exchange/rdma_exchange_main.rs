@@ -81,10 +81,6 @@ struct RdmaExchange {
 
 impl kernel::Module for RdmaExchange {
     fn init(_module: &'static ThisModule) -> Result<Self> {
-        if !rdma::layouts_agree() {
-            pr_err!("The module was built with bindings that differ from the kernel's headers; rebuild it\n");
-            return Err(ENOEXEC);
-        }
         let dir = Dir::new(c"rdma_exchange");
         let control = Control::new();
         let file = dir.read_write_callback_file(c"run", control, &Control::show, &Control::run);

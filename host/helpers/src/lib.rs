@@ -19,13 +19,6 @@ use kernel::{
     sim,
 };
 
-#[no_mangle]
-static efa_sizeof_ib_device: usize = size_of::<ffi::ib_device>();
-#[no_mangle]
-static efa_sizeof_ib_device_ops: usize = size_of::<ffi::ib_device_ops>();
-#[no_mangle]
-static efa_sizeof_ib_ucontext: usize = size_of::<ffi::ib_ucontext>();
-
 /// The end of a list, which the emulated core does not read.
 struct Definitions(#[allow(dead_code)] MaybeUninit<[u64; 16]>);
 

@@ -142,7 +142,7 @@ def build_folder(source, name, release, options, variant, file):
         [ ! -e {BUILD}/interrupted ] || rm -rf {BUILD}/module
         : >{BUILD}/interrupted
         rsync --recursive --copy-links --times --perms --delete --exclude-from=/efa-rs/.gitignore \
-            --exclude=bindings_generated.rs /efa-rs/{source}/ {BUILD}/module/ &&
+            --exclude=*_generated.* /efa-rs/{source}/ {BUILD}/module/ &&
         {make_module(release, "modules", *options)}
         result=$?
         rm {BUILD}/interrupted

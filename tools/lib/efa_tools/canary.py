@@ -68,7 +68,7 @@ INSTALL = """
 PARAMETERS = "rust/bindgen_parameters"
 UNPACK = f"tar -x -f {{source}} -C {{folder}} --strip-components=1 --wildcards 'linux-*/rust/kernel/*' 'linux-*/{PARAMETERS}'"
 WORK = "/run/efa-rs/canary"
-COPY = "rsync --recursive --copy-links --times --perms --exclude-from=/efa-rs/.gitignore --exclude=bindings_generated.rs"
+COPY = "rsync --recursive --copy-links --times --perms --exclude-from=/efa-rs/.gitignore --exclude=*_generated.*"
 
 
 def run(suite_name=""):
