@@ -130,6 +130,9 @@ impl<'bound, const N: usize> Entries<'bound, N> {
     }
 
     /// Writes the entry at `index`, which wraps.
+    ///
+    /// Of tasks that write an entry at the same time, each word is of one. The kernel's memory model takes a volatile access
+    /// of a word for atomic.
     #[inline]
     pub(crate) fn write(&self, index: u32, entry: &[u8; N]) {
         let words = self.words(index);

@@ -261,7 +261,7 @@ pub(crate) struct Slots<'bound> {
 // SAFETY: The mapping is the kernel's, and not a task's.
 unsafe impl Send for Slots<'_> {}
 
-// SAFETY: Writes to a device may come from any CPU.
+// SAFETY: A shared reference gives access to the number of slots only.
 unsafe impl Sync for Slots<'_> {}
 
 impl Slots<'_> {
@@ -273,7 +273,7 @@ impl Slots<'_> {
     /// Writes the slot at `index`, which wraps: `first`, and as many of `others` as there is room for.
     #[inline]
     pub(crate) fn write<const N: usize, const M: usize>(
-        &self,
+        &mut self,
         index: u32,
         first: &[u8; N],
         others: &[[u8; M]],
