@@ -64,9 +64,7 @@ for device in DEVICES:
 for offset in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 64, 2048, 4080, 4084, 4088, 4089, 4092, 4095, 4096):
     cases.add(f"completions at {offset}", lambda s, o=offset: s.counter(s.area(Scattered, 2).address + o))
     cases.add(f"errors at {offset}", lambda s, o=offset: s.counter(None, s.area(Scattered, 2).address + o))
-    cases.add(
-        f"both at {offset}", lambda s, o=offset: s.counter(s.area(Scattered, 2).address + o, s.area(Scattered, 2).address + o)
-    )
+    cases.add(f"both at {offset}", lambda s, o=offset: s.counter(s.area(Scattered, 2).address + o, s.area(Scattered, 2).address + o))
 for length in (0, 1, 4, 7, 8, 9, 12, 15, 16, 64, 4095, 4096, 4097, 8192, HUGE_PAGE, 1 << 62, MAX):
     cases.add(f"{length} bytes", lambda s, n=length: s.counter(s.area(Scattered, 4).address, length=n))
 for number, name in ((COMP, "completions"), (ERR, "errors")):
@@ -81,9 +79,7 @@ for number, name in ((COMP, "completions"), (ERR, "errors")):
         ("the end of the address space", 0xFFFF_FFFF_FFFF_FFF8),
         ("not canonical", 1 << 60),
     ):
-        cases.add(
-            f"{name}: {what}", lambda s, n=number, a=address: s.counter(replace={n: buffer_in(n, BUFFER_VA, 0, a, 8)})
-        )
+        cases.add(f"{name}: {what}", lambda s, n=number, a=address: s.counter(replace={n: buffer_in(n, BUFFER_VA, 0, a, 8)}))
     cases.add(
         f"{name}: memory that can't be written",
         lambda s, n=number: s.counter(replace={n: buffer_in(n, BUFFER_VA, 0, s.area(Scattered, 1, READ).address, 8)}),
@@ -129,9 +125,7 @@ for number, name in ((COMP, "completions"), (ERR, "errors")):
     for offset in (0, 4, 8, 4088, 4092, 4096, 8184, 8192, MAX - 7):
         cases.add(
             f"{name}: a DMA buffer at {offset}",
-            lambda s, n=number, o=offset: s.counter(
-                replace={n: buffer_in(n, BUFFER_DMABUF, of_dmabuf(s, dmabuf([0, 1], 2)), o, 8)}
-            ),
+            lambda s, n=number, o=offset: s.counter(replace={n: buffer_in(n, BUFFER_DMABUF, of_dmabuf(s, dmabuf([0, 1], 2)), o, 8)}),
         )
     cases.add(
         f"{name}: a DMA buffer of the heap",
@@ -238,9 +232,7 @@ for number, name in ((0, "handle"), (1, "entry"), (2, "operation"), (3, "value")
                 lambda s, n=number, size=size: s.counter().modify(1, replace={n: pointer_in(n, bytes(size))}),
             )
 for handle in (0, 77, 0xFFFF_FFFF):
-    cases.add(
-        f"modify counter {handle:#x}", lambda s, h=handle: s.counter().modify(1, replace={0: object_handle(0, h)})
-    )
+    cases.add(f"modify counter {handle:#x}", lambda s, h=handle: s.counter().modify(1, replace={0: object_handle(0, h)}))
 cases.add("modify something else", lambda s: s.counter().modify(1, replace={0: object_handle(0, s.a_cq.handle)}))
 for entry in (0, 1, 2):
     cases.add(f"read entry {entry}", lambda s, entry=entry: s.counter().read(entry))
@@ -252,9 +244,7 @@ for ops in (*range(64), 64, 65, 1 << 31, 0xFFFF_FFFF):
     cases.add(f"attach {ops:#x}", lambda s, ops=ops: s.counter().attach(s.a_qp, ops))
 for kind, name in ((objects.QPT_UD, "UD"), (objects.QPT_DRIVER, "SRD")):
     for ops in (1, 2, 4, 8, 16, 32, 63):
-        cases.add(
-            f"attach {ops:#x} of {name}", lambda s, k=kind, ops=ops: s.counter().attach(s.qp(qp_type=k), ops)
-        )
+        cases.add(f"attach {ops:#x} of {name}", lambda s, k=kind, ops=ops: s.counter().attach(s.qp(qp_type=k), ops))
 for first in (1, 3, 63):
     for second in (1, 2, 4, 63):
 

@@ -60,9 +60,7 @@ for suffix, way in WAYS.items():
         cases.add(f"{name}{suffix}", lambda s, way=way, address=address, length=length: s.cq(**way(address, length)))
     cases.add(f"read-only memory{suffix}", lambda s, way=way: s.cq(**way(s.area(Area, PAGE, prot=READ).address, PAGE)))
     cases.add(f"no access to the memory{suffix}", lambda s, way=way: s.cq(**way(s.area(Area, PAGE, prot=0).address, PAGE)))
-    cases.add(
-        f"a region in the same memory{suffix}", lambda s, way=way: (s.mr(s.page.address, PAGE), s.cq(**way(s.page.address, PAGE)))
-    )
+    cases.add(f"a region in the same memory{suffix}", lambda s, way=way: (s.mr(s.page.address, PAGE), s.cq(**way(s.page.address, PAGE))))
 
     @cases.case(f"destroyed{suffix}")
     def destroyed(s, way=way):
@@ -97,9 +95,7 @@ for suffix, way in WAYS.items():
 for kind in (2, 3, 0xFFFF_FFFF):
     cases.add(f"kind of memory {kind}", lambda s, kind=kind: s.cq(**umem(s.page.address, PAGE, kind)))
 for flags in ((1, 0), (1 << 31, 0), (0, 1), (0, 0xFFFF_FFFF)):
-    cases.add(
-        f"flags {flags[0]:#x}, optional {flags[1]:#x}", lambda s, flags=flags: s.cq(**umem(s.page.address, PAGE, flags=flags))
-    )
+    cases.add(f"flags {flags[0]:#x}, optional {flags[1]:#x}", lambda s, flags=flags: s.cq(**umem(s.page.address, PAGE, flags=flags)))
 cases.add("a file that does not matter", lambda s: s.cq(**umem(s.page.address, PAGE, fd=-1)))
 for size in (0, 8, 24, 31, 33, 40, 64):
 

@@ -53,9 +53,7 @@ def extended(s, number, core=64, out=ROOM // 8, driver=0, driver_out=0, response
 
 for number in (*range(0, 3), 9, 18, 24, 26, *range(49, 62), 255, 256, 0x0100_0001, 0x4000_0001):
     cases.add(f"extended command {number:#x}", lambda s, number=number: [extended(s, number, size) for size in (0, 8, 64, 192)])
-    cases.add(
-        f"extended command {number:#x} without room", lambda s, number=number: [extended(s, number, 192, out=out) for out in (0, 1)]
-    )
+    cases.add(f"extended command {number:#x} without room", lambda s, number=number: [extended(s, number, 192, out=out) for out in (0, 1)])
 QUERY = 1
 for name, options in (
     ("no response, room for one", {"response": 0}),
@@ -82,9 +80,7 @@ for words in (0, 1, 2, 3, 0xFFFF):
     cases.add(f"ALLOC_PD with room for {words} words", lambda s, words=words: plain(s, 3, b"", out_words=words))
 for name, response in (("0", 0), ("4096", 4096), ("the kernel", 0xFFFF_8000_0000_0000), ("the last byte", (1 << 64) - 1)):
     cases.add(f"ALLOC_PD with a response at {name}", lambda s, response=response: plain(s, 3, b"", response=response))
-    cases.add(
-        f"ALLOC_PD with a short response at {name}", lambda s, response=response: plain(s, 3, b"", response=response, out_words=1)
-    )
+    cases.add(f"ALLOC_PD with a short response at {name}", lambda s, response=response: plain(s, 3, b"", response=response, out_words=1))
 
 
 def from_memory(s, address, length):
@@ -152,9 +148,7 @@ for length in (0, 8, 23, 24, 25, 40, 4096, 0xFFFF):
     cases.add(f"length {length}", lambda s, length=length: ioctl(s, 0, 4, length=length))
 for count in (1, 2, 254, 255, 4095, 0xFFFF):
     cases.add(f"{count} attributes", lambda s, count=count: ioctl(s, 0, 4, count=count, length=24 + 16 * count & 0xFFFF))
-cases.add(
-    "many attributes that nobody knows", lambda s: ioctl(s, 0, 4, [objects.uverbs.Attribute(99, 0, 0, mandatory=False)] * 200)
-)
+cases.add("many attributes that nobody knows", lambda s: ioctl(s, 0, 4, [objects.uverbs.Attribute(99, 0, 0, mandatory=False)] * 200))
 cases.add(
     "a mandatory one last",
     lambda s: ioctl(s, 0, 4, [*[objects.uverbs.Attribute(99, 0, 0, mandatory=False)] * 20, objects.uverbs.Attribute(98, 0, 0)]),
@@ -270,9 +264,5 @@ def channels(s):
     return results
 
 
-cases.add(
-    "a completion channel by ioctl", lambda s: os.close(s.context.ioctl(objects.OBJECT_COMP_CHANNEL, 0, objects.new_handle(0))[0])
-)
-cases.add(
-    "an asynchronous file by ioctl", lambda s: os.close(s.context.ioctl(objects.OBJECT_ASYNC_EVENT, 0, objects.new_handle(0))[0])
-)
+cases.add("a completion channel by ioctl", lambda s: os.close(s.context.ioctl(objects.OBJECT_COMP_CHANNEL, 0, objects.new_handle(0))[0]))
+cases.add("an asynchronous file by ioctl", lambda s: os.close(s.context.ioctl(objects.OBJECT_ASYNC_EVENT, 0, objects.new_handle(0))[0]))

@@ -171,9 +171,7 @@ for offset, length in (
 
     cases.add(f"{length} contiguous bytes at {offset}", contiguous)
 for value in (0, PAGE, 64 << 10, 1 << 20, HUGE_PAGE, (1 << 40) + PAGE):
-    cases.add(
-        f"a huge page at iova {value:#x}", lambda s, value=value: s.mr(s.area(Contiguous).address, HUGE_PAGE, hca_va=value)
-    )
+    cases.add(f"a huge page at iova {value:#x}", lambda s, value=value: s.mr(s.area(Contiguous).address, HUGE_PAGE, hca_va=value))
 
 # Limits of the process.
 
@@ -334,9 +332,7 @@ for number in OUTPUTS:
             lambda s, number=number, size=size: efa_query(s, replace={number: pointer_out(number, Buffer(size))}),
         )
 cases.add("EFA's with an unknown attribute", lambda s: efa_query(s, attributes=(Attribute(0x1005, 8, 0),)))
-cases.add(
-    "EFA's with an unknown optional attribute", lambda s: efa_query(s, attributes=(Attribute(0x1005, 8, 0, mandatory=False),))
-)
+cases.add("EFA's with an unknown optional attribute", lambda s: efa_query(s, attributes=(Attribute(0x1005, 8, 0, mandatory=False),)))
 cases.add("EFA's with an attribute of the core", lambda s: efa_query(s, attributes=(Attribute(0, 8, 0),)))
 cases.add("EFA's with an attribute twice", lambda s: efa_query(s, attributes=(pointer_out(0x1001, Buffer(2)),)))
 cases.add("EFA's of another driver", lambda s: efa_query(s, driver=1))

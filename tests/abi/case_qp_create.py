@@ -183,16 +183,12 @@ def umem(number, session):
 
 
 for size in (0, 8, 12, 16, 20):
-    cases.add(
-        f"by ioctl: capacity of {size} bytes", lambda s, size=size: s.qp(IoctlQueuePair, replace={8: pointer_in(8, bytes(size))})
-    )
+    cases.add(f"by ioctl: capacity of {size} bytes", lambda s, size=size: s.qp(IoctlQueuePair, replace={8: pointer_in(8, bytes(size))}))
 cases.add(
     "by ioctl: longer capacity",
     lambda s: s.qp(IoctlQueuePair, replace={8: pointer_in(8, struct.pack("<5I", 16, 16, 1, 1, 0) + bytes(8))}),
 )
-cases.add(
-    "by ioctl: dirty capacity", lambda s: s.qp(IoctlQueuePair, replace={8: pointer_in(8, struct.pack("<6I", 16, 16, 1, 1, 0, 1))})
-)
+cases.add("by ioctl: dirty capacity", lambda s: s.qp(IoctlQueuePair, replace={8: pointer_in(8, struct.pack("<6I", 16, 16, 1, 1, 0, 1))}))
 cases.add("by ioctl: type of 4 bytes", lambda s: s.qp(IoctlQueuePair, replace={9: pointer_in(9, struct.pack("<I", 255))}))
 for number in (13, 14, UHW_OUT):
 

@@ -261,6 +261,4 @@ for accessible in (0, 8, 127):
         lambda s, accessible=accessible: s.a_qp.query(buffer=Buffer(128, accessible=accessible)),
     )
 for handle in (0, 77, 0xFFFF_FFFF):
-    cases.add(
-        f"handle {handle:#x}", lambda s, handle=handle: s.context.command(QUERY_QP, struct.pack("<II", handle, 0), 128) and None
-    )
+    cases.add(f"handle {handle:#x}", lambda s, handle=handle: s.context.command(QUERY_QP, struct.pack("<II", handle, 0), 128) and None)

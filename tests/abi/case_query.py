@@ -59,10 +59,9 @@ for mask in (1, 0xFFFF_FFFF):
 for accessible in (0, 8, 304, 511, 520):
     cases.add(
         f"device, response to nowhere after {accessible} bytes",
-        lambda s, accessible=accessible: s.context.extended(
-            QUERY_DEVICE, bytes(8), QUERY_DEVICE_SIZE, b"", 24, Buffer(536, accessible=accessible)
-        )
-        and None,
+        lambda s, accessible=accessible: (
+            s.context.extended(QUERY_DEVICE, bytes(8), QUERY_DEVICE_SIZE, b"", 24, Buffer(536, accessible=accessible)) and None
+        ),
     )
 for size in (0, 4, 176, 180, 184, 188):
     cases.add(f"device by write, output of {size} bytes", lambda s, size=size: s.context.command(QUERY_DEVICE, b"", size)[24:])
@@ -146,9 +145,7 @@ def query_context(s):
 
 
 cases.add("QUERY_CONTEXT", query_context)
-cases.add(
-    "QUERY_CONTEXT before there is one", lambda s: method(s, "QUERY_CONTEXT", pointer_out(0, Buffer(4)), context=s.raw()) and None
-)
+cases.add("QUERY_CONTEXT before there is one", lambda s: method(s, "QUERY_CONTEXT", pointer_out(0, Buffer(4)), context=s.raw()) and None)
 
 
 def query_context_driver(size):
@@ -182,9 +179,7 @@ cases.add("GET_CONTEXT", get_context(pointer_in(UHW_IN, struct.pack("<II", 3, 0)
 cases.add("GET_CONTEXT, twice", get_context(pointer_in(UHW_IN, struct.pack("<II", 3, 0)), twice=True))
 cases.add("GET_CONTEXT without input", get_context())
 for size in (0, 1, 3, 4, 7, 8, 9, 64):
-    cases.add(
-        f"GET_CONTEXT, input of {size} bytes", get_context(pointer_in(UHW_IN, struct.pack("<II", 3, 0).ljust(size, b"\xff")[:size]))
-    )
+    cases.add(f"GET_CONTEXT, input of {size} bytes", get_context(pointer_in(UHW_IN, struct.pack("<II", 3, 0).ljust(size, b"\xff")[:size])))
 cases.add("GET_CONTEXT, input of nowhere", get_context(Attribute(UHW_IN, 16, 4096)))
 
 

@@ -379,6 +379,8 @@ def fragmented(bench):
 
 
 made("MR by ioctl", ioctl_region, *MR_DESTROY)
+
+
 @case("AH: of a peer that has one")
 def shared_ah(bench):
     AddressHandle(bench.context, bench.pd)

@@ -92,7 +92,6 @@ def digest(data):
     return hashlib.blake2b(data).hexdigest()
 
 
-
 def message(sender, number):
     """One of many small messages: who sends it and its number, from which its length and the rest follow."""
     start = (number * 7919 + sender * 104729) % (MIB - LENGTHS[-1])
@@ -222,7 +221,7 @@ class Side:
             endpoint.wr_rdma_read(*where)
         endpoint.wr_set_ud_addr(self.handle(peer["gid"]), peer["qpns"][qp], QKEY_UD if self.ud else QKEY)
         if inline:
-            (offset, length), = places
+            ((offset, length),) = places
             endpoint.wr_set_inline_data(self.address + offset, length)
         else:
             endpoint.wr_set_sge_list(len(places), self.sges(places))
@@ -257,10 +256,7 @@ class Side:
 
     def received(self, count=1):
         """Waits for received messages; returns number, length, immediate data or nothing, and sender of each."""
-        return [
-            [wc.wr_id, wc.byte_len, self.immediate(wc), wc.opcode, wc.src_qp]
-            for wc in self.poll(self.recv_cq, count=count)
-        ]
+        return [[wc.wr_id, wc.byte_len, self.immediate(wc), wc.opcode, wc.src_qp] for wc in self.poll(self.recv_cq, count=count)]
 
     @staticmethod
     def immediate(wc):
@@ -441,7 +437,7 @@ class Test:
         self.ours.send(self.peer, "send", source, 9, inline=inline, immediate=immediate)
         equal(self.ours.sent(), [9], "numbers of what was sent")
         header = GRH if self.ours.ud else 0
-        (number, length, got, opcode, sender), = self.server.received()
+        ((number, length, got, opcode, sender),) = self.server.received()
         equal((number, length, got), (7, header + len(data), immediate), "number, length and immediate data")
         equal((opcode, sender), (e.IBV_WC_RECV, self.ours.qps[0].qp_num), "opcode and sender")
         (first, room), *rest = target
@@ -555,7 +551,7 @@ def write_with_immediate(unsolicited):
             test.server.receive(places=[(number, 1)], number=number + 1)
     # What follows from more packets than these, a write without immediate data tells.
     for number, size in enumerate(remote("write", LARGE[0], immediate=IMMEDIATE)):
-        (identity, length, got, opcode, sender), = test.server.received()
+        ((identity, length, got, opcode, sender),) = test.server.received()
         equal((length, got), (size, IMMEDIATE), "length and immediate data")
         equal((opcode, sender), (e.IBV_WC_RECV_RDMA_WITH_IMM, test.ours.qps[0].qp_num), "opcode and sender")
         equal(identity, 0 if unsolicited else number + 1, "number of the receive")

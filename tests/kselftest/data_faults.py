@@ -18,7 +18,7 @@ suite = Suite()
 
 
 def own_gid():
-    name, = (entry.name for entry in (main.sysfs / "infiniband").iterdir())
+    (name,) = (entry.name for entry in (main.sysfs / "infiniband").iterdir())
     text = (main.sysfs / "infiniband" / name / "ports/1/gids/0").read_text()
     return bytes.fromhex(text.strip().replace(":", ""))
 

@@ -544,7 +544,5 @@ class KernelLog:
         """The new errors of the driver about a device."""
         # The driver core adds a line of its own to each failed probe.
         return [
-            text
-            for level, text in self.records()
-            if level <= LOG_ERROR and function.address in text and "probe with driver" not in text
+            text for level, text in self.records() if level <= LOG_ERROR and function.address in text and "probe with driver" not in text
         ]

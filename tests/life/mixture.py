@@ -23,9 +23,7 @@ SECONDS = 60 * int(os.environ.get("EFA_MINUTES") or 1)
 # lockdep reports aer_inject itself, which takes a spinlock with a raw one held, and then reports nothing else.
 LEFT_OUT = triggers.Aer if Path("/proc/lockdep_stats").exists() else ()
 # A guest bears few rounds of the others.
-TRIGGERS = [
-    trigger for trigger in triggers.ALL if trigger.is_noticed and not trigger.most_rounds and not issubclass(trigger, LEFT_OUT)
-]
+TRIGGERS = [trigger for trigger in triggers.ALL if trigger.is_noticed and not trigger.most_rounds and not issubclass(trigger, LEFT_OUT)]
 LOADS = (loads.Load, *loads.BUSY)
 
 stage = Stage() if selftest.emulator else None

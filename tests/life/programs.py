@@ -245,4 +245,3 @@ class Hands:
 
     def close(self):
         self.context.close()
-

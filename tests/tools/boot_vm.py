@@ -98,7 +98,7 @@ class Plain(unittest.TestCase):
 
 class Guest(unittest.TestCase):
     def test_slots_can_be_switched(self):
-        monitor = "/efa-rs/tools/guest/monitor.py '{\"execute\":\"query-status\"}' '{\"execute\":\"query-name\"}'"
+        monitor = '/efa-rs/tools/guest/monitor.py \'{"execute":"query-status"}\' \'{"execute":"query-name"}\''
         seen = "echo $(lspci -d 1d0f: | cut -d ' ' -f 1)"
         switch = "echo {} >/sys/bus/pci/slots/1/power; " + seen
         devices = ("--device", "profile=efa2", "--device", "profile=efa3")
@@ -126,14 +126,14 @@ class Guest(unittest.TestCase):
     def test_a_device_is_pulled_out_and_plugged_in(self):
         # Twice, as what was pulled out stays in QEMU.
         seen = "{ lspci -d 1d0f: | cut -d ' ' -f 1 | xargs; }"
-        settle = f"while [ \"$({seen})\" = \"$before\" ]; do sleep 0.1; done; {seen}"
-        pull = "/efa-rs/tests/kselftest/emu '{\"command\":\"unplug\"}'; /efa-rs/tools/guest/monitor.py pull 0"
+        settle = f'while [ "$({seen})" = "$before" ]; do sleep 0.1; done; {seen}'
+        pull = '/efa-rs/tests/kselftest/emu \'{"command":"unplug"}\'; /efa-rs/tools/guest/monitor.py pull 0'
         steps = [f"before=$({seen}); {step}; {settle}" for step in (pull, "/efa-rs/tools/guest/monitor.py plug 0")]
         result = vm("--hotplug", "--device", "profile=efa2", "--device", "profile=efa3", "; ".join(steps * 2))
         self.assertEqual(result.stdout.splitlines(), ['{"ok":{}}', "02:00.0", "01:00.0 02:00.0"] * 2, result.stderr)
 
     def test_the_monitor_needs_its_port(self):
-        result = vm("/efa-rs/tools/guest/monitor.py '{\"execute\":\"query-status\"}'")
+        result = vm('/efa-rs/tools/guest/monitor.py \'{"execute":"query-status"}\'')
         text = "There is no port /dev/virtio-ports/qemu.monitor: this is no guest of tools/vm --hotplug.\n"
         self.assertEqual((result.returncode, result.stdout), (1, text))
 
@@ -184,7 +184,7 @@ class Guest(unittest.TestCase):
 
     def test_the_end_of_the_leader_is_the_end_of_all(self):
         # A guest that still boots is waited for.
-        command = 'if [ $EFA_GUEST = 1 ]; then sleep 1000; fi; ssh guest1 echo done by \\$EFA_GUEST && exit 6'
+        command = "if [ $EFA_GUEST = 1 ]; then sleep 1000; fi; ssh guest1 echo done by \\$EFA_GUEST && exit 6"
         result = vm("--guests", "2", "--leader", command)
         self.assertEqual((result.returncode, result.stdout.splitlines()), (6, ["done by 1"]), result.stderr)
 

@@ -55,7 +55,10 @@ class Arm64(unittest.TestCase):
         self.assertEqual(build.image(RELEASE)[0], f"/usr/lib/modules/{RELEASE}/vmlinuz")
 
     def test_guests_have_one_too(self):
-        with mock.patch("efa_tools.cache.make", side_effect=lambda path, *_: path), mock.patch("efa_tools.cache.folder", return_value=Path("/cache")):
+        with (
+            mock.patch("efa_tools.cache.make", side_effect=lambda path, *_: path),
+            mock.patch("efa_tools.cache.folder", return_value=Path("/cache")),
+        ):
             folder, binds = userland.share("stable", RELEASE)
             self.assertEqual(folder, userland.MOUNT)
             self.assertEqual(binds[1][0], Path("/made/layer/usr/lib/modules"))

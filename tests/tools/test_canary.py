@@ -22,7 +22,9 @@ impl Bar {
 class Crate(unittest.TestCase):
     def test_what_others_can_name(self):
         self.assertEqual(crate.public(OLD), ["struct Bar", "fn map", "fn len"])
-        self.assertEqual(crate.public("macro_rules! pr_info {\npub trait T {\npub mod m;\npub(crate) fn f() {}"), ["macro pr_info", "trait T", "mod m"])
+        self.assertEqual(
+            crate.public("macro_rules! pr_info {\npub trait T {\npub mod m;\npub(crate) fn f() {}"), ["macro pr_info", "trait T", "mod m"]
+        )
 
     def test_what_a_driver_names(self):
         text = "use kernel::{\n    // kernel::irq\n    device::{self, Bound}, // sync\n    pci,\n    str::{a::{b, c}, d},\n};\nuse kernel::prelude::*;\n"
@@ -37,7 +39,13 @@ class Crate(unittest.TestCase):
 
     def test_changes(self):
         old = {"pci.rs": OLD, "pci/id.rs": "a\n", "alloc.rs": "pub fn a() {}\n", "gone.rs": "x\n", "same.rs": "y\n"}
-        new = {"pci.rs": OLD.replace("map", "remap"), "pci/id.rs": "a\nb\n", "alloc.rs": "pub fn a() { }\n", "same.rs": "y\n", "new.rs": "z\n"}
+        new = {
+            "pci.rs": OLD.replace("map", "remap"),
+            "pci/id.rs": "a\nb\n",
+            "alloc.rs": "pub fn a() { }\n",
+            "same.rs": "y\n",
+            "new.rs": "z\n",
+        }
         self.assertEqual(
             crate.changes(old, new, {"pci"}),
             [

@@ -8,7 +8,10 @@ MIB = data_bench.MIB
 
 
 def transport(factor):
-    bandwidths = {name: {64: 1.0 * factor, 4096: (8.0 if name == "send" else 10.0) * factor, MIB: 100.0 * factor, 8 * MIB: 80.0 * factor} for name in data_bench.BANDWIDTHS}
+    bandwidths = {
+        name: {64: 1.0 * factor, 4096: (8.0 if name == "send" else 10.0) * factor, MIB: 100.0 * factor, 8 * MIB: 80.0 * factor}
+        for name in data_bench.BANDWIDTHS
+    }
     return bandwidths | {name: {2: 990.0 / factor, 64: 1000.0 / factor} for name in data_bench.LATENCIES}
 
 

@@ -48,7 +48,11 @@ class Kill(support.TemporaryCache):
         program = self.folder / "vm"
         program.write_text(f"#!/bin/sh\nFOLDER={self.folder}\n{script}")
         program.chmod(0o755)
-        process = self.python(f"import sys; sys.argv[1:] = {[str(program), name, str(end), str(stray)]}\n{KILL}", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = self.python(
+            f"import sys; sys.argv[1:] = {[str(program), name, str(end), str(stray)]}\n{KILL}",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         printed, errors = process.communicate()
         self.assertEqual(process.returncode, 0, errors)
         title, said = json.loads(printed)

@@ -48,7 +48,9 @@ class Interrupted(support.TemporaryCache):
     def test_it_says_what_was_interrupted(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             (said,) = self.interrupt(RUN, number)
-            expected = f"check was interrupted by {number.name} during a long step: what is complete is kept, and the next run goes on from there."
+            expected = (
+                f"check was interrupted by {number.name} during a long step: what is complete is kept, and the next run goes on from there."
+            )
             self.assertEqual(said, expected)
 
     def test_what_was_over_is_kept(self):
@@ -92,7 +94,9 @@ class NoRoom(support.TemporaryCache):
     def test_of_a_command(self):
         for line in ("tar: a: Cannot write: No space left on device", "error: failed to write: (os error 28)", "cp: Disk quota exceeded"):
             said = self.step(f"echo {line!r}; exit 2")
-            self.assertRegex(said, f"(?s)^Making it failed, as there is no space left on a disk: free some, .* run this again; all .*{line[-9:-1]}")
+            self.assertRegex(
+                said, f"(?s)^Making it failed, as there is no space left on a disk: free some, .* run this again; all .*{line[-9:-1]}"
+            )
             self.assertEqual(len(said.splitlines()), 2)
 
     def test_of_a_command_that_could_not_even_say_so(self):

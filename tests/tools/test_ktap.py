@@ -50,7 +50,9 @@ class Ktap(unittest.TestCase):
         self.assertEqual(counts("1..1\n  1..0 # SKIP no control port\nok 1 faults # SKIP\n"), (0, 0, 1))
 
     def test_failures_have_what_their_tests_said(self):
-        text = "1..1\n  1..4\n  # of a\n  ok 1 a\n  # of b\n  # more\n  not ok 2 b\n  not ok 3 c # SKIP\n  not ok 4 d\n# Totals\nnot ok 1 e\n"
+        text = (
+            "1..1\n  1..4\n  # of a\n  ok 1 a\n  # of b\n  # more\n  not ok 2 b\n  not ok 3 c # SKIP\n  not ok 4 d\n# Totals\nnot ok 1 e\n"
+        )
         expected = ["  # of b", "  # more", "  not ok 2 b", "  not ok 4 d", "# Totals", "not ok 1 e"]
         self.assertEqual(ktap.failures(text), expected)
 

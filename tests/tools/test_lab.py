@@ -29,7 +29,11 @@ SECTOR = 2048
 def read_volume(data):
     """The label and the files of an ISO 9660 volume, as Linux finds them."""
     primary = data[16 * SECTOR : 17 * SECTOR]
-    if primary[:8] != b"\1CD001\1\0" or data[17 * SECTOR :][:7] != b"\xffCD001\1" or len(data) != 2048 * struct.unpack("<I", primary[80:84])[0]:
+    if (
+        primary[:8] != b"\1CD001\1\0"
+        or data[17 * SECTOR :][:7] != b"\xffCD001\1"
+        or len(data) != 2048 * struct.unpack("<I", primary[80:84])[0]
+    ):
         raise ValueError("no ISO 9660 volume")
     start, size = struct.unpack("<I4xI", primary[158:170])
     directory, files = data[start * SECTOR :][:size], {}
@@ -90,7 +94,16 @@ class Lacks(unittest.TestCase):
 
     def says(self, text, *arguments):
         """The lab ends, and says this."""
-        command = [sys.executable, PROGRAM, "--folder", self.folder / "lab", "--ssh-port", str(running.free_port(lab.GUESTS)), self.image, *arguments]
+        command = [
+            sys.executable,
+            PROGRAM,
+            "--folder",
+            self.folder / "lab",
+            "--ssh-port",
+            str(running.free_port(lab.GUESTS)),
+            self.image,
+            *arguments,
+        ]
         environment = {"PATH": str(self.folder / "bin")}
         # The scripts above are run by sh, which the PATH does not matter to.
         done = subprocess.run(command, env=environment, capture_output=True, text=True)

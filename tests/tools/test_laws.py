@@ -33,11 +33,13 @@ class Laws(support.TemporaryCache):
     def test_an_arrow_that_is_not_drawn(self):
         self.write("efa_rs/efa_main.rs", "mod com;\nmod driver;\nmod ffi;\nmod hw;\nmod rdma;\nmod verbs;\nmod version;\n")
         self.write("efa_rs/driver.rs", "use crate::{com::Session, hw, rdma, version, verbs::Verbs};\nlet x = crate::made_by_a_macro::x;\n")
-        self.write("efa_rs/com.rs", "use crate::{hw::{self, regs::{Caps, Register as R, //\n}}, version};\n/* crate::verbs::X */ let x = hw::Y;\n")
+        self.write(
+            "efa_rs/com.rs", "use crate::{hw::{self, regs::{Caps, Register as R, //\n}}, version};\n/* crate::verbs::X */ let x = hw::Y;\n"
+        )
         self.write("efa_rs/hw.rs", "pub mod regs;\n")
         self.write("efa_rs/hw/regs.rs", "use super::{Y, wire::layout};\n")
         self.write("efa_rs/rdma.rs", "mod cq;\n")
-        self.write("efa_rs/rdma/cq.rs", "use crate::ffi;\nlet x = ffi::f();\nlet y = \"crate::com::Z\";\n")
+        self.write("efa_rs/rdma/cq.rs", 'use crate::ffi;\nlet x = ffi::f();\nlet y = "crate::com::Z";\n')
         self.write("efa_rs/verbs.rs", "mod abi;\nmod cq;\n")
         self.write("efa_rs/verbs/abi.rs", "let x: crate::ffi::T;\n")
         self.write("efa_rs/version.rs", "use crate::ffi::V;\n")
@@ -58,7 +60,10 @@ class Laws(support.TemporaryCache):
         )
 
     def test_an_effect_that_is_not_tested(self):
-        self.write("emulator/model/src/faults/then.rs", "pub struct Then {\n    pub silence: bool,\n    pub die: bool,\n}\npub struct X {\n    pub y: u8,\n}\n")
+        self.write(
+            "emulator/model/src/faults/then.rs",
+            "pub struct Then {\n    pub silence: bool,\n    pub die: bool,\n}\npub struct X {\n    pub y: u8,\n}\n",
+        )
         self.write("tests/kselftest/effects.md", "| effect | when |\n|---|---|\n| silence | command |\n| noise | command |\n")
         self.assertEqual(
             laws.effects_are_tested(),
@@ -72,7 +77,10 @@ class Laws(support.TemporaryCache):
         self.write("tests/kselftest/patience.py", "end = time.monotonic() + PATIENCE\n")
         self.write("tests/kselftest/killed.py", "start = time.monotonic()\n")
         self.write("tests/debug/run.sh", "start=$SECONDS\nname=SECONDS\n")
-        self.write("emulator/vfio/src/socket.rs", "let late = start.elapsed();\n#[cfg(test)]\nmod tests {\n    assert!(start.elapsed() < LIMIT);\n}\n")
+        self.write(
+            "emulator/vfio/src/socket.rs",
+            "let late = start.elapsed();\n#[cfg(test)]\nmod tests {\n    assert!(start.elapsed() < LIMIT);\n}\n",
+        )
         self.write("emulator/vfio/tests/guest.rs", "let runtime = Runtime::new(1, Instant::now());\nlet end = Instant::now() + LIMIT;\n")
         self.write("tools/lib/steps.py", "start = time.monotonic()\n")
         self.assertEqual(
@@ -90,7 +98,7 @@ class Laws(support.TemporaryCache):
         # What a file only declares or passes on, it does not depend on.
         self.write("efa_rs/rdma.rs", "mod a;\nmod b;\npub(crate) use self::{a::A, b::{B, C as D}};\npub(crate) struct Base;\n")
         self.write("efa_rs/rdma/a.rs", "use super::{b::B, Base};\nuse crate::rdma::{self, D};\nlet x: rdma::B;\n")
-        self.write("efa_rs/rdma/b.rs", "//! See [`super::a::A`].\nuse super::Base;\nlet x = \"super::a::A\";\n")
+        self.write("efa_rs/rdma/b.rs", '//! See [`super::a::A`].\nuse super::Base;\nlet x = "super::a::A";\n')
         self.assertEqual(laws.no_circles(), [])
 
     def test_provider(self):
@@ -159,7 +167,9 @@ class Laws(support.TemporaryCache):
         self.assertEqual(laws.little_c(), ["efa_rs/ffi/a.c: 320 lines", "efa_rs/ffi/b.h: 100 lines"])
 
     def test_a_link_that_leads_nowhere(self):
-        self.write("README.md", "# Head\n[a](docs/page.md), [b](docs/page.md#the-second-one), [c](#head), [d](https://x.invalid/#y), [e](docs)\n")
+        self.write(
+            "README.md", "# Head\n[a](docs/page.md), [b](docs/page.md#the-second-one), [c](#head), [d](https://x.invalid/#y), [e](docs)\n"
+        )
         self.write("docs/page.md", "## The second, `one`\n[back](../README.md#head)\n")
         self.assertEqual(laws.links_lead_somewhere(), [])
         self.write("docs/page.md", "[a](../README.md#foot)\n[b](other.md)\n[c](#the-second-one)\n")
@@ -199,7 +209,7 @@ class Laws(support.TemporaryCache):
 
     def test_long_sentences_of_comments(self):
         lines = self.LONG.replace(" three", "\n/// three").splitlines()
-        text = f"//! Short.\n\n/// Short. {lines[0]}\n{lines[1]}.\nfn f() {{\n    // {self.LONG}\n    let x = \"{self.LONG}\";\n}}\n"
+        text = f'//! Short.\n\n/// Short. {lines[0]}\n{lines[1]}.\nfn f() {{\n    // {self.LONG}\n    let x = "{self.LONG}";\n}}\n'
         self.assertEqual(self.long_sentences("a.rs", text), [["a.rs:3", "31 words"], ["a.rs:6", "31 words"]])
 
     def test_long_sentences_of_docstrings(self):

@@ -45,7 +45,7 @@ class Version(unittest.TestCase):
         self.assertEqual(output.strip(), package.version())
 
     def test_dkms_builds_for_both_architectures(self):
-        script = f'. {support.CLONE}/dkms.conf; for name; do [[ $name =~ $BUILD_EXCLUSIVE_ARCH ]] && echo $name; done'
+        script = f". {support.CLONE}/dkms.conf; for name; do [[ $name =~ $BUILD_EXCLUSIVE_ARCH ]] && echo $name; done"
         names = ["x86_64", "aarch64", "aarch64_be", "ppc64le"]
         output = subprocess.run(["bash", "-c", script, "bash", *names], capture_output=True, text=True).stdout
         self.assertEqual(output.split(), names[:2])

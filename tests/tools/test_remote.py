@@ -87,7 +87,14 @@ class Agent(unittest.TestCase):
             self.assertEqual(self.messages(self.connect(command=["true"], token=token)), [])
 
     def test_what_is_no_request(self):
-        for text in (b"\n", b"{}\n", b"[1]\n", b"nonsense\n", b'{"command": ["true"]}\n', b'{"command": 1, "token": "secret", "more": 2}\n'):
+        for text in (
+            b"\n",
+            b"{}\n",
+            b"[1]\n",
+            b"nonsense\n",
+            b'{"command": ["true"]}\n',
+            b'{"command": 1, "token": "secret", "more": 2}\n',
+        ):
             with socket.create_connection(("127.0.0.1", self.port)) as connection:
                 connection.sendall(text)
                 connection.shutdown(socket.SHUT_WR)
@@ -95,7 +102,9 @@ class Agent(unittest.TestCase):
         self.assertEqual(self.run_in("true")[0], 0)
 
     def test_a_terminal(self):
-        connection = self.connect(command=["sh", "-c", "stty size; tty; read x; stty size; exit 5"], token=TOKEN, terminal=(11, 22, "vt100"))
+        connection = self.connect(
+            command=["sh", "-c", "stty size; tty; read x; stty size; exit 5"], token=TOKEN, terminal=(11, 22, "vt100")
+        )
         remote.send(connection, size=(33, 44))
         remote.send(connection, stdin=remote.encoded(b"x\n"))
         messages = self.messages(connection)

@@ -144,9 +144,7 @@ class RustKit(StandIns):
         )
 
     def test_headers_of_another_kernel(self):
-        self.refuses(
-            f"has the headers of kernel .*{KERNEL[-5:]}, not of 7.3.13", "--kernel", "7.3.13", "--headers", self.headers
-        )
+        self.refuses(f"has the headers of kernel .*{KERNEL[-5:]}, not of 7.3.13", "--kernel", "7.3.13", "--headers", self.headers)
 
     def test_kernel_without_rust(self):
         self.write("headers/.config", CONFIG.replace("CONFIG_RUST=y", "# CONFIG_RUST is not set"))

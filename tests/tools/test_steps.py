@@ -41,8 +41,13 @@ class Run(support.TemporaryCache):
         self.assertIn("qemu.deb  503", said)
 
     def test_a_mirror_that_has_changed_is_one_sentence(self):
-        for line in ("E: Version '1.85.1' for 'libstd-rust-dev:arm64' was not found", "E: Unable to correct problems, you have held broken packages."):
-            said = self.fails(f"print({line!r}); raise SystemExit(100)", r"\AMaking it failed, as Debian's mirror has other versions .*: remove that")
+        for line in (
+            "E: Version '1.85.1' for 'libstd-rust-dev:arm64' was not found",
+            "E: Unable to correct problems, you have held broken packages.",
+        ):
+            said = self.fails(
+                f"print({line!r}); raise SystemExit(100)", r"\AMaking it failed, as Debian's mirror has other versions .*: remove that"
+            )
             self.assertEqual(said.splitlines()[1].strip(), line)
 
     def test_a_registry_that_fails_is_one_sentence(self):

@@ -199,7 +199,9 @@ def elsewhere():
 
 def without(patterns, by_case):
     """What there is by case, but for the cases of patterns."""
-    return {case: what for case, what in by_case.items() if not any(fnmatch.fnmatchcase(case.removesuffix(BYTES), name) for name in patterns)}
+    return {
+        case: what for case, what in by_case.items() if not any(fnmatch.fnmatchcase(case.removesuffix(BYTES), name) for name in patterns)
+    }
 
 
 def diff_on_debug_kernel(flavour):

@@ -18,7 +18,7 @@ SUITES = ("experimental", "sid")
 SOURCES = f"""
     set -eu
     export DEBIAN_FRONTEND=noninteractive
-    for suite in {' '.join(SUITES)}; do
+    for suite in {" ".join(SUITES)}; do
         sed -n "s/ trixie / $suite /p" /etc/apt/sources.list
     done >/etc/apt/sources.list.d/canary.list
     apt-get update
@@ -96,7 +96,9 @@ def build_for(newest):
 def look(suite_name):
     """The versions of our kernel and of the newest one, or that of a suite, and whether that is newer."""
     path = cache.folder("canary", "look")
-    script = SOURCES + LOOK.format(flavour=FLAVOUR, ours=toolroot.kernel(FLAVOUR), suite=shlex.quote(f"{suite_name}/" if suite_name else ""))
+    script = SOURCES + LOOK.format(
+        flavour=FLAVOUR, ours=toolroot.kernel(FLAVOUR), suite=shlex.quote(f"{suite_name}/" if suite_name else "")
+    )
     with steps.step("the newest kernel that Debian has") as log:
         namespace.remove(path)
         steps.run(namespace.enter(writable(path), ["sh", "-c", script]), log, "Looking for the newest kernel")

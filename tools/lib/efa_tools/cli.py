@@ -7,7 +7,24 @@ import os
 import sys
 from pathlib import Path
 
-from . import abi, arm64, bench, build, cache, canary, check, check_arm64, data_bench, guest, host_diff, host_tests, install, interrupt, lives, long
+from . import (
+    abi,
+    arm64,
+    bench,
+    build,
+    cache,
+    canary,
+    check,
+    check_arm64,
+    data_bench,
+    guest,
+    host_diff,
+    host_tests,
+    install,
+    interrupt,
+    lives,
+    long,
+)
 from . import namespace, overlay, package, remote, running, source_checks, srd_bench, steps, suite, times, toolroot, userland
 from .failure import Failure, sentence
 from .schedule import Job
@@ -77,12 +94,8 @@ def add_guests(parser, guests=1):
         metavar="SPEC",
         help="an emulated device of each guest, such as profile=efa2",
     )
-    devices.add_argument(
-        "--instance", metavar="SPEC", help="the emulated devices of an EC2 instance for each guest, such as p4d.24xlarge"
-    )
-    parser.add_argument(
-        "--hotplug", action="store_true", help="each device is in a slot of its own, and guests have QEMU's monitor"
-    )
+    devices.add_argument("--instance", metavar="SPEC", help="the emulated devices of an EC2 instance for each guest, such as p4d.24xlarge")
+    parser.add_argument("--hotplug", action="store_true", help="each device is in a slot of its own, and guests have QEMU's monitor")
     parser.add_argument(
         "--memory-device", metavar="SIZE", help="guest 0 has a device with so much memory in a BAR, such as 16M, and an IOMMU"
     )
@@ -333,7 +346,9 @@ def check_parser():
     command = suites.add_parser("canary", help="the module for the newest kernel that Debian has, and what has changed in the kernel crate")
     text = "that of this suite, whether or not it is newer than the toolroot's (default: the newest, if it is newer)"
     command.add_argument("--debian", choices=canary.SUITES, default="", help=text)
-    command = suites.add_parser("disturb", help="guests of which a part is killed at random, and guests on a busy host: what is left of them")
+    command = suites.add_parser(
+        "disturb", help="guests of which a part is killed at random, and guests on a busy host: what is left of them"
+    )
     command.add_argument("--kills", type=positive, default=50, metavar="N", help="how many runs of which a part is killed (default: 50)")
     command.add_argument("--seed", type=int, metavar="N", help="of what is killed and when (default: another one each time)")
     command.add_argument("--runs", type=positive, default=20, metavar="N", help="how many on a busy host (default: 20)")

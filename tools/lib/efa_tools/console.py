@@ -55,7 +55,8 @@ def without(log, known):
 def is_known(report, known):
     """Whether a report is one warning, and one that is known."""
     return len(re.findall(r"\b(?:WARNING|BUG): ", report)) == 1 and any(
-        re.search(rf"WARNING: \S+ at {function}\+", report) and re.search(rf"\]  (?:\[<\w+>\] )?{caller}\+", report) for function, caller in known
+        re.search(rf"WARNING: \S+ at {function}\+", report) and re.search(rf"\]  (?:\[<\w+>\] )?{caller}\+", report)
+        for function, caller in known
     )
 
 

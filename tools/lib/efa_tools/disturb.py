@@ -137,7 +137,10 @@ def busy(count, load):
     """COUNT runs on a host with so many processes that want its CPUs: each comes to its end, and its device is there then."""
     namespace.require("stress-ng", "stress-ng")
     total = Tally()
-    with steps.step("runs on a busy host"), subprocess.Popen(["stress-ng", "--quiet", "--cpu", str(load)], stdin=subprocess.DEVNULL) as others:
+    with (
+        steps.step("runs on a busy host"),
+        subprocess.Popen(["stress-ng", "--quiet", "--cpu", str(load)], stdin=subprocess.DEVNULL) as others,
+    ):
         try:
             for number in range(1, count + 1):
                 run = Run(timeout=BUSY_LIMIT)

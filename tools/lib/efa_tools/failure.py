@@ -14,5 +14,7 @@ def sentence(error):
         return str(error)
     where = f" for {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"There is no space left on the disk{where}: free some, or set XDG_CACHE_HOME to a folder on a larger one, and run this again."
+        return (
+            f"There is no space left on the disk{where}: free some, or set XDG_CACHE_HOME to a folder on a larger one, and run this again."
+        )
     return f"The system refused something{where} ({error.strerror or error}): see to that, and run this again."

@@ -657,7 +657,9 @@ def execute_once(run):
     """One attempt of execute()."""
     options = run.options
     guests = "guests" if options.guests > 1 else "guest"
-    steps.note(f"{guests}: {', '.join(dict.fromkeys(run.releases))}, driver {options.driver}, {run.accelerator.upper()}, logs in {run.folder}")
+    steps.note(
+        f"{guests}: {', '.join(dict.fromkeys(run.releases))}, driver {options.driver}, {run.accelerator.upper()}, logs in {run.folder}"
+    )
     terminal = termios.tcgetattr(sys.stdin) if options.command is None else None
     start = time.monotonic()
     watched = stalls.told(run.shared / "stalls") if options.stalls else contextlib.nullcontext()

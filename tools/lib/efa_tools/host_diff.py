@@ -16,5 +16,7 @@ def run(count, flavour):
         program = lives.inside("target/release/sequences")
         lives.in_toolroot(log, "Recording", ["sh", "-c", f"{program} {first} {count} >{lives.inside('sequences/all')}"])
     name = f"host-diff {flavour}"
-    tally, _ = suite.in_guest(name, "/efa-rs/tests/host-diff/play.py /share/all", "rust", flavour, progress=True, share=folder, timeout=7200)
+    tally, _ = suite.in_guest(
+        name, "/efa-rs/tests/host-diff/play.py /share/all", "rust", flavour, progress=True, share=folder, timeout=7200
+    )
     return tally

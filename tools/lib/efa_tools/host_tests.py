@@ -121,7 +121,9 @@ def attack(seconds, rounds=None):
         with build.cargo_lock("debug"):
             build.cargo(log, "Building the emulator", "build", "--workspace", "--bin", "efa-emu")
             build.cargo(log, "Building the attacks", *arguments, "--no-run", environment=environment)
-        build.cargo(log, "cargo test", *arguments, after=("--", "--include-ignored", "--test-threads=1", "--nocapture"), environment=environment)
+        build.cargo(
+            log, "cargo test", *arguments, after=("--", "--include-ignored", "--test-threads=1", "--nocapture"), environment=environment
+        )
 
     return cargo_tally("attacks", action)
 

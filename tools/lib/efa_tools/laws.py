@@ -37,7 +37,9 @@ ELSEWHERE = re.compile(
 # A link to a file, to a heading, or to a heading of a file.
 LINK = re.compile(r"\]\((?!\w+:)([^)\s#]*)#?([^)\s]*)\)")
 # Where packages come from is the host's choice.
-MIRROR = re.compile(r"\b(deb|ftp|security|snapshot|archive|cdn)[\w.-]*\.(debian|ubuntu)\.(org|com|net)|//[\w.-]*mirror[\w.-]*/|(index|static)\.crates\.io")
+MIRROR = re.compile(
+    r"\b(deb|ftp|security|snapshot|archive|cdn)[\w.-]*\.(debian|ubuntu)\.(org|com|net)|//[\w.-]*mirror[\w.-]*/|(index|static)\.crates\.io"
+)
 
 
 def files(*patterns, links=False):

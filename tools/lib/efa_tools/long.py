@@ -33,6 +33,8 @@ SUITES = (
     "check-install",
     "check-arm64",
 )
+
+
 def run(do, rest=False):
     """Has each suite done by do(words); returns the tally of all. REST: only those that have not passed on this head."""
     total = Tally()

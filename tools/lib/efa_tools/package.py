@@ -42,9 +42,7 @@ def releases(text=None):
         changes = [" ".join(change.split()) for change in re.split(r"^- ", body, flags=re.MULTILINE)[1:]]
         found.append((number, datetime.date.fromisoformat(day), changes))
     if not found or found[0][0] != version():
-        raise Failure(
-            f"CHANGELOG.md does not begin with version {version()}, which efa_rs/ffi/version.h has: add what is new in it."
-        )
+        raise Failure(f"CHANGELOG.md does not begin with version {version()}, which efa_rs/ffi/version.h has: add what is new in it.")
     return found
 
 

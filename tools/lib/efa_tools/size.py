@@ -69,9 +69,7 @@ def parts(path):
             addresses = "\n".join(map(hex, range(size)))
             lines = run("addr2line", f"--section={name}", "-e", text=addresses).splitlines()
             if len(lines) != size:
-                raise Failure(
-                    f"addr2line knows {len(lines)} of the {size} bytes of {name} in {path}: is it another release of binutils?"
-                )
+                raise Failure(f"addr2line knows {len(lines)} of the {size} bytes of {name} in {path}: is it another release of binutils?")
             counts.update(first_match(SOURCES, line.rpartition(":")[0], OTHER_CODE) for line in lines)
         else:
             counts[first_match(SECTIONS, name, OTHER_SECTIONS)] += size

@@ -128,7 +128,9 @@ def kverbs(flavour, rounds=None):
     if flavour == toolroot.DEBUG:
         between = f"EFA_SLOW_KERNEL=4 {between}"
     tally, _ = in_guest(f"kverbs {flavour}", local, "rust", flavour, ["profile=efa3", "profile=efa4"], **options)
-    two, _ = in_guest(f"kverbs {flavour} between guests", between, "rust", flavour, ["profile=efa4"], guests=2, cpus=1, leader=True, **options)
+    two, _ = in_guest(
+        f"kverbs {flavour} between guests", between, "rust", flavour, ["profile=efa4"], guests=2, cpus=1, leader=True, **options
+    )
     tally += two
     return tally
 

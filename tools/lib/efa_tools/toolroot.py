@@ -29,9 +29,7 @@ IMAGE = "vmlinuz.unsigned"
 # What choose-kernel says.
 CHOSEN = re.compile(r"^choose-kernel: (.*)$", re.MULTILINE)
 # The host's apt settings that say how to reach a mirror and how old its index may be.
-APT_SETTINGS = re.compile(
-    r"Acquire::((http|https|ftp)::|Check-Valid-Until |Check-Date |(Max|Min)-ValidTime |Retries |ForceIPv[46] )"
-)
+APT_SETTINGS = re.compile(r"Acquire::((http|https|ftp)::|Check-Valid-Until |Check-Date |(Max|Min)-ValidTime |Retries |ForceIPv[46] )")
 
 
 def key():
