@@ -37,7 +37,7 @@ for name, values in FIELDS.items():
 for name, data in (("zeros", bytes(8)), ("a bit", b"\1" + bytes(7)), ("a late bit", bytes(63) + b"\x80"), ("64 zeros", bytes(64))):
     add(f"input for the driver: {name}", request=data)
 for size in (0, 4, 8, 12, 64):
-    cases.add(f"output of {size} bytes", lambda s, size=size: (lambda ah: (ah, ah.raw[6:]))(s.ah(out_size=size)))
+    cases.add(f"output of {size} bytes", lambda s, size=size: (ah := s.ah(out_size=size), ah.raw[6:]))
 for accessible in (0, 3, 4, 8, 11):
     cases.add(
         f"response to nowhere after {accessible} bytes",
@@ -113,7 +113,6 @@ def many(s):
     handles = [s.ah(dgid=struct.pack(">QQ", 0xFE80 << 48, index)) for index in range(300)]
     for ah in handles[::2]:
         ah.destroy()
-    return None
 
 
 cases.add("MODIFY_AH", lambda s: s.context.command(MODIFY_AH, bytes(48), 8))

@@ -182,7 +182,6 @@ def many(s):
     made = [s.counter(s.page.address + 16 * number, s.page.address + 16 * number + 8) for number in range(200)]
     for counter in made[::2]:
         counter.destroy()
-    return None
 
 
 @cases.case("with an attribute that there is not")
@@ -275,12 +274,12 @@ PATHS = {
     QPS_SQD: (QPS_INIT, QPS_RTR, QPS_RTS, QPS_SQD),
     QPS_ERR: (QPS_INIT, QPS_ERR),
 }
-for state in PATHS:
+for state, path in PATHS.items():
 
-    def in_state(s, state=state):
+    def in_state(s, path=path):
         pair = s.qp()
         s.shows_commands = None
-        for step in PATHS[state]:
+        for step in path:
             pair.modify(*STEPS[step])
         s.shows_commands = True
         return attempt(s.counter().attach, pair, 63)

@@ -77,7 +77,6 @@ def async_outlives(s):
     context.alloc_pd()
     os.close(context.fd)
     s.stack.callback(os.close, context.async_fd)
-    return None
 
 
 cases = Cases("pd")

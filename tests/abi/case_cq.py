@@ -116,7 +116,7 @@ add("request to nowhere", replace={UHW_IN: Attribute(UHW_IN, 16, 4096)})
 add("request to the kernel", replace={UHW_IN: Attribute(UHW_IN, 16, 0xFFFF_8000_0000_0000)})
 add("short request to nowhere", replace={UHW_IN: Attribute(UHW_IN, 9, 4096)})
 for size in (0, 1, 4, 8, 24, 39, 40, 41, 64, 4096):
-    cases.add(f"response of {size} bytes", lambda s, size=size: (lambda cq: (cq, len(cq.raw), cq.raw[40:]))(s.cq(out_size=size)))
+    cases.add(f"response of {size} bytes", lambda s, size=size: (cq := s.cq(out_size=size), len(cq.raw), cq.raw[40:]))
 add("no response", replace={UHW_OUT: None})
 for accessible in (0, 1, 8, 39, 40):
     for flags in (0, CQ_WITH_COMPLETION_CHANNEL):

@@ -196,7 +196,6 @@ def of_child(s):
     if process == 0:
         os._exit(0)
     os.waitpid(process, 0)
-    return None
 
 
 # Input and output.
@@ -282,7 +281,6 @@ def same(s):
     regions = [s.mr(access=index & 5 | 1) for index in range(200)]
     for region in regions[::2]:
         region.dereg()
-    return None
 
 
 # Queries.
@@ -308,12 +306,12 @@ for access in range(8):
 OUTPUTS = (0x1001, 0x1002, 0x1003, 0x1004)
 
 
-def efa_query(s, handle=None, replace={}, attributes=(), driver=17):
+def efa_query(s, handle=None, replace=None, attributes=(), driver=17):
     """EFA's query with wrong attributes; returns what it has written all the same."""
     region = s.mr() if handle is None else None
     buffers = {number: Buffer(2) for number in OUTPUTS}
     sent = {0x1000: object_handle(0x1000, region.handle if region else handle)}
-    sent |= {number: pointer_out(number, buffer) for number, buffer in buffers.items()} | replace
+    sent |= {number: pointer_out(number, buffer) for number, buffer in buffers.items()} | (replace or {})
     action = [attribute for attribute in (*sent.values(), *attributes) if attribute]
     result = attempt(lambda: s.context.ioctl(objects.OBJECT_MR, objects.METHOD_EFA_MR_QUERY, *action, driver=driver) and None)
     return result, [buffer.bytes() for buffer in buffers.values()]
@@ -398,11 +396,11 @@ for number in range(9):
 cases.add("protection domain that does not exist", lambda s: dma(s, one, pd=77))
 
 
-def dma_by_reg_mr(s, access=1, change={}):
+def dma_by_reg_mr(s, access=1, change=None):
     """REG_MR with a file in place of an address."""
     fd = one()
     s.stack.callback(os.close, fd)
-    added = {7: Attribute(7, 0, fd), 8: pointer_in(8, bytes(8))} | change
+    added = {7: Attribute(7, 0, fd), 8: pointer_in(8, bytes(8))} | (change or {})
     attributes = [attribute for attribute in added.values() if attribute]
     return s.mr(0, PAGE, IoctlMemoryRegion, access=access, replace={4: None}, attributes=attributes)
 

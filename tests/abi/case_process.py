@@ -11,7 +11,7 @@ import threading
 import time
 
 import objects
-from harness import Cases, Worker, attempt, ends, fork
+from harness import Cases, Worker, attempt, ends, fork, there_is
 from memory import PAGE
 
 cases = Cases("process")
@@ -53,7 +53,7 @@ for kind, (make, destroy) in KINDS.items():
 
     def threads(s, make=make, destroy=destroy):
         s.shows_commands = False
-        s.pd, s.a_cq, s.page
+        there_is(s.pd, s.a_cq, s.page)
         results = collections.Counter()
 
         def work():
@@ -73,7 +73,7 @@ for kind, (make, destroy) in KINDS.items():
     def race(s, make=make, destroy=destroy):
         """Several threads destroy the same object: one can."""
         no_commands(s)
-        s.pd, s.a_cq, s.page
+        there_is(s.pd, s.a_cq, s.page)
         rounds = []
         for _ in range(ROUNDS):
             thing, results, start = make(s), [], threading.Barrier(3)
@@ -177,8 +177,7 @@ def orphan(s):
 @cases.case("a child registers memory in its parent's context")
 def child_memory(s):
     """The memory is the child's; the region stays when the child is gone."""
-    s.pd
-    s.page
+    there_is(s.pd, s.page)
     return ends([fork(lambda: s.mr(kind=objects.IoctlMemoryRegion))]), s.mr()
 
 
@@ -186,7 +185,7 @@ def child_memory(s):
 def thread_gone(s):
     made = []
     worker = threading.Thread(target=lambda: made.append(s.cq()))
-    s.context
+    there_is(s.context)
     worker.start()
     worker.join()
     return attempt(made[0].destroy)
@@ -214,7 +213,6 @@ def closed_meanwhile(s):
         os.close(duplicate)
         # The number is not to be given to another file while the thread may use it.
         worker.join()
-    return None
 
 
 @cases.case("pinned memory is the process's")
@@ -227,7 +225,7 @@ def pinned(s):
             return next(int(line.split()[1]) for line in file if line.startswith("VmPin"))
 
     memory = s.pages(64)
-    s.pd
+    there_is(s.pd)
     before = kilobytes()
     region = s.mr(memory.address, 64 * PAGE)
     registered = kilobytes() - before

@@ -92,7 +92,7 @@ for size in range(0, 24, 4):
 for name, tail in (("zeros", bytes(4)), ("many zeros", bytes(4000)), ("a bit", b"\1\0\0\0"), ("a late bit", bytes(99) + b"\x80")):
     add(f"longer request: {name}", request=REQUEST + tail)
 for size in (0, 4, 20, 56, 60, 64, 68, 128):
-    cases.add(f"response of {size} bytes", lambda s, size=size: (lambda qp: (qp, qp.raw[60:]))(s.qp(out_size=size)))
+    cases.add(f"response of {size} bytes", lambda s, size=size: (qp := s.qp(out_size=size), qp.raw[60:]))
 for accessible in (0, 4, 31, 32, 36, 95):
 
     def nowhere(s, accessible=accessible):

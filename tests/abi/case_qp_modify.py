@@ -16,6 +16,7 @@ BITS = dict(
         " MAX_QP_RD_ATOMIC ALT_PATH MIN_RNR_TIMER SQ_PSN MAX_DEST_RD_ATOMIC PATH_MIG_STATE CAP DEST_QPN BIT21 BIT22 BIT23 BIT24"
         " RATE_LIMIT".split(),
         (1 << bit for bit in range(26)),
+        strict=True,
     )
 )
 KINDS = {"UD": QPT_UD, "SRD": QPT_DRIVER}

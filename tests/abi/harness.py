@@ -15,15 +15,16 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent / "kselftest"))
 
-import objects  # noqa: E402
-import selftest  # noqa: E402
-import uverbs  # noqa: E402
-from memory import PAGE  # noqa: E402
-from patience import PATIENCE  # noqa: E402
+import objects
+import selftest
+import uverbs
+from memory import PAGE
+from patience import PATIENCE
 
 COUNTERS = (
     "alloc_ucontext_err alloc_pd_err create_cq_err create_qp_err create_ah_err reg_mr_err mmap_err cmds_err no_completion_cmds"
@@ -80,6 +81,10 @@ def trace(function, hidden=HIDDEN):
             lines.append(Line(text))
             lines[-1].bytes = its_bytes
     return lines
+
+
+def there_is(*_):
+    """What the arguments name is there from now on: a session makes some objects when they are first named."""
 
 
 class Session:
@@ -387,7 +392,7 @@ def letters(text):
 class Cases:
     """The cases of one subject, in their order."""
 
-    all = {}
+    all: ClassVar = {}
 
     def __init__(self, subject, device="efa3"):
         self.subject = subject
@@ -444,7 +449,7 @@ class Runner:
         """Error counters that have changed since the last call."""
         before, now = self.values[function.number], self.read_counters(function)
         self.values[function.number] = now
-        return [f"{name} +{after - value}" for name, value, after in zip(COUNTERS, before, now) if after != value]
+        return [f"{name} +{after - value}" for name, value, after in zip(COUNTERS, before, now, strict=True) if after != value]
 
     def run(self, subjects):
         done = 0

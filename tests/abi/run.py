@@ -6,25 +6,18 @@ make abi-diff runs this with both drivers and compares. By hand, in a guest with
 run.py [SUBJECT...], each of which is what names begin with, or a pattern as of file names
 """
 
+import importlib
 import sys
 
 import harness
 
 # In the order in which the cases run.
-import case_registers  # noqa: F401
-import case_context  # noqa: F401
-import case_query  # noqa: F401
-import case_cq  # noqa: F401
-import case_cq_memory  # noqa: F401
-import case_qp_create  # noqa: F401
-import case_qp_modify  # noqa: F401
-import case_req_id  # noqa: F401
-import case_comp_cntr  # noqa: F401
-import case_mr  # noqa: F401
-import case_ah  # noqa: F401
-import case_mmap  # noqa: F401
-import case_framing  # noqa: F401
-import case_process  # noqa: F401
+SUBJECTS = (
+    *("registers", "context", "query", "cq", "cq_memory", "qp_create", "qp_modify", "req_id", "comp_cntr", "mr", "ah", "mmap", "framing"),
+    "process",
+)
+for subject in SUBJECTS:
+    importlib.import_module(f"case_{subject}")
 
 if __name__ == "__main__":
     harness.Runner().run(sys.argv[1:])

@@ -15,8 +15,8 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 sys.path += [str(TESTS / "interop"), str(TESTS / "kselftest")]
 
-import guests  # noqa: E402
-import perftest  # noqa: E402
+import guests
+import perftest
 
 SIZES = (2, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)
 SEND_SIZES = (2, 8, 64, 512, 4 << 10, 8 << 10)

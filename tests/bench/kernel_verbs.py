@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 
-import marks  # noqa: E402
+import marks
 
 SAMPLES, FIRST = 9, 2
 PARAMETER = "/sys/module/bench_client/parameters/round"

@@ -20,11 +20,11 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 
-import marks  # noqa: E402
-import objects  # noqa: E402
-import selftest  # noqa: E402
-from objects import QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_SQ_PSN, QP_STATE  # noqa: E402
-from uverbs import Context  # noqa: E402
+import marks
+import objects
+import selftest
+from objects import QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_SQ_PSN, QP_STATE
+from uverbs import Context
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PAGE, HUGE_PAGE = 4 * KIB, 2 * MIB
@@ -126,10 +126,10 @@ class Bench:
         for number in range(FIRST + samples):
             if number < FIRST:
                 made = observe(self.function, make_name, make)
-                observe(self.function, destroy_name, lambda: destroy(made))
+                observe(self.function, destroy_name, lambda made=made: destroy(made))
             else:
                 made = count(make_name, make)
-                count(destroy_name, lambda: destroy(made))
+                count(destroy_name, lambda made=made: destroy(made))
 
     def call(self, name, action, between=None):
         """Makes a call again and again."""
@@ -147,7 +147,10 @@ class Bench:
         self.pair("alloc PD", context.alloc_pd, "dealloc PD", lambda pd: context.dealloc_pd(pd[0]))
         pd, _ = context.alloc_pd()
         self.queues(context, pd)
-        make = lambda: objects.AddressHandle(context, pd)  # noqa: E731
+
+        def make():
+            return objects.AddressHandle(context, pd)
+
         self.pair("create AH", make, "destroy AH", objects.AddressHandle.destroy)
         known = make()
         self.pair("create AH of a known peer", make, "destroy AH of a known peer", objects.AddressHandle.destroy)
@@ -176,7 +179,10 @@ class Bench:
         queue, pair = objects.CompletionQueue, objects.QueuePair
         self.pair("create CQ", make_cq, "destroy CQ", queue.destroy)
         channel = objects.CompletionChannel(context)
-        make = lambda: make_cq(channel=channel.fd, flags=objects.CQ_WITH_COMPLETION_CHANNEL)  # noqa: E731
+
+        def make():
+            return make_cq(channel=channel.fd, flags=objects.CQ_WITH_COMPLETION_CHANNEL)
+
         self.pair("create CQ with channel", make, "destroy CQ with channel", queue.destroy)
         cq = make_cq()
         self.mappings("CQ ring", context, cq.response.q_mmap_key, cq.response.q_mmap_size)
@@ -193,7 +199,10 @@ class Bench:
 
     def completion_counters(self, context, make_qp):
         values = Pages(PAGE)
-        make = lambda: objects.CompletionCounter(context, values.address, values.address + 8)  # noqa: E731
+
+        def make():
+            return objects.CompletionCounter(context, values.address, values.address + 8)
+
         self.pair("create completion counter", make, "destroy completion counter", objects.CompletionCounter.destroy)
         counter = make()
         self.call("modify completion counter", lambda: counter.modify(1))
@@ -211,9 +220,9 @@ class Bench:
         for number in range(FIRST + SAMPLES):
             qp = make_qp()
             for name, action in (
-                ("modify QP to INIT", lambda: qp.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, objects.QPS_INIT, qkey=1)),
-                ("modify QP to RTR", lambda: qp.modify(QP_STATE, objects.QPS_RTR)),
-                ("modify QP to RTS", lambda: qp.modify(QP_STATE | QP_SQ_PSN, objects.QPS_RTS)),
+                ("modify QP to INIT", lambda qp=qp: qp.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, objects.QPS_INIT, qkey=1)),
+                ("modify QP to RTR", lambda qp=qp: qp.modify(QP_STATE, objects.QPS_RTR)),
+                ("modify QP to RTS", lambda qp=qp: qp.modify(QP_STATE | QP_SQ_PSN, objects.QPS_RTS)),
             ):
                 if number < FIRST:
                     observe(self.function, name, action)
@@ -223,25 +232,31 @@ class Bench:
 
     def mappings(self, what, context, key, length):
         prot = mmap.PROT_WRITE if "doorbell" in what else mmap.PROT_READ | mmap.PROT_WRITE
-        make = lambda: marks.call(marks.MMAP, 0, length, prot, mmap.MAP_SHARED, context.fd, key)  # noqa: E731
+
+        def make():
+            return marks.call(marks.MMAP, 0, length, prot, mmap.MAP_SHARED, context.fd, key)
+
         self.pair(f"map {what}", make, f"unmap {what}", lambda address: marks.call(marks.MUNMAP, address, length))
 
     def regions(self, context, pd):
-        for name, length, huge, samples in (
-            ("4 KiB", PAGE, False, SAMPLES),
-            ("2 MiB of 4K pages", 2 * MIB, False, SAMPLES),
-            ("2 MiB of 2M pages", 2 * MIB, True, SAMPLES),
-            ("1 GiB of 4K pages", GIB, False, 3),
-            ("1 GiB of 2M pages", GIB, True, 7),
-        ):
-            pages = Pages(length, huge)
-            make = lambda: objects.MemoryRegion(context, pd, pages.address, pages.length)  # noqa: E731
-            self.pair(f"register MR {name}", make, f"deregister MR {name}", objects.MemoryRegion.dereg, samples)
-            if length == PAGE:
-                region = make()
-                self.call("query MR", region.efa_query)
-                region.dereg()
-            del pages
+        self.region(context, pd, "4 KiB", PAGE, False)
+        self.region(context, pd, "2 MiB of 4K pages", 2 * MIB, False)
+        self.region(context, pd, "2 MiB of 2M pages", 2 * MIB, True)
+        self.region(context, pd, "1 GiB of 4K pages", GIB, False, 3)
+        self.region(context, pd, "1 GiB of 2M pages", GIB, True, 7)
+
+    def region(self, context, pd, name, length, huge, samples=SAMPLES):
+        """One of memory that is there for it only."""
+        pages = Pages(length, huge)
+
+        def make():
+            return objects.MemoryRegion(context, pd, pages.address, pages.length)
+
+        self.pair(f"register MR {name}", make, f"deregister MR {name}", objects.MemoryRegion.dereg, samples)
+        if length == PAGE:
+            region = make()
+            self.call("query MR", region.efa_query)
+            region.dereg()
 
     def counters(self):
         (name,) = self.function.names("infiniband")
@@ -254,7 +269,10 @@ class Bench:
             (files / "lifespan").write_text("0")
             fd = os.open(files / counter, os.O_RDONLY)
             text = ctypes.create_string_buffer(PAGE)
-            read = lambda: marks.call(marks.PREAD, fd, ctypes.addressof(text), PAGE, 0)  # noqa: E731
+
+            def read(fd=fd, text=text):
+                return marks.call(marks.PREAD, fd, ctypes.addressof(text), PAGE, 0)
+
             # The lifespan ends with a jiffy.
             self.call(f"read {what} counters", read, between=lambda: time.sleep(0.02))
             os.close(fd)
@@ -301,7 +319,10 @@ def growth(function, function_for_contexts):
     bench.grow("CQ", lambda: objects.CompletionQueue(context), objects.CompletionQueue.destroy)
     bench.grow("QP", lambda: objects.QueuePair(context, pd, cq.handle, cq.handle), objects.QueuePair.destroy)
     bench.grow("AH", lambda: objects.AddressHandle(context, pd), objects.AddressHandle.destroy)
-    make = lambda: objects.MemoryRegion(context, pd, pages.address, PAGE)  # noqa: E731
+
+    def make():
+        return objects.MemoryRegion(context, pd, pages.address, PAGE)
+
     bench.grow("MR", make, objects.MemoryRegion.dereg, ("register", "deregister"))
     context.close()
     bench = Bench(function_for_contexts)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 
-import objects  # noqa: E402
-import selftest  # noqa: E402
-import uverbs  # noqa: E402
-from objects import (  # noqa: E402
+import objects
+import selftest
+import uverbs
+from objects import (
     BUFFER_VA,
     CQ_WITH_COMPLETION_CHANNEL,
     QP_PKEY_INDEX,
@@ -44,8 +44,8 @@ from objects import (  # noqa: E402
     MemoryRegion,
     QueuePair,
 )
-from selftest import Failed, Suite, equal, errno_name, result_of  # noqa: E402
-from uverbs import opened  # noqa: E402
+from selftest import Failed, Suite, equal, errno_name, result_of
+from uverbs import opened
 
 FAULTS = ("failslab", "fail_page_alloc", "fail_usercopy")
 DEBUGFS = Path("/sys/kernel/debug")
@@ -90,8 +90,8 @@ class FaultInjection:
     def spare_caches():
         """Lets nothing fail that what finds bugs needs for its own objects.
 
-        kmemleak has a reserve: of what can fail, that would be every other one. Debug objects are allocated whenever there are few left, and
-        turn themselves off without.
+        kmemleak has a reserve: of what can fail, that would be every other one. Debug objects are allocated whenever there are few left,
+        and turn themselves off without.
         """
         for cache in Path("/sys/kernel/slab").iterdir():
             if cache.name not in ("kmemleak_object", "debug_objects_cache"):
@@ -483,7 +483,7 @@ def query_port_speed(bench):
 def counters():
     (name,) = main.names("infiniband")
     folders = (main.sysfs / "infiniband" / name / "hw_counters", main.sysfs / "infiniband" / name / "ports/1/hw_counters")
-    for folder, counter in zip(folders, ("submitted_cmds", "tx_bytes")):
+    for folder, counter in zip(folders, ("submitted_cmds", "tx_bytes"), strict=True):
         (folder / "lifespan").write_text("0")
         fd = os.open(folder / counter, os.O_RDONLY)
         try:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 
-import selftest  # noqa: E402
-from selftest import Suite, equal  # noqa: E402
+import selftest
+from selftest import Suite, equal
 
 DEBUGFS = Path("/sys/kernel/debug")
 KMEMLEAK = DEBUGFS / "kmemleak"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 
-import selftest  # noqa: E402
-from crowd import Crowd  # noqa: E402
-from selftest import SEED, Failed, Suite, chance, equal, wait_until  # noqa: E402
-from uverbs import opened  # noqa: E402
+import selftest
+from crowd import Crowd
+from selftest import SEED, Failed, Suite, chance, equal, wait_until
+from uverbs import opened
 
 PROCESSES = 4
 # Objects that each process makes.

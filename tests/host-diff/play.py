@@ -12,12 +12,13 @@ import mmap
 import re
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kselftest"))
 
-import objects  # noqa: E402
-from selftest import Failed, Suite, emulator, equal, function_with, result_of, wait_until  # noqa: E402
-from uverbs import opened  # noqa: E402
+import objects
+from selftest import Failed, Suite, emulator, equal, function_with, result_of, wait_until
+from uverbs import opened
 
 # As host/driver/src/sequence.rs has them.
 ATTRIBUTES = {"keep_alive_ms": 0, "admin_timeout": 15, "reset_timeout": 10}
@@ -57,10 +58,10 @@ class Traces:
         for line in lines:
             if HIDDEN.match(line):
                 continue
-            line = PLACE.sub(r"\1\2=", PAGES.sub("pages", line))
-            line = IN_FLIGHT.sub("", ID.sub("aq ", line))
+            text = PLACE.sub(r"\1\2=", PAGES.sub("pages", line))
+            text = IN_FLIGHT.sub("", ID.sub("aq ", text))
             # Attributes of the device have numbers of kinds.
-            shown.append(line if "_FEATURE(" in line else NUMBER.sub(self.number, line))
+            shown.append(text if "_FEATURE(" in text else NUMBER.sub(self.number, text))
         return shown
 
 
@@ -73,7 +74,7 @@ def same(got, wanted, what):
 class Player:
     """A program and its objects, the newest of each kind last."""
 
-    STATES = {
+    STATES: ClassVar = {
         "init_qp": (objects.QPS_INIT, objects.QP_STATE | objects.QP_PKEY_INDEX | objects.QP_PORT | objects.QP_QKEY),
         "rtr_qp": (objects.QPS_RTR, objects.QP_STATE),
         "rts_qp": (objects.QPS_RTS, objects.QP_STATE | objects.QP_SQ_PSN),
@@ -203,7 +204,10 @@ def replay(record):
             equal(play(device, player, step["step"]), step["result"], what)
             if step["step"] == ["rebind"]:
                 before = 0
-            wait_until(lambda: settled(device, step, before), f"{what}: the state {step['state']} of session {step['session']}")
+            wait_until(
+                lambda step=step, before=before: settled(device, step, before),
+                f"{what}: the state {step['state']} of session {step['session']}",
+            )
             same(guest.shown(device.trace()), program.shown(step["trace"]), what)
             equal(device.state()["resources"], step["resources"], f"{what}: the objects of the device")
             if step["state"]:

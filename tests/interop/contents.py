@@ -20,16 +20,16 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
 
-import pyverbs.enums as e  # noqa: E402
-import pyverbs.providers.efa.efa_enums as efa_e  # noqa: E402
-from pyverbs.addr import AH, GID, AHAttr, GlobalRoute  # noqa: E402
-from pyverbs.cq import CQ, CompChannel  # noqa: E402
-from pyverbs.mr import MR  # noqa: E402
-from pyverbs.pd import PD  # noqa: E402
-from pyverbs.providers.efa.efadv import EfaContext, EfaQPInitAttr, SRDQPEx  # noqa: E402
-from pyverbs.qp import QPAttr, QPCap, QPEx, QPInitAttrEx  # noqa: E402
-from pyverbs.wr import SGE, RecvWR  # noqa: E402
-from selftest import PATIENCE, Failed, Suite, equal, wait_until  # noqa: E402
+import pyverbs.enums as e
+import pyverbs.providers.efa.efa_enums as efa_e
+from pyverbs.addr import AH, GID, AHAttr, GlobalRoute
+from pyverbs.cq import CQ, CompChannel
+from pyverbs.mr import MR
+from pyverbs.pd import PD
+from pyverbs.providers.efa.efadv import EfaContext, EfaQPInitAttr, SRDQPEx
+from pyverbs.qp import QPAttr, QPCap, QPEx, QPInitAttrEx
+from pyverbs.wr import SGE, RecvWR
+from selftest import PATIENCE, Failed, Suite, equal, wait_until
 
 PORT = 7100
 QKEY = 0x1EFA
@@ -251,7 +251,7 @@ class Side:
         """Waits for so many completions, whatever they say."""
         found = []
         while len(found) < count:
-            found += wait_until(lambda: queue.poll(count - len(found))[1], f"completion {len(found) + 1} of {count}")
+            found.extend(wait_until(lambda: queue.poll(count - len(found))[1], f"completion {len(found) + 1} of {count}"))
         return found
 
     def received(self, count=1):
@@ -327,11 +327,11 @@ class Side:
             except Failed:
                 # What is missing then is counted.
                 break
-        for number in seen:
-            mine = sum(seen[number][one] for one in due[number])
+        for number, times in seen.items():
+            mine = sum(times[one] for one in due[number])
             found["missing"] += len(due[number]) - mine
             # Those of others.
-            found["wrong contents"] += sum(seen[number]) - mine
+            found["wrong contents"] += sum(times) - mine
         return found
 
     def late(self):

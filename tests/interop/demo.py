@@ -9,9 +9,9 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
 
-import guests  # noqa: E402
-import libfabric  # noqa: E402
-import perftest  # noqa: E402
+import guests
+import libfabric
+import perftest
 
 MESSAGE = 1 << 20
 

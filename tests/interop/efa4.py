@@ -18,8 +18,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
 
-import objects  # noqa: E402
-from data_path import (  # noqa: E402
+import objects
+from data_path import (
     COMP_REQ,
     FIRST,
     HAS_IMM,
@@ -33,7 +33,7 @@ from data_path import (  # noqa: E402
     Doorbell,
     whole_pages,
 )
-from objects import (  # noqa: E402
+from objects import (
     ATTACH_RDMA_READ,
     ATTACH_RDMA_WRITE,
     ATTACH_RECV,
@@ -51,8 +51,8 @@ from objects import (  # noqa: E402
     MemoryRegion,
     QueuePair,
 )
-from selftest import PATIENCE, Failed, Suite, equal, functions, wait_until  # noqa: E402
-from uverbs import opened  # noqa: E402
+from selftest import PATIENCE, Failed, Suite, equal, functions, wait_until
+from uverbs import opened
 
 PCI_DEVICE = "0xefa4"
 PORT = 7101

@@ -19,7 +19,7 @@ from selftest import Failed, wait_until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "lib"))
 
-from efa_tools import remote  # noqa: E402
+from efa_tools import remote
 
 GUEST = int(os.environ.get("EFA_GUEST", "0"))
 GUESTS = int(os.environ.get("EFA_GUESTS", "1"))
@@ -55,8 +55,8 @@ def lead(main, *arguments):
 def meet():
     """Waits for the agents of all guests to answer, and for the others' programs to have prepared what they have to."""
     for guest in range(1, GUESTS):
-        wait_until(lambda: answers(guest), f"{name(guest)} answers")
-        wait_until(lambda: tried("test", "-e", PREPARED, guest=guest) == 0, f"{name(guest)} has prepared what it has to")
+        wait_until(lambda guest=guest: answers(guest), f"{name(guest)} answers")
+        wait_until(lambda guest=guest: tried("test", "-e", PREPARED, guest=guest) == 0, f"{name(guest)} has prepared what it has to")
 
 
 def answers(guest):
@@ -138,7 +138,7 @@ def check(*processes):
     try:
         while not ended() and not failed():
             before = seen()
-            wait_until(lambda: seen() != before, "output or an end of the programs")
+            wait_until(lambda before=before: seen() != before, "output or an end of the programs")
     except Failed as failure:
         hung = str(failure)
     if failed() and not ended():

@@ -51,7 +51,7 @@ def netpipe():
     for options in (("-i",), ()):
         output = mpirun(2, "NPopenmpi", "-l", "1", "-u", "65536", "-n", "5", "-p", "0", *options, "-o", NETPIPE_OUTPUT)
         lines = re.findall(r"^\s*\d+:\s+\d+ bytes.*-->.*$", output, re.MULTILINE)
-        if len(lines) < NETPIPE_SIZES or options and not all(line.endswith("Integrity check passed") for line in lines):
+        if len(lines) < NETPIPE_SIZES or (options and not all(line.endswith("Integrity check passed") for line in lines)):
             raise Failed(f"NPopenmpi {' '.join(options)} printed\n{output}")
 
 

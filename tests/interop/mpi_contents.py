@@ -40,12 +40,12 @@ def pingpong(length):
     for one in range(SIZE):
         for other in range(one + 1, SIZE):
             data = noise("pingpong", one, other, length=length)
-            if RANK == one:
+            if one == RANK:
                 WORLD.Send(data, dest=other)
                 got = bytearray(length)
                 WORLD.Recv(got, source=other)
                 good &= got == data[::-1]
-            elif RANK == other:
+            elif other == RANK:
                 got = bytearray(length)
                 WORLD.Recv(got, source=one)
                 good &= got == data

@@ -4,7 +4,6 @@
 import itertools
 import re
 
-import conditions
 import guests
 from selftest import Failed
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Software that others wrote, between guests: all of them run this program, and guest 0 runs the tests. Prints KTAP.
 
-usage: run.py [short] [good] [PART...]: with `good`, no test has a bad network. The parts are contents, efa4, perftest, libfabric and mpi, or
-with more than two guests soak and mpi; without any, all of them. One more, inline, needs rdma-core 65
+usage: run.py [short] [good] [PART...]: with `good`, no test has a bad network. The parts are contents, efa4, perftest, libfabric and mpi,
+or with more than two guests soak and mpi; without any, all of them. One more, inline, needs rdma-core 65
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
 
-import conditions  # noqa: E402
-import guests  # noqa: E402
-import libfabric  # noqa: E402
-import mpi  # noqa: E402
-import perftest  # noqa: E402
-from selftest import Failed, Suite, emulator, equal, wait_until  # noqa: E402
+import conditions
+import guests
+import libfabric
+import mpi
+import perftest
+from selftest import Failed, Suite, emulator, equal, wait_until
 
 FOLDER = Path(__file__).resolve().parent
 CONTENTS_PORT, EFA4_PORT = 7100, 7101

@@ -26,7 +26,7 @@ suite = Suite()
 def log():
     """The lines of the kernel's log."""
     try:
-        done = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True, errors="replace")
+        done = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True, errors="replace", check=False)
     except FileNotFoundError:
         done = None
     if not done or done.returncode != 0:

@@ -17,7 +17,7 @@ from uverbs import opened
 
 SPEC = "profile=efa3,max_pd=1200,max_cq=1200,max_qp=1200,max_llq_size=16384"
 COUNT = 1000
-ROUNDS = 50 if int(os.environ.get("EFA_ROUNDS", 0)) >= 100 else 1
+ROUNDS = 50 if int(os.environ.get("EFA_ROUNDS") or 0) >= 100 else 1
 KINDS = ("pd", "cq", "qp", "ah", "mr")
 
 MODULE = os.environ.get("EFA_KO")

@@ -37,7 +37,7 @@ def find_module():
     name = os.environ.get("EFA_KO")
     if not name:
         try:
-            name = subprocess.run(["modinfo", "-F", "filename", "efa"], capture_output=True, text=True).stdout.strip()
+            name = subprocess.run(["modinfo", "-F", "filename", "efa"], capture_output=True, text=True, check=False).stdout.strip()
         except FileNotFoundError:
             return None
     return name if os.path.isfile(name) else None

@@ -149,7 +149,7 @@ class Endpoint:
     def await_completion(self, what):
         """Waits for a completion, which has to be good; returns whether it is of a send, and its request id."""
         is_send, number, status, length = wait_until(self.poll, f"{what}: a completion")
-        if status or not is_send and length != MESSAGE:
+        if status or (not is_send and length != MESSAGE):
             raise Failed(f"{what}: a completion of request {number} with status {status} and length {length}")
         return is_send, number
 

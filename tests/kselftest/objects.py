@@ -110,7 +110,7 @@ class CompletionQueue:
         buffer=None,
         legacy_buffer=(),
         attributes=(),
-        replace={},
+        replace=None,
         driver=uverbs.DRIVER_EFA,
     ):
         if request is None:
@@ -203,8 +203,26 @@ class QueuePair:
     def destroy_by_ioctl(self):
         self.context.ioctl(OBJECT_QP, METHOD_QP_DESTROY, object_handle(0, self.handle), pointer_out(1, Buffer(4)))
 
-    def modify(self, attr_mask, qp_state=0, cur_qp_state=0, pkey_index=0, port_num=1, qkey=0, sq_psn=0, rq_psn=0, rnr_retry=0,
-               dest_qp_num=0, qp_access_flags=0, path_mtu=0, timeout=0, en_sqd_async_notify=0, driver_data=b"", handle=None, rate_limit=None):  # fmt: skip
+    def modify(
+        self,
+        attr_mask,
+        qp_state=0,
+        cur_qp_state=0,
+        pkey_index=0,
+        port_num=1,
+        qkey=0,
+        sq_psn=0,
+        rq_psn=0,
+        rnr_retry=0,
+        dest_qp_num=0,
+        qp_access_flags=0,
+        path_mtu=0,
+        timeout=0,
+        en_sqd_async_notify=0,
+        driver_data=b"",
+        handle=None,
+        rate_limit=None,
+    ):
         destinations = bytes(2 * 32)
         body = destinations + struct.pack(
             *("<7I2H", self.handle if handle is None else handle, attr_mask, qkey, rq_psn, sq_psn, dest_qp_num, qp_access_flags),
@@ -233,7 +251,7 @@ class QueuePair:
             " pkey_index alt_pkey_index qp_state cur_qp_state path_mtu path_mig_state sq_draining max_rd_atomic max_dest_rd_atomic"
             " min_rnr_timer port_num timeout retry_cnt rnr_retry alt_port_num alt_timeout sq_sig_all"
         )
-        return dict(zip(names.split(), struct.unpack_from("<10I2H15B", response, 64)))
+        return dict(zip(names.split(), struct.unpack_from("<10I2H15B", response, 64), strict=True))
 
 
 class IoctlQueuePair(QueuePair):
@@ -251,7 +269,7 @@ class IoctlQueuePair(QueuePair):
         request=None,
         out_size=QP_RESPONSE.size,
         attributes=(),
-        replace={},
+        replace=None,
     ):
         if request is None:
             request = struct.pack("<4IHB5s", 0, 16 * 16, 32 * 64, 0, 0, 0, bytes(5))
@@ -283,7 +301,7 @@ class CompletionCounter:
 
     COMP_BUFFER, ERR_BUFFER = 0x1000, 0x1001
 
-    def __init__(self, context, comp, err, length=8, attributes=(), replace={}):
+    def __init__(self, context, comp, err, length=8, attributes=(), replace=None):
         sent = [new_handle(0)]
         for number, place in ((self.COMP_BUFFER, comp), (self.ERR_BUFFER, err)):
             sent.append(buffer_in(number, BUFFER_VA, 0, place, length) if isinstance(place, int) else place)
@@ -291,7 +309,7 @@ class CompletionCounter:
         answer = context.ioctl(OBJECT_COMP_CNTR, METHOD_COMP_CNTR_CREATE, *uverbs.replaced(sent, replace), *attributes)
         self.handle = answer[0]
 
-    def modify(self, value, entry=COMP_CNTR_COMP, op=COMP_CNTR_SET, replace={}):
+    def modify(self, value, entry=COMP_CNTR_COMP, op=COMP_CNTR_SET, replace=None):
         sent = [object_handle(0, self.handle)]
         sent += [pointer_in(number, struct.pack("<Q", one)) for number, one in ((1, entry), (2, op), (3, value))]
         self.context.ioctl(OBJECT_COMP_CNTR, METHOD_COMP_CNTR_MODIFY, *uverbs.replaced(sent, replace))
@@ -302,7 +320,7 @@ class CompletionCounter:
         self.context.ioctl(OBJECT_COMP_CNTR, METHOD_COMP_CNTR_READ, *sent)
         return int.from_bytes(value.bytes(), "little")
 
-    def attach(self, pair, ops, replace={}):
+    def attach(self, pair, ops, replace=None):
         sent = [object_handle(0, pair.handle), object_handle(1, self.handle), pointer_in(2, struct.pack("<I", ops))]
         self.context.ioctl(OBJECT_QP, METHOD_QP_ATTACH_COMP_CNTR, *uverbs.replaced(sent, replace))
 
@@ -310,7 +328,7 @@ class CompletionCounter:
         self.context.ioctl(OBJECT_COMP_CNTR, METHOD_COMP_CNTR_DESTROY, object_handle(0, self.handle))
 
     @staticmethod
-    def caps(context, replace={}):
+    def caps(context, replace=None):
         """How many there can be, their largest value, and what they can count."""
         outputs = [Buffer(4), Buffer(8), Buffer(4)]
         sent = [pointer_out(number, output) for number, output in enumerate(outputs)]
@@ -352,7 +370,7 @@ class MemoryRegion:
 class IoctlMemoryRegion(MemoryRegion):
     """A MR made by an ioctl: of memory of this process or, if `fd` is given, of a dmabuf."""
 
-    def __init__(self, context, pd, start, length, access=ACCESS_LOCAL_WRITE, iova=None, fd=None, attributes=(), replace={}):
+    def __init__(self, context, pd, start, length, access=ACCESS_LOCAL_WRITE, iova=None, fd=None, attributes=(), replace=None):
         outputs = [Buffer(4), Buffer(4)]
         self.context = context
         iova = start if iova is None else iova
@@ -383,7 +401,7 @@ class AddressHandle:
         self,
         context,
         pd,
-        dgid=bytes.fromhex("fe80000000000000") + bytes(7) + b"\x07",
+        dgid=b"\xfe\x80" + bytes(13) + b"\x07",
         sgid_index=0,
         is_global=1,
         port_num=1,

@@ -9,7 +9,6 @@ healthy device can be bound.
 import selftest
 from selftest import DRIVER, Failed, KernelLog, equal
 
-
 log = KernelLog()
 main = selftest.any_function()
 
@@ -21,11 +20,11 @@ class Probes(selftest.Suite):
         super().__init__()
         self.attributes = attributes
 
-    def probe(self, function, rules=(), settings={}):
+    def probe(self, function, rules=(), settings=None):
         """Binds the device while it misbehaves, checks what that leaves behind, and returns the result."""
         for when, then, *how_often in rules:
             function.inject(when, then, **(how_often[0] if how_often else {}))
-        function.set(**self.attributes, **settings)
+        function.set(**self.attributes, **(settings or {}))
         errors = function.protocol_errors()
         list(log.records())
         # A driver that has begun to use the device tells it that it gives up.
@@ -45,7 +44,7 @@ class Probes(selftest.Suite):
         errors = function.protocol_errors() - errors
         return f"{result}, {errors} protocol errors" if errors else result
 
-    def add_probe(self, name, wanted, rules=(), settings={}):
+    def add_probe(self, name, wanted, rules=(), settings=None):
         """A test case that is one probe."""
         self.add(name, lambda: self.probe(main, rules, settings), wanted)
 

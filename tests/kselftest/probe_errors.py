@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Probes of unusual devices in which the drivers differ, or which need a real PCI function. probe_timeouts.py has those that wait for the device.
-All others are in host/driver/tests/driver/probe_errors.rs.
+"""Probes of unusual devices in which the drivers differ, or which need a real PCI function. probe_timeouts.py has those that wait for the
+device. All others are in host/driver/tests/driver/probe_errors.rs.
 """
 
 from probe_cases import Probes, main
@@ -28,8 +28,9 @@ add("DEV_STS is not answered after the reset", "ok", [({"register": "DEV_STS"}, 
 
 # What the PCI function lacks.
 for bar in ("0", "2", "db"):
+    lacking = function_with(f"profile=efa2,missing-bar={bar}")
 
-    def missing(function=function_with(f"profile=efa2,missing-bar={bar}")):
+    def missing(function=lacking):
         if not function:
             raise Skipped("there is no such device")
         return suite.probe(function)

@@ -36,7 +36,7 @@ def shown(kind):
     """What the tool shows of this process's objects of a kind, with details, in their order."""
     (name,) = main.names("infiniband")
     command = ["rdma", "-jdd", "resource", "show", kind]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     equal(result.returncode, 0, f"exit status of {' '.join(command)}, which says {result.stderr}")
     return [entry for entry in json.loads(result.stdout or "[]") if (entry["ifname"], entry.get("pid")) == (name, os.getpid())]
 
@@ -54,7 +54,7 @@ def details(entries, *wanted):
     if len(got) == len(wanted) and not any(got):
         return ""
     equal(len(got), len(wanted), "the number of objects")
-    for number, (entry, values) in enumerate(zip(got, wanted)):
+    for number, (entry, values) in enumerate(zip(got, wanted, strict=True)):
         equal(entry, values, f"the driver's part of object {number}")
     return "shown"
 
@@ -96,7 +96,7 @@ def doorbell():
         except OSError:
             if selftest.emulator:
                 raise
-            raise Skipped("the device has no event queues")
+            raise Skipped("the device has no event queues") from None
         return details(without_offset(shown("cq"), "db_offset", [cq.response.db_off]), cq_details(cq))
 
 
@@ -137,7 +137,7 @@ def memory_regions():
 
 @suite.case("protection domains and contexts have no details", needs_emulator=False)
 def no_details():
-    with objects() as (context, _, _):
+    with objects():
         (domain,), (shown_context,) = shown("pd"), shown("ctx")
         equal(domain["ctxn"], shown_context["ctxn"], "the context of the domain")
         return details([domain, shown_context], {}, {})

@@ -98,9 +98,9 @@ def fd_in(number, fd):
     return Attribute(number, 0, fd)
 
 
-def replaced(attributes, replace):
+def replaced(attributes, replace=None):
     """The attributes with some of them, by number, replaced by others, or left out where that is None."""
-    chosen = [replace.get(attribute.number, attribute) for attribute in attributes]
+    chosen = [(replace or {}).get(attribute.number, attribute) for attribute in attributes]
     return [attribute for attribute in chosen if attribute]
 
 

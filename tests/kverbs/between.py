@@ -6,7 +6,6 @@ usage: between.py MODULE.ko..., each of which does what exchange.c describes. Pr
 """
 
 import contextlib
-import os
 import re
 import subprocess
 import sys
@@ -14,9 +13,9 @@ from pathlib import Path
 
 sys.path += [str(Path(__file__).resolve().parents[1] / folder) for folder in ("kselftest", "interop")]
 
-import conditions  # noqa: E402
-import guests  # noqa: E402
-from selftest import SLOW, Failed, KernelLog, Suite, emulator, equal  # noqa: E402
+import conditions
+import guests
+from selftest import SLOW, Failed, KernelLog, Suite, emulator, equal
 
 CALLS, MESSAGES = 400 // SLOW, 2000 // SLOW
 # Of the largest call the peer reads 16 pages that are anywhere.

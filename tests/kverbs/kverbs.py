@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
 
-import selftest  # noqa: E402
-from selftest import FUNCTIONS, Suite, equal, wait_until  # noqa: E402
+import selftest
+from selftest import FUNCTIONS, Suite, equal, wait_until
 
 TESTS = {
     "send": "a message",
@@ -30,7 +30,7 @@ TESTS = {
     "rdma": "regions that are registered by work requests, written, read and invalidated",
     "rdma_bad": "registrations that are none",
 }
-ROUNDS = int(os.environ.get("EFA_ROUNDS", 3))
+ROUNDS = int(os.environ.get("EFA_ROUNDS") or 3)
 # Bytes that a device has sent by when messages are certainly moving.
 MOVING = 1 << 16
 HELD = Path("/sys/module/kverbs_client/parameters/held")
@@ -105,7 +105,7 @@ def counted():
     before = [FUNCTIONS[1].counter(name) for name in names]
     FUNCTIONS[1].inject({"opcode": "REG_MR"}, {"status": "RESOURCE_BUSY"}, times=1)
     results = run("send"), run("rdma_bad")
-    return *results, *(FUNCTIONS[1].counter(name) - value for name, value in zip(names, before))
+    return *results, *(FUNCTIONS[1].counter(name) - value for name, value in zip(names, before, strict=True))
 
 
 suite.add("errors are counted", lambda: " ".join(map(str, counted())), "EINVAL ok 1 1")

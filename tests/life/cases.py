@@ -13,10 +13,10 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 sys.path += [str(FOLDER.parents[1] / name) for name in ("tests/kselftest", "tests/interop", "tools/guest", "tools/lib")]
 
-import selftest  # noqa: E402
-import timing  # noqa: E402
-from efa_tools import console  # noqa: E402
-from selftest import DRIVER, Failed, KernelLog, Suite  # noqa: E402
+import selftest
+import timing
+from efa_tools import console
+from selftest import DRIVER, Failed, KernelLog, Suite
 
 
 def rounds(few=1):

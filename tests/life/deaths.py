@@ -12,8 +12,7 @@ import mmap
 import os
 import threading
 
-from cases import Tests, rounds  # First: it says where the others are.
-
+import cases
 import aer
 import selftest
 from device import ADMIN_TIMEOUT, ATTRIBUTES, SILENT_ATTRIBUTES
@@ -27,7 +26,7 @@ from triggers import HEALTH_INTERVAL, REMOVED, TOLD, USABLE, Move, Pull, Trigger
 from uverbs import opened
 
 # These tests have rounds in which they do what is different each time. More than that find nothing new.
-ROUNDS = min(rounds(3), 25)
+ROUNDS = min(cases.rounds(3), 25)
 IS_SHORT = ROUNDS < 10
 # Rounds of what takes a moment.
 TIMES = ROUNDS if IS_SHORT else 4 * ROUNDS
@@ -41,7 +40,7 @@ READ_LIMIT = 1
 STRAY = bytes.fromhex("efa0deadefa0dead")
 WATCHED = 64 << 20
 
-suite = Tests()
+suite = cases.Tests()
 stage = Stage() if selftest.emulator else None
 main = stage and stage.victim
 
@@ -166,7 +165,7 @@ def dies_elsewhere(this):
         move.begin()
         equal(move.end()[0], "ok", move.name)
         this.told()
-        for number in range(1 + ROUNDS // 3):
+        for _ in range(1 + ROUNDS // 3):
             main.die()
             main.await_status("resetting")
             main.await_status("up")
@@ -304,7 +303,7 @@ def nonfatal(this):
     before = aer.aer_count(main.address, "nonfatal")
     for number in range(ROUNDS):
         aer.inject(main.address, "nonfatal")
-        wait_until(lambda: aer.aer_count(main.address, "nonfatal") > before + number, "the error is counted")
+        wait_until(lambda number=number: aer.aer_count(main.address, "nonfatal") > before + number, "the error is counted")
         stage.attached.call("works", stage.next_seed())
     equal(main.resets(), this.start["resets"], "resets")
 

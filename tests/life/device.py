@@ -8,8 +8,8 @@ from pathlib import Path
 
 from selftest import Failed, Function, emulator, result_of, wait_until
 
-# What the devices are like in these tests: how long a command may take, in ms, which is as long as the driver lets it; how long each half of
-# a reset takes, in ms; and no keep-alives, which the driver misses only once there was one.
+# What the devices are like in these tests: how long a command may take, in ms, which is as long as the driver lets it; how long each half
+# of a reset takes, in ms; and no keep-alives, which the driver misses only once there was one.
 ATTRIBUTES = {"admin_completion_timeout_ms": 30_000, "reset_ms": 10, "keep_alive_ms": 0}
 # Where keep-alives are made up: some that the device sends itself, so that none is missed then.
 WITH_KEEP_ALIVES = {**ATTRIBUTES, "keep_alive_ms": 1000}

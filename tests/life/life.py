@@ -7,20 +7,19 @@ See cases.py for its arguments.
 
 import math
 
-from cases import Tests, rounds  # First: it says where the others are.
-
+import cases
 import loads
 import selftest
 import triggers
 from stage import Stage
 
 stage = Stage() if selftest.emulator else None
-suite = Tests()
+suite = cases.Tests()
 
 
 def add(trigger, load, is_usual):
     def run():
-        stage.rounds(trigger(stage), load(stage), min(rounds(), trigger.most_rounds or math.inf))
+        stage.rounds(trigger(stage), load(stage), min(cases.rounds(), trigger.most_rounds or math.inf))
 
     suite.add(f"{trigger.name}, {load.name}", run, is_usual=is_usual, most_rounds=trigger.most_rounds)
 

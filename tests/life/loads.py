@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import subprocess
+from typing import ClassVar
 
 import agent
 from programs import MEMBERS, Member
@@ -40,7 +41,7 @@ class Pair(Load):
     they neither die of a signal nor hold up anything is what they are for."""
 
     ports = itertools.count(20000)
-    environment = {}
+    environment: ClassVar = {}
     # Of the emulator, what such a program sends.
     counter = None
 
@@ -88,7 +89,7 @@ class Pair(Load):
         try:
             wait_until(comes_so_far, f"{self.name} {what}")
         except Failed as failure:
-            raise Failed(f"{failure}\n{self.account()}")
+            raise Failed(f"{failure}\n{self.account()}") from failure
 
     def finish(self, since):
         try:
@@ -99,7 +100,7 @@ class Pair(Load):
             for process in self.processes:
                 process.kill()
             for process in self.processes:
-                wait_until(lambda: process.poll() is not None, f"{self.name} ends when it is killed")
+                wait_until(lambda process=process: process.poll() is not None, f"{self.name} ends when it is killed")
         finally:
             self.end()
 
@@ -108,7 +109,7 @@ class Pair(Load):
             process.kill()
             process.output.close()
             with contextlib.suppress(Failed):
-                wait_until(lambda: process.poll() is not None, f"{self.name} ends when it is killed")
+                wait_until(lambda process=process: process.poll() is not None, f"{self.name} ends when it is killed")
         self.processes = []
 
     def account(self):
@@ -128,7 +129,7 @@ class Perftest(Pair):
     counter = "write_bytes"
 
     def commands(self, port, devices):
-        for device, more in zip(devices, ([], ["localhost"])):
+        for device, more in zip(devices, ([], ["localhost"]), strict=True):
             yield [
                 *("ib_write_bw", "-d", device.name, "-c", "SRD", "-x", "0", "-F", "-I", "0", "-s", "65536", "-p", str(port)),
                 *("--run_infinitely", *more),
@@ -141,10 +142,10 @@ class Libfabric(Pair):
     name = "fi_pingpong"
     counter = "send_bytes"
     # Whatever arrives is to come through the device.
-    environment = {"FI_EFA_ENABLE_SHM_TRANSFER": "0"}
+    environment: ClassVar = {"FI_EFA_ENABLE_SHM_TRANSFER": "0"}
 
     def commands(self, port, devices):
-        for device, more in zip(devices, (["-B", str(port)], ["-P", str(port), "localhost"])):
+        for device, more in zip(devices, (["-B", str(port)], ["-P", str(port), "localhost"]), strict=True):
             yield [
                 *("fi_pingpong", "-p", "efa", "-e", "rdm", "-d", f"{device.name}-rdm", "-I", "100000000", "-S", "4096", *more),
             ]

@@ -9,8 +9,7 @@ import os
 import random
 from pathlib import Path
 
-from cases import Tests  # First: it says where the others are.
-
+import cases
 import loads
 import selftest
 import triggers
@@ -27,7 +26,7 @@ TRIGGERS = [trigger for trigger in triggers.ALL if trigger.is_noticed and not tr
 LOADS = (loads.Load, *loads.BUSY)
 
 stage = Stage() if selftest.emulator else None
-suite = Tests()
+suite = cases.Tests()
 
 
 @suite.case(f"seed {SEED}")
@@ -40,7 +39,7 @@ def mixture():
         try:
             stage.rounds(trigger(stage), load(stage), 1)
         except Failed as failure:
-            raise Failed(f"choice {number}, {trigger.name}, {load.name}: {failure}")
+            raise Failed(f"choice {number}, {trigger.name}, {load.name}: {failure}") from failure
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@
 See cases.py for its arguments.
 """
 
-from cases import Tests  # First: it says where the others are.
-
+import cases
 import selftest
 import triggers
 from device import SILENT_ATTRIBUTES
@@ -112,7 +111,7 @@ def add(kind):
 
 
 stage = Stage() if selftest.emulator else None
-suite = Tests()
+suite = cases.Tests()
 for trigger in triggers.ALL:
     add(trigger)
 

@@ -86,7 +86,7 @@ class Stage:
             raise
         except Exception as error:
             what = error if isinstance(error, Failed) else f"{type(error).__name__}: {error}"
-            raise Failed(f"round {number}: {what}")
+            raise Failed(f"round {number}: {what}") from error
         finally:
             self.tidy()
         print(f"# {name}: {count} of {count} rounds{self.limits.summary()}", flush=True)

@@ -6,6 +6,7 @@ device can be used again.
 import errno
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import aer
 from device import ADMIN_TIMEOUT, SILENT_ATTRIBUTES
@@ -136,7 +137,7 @@ class UnreadableRegister(Trigger):
 
     reason = "register_timeout"
     detection = HEALTH_INTERVAL + READ_TIMEOUT
-    then = None
+    then: ClassVar = None
 
     def fire(self):
         self.device.inject({"register": "DEV_STS"}, self.then, times=1)
@@ -144,12 +145,12 @@ class UnreadableRegister(Trigger):
 
 class NoRegister(UnreadableRegister):
     name = "no answer to a register read"
-    then = {"silence": True}
+    then: ClassVar = {"silence": True}
 
 
 class AllOnes(UnreadableRegister):
     name = "a register with all ones"
-    then = {"value": 0xFFFFFFFF}
+    then: ClassVar = {"value": 0xFFFFFFFF}
 
 
 class FunctionReset(Trigger):

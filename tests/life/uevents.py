@@ -28,7 +28,7 @@ class Uevents:
             except BlockingIOError:
                 return
             except OSError as error:
-                raise Failed(f"uevents are lost: {error.strerror}")
+                raise Failed(f"uevents are lost: {error.strerror}") from error
             action, _, path = head.partition("@")
             yield action, path, dict(line.split("=", 1) for line in rest if "=" in line)
 

@@ -22,15 +22,15 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 sys.path += [str(TESTS / "kselftest"), str(TESTS / "interop"), str(TESTS.parent / "tools" / "guest")]
 
-import contents  # noqa: E402
-import guests  # noqa: E402
-import pyverbs.enums as e  # noqa: E402
-import vfio  # noqa: E402
-from contents import ACCESS, KIB, MIB, Server, Side, device_name  # noqa: E402
-from monitor import Monitor  # noqa: E402
-from pyverbs.mr import DmaBufMR  # noqa: E402
-from pyverbs.pyverbs_error import PyverbsRDMAError  # noqa: E402
-from selftest import Failed, Suite, any_function, emulator, equal, errno_name, wait_until  # noqa: E402
+import contents
+import guests
+import pyverbs.enums as e
+import vfio
+from contents import ACCESS, KIB, MIB, Server, Side
+from monitor import Monitor
+from pyverbs.mr import DmaBufMR
+from pyverbs.pyverbs_error import PyverbsRDMAError
+from selftest import Suite, any_function, emulator, equal, errno_name, wait_until
 
 # What the BAR is on the host.
 BAR_FILE = Path("/run/efa-rs/bar")

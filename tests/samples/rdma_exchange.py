@@ -11,11 +11,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
 
-from selftest import FUNCTIONS, Failed, Suite, emulator, equal, wait_until  # noqa: E402
+from selftest import FUNCTIONS, Failed, Suite, emulator, equal, wait_until
 
 MODULE = "/share/rdma_exchange.ko"
 RUN = Path("/sys/kernel/debug/rdma_exchange/run")
-ROUNDS = int(os.environ.get("EFA_ROUNDS", 3))
+ROUNDS = int(os.environ.get("EFA_ROUNDS") or 3)
 # More than are made before their device goes.
 ENDLESS = 10_000_000
 # Bytes that a device has sent by when a command is certainly being run.

@@ -7,9 +7,8 @@ import unittest
 from pathlib import Path
 
 from support import CLONE, tool
-
-from efa_tools import overlay, toolroot  # noqa: E402
-from efa_tools.failure import Failure  # noqa: E402
+from efa_tools import overlay, toolroot
+from efa_tools.failure import Failure
 
 
 class Root(unittest.TestCase):

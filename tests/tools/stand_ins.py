@@ -17,7 +17,10 @@ CONFIG_BINDGEN_VERSION_TEXT="bindgen 0.71.1"
 PROGRAMS = {
     # Preprocesses any header, if asked to.
     "test-gcc-14": '[ "$1" = --version ] || exit 0; echo "test-gcc-14 (Debian 14.2.0-19) 14.2.0"; echo Copyright',
-    "rustc": 'case $1 in --print) echo "$ROOT/sysroot" ;; *) echo "rustc 1.85.1 (4eb161250 2025-03-15) (built from a source tarball)" ;; esac',
+    "rustc": """case $1 in
+        --print) echo "$ROOT/sysroot" ;;
+        *) echo "rustc 1.85.1 (4eb161250 2025-03-15) (built from a source tarball)" ;;
+        esac""",
     "bindgen": "echo bindgen 0.71.1",
     "flex": "",
     "bison": "",

@@ -13,7 +13,7 @@ CLONE = Path(__file__).resolve().parents[2]
 LIBRARY = CLONE / "tools" / "lib"
 sys.path.insert(0, str(LIBRARY))
 
-from efa_tools import patience  # noqa: E402
+from efa_tools import patience
 
 # Seconds, where a wait is not of wait_until().
 PATIENCE = patience.PATIENCE
@@ -49,4 +49,5 @@ def tool(name, *arguments, **environment):
         text=True,
         stdin=subprocess.DEVNULL,
         env={**os.environ, **environment},
+        check=False,
     )

@@ -6,7 +6,7 @@ import unittest
 from unittest import mock
 
 import support
-from efa_tools import abi, cli, times, toolroot
+from efa_tools import abi, cli, times
 from efa_tools.failure import Failure
 from efa_tools.tally import Tally
 

@@ -164,8 +164,7 @@ class Size(support.TemporaryCache):
     def parts(self, lines):
         outputs = {"readelf": LISTING, "addr2line": lines}
         self.patch(mock.patch("efa_tools.build.in_toolroot", lambda command, binds: command))
-        run = lambda command, **_: types.SimpleNamespace(stdout=outputs[command[0]])  # noqa: E731
-        self.patch(mock.patch("subprocess.run", run))
+        self.patch(mock.patch("subprocess.run", lambda command, **_: types.SimpleNamespace(stdout=outputs[command[0]])))
         return size.parts(self.folder / "efa.ko")
 
     def test_each_byte_of_code_counts_where_it_was_written_and_the_rest_by_section(self):

@@ -9,9 +9,9 @@ from pathlib import Path
 from unittest import mock
 
 import support
-from efa_tools import check, guest, qemu, suite
-from efa_tools.tally import Tally
 from support import CLONE
+from efa_tools import check, guest, qemu
+from efa_tools.tally import Tally
 
 
 class Programs(unittest.TestCase):

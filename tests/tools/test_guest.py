@@ -54,9 +54,9 @@ class Repeated(support.TemporaryCache):
         self.assertEqual(self.repeated, 0)
 
     def test_a_full_disk_is_told_of(self):
-        with mock.patch.object(steps, "is_full", return_value=True):
-            with self.assertRaisesRegex(Failure, "(?s)^It ended.\nThere is no space left on the disk for .*: free some"):
-                self.execute(Failure("It ended."))
+        said = self.assertRaisesRegex(Failure, "(?s)^It ended.\nThere is no space left on the disk for .*: free some")
+        with mock.patch.object(steps, "is_full", return_value=True), said:
+            self.execute(Failure("It ended."))
 
 
 class Looks(patience.Deadline):
@@ -82,9 +82,9 @@ class Waiting(support.TemporaryCache):
                 console.write_bytes(console.read_bytes() + b"x" if console.exists() else b"x")
 
         run.processes = {"qemu-0": types.SimpleNamespace(poll=poll, returncode=None)}
-        with mock.patch.object(patience, "Deadline", Looks), mock.patch("time.sleep"):
-            with self.assertRaisesRegex(Failure, f"did not boot: for {patience.PATIENCE} s .EFA_PATIENCE. they have printed nothing"):
-                run.wait()
+        said = self.assertRaisesRegex(Failure, f"did not boot: for {patience.PATIENCE} s .EFA_PATIENCE. they have printed nothing")
+        with mock.patch.object(patience, "Deadline", Looks), mock.patch("time.sleep"), said:
+            run.wait()
         self.assertGreater(next(looks), 3 * patience.PATIENCE)
 
     def test_a_guest_that_ends_before_its_leader_is_told_of(self):

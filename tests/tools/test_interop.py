@@ -14,15 +14,15 @@ from support import CLONE
 
 sys.path += [str(CLONE / "tests" / "interop"), str(CLONE / "tests" / "kselftest"), str(CLONE / "tools" / "guest")]
 
-import agent  # noqa: E402
-import conditions  # noqa: E402
-import guests  # noqa: E402
-import libfabric  # noqa: E402
-import patience  # noqa: E402
-import perftest  # noqa: E402
-from efa_tools import remote  # noqa: E402
-from efa_tools.running import free_port  # noqa: E402
-from selftest import Failed, Skipped  # noqa: E402
+import agent
+import conditions
+import guests
+import libfabric
+import patience
+import perftest
+from efa_tools import remote
+from efa_tools.running import free_port
+from selftest import Failed, Skipped
 
 PERFTEST = """\
  Dual-port       : OFF          Device         : rxe0
@@ -246,9 +246,9 @@ class Together(unittest.TestCase):
         main.assert_called_once_with(1, 2)
 
     def test_a_guest_that_does_not_answer(self):
-        with mock.patch.object(guests, "GUESTS", 2), mock.patch.object(remote, "PORT", free_port()):
-            with no_patience(lambda started: True), self.assertRaisesRegex(Failed, "127.0.0.1 answers: it hangs"):
-                guests.meet()
+        two, port = mock.patch.object(guests, "GUESTS", 2), mock.patch.object(remote, "PORT", free_port())
+        with two, port, no_patience(lambda started: True), self.assertRaisesRegex(Failed, "127.0.0.1 answers: it hangs"):
+            guests.meet()
 
 
 if __name__ == "__main__":

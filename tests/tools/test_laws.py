@@ -148,7 +148,8 @@ class Laws(support.TemporaryCache):
         )
 
     def test_reasons_that_are_elsewhere(self):
-        own = "// SAFETY: As `x` is valid, see `f`.\n// SAFETY: By the type invariant `raw` is owned.\n// SAFETY: The caller upholds the same.\n"
+        reasons = ("As `x` is valid, see `f`.", "By the type invariant `raw` is owned.", "The caller upholds the same.")
+        own = "".join(f"// SAFETY: {reason}\n" for reason in reasons)
         self.write("efa_rs/sys/a.rs", own)
         self.assertEqual(laws.own_reasons(), [])
         for text in ("As above.", "As for `read`; in range.", "See the module's documentation.", "By the type invariant.", "Likewise."):

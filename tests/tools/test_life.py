@@ -14,9 +14,9 @@ sys.path += [str(CLONE / "tests" / folder) for folder in ("life", "kselftest")]
 
 import detections
 import timing
-from efa_tools import life, stalls, suite
-from selftest import Failed, wait_until
+from efa_tools import life, stalls, steps, suite
 from efa_tools.failure import Failure
+from selftest import Failed, wait_until
 
 AVAILABLE = {
     "life.py": {"dies, idle": math.inf, "dies, busy": math.inf, "pulled out, idle": 100, "pulled out, busy": 100},
@@ -158,8 +158,6 @@ class Limits(unittest.TestCase):
 
 class Progress(TemporaryCache):
     def test_lines(self):
-        from efa_tools import steps
-
         suite.show_progress("life", "  # dies, idle: 3 of 10 rounds, told within 0.1 s\r\n")
         steps.note.assert_called_once_with("life: dies, idle: 3 of 10 rounds, told within 0.1 s")
         steps.note.reset_mock()

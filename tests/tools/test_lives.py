@@ -4,6 +4,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+import support  # noqa: F401
 from efa_tools import cache, lives
 from efa_tools.failure import Failure
 

@@ -16,9 +16,9 @@ from support import CLONE, LIBRARY, PATIENCE, TemporaryCache
 
 sys.path.insert(0, str(CLONE / "tools" / "guest"))
 
-import agent  # noqa: E402
-from efa_tools import cache, remote, running  # noqa: E402
-from efa_tools.failure import Failure  # noqa: E402
+import agent
+from efa_tools import cache, remote, running
+from efa_tools.failure import Failure
 
 TOKEN = "secret"
 # What the other side of a test is: this file as a program.

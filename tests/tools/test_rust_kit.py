@@ -19,7 +19,7 @@ class RustKit(StandIns):
 
     def run_script(self, *arguments):
         command = [self.rust_kit, *arguments]
-        return subprocess.run(command, env=self.environment(), capture_output=True, text=True)
+        return subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
 
     def refuses(self, expected, *arguments, **options):
         """It fails with that sentence, and leaves nothing behind."""

@@ -166,8 +166,8 @@ class Helpers(support.TemporaryCache):
         made.processes = {"qemu-0": python("import time; time.sleep(9999)")}
         self.addCleanup(made.processes["qemu-0"].wait)
         self.addCleanup(made.processes["qemu-0"].kill)
-        for name, script in scripts.items():
-            name = name.replace("_", "-")
+        for argument, script in scripts.items():
+            name = argument.replace("_", "-")
             (self.folder / f"{name}.log").write_text("what it said last\n")
             made.processes[name] = python(script)
             made.processes[name].wait()
@@ -185,9 +185,9 @@ class Helpers(support.TemporaryCache):
         made = self.run_with(virtiofsd_root_0="raise SystemExit(101)")
         self.check(made)
         made.ends.clear()
-        with mock.patch.object(patience, "PATIENCE", -1):
-            with self.assertRaisesRegex(Failure, r"virtiofsd-root-0 ended during the run \(exit status 101\)"):
-                self.check(made)
+        said = self.assertRaisesRegex(Failure, r"virtiofsd-root-0 ended during the run \(exit status 101\)")
+        with mock.patch.object(patience, "PATIENCE", -1), said:
+            self.check(made)
 
     def test_a_file_server_that_is_killed_is_told_of_at_once(self):
         made = self.run_with(virtiofsd_root_0="import os; os.kill(os.getpid(), 9)")

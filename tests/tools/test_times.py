@@ -98,9 +98,8 @@ class Times(support.TemporaryCache):
         self.assertGreaterEqual(run.steps[0].length(), 0.45)
 
     def test_a_step_that_fails_has_its_times_too(self):
-        with times.measured("run") as run:
-            with self.assertRaises(Failure), steps.step("fails") as log:
-                steps.run(["false"], log, "Failing")
+        with times.measured("run") as run, self.assertRaises(Failure), steps.step("fails") as log:
+            steps.run(["false"], log, "Failing")
         self.assertEqual([step.name for step in run.steps], ["fails"])
         self.assertTrue(run.steps[0].end)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from unittest import mock
 
 import support
+from support import tool
 from efa_tools import cache, toolroot, userland
 from efa_tools.failure import Failure
-from support import tool
 
 RECIPE = 'mkdir -p "$1/usr/lib/modules"\n'
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
-from efa_tools import remote  # noqa: E402
+from efa_tools import remote
 
 # Columns and values of /proc/net/tcp.
 LOCAL_ADDRESS, STATE, LISTEN = 1, 3, "0A"

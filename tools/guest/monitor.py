@@ -7,6 +7,7 @@ Pulls a device out of its slot, without the guest's consent, and plugs it in aga
 '{"execute":"query-status"}', and prints what each returns. For guests of tools/vm --hotplug.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -33,11 +34,9 @@ class Monitor:
         self.buffer = b""
         # What an earlier session has not read is still to come: an answer is known by its id.
         self.last = time.monotonic_ns()
-        try:
+        # QEMU wants it once in its life, and an earlier session may have done it.
+        with contextlib.suppress(Refused):
             self.execute("qmp_capabilities")
-        except Refused:
-            # QEMU wants it once in its life, and an earlier session has done it.
-            pass
 
     def __enter__(self):
         return self

@@ -36,7 +36,7 @@ def lines(axes, panel):
     many = len(panel["series"]) > 2 * len(names)
     for one in panel["series"]:
         number = names.index(one["name"])
-        x, y = zip(*one["points"])
+        x, y = zip(*one["points"], strict=True)
         style = {"color": colour(number), "linestyle": "--" if one.get("dashed") else "-", "linewidth": 0.7 if many else 1.6}
         axes.plot(x, y, label=one["name"], **style)
     for axis, logarithmic in ((axes.xaxis, panel.get("x_log")), (axes.yaxis, panel.get("y_log"))):
@@ -54,7 +54,7 @@ def lines(axes, panel):
         axes.set_ylim(bottom=0)
     # Of each name the first: a solid line, if there is one.
     known = {}
-    for handle, label in zip(*axes.get_legend_handles_labels()):
+    for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
         if label not in known or known[label].get_linestyle() != "-":
             known[label] = handle
     axes.legend(known.values(), known.keys(), loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
@@ -74,7 +74,7 @@ def draw(panels):
     matplotlib.rcParams.update({"svg.hashsalt": "efa-rs", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9})
     heights = [height(panel) for panel in panels]
     figure, axes = pyplot.subplots(len(panels), figsize=(WIDTH, sum(heights)), height_ratios=heights, squeeze=False, layout="tight")
-    for place, panel in zip(axes[:, 0], panels):
+    for place, panel in zip(axes[:, 0], panels, strict=True):
         place.set_title(panel["title"], fontsize=10, fontweight="bold", loc="left")
         place.grid(True, axis="both" if panel["kind"] == "lines" else "x", color="#ddd", linewidth=0.8)
         place.set_axisbelow(True)

@@ -13,6 +13,8 @@ from .failure import Failure
 from .tally import Tally
 
 FOLDER = cache.CLONE / "tests" / "abi"
+# Of the tables in differences.md.
+COLUMNS = ("case", "c", "rust", "reason")
 DRIVERS = ("c", "rust")
 TIMEOUT = 1500
 SHOWN = 20
@@ -50,14 +52,17 @@ def lines(text):
     """The lines of one table by case."""
     allowed = {}
     for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) < 3 or cells[0] or cells[1] == "case" or set(cells[1]) == {"-"}:
+        if not line.startswith("|"):
             continue
-        if len(cells) != 6 or not all(cells[1:5]):
-            raise Failure(f"{line}\ndifferences.md has the line above, which is not: | case | c | rust | reason |. Complete it.")
-        if cells[1] in allowed:
-            raise Failure(f"differences.md has two lines for `{cells[1]}`: remove one.")
-        allowed[cells[1]] = Allowed({"c": cells[2], "rust": cells[3]}, cells[4])
+        cells = tuple(cell.strip() for cell in line.strip().strip("|").split("|"))
+        if cells[0] == COLUMNS[0] or set(cells[0]) == {"-"}:
+            continue
+        if len(cells) != len(COLUMNS) or not all(cells):
+            raise Failure(f"{line}\ndifferences.md has the line above, which is not: | {' | '.join(COLUMNS)} |. Complete it.")
+        case, c, rust, reason = cells
+        if case in allowed:
+            raise Failure(f"differences.md has two lines for `{case}`: remove one.")
+        allowed[case] = Allowed({"c": c, "rust": rust}, reason)
     return allowed
 
 
@@ -171,17 +176,17 @@ def judge(name, found, case="", pages=4096, but=()):
     if case:
         allowed = {name: what for name, what in allowed.items() if name.startswith(case) or fnmatch.fnmatchcase(name, case)}
     problems = dict(compare(found, allowed))
-    for case in list(problems)[:SHOWN]:
-        steps.note(f"{case}: {problems[case]}")
+    for one, what in list(problems.items())[:SHOWN]:
+        steps.note(f"{one}: {what}")
     if len(problems) > SHOWN:
         steps.note(f"and {len(problems) - SHOWN} more")
-    cases = {*found["c"], *found["rust"]}
+    cases = dict.fromkeys([*found["c"], *found["rust"]])
     tally = Tally()
-    for case in dict.fromkeys([*found["c"], *found["rust"]]):
-        if case not in problems:
-            tally.succeed(f"{name}: {case}")
-    for case in problems:
-        tally.fail(f"{name}: {case}", said=problems[case])
+    for one in cases:
+        if one not in problems:
+            tally.succeed(f"{name}: {one}")
+    for one, what in problems.items():
+        tally.fail(f"{name}: {one}", said=what)
     return tally, f"{len(cases)} cases, {len(allowed)} allowed differences, {len(problems)} others"
 
 

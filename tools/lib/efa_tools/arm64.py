@@ -62,9 +62,13 @@ def memory(flavour):
     return "2G" if flavour in FLAVOURS else "1G"
 
 
+# Bytes of a page.
+SMALL_PAGE, LARGE_PAGE = 4096, 16384
+
+
 def page_size(flavour):
     """Bytes of a page of a kernel."""
-    return 16384 if flavour.endswith("-16k") else 4096
+    return LARGE_PAGE if flavour.endswith("-16k") else SMALL_PAGE
 
 
 def share_queue(flavour):
@@ -73,7 +77,7 @@ def share_queue(flavour):
     virtiofsd refuses requests of more than 1 MiB, and states that limit in pages of its host. A guest with larger pages asks for more, as
     overlayfs does when it reads a folder. A request has no more pages than the queue has entries.
     """
-    return 1024 if page_size(flavour) == 4096 else 64
+    return 1024 if page_size(flavour) == SMALL_PAGE else 64
 
 
 def folder(root, root_key, series):
@@ -103,7 +107,10 @@ def layer(lowers, key, script, what, gigabytes):
 
 
 def machine(kernel, memory, cpus, append, threads=False):
-    """A virtual machine, as qemu.machine() makes a PC. Its CPU is Graviton2's, which has pages of 16 KiB, and none of what costs TCG much."""
+    """A virtual machine, as qemu.machine() makes a PC.
+
+    Its CPU is Graviton2's, which has pages of 16 KiB, and none of what costs TCG much.
+    """
     turns = "" if threads else ",thread=single"
     return [
         *("qemu-system-aarch64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),

@@ -130,7 +130,9 @@ def columns(rows):
     """A table whose first column is text and whose others are numbers."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     return [
-        "  ".join(cell.ljust(width) if index == 0 else cell.rjust(width) for index, (cell, width) in enumerate(zip(row, widths)))
+        "  ".join(
+            cell.ljust(width) if index == 0 else cell.rjust(width) for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     ]
 
@@ -251,7 +253,7 @@ def demangled(names):
     """The names of functions as their authors wrote them."""
     command = build.in_toolroot(["c++filt"])
     output = subprocess.run(command, input="\n".join(names), capture_output=True, text=True, check=True).stdout
-    return dict(zip(names, output.splitlines()))
+    return dict(zip(names, output.splitlines(), strict=True))
 
 
 def profile(flavour, verb, count):

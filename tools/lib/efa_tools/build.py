@@ -267,7 +267,7 @@ def fuzz(log, target, seconds):
 def has_nightly():
     """Whether the host has a nightly Rust toolchain."""
     try:
-        return subprocess.run(["cargo", "+nightly", "--version"], capture_output=True).returncode == 0
+        return subprocess.run(["cargo", "+nightly", "--version"], capture_output=True, check=False).returncode == 0
     except OSError:
         # There is no cargo, or it is another user's.
         return False

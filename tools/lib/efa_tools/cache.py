@@ -28,7 +28,7 @@ def folder(*parts):
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Failure(f"The cache folder {path} cannot be made ({error.strerror}): set XDG_CACHE_HOME to one that can.")
+        raise Failure(f"The cache folder {path} cannot be made ({error.strerror}): set XDG_CACHE_HOME to one that can.") from error
     return path
 
 
@@ -182,7 +182,10 @@ def require_space(gigabytes, what):
 
 
 def make(path, what, gigabytes, build):
-    """Returns PATH, made by build(temporary path) if it is not there. A killed build leaves only the temporary one, a failed one nothing."""
+    """Returns PATH, made by build(temporary path) if it is not there.
+
+    A killed build leaves only the temporary one, a failed one nothing.
+    """
     if path.exists():
         return path
     with lock(f"{path.parent.name}-{path.name}"):

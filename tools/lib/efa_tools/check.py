@@ -5,8 +5,27 @@ import functools
 import os
 import time
 
-from . import abi, build, cache, disturb, guest, host_tests, interrupt, junit, life, processes, record, schedule, source_checks, steps
-from . import suite, times, toolroot, userland, verdict
+from . import (
+    abi,
+    build,
+    cache,
+    disturb,
+    guest,
+    host_tests,
+    interrupt,
+    junit,
+    life,
+    processes,
+    record,
+    schedule,
+    source_checks,
+    steps,
+    suite,
+    times,
+    toolroot,
+    userland,
+    verdict,
+)
 from .failure import Failure, sentence
 from .schedule import Job
 from .tally import Tally
@@ -299,7 +318,7 @@ def run(jobs, name="", report=None, command=""):
     total = added(tallies)
     if report:
         lengths = {job.name: job.length() for job in span.steps}
-        junit.write(report, [(job.name, tally, lengths[job.name]) for job, tally in zip(jobs, tallies)])
+        junit.write(report, [(job.name, tally, lengths[job.name]) for job, tally in zip(jobs, tallies, strict=True)])
     others = of_others()
     repeated = len(guest.boots_repeated)
     file = times.save(span, name, total, others, command, begun, boots_repeated=repeated)
@@ -311,8 +330,8 @@ def run(jobs, name="", report=None, command=""):
         steps.note(warning)
     if record.wanted():
         record.write(file)
-    for name in total.failures:
-        steps.note(f"failed: {name}")
+    for failure in total.failures:
+        steps.note(f"failed: {failure}")
     print(total, flush=True)
     return total
 

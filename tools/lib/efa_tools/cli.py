@@ -24,8 +24,19 @@ from . import (
     interrupt,
     lives,
     long,
+    namespace,
+    overlay,
+    package,
+    remote,
+    running,
+    source_checks,
+    srd_bench,
+    steps,
+    suite,
+    times,
+    toolroot,
+    userland,
 )
-from . import namespace, overlay, package, remote, running, source_checks, srd_bench, steps, suite, times, toolroot, userland
 from .failure import Failure, sentence
 from .schedule import Job
 
@@ -138,8 +149,8 @@ def boot():
         prog="vm",
         description="Boots guests that have the toolroot, or the next userland, as their root file system, this clone at /efa-rs"
         " and a scratch folder at /run/efa-rs/out, and runs a command in each, or a shell. The exit status is the command's.",
-        epilog="vm lab has guests that stay; vm exec runs a command in guests that run, and vm ctl controls their devices; vm root changes what"
-        " guests have: each has --help.",
+        epilog="vm lab has guests that stay; vm exec runs a command in guests that run, and vm ctl controls their devices; vm root changes"
+        " what guests have: each has --help.",
     )
     add_guests(parser)
     text = "the end of the command in guest 0, which reaches the others by ssh, is the end of all guests"

@@ -335,7 +335,7 @@ class Run:
     def copy_output(self, guest, stream):
         """Passes on what the command prints, and keeps it."""
         # The leader speaks for all.
-        prefix = f"guest{guest}: ".encode() if guest or self.options.guests > 1 and not self.options.leader else b""
+        prefix = f"guest{guest}: ".encode() if guest or (self.options.guests > 1 and not self.options.leader) else b""
         with open(self.folder / f"guest{guest}.output.log", "wb", buffering=0) as log:
             for line in stream:
                 log.write(line)
@@ -382,8 +382,8 @@ class Run:
                 continue
             served = name.rpartition("-")[2]
             # One that the end of its guest has ended may be gone before that. One that was killed has not seen such an end.
-            killed = process.returncode < 0 or process.returncode > 128
-            if name == "efa-emu" or guests[int(served)].poll() is None and (killed or self.end_of(name).over()):
+            killed = process.returncode < 0 or process.returncode > steps.BY_SIGNAL
+            if name == "efa-emu" or (guests[int(served)].poll() is None and (killed or self.end_of(name).over())):
                 log = self.folder / f"{name}.log"
                 said = f"{steps.tail(log)}\n{name} ended during the run ({steps.ending(process.returncode)}): see above"
                 raise Failure(f"{said}, all that it said is in {log}.")
@@ -452,7 +452,7 @@ class Run:
                     f"{steps.tail(log) if log.exists() else ''}\n{steps.tail(said) if said.exists() else ''}\n"
                     f"Guest {guest} ended before its command did ({name}: {steps.ending(self.processes[name].returncode)}):"
                     f" see the end of its console above, all of it is in {log}."
-                )
+                ) from None
             if taint:
                 raise Failure(f"The kernel of guest {guest} ended with the unexpected taint {taint}: see {log}.")
         self.check_emulator()
@@ -574,7 +574,7 @@ def output_folder(path, before):
         elif any(path.iterdir()):
             raise Failure(f"The folder {path} is not empty: give --output one that is, or a new one.")
     except OSError as error:
-        raise Failure(f"The folder {path} cannot be used ({error.strerror}): give --output another one.")
+        raise Failure(f"The folder {path} cannot be used ({error.strerror}): give --output another one.") from error
     if before is None:
         cache.use(path)
     return path
@@ -621,7 +621,7 @@ def execute(run):
     except (Failure, OSError) as failure:
         if not steps.is_full(run.folder):
             raise
-        raise Failure(f"{sentence(failure)}\n{sentence(OSError(errno.ENOSPC, 'full', run.folder))}")
+        raise Failure(f"{sentence(failure)}\n{sentence(OSError(errno.ENOSPC, 'full', run.folder))}") from failure
     finally:
         if status != 0 and run.options.emulated():
             steps.note(f"the run's random choices were those of EFA_SEED={run.seed}")

@@ -11,7 +11,6 @@ from .failure import Failure
 from .tally import FAILED, PASSED, SKIPPED, Case, Tally
 from .verdict import attempt
 
-
 CARGO_TEST = re.compile(r"^test (\S+) (?:- .*)?\.\.\. (ok|FAILED|ignored)\b", re.MULTILINE)
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 # Seconds for the emulator's tests on an emulated CPU, and of the random inputs of each test so many, which are 256 else.
@@ -34,7 +33,7 @@ def cargo_tally(name, run):
     tally.failures += re.findall(r"^test (\S+) .*\.\.\. FAILED$", text, re.MULTILINE)
     if trouble:
         steps.note(f"{name}: {trouble}")
-    if not tally.total() or trouble and not tally.failed:
+    if not tally.total() or (trouble and not tally.failed):
         tally.fail(f"{name}: cargo test did not run to its end")
     return tally
 
@@ -177,7 +176,7 @@ def test_tools(program="", case="", guests=False):
     outcomes = {"ok": PASSED, "FAIL": FAILED, "ERROR": FAILED, "skipped": SKIPPED}
     tally.cases += [Case(test, outcomes[ended]) for test, ended in UNITTEST.findall(text)]
     tally.failures += re.findall(r"^(?:FAIL|ERROR): (.*)$", text, re.MULTILINE)
-    if not tally.total() or status and not failed:
+    if not tally.total() or (status and not failed):
         tally.fail("the tests of the tools did not run to their end")
     if tally.failed:
         steps.note(f"tests of the tools: {tally}\n{steps.tail(log.name)}")

@@ -113,8 +113,8 @@ class Crate:
             return here + tuple(path)
         if names and path[0] in names:
             return names[path[0]] + tuple(path[1:])
-        if module + (path[0],) in self.files:
-            return module + tuple(path)
+        if (*module, path[0]) in self.files:
+            return (*module, *path)
         return None
 
     def uses(self, name):
@@ -129,7 +129,7 @@ class Crate:
         """The module that defines what a path names, and whether the path is a module; nothing if no file does."""
         module = ()
         for index, name in enumerate(path):
-            if module + (name,) in self.files:
+            if (*module, name) in self.files:
                 module += (name,)
                 continue
             target = self.exports[module].get(name)

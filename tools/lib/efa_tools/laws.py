@@ -139,7 +139,7 @@ def no_circles():
             if found.target != HUB:
                 edges.setdefault((found.file, found.target), found)
         for circle in imports.circles(edges):
-            pairs = zip(circle, [*circle[1:], circle[0]])
+            pairs = zip(circle, [*circle[1:], circle[0]], strict=True)
             problems.append(" -> ".join([f"{pair[0]}:{edges[pair].line}" for pair in pairs] + [circle[0]]))
     return problems
 
@@ -226,7 +226,7 @@ def links_lead_somewhere():
         for place, line in text:
             for target, heading in LINK.findall(line):
                 page = os.path.normpath(os.path.join(os.path.dirname(name), target)) if target else name
-                if not (cache.CLONE / page).exists() or heading and heading not in anchors.get(page, {heading}):
+                if not (cache.CLONE / page).exists() or (heading and heading not in anchors.get(page, {heading})):
                     problems.append(f"{place}: there is no {target}{'#' * bool(heading)}{heading}")
     return problems
 

@@ -121,7 +121,7 @@ class Machine:
         self.count += 1
         log = self.folder / f"offline{self.count}.log"
         with open(log, "w") as output:
-            status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT).returncode
+            status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
         return status, log.read_text(errors="replace")
 
     def must(self, script):

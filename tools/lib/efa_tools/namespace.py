@@ -39,7 +39,7 @@ def unshare():
                     f" ask root to run 'usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}'."
                 )
         command += ["--user", "--map-root-user", "--map-auto"]
-    probe = subprocess.run([*command, "true"], capture_output=True, text=True)
+    probe = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
     if probe.returncode:
         allow = (
             "run in a machine or container that has CAP_SYS_ADMIN."
@@ -65,9 +65,9 @@ def require(program, package):
         return
     if os.geteuid() == 0 and shutil.which("apt-get"):
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "update", "-q"], stdout=subprocess.DEVNULL)
+        subprocess.run(["apt-get", "update", "-q"], stdout=subprocess.DEVNULL, check=False)
         install = ["apt-get", "install", "--yes", "-q", "--no-install-recommends", package]
-        subprocess.run(install, stdout=subprocess.DEVNULL, env=environment)
+        subprocess.run(install, stdout=subprocess.DEVNULL, env=environment, check=False)
     if not shutil.which(program):
         raise Failure(f"The program {program} is missing: install the package {package}.")
 
@@ -135,6 +135,6 @@ def certificates():
 def remove(path):
     """Removes a tree that may have been made by enter(): its files can belong to subordinate ids."""
     if path.exists():
-        result = subprocess.run([*unshare(), "rm", "-rf", "--one-file-system", str(path)], capture_output=True, text=True)
+        result = subprocess.run([*unshare(), "rm", "-rf", "--one-file-system", str(path)], capture_output=True, text=True, check=False)
         if result.returncode:
             raise Failure(f"{path} cannot be removed ({result.stderr.strip()}): remove it by hand.")

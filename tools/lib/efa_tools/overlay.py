@@ -33,11 +33,11 @@ def run(folder, name, command):
             root = namespace.Overlay([lower], folder / "mount", folder / "upper", folder / "work")
             terminal = {"TERM": os.environ.get("TERM", "dumb")} if sys.stdin.isatty() else {}
             inside = namespace.enter(root, command, [(cache.CLONE, "/efa-rs", "ro")], terminal)
-            return subprocess.run(inside).returncode
+            return subprocess.run(inside, check=False).returncode
     except BlockingIOError:
-        raise Failure(f"The root {folder} is in use: wait for what changes it, or for the guests that have it.")
+        raise Failure(f"The root {folder} is in use: wait for what changes it, or for the guests that have it.") from None
     except OSError as error:
-        raise Failure(f"The folder {folder} cannot be used for a root ({error.strerror}): choose another one.")
+        raise Failure(f"The folder {folder} cannot be used for a root ({error.strerror}): choose another one.") from error
 
 
 def check(folder, lower):
@@ -45,7 +45,7 @@ def check(folder, lower):
     try:
         made_of = (folder / "of").read_text()
     except OSError:
-        raise Failure(f"There is no root in {folder}: make one by tools/vm root {folder} COMMAND.")
+        raise Failure(f"There is no root in {folder}: make one by tools/vm root {folder} COMMAND.") from None
     if made_of != str(lower):
         raise Failure(f"The root in {folder} was made of {made_of}, and guests now have {lower}: remove it, and make it again.")
 
@@ -60,7 +60,7 @@ def use(folder, name, release):
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Failure(f"The root {folder} is being changed: wait until that is over.")
+        raise Failure(f"The root {folder} is being changed: wait until that is over.") from None
 
 
 def share(folder, name, release):

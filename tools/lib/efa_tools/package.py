@@ -163,7 +163,8 @@ ELSEWHERE = f"""
     printf '#!/bin/sh\necho aarch64\n' >/tmp/bin/uname
     chmod -R 755 /tmp/bin
     tar -x -f {BUILD}/{{tarball}} -C /tmp/unpacked --strip-components=1 --no-same-owner
-    (cd /tmp/unpacked && find . | sort --reverse | cpio --pass-through --make-directories --preserve-modification-time --quiet ../elsewhere/source)
+    (cd /tmp/unpacked && find . | sort --reverse |
+        cpio --pass-through --make-directories --preserve-modification-time --quiet ../elsewhere/source)
     chmod -R u=rwX,go= /tmp/elsewhere
     chown -R 1234:1234 /tmp/elsewhere
     cd /tmp/elsewhere/source

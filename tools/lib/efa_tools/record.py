@@ -8,7 +8,8 @@ from . import cache, steps, times
 
 HEAD = """# What passed last on which commit
 
-`RECORD=1` has a suite write its row here, such as `make check-all RECORD=1`. A row means that the suite came to its end, that nothing failed,
+`RECORD=1` has a suite write its row here, such as `make check-all RECORD=1`. A row means that the suite came to its end, that nothing \
+failed,
 and that the commit had no changes. [Testing](testing.md) says what each suite is.
 
 | `tools/check` | commit | date (UTC) | passed | skipped | minutes |

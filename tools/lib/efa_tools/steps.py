@@ -144,13 +144,13 @@ def run(command, log, what, **options):
     if (line := FULL.search(said)) or is_full(log.name):
         line = line[0].strip() if line else f"{log.name} is on a disk that is full"
         raise Failure(
-            f"{what} failed, as there is no space left on a disk: free some, or set XDG_CACHE_HOME to a folder on a larger one if it is that of"
-            f" {cache.folder()}, and run this again; all of it is in {log.name}.\n    {line}"
+            f"{what} failed, as there is no space left on a disk: free some, or set XDG_CACHE_HOME to a folder on a larger one if it is"
+            f" that of {cache.folder()}, and run this again; all of it is in {log.name}.\n    {line}"
         )
     if line := OTHER_PACKAGES.search(said):
         raise Failure(
-            f"{what} failed, as Debian's mirror has other versions of packages than the toolroot in {cache.folder()} was made with: remove that"
-            f" (tools/build distclean) and run this again, which makes it anew; all of it is in {log.name}.\n    {line[0].strip()}"
+            f"{what} failed, as Debian's mirror has other versions of packages than the toolroot in {cache.folder()} was made with: remove"
+            f" that (tools/build distclean) and run this again, which makes it anew; all of it is in {log.name}.\n    {line[0].strip()}"
         )
     if found := unfetched(said):
         whom, line = found
@@ -196,11 +196,14 @@ def unfetched(text):
     return None
 
 
+# What a shell, or what made a namespace, adds to the signal by which a program in it was ended.
+BY_SIGNAL = 128
+
+
 def ending(status):
     """An exit status or, if it is negative, a signal, in words."""
     if status >= 0:
-        # What a shell, or what made a namespace, makes of the end of a program in it.
-        of = f", as of one that was {ending(128 - status)}" if status > 128 else ""
+        of = f", as of one that was {ending(BY_SIGNAL - status)}" if status > BY_SIGNAL else ""
         return f"exit status {status}{of}"
     try:
         return f"killed by {signal.Signals(-status).name}"

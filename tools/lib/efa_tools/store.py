@@ -54,7 +54,7 @@ def build(kind, folders, others, what, gigabytes, make):
 
     make() returns the files that are kept. A build of which somebody changes the sources meanwhile is done again.
     """
-    for attempt in range(ATTEMPTS):
+    for _ in range(ATTEMPTS):
         name = key(folders, *others)
         path = cache.folder(kind) / name
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """The tests that are for guests: each is a function that returns its tally, and fails only if it cannot run."""
 
-import contextlib
 import json
 import os
 import re

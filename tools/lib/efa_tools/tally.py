@@ -3,7 +3,6 @@
 
 from dataclasses import dataclass, field
 
-
 # How a test ended.
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 

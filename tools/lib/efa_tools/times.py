@@ -92,8 +92,8 @@ def head():
     command = ["git", "-C", str(cache.CLONE)]
     status = ["status", "--porcelain", "--untracked-files=no", "--", f":!{PAGE}"]
     try:
-        done = subprocess.run([*command, "rev-parse", "HEAD"], capture_output=True, text=True)
-        changed = subprocess.run([*command, *status], capture_output=True, text=True)
+        done = subprocess.run([*command, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        changed = subprocess.run([*command, *status], capture_output=True, text=True, check=False)
     except OSError:
         return "", False
     return done.stdout.strip(), bool(changed.stdout.strip())

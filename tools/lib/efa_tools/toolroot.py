@@ -67,7 +67,7 @@ def build(path):
 def apt_settings():
     if not shutil.which("apt-config"):
         return []
-    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True).stdout
+    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=False).stdout
     return [line for line in dump.splitlines() if APT_SETTINGS.match(line) and not line.endswith(' "";')]
 
 
