@@ -95,6 +95,21 @@ class Waiting(support.TemporaryCache):
         self.assertRegex(run.left_alone(guests), r"no room\nGuest 1 ended while guest 0 still ran")
 
 
+class Log(support.TemporaryCache):
+    def test_a_program_with_streams_of_its_own_has_none(self):
+        self.patch(mock.patch("efa_tools.build.in_toolroot"))
+        process = self.patch(mock.patch("efa_tools.guest.Process"))
+        run = guest.Run.__new__(guest.Run)
+        run.folder, run.release, run.releases, run.processes = self.folder, "", [], {}
+        run.start("qemu-0", [], stdin=None, stdout=None, stderr=None)
+        self.assertFalse((self.folder / "qemu-0.log").exists())
+        run.start("efa-emu", [])
+        for stream in ("stdout", "stderr"):
+            file = process.call_args.kwargs[stream]
+            self.assertEqual(file.name, str(self.folder / "efa-emu.log"))
+            file.close()
+
+
 class Seed(unittest.TestCase):
     def test_it_depends_on_nothing_but_what_is_run(self):
         with mock.patch.dict(os.environ, {"EFA_SEED": ""}):

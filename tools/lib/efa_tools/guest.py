@@ -161,10 +161,12 @@ class Run:
     def start(self, name, command, binds=(), **streams):
         """Starts a program of the toolroot, with the run folder at RUN."""
         binds = [(self.folder, RUN, "rw"), *binds]
+        log = self.folder / f"{name}.log"
         if "stdout" not in streams:
-            streams["stdout"] = open(self.folder / f"{name}.log", "w")
+            streams["stdout"] = open(log, "w")
+        if "stderr" not in streams:
+            streams["stderr"] = open(log, "a")
         streams.setdefault("stdin", subprocess.DEVNULL)
-        streams.setdefault("stderr", open(self.folder / f"{name}.log", "a"))
         # A group of its own: the terminal's Ctrl-C is for this program, which then ends the others in order.
         group = None if streams["stdin"] is None else 0
         # The root of a kernel of another architecture has all that the toolroot has.
