@@ -11,6 +11,7 @@ import contextlib
 import mmap
 import os
 import threading
+from typing import Any
 
 import cases
 import aer
@@ -41,7 +42,7 @@ STRAY = bytes.fromhex("efa0deadefa0dead")
 WATCHED = 64 << 20
 
 suite = cases.Tests()
-stage = Stage() if selftest.emulator else None
+stage: Any = Stage() if selftest.emulator else None
 main = stage and stage.victim
 
 
@@ -202,8 +203,7 @@ def gone_and_told(this):
 def unload_meanwhile(this):
     main.die(resets=1 << 20)
     this.told(RESET_LIMIT)
-    stage.far.close()
-    stage.far = None
+    stage.close_far()
     begin = now()
     remove_module()
     stage.limits.check("removed", now() - begin, 2 * REMOVED + RESET_LIMIT)
@@ -313,8 +313,7 @@ def nonfatal(this):
 
 @add("with recovery=0 a device is reset only when somebody asks for it", ATTRIBUTES)
 def not_automatic(this):
-    stage.far.close()
-    stage.far = None
+    stage.close_far()
     for worker in (stage.attached, stage.bystander):
         worker.restart()
     remove_module()
@@ -329,8 +328,7 @@ def not_automatic(this):
         equal(stage.uevents.of_driver(main), [("reset", "fatal_error"), ("failed", "fatal_error")], "uevents")
         this.repair()
     finally:
-        stage.far.close()
-        stage.far = None
+        stage.close_far()
         remove_module()
         load_module(os.environ["EFA_KO"])
 

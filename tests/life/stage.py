@@ -2,6 +2,7 @@
 """A round: programs use a device, something happens to it, the programs are told, and the device can be used again."""
 
 import os
+from typing import Any
 
 from detections import Detections
 from device import Device
@@ -48,9 +49,9 @@ class Stage:
         self.uevents = Uevents()
         self.detections = Detections()
         self.log = KernelLog()
-        self.far = None
+        self.far: Any = None
         self.seed = 0
-        self.trigger = None
+        self.trigger: Any = None
 
     def next_seed(self):
         self.seed += 1
@@ -103,6 +104,12 @@ class Stage:
         worker.call("attach", self.next_seed())
         if device is self.peer:
             self.far = Endpoint(opened(device))
+
+    def close_far(self):
+        """Closes what attach() has opened of the peer, if anything."""
+        if self.far:
+            self.far.close()
+        self.far = None
 
     def round(self, number):
         trigger, load = self.trigger, self.load
@@ -229,9 +236,7 @@ class Stage:
         for worker in (self.attached, self.bystander, *[self.hands] * bool(self.hands.busy)):
             worker.restart()
             prefer(worker.pid)
-        if self.far:
-            self.far.close()
-            self.far = None
+        self.close_far()
         self.trigger.clean()
         for device in self.devices:
             device.reset_attributes()

@@ -10,9 +10,10 @@ from unittest import mock
 
 from support import CLONE, TemporaryCache
 
-sys.path += [str(CLONE / "tests" / folder) for folder in ("life", "kselftest")]
+sys.path += [str(CLONE / folder) for folder in ("tests/life", "tests/kselftest", "tools/guest")]
 
 import detections
+import stage
 import timing
 from efa_tools import life, stalls, steps, suite
 from efa_tools.failure import Failure
@@ -154,6 +155,15 @@ class Limits(unittest.TestCase):
             with mock.patch.object(stalls, "TICK", -1), stalls.told(file):
                 wait_until(lambda: int(file.read_text()) > 0, "the host stands still")
             self.assertEqual(len(file.read_text()), stalls.DIGITS)
+
+
+class Peer(unittest.TestCase):
+    def test_it_is_closed_if_it_is_open(self):
+        made, far = stage.Stage.__new__(stage.Stage), mock.Mock()
+        for made.far in (far, None):
+            made.close_far()
+            self.assertIsNone(made.far)
+        far.close.assert_called_once_with()
 
 
 class Progress(TemporaryCache):
