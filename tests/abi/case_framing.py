@@ -195,14 +195,12 @@ cases.add("a request that can't be written", lambda s: cut_ioctl(s, 40, writable
 
 def created_unwritable(s, make):
     """The handle of a new object can't be told."""
-    request = {}
 
     def capture(object_id, method, *attributes, driver=DRIVER_EFA):
         data = struct.pack("<HHHHQII", 24 + 16 * len(attributes), object_id, method, len(attributes), 0, driver, 0)
-        request["data"] = data + b"".join(attribute.pack() for attribute in attributes)
-        request["keep"] = attributes
+        data += b"".join(attribute.pack() for attribute in attributes)
         area = s.area(Area, PAGE, prot=READ | WRITE)
-        ctypes.memmove(area.address, request["data"], len(request["data"]))
+        ctypes.memmove(area.address, data, len(data))
         libc.mprotect(ctypes.c_void_p(area.address), ctypes.c_size_t(PAGE), READ)
         if libc.ioctl(s.context.fd, ctypes.c_ulong(IOCTL), ctypes.c_void_p(area.address)) < 0:
             raise OSError(ctypes.get_errno(), "ioctl")

@@ -7,7 +7,7 @@ import struct
 
 import objects
 from harness import Cases, as_another_user, attempt
-from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Irregular, Scattered, dmabuf, heap, scattered_dmabuf
+from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Irregular, Mapped, Scattered, dmabuf, heap, scattered_dmabuf
 from objects import IoctlMemoryRegion, object_handle
 from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, pointer_in, pointer_out
 
@@ -106,7 +106,7 @@ for name, prot in (("nothing", 0), ("reading", READ), ("writing", WRITE), ("exec
 @cases.case("a hole")
 def hole(s):
     area = s.area(Scattered, 3)
-    Area.close(type("", (), {"address": area.address + PAGE, "length": PAGE}))
+    Mapped(area.address + PAGE, PAGE).close()
     return attempt(s.mr, area.address, 3 * PAGE), attempt(s.mr, area.address, PAGE), attempt(s.mr, area.address + 2 * PAGE, PAGE)
 
 
@@ -384,10 +384,16 @@ cases.add("a part of it, unaligned", lambda s: dma(s, lambda: scattered_dmabuf(8
 for value in (0, 8, PAGE, 1 << 60):
     cases.add(f"iova {value:#x}", lambda s, value=value: dma(s, one, iova=value))
 cases.add("of the system's heap", lambda s: dma(s, lambda: heap(PAGE)))
-cases.add(
-    "closed while it is registered",
-    lambda s: (fd := heap(PAGE), region := s.mr(0, PAGE, IoctlMemoryRegion, fd=fd), os.close(fd), attempt(region.dereg))[3],
-)
+
+
+@cases.case("closed while it is registered")
+def closed(s):
+    fd = heap(PAGE)
+    region = s.mr(0, PAGE, IoctlMemoryRegion, fd=fd)
+    os.close(fd)
+    return attempt(region.dereg)
+
+
 for fd in (-1, 0, 9999, 0x7FFF_FFFF):
     cases.add(f"file {fd}", lambda s, fd=fd: s.mr(0, PAGE, IoctlMemoryRegion, fd=fd))
 cases.add("the device as a file", lambda s: s.mr(0, PAGE, IoctlMemoryRegion, fd=s.context.fd))

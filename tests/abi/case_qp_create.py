@@ -132,8 +132,7 @@ for name in ("pd", "send_cq", "recv_cq"):
 
     def other(s, name=name):
         context = s.open()
-        for _ in range(8):
-            pd = context.alloc_pd()[0]
+        *_, pd = (context.alloc_pd()[0] for _ in range(8))
         return attempt(s.qp, **{name: pd if name == "pd" else s.cq(context=context).handle})
 
     cases.add(f"{name} of another context", other)

@@ -96,7 +96,7 @@ class Session:
         self.stack = contextlib.ExitStack()
         self.memory = []
         # Whether each command is shown, or how many there were of each, or neither if it is None.
-        self.shows_commands = True
+        self.shows_commands: bool | None = True
         # What the device did so far, and what will undo that part of it that is not in there.
         self.lines = []
         self.hidden = []

@@ -72,9 +72,9 @@ def bandwidth(device, name, options, together):
     for size, following in itertools.pairwise((*sizes, sizes[-1])):
 
         def measure(size=size, messages=messages):
-            lists = ("-l", together, "-t", DEPTH)
+            lists = ["-l", together, "-t", DEPTH]
             if name == "send":
-                lists = (*lists, "--recv_post_list", together)
+                lists += ["--recv_post_list", together]
             rows = perftest.measure(device, program, *options, *lists, "-s", size, "-n", messages)
             # perftest rounds both down: the rate to few digits for few messages, MiB/s for few bytes.
             return max(rows[size][perftest.RESULT] * 1e6 * size / (1 << 20), rows[size][perftest.AVERAGE])

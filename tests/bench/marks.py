@@ -106,7 +106,7 @@ def _ioctl(fd, request, data):
 def counted():
     """Counts what the modules uverbs and objects do in the block."""
     originals = os.write, os.open, os.close, fcntl.ioctl
-    os.write, os.open, os.close, fcntl.ioctl = _write, _open, lambda fd: call(CLOSE, fd), _ioctl
+    os.write, os.open, os.close, fcntl.ioctl = _write, _open, lambda fd: call(CLOSE, fd), _ioctl  # type: ignore[assignment]
     try:
         yield
     finally:

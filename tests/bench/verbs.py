@@ -167,14 +167,8 @@ class Bench:
             return objects.CompletionQueue(context, cqe=CQ_ENTRIES, **options)
 
         def make_qp(**options):
-            return objects.QueuePair(
-                *(context, pd, cq.handle, cq.handle),
-                max_send_wr=SEND_DEPTH,
-                max_recv_wr=RECV_DEPTH,
-                sq_ring_size=SEND_DEPTH * SEND_WQE,
-                rq_ring_size=RECV_DEPTH * RECV_WQE,
-                **options,
-            )
+            sizes = {"sq_ring_size": SEND_DEPTH * SEND_WQE, "rq_ring_size": RECV_DEPTH * RECV_WQE}
+            return objects.QueuePair(context, pd, cq.handle, cq.handle, SEND_DEPTH, RECV_DEPTH, **sizes, **options)
 
         queue, pair = objects.CompletionQueue, objects.QueuePair
         self.pair("create CQ", make_cq, "destroy CQ", queue.destroy)

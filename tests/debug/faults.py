@@ -200,6 +200,7 @@ def sweep(action, undo=None, prepare=None, errors=(), faultless=False):
         number += 1
         before = holdings()
         subject = [prepare()] if prepare else []
+        value = None
         with faults.nth(number):
             try:
                 value, result = action(*subject), "ok"
@@ -240,11 +241,14 @@ suite = Suite()
 main = selftest.function_with("profile=efa4")
 if not main.is_bound:
     main.rebind()
-for module in (uverbs, objects):
-    module.os = InReach(os, "open", "write", "close")
-uverbs.fcntl = InReach(fcntl, "ioctl")
-objects.mmap = InReach(mmap, "mmap")
-selftest.os = InReach(os, "write")
+for user, module, names in (
+    (uverbs, os, ("open", "write", "close")),
+    (objects, os, ("open", "write", "close")),
+    (selftest, os, ("write",)),
+    (uverbs, fcntl, ("ioctl",)),
+    (objects, mmap, ("mmap",)),
+):
+    setattr(user, module.__name__, InReach(module, *names))
 
 
 class Bench:

@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
 
@@ -114,7 +115,7 @@ class Side:
     def open(self, ud=False, count=1, unsolicited=False, events=False, inline=0):
         """Makes queue pairs, in place of those there are; returns how to reach them and the memory."""
         self.close()
-        self.channel = CompChannel(self.context) if events else None
+        self.channel: Any = CompChannel(self.context) if events else None
         # One for sends and one for receives, so that waiting for one leaves the other alone.
         self.send_cq = CQ(self.context, CQ_ENTRIES, None, self.channel)
         self.recv_cq = CQ(self.context, CQ_ENTRIES, None, self.channel)
@@ -170,7 +171,7 @@ class Side:
         libc.mmap.restype = ctypes.c_void_p
         file = os.memfd_create("far")
         os.truncate(file, FAR_MEMORY_PAGES * mmap.PAGESIZE)
-        self.far_room = mmap.mmap(-1, FAR_PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_NORESERVE)
+        self.far_room = mmap.mmap(-1, FAR_PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_NORESERVE)  # type: ignore[attr-defined]
         self.far = ctypes.addressof(ctypes.c_char.from_buffer(self.far_room))
         # The end of this memory is at odd pages of the region, so that it can't be registered in larger pages.
         for page in range(0, FAR_PAGES, FAR_MEMORY_PAGES):
@@ -450,7 +451,7 @@ class Test:
 
 
 suite = Suite()
-test = None
+test: Any = None
 
 
 def sizes(*limits):

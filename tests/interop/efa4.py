@@ -14,7 +14,9 @@ import random
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "kselftest"))
 
@@ -229,7 +231,7 @@ class Server:
 
 def serve():
     """Does what the other side asks for, until it is gone."""
-    endpoint = None
+    endpoint: Any = None
 
     def renew():
         nonlocal endpoint
@@ -238,7 +240,7 @@ def serve():
         endpoint = Endpoint()
         return endpoint.about()
 
-    calls = {
+    calls: dict[str, Callable] = {
         "renew": renew,
         "meet": lambda peer: endpoint.meet(peer),
         "receive": lambda count: endpoint.receive(count),

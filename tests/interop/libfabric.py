@@ -44,7 +44,7 @@ def info():
 def version():
     """Of libfabric, as two numbers."""
     output = guests.run(["fi_info", "--version"])
-    major, minor = re.search(r"^libfabric: (\d+)\.(\d+)", output, re.MULTILINE).groups()
+    major, minor = re.findall(r"^libfabric: (\d+)\.(\d+)", output, re.MULTILINE)[0]
     return int(major), int(minor)
 
 

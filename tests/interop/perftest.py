@@ -47,6 +47,7 @@ def run(device, program, *options):
 
 def run_with_clock(device, program, *options):
     """The same, again if its client had no clock."""
+    output = ""
     for _ in range(CLOCK_TRIES):
         output = run(device, program, *options)
         if not NO_CLOCK.search(output):

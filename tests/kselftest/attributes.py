@@ -7,6 +7,7 @@ import mmap
 import re
 import shutil
 import subprocess
+from typing import Any
 
 from selftest import FUNCTIONS, Failed, Skipped, Suite, emulator, equal, first_line
 
@@ -38,7 +39,7 @@ MAX_MR_PAGES = 0x100000
 
 suite = Suite()
 # Which claims all rates. As elsewhere, it does not misbehave whatever an earlier program has left behind.
-main = FUNCTIONS[0] if emulator else None
+main: Any = FUNCTIONS[0] if emulator else None
 if main:
     main.clear()
 

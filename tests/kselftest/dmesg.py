@@ -29,7 +29,7 @@ def log():
         done = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True, errors="replace", check=False)
     except FileNotFoundError:
         done = None
-    if not done or done.returncode != 0:
+    if done is None or done.returncode:
         skip_all("the kernel's log can't be read")
     return done.stdout.splitlines()
 

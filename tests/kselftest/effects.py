@@ -8,7 +8,7 @@ from typing import NamedTuple
 import selftest
 from admin_cases import Bench
 from recovery import Recovery
-from selftest import DRIVER, FOLDER, Skipped, Suite, equal, result_of, wait_until
+from selftest import DRIVER, FOLDER, Failed, Skipped, Suite, equal, result_of, wait_until
 from uverbs import opened
 
 # In units of 100 ms. The former is the most that a device can announce.
@@ -31,6 +31,7 @@ class Effect(NamedTuple):
     recovery: str
 
     def inject(self, is_use=False):
+        when: dict[str, str | bool]
         skip = 0
         match self.when:
             case "command" if is_use:
@@ -41,6 +42,8 @@ class Effect(NamedTuple):
                 when = {"register": "DEV_STS"}
             case "reset":
                 when = {"reset": True}
+            case _:
+                raise Failed(f"effects.md: {self.name} has the unknown stage {self.when}")
         bench.device.inject(when, self.then, skip=skip, times=1)
 
     def in_probe(self):
@@ -96,7 +99,8 @@ def effects():
     for line in (FOLDER / "effects.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == 8 and cells[3].startswith("`"):
-            yield Effect(*cells[1:3], json.loads(cells[3].strip("`")), *cells[4:7])
+            _, name, when, then, probe, use, recovery, _ = cells
+            yield Effect(name, when, json.loads(then.strip("`")), probe, use, recovery)
 
 
 suite = Suite()

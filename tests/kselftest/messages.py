@@ -6,6 +6,7 @@ The layouts are those of rdma-core's efa_io_defs.h.
 
 import ctypes
 import struct
+from typing import Any
 
 from data_path import COMP_REQ, FIRST, LAST, META_DESC, PHASE, RECV_FIRST_AND_LAST, SEND_QUEUE, Doorbell, whole_pages
 from objects import (
@@ -54,8 +55,8 @@ class Endpoint:
         self.pd, _ = context.alloc_pd()
         self.memory = Memory(SLOTS * MESSAGE)
         self.region = MemoryRegion(context, self.pd, self.memory.address, self.memory.length, ACCESS_LOCAL_WRITE)
-        self.channel = CompletionChannel(context) if events else None
-        options = {"flags": CQ_WITH_COMPLETION_CHANNEL, "channel": self.channel.fd} if events else {}
+        self.channel: Any = CompletionChannel(context) if events else None
+        options = {"flags": CQ_WITH_COMPLETION_CHANNEL, "channel": self.channel.fd} if self.channel else {}
         self.cq = CompletionQueue(context, cqe=4 * DEPTH, cq_entry_size=COMPLETION, **options)
         self.qp = QueuePair(
             *(context, self.pd, self.cq.handle, self.cq.handle, DEPTH, DEPTH),
@@ -81,8 +82,10 @@ class Endpoint:
 
     def close(self):
         """Closes the device, which takes all objects; the mappings have to go too, as each keeps it open."""
-        for mapping in (self.cq_ring, self.rq_ring, self.send_queue, *self.doorbells):
+        for mapping in (self.cq_ring, self.rq_ring, self.send_queue):
             mapping.close()
+        for doorbell in self.doorbells:
+            doorbell.close()
         if self.channel:
             self.channel.close()
         self.context.close()

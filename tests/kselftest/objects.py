@@ -286,7 +286,7 @@ class IoctlQueuePair(QueuePair):
         answer = context.ioctl(OBJECT_QP, METHOD_QP_CREATE, *uverbs.replaced(sent, replace), *attributes)
         self.handle = answer[0]
         self.qpn = int.from_bytes(number.bytes(), "little")
-        self.caps = struct.unpack("<5I", capacity.bytes())
+        self.caps = list(struct.unpack("<5I", capacity.bytes()))
         self.raw = response.bytes()
         self.response = QpResponse(*padded(self.raw, QP_RESPONSE))
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any, NoReturn
 
 from patience import PATIENCE, SLOW, Failed, wait_until  # noqa: F401
 
@@ -157,7 +158,7 @@ class Suite:
                 after()
 
 
-def skip_all(why):
+def skip_all(why) -> NoReturn:
     """Ends a program none of whose test cases can run."""
     print(f"KTAP version 1\n1..0 # SKIP {why}")
     sys.exit(KSFT_SKIP)
@@ -218,7 +219,7 @@ class Emulator:
 
     def __init__(self, port):
         self.port = port
-        self.fd = None
+        self.fd: Any = None
         self.open()
         lines = (FOLDER / "devices").read_text().splitlines()
         self.specs = [line for line in lines if line and not line.startswith("#")]
@@ -250,7 +251,7 @@ class Emulator:
         return reply["ok"]
 
 
-emulator = Emulator(CONTROL_PORT) if os.path.exists(CONTROL_PORT) else None
+emulator: Any = Emulator(CONTROL_PORT) if os.path.exists(CONTROL_PORT) else None
 
 
 # Seconds that are more than the longest tick of a kernel, of 100 Hz.

@@ -6,6 +6,7 @@ import fcntl
 import mmap
 import os
 import struct
+from typing import Any
 
 GET_CONTEXT = 0
 QUERY_DEVICE = 1
@@ -108,8 +109,8 @@ class Context:
     """An open device. Closed by `close`, at the end of a `with` block, or when the process ends."""
 
     def __init__(self, path):
-        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self.async_fd = None
+        self.fd: Any = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.async_fd: Any = None
         self.num_comp_vectors = None
 
     def command(self, number, body, out_size=None, buffer=None):

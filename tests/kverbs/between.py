@@ -65,9 +65,11 @@ def both(sides, command):
 
 def figures(name, output):
     """Tells how fast it was."""
-    count, size, ns, latency = map(int, RESULT.fullmatch(output).groups())
-    latency = f", {latency / 1000:,.0f} us each" * (latency > 0)
-    print(f"# {name}: {count * 1e9 / ns:,.0f}/s{latency}, {size * 1e3 / ns:,.1f} MB/s", flush=True)
+    if not (match := RESULT.fullmatch(output)):
+        raise Failed(f"{name}: unexpected output: {output!r}")
+    count, size, ns, latency = map(int, match.groups())
+    each = f", {latency / 1000:,.0f} us each" * (latency > 0)
+    print(f"# {name}: {count * 1e9 / ns:,.0f}/s{each}, {size * 1e3 / ns:,.1f} MB/s", flush=True)
 
 
 log = KernelLog()
@@ -83,8 +85,7 @@ def moves(modules, what, count, sizes):
 def one_at_a_time(modules):
     """A queue pair and a call at a time, for the latency."""
     with pair(modules, 1) as sides:
-        for _ in range(CALLS // 10):
-            result = both(sides, "exchange 1 8")
+        *_, result = (both(sides, "exchange 1 8") for _ in range(CALLS // 10))
         figures("exchange of 8 bytes, one at a time", result)
 
 

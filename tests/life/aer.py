@@ -46,7 +46,7 @@ def inject(address, severity):
 def aer_count(address, severity):
     """How many errors of a severity the kernel has counted at a function."""
     counts = Path(f"/sys/bus/pci/devices/{address}/aer_dev_{severity}").read_text()
-    return int(re.search(r"^TOTAL_ERR_\w+ (\d+)$", counts, re.MULTILINE)[1])
+    return int(re.findall(r"^TOTAL_ERR_\w+ (\d+)$", counts, re.MULTILINE)[0])
 
 
 if __name__ == "__main__":

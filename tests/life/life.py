@@ -6,6 +6,7 @@ See cases.py for its arguments.
 """
 
 import math
+from typing import Any
 
 import cases
 import loads
@@ -13,7 +14,7 @@ import selftest
 import triggers
 from stage import Stage
 
-stage = Stage() if selftest.emulator else None
+stage: Any = Stage() if selftest.emulator else None
 suite = cases.Tests()
 
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import subprocess
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import agent
 from programs import MEMBERS, Member
@@ -43,7 +43,7 @@ class Pair(Load):
     ports = itertools.count(20000)
     environment: ClassVar = {}
     # Of the emulator, what such a program sends.
-    counter = None
+    counter: ClassVar[str | None] = None
 
     def __init__(self, stage):
         super().__init__(stage)
@@ -69,8 +69,8 @@ class Pair(Load):
     def run(self, command):
         output = open(f"/tmp/{self.name}.{len(self.processes)}", "w+")
         environment = {**os.environ, **self.environment}
-        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, env=environment, cwd="/tmp", **streams)
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        process: Any = subprocess.Popen(command, env=environment, cwd="/tmp", **streams)
         process.output = output
         return process
 

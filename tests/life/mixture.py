@@ -8,6 +8,7 @@ See cases.py for its arguments.
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import cases
 import loads
@@ -25,7 +26,7 @@ LEFT_OUT = triggers.Aer if Path("/proc/lockdep_stats").exists() else ()
 TRIGGERS = [trigger for trigger in triggers.ALL if trigger.is_noticed and not trigger.most_rounds and not issubclass(trigger, LEFT_OUT)]
 LOADS = (loads.Load, *loads.BUSY)
 
-stage = Stage() if selftest.emulator else None
+stage: Any = Stage() if selftest.emulator else None
 suite = cases.Tests()
 
 

@@ -5,6 +5,8 @@
 See cases.py for its arguments.
 """
 
+from typing import Any
+
 import cases
 import selftest
 import triggers
@@ -110,7 +112,7 @@ def add(kind):
     suite.add(kind.name, lambda: Outcome(stage, kind(stage)).run(), wanted)
 
 
-stage = Stage() if selftest.emulator else None
+stage: Any = Stage() if selftest.emulator else None
 suite = cases.Tests()
 for trigger in triggers.ALL:
     add(trigger)

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import threading
 import time
+from typing import Any
 
 import uverbs
 from crowd import Crowd
@@ -65,7 +66,7 @@ class Attached:
 
     def __init__(self, function, gid):
         self.function, self.gid = function, gid
-        self.endpoint = None
+        self.endpoint: Any = None
 
     def attach(self, seed, listens=True):
         """Opens the device; every other time, its threads poll for events in place of waiting in a read. Without LISTENS, it has none."""

@@ -36,11 +36,11 @@ PM_ASYNC = Path("/sys/power/pm_async")
 class Trigger:
     """A device that dies by itself, and comes back by itself."""
 
-    name = None
+    name: ClassVar[str]
     # Why the driver resets it: what is counted and told of. Nothing if it is let go instead.
-    reason = None
+    reason: ClassVar[str | None] = None
     # Seconds until the driver has found it out, on any kernel; 0 if it is told.
-    detection = 0
+    detection: ClassVar[float] = 0
     first_errors = GONE
     # All devices of the driver, and not just one.
     hits_all = False
@@ -55,7 +55,7 @@ class Trigger:
     # The device answers no commands any more unless it is reset by its driver.
     silences = False
     # No more rounds than that.
-    most_rounds = None
+    most_rounds: ClassVar[int | None] = None
 
     def __init__(self, stage):
         self.stage = stage
@@ -137,7 +137,7 @@ class UnreadableRegister(Trigger):
 
     reason = "register_timeout"
     detection = HEALTH_INTERVAL + READ_TIMEOUT
-    then: ClassVar = None
+    then: ClassVar[dict]
 
     def fire(self):
         self.device.inject({"register": "DEV_STS"}, self.then, times=1)
@@ -169,7 +169,7 @@ class FunctionReset(Trigger):
 
 class Aer(Trigger):
     reason = "requested"
-    severity = None
+    severity: ClassVar[str]
 
     def fire(self):
         aer.inject(self.device.address, self.severity)

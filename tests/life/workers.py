@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 from selftest import Failed, emulator, wait_until
 
@@ -39,12 +40,12 @@ class Worker:
 
     def __init__(self, name, make, *arguments):
         self.name, self.make, self.arguments = name, make, arguments
-        self.socket = None
+        self.socket: Any = None
         self.start()
 
     def start(self):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.pid = os.fork()
+        self.pid: Any = os.fork()
         if self.pid == 0:
             self.socket.close()
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

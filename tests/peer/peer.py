@@ -18,6 +18,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path += [str(TESTS / "kselftest"), str(TESTS / "interop"), str(TESTS.parent / "tools" / "guest")]
@@ -121,7 +122,7 @@ class Setup:
     """Both sides, the exporter and its DMA buffer, and a region of that."""
 
     def __init__(self, register=True):
-        self.region = None
+        self.region: Any = None
         self.endpoint = side.open()
         side.know(server.open()["gid"])
         self.exporter = vfio.Exporter()
@@ -327,7 +328,9 @@ def begin(patience=USUAL):
 
 
 suite = Suite()
-side = server = main = None
+side: Any = None
+server: Any = None
+main: Any = None
 
 
 @suite.case("what is told of it: the file p2p, and the device of the host")

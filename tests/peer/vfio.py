@@ -10,6 +10,7 @@ import struct
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 from selftest import wait_until
 
@@ -66,11 +67,12 @@ class Exporter:
         self.group = os.open(group, os.O_RDWR | os.O_CLOEXEC)
         fcntl.ioctl(self.group, GROUP_SET_CONTAINER, struct.pack("<i", self.container))
         fcntl.ioctl(self.container, SET_IOMMU, TYPE1V2_IOMMU)
-        self.fd = fcntl.ioctl(self.group, GROUP_GET_DEVICE_FD, bytearray(folder.name.encode() + b"\0"))
+        # It is the result, and not what becomes of the argument.
+        self.fd: Any = fcntl.ioctl(self.group, GROUP_GET_DEVICE_FD, bytearray(folder.name.encode() + b"\0"))
         self.config, _ = self.region(CONFIG_REGION)
         self.offset, self.size = self.region(BAR)
         self.enable(True)
-        self.memory = mmap.mmap(self.fd, self.size, offset=self.offset, trackfd=False)
+        self.memory = mmap.mmap(self.fd, self.size, offset=self.offset, trackfd=False)  # type: ignore[call-arg]
         self.request = os.eventfd(0, os.EFD_CLOEXEC)
         self.ended = os.eventfd(0, os.EFD_CLOEXEC)
         events = struct.pack("<5Ii", 24, IRQ_DATA_EVENTFD | IRQ_ACTION_TRIGGER, REQ_IRQ, 0, 1, self.request)

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """The client of samples/rdma_exchange: it talks to itself, and its device goes."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
 
-from selftest import FUNCTIONS, Failed, Suite, emulator, equal, wait_until
+from selftest import FUNCTIONS, Failed, Suite, emulator, equal, errno_name, wait_until
 
 MODULE = "/share/rdma_exchange.ko"
 RUN = Path("/sys/kernel/debug/rdma_exchange/run")
@@ -52,7 +51,7 @@ def command(*words):
         with open(RUN, "wb", buffering=0) as file:
             file.write(" ".join(map(str, words)).encode())
     except OSError as error:
-        return errno.errorcode[error.errno]
+        return errno_name(error.errno)
     return "ok"
 
 
@@ -73,26 +72,26 @@ def opened(pairs):
 def exchanges():
     for pairs in 1, 8:
         opened(pairs)
-        for words in (("send", 500, 8192), ("send", 1, 32), ("exchange", 500, 65536), ("exchange", 1, 1)):
-            equal(command(*words), "ok", words)
+        for verb, messages, length in (("send", 500, 8192), ("send", 1, 32), ("exchange", 500, 65536), ("exchange", 1, 1)):
+            equal(command(verb, messages, length), "ok", f"{verb} {messages} {length}")
             _, count, _, size, *_ = RUN.read_text().split()
-            directions = 2 if words[0] == "exchange" else 1
-            equal((int(count), int(size)), (words[1], directions * words[1] * words[2]), "what it tells")
+            directions = 2 if verb == "exchange" else 1
+            equal((int(count), int(size)), (messages, directions * messages * length), "what it tells")
         equal(command("close"), "ok", "close")
 
 
 @suite.case("it refuses what makes no sense")
 def refuses():
-    for words in (("none",), ("open",), ("open", 0), ("open", 9), ("open", -1), ("x" * 257,)):
-        equal(command(*words), "EINVAL", words)
+    for line in ("none", "open", "open 0", "open 9", "open -1", "x" * 257):
+        equal(command(line), "EINVAL", line)
     equal([command("meet", "0", 1), command("send", 1, 32)], ["ENOTCONN"] * 2, "without a session")
     equal([command("open", 2), command("open", 2)], ["ok", "EBUSY"], "to open twice")
     equal([command("meet", "0", 1), command("meet", "xyz", 1, 2)], ["EINVAL"] * 2, "to meet others")
     equal([command("send", 1, 32), command("exchange", 1, 1)], ["ENOTCONN"] * 2, "before it has met")
     opened_again = [command("close"), command("close"), command("open", 2)]
     equal(opened_again, ["ok"] * 3, "to close twice, and to open again")
-    for words in (("send", 1, 31), ("send", 1, 8193), ("send", 1), ("send", "a", "b"), ("exchange", 1, 0), ("exchange", 1, 65537)):
-        equal(command(*words), "EINVAL", words)
+    for line in ("send 1 31", "send 1 8193", "send 1", "send a b", "exchange 1 0", "exchange 1 65537"):
+        equal(command(line), "EINVAL", line)
 
 
 @suite.case("it tells of a peer that is not there")

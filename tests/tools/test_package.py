@@ -13,6 +13,7 @@ from unittest import mock
 
 import support
 from efa_tools import arm64, check_arm64, install, machine, package, toolroot
+from efa_tools.failure import Failure, match_in
 
 VERSION = """#define EFA_VERSION_MAJOR 1
 #define EFA_VERSION_MINOR 20
@@ -38,6 +39,10 @@ Text.
 class Version(unittest.TestCase):
     def test_is_that_of_the_module(self):
         self.assertEqual(package.version(VERSION), "1.20.3")
+
+    def test_a_file_without_it_is_named(self):
+        with self.assertRaisesRegex(Failure, "^debian/control has nothing that matches "):
+            match_in(package.MAINTAINER, "Source: x\n", "debian/control")
 
     def test_dkms_takes_it_from_there(self):
         script = f'. {support.CLONE}/dkms.conf && echo "$PACKAGE_VERSION"'

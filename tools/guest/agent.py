@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
@@ -51,7 +52,7 @@ class Served:
         self.connection, self.messages = connection, messages
         self.lock = threading.Lock()
         # What the process reads from: a pipe, or its terminal.
-        self.input = None
+        self.input: Any = None
 
     def send(self, **message):
         with self.lock, contextlib.suppress(OSError):
@@ -88,7 +89,7 @@ class Served:
 
     def start(self, command, environment, request):
         """Starts it with pipes."""
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(command, bufsize=0, env=environment, cwd=request.folder, process_group=0, **pipes)
         self.input = process.stdin
         return process, [("stdout", process.stdout), ("stderr", process.stderr)]
@@ -99,7 +100,7 @@ class Served:
         outer, inner = pty.openpty()
         remote.set_size(inner, rows, columns)
         self.input = open(outer, "r+b", buffering=0)
-        streams = {"stdin": inner, "stdout": inner, "stderr": inner}
+        streams: dict[str, Any] = {"stdin": inner, "stdout": inner, "stderr": inner}
         # Not in a group of its own, so that setsid need not fork, and the process that is waited for leads the session.
         process = subprocess.Popen(["setsid", "--ctty", *command], env=environment, cwd=request.folder, **streams)
         os.close(inner)

@@ -139,7 +139,9 @@ def columns(rows):
 
 def tables(figures, amazon):
     """The lines that a run prints; `amazon` are the figures of Amazon's driver."""
-    rows = [("per call", "C", "Rust", "rust/c", "in efa.ko: C", "Rust", "commands: C", "Rust", "round trips: C", "Rust")]
+    rows: list[tuple[str, ...]] = [
+        ("per call", "C", "Rust", "rust/c", "in efa.ko: C", "Rust", "commands: C", "Rust", "round trips: C", "Rust")
+    ]
     for name, of in figures["verbs"].items():
         pairs = [[f"{of[driver][key]:,}" for driver in ("c", "rust")] for key in of["c"]]
         instructions, *others = pairs
@@ -195,7 +197,7 @@ def kverbs_summary(figures, amazon):
     ratios = {name: ratio(of, "amazon") for name, of in kverbs_compared(figures, amazon).items()}
     if not ratios:
         return [f"kernel verbs: no ratios, as the figures of Amazon's driver are of another kernel: {amazon['kernel']}"]
-    worst = max(ratios, key=ratios.get)
+    worst = max(ratios, key=lambda name: ratios[name])
     return [
         f"geomean instructions of kernel verbs rust/amazon: {geomean(ratios.values()):.3f}",
         f"worst call of kernel verbs rust/amazon: {ratios[worst]:.3f} {worst}",
@@ -205,7 +207,7 @@ def kverbs_summary(figures, amazon):
 def summary(figures, amazon):
     """The last lines; `amazon` are the figures of Amazon's driver."""
     ratios = {name: ratio(of) for name, of in figures["verbs"].items()}
-    worst = max(ratios, key=ratios.get)
+    worst = max(ratios, key=lambda name: ratios[name])
     sizes, counter = figures["text_and_data"], figures["verbs"][COUNTER_READ]
     return [
         f"geomean instructions rust/c: {geomean(ratios.values()):.3f}",

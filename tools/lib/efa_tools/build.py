@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from . import arm64, cache, debug_kernel, layer, namespace, steps, store, toolroot
@@ -50,7 +51,8 @@ def kit(release):
 
 def module(driver, release):
     """Builds the module of DRIVER, "rust" or "c", for a kernel of the toolroot; returns its efa.ko."""
-    return {"rust": rust_module, "c": c_module}[driver](release)
+    builds: dict[str, Callable[[str], Path]] = {"rust": rust_module, "c": c_module}
+    return builds[driver](release)
 
 
 def image(release):
@@ -355,8 +357,10 @@ def foreign_tests():
     # Without any optimisation they take several times as long on a CPU that is emulated.
     environment = {f"CARGO_TARGET_{name}_LINKER": arm64.LINKER, "CARGO_PROFILE_DEV_OPT_LEVEL": "1"}
     # The simulation is no part of it, and takes long.
-    arguments = ("test", "--workspace", "--exclude", "efa-simulation", "--no-run", "--target", arm64.TARGET)
-    arguments += ("--message-format", "json-render-diagnostics")
+    arguments = (
+        *("test", "--workspace", "--exclude", "efa-simulation", "--no-run", "--target", arm64.TARGET),
+        *("--message-format", "json-render-diagnostics"),
+    )
     with cargo_lock("arm64"), steps.step("emulator's tests for arm64") as log:
         cargo(log, "Building the emulator's tests", *arguments, environment=environment, root=toolroot.root_of_programs())
     lines = Path(log.name).read_text(errors="replace").splitlines()

@@ -5,11 +5,10 @@ Kernel, headers, source and the compilers that they were built with are a layer 
 """
 
 import os
-import re
 import shlex
 
 from . import cache, crate, namespace, steps, toolroot, verdict
-from .failure import Failure
+from .failure import Failure, match_in
 from .tally import Tally
 
 FLAVOUR = "cloud-amd64"
@@ -104,7 +103,7 @@ def look(suite_name):
         steps.run(namespace.enter(writable(path), ["sh", "-c", script]), log, "Looking for the newest kernel")
         with open(log.name) as file:
             said = file.read()
-    ours, newest = (re.search(rf"^{what} is (\S+)$", said, re.MULTILINE)[1] for what in ("ours", "newest"))
+    ours, newest = (match_in(rf"(?m)^{what} is (\S+)$", said, log.name)[1] for what in ("ours", "newest"))
     if newest == "0":
         raise Failure(f"There is no kernel in {suite_name}: choose one of {', '.join(SUITES)}.")
     return ours, newest, "\nit is newer\n" in said

@@ -350,8 +350,8 @@ def check_parser():
     command.add_argument("--case", default="", metavar="PATTERN", help="only cases whose names begin so, or are like this: 'cq: *'")
     text = "the package on machines with systemd: install, kernel upgrades, removal, failures"
     command = suites.add_parser("check-install", help=text)
-    names = ", ".join(install.SCENARIOS)
-    command.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"one of {names} (default: all)")
+    text = f"one of {', '.join(install.SCENARIOS)} (default: all)"
+    command.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=text)
     debug = suites.add_parser("check-debug", help="the selftests, stress, the ABI and clients in the kernel on a kernel that finds bugs")
     debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
     command = suites.add_parser("canary", help="the module for the newest kernel that Debian has, and what has changed in the kernel crate")

@@ -2,6 +2,7 @@
 """How fast the emulated devices move data, compared with rdma_rxe in the same guests and with a plain memcpy."""
 
 import json
+from typing import Any
 
 from . import bench, build, guest, plot, srd_bench, steps, toolroot
 from .failure import Failure
@@ -20,7 +21,7 @@ def measure(transport, driver):
     file = "/run/efa-rs/out/results.json"
     command = f"python3 /efa-rs/tests/bench/data.py {transport} {file}"
     driver, devices = (driver, [DEVICE]) if transport == "efa" else ("none", [])
-    together = {"guests": 2, "leader": True, "timeout": TIMEOUT, "quiet": True, "fabric": "ideal", "threads": True}
+    together: dict[str, Any] = {"guests": 2, "leader": True, "timeout": TIMEOUT, "quiet": True, "fabric": "ideal", "threads": True}
     emulator = build.emulator(release=True)
     run = guest.prepare(guest.Options(command, driver, FLAVOUR, devices, emulator=emulator, **together))
     with steps.step(f"data bench {transport}"):

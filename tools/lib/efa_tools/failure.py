@@ -2,10 +2,18 @@
 """The one way a tool ends early."""
 
 import errno
+import re
 
 
 class Failure(Exception):
     """Something went wrong; the text is one sentence for the user: what failed, why and what to do."""
+
+
+def match_in(pattern, text, where):
+    """The first match of a pattern in a text of ours; WHERE says which."""
+    if match := re.search(pattern, text):
+        return match
+    raise Failure(f"{where} has nothing that matches {re.compile(pattern).pattern!r}: correct the text or the pattern.")
 
 
 def sentence(error):

@@ -122,7 +122,8 @@ class Run:
         self.accelerator = accelerator
         self.release = toolroot.kernel(options.flavour)
         self.releases = [toolroot.kernel(flavour) for flavour in options.flavours()]
-        self.folder = None
+        # start_over() makes it.
+        self.folder: Path = None  # type: ignore[assignment]
         self.seed = options.seed if options.seed is not None else seed_of(options.command or "")
         self.start_over()
 
@@ -597,11 +598,11 @@ def prepare(options):
     if options.overlay:
         overlay.use(options.overlay, options.userland, release)
     with ThreadPoolExecutor(2) as pool:
-        if options.driver != "none" and options.module is None:
-            module = pool.submit(times.within(build.module), options.driver, release)
+        is_missing = options.driver != "none" and options.module is None
+        module = pool.submit(times.within(build.module), options.driver, release) if is_missing else None
         if options.emulated() and options.emulator is None:
             options.emulator = pool.submit(times.within(build.emulator)).result()
-        if options.driver != "none" and options.module is None:
+        if module:
             options.module = module.result()
     return Run(options, "tcg" if options.plugin else qemu.accelerator(release))
 

@@ -27,7 +27,8 @@ def cargo_tally(name, run):
             trouble = failure
     text = Path(log.name).read_text(errors="replace")
     for counts in CARGO_RESULT.findall(text):
-        tally += Tally(*map(int, counts))
+        passed, failed, skipped = map(int, counts)
+        tally += Tally(passed, failed, skipped)
     outcomes = {"ok": PASSED, "FAILED": FAILED, "ignored": SKIPPED}
     tally.cases += [Case(test, outcomes[ended]) for test, ended in CARGO_TEST.findall(text)]
     tally.failures += re.findall(r"^test (\S+) .*\.\.\. FAILED$", text, re.MULTILINE)

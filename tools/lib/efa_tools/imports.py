@@ -127,7 +127,7 @@ class Crate:
 
     def resolve(self, path):
         """The module that defines what a path names, and whether the path is a module; nothing if no file does."""
-        module = ()
+        module: tuple[str, ...] = ()
         for index, name in enumerate(path):
             if (*module, name) in self.files:
                 module += (name,)

@@ -7,7 +7,7 @@ Each scenario is a function that returns its tally. What others begin with is wh
 import re
 
 from . import cache, ktap, lab, namespace, package, qemu, running, steps, toolroot
-from .failure import Failure
+from .failure import Failure, match_in
 from .machine import Machine
 from .suite import kselftest_devices
 from .tally import Tally
@@ -202,7 +202,7 @@ def cloud_image(_base):
     it = Scenario("cloud image")
     it.machine.must(f"{OLD_IMAGE} && apt-get purge --yes --autoremove {kernel_packages(FLOOR)}")
     it.kernel_is("6.12")
-    block = README_COMMANDS.search((cache.CLONE / "README.md").read_text())
+    block = match_in(README_COMMANDS, (cache.CLONE / "README.md").read_text(), "README.md")
     commands = [line.removeprefix("# ") for line in block[1].splitlines()]
     install = next((command for command in commands if command.startswith("apt install ")), "false")
     # The first is not run, as the machine has no network: it has apt's lists, and the packages.
@@ -378,7 +378,7 @@ def emulator(_base):
     """
     it = Scenario("emulator", root=lab.host())
     deb, image = package.emulator_deb(), lab.image()
-    block = GUIDE_COMMANDS.search((cache.CLONE / GUIDE).read_text())
+    block = match_in(GUIDE_COMMANDS, (cache.CLONE / GUIDE).read_text(), GUIDE)
     commands = [(line[0], line[2:]) for line in block[1].splitlines()]
     install, start = [command for user, command in commands if command != "apt update"]
     good = [user for user, _ in commands] == ["#", "#", "$"] and deb.name in install and start.endswith(f" {GUIDE_IMAGE}")

@@ -15,7 +15,9 @@ def write(file, jobs):
     root = xml.Element("testsuites", name="efa-rs")
     for name, tally, seconds in jobs:
         counts = {"tests": tally.total(), "failures": tally.failed, "skipped": tally.skipped, "errors": 0}
-        suite = xml.SubElement(root, "testsuite", name=name, time=f"{seconds:.1f}", **{key: str(value) for key, value in counts.items()})
+        suite = xml.SubElement(
+            root, "testsuite", {"name": name, "time": f"{seconds:.1f}", **{key: str(value) for key, value in counts.items()}}
+        )
         for case in tally.cases:
             element = xml.SubElement(suite, "testcase", classname=name, name=clean(case.name))
             said = clean(case.said)

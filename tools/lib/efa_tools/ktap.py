@@ -6,7 +6,7 @@ import re
 from .tally import Tally
 
 # A subtest's lines are indented by two spaces, or quoted with "# " by the kselftest runner.
-LINE = re.compile(r"^(?P<indent>(?:# |  )*)(?P<text>.*?)\s*$")
+INDENT = re.compile(r"(?:# |  )*")
 RESULT = re.compile(r"^(?P<bad>not )?ok (?P<number>\d+)\s*(?:- )?(?P<name>[^#]*)(?:#\s*(?P<directive>\w+))?")
 PLAN = re.compile(r"^1\.\.(\d+)(?:\s*#\s*(?P<directive>SKIP))?")
 
@@ -18,32 +18,35 @@ class Block:
     """The tests of one level, from its start to the result of the test they belong to."""
 
     def __init__(self):
-        self.plan = None
+        self.plan: int | None = None
         self.skipped = False
         self.seen = 0
         self.tally = Tally()
+
+
+def parts(line):
+    """How deep a line is, and what it says."""
+    content = INDENT.sub("", line, count=1)
+    return (len(line) - len(content)) // 2, content.rstrip()
 
 
 def parse(text):
     """The tally of the leaf results. What the plans announce but the output lacks has failed."""
     blocks, said = [Block()], []
     for line in text.splitlines():
-        match = LINE.match(line)
-        depth = len(match["indent"]) // 2
-        plan, result = PLAN.match(match["text"]), RESULT.match(match["text"])
-        if match["text"].startswith("Bail out!"):
-            blocks[0].tally.fail(match["text"])
+        depth, content = parts(line)
+        plan, result = PLAN.match(content), RESULT.match(content)
+        if content.startswith("Bail out!"):
+            blocks[0].tally.fail(content)
         if not plan and not result:
-            said = [*said, match["text"]][-DIAGNOSTICS:] if re.match(r" *#", line) else []
+            said = [*said, content][-DIAGNOSTICS:] if re.match(r" *#", line) else []
             continue
         while len(blocks) <= depth:
             blocks.append(Block())
         if plan:
             # A second plan at the top is that of a second program.
-            if blocks[depth].plan is not None and depth == 0:
-                blocks[0].plan += int(plan[1])
-            else:
-                blocks[depth].plan = int(plan[1])
+            before = blocks[0].plan if depth == 0 else None
+            blocks[depth].plan = (before or 0) + int(plan[1])
             blocks[depth].skipped = plan["directive"] == "SKIP"
             continue
         children = Tally()
@@ -64,7 +67,7 @@ def failures(text):
     """The lines of the results that are bad, each after the diagnostics that the test printed just before it."""
     found, said = [], []
     for line in text.splitlines():
-        content = LINE.match(line)["text"]
+        _, content = parts(line)
         result = RESULT.match(content)
         if result and result["bad"] and (result["directive"] or "").upper() != "SKIP":
             left_out = len(said) - DIAGNOSTICS

@@ -41,7 +41,7 @@ class Share:
 
     def command(self, runner, last):
         """Runs it in a guest. What programs are named for is there as often as they are run."""
-        environment = {"EFA_TESTS": ";".join(test for tests in self.programs.values() for test in tests)}
+        environment: dict[str, object] = {"EFA_TESTS": ";".join(test for tests in self.programs.values() for test in tests)}
         if self.rounds:
             environment["EFA_ROUNDS"] = self.rounds
         if self.measured:

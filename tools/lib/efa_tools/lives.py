@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from . import build, cache, namespace, steps
-from .failure import Failure
+from .failure import Failure, match_in
 from .verdict import check
 
 # The folders of efa_rs/ whose lines are counted.
@@ -84,7 +84,7 @@ class Lives:
 def show(name, text, counts):
     """Prints the number of lives, and the part of the driver that they have reached."""
     lines = ", ".join(f"{folder} {covered:,} of {count:,}" for folder, (covered, count) in counts.items())
-    steps.note(f"{name}: {LIVES.search(text)[1]}; lines reached: {lines}")
+    steps.note(f"{name}: {match_in(LIVES, text, f'the output of {name}')[1]}; lines reached: {lines}")
 
 
 def schedules(seconds):

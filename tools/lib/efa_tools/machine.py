@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 from . import build, cache, guest, layer, namespace, qemu, steps, toolroot
-from .failure import Failure
+from .failure import Failure, match_in
 
 RECIPE = namespace.TOOLS / "machine"
 LAYERS = "/run/efa-rs/layer"
@@ -24,7 +24,7 @@ DEPENDS = re.compile(r"^(?:Depends|Recommends):((?:\n .*)+)", re.MULTILINE)
 
 def wanted():
     """The packages that the driver's package asks for: of alternatives the first; neither kernels nor their sources."""
-    text = PARAGRAPH.search((cache.CLONE / "debian" / "control").read_text())[0]
+    text = match_in(PARAGRAPH, (cache.CLONE / "debian" / "control").read_text(), "debian/control")[0]
     fields = ",".join(DEPENDS.findall(text))
     names = {re.split(r"[|(]", field)[0].strip() for field in fields.split(",")}
     return sorted({"dkms", *(name for name in names if re.match(r"[a-z]", name) and not name.startswith("linux-"))})
@@ -94,7 +94,7 @@ class Machine:
         for part in ("upper", "work", "mount"):
             (self.folder / part).mkdir()
         self.image = self.folder / "vmlinuz"
-        self.release = None
+        self.release = ""
         self.count = 0
 
     def overlay(self):

@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 from . import build, cache, laws, layer, steps, toolroot
-from .failure import Failure
+from .failure import Failure, match_in
 
 NAME = "efa-rs"
 EMULATOR = "efa-emu"
@@ -53,7 +53,7 @@ def wrapped(change, first, rest):
 
 def maintainer():
     """Who both packages say maintains them."""
-    return MAINTAINER.search((cache.CLONE / "debian/control").read_text())[1]
+    return match_in(MAINTAINER, (cache.CLONE / "debian/control").read_text(), "debian/control")[1]
 
 
 def bugs():

@@ -2,7 +2,6 @@
 """Sentences of documents, of comments in Rust and of docstrings in Python, and how many words each has."""
 
 import ast
-import inspect
 import re
 
 # A sentence should have at most 25 words. This is where it becomes an error.
@@ -33,8 +32,10 @@ def markdown(lines):
         if text and (mark or item or not bare or bare.startswith(("#", "|"))):
             yield start, " ".join(text)
             text = []
-        if fence or mark:
-            fence = None if mark and mark[1] == fence else fence or mark[1]
+        if fence:
+            fence = None if mark and mark[1] == fence else fence
+        elif mark:
+            fence = mark[1]
         elif bare.startswith("#"):
             yield number, bare.lstrip("# ")
         elif bare.startswith("|"):
@@ -63,8 +64,7 @@ def docstrings(source):
     """The docstrings of a Python file, each as its numbered lines."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, kinds) and ast.get_docstring(node, clean=False) is not None:
-            text = inspect.cleandoc(node.body[0].value.value)
+        if isinstance(node, kinds) and (text := ast.get_docstring(node)) is not None:
             yield list(enumerate(text.splitlines(), node.body[0].lineno))
 
 

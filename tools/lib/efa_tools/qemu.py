@@ -182,7 +182,7 @@ def boots_with_kvm():
     command = [*machine(image, "kvm", "512M", 1, ""), "-serial", "stdio"]
     log = cache.folder("logs") / "kvm.log"
     with open(log, "w") as output:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        inside = build.in_toolroot(command, binds)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(build.in_toolroot(command, binds), timeout=PATIENCE, check=False, **streams)
+            subprocess.run(inside, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=PATIENCE, check=False)
     return "Unable to mount root" in log.read_text(errors="replace")

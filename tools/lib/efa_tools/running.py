@@ -82,7 +82,8 @@ class Running:
     def run(self, guest, command, reads=True):
         """Runs a program as if it were one of this host; returns its exit status."""
         terminal = remote.terminal() if remote.wants_terminal(command) else None
-        status = remote.Front(*self.start(guest, command, terminal), reads).run()
+        connection, request = self.start(guest, command, terminal)
+        status = remote.Front(connection, request, reads).run()
         if status is not None:
             return status
         print(f"Guest {guest} has ended, or does not answer: see {self.folder}/guest{guest}.console.log.", file=sys.stderr)

@@ -38,7 +38,7 @@ def shares(row):
 
 def tables(figures):
     """The lines that a run prints."""
-    rows = [("flow completion time / ideal", "transport", "median", "mean", "99 %", "max")]
+    rows: list[tuple[str, ...]] = [("flow completion time / ideal", "transport", "median", "mean", "99 %", "max")]
     named = [(f"incast, {FLOWS} x {size_name(row['bytes'])}", row) for row in figures["incast"]]
     named += [("8 + 8 servers, 16 flows each", row) for row in figures["racks"]]
     for name, row in named:
@@ -49,8 +49,8 @@ def tables(figures):
     rows = [("endless incast, Gbit/s of a flow", "transport", "least", "mean", "most")]
     for row in figures["persistent"]:
         flows = shares(row)
-        values = (min(flows), statistics.mean(flows), max(flows))
-        rows.append((f"{len(flows)} flows", row["transport"], *(f"{value:.2f}" for value in values)))
+        each = (min(flows), statistics.mean(flows), max(flows))
+        rows.append((f"{len(flows)} flows", row["transport"], *(f"{value:.2f}" for value in each)))
     yield from bench.columns(rows)
     yield ""
     every = figures["all_to_all"]

@@ -327,9 +327,9 @@ def in_guest(name, command, driver, flavour, devices=None, progress=False, **opt
     options = {"memory": arm64.memory(flavour), "timeout": LIMIT, **options}
     if progress:
         options["watch"] = lambda line: show_progress(name, line)
-    options = guest.Options(command, driver, flavour, devices, quiet=True, **options)
-    options.timeout *= arm64.slowness(*options.flavours())
-    run, trouble, status = guest.prepare(options), None, 0
+    chosen = guest.Options(command, driver, flavour, devices, quiet=True, **options)
+    chosen.timeout *= arm64.slowness(*chosen.flavours())
+    run, trouble, status = guest.prepare(chosen), None, 0
     with steps.step(name, lambda: run.folder / "guest0.output.log"):
         try:
             status = guest.execute(run)

@@ -31,7 +31,7 @@ COLD = "toolroot"
 _lock = threading.Lock()
 # For files of their own of several runs in a second.
 _saved = itertools.count()
-_current = contextvars.ContextVar("span", default=None)
+_current: contextvars.ContextVar["Span | None"] = contextvars.ContextVar("span", default=None)
 
 
 @dataclass
