@@ -4,6 +4,8 @@
 # cargo's RUSTC_WRAPPER. It adds the options in INSTRUMENT for the driver and the programs that link it. The crates around the driver are
 # neither counted nor slowed down.
 
+# Each word of INSTRUMENT is an option.
+# shellcheck disable=SC2086
 case " $* " in
 *" --crate-name driver "* | *" --crate-name lives "* | *" --crate-name life "*) exec "$@" $INSTRUMENT ;;
 *) exec "$@" ;;

@@ -5,7 +5,7 @@
 set -e
 device=$(ls /sys/class/infiniband)
 measure="ib_send_lat -d $device -c SRD -x 0 -F -n 500"
-for round in 1 2 3; do
+for _ in 1 2 3; do
 	$measure >/dev/null &
 	# Until the other one listens.
 	until $measure localhost >/run/measured 2>&1; do

@@ -75,4 +75,4 @@ dd if=/usr/lib/syslinux/mbr/mbr.bin of="$work/disk.img" bs=440 count=1 conv=notr
 dd if="$work/boot.img" of="$work/disk.img" bs=1M seek=1 conv=notrunc,sparse status=none
 dd if="$work/root.img" of="$work/disk.img" bs=1M seek=121 conv=notrunc,sparse status=none
 qemu-img convert -f raw -O qcow2 "$work/disk.img" "$work/image.qcow2"
-rm -r "$work/root" "$work/boot" "$work"/*.img
+rm -r "${work:?}/root" "${work:?}/boot" "$work"/*.img
