@@ -36,6 +36,10 @@ def lint():
     return [
         Job("laws", source_checks.project_laws, 1),
         Job("rustfmt", source_checks.rustfmt, 2),
+        Job("ruff format", source_checks.ruff_format, 2),
+        Job("ruff check", source_checks.ruff_check, 2),
+        Job("mypy", source_checks.mypy, 10),
+        Job("shellcheck", source_checks.shellcheck, 2),
         # Both are built in one folder, of which cargo lets one have the lock.
         Job("clippy of the emulator", source_checks.clippy_emulator, 60, after=("host tests",), cores=2),
         Job("clippy of the driver as a program", source_checks.clippy_driver, 40, after=("host tests of the driver",), cores=2),

@@ -4,7 +4,7 @@
 import re
 import subprocess
 
-from . import build, laws, steps, toolroot
+from . import build, cache, laws, linters, steps, toolroot
 from .failure import Failure
 from .tally import Tally
 from .verdict import attempt, check
@@ -22,6 +22,76 @@ def rustfmt():
                     steps.run(build.in_toolroot(command), log, "rustfmt --check")
 
     return attempt("rustfmt", action)
+
+
+SHEBANG = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?(\w+)")
+
+
+def scripts(interpreters, *patterns):
+    """The files that match git's patterns, and the scripts of other names that one of these runs."""
+    return sorted({*laws.files(*patterns), *(name for name in laws.files() if interpreter(name) in interpreters)})
+
+
+def interpreter(name):
+    """What runs a file by its first line; nothing if that does not say so."""
+    with open(cache.CLONE / name, errors="replace") as file:
+        match = SHEBANG.match(file.readline(100))
+    return match[1] if match else None
+
+
+def python():
+    """All files of Python."""
+    return scripts({"python3"}, "*.py")
+
+
+def shell():
+    """All shell scripts."""
+    return scripts({"sh", "bash"}, "*.sh", "dkms.conf")
+
+
+def ruff_format():
+    """All Python files are formatted."""
+
+    def action():
+        with steps.step("ruff format") as log:
+            linters.ruff(log, python(), "format", "--check")
+
+    return attempt("ruff format", action)
+
+
+def ruff_check():
+    """No Python file breaks a rule of pyproject.toml."""
+
+    def action():
+        with steps.step("ruff check") as log:
+            linters.ruff(log, python(), "check", "--quiet", "--output-format=concise")
+
+    return attempt("ruff check", action)
+
+
+def mypy():
+    """mypy reports no error in the files of pyproject.toml."""
+
+    def action():
+        with steps.step("mypy") as log:
+            linters.mypy(log)
+
+    return attempt("mypy", action)
+
+
+# The hash of each is the key of a root or of a kernel. An edit builds that again, for minutes or for an hour. They split words on purpose.
+RECIPES = ("tools/toolroot.sh", "tools/userland.sh", "tools/arm64/userland.sh", "tools/debug-kernel/build.sh")
+
+
+def shellcheck():
+    """shellcheck reports nothing for any shell script."""
+
+    def action():
+        with steps.step("shellcheck") as log:
+            linters.shellcheck(log, [name for name in shell() if name not in RECIPES])
+            linters.shellcheck(log, RECIPES, "--exclude=SC2086")
+
+    return attempt("shellcheck", action)
 
 
 CLIPPY = ("CLIPPY=1", "W=e", "CLIPPY_CONF_DIR=/efa-rs")
@@ -107,5 +177,5 @@ def project_laws():
     """The laws that a program can check."""
     tally = Tally()
     for law in laws.ALL:
-        tally += check(law.__doc__.strip().rstrip("."), law())
+        tally += check(str(law.__doc__).strip().rstrip("."), law())
     return tally

@@ -141,19 +141,19 @@ def run(command, log, what, **options):
     with open(log.name, errors="replace") as file:
         file.seek(begin)
         said = file.read()
-    if (line := FULL.search(said)) or is_full(log.name):
-        line = line[0].strip() if line else f"{log.name} is on a disk that is full"
+    if (full := FULL.search(said)) or is_full(log.name):
+        line = full[0].strip() if full else f"{log.name} is on a disk that is full"
         raise Failure(
             f"{what} failed, as there is no space left on a disk: free some, or set XDG_CACHE_HOME to a folder on a larger one if it is"
             f" that of {cache.folder()}, and run this again; all of it is in {log.name}.\n    {line}"
         )
-    if line := OTHER_PACKAGES.search(said):
+    if others := OTHER_PACKAGES.search(said):
         raise Failure(
             f"{what} failed, as Debian's mirror has other versions of packages than the toolroot in {cache.folder()} was made with: remove"
-            f" that (tools/build distclean) and run this again, which makes it anew; all of it is in {log.name}.\n    {line[0].strip()}"
+            f" that (tools/build distclean) and run this again, which makes it anew; all of it is in {log.name}.\n    {others[0].strip()}"
         )
-    if found := unfetched(said):
-        whom, line = found
+    if missing := unfetched(said):
+        whom, line = missing
         raise Failure(
             f"{what} failed, as {whom} did not give what it was asked for: run this again once it does; all of it is in {log.name}."
             f"\n    {line}"
@@ -183,6 +183,10 @@ UNFETCHED = (
     (
         "Debian's mirror",
         r"^.*(?:Temporary failure resolving|Unable to connect to|Could not connect to|404  Not Found|Connection timed out).*",
+    ),
+    (
+        "the Python package index",
+        r"^ERROR: (?:Could not find a version|No matching distribution|Could not install packages due to an OSError: HTTP).*",
     ),
     ("the crates' registry", r"^(?:error|warning): (?:failed to (?:download|fetch|get)|spurious network error).*"),
 )

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""The programs that check Python and shell scripts: mypy and shellcheck of Debian 13, and ruff, which that does not have.
+
+pip gets a release of ruff from the Python package index.
+"""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from . import cache, layer, steps
+
+RUFF = "0.17.6"
+# Of its wheel for x86-64 and glibc, by which pip knows that this is the file that was looked at.
+SHA256 = "aa3b08254a732acba246891089a152c47c5733dc36b8ecb76ce8602f8326e5e4"
+# Where ruff, pip's settings, what a program keeps of a clone, and the names of files are in the toolroot.
+INSTALLED, SETTINGS, KEPT, NAMES = "/run/efa-rs/ruff", "/run/efa-rs/pip.conf", "/run/efa-rs/kept", "/run/efa-rs/names"
+# What pip gets of the host's environment: how to reach the index.
+PASSED = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_PROXY", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES")
+
+
+def settings():
+    """What has to be mounted for pip: the host's settings, the user's rather than the system's."""
+    named = [Path(os.environ["PIP_CONFIG_FILE"])] if os.environ.get("PIP_CONFIG_FILE") else []
+    files = [*named, Path.home() / ".config/pip/pip.conf", Path.home() / ".pip/pip.conf", Path("/etc/pip.conf")]
+    return [(file, SETTINGS, "ro") for file in files if file.is_file()][:1]
+
+
+def installed():
+    """The folder that has ruff in bin, which is made first if it is not in the cache."""
+
+    def install(path):
+        path.mkdir()
+        (path / "requirements").write_text(f"ruff=={RUFF} --hash=sha256:{SHA256}\n")
+        command = [
+            *("pip", "install", "--no-cache-dir", "--disable-pip-version-check", "--root-user-action=ignore"),
+            *("--no-deps", "--only-binary", ":all:", "--require-hashes"),
+            *("--target", INSTALLED, "--requirement", f"{INSTALLED}/requirements"),
+        ]
+        passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+        # The host's settings may name a bundle of its own, which is at this place in there.
+        environment = {**passed, "PIP_CONFIG_FILE": SETTINGS, "PIP_CERT": "/etc/ssl/certs/ca-certificates.crt"}
+        with steps.step("installing ruff") as log:
+            binds = [(path, INSTALLED, "rw"), *settings()]
+            steps.run(layer.LINTING.enter(command, binds, environment), log, "Installing ruff")
+
+    return cache.make(cache.folder("ruff") / RUFF, "ruff", 0.1, install)
+
+
+def ruff(log, names, *arguments):
+    """Runs ruff on files of the clone, by pyproject.toml."""
+    with kept("ruff") as folder:
+        binds = [(installed(), INSTALLED, "ro"), (folder, KEPT, "rw")]
+        run(log, f"ruff {arguments[0]}", [f"{INSTALLED}/bin/ruff", *arguments], names, binds, {"RUFF_CACHE_DIR": KEPT})
+
+
+def mypy(log):
+    """Runs mypy on the files that pyproject.toml names."""
+    with kept("mypy") as folder:
+        run(log, "mypy", ["mypy", f"--cache-dir={KEPT}"], [], [(folder, KEPT, "rw")])
+
+
+def shellcheck(log, names, *arguments):
+    """Runs shellcheck on files of the clone, by .shellcheckrc."""
+    run(log, "shellcheck", ["shellcheck", "--format=gcc", *arguments], names)
+
+
+@contextlib.contextmanager
+def kept(program):
+    """The folder in which a program keeps what it has found out about the clone's files. One process at a time has it."""
+    with cache.lock(f"{program}-{cache.key(str(cache.CLONE))}"):
+        yield cache.clone_folder(program)
+
+
+def run(log, what, command, names, binds=(), environment=None):
+    """Runs a program in the clone's folder on files of it. Their names are in a file, as a log has the command."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "names").write_text("".join(f"{name}\n" for name in names))
+        over = ["xargs", "--delimiter=\\n", f"--arg-file={NAMES}/names", *command]
+        binds = [(folder, NAMES, "ro"), *binds]
+        inside = layer.LINTING.enter(["env", "--chdir=/efa-rs", "NO_COLOR=1", *over], binds, environment)
+        steps.run(inside, log, what)
