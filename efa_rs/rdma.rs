@@ -30,6 +30,7 @@ mod counters;
 mod cq;
 mod details;
 mod device;
+mod dma_bufs;
 mod home;
 #[cfg(kverbs)]
 mod kernel_cq;

@@ -17,8 +17,8 @@ use kernel::{
 };
 
 use super::{
-    home::Home,
-    revocable::DmaBufs, //
+    dma_bufs::DmaBufs,
+    home::Home, //
 };
 use crate::ffi;
 

@@ -24,13 +24,13 @@ use super::{
         dev,
         Device, //
     },
+    dma_bufs::DmaBufs,
     home::{
         Home,
         Net, //
     },
     ops::Ops,
-    provider::Provider,
-    revocable::DmaBufs, //
+    provider::Provider, //
 };
 use crate::{
     ffi,

@@ -12,10 +12,7 @@ use kernel::{
     },
     new_mutex,
     prelude::*,
-    rbtree::{
-        RBTree,
-        RBTreeNodeReservation, //
-    },
+    rbtree::RBTreeNodeReservation,
     sync::{
         Arc,
         Mutex,
@@ -25,6 +22,7 @@ use kernel::{
 
 use super::{
     device::dma_bufs,
+    dma_bufs::DmaBufs,
     umem::{
         Pages,
         Umem, //
@@ -107,13 +105,9 @@ impl<'a, H: Hold + 'a> Revocable<'a, H> {
 
         // SAFETY: The caller guarantees that the device is registered.
         let dma_bufs = unsafe { dma_bufs(device) };
-        // INVARIANT: The reference is to what `end` takes.
-        let entry = Entry {
-            pinned: Arc::into_raw(pinned.clone()).cast(),
-            end: Pinned::<'a, H>::end,
-        };
-        let node = node.into_node(entry.key(), entry);
-        dma_bufs.list.lock().insert(node);
+        let reference = Arc::into_raw(pinned.clone()).cast();
+        // SAFETY: This is the function for the reference.
+        unsafe { dma_bufs.add(node, reference, Pinned::<'a, H>::end) };
         Ok(Self {
             pinned,
             dma_bufs: Some(dma_bufs),
@@ -133,75 +127,6 @@ impl<H: Hold> Drop for Revocable<'_, H> {
     fn drop(&mut self) {
         if let Some(dma_bufs) = &self.dma_bufs {
             dma_bufs.end(Arc::as_ptr(&self.pinned).addr());
-        }
-    }
-}
-
-/// The DMA buffers that the device of a registration has memory of.
-#[pin_data]
-pub(super) struct DmaBufs {
-    /// By address.
-    #[pin]
-    list: Mutex<RBTree<usize, Entry>>,
-}
-
-/// A reference to a [`Pinned`] of any type.
-///
-/// # Invariants
-///
-/// `pinned` is a reference of [`Arc::into_raw`], which this owns, to what `end` takes.
-struct Entry {
-    pinned: *const c_void,
-    end: unsafe fn(*const c_void),
-}
-
-// SAFETY: What it refers to is `Send` and `Sync`, as `Hold` is `Send` and the rest is behind a lock.
-unsafe impl Send for Entry {}
-
-impl Entry {
-    fn key(&self) -> usize {
-        self.pinned.addr()
-    }
-
-    /// Unpins the memory.
-    fn end(self) {
-        // SAFETY: By the type invariant this is the function for the reference, which is not used any more.
-        unsafe { (self.end)(self.pinned) }
-    }
-}
-
-impl DmaBufs {
-    /// Makes an empty list.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
-            pin_init!(Self {
-                list <- new_mutex!(RBTree::new(), "rdma_dma_bufs"),
-            }),
-            GFP_KERNEL,
-        )
-    }
-
-    /// Unpins the memory at a key, if it is still pinned.
-    fn end(&self, key: usize) {
-        // Unpinning waits for the exporter, so it is done without the lock.
-        let entry = self.list.lock().remove(&key);
-        if let Some(entry) = entry {
-            entry.end();
-        }
-    }
-
-    /// Unpins what was leaked, or belongs to regions that the device has not given up.
-    pub(super) fn end_all(&self) {
-        loop {
-            let key = self.list.lock().keys().next().copied();
-            let Some(key) = key else {
-                break;
-            };
-            self.end(key);
         }
     }
 }

@@ -238,7 +238,6 @@ LONG_SENTENCES = (
     "emulator/**/*.rs",
     # The issues on rdma/.
     "efa_rs/rdma*.rs",
-    "efa_rs/sys/attach.rs",
 )
 
 
