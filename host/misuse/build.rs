@@ -3,5 +3,11 @@
 //! Stages the module.
 
 fn main() {
-    stage::module("module", "misuse_main.rs", &[]);
+    println!("cargo::rustc-check-cfg=cfg(refused)");
+    println!("cargo::rerun-if-env-changed=MISUSE_REFUSED");
+    if let Ok(file) = std::env::var("MISUSE_REFUSED") {
+        println!("cargo::rustc-cfg=refused");
+        println!("cargo::rustc-env=MISUSE_REFUSED={file}");
+    }
+    stage::module("module", "misuse_main.rs", &["kverbs"]);
 }

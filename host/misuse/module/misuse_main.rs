@@ -11,6 +11,12 @@ mod rdma;
 #[allow(dead_code, unsafe_code, unused_imports, reason = "as ../../../efa_rs")]
 mod sys;
 
+/// Code that must not compile, see the tests.
+#[cfg(refused)]
+mod refused {
+    include!(env!("MISUSE_REFUSED"));
+}
+
 use std::cell::Cell;
 
 use kernel::{

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+// What the types refuse. Each line with an error has its code.
+
+use kernel::prelude::*;
+
+use crate::{
+    rdma::{
+        SendData,
+        SendOp,
+        WcPlace,
+        WorkCompletion,
+        WrToken, //
+    },
+    sys::{
+        attach::{
+            Attached,
+            Attachment, //
+        },
+        spsc, //
+    },
+};
+
+fn completes_a_work_request_twice(
+    token: WrToken,
+    first: WcPlace<'_>,
+    second: WcPlace<'_>,
+    completion: &WorkCompletion<'_>,
+) {
+    first.complete(token, completion);
+    second.complete(token, completion); //~ E0382
+}
+
+fn copies_a_token(token: &WrToken) -> WrToken {
+    *token //~ E0507
+}
+
+fn fills_a_place_twice(
+    first: WrToken,
+    second: WrToken,
+    place: WcPlace<'_>,
+    completion: &WorkCompletion<'_>,
+) {
+    place.complete(first, completion);
+    place.complete(second, completion); //~ E0382
+}
+
+fn writes_where_a_send_goes<'w>(op: SendOp<'w, (), ()>) -> u64 {
+    match op {
+        SendOp::Send { remote, .. } => remote.addr, //~ E0026
+        _ => 0,
+    }
+}
+
+fn reads_bus_addresses(data: SendData<'_>, buffer: &mut [u8]) {
+    if let SendData::Sges(sges) = data {
+        sges.copy_to(buffer); //~ E0599
+    }
+}
+
+fn attaches_what_lives_shorter(host: Attachment<'_, 'static>) -> Result {
+    let local = 0u8;
+    let borrowed = &local; //~ E0597
+    Attached::new(host, Ok::<&u8, Error>(borrowed)).map(drop)
+}
+
+fn has_two_producers(count: usize) -> Result {
+    let (producer, _consumer) = spsc::slots::<u8>(count)?;
+    let _other = producer.clone(); //~ E0599
+    Ok(())
+}
