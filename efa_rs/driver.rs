@@ -204,10 +204,7 @@ impl<'bound> Service<'bound> for Interface<'bound> {
     type Running = rdma::Registration<'bound, 'bound, Verbs>;
 
     fn start(&self, session: &Arc<Session<'bound>>) -> Result<Self::Running> {
-        let bars = Bars {
-            doorbells: self.doorbells(session)?,
-            memory: self.memory.clone(),
-        };
+        let bars = Bars::new(self.doorbells(session)?, self.memory.clone());
         let efa = Efa::new(session.clone(), bars, self.errors.clone())?;
         let info = efa.node_info()?;
 

@@ -71,6 +71,16 @@ impl<'bound> Region<'bound> {
         Ok(Arc::new(region, GFP_KERNEL)?)
     }
 
+    /// Returns all its pages.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::pages`].
+    pub(crate) fn all_pages(self: &Arc<Self>) -> Result<Pages<'bound>> {
+        // CAST: `usize` has 64 bits on every architecture that has EFA.
+        self.pages(0, self.length as usize)
+    }
+
     /// Returns the pages from that of `offset` on that have `length` bytes, which are whole pages of the BAR.
     ///
     /// # Errors
@@ -182,11 +192,11 @@ impl<'bound> Window<'bound> {
     /// # Errors
     ///
     /// - [`EINVAL`] if it is not in here, or not aligned.
-    pub(crate) fn doorbell(self, offset: usize) -> Result<Doorbell<'bound>> {
+    pub(crate) fn doorbell(self: &Arc<Self>, offset: usize) -> Result<Doorbell<'bound>> {
         match offset.checked_add(size_of::<u32>()) {
             // INVARIANT: It is in the mapping.
             Some(end) if end <= self.length && offset % size_of::<u32>() == 0 => Ok(Doorbell {
-                window: self,
+                window: self.clone(),
                 offset,
             }),
             _ => Err(EINVAL),
@@ -230,7 +240,7 @@ impl Drop for Window<'_> {
 ///
 /// `offset` is that of an aligned word of `window`.
 pub(crate) struct Doorbell<'bound> {
-    window: Window<'bound>,
+    window: Arc<Window<'bound>>,
     offset: usize,
 }
 

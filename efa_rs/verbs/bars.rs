@@ -14,20 +14,37 @@ use crate::{
 };
 
 #[cfg(kverbs)]
-use crate::sys::mmio::{
-    Doorbell,
-    Slots, //
+use {
+    crate::sys::mmio::{
+        Doorbell,
+        Slots,
+        Window, //
+    },
+    kernel::sync::SetOnce,
 };
 
 /// The reserved BARs.
 pub(crate) struct Bars<'bound> {
     /// Where queue pairs and completion queues have their doorbells.
-    pub(crate) doorbells: Arc<Region<'bound>>,
+    doorbells: Arc<Region<'bound>>,
     /// Where queue pairs have their send queues.
-    pub(crate) memory: Arc<Region<'bound>>,
+    memory: Arc<Region<'bound>>,
+    /// The doorbells as the kernel has mapped them, once a client in the kernel has one.
+    #[cfg(kverbs)]
+    kernel_doorbells: SetOnce<Arc<Window<'bound>>>,
 }
 
 impl<'bound> Bars<'bound> {
+    /// Takes the reserved BARs.
+    pub(crate) fn new(doorbells: Arc<Region<'bound>>, memory: Arc<Region<'bound>>) -> Self {
+        Self {
+            doorbells,
+            memory,
+            #[cfg(kverbs)]
+            kernel_doorbells: SetOnce::new(),
+        }
+    }
+
     /// Returns the page of the doorbell at an offset that the device has given.
     ///
     /// # Errors
@@ -51,15 +68,25 @@ impl<'bound> Bars<'bound> {
 /// The parts that clients in the kernel write to.
 #[cfg(kverbs)]
 impl<'bound> Bars<'bound> {
-    /// Maps the doorbell at an offset that the device has given.
+    /// Returns the doorbell at an offset that the device has given. All are in one mapping.
     ///
     /// # Errors
     ///
     /// - [`EINVAL`] if it is not in the BAR, or not aligned.
     /// - [`ENOMEM`] if there is no room for it.
     pub(super) fn map_doorbell(&self, offset: u32) -> Result<Doorbell<'bound>> {
-        let pages = self.doorbells.pages(offset, PAGE_SIZE)?;
-        pages.map(false)?.doorbell(offset_in_page(offset) as usize)
+        // CAST: `usize` has 64 bits on every architecture that has EFA.
+        self.kernel_doorbells()?.doorbell(offset as usize)
+    }
+
+    fn kernel_doorbells(&self) -> Result<Arc<Window<'bound>>> {
+        if let Some(window) = self.kernel_doorbells.as_ref() {
+            return Ok(window.clone());
+        }
+        let window = Arc::new(self.doorbells.all_pages()?.map(false)?, GFP_KERNEL)?;
+        // Of two tasks that map them at the same time, one keeps its own.
+        self.kernel_doorbells.populate(window.clone());
+        Ok(window)
     }
 
     /// Maps a send queue of `count` work requests, a power of two, of `size` bytes each, at an offset that

@@ -56,6 +56,7 @@ pub struct Rig {
     /// The slot.
     pub slot: Slot,
     live: i64,
+    mapped: usize,
 }
 
 /// Runs `f` in a machine with a device, and [checks](Rig::end) what is left.
@@ -98,7 +99,13 @@ impl Rig {
         let slot = Slot::new(config.profile.pci_device());
         let shared = Shared::new(config);
         sim::attach(Box::new(shared.clone()));
-        Self { shared, slot, live }
+        let mapped = bindings::mapped();
+        Self {
+            shared,
+            slot,
+            live,
+            mapped,
+        }
     }
 
     /// Returns what the device knows of itself.
@@ -229,6 +236,7 @@ impl Rig {
         }
         check_none(&self.complaints());
         assert_eq!(sim::memory::mappings(), 0, "mappings are left");
+        assert_eq!(bindings::mapped(), self.mapped, "parts of BARs are mapped");
         assert_eq!(sim::live(), self.live, "memory is left");
     }
 }

@@ -14,6 +14,7 @@ use efa_hw::io::CompStatus;
 use efa_model::Profile;
 use ib_core::{ffi, registry::registered, verbs};
 use kernel::{
+    bindings,
     error::code::{EINVAL, EOPNOTSUPP},
     sim::{self, Policy, Rng},
 };
@@ -171,6 +172,23 @@ fn a_device_without_event_queues_has_queues_that_are_polled_only() {
 }
 
 /// The client reads what it has got where it said what it wants.
+#[test]
+fn all_doorbells_are_in_one_mapping() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let device = registered().unwrap();
+        let before = bindings::mapped();
+        let objects: Vec<_> = (0..4)
+            .map(|_| Objects::new(device, DIRECT).unwrap())
+            .collect();
+        let (mapped, count) = (bindings::mapped() - before, objects.len());
+        drop(objects);
+        // Each queue pair has a send queue of its own.
+        assert_eq!(mapped, 1 + count);
+        assert_eq!(bindings::mapped() - before, 1);
+    });
+}
+
 #[test]
 fn a_queue_pair_says_its_capacity() {
     run(|rig| {

@@ -280,6 +280,7 @@ pub unsafe fn ioremap(start: u64, _: usize) -> *mut c_void {
     if !sim::may_allocate() {
         return null_mut();
     }
+    MAPPED.set(MAPPED.get() + 1);
     start as *mut c_void
 }
 
@@ -294,12 +295,25 @@ pub unsafe fn ioremap_wc(start: u64, length: usize) -> *mut c_void {
         let has_all = (offset + length) as u64 <= device.bar_size(bar);
         device.memory(bar).filter(|_| has_all)
     });
-    memory
-        .flatten()
-        .map_or(null_mut(), |memory| memory.wrapping_add(offset).cast())
+    let Some(memory) = memory.flatten() else {
+        return null_mut();
+    };
+    MAPPED.set(MAPPED.get() + 1);
+    memory.wrapping_add(offset).cast()
 }
 
-pub unsafe fn iounmap(_: *mut c_void) {}
+pub unsafe fn iounmap(_: *mut c_void) {
+    MAPPED.set(MAPPED.get() - 1);
+}
+
+thread_local! {
+    static MAPPED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Returns how many parts of BARs the kernel has mapped.
+pub fn mapped() -> usize {
+    MAPPED.get()
+}
 
 pub unsafe fn writel(value: u32, address: *mut c_void) {
     let (bar, offset) = bar_of(address as u64).expect("an address of a BAR");
