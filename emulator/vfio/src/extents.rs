@@ -4,7 +4,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{Ordering, fence},
+    atomic::{AtomicU64, Ordering, fence},
 };
 
 use efa_fabric::CopyError;
@@ -84,9 +84,9 @@ impl Extents {
 
     /// Writes all of it.
     ///
-    /// A driver that sees the first eight bytes sees all of them, if they are aligned. On a bus a descriptor is
-    /// written as a whole; here a driver on another CPU could see its phase bit, which all descriptors of the
-    /// device have in these eight bytes, before the rest.
+    /// A driver that sees the first eight bytes sees all of them, if they are aligned and memory is mapped. On a bus a descriptor
+    /// is written as a whole; here a driver on another CPU could see its phase bit, which all descriptors of the device have in
+    /// these eight bytes, before the rest. So these are one store, after all others.
     ///
     /// # Errors
     ///
@@ -99,8 +99,21 @@ impl Extents {
         assert_eq!(data.len(), self.length);
         let (first, rest) = data.split_at(data.len().min(WORD));
         self.write_at(WORD, rest)?;
+        if let (Some(word), Ok(first)) = (self.first_word(), first.try_into()) {
+            word.store(u64::from_ne_bytes(first), Ordering::Release);
+            return Ok(());
+        }
+        // The kernel copies to memory that is not mapped, and does not say in which order.
         fence(Ordering::Release);
         self.write_at(0, first)
+    }
+
+    /// The first eight bytes, if they are aligned, in one piece and mapped.
+    fn first_word(&self) -> Option<&AtomicU64> {
+        let piece = self.pieces.first()?;
+        (piece.length >= WORD)
+            .then(|| piece.memory.word(piece.offset))
+            .flatten()
     }
 
     fn write_at(&self, at: usize, data: &[u8]) -> Result<(), DmaError> {
@@ -167,5 +180,79 @@ impl Extents {
             address: self.address,
             length: self.length,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, thread};
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+    use crate::memory::{Files, Shareable};
+
+    const PAGE: u64 = 4096;
+
+    fn memory(flags: MemfdFlags) -> Arc<Memory> {
+        let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC | flags).unwrap());
+        file.set_len(PAGE).unwrap();
+        let mut files = Files::default();
+        files.share(Shareable::new(file).unwrap(), 0, PAGE).unwrap()
+    }
+
+    fn extents(pieces: &[(&Arc<Memory>, usize, usize)]) -> Extents {
+        let mut extents = Extents::new(0);
+        for (memory, offset, length) in pieces {
+            extents.push(memory, *offset, *length);
+        }
+        extents
+    }
+
+    #[test]
+    fn the_first_word_is_one_store_where_it_can_be() {
+        let mapped = memory(MemfdFlags::ALLOW_SEALING);
+        let file = memory(MemfdFlags::empty());
+        for (pieces, is_one) in [
+            (vec![(&mapped, 0, 32)], true),
+            (vec![(&mapped, 8, 8)], true),
+            (vec![(&mapped, PAGE as usize - 32, 32)], true),
+            (vec![(&mapped, 64, 8), (&mapped, 0, 24)], true),
+            (vec![(&mapped, 4, 32)], false),
+            (vec![(&mapped, 0, 7)], false),
+            (vec![(&mapped, 0, 4), (&mapped, 8, 28)], false),
+            (vec![(&file, 0, 32)], false),
+        ] {
+            let extents = extents(&pieces);
+            assert_eq!(extents.first_word().is_some(), is_one, "{pieces:?}");
+            let data: Vec<u8> = (0..extents.length).map(|n| n as u8).collect();
+            extents.write(&data).unwrap();
+            let mut found = vec![0xff; data.len()];
+            extents.read(&mut found).unwrap();
+            assert_eq!(found, data, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn no_reader_sees_a_part_of_the_first_word() {
+        const ROUNDS: usize = 200_000;
+        let memory = memory(MemfdFlags::ALLOW_SEALING);
+        let written = extents(&[(&memory, 0, 32)]);
+        let read = extents(&[(&memory, 0, 32)]);
+        // Whatever the alignment of the source.
+        let sources = [0_u8, 0xff].map(|byte| [byte; 40]);
+        thread::scope(|scope| {
+            let writer = scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let at = 1 + round % 8;
+                    written.write(&sources[round % 2][at..at + 32]).unwrap();
+                }
+            });
+            let word = read.first_word().unwrap();
+            while !writer.is_finished() {
+                let seen = word.load(Ordering::Acquire);
+                assert!(seen == 0 || seen == u64::MAX, "{seen:#x}");
+            }
+        });
     }
 }

@@ -14,7 +14,7 @@ use std::{
     fs::File,
     io::{self, IoSlice},
     os::unix::fs::{FileExt, MetadataExt},
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicU64},
 };
 
 use nix::{
@@ -238,6 +238,14 @@ impl Memory {
             }
             Self::File(file) => file.write_all_at(data, at as u64),
             Self::Huge(_, region) => write_huge(region, at, data),
+        }
+    }
+
+    /// The eight bytes from `at` on, if they are aligned and mapped: they are read and written as a whole.
+    pub(crate) fn word(&self, at: usize) -> Option<&AtomicU64> {
+        match self {
+            Self::Mapped(region) => region.get_atomic_ref(at).ok(),
+            Self::File(_) | Self::Huge(..) => None,
         }
     }
 
