@@ -319,8 +319,8 @@ def add_queries():
         ("profile=efa0", 0b10001010, 0, 0),
         ("profile=efa1", 0b10001111, 1 << 30, 1),
         ("profile=efa2", 0b11101111, 1 << 30, 1),
-        ("profile=efa3", 0b11111111, 1 << 30, 1),
-        ("profile=efa4", 0b1111111111, 1 << 30, 1),
+        ("profile=efa3", 0b11101111, 1 << 30, 1),
+        ("profile=efa4", 0b1111101111, 1 << 30, 1),
         # Without event queues there are no completion notifications.
         ("profile=efa2,msix=1", 0b11101011, 1 << 30, 1),
     ):

@@ -21,6 +21,18 @@ use efa_testing::mock::Driver;
 const UNSUPPORTED: Status = Status::UnsupportedOpcode;
 
 #[test]
+fn only_an_override_claims_data_polling() {
+    let mut config = Config::new(Profile::Efa0, 0);
+    config.overrides = Overrides {
+        data_polling_128: Some(true),
+        ..Overrides::default()
+    };
+    let mut driver = Driver::with(config);
+    let device: DeviceAttr = driver.feature().unwrap();
+    assert!(device.device_caps.data_polling_128);
+}
+
+#[test]
 fn profiles() {
     for (profile, read, write, wide, speed) in [
         (Profile::Efa0, false, false, false, 100),
@@ -33,7 +45,7 @@ fn profiles() {
         let caps = device.device_caps;
         assert_eq!((caps.rdma_read, caps.rdma_write), (read, write));
         assert_eq!(caps.unsolicited_write_recv, write);
-        assert_eq!(caps.data_polling_128, wide);
+        assert!(!caps.data_polling_128);
         assert_eq!(device.max_link_speed_gbps, speed);
         assert_eq!((device.db_bar, device.admin_api_version), (4, 1));
         assert_eq!(device.max_rdma_size > 0, read);

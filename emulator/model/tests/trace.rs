@@ -321,7 +321,7 @@ fn features() {
     assert_eq!(
         lines,
         [
-            "0 GET_FEATURE(DEVICE_ATTR) = SUCCESS features=0x2fe, caps=0x1f, \
+            "0 GET_FEATURE(DEVICE_ATTR) = SUCCESS features=0x2fe, caps=0x1b, \
              guid=0x2efa0fffe000001, db_bar=4, link=400Gbps [1 in flight]",
             "1 GET_FEATURE(AENQ_CONFIG) = SUCCESS supported=0x1e, enabled=0x0 [1 in flight]",
             "2 GET_FEATURE(NETWORK_ATTR) = SUCCESS address=fe80::2ef:a0ff:fe00:1, mtu=8928 \

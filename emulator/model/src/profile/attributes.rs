@@ -93,7 +93,7 @@ attributes! {
     rdma_read: bool,
     /// Whether the number of RNR retries can be set.
     rnr_retry: bool,
-    /// Whether memory may be polled in units of 128 bytes.
+    /// Whether it claims that memory may be polled in units of 128 bytes. Hosts that copy payload in any order do not keep to it.
     data_polling_128: bool,
     /// Whether it does RDMA write.
     rdma_write: bool,

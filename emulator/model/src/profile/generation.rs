@@ -102,7 +102,8 @@ impl Profile {
             page_size_cap: (1 << 31) - (1 << 12),
             rdma_read,
             rnr_retry: true,
-            data_polling_128: wide_wqe,
+            // Payload is copied without any order, so who polled for its last bytes could find others missing.
+            data_polling_128: false,
             rdma_write,
             unsolicited_write_recv: rdma_write,
             sq_64_bit_req_id: newest,
