@@ -122,11 +122,16 @@ impl<G: Guest> State<G> {
         if self.connections.next_due().is_some_and(|due| due <= now) {
             self.expire(now);
         }
+        let fetched_all = self.fetch(now, wire, woken);
+        // One that does nothing any more says nothing, either.
+        if self.device.is_alive() {
+            let device = &self.device;
+            self.connections.end_all(|qp| device.is_current(qp));
+        }
+        let sent = self.transmit(now, wire, budget, woken);
         if self.sweep.is_some_and(|sweep| sweep <= now) {
             self.sweep(now);
         }
-        let fetched_all = self.fetch(now, wire, woken);
-        let sent = self.transmit(now, wire, budget, woken);
         if self.device.is_urgent() {
             self.with(now, |_, _| ());
         }
@@ -163,18 +168,10 @@ impl<G: Guest> State<G> {
 
     /// Forgets a peer that is not there any more, and fails what was to be sent to it.
     pub(crate) fn forget(&mut self, peer: PortId) {
-        let reads = self
-            .reads
-            .forget(peer)
-            .into_iter()
-            .map(|read| *read.request);
-        let requests: Vec<_> = self
-            .connections
-            .forget(peer)
-            .into_iter()
-            .chain(reads)
-            .collect();
-        for request in requests {
+        let reads = self.reads.forget(peer).into_iter();
+        let reads = reads.map(|read| *read.request);
+        let requests = self.connections.forget(peer).into_iter().chain(reads);
+        for request in requests.collect::<Vec<_>>() {
             self.complete(&request, CompStatus::LocalUnrespRemote);
         }
         self.receivers.forget(peer);

@@ -84,3 +84,17 @@ fn a_dead_reader_reads_nothing_and_is_sent_nothing_for_long() {
     assert_eq!(net.content(&to, 0, 60_000), [0; 60_000]);
     assert_eq!(net.poll(&mut a), None);
 }
+
+#[test]
+fn a_dead_responder_does_not_say_that_it_is() {
+    let slow = Settings {
+        delay_us: 100.0,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(slow);
+    let (to, from) = (net.region(&a, 600, 0), net.region(&b, 600, 0));
+    net.post(&mut a, &Send::read(&b, &to, &from, 600 * 4096));
+    net.run_for(Duration::from_micros(250));
+    die(&mut net, &b);
+    assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
+}

@@ -464,22 +464,43 @@ fn peers_that_give_up() {
         delay_us: 100.0,
         ..Settings::default()
     };
-    for destroy in [false, true] {
-        let (mut net, mut a, b) = Net::pair(settings.clone());
+    type End = fn(&mut Net, &mut Qp, &Region);
+    let deregister: End = |net, b, from| {
+        let l_key = from.lkey;
+        let deregistered = net.driver(b.port, |driver| driver.execute(&DeregMr { l_key }));
+        deregistered.unwrap();
+    };
+    let ends: [(CompStatus, End); 4] = [
+        (CompStatus::RemoteBadAddress, deregister),
+        (CompStatus::RemoteAbort, |net, b, _| net.destroy(b)),
+        (CompStatus::RemoteAbort, |net, b, _| {
+            net.modify(b, QpState::Reset);
+        }),
+        (CompStatus::RemoteAbort, |net, b, _| {
+            net.modify(b, QpState::Err);
+        }),
+    ];
+    for (status, end) in ends {
+        let (mut net, mut a, mut b) = Net::pair(settings.clone());
         let (to, from) = (net.region(&a, 600, 0), net.region(&b, 600, 0));
         net.post(&mut a, &Send::read(&b, &to, &from, 600 * 4096));
+        net.post(&mut a, &Send::read(&b, &to, &from, 8));
         net.run_for(Duration::from_micros(250));
         assert_eq!(net.poll(&mut a), None);
-        let l_key = from.lkey;
-        if destroy {
-            net.destroy(&b);
-            // It vanishes without a word, as if its host had.
-            assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
-        } else {
-            net.driver(b.port, |driver| driver.execute(&DeregMr { l_key }))
-                .unwrap();
-            assert_eq!(net.status(&mut a), CompStatus::RemoteBadAddress);
+        end(&mut net, &mut b, &from);
+        // Long before anybody would find that nothing comes any more.
+        net.run_for(Duration::from_millis(5));
+        for _ in 0..2 {
+            let completion = net.poll(&mut a).expect("a read has ended");
+            assert_eq!(CompStatus::try_from(completion.status), Ok(status));
         }
+        // Others of the two devices go on, and nothing is left of these.
+        let (mut other, mut peer) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
+        net.introduce(&mut other, &mut peer);
+        let (to, from) = (net.region(&other, 1, 0), net.region(&peer, 1, 0));
+        net.post(&mut other, &Send::read(&peer, &to, &from, 4096));
+        assert_eq!(net.status(&mut other), CompStatus::Ok);
+        assert_eq!((net.poll(&mut a), net.protocol_errors()), (None, 0));
     }
     // What is in its receive queue is no work request.
     let (mut net, mut a, mut b, from, to) = set();

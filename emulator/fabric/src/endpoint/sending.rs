@@ -192,10 +192,13 @@ impl<G: Guest> State<G> {
                 break;
             };
             if !self.device.is_current(qp) {
-                if let Some(closed) = self.connections.close(connection) {
-                    self.connections.lose_responses(closed);
+                if !self.device.is_alive() {
+                    self.connections.close(connection);
+                    continue;
                 }
-                continue;
+                if !self.connections.end(connection) {
+                    continue;
+                }
             }
             let together = if ideal && !wire.is_remote(to) {
                 TOGETHER
@@ -297,7 +300,9 @@ impl<G: Guest> State<G> {
     /// Finds a part of a message, if the device still has it. If its payload can't be had, the message ends.
     pub(crate) fn locate(&mut self, now: Duration, data: &Data) -> Option<Located<G::Memory>> {
         let (qp, header, content) = self.connections.find(self.address, data)?;
-        if !self.device.is_current(qp) {
+        let is_failure = matches!(content, Content::Failure { .. });
+        let may_say = is_failure && self.device.is_alive();
+        if !may_say && !self.device.is_current(qp) {
             return None;
         }
         self.segments.clear();

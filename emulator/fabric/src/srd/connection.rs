@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    mem,
     time::Duration,
 };
 
@@ -66,6 +67,8 @@ pub(crate) struct Connection {
     pub(super) last_used: Duration,
     /// When the peer answered last, if it ever did.
     heard: Option<Duration>,
+    /// Whether its queue pair has ended, so that it only says so to peers that read.
+    has_ended: bool,
 }
 
 /// A message.
@@ -198,6 +201,7 @@ impl Connection {
             armed: None,
             last_used: Duration::ZERO,
             heard: None,
+            has_ended: false,
         }
     }
 
@@ -528,6 +532,36 @@ impl Connection {
         self.parked.forget(number);
         self.settle();
         Some(message.content)
+    }
+
+    /// Its queue pair has ended: takes all messages but failures.
+    pub(super) fn end(&mut self) -> Vec<Content> {
+        self.has_ended = true;
+        let is_failure = |message: &Message| matches!(message.content, Content::Failure { .. });
+        let (failures, others): (BTreeMap<_, _>, BTreeMap<_, _>) = mem::take(&mut self.messages)
+            .into_iter()
+            .partition(|(_, message)| is_failure(message));
+        self.messages = failures;
+        let messages = &self.messages;
+        let psns: Vec<_> = self
+            .in_flight
+            .iter()
+            .filter(|(_, packet)| !messages.contains_key(&packet.part.message))
+            .map(|(psn, _)| *psn)
+            .collect();
+        for psn in psns {
+            self.take(psn);
+        }
+        // Failures need no receive work request.
+        self.parked = Parked::default();
+        self.settle();
+        let others = others.into_values().map(|message| message.content);
+        others.collect()
+    }
+
+    /// Whether its queue pair has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Gives memory back if nothing is to be sent: a device may have as many connections as it has peers, most of them idle.

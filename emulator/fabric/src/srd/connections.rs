@@ -3,7 +3,8 @@
 //! The connections of a device: which there are, whose turn it is to send, and how their messages end.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
+    hash::Hash,
     time::Duration,
 };
 
@@ -50,8 +51,10 @@ pub(crate) struct Connections {
     shortest: HashMap<PortId, Option<Shortest>>,
     /// From when on a peer is silent.
     silence: Duration,
-    /// Responses that were not acknowledged, by who reads.
+    /// Responses, and failures in the place of some, that were not acknowledged, by who reads.
     responses: HashMap<PortId, usize>,
+    /// Responses that were not acknowledged, by who is read from.
+    serving: HashMap<QpId, usize>,
 }
 
 /// How a message ended.
@@ -97,8 +100,13 @@ impl Connections {
     /// Sends a message of so many bytes in packets.
     pub(crate) fn push(&mut self, connection: u64, content: Content, length: u32) {
         if let Some(found) = self.by_number.get_mut(&connection) {
-            if let Content::Response { .. } = content {
-                *self.responses.entry(found.to).or_default() += 1;
+            match content {
+                Content::Request(_) => {}
+                Content::Response { .. } => {
+                    *self.responses.entry(found.to).or_default() += 1;
+                    *self.serving.entry(found.qp).or_default() += 1;
+                }
+                Content::Failure { .. } => *self.responses.entry(found.to).or_default() += 1,
             }
             found.push(content, length);
             self.update(connection);
@@ -199,14 +207,14 @@ impl Connections {
         };
         let ended = match (failed, progress) {
             (Some((message, status)), _) => self.fail(now, number, message, status),
-            (None, Progress::Delivered(message)) => match message.content {
-                Content::Request(request) => Some(Ended::Delivered(request)),
-                Content::Response { .. } => {
-                    self.responded(from);
-                    Some(Ended::Served(qp))
+            (None, Progress::Delivered(message)) => {
+                self.forget_message(qp, from, &message.content);
+                match message.content {
+                    Content::Request(request) => Some(Ended::Delivered(request)),
+                    Content::Response { .. } => Some(Ended::Served(qp)),
+                    Content::Failure { .. } => None,
                 }
-                Content::Failure { .. } => None,
-            },
+            }
             _ => None,
         };
         self.update(number);
@@ -225,12 +233,13 @@ impl Connections {
         let before = found.in_flight();
         let content = found.remove(message);
         found.last_used = now;
-        let to = found.to;
+        let (qp, to) = (found.qp, found.to);
         self.in_flight -= before - found.in_flight();
-        let ended = match content? {
+        let content = content?;
+        self.forget_message(qp, to, &content);
+        let ended = match content {
             Content::Request(request) => Some(Ended::Failed(request, status)),
             Content::Response { reader, .. } => {
-                self.responded(to);
                 self.push(connection, Content::Failure { reader, status }, 0);
                 None
             }
@@ -240,13 +249,58 @@ impl Connections {
         ended
     }
 
-    fn responded(&mut self, to: PortId) {
-        if let Some(count) = self.responses.get_mut(&to) {
-            *count -= 1;
-            if *count == 0 {
-                self.responses.remove(&to);
+    /// Takes note that a message of a queue pair to a peer is not there any more.
+    fn forget_message(&mut self, qp: QpId, to: PortId, content: &Content) {
+        match content {
+            Content::Request(_) => {}
+            Content::Response { .. } => {
+                count_less(&mut self.responses, to);
+                count_less(&mut self.serving, qp);
             }
+            Content::Failure { .. } => count_less(&mut self.responses, to),
         }
+    }
+
+    /// Tells peers that read by queue pairs that have ended.
+    pub(crate) fn end_all(&mut self, is_current: impl Fn(QpId) -> bool) {
+        let ended = self.serving.keys().copied();
+        let ended: Vec<_> = ended.filter(|qp| !is_current(*qp)).collect();
+        if ended.is_empty() {
+            return;
+        }
+        let connections = self.by_number.iter();
+        let of_ended = connections.filter(|(_, connection)| ended.contains(&connection.qp));
+        let numbers: Vec<_> = of_ended.map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.end(number);
+        }
+    }
+
+    /// The queue pair of a connection has ended. Peers that read by it are told, and all else that was to be sent is forgotten;
+    /// returns whether anything is left to be sent.
+    pub(crate) fn end(&mut self, number: u64) -> bool {
+        let Some(connection) = self.by_number.get_mut(&number) else {
+            return false;
+        };
+        if !connection.has_ended() {
+            let (qp, to) = (connection.qp, connection.to);
+            let before = connection.in_flight();
+            let contents = connection.end();
+            self.in_flight -= before - connection.in_flight();
+            let status = CompStatus::RemoteAbort;
+            for content in contents {
+                self.forget_message(qp, to, &content);
+                if let Content::Response { reader, .. } = content {
+                    self.push(number, Content::Failure { reader, status }, 0);
+                }
+            }
+            self.update(number);
+        }
+        let is_idle = self.by_number.get(&number).is_none_or(Connection::is_idle);
+        if is_idle {
+            self.close(number);
+        }
+        !is_idle
     }
 
     /// When there is something to do that nobody else asks for.
@@ -278,7 +332,7 @@ impl Connections {
     /// Closes a connection to a peer that does not respond; returns how its requests end. The statuses are those of rdma-core's
     /// `efa_io_defs.h`: the peer was responsive before, or has never answered.
     fn give_up(&mut self, number: u64) -> Vec<Ended> {
-        let Some(connection) = self.close(number) else {
+        let Some(connection) = self.by_number.get(&number) else {
             return Vec::new();
         };
         let to = connection.to;
@@ -289,15 +343,10 @@ impl Connections {
         } else {
             CompStatus::LocalUnreachRemote
         };
-        let mut ended = Vec::new();
-        for content in connection.into_contents() {
-            match content {
-                Content::Request(request) => ended.push(Ended::Failed(request, status)),
-                Content::Response { .. } => self.responded(to),
-                Content::Failure { .. } => {}
-            }
-        }
-        ended
+        let requests = self.close(number).into_iter();
+        requests
+            .map(|request| Ended::Failed(Box::new(request), status))
+            .collect()
     }
 
     /// Gives a connection its turn and its timer, if it has something to do.
@@ -329,67 +378,61 @@ impl Connections {
         }
     }
 
-    /// Closes a connection, with all that was to be sent over it.
-    pub(crate) fn close(&mut self, number: u64) -> Option<Connection> {
-        let connection = self.by_number.remove(&number)?;
+    /// Closes a connection, with all that was to be sent over it; returns the requests of that.
+    pub(crate) fn close(&mut self, number: u64) -> Vec<Request> {
+        let Some(connection) = self.by_number.remove(&number) else {
+            return Vec::new();
+        };
         self.in_flight -= connection.in_flight();
-        self.by_flow.remove(&(connection.qp, connection.to));
+        let (qp, to) = (connection.qp, connection.to);
+        self.by_flow.remove(&(qp, to));
         // Its turn ends when it comes: to look for it would take longer, the more there are.
         if let Some(due) = connection.armed {
             self.timers.remove(&(due, number));
         }
-        Some(connection)
-    }
-
-    /// Closes all connections to a peer that is not there any more; returns the requests that fail with that.
-    pub(crate) fn forget(&mut self, peer: PortId) -> Vec<Request> {
-        self.responses.remove(&peer);
-        self.shortest.remove(&peer);
-        let to_peer = |connection: &Connection| connection.to == peer;
         let mut requests = Vec::new();
-        for connection in self.close_all(to_peer) {
-            requests.extend(
-                connection
-                    .into_contents()
-                    .filter_map(|content| match content {
-                        Content::Request(request) => Some(*request),
-                        _ => None,
-                    }),
-            );
+        for content in connection.into_contents() {
+            self.forget_message(qp, to, &content);
+            if let Content::Request(request) = content {
+                requests.push(*request);
+            }
         }
         requests
     }
 
-    /// Closes connections that are not needed any more, or whose queue pairs are not what they were.
+    /// Closes all connections to a peer that is not there any more; returns the requests that fail with that.
+    pub(crate) fn forget(&mut self, peer: PortId) -> Vec<Request> {
+        self.shortest.remove(&peer);
+        self.close_all(|connection| connection.to == peer)
+    }
+
+    /// Closes connections that are not needed any more, or whose queue pairs are not what they were and have nothing to say of that.
     pub(crate) fn sweep(&mut self, now: Duration, is_current: impl Fn(QpId) -> bool) {
-        let closed = self.close_all(|connection| {
+        self.close_all(|connection| {
             let idle = connection.is_idle() && now.saturating_sub(connection.last_used) > IDLE;
-            idle || !is_current(connection.qp)
+            idle || !is_current(connection.qp) && (connection.is_idle() || !connection.has_ended())
         });
-        for connection in closed {
-            self.lose_responses(connection);
-        }
         self.shortest
             .retain(|_, shortest| shortest.is_some_and(|shortest| !shortest.is_old(now)));
     }
 
-    fn close_all(&mut self, which: impl Fn(&Connection) -> bool) -> Vec<Connection> {
+    fn close_all(&mut self, which: impl Fn(&Connection) -> bool) -> Vec<Request> {
         let of_those = self
             .by_number
             .iter()
             .filter(|(_, connection)| which(connection));
         let numbers: Vec<_> = of_those.map(|(number, _)| *number).collect();
-        let closed = numbers.into_iter().filter_map(|number| self.close(number));
+        let closed = numbers.into_iter().flat_map(|number| self.close(number));
         closed.collect()
     }
+}
 
-    /// Takes note that responses over a connection that was closed will not be sent.
-    pub(crate) fn lose_responses(&mut self, connection: Connection) {
-        let to = connection.to;
-        for content in connection.into_contents() {
-            if let Content::Response { .. } = content {
-                self.responded(to);
-            }
+/// Counts one less of something.
+fn count_less<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: K) {
+    if let Entry::Occupied(mut count) = counts.entry(of) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
         }
     }
 }
@@ -397,7 +440,7 @@ impl Connections {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::Reader;
+    use crate::packet::{Reader, Subject};
 
     #[test]
     fn what_peers_may_read_at_once_is_bounded_and_shared() {
@@ -423,15 +466,73 @@ mod tests {
         assert!(!connections.can_respond(PortId(0)));
     }
 
+    const LIMITS: Limits = Limits {
+        paths: 1,
+        multipath: true,
+        has_rate: false,
+        mtu: 1000,
+        silence: Duration::from_secs(2),
+    };
+
+    /// What is counted of reads by peers.
+    fn reads(connections: &Connections) -> (usize, usize, usize) {
+        let responses = connections.responses.values().sum();
+        let serving = connections.serving.values().sum();
+        (responses, serving, connections.in_flight)
+    }
+
+    #[test]
+    fn a_failure_counts_as_a_response_until_the_peer_has_it() {
+        let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
+        let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
+        let memory = (0, 0);
+        let peer = PortId(0);
+        let number = connections.open(now, qp, peer, || 0).unwrap();
+        for request in 0..3 {
+            let reader = Reader { qp, request };
+            connections.push(number, Content::Response { reader, memory }, 2000);
+        }
+        for _ in 0..4 {
+            connections.next(now, LIMITS).unwrap();
+        }
+        assert_eq!(reads(&connections), (3, 3, 4));
+        // One that can't be read, then the end of the queue pair.
+        connections.fail(now, number, 1, CompStatus::RemoteBadAddress);
+        assert_eq!(reads(&connections), (3, 2, 2));
+        connections.end_all(|_| true);
+        assert_eq!(reads(&connections), (3, 2, 2));
+        connections.end_all(|_| false);
+        assert_eq!(reads(&connections), (3, 0, 0));
+        let mut failures = Vec::new();
+        while let Some((number, ..)) = connections.turn() {
+            let Some(outgoing) = connections.next(now, LIMITS) else {
+                continue;
+            };
+            let data = outgoing.data;
+            let (_, header, _) = connections.find([0; 16], &data).unwrap();
+            match header.subject {
+                Subject::Failure { reader, status } => failures.push((reader.request, status)),
+                other => panic!("{other:?}"),
+            }
+            assert!(connections.end(number));
+            let ack = Ack {
+                connection: number,
+                psn: data.psn,
+                verdict: Verdict::Delivered,
+            };
+            assert!(connections.acknowledge(now, peer, &ack).is_none());
+        }
+        let abort = u8::from(CompStatus::RemoteAbort);
+        let bad = u8::from(CompStatus::RemoteBadAddress);
+        assert_eq!(failures, [(1, bad), (0, abort), (2, abort)]);
+        assert_eq!(reads(&connections), (0, 0, 0));
+        connections.sweep(now, |_| false);
+        assert_eq!(connections.len(), 0);
+    }
+
     #[test]
     fn one_that_was_closed_has_no_turn() {
-        let limits = Limits {
-            paths: 1,
-            multipath: true,
-            has_rate: false,
-            mtu: 1000,
-            silence: Duration::from_secs(2),
-        };
+        let limits = LIMITS;
         let (mut connections, now) = (Connections::default(), Duration::from_secs(1));
         let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
         let reader = Reader { qp, request: 0 };

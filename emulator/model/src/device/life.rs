@@ -21,7 +21,7 @@ use crate::{
 
 impl Device {
     /// Whether the device does anything.
-    pub(super) fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         self.plugged && self.dead.is_none() && !self.data.is_doomed()
     }
 
