@@ -465,6 +465,59 @@ fn what_is_remembered_of_another_program_has_a_bound() {
         }
     }
     assert_eq!(answered, CONNECTIONS);
+#[test]
+fn nothing_is_remembered_of_packets_for_nobody() {
+    // 64 MiB, of which each connection would take this.
+    const CONNECTIONS: usize = (64 << 20) / 640;
+    const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
+    let mut programs = Programs::new(QpType::Srd, &Settings::default());
+    let regions = [0, 1].map(|index: usize| {
+        let qp = programs.qps[index].clone();
+        programs.nets[index].region(&qp, 1, 0)
+    });
+    let [from, to] = &regions;
+    let peer = programs.qps[1].clone();
+    // A message for a queue pair that is not there, and what answers a read that is not.
+    let mut send = Send::message(&peer, from, 10);
+    send.peer_qp = peer.number + 1;
+    programs.nets[0].post(&mut programs.qps[0], &send);
+    programs.nets[0].run();
+    let message = programs.links[0].1.take().pop().unwrap();
+    let read = Send::read(&programs.qps[0], to, from, 10);
+    programs.nets[1].post(&mut programs.qps[1], &read);
+    programs.nets[1].run();
+    for frame in programs.links[1].1.take() {
+        let net = &programs.nets[0];
+        net.fabric.accept(net.now, programs.links[0].0, frame, 1000);
+    }
+    programs.nets[0].run();
+    let answers = programs.links[0].1.take();
+    let response = answers.iter().find(|frame| frame.payload() == 10).unwrap();
+    let net = &mut programs.nets[1];
+    let wire = Arc::new(Wire::default());
+    let way: Arc<dyn Link> = Arc::clone(&wire) as _;
+    let other = net.fabric.join(net.now, 9, &OTHERS, &way).unwrap();
+    let count = CONNECTIONS / 2 + 1000;
+    for frame in [&message, response] {
+        for address in OTHERS {
+            let part = parts(frame, address);
+            for connection in 0..count as u64 {
+                let frame = part(connection, 7);
+                net.fabric.accept(net.now, other, frame, 1000);
+                assert!(!wire.take().is_empty(), "{connection}");
+            }
+        }
+    }
+    // Not by what is in the message, but what is answered is said.
+    let answer = |net: &Net| {
+        let frame = parts(&message, OTHERS[0])(0, 7);
+        net.fabric.accept(net.now, other, frame, 1000);
+        serde_json::to_value(wire.take().pop().unwrap()).unwrap()
+    };
+    let status = u8::from(CompStatus::RemoteBadDestQpn);
+    assert_eq!(answer(net)["body"]["Ack"]["verdict"]["Failed"], status);
+}
+
     // What is left is less than another one would take.
     let gap = (2..100).take_while(|psn| is_answered(net, 1, 0, *psn));
     assert!(gap.count() < 640 / 40);

@@ -78,21 +78,15 @@ impl<G: Guest> State<G> {
         let Part {
             from, data, header, ..
         } = part;
-        let receiver = self
-            .receivers
-            .open(now, from, data.connection, part.remembered);
-        let Some(receiver) = receiver else {
-            return Received::Silence;
+        let arrived = if self.is_for_nobody(part) {
+            data.length
+        } else {
+            match self.admit(now, part) {
+                Ok(arrived) => arrived,
+                Err(Some(verdict)) => return Received::Answer(verdict),
+                Err(None) => return Received::Silence,
+            }
         };
-        match receiver.look(data.psn, data.floor) {
-            News::New => {}
-            News::Old(verdict) => return Received::Answer(verdict),
-            News::Bad => return Received::Silence,
-        }
-        if !receiver.make_room(data.psn, data.message) {
-            return Received::Silence;
-        }
-        let arrived = receiver.with(data.message, data.length);
         let (qp, content) = match header.subject {
             Subject::Send { qp, immediate } => {
                 let length = data.length;
@@ -158,6 +152,41 @@ impl<G: Guest> State<G> {
                 self.conclude(part, delivered)
             }
         }
+    }
+
+    /// Whether a part of a message is for a queue pair or a read that does not exist, over a connection of which nothing is
+    /// remembered. The answer to it will be the same, so nothing has to be.
+    fn is_for_nobody(&mut self, part: Part<'_>) -> bool {
+        let Part {
+            from, data, header, ..
+        } = part;
+        let is_missing = match header.subject {
+            Subject::Send { qp, .. } | Subject::Write { qp, .. } | Subject::Read { qp, .. } => {
+                !self.device.has_qp(qp)
+            }
+            Subject::Response { reader } | Subject::Failure { reader, .. } => {
+                self.reads.get_mut(reader, from).is_none()
+            }
+        };
+        is_missing && self.receivers.get_mut(from, data.connection).is_none()
+    }
+
+    /// Takes note that a part of a message has come; returns how many bytes of the message have.
+    fn admit(&mut self, now: Duration, part: Part<'_>) -> Result<u32, Received<G::Memory>> {
+        let Part { from, data, .. } = part;
+        let receiver = self
+            .receivers
+            .open(now, from, data.connection, part.remembered)
+            .ok_or(None)?;
+        match receiver.look(data.psn, data.floor) {
+            News::New => {}
+            News::Old(verdict) => return Err(Some(verdict)),
+            News::Bad => return Err(None),
+        }
+        if !receiver.make_room(data.psn, data.message) {
+            return Err(None);
+        }
+        Ok(receiver.with(data.message, data.length))
     }
 
     /// Takes a part of what a read reads.

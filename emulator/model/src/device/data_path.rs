@@ -45,6 +45,11 @@ impl Device {
         self.is_alive() && self.data.resources.qps.current(qp).is_some()
     }
 
+    /// Whether there is a queue pair with this number.
+    pub fn has_qp(&self, number: u16) -> bool {
+        self.data.resources.qps.get(number).is_some()
+    }
+
     /// Completes a work request. If its queue pair is not what it was, it has been completed before.
     pub fn complete(&mut self, host: &mut dyn Host, request: &Request, status: CompStatus) {
         if !self.is_alive() {
