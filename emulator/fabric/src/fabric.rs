@@ -333,30 +333,28 @@ impl<G: Guest> Fabric<G> {
         if endpoints.iter().any(|own| addresses.contains(&own.address)) {
             return Err(JoinError::AddressTaken);
         }
-        let joined = {
+        let (gone, joined) = {
             let mut ports = self.ports.write();
-            let joined = self
-                .links
-                .lock()
-                .join(now, &self.wire, program, addresses, way)?;
-            for peer in joined.peers {
+            let mut links = self.links.lock();
+            let gone = links.forget_lost(now, &self.wire, program, addresses);
+            let joined = links.join(now, &self.wire, program, addresses, way);
+            for peer in joined.iter().flat_map(|joined| &joined.peers) {
                 let port = peer.port.0;
-                let peer = Port::Peer(peer);
+                let peer = Port::Peer(Arc::clone(peer));
                 if port < ports.len() {
                     ports[port] = peer;
                 } else {
                     ports.push(peer);
                 }
             }
-            (joined.link, joined.gone)
+            (gone, joined)
         };
-        let (link, gone) = joined;
         for port in gone {
             for endpoint in &endpoints {
                 endpoint.lock().forget(port);
             }
         }
-        Ok(link)
+        joined.map(|joined| joined.link)
     }
 
     /// Takes note that a link is lost.

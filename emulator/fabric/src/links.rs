@@ -106,11 +106,50 @@ pub(crate) struct Joined {
     pub(crate) link: LinkId,
     /// The ports of its devices.
     pub(crate) peers: Vec<Arc<Peer>>,
-    /// Ports of devices that are not there any more.
-    pub(crate) gone: Vec<PortId>,
+}
+
+impl Entry {
+    /// Whether it is that of a program with these devices.
+    fn is(&self, program: u64, addresses: &[Address]) -> bool {
+        let own = self.peers.iter().map(|peer| peer.address);
+        self.program == program && own.eq(addresses.iter().copied())
+    }
+
+    /// Whether a device of it has one of these addresses.
+    fn shares(&self, addresses: &[Address]) -> bool {
+        let mut own = self.peers.iter();
+        own.any(|peer| addresses.contains(&peer.address))
+    }
 }
 
 impl Links {
+    /// Forgets links that were lost and will not come back: for too long, or as a program is about to join that has an address of
+    /// theirs. Returns the ports of their devices, which others have to forget, too, whether or not that program can join.
+    pub(crate) fn forget_lost(
+        &mut self,
+        now: Duration,
+        wire: &Wire,
+        program: u64,
+        addresses: &[Address],
+    ) -> Vec<PortId> {
+        let is_gone = |entry: &Entry| {
+            let is_over = |lost| now.saturating_sub(lost) > COMES_BACK;
+            entry
+                .lost
+                .is_some_and(|lost| is_over(lost) || entry.shares(addresses))
+                && !entry.is(program, addresses)
+        };
+        let entries = self.links.iter().enumerate();
+        let gone: Vec<_> = entries
+            .filter(|(_, entry)| entry.as_ref().is_some_and(is_gone))
+            .map(|(index, _)| index)
+            .collect();
+        let ports = gone
+            .into_iter()
+            .flat_map(|index| self.forget(now, wire, index));
+        ports.collect()
+    }
+
     /// Takes note of another program. One whose link was lost has it back, with all connections.
     pub(crate) fn join(
         &mut self,
@@ -120,42 +159,24 @@ impl Links {
         addresses: &[Address],
         way: &Arc<dyn Link>,
     ) -> Result<Joined, JoinError> {
-        let mut gone = Vec::new();
-        for index in 0..self.links.len() {
-            let Some(entry) = &mut self.links[index] else {
-                continue;
-            };
-            let same = entry
-                .peers
-                .iter()
-                .map(|peer| peer.address)
-                .eq(addresses.iter().copied());
-            let shares = entry
-                .peers
-                .iter()
-                .any(|peer| addresses.contains(&peer.address));
-            if entry.lost.is_none() {
-                if shares {
-                    return Err(JoinError::AddressTaken);
-                }
-            } else if same && entry.program == program {
-                entry.lost = None;
-                for peer in &entry.peers {
-                    *peer.way.lock() = Some(Arc::clone(way));
-                    wire.enter(peer.address, peer.port, None);
-                }
-                return Ok(Joined {
-                    link: LinkId(index),
-                    peers: entry.peers.clone(),
-                    gone,
-                });
-            } else if shares
-                || entry
-                    .lost
-                    .is_some_and(|lost| now.saturating_sub(lost) > COMES_BACK)
-            {
-                gone.extend(self.forget(now, wire, index));
+        let entries = self.links.iter_mut().enumerate();
+        let mut entries = entries.filter_map(|(index, entry)| Some((index, entry.as_mut()?)));
+        let known = entries.find(|(_, entry)| {
+            entry.shares(addresses) || entry.lost.is_some() && entry.is(program, addresses)
+        });
+        if let Some((index, entry)) = known {
+            if entry.lost.is_none() || !entry.is(program, addresses) {
+                return Err(JoinError::AddressTaken);
             }
+            entry.lost = None;
+            for peer in &entry.peers {
+                *peer.way.lock() = Some(Arc::clone(way));
+                wire.enter(peer.address, peer.port, None);
+            }
+            return Ok(Joined {
+                link: LinkId(index),
+                peers: entry.peers.clone(),
+            });
         }
         let unused = self.links.iter().position(Option::is_none);
         let index = unused.unwrap_or(self.links.len());
@@ -192,7 +213,7 @@ impl Links {
         } else {
             self.links[index] = Some(entry);
         }
-        Ok(Joined { link, peers, gone })
+        Ok(Joined { link, peers })
     }
 
     fn port(&mut self, now: Duration, wire: &Wire) -> (PortId, Arc<Mailbox>) {

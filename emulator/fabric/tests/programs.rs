@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use efa_fabric::{Frame, Link, LinkId, PortId, Record, Settings, Tap};
+use efa_fabric::{Frame, JoinError, Link, LinkId, PortId, Record, Settings, Tap};
 use efa_hw::{
     admin::qp::QpType,
     io::{Cdesc, CompStatus},
@@ -244,6 +244,48 @@ fn a_program_that_is_gone_does_not_respond() {
 }
 
 #[test]
+fn a_program_that_is_gone_is_forgotten_though_another_one_cannot_join() {
+    let patient = Settings {
+        silence_s: 600.0,
+        ..Settings::default()
+    };
+    for takes_its_place in [false, true] {
+        let mut programs = Programs::new(QpType::Srd, &patient);
+        let qp = programs.qps[0].clone();
+        let from = programs.nets[0].region(&qp, 1, 0);
+        let peer = programs.qps[1].clone();
+        let to = programs.nets[1].region(&peer, 1, 0);
+        // One that has answered is given up later.
+        let write = Send::write(&peer, &from, &to, 10);
+        programs.nets[0].post(&mut programs.qps[0], &write);
+        assert_eq!(programs.wait(0).status, 0);
+        programs.nets[0].post(&mut programs.qps[0], &write);
+        let link = programs.links[0].0;
+        let gone = programs.nets[1].address(PortId(0));
+        let net = &mut programs.nets[0];
+        net.run();
+        net.fabric.leave(net.now, link);
+        let mut addresses: Vec<_> = (0..=u8::MAX).map(|number| [number; 16]).collect();
+        if takes_its_place {
+            addresses.push(gone);
+        } else {
+            addresses.push([
+                99, 98, 97, 96, 95, 94, 93, 92, 91, 90, 89, 88, 87, 86, 85, 84,
+            ]);
+            net.run_for(Duration::from_secs(6));
+        }
+        assert_eq!(net.poll(&mut programs.qps[0]), None);
+        let way: Arc<dyn Link> = Arc::new(Wire::default());
+        let joined = net.fabric.join(net.now, 9, &addresses, &way);
+        assert_eq!(joined, Err(JoinError::TooMany));
+        // All that was to be sent to it ends.
+        let completion = net.poll(&mut programs.qps[0]).expect("a completion");
+        let status = u8::from(CompStatus::LocalUnrespRemote);
+        assert_eq!(completion.status, status);
+    }
+}
+
+#[test]
 fn nobody_speaks_for_the_devices_of_others() {
     let mut programs = Programs::new(QpType::Srd, &Settings::default());
     let qp = programs.qps[0].clone();
@@ -431,41 +473,6 @@ fn acknowledgements_of_another_program_that_wait_have_a_bound() {
 }
 
 #[test]
-fn what_is_remembered_of_another_program_has_a_bound() {
-    // 64 MiB, of which each connection takes this.
-    const CONNECTIONS: usize = (64 << 20) / 640;
-    const OTHERS: [[u8; 16]; 3] = [[7; 16], [8; 16], [9; 16]];
-    let mut programs = Programs::new(QpType::Srd, &Settings::default());
-    let regions = [0, 1].map(|index: usize| {
-        let qp = programs.qps[index].clone();
-        programs.nets[index].region(&qp, 1, 0)
-    });
-    let [from, to] = &regions;
-    let write = Send::write(&programs.qps[1], from, to, 10);
-    programs.nets[0].post(&mut programs.qps[0], &write);
-    programs.nets[0].run();
-    let genuine = programs.links[0].1.take().pop().unwrap();
-    let wire = Arc::new(Wire::default());
-    let way: Arc<dyn Link> = Arc::clone(&wire) as _;
-    let net = &mut programs.nets[1];
-    let other = net.fabric.join(net.now, 9, &OTHERS, &way).unwrap();
-    for address in OTHERS {
-        net.handle_of(&programs.qps[1], address);
-    }
-    let parts = OTHERS.map(|address| parts(&genuine, address));
-    let is_answered = |net: &Net, device: usize, connection: u64, psn: u64| {
-        let frame = parts[device](connection, psn);
-        net.fabric.accept(net.now, other, frame, 1000);
-        !wire.take().is_empty()
-    };
-    let mut answered = 0;
-    for device in 0..OTHERS.len() {
-        for connection in 0..40_000 {
-            answered += usize::from(is_answered(net, device, connection, 0));
-        }
-    }
-    assert_eq!(answered, CONNECTIONS);
-#[test]
 fn nothing_is_remembered_of_packets_for_nobody() {
     // 64 MiB, of which each connection would take this.
     const CONNECTIONS: usize = (64 << 20) / 640;
@@ -518,6 +525,41 @@ fn nothing_is_remembered_of_packets_for_nobody() {
     assert_eq!(answer(net)["body"]["Ack"]["verdict"]["Failed"], status);
 }
 
+#[test]
+fn what_is_remembered_of_another_program_has_a_bound() {
+    // 64 MiB, of which each connection takes this.
+    const CONNECTIONS: usize = (64 << 20) / 640;
+    const OTHERS: [[u8; 16]; 3] = [[7; 16], [8; 16], [9; 16]];
+    let mut programs = Programs::new(QpType::Srd, &Settings::default());
+    let regions = [0, 1].map(|index: usize| {
+        let qp = programs.qps[index].clone();
+        programs.nets[index].region(&qp, 1, 0)
+    });
+    let [from, to] = &regions;
+    let write = Send::write(&programs.qps[1], from, to, 10);
+    programs.nets[0].post(&mut programs.qps[0], &write);
+    programs.nets[0].run();
+    let genuine = programs.links[0].1.take().pop().unwrap();
+    let wire = Arc::new(Wire::default());
+    let way: Arc<dyn Link> = Arc::clone(&wire) as _;
+    let net = &mut programs.nets[1];
+    let other = net.fabric.join(net.now, 9, &OTHERS, &way).unwrap();
+    for address in OTHERS {
+        net.handle_of(&programs.qps[1], address);
+    }
+    let parts = OTHERS.map(|address| parts(&genuine, address));
+    let is_answered = |net: &Net, device: usize, connection: u64, psn: u64| {
+        let frame = parts[device](connection, psn);
+        net.fabric.accept(net.now, other, frame, 1000);
+        !wire.take().is_empty()
+    };
+    let mut answered = 0;
+    for device in 0..OTHERS.len() {
+        for connection in 0..40_000 {
+            answered += usize::from(is_answered(net, device, connection, 0));
+        }
+    }
+    assert_eq!(answered, CONNECTIONS);
     // What is left is less than another one would take.
     let gap = (2..100).take_while(|psn| is_answered(net, 1, 0, *psn));
     assert!(gap.count() < 640 / 40);
