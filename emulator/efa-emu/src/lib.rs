@@ -23,7 +23,6 @@ mod snapshot;
 mod trace;
 
 use std::{
-    fs,
     hash::{BuildHasher, Hasher, RandomState},
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
@@ -40,7 +39,7 @@ use std::{
 use clap::Parser;
 use efa_hw::pci;
 use efa_model::{Instance, Profile, Rdma};
-use efa_vfio::{Limits, Runtime, Server, listen};
+use efa_vfio::{Limits, Runtime, Server, Socket, listen};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -193,7 +192,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 
     // From here on nothing is opened, and all threads are confined.
     let needs = Needs {
-        sockets: sockets.0.clone(),
+        sockets: sockets.paths().map(Path::to_owned).collect(),
         ports: joined.iter().flatten().map(SocketAddr::port).collect(),
     };
     sandbox::enter(args.sandbox, &needs)?;
@@ -317,23 +316,25 @@ fn emulator(
 
 /// The sockets that the program has made.
 #[derive(Default)]
-struct Sockets(Vec<PathBuf>);
+struct Sockets(Vec<Socket>);
 
 impl Sockets {
     fn listen(&mut self, path: &Path) -> Result<UnixListener, String> {
-        let listener = listen(path)
+        let (listener, socket) = listen(path)
             .map_err(|error| format!("cannot listen at {}: {error}", path.display()))?;
-        self.0.push(path.into());
+        self.0.push(socket);
         Ok(listener)
     }
 
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(Socket::path)
+    }
+
     fn remove(&self) {
-        for path in &self.0 {
-            match fs::remove_file(path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(%error, path = %path.display(), "a socket stays behind");
-                }
-                _ => {}
+        for socket in &self.0 {
+            if let Err(error) = socket.remove() {
+                let path = socket.path().display();
+                tracing::warn!(%error, %path, "a socket stays behind");
             }
         }
     }

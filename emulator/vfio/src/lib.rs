@@ -28,5 +28,5 @@ pub use function::Function;
 pub use runtime::Runtime;
 pub use server::Server;
 pub use slot::Observer;
-pub use socket::listen;
+pub use socket::{Socket, listen};
 pub use vfio_user::Limits;

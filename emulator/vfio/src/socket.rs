@@ -3,22 +3,106 @@
 //! Sockets that survive the program's untimely end, and programs that survive their sockets'.
 
 use std::{
-    fs, io,
+    ffi::OsString,
+    fs::{self, File},
+    io,
     os::unix::{
-        fs::FileTypeExt,
-        net::{UnixListener, UnixStream},
+        fs::{FileTypeExt, MetadataExt},
+        net::UnixListener,
     },
-    path::Path,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
-/// Listens at `path`. A socket there that nobody listens at any more is replaced.
+use rustix::{
+    fs::{FlockOperation, Mode, OFlags, flock, open},
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
+};
+
+/// How often it is tried to lock a file that others remove meanwhile, each of whom has listened and ended since.
+const TRIES: usize = 100;
+
+/// The place of a socket. No other program of this kind listens there for as long as this is kept.
+#[derive(Debug)]
+pub struct Socket {
+    path: PathBuf,
+    /// A file beside it, which is locked.
+    lock: PathBuf,
+    _locked: File,
+}
+
+impl Socket {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    ///
+    /// The folder does not let us. One that is gone already is no error.
+    pub fn remove(&self) -> io::Result<()> {
+        let removed = remove(&self.path);
+        removed.and(remove(&self.lock))
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Listens at `path`. A socket there that nobody listens at any more is replaced. A file beside it, `.NAME.lock`, is locked meanwhile
+/// and for as long as the result is kept.
 ///
 /// # Errors
 ///
-/// Something listens there already, something else than a socket is there, or the folder does not let us.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
+/// Something listens there already, something else than a socket is there, it can't be told whether anything listens, or the
+/// folder does not let us.
+pub fn listen(path: &Path) -> io::Result<(UnixListener, Socket)> {
+    let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "the path has no name");
+    let mut name = OsString::from(".");
+    name.push(path.file_name().ok_or_else(no_name)?);
+    name.push(".lock");
+    let beside = path.with_file_name(name);
+    let socket = Socket {
+        path: path.to_owned(),
+        _locked: lock(&beside)?,
+        lock: beside,
+    };
+    let listener = replace(path).inspect_err(|_| {
+        // It stays behind, unlocked, where it can't be removed.
+        let _ = remove(&socket.lock);
+    })?;
+    Ok((listener, socket))
+}
+
+/// Locks a file, which is made if need be.
+fn lock(path: &Path) -> io::Result<File> {
+    for _ in 0..TRIES {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(open(path, flags, Mode::RUSR | Mode::WUSR)?);
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(in_use()),
+            locked => locked?,
+        }
+        // Who had it locked may have removed it since, and somebody else made another one.
+        let own = file.metadata()?;
+        let is_own = |there: fs::Metadata| (there.dev(), there.ino()) == (own.dev(), own.ino());
+        if fs::symlink_metadata(path).is_ok_and(is_own) {
+            return Ok(file);
+        }
+    }
+    Err(in_use())
+}
+
+/// Listens at a path where no other program of this kind does.
+fn replace(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => {
             return Err(io::Error::new(
@@ -26,17 +110,29 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
                 "something else than a socket is there",
             ));
         }
-        Ok(_) if UnixStream::connect(path).is_ok() => {
-            return Err(io::Error::new(
-                io::ErrorKind::AddrInUse,
-                "something listens there already",
-            ));
-        }
-        Ok(_) => fs::remove_file(path)?,
+        Ok(_) => match attempt(path) {
+            // There is no room for one more that waits.
+            Ok(()) | Err(Errno::AGAIN) => return Err(in_use()),
+            // Nobody has it open any more. Whatever else fails says nothing of who listens there.
+            Err(Errno::CONNREFUSED) => remove(path)?,
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
     UnixListener::bind(path)
+}
+
+/// Connects, without waiting for whoever listens.
+fn attempt(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)
+}
+
+fn in_use() -> io::Error {
+    io::Error::new(io::ErrorKind::AddrInUse, "something listens there already")
 }
 
 /// How long to wait before what has failed for lack of descriptors, memory or threads is tried again.
@@ -99,6 +195,14 @@ impl Persistence {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        os::unix::net::{UnixDatagram, UnixStream},
+        sync::mpsc,
+    };
+
+    use efa_testing::wait::patience;
+    use rustix::net::{bind, listen as listen_with};
+
     use super::*;
 
     #[test]
@@ -121,6 +225,57 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_of_which_nothing_can_be_told_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        // One of another kind: it can't be connected to.
+        let other = UnixDatagram::bind(&path).unwrap();
+        listen(&path).unwrap_err();
+        UnixDatagram::unbound()
+            .unwrap()
+            .send_to(b"x", &path)
+            .unwrap();
+        assert_eq!(other.recv(&mut [0; 2]).unwrap(), 1);
+    }
+
+    #[test]
+    fn who_does_not_accept_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let flags = SocketFlags::CLOEXEC;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen_with(&listener, 0).unwrap();
+        // Until there is no room for another one.
+        let _waits = UnixStream::connect(&path).unwrap();
+        let (ends, ended) = mpsc::channel();
+        let there = path.clone();
+        thread::spawn(move || ends.send(listen(&there).map(drop)));
+        let listened = ended.recv_timeout(patience()).expect("an end");
+        assert_eq!(listened.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn one_program_at_a_time_has_a_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let (listener, socket) = listen(&path).unwrap();
+        // Between its steps another one could have none there, or a stale one.
+        fs::remove_file(&path).unwrap();
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(UnixListener::bind(&path).unwrap());
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        socket.remove().unwrap();
+        socket.remove().unwrap();
+        drop((listener, socket));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        let (_listener, socket) = listen(&path).unwrap();
+        assert_eq!(socket.path(), path);
+        UnixStream::connect(&path).unwrap();
+    }
+
+    #[test]
     fn a_file_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
@@ -130,6 +285,7 @@ mod tests {
             io::ErrorKind::AlreadyExists
         );
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

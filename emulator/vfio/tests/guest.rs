@@ -86,7 +86,7 @@ impl Machine {
         });
         let runtime = Arc::new(Runtime::new(Settings::default(), 1, Instant::now()));
         let function = Arc::new(Function::new(&runtime, config, missing, tracer).unwrap());
-        let listener = listen(&folder.path().join("socket")).unwrap();
+        let (listener, _) = listen(&folder.path().join("socket")).unwrap();
         let server = Server::new(listener, Arc::clone(&function), limits);
         thread::spawn(move || server.run());
         thread::spawn(move || runtime.work());
