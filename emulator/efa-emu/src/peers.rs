@@ -7,7 +7,7 @@
 
 use std::{
     io::{self, BufReader, BufWriter, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender},
@@ -21,7 +21,7 @@ use efa_vfio::Runtime;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    clients::{Limit, serve_all},
+    clients::{Limit, Place, serve_all},
     deadline::Until,
 };
 
@@ -31,7 +31,8 @@ const VERSION: u32 = 2;
 /// Most bytes of a message: a packet with the largest payload that one has, or the addresses of all devices of a program.
 const MAX_MESSAGE: usize = 16 << 10;
 
-/// Most connections at a time, those included that have not said who they are.
+/// Most connections at a time, those included that have not said who they are. One more has the place of the one of these that was
+/// made first.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Most packets that wait to be sent to an emulator. What comes then is lost.
@@ -96,13 +97,12 @@ impl Peers {
         let limit = Limit {
             name: "link",
             most: MAX_CONNECTIONS,
-            // A link that is there stays, however little is sent over it.
-            disconnect: None,
+            disconnect: Some(disconnect),
         };
         serve_all(
             limit,
             || Ok(listener.accept()?.0),
-            move |stream, _| report(&peers.talk(stream)),
+            move |stream, place| report(&peers.talk(stream, Some(place))),
         )
     }
 
@@ -110,15 +110,15 @@ impl Peers {
     pub(crate) fn join(&self, target: &str, addresses: &[SocketAddr]) -> ! {
         loop {
             match TcpStream::connect(addresses) {
-                Ok(stream) => report(&self.talk(&stream)),
+                Ok(stream) => report(&self.talk(&stream, None)),
                 Err(error) => tracing::info!(%error, %target, "cannot join"),
             }
             thread::sleep(RETRY);
         }
     }
 
-    /// Exchanges packets with an emulator until one of them ends.
-    fn talk(&self, stream: &TcpStream) -> io::Result<()> {
+    /// Exchanges packets with an emulator until one of them ends. One that has joined keeps its place, however little is sent.
+    fn talk(&self, stream: &TcpStream, place: Option<&Place<TcpStream>>) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(SILENCE))?;
         let mut writer = BufWriter::new(stream.try_clone()?);
@@ -129,9 +129,25 @@ impl Peers {
             return Ok(());
         };
         reader.get_mut().lift(SILENCE)?;
+        let exchange = || self.exchange(stream, reader, writer, program, &devices);
+        match place {
+            Some(place) => place.work(exchange).unwrap_or(Ok(())),
+            None => exchange(),
+        }
+    }
+
+    /// The same with one that has said who it is.
+    fn exchange(
+        &self,
+        stream: &TcpStream,
+        mut reader: BufReader<Until<'_>>,
+        mut writer: BufWriter<TcpStream>,
+        program: u64,
+        devices: &[[u8; 16]],
+    ) -> io::Result<()> {
         let (sender, frames) = mpsc::sync_channel(MAX_WAITING);
         let way: Arc<dyn Link> = Arc::new(Queue(sender));
-        let joined = self.runtime.join(program, &devices, &way);
+        let joined = self.runtime.join(program, devices, &way);
         let link = joined.map_err(io::Error::other)?;
         // Only the runtime sends, until the link is lost.
         drop(way);
@@ -141,7 +157,7 @@ impl Peers {
             Ok(writing) => {
                 let end = receive(&mut reader, |frame| self.runtime.accept(link, frame));
                 self.runtime.leave(link);
-                let _ = stream.shutdown(std::net::Shutdown::Both);
+                disconnect(stream);
                 let _ = writing.join();
                 end
             }
@@ -199,6 +215,11 @@ pub fn receive(reader: &mut impl Read, mut accept: impl FnMut(Frame)) -> io::Res
         }
     }
     Ok(())
+}
+
+fn disconnect(stream: &TcpStream) {
+    // One that has ended already needs no more.
+    let _ = stream.shutdown(Shutdown::Both);
 }
 
 fn report(end: &io::Result<()>) {

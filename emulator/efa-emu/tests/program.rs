@@ -968,6 +968,28 @@ fn emulators_join_and_leave() {
 }
 
 #[test]
+fn who_does_not_say_who_it_is_keeps_no_emulator_out() {
+    let address = free_address().to_string();
+    let first = Emulator::start(&["--listen", &address]);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = format!("number=7,socket={}", folder.path().join("7").display());
+    let options = ["--join", &address, "--device", &socket].map(ToOwned::to_owned);
+    let _joined = Emulator::start_with(folder, options);
+    wait_for_devices(&first, 1);
+    let mut silent = Vec::new();
+    wait_for("greeting while others are silent", || {
+        // As many as there may be, again and again.
+        silent.extend((0..64).map(|_| TcpStream::connect(&address).unwrap()));
+        let mut stream = TcpStream::connect(&address)?;
+        stream.set_read_timeout(Some(patience()))?;
+        stream.read_exact(&mut [0; 4])
+    });
+    // Who has joined keeps its place.
+    let told = first.control().ok(&json!({ "command": "fabric" }));
+    assert_eq!(told["remote_devices"], json!(1));
+}
+
+#[test]
 fn who_does_not_say_who_it_is_has_no_link_for_long() {
     let address = free_address().to_string();
     let _emulator = Emulator::start(&["--listen", &address]);

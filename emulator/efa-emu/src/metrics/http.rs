@@ -4,13 +4,13 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{Shutdown, TcpListener, TcpStream},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use crate::{
-    clients::{Limit, serve_all},
+    clients::{Limit, Place, serve_all},
     control::Emulator,
     deadline::left,
 };
@@ -21,7 +21,7 @@ const MAX_HEAD: usize = 8 << 10;
 /// Most headers of a request.
 const MAX_HEADERS: usize = 64;
 
-/// Most connections at a time.
+/// Most connections at a time. One more has the place of the one that was made, or was answered, first.
 const MAX_CONNECTIONS: usize = 16;
 
 /// How long a client may take for its request, and for the answer.
@@ -38,14 +38,18 @@ pub(crate) fn serve(listener: &TcpListener, emulator: &Arc<Emulator>) -> ! {
     let limit = Limit {
         name: "metrics",
         most: MAX_CONNECTIONS,
-        // None takes longer than it may.
-        disconnect: None,
+        disconnect: Some(disconnect),
     };
-    serve_all(limit, accept, move |stream, _| {
-        if let Err(error) = answer(stream, &emulator) {
+    serve_all(limit, accept, move |stream, place| {
+        if let Err(error) = answer(stream, place, &emulator) {
             tracing::info!(%error, "a connection for metrics has ended");
         }
     })
+}
+
+fn disconnect(stream: &TcpStream) {
+    // One that has ended already needs no more.
+    let _ = stream.shutdown(Shutdown::Both);
 }
 
 /// The head of a request, as far as it matters.
@@ -88,9 +92,12 @@ impl Answer {
     }
 }
 
-fn answer(stream: &TcpStream, emulator: &Emulator) -> io::Result<()> {
+fn answer(stream: &TcpStream, place: &Place<TcpStream>, emulator: &Emulator) -> io::Result<()> {
     let (answer, with_body) = match read_head(stream)? {
-        Ok(head) => (Answer::of(emulator, &head), head.method != "HEAD"),
+        Ok(head) => match place.work(|| Answer::of(emulator, &head)) {
+            Some(answer) => (answer, head.method != "HEAD"),
+            None => return Ok(()),
+        },
         Err(status) => (Answer::error(status), true),
     };
     let Answer {
