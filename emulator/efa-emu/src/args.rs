@@ -91,6 +91,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub(crate) sandbox: Mode,
 
+    /// Lets monitors share memory that is a file of ext4, XFS or btrfs. Accesses wait for the disk then, and so may other guests.
+    #[arg(long)]
+    pub(crate) file_memory: bool,
+
     /// Prints the profiles that a device can have.
     #[arg(long)]
     pub(crate) list_profiles: bool,

@@ -39,7 +39,7 @@ use std::{
 use clap::Parser;
 use efa_hw::pci;
 use efa_model::{Instance, Profile, Rdma};
-use efa_vfio::{Limits, Runtime, Server, Socket, listen};
+use efa_vfio::{Allowed, Limits, Runtime, Server, Socket, listen};
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
@@ -163,17 +163,19 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         control::play(scenario, &emulator)?;
     }
 
+    let allowed = match args.file_memory {
+        true => Allowed::FilesOfDisks,
+        false => Allowed::Memory,
+    };
     let mut sockets = Sockets::default();
     let servers = specs
         .iter()
         .zip(emulator.devices())
         .map(|(spec, device)| {
             let listener = sockets.listen(&spec.socket)?;
-            Ok(Server::new(
-                listener,
-                Arc::clone(&device.function),
-                Limits::default(),
-            ))
+            let function = Arc::clone(&device.function);
+            let server = Server::new(listener, function, Limits::default());
+            Ok(server.with_memory(allowed))
         })
         .collect::<Result<Vec<_>, String>>()?;
     let listener = args.listen.as_deref().map(bind).transpose()?;

@@ -218,6 +218,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create, open};
 
     use super::*;
+    use crate::memory::Allowed;
 
     const PAGE: u64 = 4096;
     const FLAGS: MemfdFlags = MemfdFlags::CLOEXEC.union(MemfdFlags::ALLOW_SEALING);
@@ -242,7 +243,8 @@ mod tests {
             address,
             size,
         };
-        table.map(map, file.map(Shareable::new).transpose()?)
+        let share = |file| Shareable::new(file, Allowed::Memory);
+        table.map(map, file.map(share).transpose()?)
     }
 
     fn memory(pages: u64) -> File {

@@ -190,7 +190,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
 
     use super::*;
-    use crate::memory::{Files, Shareable};
+    use crate::memory::{Allowed, Files, Shareable};
 
     const PAGE: u64 = 4096;
 
@@ -198,7 +198,9 @@ mod tests {
         let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC | flags).unwrap());
         file.set_len(PAGE).unwrap();
         let mut files = Files::default();
-        files.share(Shareable::new(file).unwrap(), 0, PAGE).unwrap()
+        files
+            .share(Shareable::new(file, Allowed::Memory).unwrap(), 0, PAGE)
+            .unwrap()
     }
 
     fn extents(pieces: &[(&Arc<Memory>, usize, usize)]) -> Extents {

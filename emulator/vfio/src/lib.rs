@@ -25,6 +25,7 @@ mod socket;
 pub use bar::Bar;
 pub use config_space::MAX_MSIX_VECTORS;
 pub use function::Function;
+pub use memory::Allowed;
 pub use runtime::Runtime;
 pub use server::Server;
 pub use slot::Observer;

@@ -27,15 +27,12 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice, mmap::Mma
 /// Bytes that are copied at once between memories of which one is not mapped: few enough for the cache.
 const CHUNK: usize = 64 << 10;
 
-/// The magic numbers of the file systems that files may be of, from `linux/magic.h`: those whose reads and writes need nobody
-/// who could let us wait, as the server of a FUSE or a network file system could.
-const FILE_SYSTEMS: [u64; 5] = [
-    0x0102_1994, // tmpfs, which memory files are of, too
-    0xef53,      // ext2, ext3 and ext4
-    0x5846_5342, // XFS
-    0x9123_683e, // btrfs
-    HUGETLBFS,
-];
+/// The magic numbers of the file systems that are memory, from `linux/magic.h`: tmpfs, which memory files are of, too, and hugetlbfs.
+const OF_MEMORY: [u64; 2] = [0x0102_1994, HUGETLBFS];
+
+/// Those of file systems on a disk that files may be of if that is wanted: ext2, ext3 and ext4, XFS, btrfs. Their reads and writes wait
+/// for a disk, but for nobody who could let us wait for ever, as the server of a FUSE or a network file system could.
+const OF_DISKS: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
 /// The magic number of hugetlbfs, which memory files of huge pages are of, too.
 const HUGETLBFS: u64 = 0x9584_58f6;
@@ -72,6 +69,16 @@ struct Id {
     writable: bool,
 }
 
+/// Which files a VMM may share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allowed {
+    /// Memory: memory files, and files of tmpfs and hugetlbfs.
+    #[default]
+    Memory,
+    /// Files of ext4, XFS and btrfs, too, where an access may wait for the disk. Who waits may hold up the devices of others.
+    FilesOfDisks,
+}
+
 /// A file that can be shared.
 #[derive(Debug)]
 pub(crate) struct Shareable {
@@ -96,17 +103,23 @@ impl Shareable {
     ///
     /// # Errors
     ///
-    /// The file is not memory, or of a file system that may let us wait, or was opened so that its accesses wait for a disk or
-    /// are not where they should be.
-    pub(crate) fn new(file: File) -> io::Result<Self> {
+    /// The file is not memory, nor of a file system on a disk where these are `allowed`, or was opened so that its accesses wait
+    /// for a disk or are not where they should be.
+    pub(crate) fn new(file: File, allowed: Allowed) -> io::Result<Self> {
         let metadata = file.metadata()?;
         // CAST: the type is signed on some architectures.
         let file_system = fstatfs(&file)?.f_type as u64;
-        if !metadata.is_file() || !FILE_SYSTEMS.contains(&file_system) {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "memory of that kind can't be shared",
-            ));
+        let is_of_disk = OF_DISKS.contains(&file_system);
+        let is_allowed =
+            OF_MEMORY.contains(&file_system) || is_of_disk && allowed == Allowed::FilesOfDisks;
+        if !metadata.is_file() || !is_allowed {
+            let why = match is_of_disk && metadata.is_file() {
+                true => {
+                    "memory that is a file on a disk can't be shared: use memfd, or allow it by --file-memory"
+                }
+                false => "memory of that kind can't be shared",
+            };
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let flags = fcntl_getfl(&file)?;
         if flags.intersects(OFlags::APPEND | OFlags::DIRECT | OFlags::SYNC | OFlags::DSYNC) {
@@ -333,7 +346,7 @@ mod tests {
     }
 
     fn shareable(file: &File) -> Shareable {
-        Shareable::new(file.try_clone().unwrap()).unwrap()
+        Shareable::new(file.try_clone().unwrap(), Allowed::Memory).unwrap()
     }
 
     #[test]
@@ -489,12 +502,30 @@ mod tests {
     #[test]
     fn what_is_no_memory_is_refused() {
         for path in ["/dev/null", "/proc/self/maps", "/"] {
-            let shared = Shareable::new(File::open(path).unwrap());
-            assert_eq!(
-                shared.unwrap_err().kind(),
-                io::ErrorKind::Unsupported,
-                "{path}"
-            );
+            for allowed in [Allowed::Memory, Allowed::FilesOfDisks] {
+                let shared = Shareable::new(File::open(path).unwrap(), allowed);
+                assert_eq!(
+                    shared.unwrap_err().kind(),
+                    io::ErrorKind::Unsupported,
+                    "{path}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn files_on_disks_are_memory_only_where_they_are_allowed() {
+        // This program is one, unless it is on a file system that nobody may share.
+        let own = || File::open("/proc/self/exe").unwrap();
+        // CAST: the type is signed on some architectures.
+        let file_system = fstatfs(own()).unwrap().f_type as u64;
+        if OF_DISKS.contains(&file_system) {
+            let refused = Shareable::new(own(), Allowed::Memory).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
+            assert!(refused.to_string().contains("--file-memory"));
+            Shareable::new(own(), Allowed::FilesOfDisks).unwrap();
+        } else {
+            println!("there is no file on a disk: {file_system:#x}");
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     bar::{Bar, Bars},
     config_space,
     function::Function,
-    memory::Shareable,
+    memory::{Allowed, Shareable},
     msix,
     slot::{Slot, VmmId},
     socket::{Bursts, Persistence},
@@ -44,6 +44,7 @@ pub struct Server {
     device: Arc<vfio_user::Device>,
     waiting: Arc<Waiting>,
     limits: Limits,
+    allowed: Allowed,
 }
 
 impl Server {
@@ -59,7 +60,14 @@ impl Server {
             device: Arc::new(device),
             waiting: Arc::default(),
             limits,
+            allowed: Allowed::default(),
         }
+    }
+
+    /// Lets VMMs share these files.
+    #[must_use]
+    pub fn with_memory(self, allowed: Allowed) -> Self {
+        Self { allowed, ..self }
     }
 
     /// Serves VMMs. One that connects gets the function when no other has it, or when it was pulled out of the other one's
@@ -73,11 +81,13 @@ impl Server {
             let place = Place::wait(&self.waiting);
             let (stream, _) = persistence.persist(|| self.listener.accept());
             let (function, device) = (Arc::clone(&self.function), Arc::clone(&self.device));
-            let limits = self.limits;
+            let (limits, allowed) = (self.limits, self.allowed);
             let thread = thread::Builder::new().name(name.clone());
             // A VMM without a thread is disconnected.
             let _ = persistence
-                .attempt(|| thread.spawn(move || serve(&stream, &device, function, place, limits)));
+                .attempt(|| {
+                thread.spawn(move || serve(&stream, &device, function, place, limits, allowed))
+            });
         }
     }
 }
@@ -120,6 +130,7 @@ fn serve(
     function: Arc<Function>,
     place: Place,
     limits: Limits,
+    allowed: Allowed,
 ) {
     let waiting = Arc::clone(&place.0);
     let mut backend = Backend {
@@ -127,6 +138,7 @@ fn serve(
         function,
         vmm: None,
         place: Some(place),
+        allowed,
     };
     match vfio_user::serve(stream, device, &mut backend, limits) {
         Ok(()) => tracing::info!("the VMM has disconnected"),
@@ -175,6 +187,7 @@ struct Backend<'a> {
     vmm: Option<VmmId>,
     /// Until then.
     place: Option<Place>,
+    allowed: Allowed,
 }
 
 impl Drop for Backend<'_> {
@@ -294,7 +307,8 @@ impl vfio_user::Backend for Backend<'_> {
         tracing::debug!(?map, shared = file.is_some(), "map DMA");
         let vmm = self.vmm()?;
         // Without the lock of the device.
-        let file = file.map(Shareable::new).transpose()?;
+        let share = |file| Shareable::new(file, self.allowed);
+        let file = file.map(share).transpose()?;
         let mapped = self.function.of(vmm, |_, link, _| link.dma.map(map, file));
         mapped.unwrap_or(Ok(()))
     }

@@ -220,6 +220,9 @@ class Run:
                 command += ["--instance", f"{options.instance},socket={sockets}"]
             for number, device in enumerate(options.devices):
                 command += ["--device", f"{device},socket={sockets}{number}"]
+        if options.memory_device:
+            # The memory of its BAR is a file in the run's folder, which guests have by virtiofs.
+            command += ["--file-memory"]
         if options.scenario:
             shutil.copy(options.scenario, self.folder / "scenario")
             command += ["--scenario", f"{RUN}/scenario"]
