@@ -26,4 +26,4 @@ mod server;
 pub(crate) use client::send;
 pub use emulator::Emulator;
 pub(crate) use scenario::play;
-pub(crate) use server::serve;
+pub(crate) use server::{MAX_CONNECTIONS, serve};

@@ -11,6 +11,7 @@ mod capture;
 mod clients;
 mod control;
 mod deadline;
+mod descriptors;
 mod generate;
 mod lines;
 mod log;
@@ -157,8 +158,12 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     }
     let runtime = Arc::new(Runtime::new(args.fabric.clone(), seed, start));
     let specs = args.devices();
+    let files = descriptors::files(descriptors::raise(), args)?;
     let (observers, writers) = Observers::new(args, &specs, start)?;
     let emulator = Arc::new(emulator(&specs, &runtime, &observers)?);
+    for device in emulator.devices() {
+        device.function.limit_files(files);
+    }
     if let Some(scenario) = &args.scenario {
         control::play(scenario, &emulator)?;
     }

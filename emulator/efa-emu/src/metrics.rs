@@ -16,7 +16,7 @@ use prometheus_client::{
 };
 
 use crate::control::Emulator;
-pub(crate) use http::serve;
+pub(crate) use http::{MAX_CONNECTIONS, serve};
 
 /// What the names of all metrics begin with.
 const PREFIX: &str = "efa_emu";

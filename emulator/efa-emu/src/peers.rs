@@ -33,7 +33,7 @@ const MAX_MESSAGE: usize = 16 << 10;
 
 /// Most connections at a time, those included that have not said who they are. One more has the place of the one of these that was
 /// made first.
-const MAX_CONNECTIONS: usize = 64;
+pub(crate) const MAX_CONNECTIONS: usize = 64;
 
 /// Most packets that wait to be sent to an emulator. What comes then is lost.
 const MAX_WAITING: usize = 1024;

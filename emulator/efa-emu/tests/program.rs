@@ -40,6 +40,17 @@ fn run(command: &mut Command) -> Output {
     finish(command.spawn().unwrap())
 }
 
+/// The program with a limit of descriptors, as the shell sets it.
+fn limited(limit: &str) -> Command {
+    let mut command = Command::new("sh");
+    let script = format!("ulimit {limit} && exec \"$@\"");
+    command
+        .args(["-c", &script, "sh", env!("CARGO_BIN_EXE_efa-emu")])
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null());
+    command
+}
+
 /// A running emulator with two devices.
 struct Emulator {
     child: Option<Child>,
@@ -64,7 +75,14 @@ impl Emulator {
     }
 
     fn start_with(folder: TempDir, options: impl IntoIterator<Item = String>) -> Self {
-        let mut command = program();
+        Self::start_by(program(), folder, options)
+    }
+
+    fn start_by(
+        mut command: Command,
+        folder: TempDir,
+        options: impl IntoIterator<Item = String>,
+    ) -> Self {
         command
             .args(options)
             .arg("--control")
@@ -439,6 +457,30 @@ fn signals_end_it_and_remove_its_sockets() {
         assert_eq!(emulator.end(), (Some(0), String::new()));
         assert_eq!(fs::read_dir(emulator.folder.path()).unwrap().count(), 0);
     }
+}
+
+#[test]
+fn it_may_have_as_many_descriptors_as_the_host_lets_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = format!("socket={}", folder.path().join("0").display());
+    let options = ["--device".to_owned(), socket];
+    let emulator = Emulator::start_by(limited("-S -n 128"), folder, options);
+    let limits = format!("/proc/{}/limits", emulator.child.as_ref().unwrap().id());
+    let limits = fs::read_to_string(limits).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let mut words = files.unwrap().split_whitespace().skip(3);
+    let (soft, hard) = (words.next().unwrap(), words.next().unwrap());
+    assert_eq!(soft, hard, "{limits}");
+}
+
+#[test]
+fn devices_that_may_take_too_many_descriptors_are_refused() {
+    let output = run(limited("-n 512").args(["--instance", "p5.48xlarge,socket=/nowhere/efa"]));
+    let why = failure(&output);
+    assert!(why.contains("32 devices may take"), "{why}");
+    assert!(why.contains("may have 512: raise the hard limit"), "{why}");
 }
 
 #[test]

@@ -52,6 +52,11 @@ impl Mapping {
 }
 
 impl DmaTable {
+    /// Lets the VMM share no more than so many files.
+    pub(crate) fn limit_files(&mut self, most: usize) {
+        self.files.limit(most);
+    }
+
     /// Maps a part of a file, or what can't be accessed, at a bus address.
     ///
     /// # Errors

@@ -70,6 +70,12 @@ impl Function {
             .with(self.port, |device, link, now| work(device, link, now))
     }
 
+    /// Lets a VMM share no more than so many files: each takes a descriptor of this program.
+    pub fn limit_files(&self, most: usize) {
+        self.runtime
+            .with(self.port, |_, link, _| link.dma.limit_files(most));
+    }
+
     /// Pulls the device out of its slot: no access reaches it any more, and it makes none. Another VMM can have it then, in
     /// whose slot it is plugged in.
     pub fn unplug(&self) {

@@ -21,7 +21,10 @@ use nix::{
     sys::uio::{RemoteIoVec, process_vm_writev},
     unistd::Pid,
 };
-use rustix::fs::{OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstatfs};
+use rustix::{
+    fs::{OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fcntl_getfl, fstatfs},
+    io::Errno,
+};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice, mmap::MmapRegionBuilder};
 
 /// Bytes that are copied at once between memories of which one is not mapped: few enough for the cache.
@@ -37,8 +40,8 @@ const OF_DISKS: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 /// The magic number of hugetlbfs, which memory files of huge pages are of, too.
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Files that a VMM may share: each needs a descriptor of this program. QEMU has one for each of its memory backends.
-pub(crate) const MAX_FILES: usize = 64;
+/// Most files that a VMM may share: each needs a descriptor of this program. QEMU has one for each of its memory backends.
+pub const MAX_FILES: usize = 64;
 
 /// Bytes of the files that a VMM may share: the address space of this program is 128 TiB, for all VMMs.
 pub(crate) const MAX_BYTES: u64 = 4 << 40;
@@ -46,9 +49,11 @@ pub(crate) const MAX_BYTES: u64 = 4 << 40;
 /// The files that a VMM shares.
 ///
 /// Each is there once, however many parts of it are mapped for DMA: behind a virtual IOMMU those are single pages.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Files {
     files: Vec<Shared>,
+    /// How many there may be.
+    most: usize,
     // That the guest's memory is slow is told once.
     slow: bool,
 }
@@ -95,7 +100,7 @@ pub(crate) enum Memory {
     /// It can.
     File(File),
     /// It is of huge pages.
-    Huge(File, MmapRegion),
+    Huge(MmapRegion),
 }
 
 impl Shareable {
@@ -143,7 +148,22 @@ impl Shareable {
     }
 }
 
+impl Default for Files {
+    fn default() -> Self {
+        Self {
+            files: Vec::new(),
+            most: MAX_FILES,
+            slow: false,
+        }
+    }
+}
+
 impl Files {
+    /// Lets there be no more than so many. Those that are there stay.
+    pub(crate) fn limit(&mut self, most: usize) {
+        self.most = most;
+    }
+
     /// The memory of a file of which the VMM wants to map `size` bytes from `offset`. It is seen from the beginning of the file.
     ///
     /// # Errors
@@ -174,7 +194,7 @@ impl Files {
             return Err(invalid("a DMA range is beyond the end of its file"));
         }
         let bytes = self.files.iter().map(|shared| shared.length).sum::<u64>();
-        if self.files.len() == MAX_FILES
+        if self.files.len() >= self.most
             || bytes
                 .checked_add(length)
                 .is_none_or(|bytes| bytes > MAX_BYTES)
@@ -193,8 +213,7 @@ impl Files {
         let memory = Arc::new(if sealed {
             Memory::Mapped(map(file, length, id.writable)?)
         } else if is_huge {
-            let mapped = file.try_clone()?;
-            Memory::Huge(file, map(mapped, length, id.writable)?)
+            Memory::Huge(map(file, length, id.writable)?)
         } else {
             Memory::File(file)
         });
@@ -234,7 +253,11 @@ impl Memory {
                 slice(region, at, buffer.len())?.copy_to(buffer);
                 Ok(())
             }
-            Self::File(file) | Self::Huge(file, _) => file.read_exact_at(buffer, at as u64),
+            Self::File(file) => file.read_exact_at(buffer, at as u64),
+            Self::Huge(region) => {
+                let file = region.file_offset().ok_or(Errno::BADF)?;
+                file.file().read_exact_at(buffer, at as u64)
+            }
         }
     }
 
@@ -250,7 +273,7 @@ impl Memory {
                 Ok(())
             }
             Self::File(file) => file.write_all_at(data, at as u64),
-            Self::Huge(_, region) => write_huge(region, at, data),
+            Self::Huge(region) => write_huge(region, at, data),
         }
     }
 
@@ -258,7 +281,7 @@ impl Memory {
     pub(crate) fn word(&self, at: usize) -> Option<&AtomicU64> {
         match self {
             Self::Mapped(region) => region.get_atomic_ref(at).ok(),
-            Self::File(_) | Self::Huge(..) => None,
+            Self::File(_) | Self::Huge(_) => None,
         }
     }
 
@@ -497,6 +520,13 @@ mod tests {
         }
         let more = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
         assert_eq!(more.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        // Where there are fewer descriptors.
+        files.limit(2);
+        for left in [3, 2, 1] {
+            kept.truncate(left);
+            let more = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
+            assert_eq!(more.is_ok(), left < 2, "{left}");
+        }
     }
 
     #[test]

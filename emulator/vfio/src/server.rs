@@ -21,7 +21,7 @@ use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_NORESIZE, VFIO_PCI_CONFIG_REGION_INDEX,
     VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_NUM_IRQS, VFIO_PCI_NUM_REGIONS,
 };
-use vfio_user::{DmaMap, Irq, IrqSet, Limits, Region, RegionWrite};
+use vfio_user::{DmaMap, Irq, IrqSet, Limits, MAX_FDS, Region, RegionWrite};
 
 use crate::{
     bar::{Bar, Bars},
@@ -36,6 +36,13 @@ use crate::{
 /// VMMs that may wait for a function, or have connected without a word: each takes a descriptor and a thread. Further ones are not
 /// accepted until one of them has the function or is gone.
 const MAX_WAITING: usize = 4;
+
+/// Most file descriptors that a device with so many interrupts takes, but for those of its guest's memory: its socket, those of VMMs
+/// with a message each, its interrupts, and its own memory, once more while another VMM gets the function.
+pub fn descriptors(vectors: u16) -> usize {
+    const OWN: usize = 1 + 2 + 1;
+    OWN + (MAX_WAITING + 1) * (1 + MAX_FDS) + usize::from(vectors)
+}
 
 /// Serves one function to VMMs, of which one at a time has it.
 pub struct Server {
@@ -308,7 +315,9 @@ impl vfio_user::Backend for Backend<'_> {
         let vmm = self.vmm()?;
         // Without the lock of the device.
         let share = |file| Shareable::new(file, self.allowed);
-        let file = file.map(share).transpose()?;
+        let file = file.map(share).transpose().inspect_err(|error| {
+            tracing::warn!(%error, "memory of a monitor is refused");
+        })?;
         let mapped = self.function.of(vmm, |_, link, _| link.dma.map(map, file));
         mapped.unwrap_or(Ok(()))
     }

@@ -23,7 +23,7 @@ use crate::{
 const MAX_REQUEST: usize = 64 << 10;
 
 /// Most connections at a time. One more has the place of the client that has not asked for anything for longest.
-const MAX_CONNECTIONS: usize = 64;
+pub(crate) const MAX_CONNECTIONS: usize = 64;
 
 /// Bytes of replies that all clients together may leave. A reply for which there is no room is an error in its place. One client that
 /// reads what it asks for can have any reply.

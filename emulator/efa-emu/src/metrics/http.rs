@@ -22,7 +22,7 @@ const MAX_HEAD: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
 
 /// Most connections at a time. One more has the place of the one that was made, or was answered, first.
-const MAX_CONNECTIONS: usize = 16;
+pub(crate) const MAX_CONNECTIONS: usize = 16;
 
 /// How long a client may take for its request, and for the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! File descriptors: how many there may be, and what of them each device gets.
+//!
+//! A message whose descriptors find no room in this process ends its connection, and so does what can't be accepted. So what all
+//! devices and clients may take has to fit: otherwise who takes much would cost others their devices.
+
+use efa_vfio::{MAX_FILES, descriptors};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::{args::Args, control, metrics, peers};
+
+/// What the program takes besides devices and clients: standard streams, signals, what it writes, and sockets that are refused.
+const OWN: usize = 32;
+
+/// Fewest files of memory with which a guest can do.
+const FEWEST: usize = 4;
+
+/// Raises the limit as far as this process may; returns it.
+pub(crate) fn raise() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    let current = match setrlimit(Resource::Nofile, most) {
+        Ok(()) => most.current,
+        // What there is may be enough.
+        Err(_) => limit.current,
+    };
+    let current = current.and_then(|current| usize::try_from(current).ok());
+    current.unwrap_or(usize::MAX)
+}
+
+/// How many files of its guest's memory each device may have, if so many descriptors are for all that the command line asks for.
+///
+/// # Errors
+///
+/// They are too few.
+pub(crate) fn files(limit: usize, args: &Args) -> Result<usize, String> {
+    let specs = args.devices();
+    let clients = [
+        (args.control.is_some(), 1 + control::MAX_CONNECTIONS),
+        (args.metrics.is_some(), 1 + metrics::MAX_CONNECTIONS),
+        // A link is read by one descriptor and written by another.
+        (args.listen.is_some(), 1 + 2 * peers::MAX_CONNECTIONS),
+    ];
+    let clients = clients.iter().filter(|(is_there, _)| *is_there);
+    let clients = clients.map(|(_, most)| most).sum::<usize>() + 2 * args.join.len();
+    let devices = specs.iter().enumerate();
+    let devices = devices.map(|(index, spec)| descriptors(spec.config(index).vectors));
+    let fixed = OWN + clients + devices.sum::<usize>();
+    let count = specs.len().max(1);
+    let files = limit.saturating_sub(fixed) / count;
+    if files < FEWEST {
+        let needed = fixed + count * FEWEST;
+        return Err(format!(
+            "{count} devices may take {needed} file descriptors, and this process may have {limit}: raise the hard limit \
+             (ulimit -Hn, or LimitNOFILE= of a unit), or emulate fewer devices"
+        ));
+    }
+    Ok(files.min(MAX_FILES))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn files_of(limit: usize, options: &[&str]) -> Result<usize, String> {
+        let options = ["efa-emu"].iter().chain(options);
+        files(limit, &Args::parse_from(options))
+    }
+
+    #[test]
+    fn devices_share_the_descriptors() {
+        let one = ["--device", "socket=a"];
+        assert_eq!(files_of(1024, &one), Ok(MAX_FILES));
+        assert_eq!(files_of(usize::MAX, &one), Ok(MAX_FILES));
+        let many = ["--instance", "p5.48xlarge,socket=a"];
+        assert_eq!(files_of(65536, &many), Ok(MAX_FILES));
+        let few = files_of(4500, &many).unwrap();
+        assert!((FEWEST..MAX_FILES).contains(&few), "{few}");
+        // All of it is used, and no more.
+        let used = |files| OWN + 32 * (descriptors(33) + files);
+        assert!(used(few) <= 4500 && used(few + 1) > 4500, "{few}");
+        let clients = ["--control", "b", "--metrics", "c", "--listen", "d"];
+        let less = files_of(4500, &[&many[..], &clients].concat()).unwrap();
+        assert!(less < few, "{less}");
+        let vectors = ["--instance", "p5.48xlarge,socket=a,msix=1"];
+        assert_eq!(files_of(4500, &vectors), Ok(few + 32));
+    }
+
+    #[test]
+    fn too_few_are_said_to_be() {
+        let why = files_of(1024, &["--instance", "p5.48xlarge,socket=a"]).unwrap_err();
+        let needed = OWN + 32 * (descriptors(33) + FEWEST);
+        assert!(
+            why.starts_with(&format!("32 devices may take {needed} file descriptors")),
+            "{why}"
+        );
+        assert!(why.contains("may have 1024: raise"), "{why}");
+    }
+}
