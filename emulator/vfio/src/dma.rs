@@ -2,7 +2,7 @@
 
 //! The guest's memory as the function's DMA sees it.
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{collections::BTreeMap, io, mem, sync::Arc};
 
 use efa_fabric::Access;
 use efa_model::DmaError;
@@ -32,6 +32,14 @@ struct Mapping {
     writable: bool,
     // Where it is in its file. None for what the VMM cannot share, such as a ROM or another device's registers.
     memory: Option<(Arc<Memory>, u64)>,
+}
+
+/// Mappings that are not there any more. To take large memory out of the address space takes a while, so this is to be dropped
+/// without the lock of the device.
+#[derive(Debug, Default)]
+#[must_use = "this is to be dropped without the lock of the device"]
+pub(crate) struct Unmapped {
+    _maps: Vec<Mapping>,
 }
 
 impl Mapping {
@@ -106,12 +114,12 @@ impl DmaTable {
         Ok(())
     }
 
-    /// Drops the mappings inside of a range; it may not cut one in two. Their memory stays while it is pinned.
+    /// Takes the mappings inside of a range out; it may not cut one in two. Their memory stays while it is pinned.
     ///
     /// # Errors
     ///
     /// The range is empty, wraps or cuts a mapping.
-    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
+    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<Unmapped> {
         let last = size
             .checked_sub(1)
             .and_then(|size| address.checked_add(size))
@@ -123,15 +131,19 @@ impl DmaTable {
         if cut(address) || last.checked_add(1).is_some_and(cut) {
             return Err(invalid("a DMA range to unmap is a part of a mapping"));
         }
+        let mut maps = Vec::new();
         while let Some((&start, _)) = self.maps.range(address..=last).next() {
-            self.maps.remove(&start);
+            maps.extend(self.maps.remove(&start));
         }
-        Ok(())
+        Ok(Unmapped { _maps: maps })
     }
 
-    /// Drops all mappings.
-    pub(crate) fn clear(&mut self) {
-        self.maps.clear();
+    /// Takes all mappings out.
+    pub(crate) fn clear(&mut self) -> Unmapped {
+        let maps = mem::take(&mut self.maps);
+        Unmapped {
+            _maps: maps.into_values().collect(),
+        }
     }
 
     /// Keeps a range of the guest's memory for as long as the result lives, so that it can be accessed without this table.
@@ -377,7 +389,7 @@ mod tests {
         table.write(u64::MAX - 15, &[7; 16]).unwrap();
         assert!(table.write(u64::MAX - 15, &[7; 17]).is_err());
         assert!(table.read(u64::MAX, &mut [0; 2]).is_err());
-        table.unmap(last, PAGE).unwrap();
+        let _ = table.unmap(last, PAGE).unwrap();
         assert!(table.read(last, &mut [0]).is_err());
     }
 
@@ -442,12 +454,36 @@ mod tests {
             );
         }
         assert_eq!(table.maps.len(), 2);
-        table.unmap(0x10_0000, 2 * PAGE).unwrap();
+        let _ = table.unmap(0x10_0000, 2 * PAGE).unwrap();
         assert!(table.read(0x10_0000, &mut [0]).is_err());
         assert!(table.read(0x10_0000 + 2 * PAGE, &mut [0]).is_ok());
-        table.unmap(0, u64::MAX).unwrap();
+        let _ = table.unmap(0, u64::MAX).unwrap();
         assert!(table.read(0x10_0000 + 2 * PAGE, &mut [0]).is_err());
     }
+
+    #[test]
+    fn who_unmaps_memory_says_when_that_takes_its_time() {
+        let is_mapped = |name: &str| {
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            maps.contains(name)
+        };
+        type Unmap = fn(&mut DmaTable) -> Unmapped;
+        let ways: [(&str, Unmap); 2] = [
+            ("efa-unmapped", |table| table.unmap(0, PAGE).unwrap()),
+            ("efa-cleared", DmaTable::clear),
+        ];
+        for (name, unmap) in ways {
+            let file = File::from(memfd_create(name, FLAGS).unwrap());
+            file.set_len(PAGE).unwrap();
+            let mut table = DmaTable::default();
+            map(&mut table, BOTH, 0, 0, PAGE, Some(file)).unwrap();
+            let unmapped = unmap(&mut table);
+            assert!(table.read(0, &mut [0]).is_err() && is_mapped(name));
+            drop(unmapped);
+            assert!(!is_mapped(name));
+        }
+    }
+
     #[test]
     fn a_vmm_cannot_map_without_end() {
         let mut table = DmaTable::default();
@@ -456,9 +492,9 @@ mod tests {
         (0..MAX_MAPPINGS).for_each(|number| page(number as u64).unwrap());
         let more = page(1 << 32).unwrap_err();
         assert_eq!(more.kind(), io::ErrorKind::StorageFull);
-        table.unmap(0, PAGE).unwrap();
+        let _ = table.unmap(0, PAGE).unwrap();
         map(&mut table, both, 0, 0, PAGE, None).unwrap();
-        table.unmap(PAGE, 1 << 32).unwrap();
+        let _ = table.unmap(PAGE, 1 << 32).unwrap();
         assert_eq!(table.maps.len(), 1);
     }
 
@@ -468,7 +504,7 @@ mod tests {
         let (address, length) = (0x10_0000 + PAGE - 7, PAGE as usize + 20);
         let source = table.pin(address, length, Access::Read).unwrap();
         let target = table.pin(address, length, Access::Write).unwrap();
-        table.clear();
+        let _ = table.clear();
         assert!(table.read(address, &mut [0]).is_err());
         let data: Vec<u8> = (0..length).map(|n| n as u8).collect();
         // Without the table, by another thread.

@@ -2,7 +2,7 @@
 
 //! A PCI function: a device in a slot of a VMM, if one has it.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{fmt, io, mem, sync::Arc, time::Duration};
 
 use efa_fabric::PortId;
 use efa_model::{Config, Device, Host};
@@ -105,16 +105,15 @@ impl Function {
                 if link.vmm().is_some() && device.is_plugged() {
                     return None;
                 }
-                link.serve_next();
-                if let Some(llq) = llq.take() {
-                    link.llq = llq;
-                }
+                let unmapped = link.serve_next();
+                let before = llq.take().map(|llq| mem::replace(&mut link.llq, llq));
                 device.plug(link);
                 device.power_on(link);
-                link.vmm()
+                Some((link.vmm()?, unmapped, before))
             });
             match claimed {
-                Some(vmm) => return Ok(vmm),
+                // What was there before is dropped without the lock of the device.
+                Some((vmm, ..)) => return Ok(vmm),
                 None => {
                     let (lock, vacated) = &self.vacated;
                     vacated.wait_for(&mut lock.lock(), LOOK_AGAIN);
@@ -126,10 +125,12 @@ impl Function {
 
     /// Forgets a VMM, and what the device knew of its guest.
     pub(crate) fn release(&self, vmm: VmmId) {
-        self.of(vmm, |device, link, _| {
-            link.serve_nobody();
+        let unmapped = self.of(vmm, |device, link, _| {
+            let unmapped = link.serve_nobody();
             device.power_on(link);
+            unmapped
         });
+        drop(unmapped);
         self.vacated.1.notify_all();
     }
 

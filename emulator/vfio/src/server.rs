@@ -91,8 +91,7 @@ impl Server {
             let (limits, allowed) = (self.limits, self.allowed);
             let thread = thread::Builder::new().name(name.clone());
             // A VMM without a thread is disconnected.
-            let _ = persistence
-                .attempt(|| {
+            let _ = persistence.attempt(|| {
                 thread.spawn(move || serve(&stream, &device, function, place, limits, allowed))
             });
         }
@@ -328,13 +327,13 @@ impl vfio_user::Backend for Backend<'_> {
         let unmapped = self
             .function
             .of(vmm, |_, link, _| link.unmap(address, size));
-        unmapped.unwrap_or(Ok(()))
+        unmapped.transpose().map(drop)
     }
 
     fn dma_unmap_all(&mut self) -> io::Result<()> {
         tracing::debug!("unmap all DMA");
         let vmm = self.vmm()?;
-        self.function.of(vmm, |_, link, _| link.unmap_all());
+        drop(self.function.of(vmm, |_, link, _| link.unmap_all()));
         Ok(())
     }
 

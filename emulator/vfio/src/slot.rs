@@ -14,7 +14,7 @@ use efa_model::{Device, DmaError, Host, Segment, TraceEvent};
 use crate::{
     bar::{Bar, Bars},
     config_space::ConfigSpace,
-    dma::DmaTable,
+    dma::{DmaTable, Unmapped},
     extents::Extents,
     llq::Llq,
     msix::Vectors,
@@ -178,37 +178,38 @@ impl Slot {
     }
 
     /// Forgets the VMM that had the function, for another one.
-    pub(crate) fn serve_next(&mut self) {
+    pub(crate) fn serve_next(&mut self) -> Unmapped {
         self.vmms += 1;
-        self.serve(Some(VmmId(self.vmms)));
+        self.serve(Some(VmmId(self.vmms)))
     }
 
     /// The same for none.
-    pub(crate) fn serve_nobody(&mut self) {
-        self.serve(None);
+    pub(crate) fn serve_nobody(&mut self) -> Unmapped {
+        self.serve(None)
     }
 
-    fn serve(&mut self, vmm: Option<VmmId>) {
+    fn serve(&mut self, vmm: Option<VmmId>) -> Unmapped {
         self.vmm = vmm;
-        self.unmap_all();
+        let unmapped = self.unmap_all();
         self.vectors.clear();
         self.forget();
+        unmapped
     }
 
-    /// Drops the mappings inside of a range, when nobody copies from or to them any more.
+    /// Takes the mappings inside of a range out, when nobody copies from or to them any more.
     ///
     /// # Errors
     ///
     /// See [`DmaTable::unmap`].
-    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<()> {
+    pub(crate) fn unmap(&mut self, address: u64, size: u64) -> io::Result<Unmapped> {
         self.pins.quiesce();
         self.dma.unmap(address, size)
     }
 
-    /// Drops all mappings, likewise.
-    pub(crate) fn unmap_all(&mut self) {
+    /// Takes all mappings out, likewise.
+    pub(crate) fn unmap_all(&mut self) -> Unmapped {
         self.pins.quiesce();
-        self.dma.clear();
+        self.dma.clear()
     }
 
     /// Resets the function.
