@@ -6,87 +6,174 @@
 use std::time::Duration;
 
 use efa_hw::io::CompStatus;
-use efa_model::DmaError;
-
-use parking_lot::MutexGuard;
 
 use crate::{
-    endpoint::{Endpoint, Part, Payload, Placement, Received},
+    endpoint::{Copied, Endpoint, Located, Part, Payload, Placement, Received, Unplaced, Written},
     memory::{CopyError, Guest, Memory},
     network::Load,
-    packet::{Ack, Body, Carried, Data, Header, Packet, Verdict},
+    packet::{Ack, Body, Data, Header, Packet, PortId, Verdict},
     schedule::Woken,
     wire::Wire,
 };
 
-/// Payload up to which a copy takes no longer than it takes to give the lock back and to get it again.
-const SHORT: u32 = 4096;
-
 /// How often it is tried to pin memory whose owner waits for copies, which it does once for each command.
 const TRIES: usize = 8;
 
-/// Where the payload of a packet comes from.
-pub(crate) enum Source<'a, G> {
-    /// A device of this program.
-    Endpoint(&'a Endpoint<G>),
-    /// The packet.
-    Packet(&'a Carried),
+/// What became of a packet.
+#[derive(Debug)]
+pub(crate) enum Delivered {
+    /// It was delivered, or is as good as lost.
+    Done,
+    /// Somebody works on the sender or the receiver. The port is woken when that has ended.
+    Later(Packet),
+    /// The same of the receiver, which has the payload but could not be told: see [`finish`].
+    Unfinished,
+}
+
+/// Who a packet is delivered to, and from, if that is a device of this program.
+pub(crate) struct Ends<'a, G: Guest> {
+    pub(crate) to: &'a Endpoint<G>,
+    pub(crate) sender: Option<&'a Endpoint<G>>,
+}
+
+/// What is left to do for a packet.
+enum Rest<M> {
+    Nothing,
+    /// All of it.
+    All,
+    /// The payload was copied, or could not be, and the receiver is to be told.
+    Tell(Placement<M>, Written),
+    /// It could not be copied.
+    Unplaced(Unplaced),
 }
 
 /// Delivers a part of a message to an endpoint, and tells the sender.
 pub(crate) fn deliver<G: Guest>(
     wire: &Wire,
     now: Duration,
-    to: &Endpoint<G>,
-    packet: &Packet,
-    data: &Data,
-    source: &Source<'_, G>,
+    ends: &Ends<'_, G>,
+    packet: Packet,
     woken: &mut Woken,
-) {
-    let from = packet.from;
-    let (sender, remembered) = match source {
-        Source::Endpoint(sender) => (Some(*sender), &sender.remembered),
-        Source::Packet(carried) => (None, &carried.remembered),
+) -> Delivered {
+    let Body::Data(data, carried) = &packet.body else {
+        return Delivered::Done;
     };
-    let mut place = |header: &Header, payload: &Payload<G::Memory>| {
+    for _ in 0..TRIES {
+        let (located, remembered) = match (carried, ends.sender) {
+            (Some(carried), _) => {
+                let payload = Payload::Inline(carried.payload.as_slice().into());
+                let header = carried.header;
+                (Some(Located { header, payload }), &carried.remembered)
+            }
+            (None, Some(sender)) => match sender.lock_for(ends.to.port) {
+                Some(mut state) => (state.locate(now, data), &sender.remembered),
+                None => return Delivered::Later(packet),
+            },
+            (None, None) => return Delivered::Done,
+        };
+        // What its sender does not know any more is nothing.
+        let Some(Located { header, payload }) = located else {
+            fail(wire, now, ends, data, Unplaced::Gone, woken);
+            break;
+        };
         let part = Part {
-            from,
+            from: packet.from,
             data,
-            header,
+            header: &header,
             remembered,
         };
-        place(wire, now, (to, sender), packet, part, payload, woken)
-    };
-    match source {
-        Source::Packet(carried) => {
-            let payload = Payload::Inline(carried.payload.as_slice().into());
-            // What another program sends can't be busy, gone or lost.
-            let _ = place(&carried.header, &payload);
-        }
-        Source::Endpoint(sender) => {
-            for _ in 0..TRIES {
-                // What its sender does not know any more is nothing.
-                let located = sender.lock().locate(now, data);
-                let placed = located.map_or(Err(Unplaced::Gone), |located| {
-                    place(&located.header, &located.payload)
+        match place(wire, now, ends, &packet, part, &payload, woken) {
+            Rest::Nothing => break,
+            Rest::All => return Delivered::Later(packet),
+            Rest::Tell(placement, written) => {
+                let remembered = remembered.clone();
+                *ends.to.unfinished.lock() = Some(Copied {
+                    packet,
+                    header,
+                    remembered,
+                    placement,
+                    written,
                 });
-                match placed {
-                    Err(Unplaced::Busy) => continue,
-                    Err(Unplaced::Lost) => {
-                        sender.lock().fail(now, data, CompStatus::LocalInvalidLkey);
-                        wire.wake(sender.port, woken);
-                    }
-                    // It may have given the message up, and has to say so to a peer that reads.
-                    Err(Unplaced::Gone) => wire.wake(sender.port, woken),
-                    Ok(()) => {}
-                }
+                return Delivered::Unfinished;
+            }
+            Rest::Unplaced(Unplaced::Busy) => {}
+            Rest::Unplaced(unplaced) => {
+                fail(wire, now, ends, data, unplaced, woken);
                 break;
             }
         }
     }
+    Delivered::Done
 }
 
-/// Tells the sender of a packet what became of it. If it is at hand and the network takes no time, it knows at once.
+/// Tells a receiver of payload that was placed, which it could not be told before.
+pub(crate) fn finish<G: Guest>(
+    wire: &Wire,
+    now: Duration,
+    ends: &Ends<'_, G>,
+    copied: Copied<G::Memory>,
+    woken: &mut Woken,
+) -> Delivered {
+    let Copied {
+        packet,
+        header,
+        remembered,
+        placement,
+        written,
+    } = copied;
+    let Body::Data(data, _) = &packet.body else {
+        return Delivered::Done;
+    };
+    let part = Part {
+        from: packet.from,
+        data,
+        header: &header,
+        remembered: &remembered,
+    };
+    match tell(wire, now, ends, &packet, part, (placement, written), woken) {
+        Rest::Nothing => Delivered::Done,
+        Rest::All | Rest::Unplaced(Unplaced::Busy) => Delivered::Later(packet),
+        Rest::Tell(placement, written) => {
+            *ends.to.unfinished.lock() = Some(Copied {
+                packet,
+                header,
+                remembered,
+                placement,
+                written,
+            });
+            Delivered::Unfinished
+        }
+        Rest::Unplaced(unplaced) => {
+            fail(wire, now, ends, data, unplaced, woken);
+            Delivered::Done
+        }
+    }
+}
+
+/// Tells the sender of a packet that its payload can't be had. If somebody works on the sender, the packet is lost: it is found out
+/// again when it is retransmitted.
+fn fail<G: Guest>(
+    wire: &Wire,
+    now: Duration,
+    ends: &Ends<'_, G>,
+    data: &Data,
+    unplaced: Unplaced,
+    woken: &mut Woken,
+) {
+    let Some(sender) = ends.sender else {
+        return;
+    };
+    if unplaced == Unplaced::Lost {
+        if let Some(mut state) = sender.lock_now() {
+            state.fail(now, data, CompStatus::LocalInvalidLkey);
+        }
+    }
+    // It may have given the message up, and has to say so to a peer that reads.
+    wire.wake(sender.port, woken);
+}
+
+/// Tells the sender of a packet what became of it. If it is at hand and the network takes no time, it knows at once, unless somebody
+/// works on it.
 fn answer<G: Guest>(
     wire: &Wire,
     now: Duration,
@@ -114,86 +201,87 @@ fn answer<G: Guest>(
     else {
         return;
     };
-    match (sent.arrived, sender) {
-        (Some(packet), Some(sender)) => {
+    let Some(packet) = sent.arrived else {
+        return;
+    };
+    match sender.and_then(Endpoint::lock_now) {
+        Some(mut state) => {
             wire.show(&packet, false, None);
-            sender.lock().acknowledge(now, from, &ack);
+            state.acknowledge(now, from, &ack);
+            drop(state);
             wire.wake(to, woken);
         }
-        (Some(packet), None) => wire.arrive(packet, woken),
-        (None, _) => {}
+        None => wire.arrive(packet, woken),
     }
-}
-
-/// Why payload was not placed.
-enum Unplaced {
-    /// The sender waits for copies, so that no other can begin now.
-    Busy,
-    /// The sender has no such message.
-    Gone,
-    /// The sender's memory was taken away.
-    Lost,
 }
 
 /// Places payload at an endpoint, and tells its sender.
 fn place<G: Guest>(
     wire: &Wire,
     now: Duration,
-    (to, sender): (&Endpoint<G>, Option<&Endpoint<G>>),
+    ends: &Ends<'_, G>,
     packet: &Packet,
     part: Part<'_>,
     payload: &Payload<G::Memory>,
     woken: &mut Woken,
-) -> Result<(), Unplaced> {
+) -> Rest<G::Memory> {
     let flip = wire.network.flips(part.data.length);
-    let mut state = to.lock();
-    let received = match state.receive(now, part, flip) {
-        Received::Place(placement) => {
-            let copied = if part.data.length <= SHORT {
-                copy(payload, &placement)
-            } else {
-                // Nothing is waited for as long as this is kept.
-                let pinned = state.guest.pins().pin();
-                MutexGuard::unlocked(&mut state, || {
-                    let copied = copy(payload, &placement);
-                    drop(pinned);
-                    copied
-                })
-            };
-            match copied {
-                Ok(written) => {
-                    // The sender knows before the receiver's program does, whose answer so comes after the completion of what it
-                    // answers. On hardware it takes longer, too, and perftest relies on it. Nothing that follows can fail.
-                    if written.is_ok() {
-                        let ack = part.ack(Verdict::Delivered);
-                        MutexGuard::unlocked(&mut state, || {
-                            answer(wire, now, sender, packet, ack, woken);
-                        });
-                        state.placed(now, wire, part, placement, written);
-                        return Ok(());
-                    }
-                    state.placed(now, wire, part, placement, written)
-                }
-                Err(unplaced) => {
-                    state.not_placed(placement);
-                    return Err(unplaced);
-                }
-            }
-        }
-        received => received,
+    let Some(mut state) = ends.to.lock_for(ends.to.port) else {
+        return Rest::All;
     };
+    let placement = match state.receive(now, part, flip) {
+        Received::Place(placement) => placement,
+        Received::Answer(verdict) => {
+            drop(state);
+            answer(wire, now, ends.sender, packet, part.ack(verdict), woken);
+            return Rest::Nothing;
+        }
+        Received::Silence => return Rest::Nothing,
+    };
+    // Nothing is waited for as long as this is kept.
+    let pinned = state.guest.pins().pin();
     drop(state);
-    if let Received::Answer(verdict) = received {
-        answer(wire, now, sender, packet, part.ack(verdict), woken);
+    let written = copy(payload, &placement);
+    drop(pinned);
+    // The sender knows before the receiver's program does, whose answer so comes after the completion of what it answers. On
+    // hardware it takes longer, too, and perftest relies on it. Nothing that follows can fail.
+    if written == Ok(Ok(())) {
+        let ack = part.ack(Verdict::Delivered);
+        answer(wire, now, ends.sender, packet, ack, woken);
     }
-    Ok(())
+    tell(wire, now, ends, packet, part, (placement, written), woken)
+}
+
+/// Tells an endpoint of payload that was written, or could not be; and then its sender, if it could not.
+fn tell<G: Guest>(
+    wire: &Wire,
+    now: Duration,
+    ends: &Ends<'_, G>,
+    packet: &Packet,
+    part: Part<'_>,
+    (placement, written): (Placement<G::Memory>, Written),
+    woken: &mut Woken,
+) -> Rest<G::Memory> {
+    let Some(mut state) = ends.to.lock_for(ends.to.port) else {
+        return Rest::Tell(placement, written);
+    };
+    let written = match written {
+        Ok(written) => written,
+        Err(unplaced) => {
+            state.not_placed(placement);
+            return Rest::Unplaced(unplaced);
+        }
+    };
+    let received = state.placed(now, wire, part, placement, written);
+    drop(state);
+    if let (Received::Answer(verdict), Err(_)) = (received, written) {
+        answer(wire, now, ends.sender, packet, part.ack(verdict), woken);
+    }
+    Rest::Nothing
 }
 
 /// Copies payload to its place, if it can be had; returns whether it was written.
-fn copy<M: Memory>(
-    payload: &Payload<M>,
-    placement: &Placement<M>,
-) -> Result<Result<(), DmaError>, Unplaced> {
+fn copy<M: Memory>(payload: &Payload<M>, placement: &Placement<M>) -> Written {
     let written = match payload {
         Payload::Nothing => Ok(()),
         Payload::Inline(bytes) => placement.memory.write(bytes),
@@ -212,30 +300,41 @@ fn copy<M: Memory>(
     Ok(written)
 }
 
-/// Reads the payload of a part of a message, for another program.
+/// Reads the payload of a part of a message, for another program behind `port`; nothing, if the sender has none. If somebody works on
+/// the sender, the port is woken when that has ended.
 pub(crate) fn read<G: Guest>(
     now: Duration,
     sender: &Endpoint<G>,
+    port: PortId,
     data: &Data,
-) -> Option<(Header, Vec<u8>)> {
+) -> Result<Option<(Header, Vec<u8>)>, Occupied> {
     for _ in 0..TRIES {
-        let located = sender.lock().locate(now, data)?;
+        let located = sender.lock_for(port).ok_or(Occupied)?.locate(now, data);
+        let Some(located) = located else {
+            return Ok(None);
+        };
         match located.payload {
-            Payload::Nothing => return Some((located.header, Vec::new())),
-            Payload::Inline(bytes) => return Some((located.header, bytes.into())),
+            Payload::Nothing => return Ok(Some((located.header, Vec::new()))),
+            Payload::Inline(bytes) => return Ok(Some((located.header, bytes.into()))),
             Payload::Memory(memory, unpinned) => {
                 if let Some(pinned) = unpinned.pin() {
                     // CAST: 32 bits fit.
                     let mut bytes = vec![0; data.length as usize];
                     if memory.read(&mut bytes).is_ok() {
-                        return Some((located.header, bytes));
+                        return Ok(Some((located.header, bytes)));
                     }
                     drop(pinned);
-                    sender.lock().fail(now, data, CompStatus::LocalInvalidLkey);
-                    return None;
+                    if let Some(mut state) = sender.lock_now() {
+                        state.fail(now, data, CompStatus::LocalInvalidLkey);
+                    }
+                    return Ok(None);
                 }
             }
         }
     }
-    None
+    Ok(None)
 }
+
+/// Somebody works on an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Occupied;

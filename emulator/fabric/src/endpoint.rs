@@ -3,18 +3,25 @@
 //! An endpoint: a device with its guest's memory and its half of the transport, under a lock of its own.
 
 mod capturing;
+mod placement;
 mod receiving;
 mod sending;
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    mem,
+    sync::Arc,
+    time::Duration,
+};
 
 use efa_hw::io::CompStatus;
 use efa_model::{Device, Request, Segment};
 use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use self::{
-    receiving::{Part, Placement, Received},
-    sending::Payload,
+    placement::{Copied, Placement, Unplaced, Written},
+    receiving::{Part, Received},
+    sending::{Located, Payload},
 };
 use crate::{
     memory::Guest,
@@ -25,6 +32,9 @@ use crate::{
     wire::{Mailbox, Wire},
 };
 
+/// Longer than a thread has an endpoint that only moves packets, unless it has lost its CPU.
+const MOMENT: Duration = Duration::from_micros(100);
+
 /// How often connections are looked at that may not be needed any more.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -34,13 +44,24 @@ const DATAGRAM_BYTES: usize = 8 << 20;
 
 /// A device, its guest, and what it exchanges with others.
 #[derive(Debug)]
-pub(crate) struct Endpoint<G> {
+pub(crate) struct Endpoint<G: Guest> {
     pub(crate) port: PortId,
     pub(crate) address: Address,
     pub(crate) mailbox: Arc<Mailbox>,
     /// What may be remembered of its connections where they end.
     pub(crate) remembered: Quota,
+    /// Payload that was copied, if the endpoint could not be told yet.
+    pub(crate) unfinished: Mutex<Option<Copied<G::Memory>>>,
+    users: Mutex<Users>,
     state: Mutex<State<G>>,
+}
+
+/// Who works on the device of an endpoint for as long as it likes, and who waits for that.
+#[derive(Debug, Default)]
+struct Users {
+    count: usize,
+    /// Ports whose turn has ended meanwhile, as they need the endpoint.
+    waiting: BTreeSet<PortId>,
 }
 
 /// What the lock of an endpoint guards.
@@ -72,6 +93,8 @@ impl<G: Guest> Endpoint<G> {
             address,
             mailbox,
             remembered: Quota::new(REMEMBERED),
+            unfinished: Mutex::default(),
+            users: Mutex::default(),
             state: Mutex::new(State {
                 port,
                 address,
@@ -89,9 +112,52 @@ impl<G: Guest> Endpoint<G> {
         }
     }
 
-    /// Locks the endpoint. Nobody locks two at a time.
+    /// Locks the endpoint, whoever has it for however long. Nobody locks two at a time.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State<G>> {
         self.state.lock()
+    }
+
+    /// Works with the endpoint locked for as long as that takes; returns the ports that have waited for it, too.
+    pub(crate) fn occupy<R>(&self, work: impl FnOnce(&mut State<G>) -> R) -> (R, BTreeSet<PortId>) {
+        self.users.lock().count += 1;
+        let result = work(&mut self.lock());
+        let mut users = self.users.lock();
+        users.count -= 1;
+        let waiting = match users.count {
+            0 => mem::take(&mut users.waiting),
+            _ => BTreeSet::new(),
+        };
+        (result, waiting)
+    }
+
+    /// Locks the endpoint for a moment, in the turn of a port. If somebody works on it, this waits no longer: the turn is to end, and
+    /// the port is woken when it may be had.
+    pub(crate) fn lock_for(&self, port: PortId) -> Option<MutexGuard<'_, State<G>>> {
+        if let Some(state) = self.state.try_lock() {
+            return Some(state);
+        }
+        loop {
+            {
+                let mut users = self.users.lock();
+                if users.count > 0 {
+                    users.waiting.insert(port);
+                    return None;
+                }
+            }
+            // All others have it for a moment only.
+            if let Some(state) = self.state.try_lock_for(MOMENT) {
+                return Some(state);
+            }
+        }
+    }
+
+    /// Locks the endpoint, unless somebody has it for more than a moment.
+    pub(crate) fn lock_now(&self) -> Option<MutexGuard<'_, State<G>>> {
+        let state = self.state.try_lock();
+        if state.is_some() || self.users.lock().count > 0 {
+            return state;
+        }
+        self.state.try_lock_for(MOMENT)
     }
 }
 

@@ -2,15 +2,16 @@
 
 //! Devices with the network between them.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use efa_model::Device;
 use parking_lot::{Mutex, RwLock};
 
 use crate::{
     Frame, PathCounters, Settings, Tap,
-    delivery::{self, Source, deliver},
+    delivery::{self, Delivered, Ends, Occupied},
     endpoint::Endpoint,
+    inbox::Popped,
     links::{JoinError, Link, LinkId, Links, Peer},
     memory::Guest,
     network::Network,
@@ -34,10 +35,11 @@ const OVERHEAD: usize = 256;
 /// Endpoints and links, with the network between them.
 ///
 /// All of it may be used by several threads at once. It has no threads and no clock itself: time is what the caller says, so that
-/// a test or a simulation can run it faster than any network. Each endpoint has a lock of its own, which nobody holds for longer
-/// than it takes to move some packets; nobody holds two of them.
+/// a test or a simulation can run it faster than any network. Each endpoint has a lock of its own, and nobody holds two of them.
+/// Packets are moved with it for a moment only. Who works on a device may take as long as it likes: nobody who moves packets
+/// waits for that, and what needs the endpoint is done after it.
 #[derive(Debug)]
-pub struct Fabric<G> {
+pub struct Fabric<G: Guest> {
     wire: Wire,
     ports: RwLock<Vec<Port<G>>>,
     links: Mutex<Links>,
@@ -45,12 +47,12 @@ pub struct Fabric<G> {
 
 /// What is at a port of the network.
 #[derive(Debug)]
-enum Port<G> {
+enum Port<G: Guest> {
     Endpoint(Arc<Endpoint<G>>),
     Peer(Arc<Peer>),
 }
 
-impl<G> Clone for Port<G> {
+impl<G: Guest> Clone for Port<G> {
     fn clone(&self) -> Self {
         match self {
             Self::Endpoint(endpoint) => Self::Endpoint(Arc::clone(endpoint)),
@@ -144,8 +146,8 @@ impl<G: Guest> Fabric<G> {
         work: impl FnOnce(&mut Device, &mut G) -> R,
     ) -> R {
         let endpoint = self.endpoint(port).expect("the port has a device");
-        let result = endpoint.lock().with(now, work);
-        self.prompt(port, now, budget);
+        let (result, waiting) = endpoint.occupy(|state| state.with(now, work));
+        self.prompt(port, waiting, now, budget);
         result
     }
 
@@ -159,10 +161,13 @@ impl<G: Guest> Fabric<G> {
         work(&mut endpoint.lock().guest)
     }
 
-    /// Wakes a port, and runs it and those that it wakes, but no more than `budget` packets.
-    fn prompt(&self, port: PortId, now: Duration, budget: u32) {
+    /// Wakes a port and those that have waited for it, and runs it and those that it wakes, but no more than `budget` packets.
+    fn prompt(&self, port: PortId, waiting: BTreeSet<PortId>, now: Duration, budget: u32) {
         let mut woken = Woken::new();
         self.wire.wake(port, &mut woken);
+        for port in waiting {
+            self.wire.wake(port, &mut woken);
+        }
         if woken.is_empty() && budget > 0 {
             // Another thread has it in its list, and may have lost its CPU.
             woken.push_back(port);
@@ -246,48 +251,88 @@ impl<G: Guest> Fabric<G> {
         budget: u32,
         woken: &mut Woken,
     ) -> (u32, bool) {
+        // Whoever works on the endpoint wakes the port when that has ended, so this ends without it.
         let mut received = 0;
+        let unfinished = endpoint.unfinished.lock().take();
+        if let Some(copied) = unfinished {
+            let sender = self.endpoint(copied.packet.from);
+            let ends = Ends {
+                to: endpoint,
+                sender: sender.as_deref(),
+            };
+            match delivery::finish(&self.wire, now, &ends, copied, woken) {
+                Delivered::Done => received += 1,
+                Delivered::Later(packet) => endpoint.mailbox.put_back(packet),
+                Delivered::Unfinished => return (0, false),
+            }
+        }
+        endpoint.mailbox.resume();
         while received < budget {
-            let Some(packet) = endpoint.mailbox.pop() else {
+            let Some(popped) = endpoint.mailbox.pop() else {
                 break;
             };
-            received += self.deliver(endpoint, now, packet, woken);
+            let packets = match &popped.packet.body {
+                Body::Data(data, None) => data.length / PACKET + 1,
+                _ => 1,
+            };
+            match self.deliver(endpoint, now, popped, woken) {
+                Delivered::Done => received += packets,
+                Delivered::Later(packet) => endpoint.mailbox.put_back(packet),
+                Delivered::Unfinished => return (received, false),
+            }
         }
-        let (sent, more) = endpoint.lock().work(now, &self.wire, budget, woken);
+        let Some(mut state) = endpoint.lock_for(endpoint.port) else {
+            return (received, false);
+        };
+        let (sent, more) = state.work(now, &self.wire, budget, woken);
+        drop(state);
         (received + sent, more || !endpoint.mailbox.is_empty())
     }
 
-    /// Delivers a packet to an endpoint; returns how many packets it stands for.
-    fn deliver(&self, to: &Endpoint<G>, now: Duration, packet: Packet, woken: &mut Woken) -> u32 {
+    /// Delivers a packet to an endpoint.
+    fn deliver(
+        &self,
+        to: &Endpoint<G>,
+        now: Duration,
+        popped: Popped,
+        woken: &mut Woken,
+    ) -> Delivered {
         let wire = &self.wire;
-        wire.show(&packet, false, None);
+        let Popped { packet, again } = popped;
+        if !again {
+            wire.show(&packet, false, None);
+        }
         match &packet.body {
-            Body::Ack(ack, _) => to.lock().acknowledge(now, packet.from, ack),
+            Body::Ack(ack, _) => match to.lock_for(to.port) {
+                Some(mut state) => state.acknowledge(now, packet.from, ack),
+                None => return Delivered::Later(packet),
+            },
             Body::Datagram(datagram, _) => {
                 // CAST: it is no longer than an MTU.
                 let flip = wire.network.flips(datagram.payload.len() as u32);
-                to.lock().receive_datagram(datagram, flip);
-            }
-            Body::Data(data, Some(carried)) => {
-                let source = Source::Packet(carried);
-                deliver(wire, now, to, &packet, data, &source, woken);
-            }
-            Body::Data(data, None) => {
-                if let Some(sender) = self.endpoint(packet.from) {
-                    let source = Source::Endpoint(&sender);
-                    deliver(wire, now, to, &packet, data, &source, woken);
-                    return data.length / PACKET + 1;
+                match to.lock_for(to.port) {
+                    Some(mut state) => state.receive_datagram(datagram, flip),
+                    None => return Delivered::Later(packet),
                 }
             }
+            Body::Data(..) => {
+                let sender = self.endpoint(packet.from);
+                let ends = Ends {
+                    to,
+                    sender: sender.as_deref(),
+                };
+                return delivery::deliver(wire, now, &ends, packet, woken);
+            }
         }
-        1
+        Delivered::Done
     }
 
     /// Hands packets to another program.
     fn serve_peer(&self, peer: &Peer, now: Duration, budget: u32) -> (u32, bool) {
         let mut moved = 0;
+        peer.mailbox.resume();
         while moved < budget {
-            let Some(packet) = peer.mailbox.pop() else {
+            let Some(Popped { packet, .. }) = peer.mailbox.pop() else {
                 return (moved, false);
             };
             moved += 1;
@@ -295,13 +340,17 @@ impl<G: Guest> Fabric<G> {
                 continue;
             };
             let body = match packet.body {
-                Body::Data(data, _) => match delivery::read(now, &sender, &data) {
-                    Some((header, payload)) => FrameBody::Data {
+                Body::Data(data, _) => match delivery::read(now, &sender, peer.port, &data) {
+                    Ok(Some((header, payload))) => FrameBody::Data {
                         data,
                         header,
                         payload,
                     },
-                    None => continue,
+                    Ok(None) => continue,
+                    Err(Occupied) => {
+                        peer.mailbox.put_back(packet);
+                        continue;
+                    }
                 },
                 Body::Ack(ack, _) => FrameBody::Ack(ack),
                 Body::Datagram(datagram, _) => FrameBody::Datagram(datagram),
@@ -349,11 +398,16 @@ impl<G: Guest> Fabric<G> {
             }
             (gone, joined)
         };
+        let mut woken = Woken::new();
         for port in gone {
             for endpoint in &endpoints {
-                endpoint.lock().forget(port);
+                let ((), waiting) = endpoint.occupy(|state| state.forget(port));
+                for port in waiting {
+                    self.wire.wake(port, &mut woken);
+                }
             }
         }
+        self.wire.schedule.leave(&mut woken);
         joined.map(|joined| joined.link)
     }
 

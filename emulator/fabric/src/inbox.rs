@@ -13,8 +13,26 @@ const MOST: usize = 2 * MAX_IN_FLIGHT;
 /// Packets that wait, by sender, each of whom gets its turn.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    by_sender: BTreeMap<PortId, VecDeque<Packet>>,
+    by_sender: BTreeMap<PortId, Waiting>,
     turns: VecDeque<PortId>,
+    /// Senders that have no turn until [`Inbox::resume`]: nothing could be done yet with a packet of theirs.
+    resting: Vec<PortId>,
+}
+
+/// What waits of a sender.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The packet that was put back, which is the next.
+    again: Option<Packet>,
+    packets: VecDeque<Packet>,
+}
+
+/// A packet whose turn it is.
+#[derive(Debug)]
+pub(crate) struct Popped {
+    pub(crate) packet: Packet,
+    /// Whether it was put back before.
+    pub(crate) again: bool,
 }
 
 impl Inbox {
@@ -22,27 +40,49 @@ impl Inbox {
     pub(crate) fn push(&mut self, packet: Packet) -> bool {
         let sender = packet.from;
         let waiting = self.by_sender.entry(sender).or_default();
-        if waiting.len() == MOST {
+        if waiting.packets.len() == MOST {
             return false;
         }
-        if waiting.is_empty() {
+        if waiting.packets.is_empty() && waiting.again.is_none() {
             self.turns.push_back(sender);
         }
-        waiting.push_back(packet);
+        waiting.packets.push_back(packet);
         true
     }
 
     /// Takes the next packet of the sender whose turn it is.
-    pub(crate) fn pop(&mut self) -> Option<Packet> {
+    pub(crate) fn pop(&mut self) -> Option<Popped> {
         let sender = self.turns.pop_front()?;
         let waiting = self.by_sender.get_mut(&sender)?;
-        let packet = waiting.pop_front();
-        if waiting.is_empty() {
+        let popped = match waiting.again.take() {
+            Some(packet) => Some(Popped {
+                packet,
+                again: true,
+            }),
+            None => waiting.packets.pop_front().map(|packet| Popped {
+                packet,
+                again: false,
+            }),
+        };
+        if waiting.packets.is_empty() {
             self.by_sender.remove(&sender);
         } else {
             self.turns.push_back(sender);
         }
-        packet
+        popped
+    }
+
+    /// Puts a packet back that was taken last of its sender, who has no turn until [`Self::resume`].
+    pub(crate) fn put_back(&mut self, packet: Packet) {
+        let sender = packet.from;
+        self.turns.retain(|other| *other != sender);
+        self.by_sender.entry(sender).or_default().again = Some(packet);
+        self.resting.push(sender);
+    }
+
+    /// Gives turns to senders of which packets were put back.
+    pub(crate) fn resume(&mut self) {
+        self.turns.extend(self.resting.drain(..));
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -79,8 +119,49 @@ mod tests {
         }
         assert!(inbox.push(packet(2, 0)));
         let order: Vec<_> =
-            std::iter::from_fn(|| inbox.pop().map(|packet| packet.from.0)).collect();
+            std::iter::from_fn(|| inbox.pop().map(|popped| popped.packet.from.0)).collect();
         assert_eq!(order, [7, 2, 7, 7]);
+        assert!(inbox.is_empty() && inbox.by_sender.is_empty());
+    }
+
+    /// The next packet: its sender, its number, and whether it was put back.
+    fn next(inbox: &mut Inbox) -> Option<(usize, u64, bool)> {
+        let Popped { packet, again } = inbox.pop()?;
+        let Body::Ack(ack, _) = packet.body else {
+            panic!("{packet:?}");
+        };
+        Some((packet.from.0, ack.psn, again))
+    }
+
+    #[test]
+    fn a_packet_that_was_put_back_is_the_next_of_its_sender() {
+        let mut inbox = Inbox::default();
+        for psn in 0..3 {
+            assert!(inbox.push(packet(1, psn)));
+        }
+        assert!(inbox.push(packet(2, 0)));
+        assert_eq!(next(&mut inbox), Some((1, 0, false)));
+        // One comes between, as of any sender.
+        assert!(inbox.push(packet(1, 3)));
+        inbox.put_back(packet(1, 0));
+        assert!(inbox.push(packet(1, 4)));
+        assert_eq!(next(&mut inbox), Some((2, 0, false)));
+        assert_eq!((next(&mut inbox), inbox.is_empty()), (None, true));
+        inbox.resume();
+        assert_eq!(next(&mut inbox), Some((1, 0, true)));
+        // The last one may be put back, and another one come before it is.
+        while let Some((_, psn, _)) = next(&mut inbox) {
+            if psn == 4 {
+                assert!(inbox.by_sender.is_empty());
+                assert!(inbox.push(packet(1, 5)));
+                inbox.put_back(packet(1, 4));
+                break;
+            }
+        }
+        assert!(inbox.is_empty());
+        inbox.resume();
+        assert_eq!(next(&mut inbox), Some((1, 4, true)));
+        assert_eq!(next(&mut inbox), Some((1, 5, false)));
         assert!(inbox.is_empty() && inbox.by_sender.is_empty());
     }
 
@@ -88,7 +169,7 @@ mod tests {
     fn one_sender_can_fill_only_its_own_part() {
         let mut inbox = Inbox::default();
         while inbox.push(packet(1, 0)) {}
-        assert_eq!(inbox.by_sender[&PortId(1)].len(), MOST);
+        assert_eq!(inbox.by_sender[&PortId(1)].packets.len(), MOST);
         assert!(inbox.push(packet(2, 0)));
     }
 }

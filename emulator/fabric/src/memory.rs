@@ -6,7 +6,7 @@
 //! nobody has waited for copies since. Who takes memory away from a device holds its lock and waits until nothing is pinned,
 //! which is soon, as nobody waits for anything while it has pinned memory.
 
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc};
 
 use efa_model::{DmaError, Host, Segment};
 use parking_lot::{Condvar, Mutex};
@@ -37,7 +37,7 @@ pub trait Guest: Host {
 }
 
 /// A piece of a guest's memory. The guest may change it at any time, or even take it away.
-pub trait Memory {
+pub trait Memory: Debug {
     /// Reads all of it.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::{
     capture::{self, Message, Tap, Way},
-    inbox::Inbox,
+    inbox::{Inbox, Popped},
     network::{Load, Network, NoPath},
     packet::{Address, Body, Packet, PortId},
     schedule::{Schedule, Turn, Woken},
@@ -53,8 +53,19 @@ struct Entry {
 }
 
 impl Mailbox {
-    pub(crate) fn pop(&self) -> Option<Packet> {
+    /// Takes the next packet.
+    pub(crate) fn pop(&self) -> Option<Popped> {
         self.inbox.lock().pop()
+    }
+
+    /// Puts the packet that was taken last back, until [`Self::resume`].
+    pub(crate) fn put_back(&self, packet: Packet) {
+        self.inbox.lock().put_back(packet);
+    }
+
+    /// What was put back can be taken again.
+    pub(crate) fn resume(&self) {
+        self.inbox.lock().resume();
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -57,6 +57,7 @@ struct Machine {
 }
 
 /// Payload that is not there.
+#[derive(Debug)]
 struct Nothing(usize);
 
 /// A queue pair, which knows others by address handles.

@@ -68,6 +68,7 @@ pub struct Computer {
 }
 
 /// Memory of a host: parts of pages.
+#[derive(Debug)]
 pub struct Pages {
     parts: Vec<(Arc<Page>, Range<usize>)>,
     address: u64,
@@ -178,7 +179,7 @@ impl Memory for Pages {
 
 /// A network of devices.
 pub struct Net {
-    pub fabric: Fabric<Computer>,
+    pub fabric: Arc<Fabric<Computer>>,
     pub now: Duration,
     drivers: Vec<Option<Driver>>,
 }
@@ -244,7 +245,7 @@ impl Net {
     pub fn of_program(profiles: &[Profile], settings: Settings, seed: u64, program: u64) -> Self {
         settings.check().unwrap();
         let mut net = Self {
-            fabric: Fabric::new(settings, seed),
+            fabric: Arc::new(Fabric::new(settings, seed)),
             now: Duration::from_secs(1),
             drivers: Vec::new(),
         };

@@ -133,7 +133,10 @@ impl Runtime {
         addresses: &[[u8; 16]],
         way: &Arc<dyn Link>,
     ) -> Result<LinkId, JoinError> {
-        self.fabric.join(self.now(), program, addresses, way)
+        let now = self.now();
+        let joined = self.fabric.join(now, program, addresses, way);
+        self.call(now);
+        joined
     }
 
     /// Takes note that the link to another program is lost.

@@ -5,9 +5,12 @@
 use std::time::Duration;
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_model::{Arrival, Content, Delivery, DmaError, QpId, Refusal, Segment, WriteEnd};
+use efa_model::{Arrival, Content, DmaError, QpId, Refusal, Segment, WriteEnd};
 
-use super::State;
+use super::{
+    State,
+    placement::{Placement, Purpose, spoil},
+};
 use crate::{
     memory::{Access, Guest, Memory},
     packet::{Ack, Data, Datagram, Header, PortId, Reader, Subject, Verdict},
@@ -48,24 +51,8 @@ pub(crate) enum Received<M> {
     Place(Placement<M>),
 }
 
-/// Where the payload of a part of a message is to be written.
-#[derive(Debug)]
-pub(crate) struct Placement<M> {
-    pub(crate) memory: M,
-    flipped: Option<(M, u8)>,
-    purpose: Purpose,
-}
-
 /// A bit that the network makes wrong: its byte in the payload, and its number in that.
 pub(crate) type Flip = Option<(u32, u8)>;
-
-#[derive(Debug)]
-enum Purpose {
-    /// It is something for a program.
-    Delivery(Arrival, Delivery),
-    /// It is a part of what a read reads.
-    Response(Reader),
-}
 
 impl<G: Guest> State<G> {
     /// Takes a part of a message.
@@ -172,7 +159,11 @@ impl<G: Guest> State<G> {
     }
 
     /// Takes note that a part of a message has come; returns how many bytes of the message have.
-    fn admit(&mut self, now: Duration, part: Part<'_>) -> Result<u32, Received<G::Memory>> {
+    ///
+    /// # Errors
+    ///
+    /// It is not to be taken. The sender is told this, if anything.
+    fn admit(&mut self, now: Duration, part: Part<'_>) -> Result<u32, Option<Verdict>> {
         let Part { from, data, .. } = part;
         let receiver = self
             .receivers
@@ -375,23 +366,5 @@ impl<G: Guest> State<G> {
         let _ = self
             .device
             .delivered(&mut self.guest, &arrival, delivery, written);
-    }
-}
-
-impl<M: Memory> Placement<M> {
-    /// Does to what was written what the network does.
-    pub(crate) fn spoil(&self) {
-        spoil(self.flipped.as_ref());
-    }
-}
-
-/// Makes a bit wrong.
-fn spoil(flipped: Option<&(impl Memory, u8)>) {
-    if let Some((memory, bit)) = flipped {
-        let mut byte = [0];
-        if memory.read(&mut byte).is_ok() {
-            // It was just written.
-            let _ = memory.write(&[byte[0] ^ (1 << bit)]);
-        }
     }
 }

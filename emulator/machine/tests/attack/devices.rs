@@ -3,6 +3,7 @@
 //! Attackers that have devices.
 
 use std::{
+    num::NonZero,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Instant,
@@ -126,11 +127,17 @@ const PAGES: u64 = 1 << 20;
 /// An attacker's machine with a list of that many pages, and the command that registers them, whatever their addresses are.
 fn with_list(emulator: &Emulator, index: usize, last: u64) -> (Machine, RegMr) {
     let mut machine = Machine::start(&emulator.device(2 + index), PAGES * 8 + (4 << 20));
+    let command = registration(&mut machine, PAGES, last);
+    (machine, command)
+}
+
+/// The command that registers so many pages, whatever their addresses are, the last of which is given.
+fn registration(machine: &mut Machine, pages: u64, last: u64) -> RegMr {
     let pd = machine.execute(&AllocPd::default()).pd;
-    let (length, address) = machine.page_list(PAGES, last);
+    let (length, address) = machine.page_list(pages, last);
     let mut command = RegMr {
         pd,
-        mr_length: PAGES * 4096,
+        mr_length: pages * 4096,
         flags: RegMrFlags {
             phys_page_size_shift: 12,
             mem_addr_phy_mode_en: false,
@@ -139,7 +146,7 @@ fn with_list(emulator: &Emulator, index: usize, last: u64) -> (Machine, RegMr) {
         ..RegMr::default()
     };
     command.set_page_list(PageList::Direct(CtrlBuffInfo { length, address }));
-    (machine, command)
+    command
 }
 
 #[test]
@@ -187,6 +194,49 @@ fn as_many_pages_as_a_device_takes() {
         ..Bound::default()
     };
     under(&emulator, &bound, attack, 2);
+}
+
+/// More devices than the program has threads that move packets. Each has commands that take long, and another one writes to it
+/// meanwhile.
+#[test]
+#[ignore = "an attack"]
+fn long_commands_of_many_devices_that_others_write_to() {
+    const PAGES: u64 = 1 << 17;
+    const LENGTH: u32 = 64 << 10;
+    const COMMANDS: usize = 8;
+    let threads = 2 * thread::available_parallelism().map_or(1, NonZero::get);
+    let emulator = Emulator::start(2 + 2 * threads, &[]);
+    let attack = |index: usize, stop: &AtomicBool| {
+        let [mut busy, mut accomplice] =
+            [2, 3].map(|first| End::new(&emulator.device(first + 2 * index), QpType::Srd));
+        End::introduce(&mut busy, &mut accomplice);
+        let command = registration(&mut busy.machine, PAGES, 1);
+        let write = Send::write(&busy.qp, &accomplice.region, &busy.region, LENGTH);
+        let mut outstanding = 0;
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..COMMANDS {
+                busy.machine.submit(&command);
+            }
+            busy.machine.ring();
+            while outstanding < 64 {
+                accomplice.qp.post(&mut accomplice.machine, &write);
+                outstanding += 1;
+            }
+            for _ in 0..COMMANDS {
+                assert_ne!(busy.machine.completion().0, 0);
+            }
+            while accomplice.qp.poll(&accomplice.machine).is_some() {
+                outstanding -= 1;
+            }
+        }
+    };
+    // CAST: a small number.
+    under(
+        &emulator,
+        &Bound::of_devices(2 * threads as u64),
+        attack,
+        threads,
+    );
 }
 
 #[test]

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Nobody who moves packets waits for who works on a device, and what is left for that is done after it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use efa_fabric::{PortId, Settings};
+use efa_hw::{admin::qp::QpType, io::CompStatus};
+use efa_model::Profile;
+use efa_testing::{
+    net::{Net, Qp, Region, Send, pattern},
+    wait::{patience, wait_for},
+};
+
+/// More packets than any test has.
+const MUCH: u32 = 1 << 20;
+
+/// Bytes of a message, and of what is read and written.
+const SHORT: u32 = 4000;
+const LONG: u32 = 100_000;
+
+/// Works on a device until `meanwhile` has ended.
+fn occupy<R>(net: &mut Net, port: PortId, meanwhile: impl FnOnce(&mut Net) -> R) -> R {
+    let (fabric, now) = (Arc::clone(&net.fabric), net.now);
+    let (begins, begun) = mpsc::channel();
+    let (ends, ended) = mpsc::channel::<()>();
+    let occupant = thread::spawn(move || {
+        fabric.with(port, now, 0, |_, _| {
+            begins.send(()).unwrap();
+            // Nothing comes but the end.
+            let _ = ended.recv();
+        });
+    });
+    begun.recv().unwrap();
+    let result = meanwhile(net);
+    drop(ends);
+    occupant.join().unwrap();
+    result
+}
+
+/// Moves all packets that can be moved, which does not wait.
+fn run(net: &Net) {
+    let (fabric, now) = (Arc::clone(&net.fabric), net.now);
+    let (ends, ended) = mpsc::channel();
+    thread::spawn(move || {
+        fabric.run(now, MUCH);
+        let _ = ends.send(());
+    });
+    let ended = ended.recv_timeout(patience());
+    ended.expect("packets are moved though somebody works on a device");
+}
+
+/// Two devices that know each other.
+struct Pair {
+    qps: [Qp; 2],
+    regions: [Region; 2],
+    /// Whether the first one has its completion.
+    has_succeeded: bool,
+}
+
+/// What the first of two devices does to the second one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Message,
+    Write,
+    Read,
+    Datagram,
+}
+
+const ALL: [What; 4] = [What::Message, What::Write, What::Read, What::Datagram];
+
+impl Pair {
+    fn new(net: &mut Net, ports: [usize; 2], what: What) -> Self {
+        let qp_type = match what {
+            What::Datagram => QpType::Ud,
+            _ => QpType::Srd,
+        };
+        let mut qps = ports.map(|port| net.qp(port, qp_type));
+        let [a, b] = &mut qps;
+        net.introduce(a, b);
+        let regions = [0, 1].map(|index: usize| net.region(&qps[index], 30, 0));
+        net.fill(&regions[0], 0, &pattern(LONG as usize, 1));
+        net.fill(&regions[1], 0, &pattern(LONG as usize, 2));
+        Self {
+            qps,
+            regions,
+            has_succeeded: false,
+        }
+    }
+
+    fn post(&mut self, net: &mut Net, what: What) {
+        let [a, b] = &mut self.qps;
+        let [from, to] = &self.regions;
+        let send = match what {
+            What::Message | What::Datagram => {
+                net.receive(b, &[(to.iova, 5000, to.lkey)]);
+                Send::message(b, from, SHORT)
+            }
+            What::Write => Send::write(b, from, to, LONG),
+            What::Read => Send::read(b, from, to, LONG),
+        };
+        net.post(a, &send);
+    }
+
+    /// Whether all has happened, and all of it is right.
+    fn has_ended(&mut self, net: &mut Net, what: What) -> bool {
+        if !self.has_succeeded {
+            let Some(completion) = net.poll(&mut self.qps[0]) else {
+                return false;
+            };
+            assert_eq!(completion.status, u8::from(CompStatus::Ok), "{what:?}");
+            self.has_succeeded = true;
+        }
+        let [from, to] = &self.regions;
+        match what {
+            What::Message | What::Datagram => {
+                let Some(received) = net.poll(&mut self.qps[1]) else {
+                    return false;
+                };
+                let offset = u64::from(received.length) - u64::from(SHORT);
+                let found = net.content(to, offset, SHORT as usize);
+                assert!(found == pattern(LONG as usize, 1)[..SHORT as usize]);
+            }
+            What::Write => {
+                let found = net.content(to, 0, LONG as usize);
+                assert!(found == pattern(LONG as usize, 1));
+            }
+            What::Read => {
+                let found = net.content(from, 0, LONG as usize);
+                assert!(found == pattern(LONG as usize, 2));
+            }
+        }
+        self.has_succeeded = false;
+        true
+    }
+}
+
+#[test]
+fn others_go_on_while_somebody_works_on_a_device() {
+    for what in ALL {
+        for occupied in 0..2 {
+            let mut net = Net::new(&[Profile::Efa3; 4], Settings::default());
+            let mut one = Pair::new(&mut net, [0, 1], what);
+            let mut other = Pair::new(&mut net, [2, 3], what);
+            one.post(&mut net, what);
+            other.post(&mut net, what);
+            occupy(&mut net, PortId(occupied), |net| {
+                run(net);
+                assert!(other.has_ended(net, what), "{what:?}");
+            });
+            // What was left for it.
+            run(&net);
+            assert!(one.has_ended(&mut net, what), "{what:?} {occupied}");
+        }
+    }
+}
+
+#[test]
+fn one_that_sends_to_an_occupied_device_sends_to_others() {
+    for what in ALL {
+        let mut net = Net::new(&[Profile::Efa3; 3], Settings::default());
+        let mut one = Pair::new(&mut net, [0, 1], what);
+        let mut other = Pair::new(&mut net, [0, 2], what);
+        one.post(&mut net, what);
+        other.post(&mut net, what);
+        occupy(&mut net, PortId(1), |net| {
+            run(net);
+            assert!(other.has_ended(net, what), "{what:?}");
+        });
+        run(&net);
+        assert!(one.has_ended(&mut net, what), "{what:?}");
+    }
+}
+
+#[test]
+fn packets_of_an_occupied_sender_do_not_hold_up_those_of_others() {
+    for what in ALL {
+        let mut net = Net::new(&[Profile::Efa3; 3], Settings::default());
+        let mut one = Pair::new(&mut net, [0, 2], what);
+        let mut other = Pair::new(&mut net, [1, 2], what);
+        // They have left before somebody works on the sender of the first.
+        net.fabric.set(Settings {
+            delay_us: 100.0,
+            ..Settings::default()
+        });
+        one.post(&mut net, what);
+        net.run();
+        other.post(&mut net, what);
+        net.run();
+        net.fabric.set(Settings::default());
+        net.now += Duration::from_micros(100);
+        occupy(&mut net, PortId(0), |net| {
+            run(net);
+            assert!(other.has_ended(net, what), "{what:?}");
+        });
+        run(&net);
+        let ended = wait_for_end(&mut net, &mut one, what);
+        assert!(ended, "{what:?}");
+    }
+}
+
+/// Time goes by until all has happened.
+fn wait_for_end(net: &mut Net, pair: &mut Pair, what: What) -> bool {
+    (0..100).any(|_| {
+        net.run_for(Duration::from_micros(200));
+        pair.has_ended(net, what)
+    })
+}
+
+#[test]
+fn at_any_moment_somebody_may_work_on_a_device() {
+    let slow = Settings {
+        delay_us: 100.0,
+        ..Settings::default()
+    };
+    for what in ALL {
+        for occupied in 0..2 {
+            for step in 0..8 {
+                let mut net = Net::new(&[Profile::Efa3; 2], slow.clone());
+                let mut pair = Pair::new(&mut net, [0, 1], what);
+                pair.post(&mut net, what);
+                net.run_for(Duration::from_micros(50 * step));
+                occupy(&mut net, PortId(occupied), |net| {
+                    net.now += Duration::from_micros(100);
+                    run(net);
+                });
+                let ended = wait_for_end(&mut net, &mut pair, what);
+                assert!(ended, "{what:?} {occupied} {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_undone_that_had_to_wait() {
+    const ROUNDS: usize = 4;
+    let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
+    let mut pairs = ALL.map(|what| (what, Pair::new(&mut net, [0, 1], what)));
+    let stop = AtomicBool::new(false);
+    let (fabric, now) = (Arc::clone(&net.fabric), net.now);
+    thread::scope(|scope| {
+        let (fabric, stop) = (&fabric, &stop);
+        for port in 0..2 {
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    fabric.with(PortId(port), now, 0, |_, _| thread::yield_now());
+                }
+            });
+        }
+        for _ in 0..2 {
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    fabric.run(now, 128);
+                    thread::yield_now();
+                }
+            });
+        }
+        // Others stop though this fails.
+        let stopped = Stopped(stop);
+        for _ in 0..ROUNDS {
+            for (what, pair) in &mut pairs {
+                pair.post(&mut net, *what);
+            }
+            // Time stands still, so nothing is tried again.
+            for (what, pair) in &mut pairs {
+                wait_for("end", || match pair.has_ended(&mut net, *what) {
+                    true => Ok(()),
+                    false => Err(*what),
+                });
+            }
+        }
+        drop(stopped);
+    });
+}
+
+/// Has threads stop when it is dropped.
+struct Stopped<'a>(&'a AtomicBool);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
