@@ -7,7 +7,7 @@ use std::{path::PathBuf, str::FromStr};
 use clap::{ArgAction, Parser, Subcommand};
 use efa_fabric::Settings;
 use efa_model::{Config, Instance, Overrides, Profile};
-use efa_vfio::{Bar, MAX_MSIX_VECTORS};
+use efa_vfio::{Bar, MAX_BYTES, MAX_MSIX_VECTORS};
 use serde::{
     Deserialize,
     de::{
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// A device: `socket=PATH[,profile=NAME][,msix=VECTORS][,number=N][,missing-bar=0|2|db][,OVERRIDE=VALUE...]`.
+    /// A device: `socket=PATH[,profile=NAME][,msix=VECTORS][,number=N][,memory=SIZE][,missing-bar=0|2|db][,OVERRIDE=VALUE...]`.
     ///
     /// An override is what the control command `set` takes, such as `max_eq=0`.
     #[arg(
@@ -144,10 +144,16 @@ pub(crate) struct DeviceSpec {
     profile: Profile,
     vectors: Option<u16>,
     number: Option<u32>,
+    memory: Option<u64>,
     overrides: Overrides,
 }
 
 impl DeviceSpec {
+    /// Bytes of memory that a VMM may share with it.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory.unwrap_or(MAX_BYTES)
+    }
+
     /// The device's configuration. Its number is `index` if the command line gives none.
     pub(crate) fn config(&self, index: usize) -> Config {
         let number = self
@@ -172,6 +178,7 @@ impl DeviceSpec {
                 "profile" => self.profile = profile(value)?,
                 "msix" => self.vectors = Some(vectors(value)?),
                 "number" => self.number = Some(number(value)?),
+                "memory" => self.memory = Some(memory(value)?),
                 "missing-bar" => self.missing_bar = Some(bar(value)?),
                 _ => self.overrides.merge(one_override(key, value)?),
             }
@@ -298,6 +305,10 @@ fn number(value: &str) -> Result<u32, String> {
         .map_err(|error| format!("number is `{value}`: {error}"))
 }
 
+fn memory(value: &str) -> Result<u64, String> {
+    size(value).map_err(|error| format!("memory: {error}"))
+}
+
 fn bar(name: &str) -> Result<Bar, String> {
     match name {
         "0" => Ok(Bar::Registers),
@@ -315,9 +326,44 @@ fn one_override(key: &str, value: &str) -> Result<Overrides, String> {
     serde_json::from_value(object).map_err(|error| format!("`{key}` can't be overridden: {error}"))
 }
 
+/// Bytes, given as a number with `K`, `M` or `G` behind it, or none.
+///
+/// # Errors
+///
+/// It is none, or less than makes sense.
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 10),
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        Some(b'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+    bytes
+        .filter(|bytes| *bytes >= 64 << 10)
+        .ok_or_else(|| format!("the limit is `{text}`, but it must be a size of 64K or more"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [
+            ("65536", 65536),
+            ("64K", 65536),
+            ("3M", 3 << 20),
+            ("1G", 1 << 30),
+        ] {
+            assert_eq!(size(text), Ok(bytes));
+        }
+        for text in ["", "K", "1K", "-1M", "1T", "99999999999999G"] {
+            let error = size(text).unwrap_err();
+            assert!(error.contains("a size of 64K or more"), "{text}: {error}");
+        }
+    }
 
     #[test]
     fn a_device_has_defaults() {
@@ -325,14 +371,17 @@ mod tests {
         assert_eq!(spec.socket, PathBuf::from("/run/efa"));
         assert_eq!(spec.missing_bar, None);
         assert_eq!(spec.config(3), Config::new(Profile::Efa2, 3));
+        assert_eq!(spec.memory(), MAX_BYTES);
     }
 
     #[test]
     fn every_option_counts() {
-        let spec = "profile=efa0,socket=a=b,msix=1,number=7,missing-bar=db,max_eq=0,ready=false";
+        let spec =
+            "profile=efa0,socket=a=b,msix=1,number=7,memory=2G,missing-bar=db,max_eq=0,ready=false";
         let spec: DeviceSpec = spec.parse().unwrap();
         assert_eq!(spec.socket, PathBuf::from("a=b"));
         assert_eq!(spec.missing_bar, Some(Bar::Doorbells));
+        assert_eq!(spec.memory(), 2 << 30);
         let config = spec.config(3);
         assert_eq!(
             (config.profile, config.vectors, config.number),
@@ -360,6 +409,10 @@ mod tests {
             ),
             ("socket=a,msix=257", "msix is `257`"),
             ("socket=a,number=x", "number is `x`"),
+            (
+                "socket=a,memory=1T",
+                "memory: the limit is `1T`, but it must be a size of 64K or more",
+            ),
             (
                 "socket=a,missing-bar=1",
                 "missing-bar is `1`, but it must be 0, 2 or db",

@@ -161,8 +161,8 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let files = descriptors::files(descriptors::raise(), args)?;
     let (observers, writers) = Observers::new(args, &specs, start)?;
     let emulator = Arc::new(emulator(&specs, &runtime, &observers)?);
-    for device in emulator.devices() {
-        device.function.limit_files(files);
+    for (spec, device) in specs.iter().zip(emulator.devices()) {
+        device.function.limit_memory(files, spec.memory());
     }
     if let Some(scenario) = &args.scenario {
         control::play(scenario, &emulator)?;

@@ -60,9 +60,9 @@ impl Mapping {
 }
 
 impl DmaTable {
-    /// Lets the VMM share no more than so many files.
-    pub(crate) fn limit_files(&mut self, most: usize) {
-        self.files.limit(most);
+    /// Lets the VMM share no more than so many files, of so many bytes.
+    pub(crate) fn limit(&mut self, files: usize, bytes: u64) {
+        self.files.limit(files, bytes);
     }
 
     /// Maps a part of a file, or what can't be accessed, at a bus address.

@@ -70,10 +70,11 @@ impl Function {
             .with(self.port, |device, link, now| work(device, link, now))
     }
 
-    /// Lets a VMM share no more than so many files: each takes a descriptor of this program.
-    pub fn limit_files(&self, most: usize) {
+    /// Lets a VMM share no more than so many files, each of which takes a descriptor of this program, and so many bytes of them, as
+    /// which what the device touches counts as memory of this program.
+    pub fn limit_memory(&self, files: usize, bytes: u64) {
         self.runtime
-            .with(self.port, |_, link, _| link.dma.limit_files(most));
+            .with(self.port, |_, link, _| link.dma.limit(files, bytes));
     }
 
     /// Pulls the device out of its slot: no access reaches it any more, and it makes none. Another VMM can have it then, in

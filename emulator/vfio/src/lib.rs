@@ -25,7 +25,7 @@ mod socket;
 pub use bar::Bar;
 pub use config_space::MAX_MSIX_VECTORS;
 pub use function::Function;
-pub use memory::{Allowed, MAX_FILES};
+pub use memory::{Allowed, MAX_BYTES, MAX_FILES};
 pub use runtime::Runtime;
 pub use server::{Server, descriptors};
 pub use slot::Observer;

@@ -43,8 +43,8 @@ const HUGETLBFS: u64 = 0x9584_58f6;
 /// Most files that a VMM may share: each needs a descriptor of this program. QEMU has one for each of its memory backends.
 pub const MAX_FILES: usize = 64;
 
-/// Bytes of the files that a VMM may share: the address space of this program is 128 TiB, for all VMMs.
-pub(crate) const MAX_BYTES: u64 = 4 << 40;
+/// Bytes of the files that a VMM may share, unless that is less: the address space of this program is 128 TiB, for all VMMs.
+pub const MAX_BYTES: u64 = 4 << 40;
 
 /// The files that a VMM shares.
 ///
@@ -52,8 +52,9 @@ pub(crate) const MAX_BYTES: u64 = 4 << 40;
 #[derive(Debug)]
 pub(crate) struct Files {
     files: Vec<Shared>,
-    /// How many there may be.
+    /// How many there may be, and bytes of them all.
     most: usize,
+    most_bytes: u64,
     // That the guest's memory is slow is told once.
     slow: bool,
 }
@@ -153,15 +154,17 @@ impl Default for Files {
         Self {
             files: Vec::new(),
             most: MAX_FILES,
+            most_bytes: MAX_BYTES,
             slow: false,
         }
     }
 }
 
 impl Files {
-    /// Lets there be no more than so many. Those that are there stay.
-    pub(crate) fn limit(&mut self, most: usize) {
+    /// Lets there be no more than so many, of so many bytes. Those that are there stay.
+    pub(crate) fn limit(&mut self, most: usize, bytes: u64) {
         self.most = most;
+        self.most_bytes = bytes;
     }
 
     /// The memory of a file of which the VMM wants to map `size` bytes from `offset`. It is seen from the beginning of the file.
@@ -197,7 +200,7 @@ impl Files {
         if self.files.len() >= self.most
             || bytes
                 .checked_add(length)
-                .is_none_or(|bytes| bytes > MAX_BYTES)
+                .is_none_or(|bytes| bytes > self.most_bytes)
         {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
@@ -521,11 +524,19 @@ mod tests {
         let more = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
         assert_eq!(more.unwrap_err().kind(), io::ErrorKind::StorageFull);
         // Where there are fewer descriptors.
-        files.limit(2);
+        files.limit(2, MAX_BYTES);
         for left in [3, 2, 1] {
             kept.truncate(left);
             let more = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
             assert_eq!(more.is_ok(), left < 2, "{left}");
+        }
+        // Where the guest has so much memory. Each file has four pages.
+        kept.clear();
+        files.limit(MAX_FILES, 11 * PAGE);
+        for number in 0..4 {
+            let shared = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
+            assert_eq!(shared.is_ok(), number < 2, "{number}");
+            kept.extend(shared);
         }
     }
 
