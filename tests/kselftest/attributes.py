@@ -130,7 +130,7 @@ def ibv_devinfo(function, part, rdma_sges):
         "max_sge_rd": f"{rdma_sges}",
         "max_cq": "512",
         "max_cqe": "32768",
-        "max_mr": "65536",
+        "max_mr": "65534",
         "max_pd": "256",
         "max_ah": "4096",
         "max_srq": "0",

@@ -338,7 +338,7 @@ def add_queries():
             part_wanted = 0xEFA0 + int(spec[11])
             equal((vendor, part, hardware), (0x1D0F, part_wanted, part_wanted), "vendor_id, vendor_part_id, hw_ver")
             # max_qp, max_qp_wr, device_cap_flags, max_sge, max_sge_rd, max_cq, max_cqe, max_mr, max_pd
-            equal(limits[8:17], (256, 4096, 0, 2, rdma_sges, 512, 32768, 65536, 256), "limits")
+            equal(limits[8:17], (256, 4096, 0, 2, rdma_sges, 512, 32768, 65534, 256), "limits")
             equal(limits[31], 4096, "max_ah")
             equal((limits[37], limits[39]), (1, 1), "max_pkeys, ports")
 

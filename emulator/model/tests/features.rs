@@ -3,7 +3,7 @@
 //! Features, statistics, and profiles.
 
 use efa_hw::{
-    admin::{AqFlags, CtrlBuffInfo, Status},
+    admin::{AqFlags, CtrlBuffInfo, Status, mr::AllocMr, pd::AllocPd},
     features::{
         AenqConfig, DeviceAttr, EventQueueAttr, FeatureId, GetFeature, HwHints, NetworkAttr,
         QueueAttr1, QueueAttr2, SetFeature,
@@ -30,6 +30,21 @@ fn only_an_override_claims_data_polling() {
     let mut driver = Driver::with(config);
     let device: DeviceAttr = driver.feature().unwrap();
     assert!(device.device_caps.data_polling_128);
+}
+
+#[test]
+fn a_device_has_as_many_regions_as_it_says() {
+    let mut driver = Driver::new(Profile::Efa2);
+    let queues: QueueAttr1 = driver.feature().unwrap();
+    let pd = driver.execute(&AllocPd {}).unwrap().pd;
+    let region = AllocMr { pd, max_pages: 1 };
+    for number in 0..queues.max_mr {
+        let made = driver.execute(&region);
+        assert!(made.is_ok(), "{number} of {}", queues.max_mr);
+        driver.world.trace.clear();
+    }
+    let more = driver.execute(&region);
+    assert_eq!(more.unwrap_err(), Status::ResourceAllocationFailure);
 }
 
 #[test]

@@ -326,7 +326,7 @@ fn features() {
             "1 GET_FEATURE(AENQ_CONFIG) = SUCCESS supported=0x1e, enabled=0x0 [1 in flight]",
             "2 GET_FEATURE(NETWORK_ATTR) = SUCCESS address=fe80::2ef:a0ff:fe00:1, mtu=8928 \
              [1 in flight]",
-            "3 GET_FEATURE(QUEUE_ATTR_1) = SUCCESS qp=256, cq=512, mr=65536, pd=256, ah=4096, \
+            "3 GET_FEATURE(QUEUE_ATTR_1) = SUCCESS qp=256, cq=512, mr=65534, pd=256, ah=4096, \
              sq=4096, rq=32768, cqe=32768 [1 in flight]",
             "4 GET_FEATURE(QUEUE_ATTR_2) = SUCCESS inline=80B [1 in flight]",
             "5 GET_FEATURE(EVENT_QUEUE_ATTR) = SUCCESS eq=32, eqe=1024 [1 in flight]",

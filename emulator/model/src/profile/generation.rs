@@ -116,7 +116,8 @@ impl Profile {
             max_ah: 4096,
             shared_ah: !newest,
             check_srd_qkey: false,
-            max_mr: 65536,
+            // All numbers that there are.
+            max_mr: 65534,
             max_mr_pages: 1 << 20,
             // Twice what Lustre's efalnd takes by default for one interface, 33,280 regions of 256 pages.
             max_total_pages: 1 << 24,
