@@ -476,6 +476,20 @@ fn it_may_have_as_many_descriptors_as_the_host_lets_it() {
 }
 
 #[test]
+fn threads_wake_up_when_packets_are_due() {
+    let emulator = Emulator::start(&[]);
+    let slack = format!(
+        "/proc/{}/timerslack_ns",
+        emulator.child.as_ref().unwrap().id()
+    );
+    match fs::read_to_string(slack) {
+        Ok(slack) => assert_eq!(slack, "1\n"),
+        // Only a privileged user may look.
+        Err(error) => println!("skipped: {error}"),
+    }
+}
+
+#[test]
 fn devices_that_may_take_too_many_descriptors_are_refused() {
     let output = run(limited("-n 512").args(["--instance", "p5.48xlarge,socket=/nowhere/efa"]));
     let why = failure(&output);
