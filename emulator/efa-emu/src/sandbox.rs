@@ -73,9 +73,18 @@ struct Applied {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Landlock {
     Whole,
+    /// All that [`Mode::On`] needs.
+    Required,
     /// What the kernel knows of it.
     Part,
     None,
+}
+
+impl Applied {
+    /// Whether it is as much as [`Mode::On`] needs.
+    fn is_complete(self) -> bool {
+        self.seccomp && matches!(self.landlock, Landlock::Whole | Landlock::Required)
+    }
 }
 
 /// What the oldest kernel that can do it all in [`Mode::On`] has: TCP, since Linux 6.7.
@@ -84,8 +93,8 @@ const REQUIRED: ABI = ABI::V4;
 /// What is used of newer ones: special files' ioctl, and signals and abstract sockets of other programs.
 const WANTED: ABI = ABI::V6;
 
-/// Confines this thread, and those that it starts from now on. Says at level INFO what was applied, and at level
-/// WARN what could not be.
+/// Confines this thread, and those that it starts from now on. Says what was applied: at level WARN if it is less than what
+/// [`Mode::On`] needs, otherwise at level INFO.
 ///
 /// # Errors
 ///
@@ -117,7 +126,12 @@ pub(crate) fn enter(mode: Mode, needs: &Needs) -> Result<(), String> {
             false
         }
     };
-    tracing::info!("{}", Applied { landlock, seccomp });
+    let applied = Applied { landlock, seccomp };
+    if applied.is_complete() {
+        tracing::info!("{applied}");
+    } else {
+        tracing::warn!("{applied}");
+    }
     Ok(())
 }
 
@@ -125,6 +139,7 @@ impl fmt::Display for Applied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let landlock = match self.landlock {
             Landlock::Whole => "files, ports and signals by Landlock",
+            Landlock::Required => "files and ports by Landlock",
             Landlock::Part => "what this kernel's Landlock can",
             Landlock::None => "nothing by Landlock",
         };
@@ -164,11 +179,22 @@ fn restrict_files(is_needed: bool, needs: &Needs) -> Result<Landlock, landlock::
     for port in &needs.ports {
         ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
     }
+    let has_required = has_required();
     Ok(match ruleset.restrict_self()?.ruleset {
         RulesetStatus::FullyEnforced => Landlock::Whole,
+        RulesetStatus::PartiallyEnforced if has_required => Landlock::Required,
         RulesetStatus::PartiallyEnforced => Landlock::Part,
         RulesetStatus::NotEnforced => Landlock::None,
     })
+}
+
+/// Whether this kernel has all that [`Mode::On`] needs of Landlock.
+fn has_required() -> bool {
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessNet::from_all(REQUIRED))
+        .and_then(Ruleset::create);
+    ruleset.is_ok()
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -415,6 +441,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::log;
 
     /// What a process of its own tries, and with what: it can't get out of the sandbox again.
     const WHAT: &str = "EFA_EMU_TEST_TRIES";
@@ -457,6 +484,19 @@ mod tests {
         match env::var(MODE).unwrap().as_str() {
             "on" => enter(Mode::On, &needs).unwrap(),
             "off" => enter(Mode::Off, &needs).unwrap(),
+            "auto" => {
+                log::start(0);
+                enter(Mode::Auto, &needs).unwrap();
+            }
+            "old" => {
+                log::start(0);
+                // A kernel without Landlock.
+                let landlock = Rules::from([(libc::SYS_landlock_create_ruleset, vec![])]);
+                let refused = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+                let filter = program(landlock, SeccompAction::Allow, refused).unwrap();
+                seccompiler::apply_filter(&filter).unwrap();
+                enter(Mode::Auto, &needs).unwrap();
+            }
             _ => restrict_calls(Landlock::None, &needs).unwrap(),
         }
         let result = perform(&what, &with);
@@ -530,14 +570,11 @@ mod tests {
         if Mode::default() == Mode::Off {
             return false;
         }
-        let ruleset = Ruleset::default()
-            .set_compatibility(CompatLevel::HardRequirement)
-            .handle_access(AccessNet::from_all(REQUIRED))
-            .and_then(Ruleset::create);
-        if let Err(error) = &ruleset {
-            println!("skipped: {error}");
+        let is_possible = has_required();
+        if !is_possible {
+            println!("skipped: this kernel's Landlock can't do it");
         }
-        ruleset.is_ok()
+        is_possible
     }
 
     #[test]
@@ -611,6 +648,32 @@ mod tests {
         let (end, _) = run("seccomp", None, "read", "/proc/self/exe");
         assert_eq!(end, End::Refused);
         assert_eq!(run("seccomp", None, "work", "").0, End::Done);
+    }
+
+    #[test]
+    fn a_sandbox_that_is_not_complete_is_warned_of() {
+        if !is_possible() {
+            return;
+        }
+        for (mode, warns) in [("auto", false), ("old", true)] {
+            let (end, output) = run(mode, None, "work", "");
+            assert_eq!(end, End::Done, "{mode}");
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(
+                text.contains("nothing by Landlock"),
+                warns,
+                "{mode}: {text}"
+            );
+        }
+        let all = [
+            Landlock::Whole,
+            Landlock::Required,
+            Landlock::Part,
+            Landlock::None,
+        ];
+        let is_complete = |seccomp| all.map(|landlock| Applied { landlock, seccomp }.is_complete());
+        assert_eq!(is_complete(true), [true, true, false, false]);
+        assert_eq!(is_complete(false), [false; 4]);
     }
 
     #[test]
