@@ -4,8 +4,8 @@
 //!
 //! The device itself is [`efa_model::Device`]; this crate is what is around it: PCI configuration space, memory
 //! regions, DMA to the guest's memory, MSI-X interrupts, time and threads. Each function has a thread that runs
-//! [`Server::run`], which starts one for each monitor that connects to do what that asks for at once, and all together
-//! have one that runs [`Fabric::run_timer`], which does what the devices and the network between them want to do later.
+//! [`Server::run`], which starts one for each monitor that connects to do what that asks for at once. All together have some
+//! that run [`Runtime::work`], which does what the devices and the network between them want to do later.
 
 #![forbid(unsafe_code)]
 
