@@ -286,14 +286,10 @@ def known_reports(folder):
     return console.known_reports((folder / "known-reports").read_text())
 
 
-# The debug kernel has no ASPM, without which ACPI does not let it handle errors and hotplug of PCI Express, as stock kernels do.
-NATIVE = "pcie_ports=native"
-
-
 def in_debug_guest(name, command, driver="rust", timeout=4 * LIMIT, **options):
     """Runs tests/debug/run.sh in a guest with the debug kernel; returns as in_guest() does."""
     # KASAN's shadow is an eighth of the memory, and what is freed stays allocated for a while.
-    options |= {"timeout": timeout, "memory": "2G", "known_reports": known_reports(DEBUG), "append": NATIVE}
+    options |= {"timeout": timeout, "memory": "2G", "known_reports": known_reports(DEBUG)}
     return in_guest(name, command, driver, toolroot.DEBUG, **options)
 
 
