@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A safe layer over the RDMA core, of which there are two sides: this one is for drivers that provide an
-//! `ib_device`; `client`, with the `cfg` `rdma_client`, is for clients in the kernel that use one.
+//! A safe layer over the RDMA core. This side is for drivers that provide an `ib_device`. `client`, with the
+//! `cfg` `rdma_client`, is for kernel clients that use one.
 //!
-//! A driver implements [`Provider`], and for each kind of object that it has the trait of that
-//! kind: [`Ucontext`], [`ProtectionDomain`], [`AddressHandle`], [`CompletionQueue`], [`QueuePair`],
-//! [`CompletionCounter`], [`MemoryRegion`]; [`Absent`] stands for a kind that it lacks. A [`Registration`] makes it all known
-//! to the core. What a provider does not implement is not in its `ib_device_ops`.
+//! A driver implements [`Provider`] and one trait for each kind of object that it supports: [`Ucontext`],
+//! [`ProtectionDomain`], [`AddressHandle`], [`CompletionQueue`], [`QueuePair`], [`CompletionCounter`],
+//! [`MemoryRegion`]. [`Absent`] stands for a kind that it does not support. A [`Registration`] registers them
+//! with the core. What a provider does not implement is not in its `ib_device_ops`.
 //!
-//! The lifetime `'a` everywhere is that of the data of a registration, in a driver the binding of
-//! its device: objects may borrow from it, and are gone when it ends, however many programs still
-//! have the device open.
+//! The lifetime `'a` is everywhere that of the data of a registration. In a driver, this is the binding of its
+//! device. Objects may borrow from it. They are destroyed before it ends, even if programs still have the device
+//! open.
 //!
 //! Each kind of object has a file with its attributes, its trait, and the callbacks through which the core
 //! uses the trait. [`ops`] has the table of the callbacks. The files `kernel_*` have those that only clients

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A safe layer over the RDMA core, for clients in the kernel: those who use devices by the verbs.
+//! A safe layer over the RDMA core, for kernel clients, which use devices through the verbs.
 //!
 //! A client implements [`Client`], and keeps a [`Registration`] as long as it is loaded. For each [`Device`] it
-//! is asked for its data, which lives until the device goes, or the client. On a device it creates a [`Pd`],
+//! is asked for its data, which lives until the device or the client is removed. On a device it creates a [`Pd`],
 //! and what belongs to one: a [`Buffer`], an [`AddressHandle`], a [`FastRegion`] of a buffer, a [`QueuePair`];
 //! and the [`CompletionQueue`] of queue pairs.
 //!
 //! # Lifetimes
 //!
-//! The lifetime `'a` everywhere is the presence of a device, from when the client is told of it until it has
-//! left it. All of the above borrows from the device for that long, so that nobody can keep any of it for
-//! longer. What an object needs it holds a reference to: the protection domain lives at least as long as the
-//! queue pair, and there is no order in which to drop them.
+//! The lifetime `'a` is everywhere the presence of a device: from the client's add callback until its remove
+//! callback drops the device. All of the above borrows from the device for that long and cannot be kept for longer.
+//! An object holds references to the objects that it needs. The protection domain therefore lives at least as
+//! long as the queue pair, and they may be dropped in any order.
 //!
-//! The hardware uses memory long after the function that told it of that has returned. So a work request that
-//! was posted keeps its buffer, region and address handle; its [`Completion`] gives them back. What
-//! has not completed is kept until the queue pair was destroyed, after which the device uses none of it. As the
+//! The hardware uses memory long after the function that posted the work request has returned. A work request
+//! in flight therefore keeps its buffer, region and address handle; its [`Completion`] returns them. What has
+//! not completed is kept until the queue pair is destroyed, after which the device uses none of it. As the
 //! device may write to a buffer at any time, there are no references to what is in there, just copies.
 //!
 //! # Leaks
 //!
 //! Safe code may leak objects, by [`core::mem::forget`] or a circle of references. What is leaked is destroyed
-//! when the device goes, after the client's data was dropped, and the log says how many objects that were. Their
+//! when the device is removed, after the client's data was dropped, and the log states the number of objects. Their
 //! completion handlers are not called any more then, and never dropped, as they may know of what was destroyed. The
 //! memory of buffers that were leaked is lost. The same happens with an object that the provider fails to destroy,
 //! which the core calls a bug: what it needs is leaked.

@@ -103,7 +103,7 @@ pub(crate) struct CqInitAttr<'c, 'a> {
     pub(crate) comp_vector: u32,
     /// Flags that the core defines.
     pub(crate) flags: u32,
-    /// Tells the core of completions.
+    /// Reports completions to the core.
     pub(crate) events: &'c Arc<CqEvents>,
     device: *mut ffi::ib_device,
     attrs: *mut ffi::uverbs_attr_bundle,
@@ -137,7 +137,7 @@ pub(crate) struct KernelCqInitAttr<'c> {
     pub(crate) comp_vector: u32,
     /// Flags that the core defines.
     pub(crate) flags: u32,
-    /// Tells the client of completions, if the client asks for it. Absent if the client only polls.
+    /// Reports completions to the client, if it requests notification. Absent if the client only polls.
     pub(crate) events: Option<&'c Arc<CqEvents>>,
 }
 

@@ -197,7 +197,7 @@ impl Drop for DeviceRef<'_> {
     fn drop(&mut self) {
         // SAFETY: The reference that `new` took keeps the device valid.
         let dev = unsafe { dev(self.device) };
-        // SAFETY: Gives back the reference that `new` took.
+        // SAFETY: Drops the reference that `new` took.
         unsafe { bindings::put_device(dev) }
     }
 }

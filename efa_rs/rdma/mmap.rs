@@ -152,7 +152,7 @@ impl MmapKeys {
     }
 }
 
-/// A key by which userspace can map something; taken back when dropped.
+/// A key by which userspace can map something; removed when dropped.
 ///
 /// What is mapped already stays so, and alive, until it is unmapped, or the context ends.
 ///
@@ -269,7 +269,7 @@ unsafe fn map(context: *mut ffi::ib_ucontext, vma: *mut bindings::vm_area_struct
         },
     };
 
-    // SAFETY: Gives back the reference taken above. The entry is not used afterwards.
+    // SAFETY: Drops the reference taken above. The entry is not used afterwards.
     unsafe { ffi::rdma_user_mmap_entry_put(core) };
     result
 }

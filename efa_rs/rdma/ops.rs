@@ -22,7 +22,7 @@ use super::{
 };
 use crate::ffi;
 
-/// The callbacks for the provider `P`. Each is in the file of the kind of object that it is about.
+/// The callbacks for the provider `P`. Each is in the file of its kind of object.
 ///
 /// # Contract of the callbacks
 ///

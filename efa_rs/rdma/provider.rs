@@ -38,13 +38,13 @@ use super::{
 };
 use crate::ffi;
 
-/// Number by which userspace finds the library that goes with a driver: one of
+/// Number by which userspace finds the provider library of a driver: one of
 /// `enum rdma_driver_id`.
 #[derive(Clone, Copy)]
 pub(crate) struct DriverId(ffi::rdma_driver_id);
 
 impl DriverId {
-    /// No library goes with the driver.
+    /// The driver has no provider library.
     #[allow(
         dead_code,
         reason = "for providers that have no number yet, see samples/"
@@ -69,7 +69,7 @@ impl DriverId {
 /// a device and its end. `'a` is how long the data of the registration is valid.
 #[vtable]
 pub(crate) trait Provider: Sized + 'static {
-    /// Which userspace library goes with the device.
+    /// The userspace provider library of the device.
     const DRIVER_ID: DriverId;
 
     /// Version of the interface between driver and userspace library.

@@ -56,8 +56,8 @@ pub(crate) struct NodeInfo {
 
 /// A registered device, whose data is valid for `'data`; unregistered when dropped.
 ///
-/// Then no verb is running any more, and programs that have the device open have nothing of it left:
-/// they are told that the device has failed, and all that they ask of it fails with `EIO`.
+/// After the drop no verb is running, and programs that have the device open have no objects on it. These
+/// programs get the event of a fatal device error, and their later calls fail with `EIO`.
 pub(crate) struct Registration<'a, 'data, P: Provider> {
     registered: Attached<'a>,
     data: PhantomData<P::Data<'data>>,

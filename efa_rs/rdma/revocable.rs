@@ -2,8 +2,8 @@
 
 //! Memory of programs that its exporter may revoke.
 //!
-//! A DMA buffer belongs to its exporter, such as the driver of another device, which may need its
-//! memory back while programs have regions of it: when that device is reset, unbound or unplugged.
+//! A dma-buf belongs to its exporter, such as the driver of another device. The exporter may revoke it while
+//! programs have memory regions of it: when that device is reset, unbound or hot-unplugged.
 
 use kernel::{
     ffi::{
@@ -189,8 +189,8 @@ impl<H: Hold> Kept<'_, '_, H> {
         self.can_be_revoked
     }
 
-    /// Divides the memory into pages of the largest of `page_sizes`, of which each is a bit, that it can
-    /// be divided into if the device refers to its first byte as `iova`. `None` if there is none.
+    /// Divides the memory into pages of the largest size in the bit mask `page_sizes` that fits. `iova` is the
+    /// device's address of the first byte. `None` if no size fits.
     ///
     /// # Errors
     ///

@@ -49,8 +49,8 @@ impl<'a> Umem<'a> {
     ///
     /// # Safety
     ///
-    /// `raw` must be an error pointer, null, or owned by the caller; `device` must be valid, the device
-    /// that it belongs to, and of a registration whose data is valid for `'a`.
+    /// `raw` must be an error pointer, null, or owned by the caller. `device` must be valid and the device that
+    /// `raw` belongs to. It must be of a registration whose data is valid for `'a`.
     pub(super) unsafe fn from_raw(
         device: *mut ffi::ib_device,
         raw: *mut ffi::ib_umem,
@@ -127,8 +127,8 @@ impl<'a> Umem<'a> {
         unsafe { ffi::efa_umem_start(self.raw.as_ptr()) }
     }
 
-    /// Divides the memory into pages of the largest of `page_sizes`, of which each is a bit, that it
-    /// can be divided into if the device refers to its first byte as `iova`.
+    /// Divides the memory into pages of the largest size in the bit mask `page_sizes` that fits. `iova` is the
+    /// device's address of the first byte.
     ///
     /// # Safety
     ///

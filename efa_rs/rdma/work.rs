@@ -4,7 +4,7 @@
 //!
 //! A provider looks at the next work request of a list, and accepts it once nothing can fail any more. It gets a token
 //! for it, which it returns with the completion. So each accepted work request has one completion at most, and the
-//! client is told exactly which ones were not accepted.
+//! client learns exactly which ones were not accepted.
 
 use core::{
     marker::PhantomData,
@@ -202,8 +202,8 @@ type MrOf<'w, Mr> = unsafe fn(*mut ffi::ib_mr) -> &'w Mr;
 ///
 /// # Invariants
 ///
-/// `raw` begins a structure of the given layout, or of a registration, which is valid for `'w` with all that it
-/// points to; `mr_of` can be called with the regions that it names.
+/// `raw` begins a structure of the given layout, or of a registration. The structure is valid for `'w` with all
+/// that it points to. `mr_of` can be called with the regions that the structure names.
 pub(crate) struct SendWr<'w, Ah, Mr> {
     raw: NonNull<ffi::ib_send_wr>,
     layout: &'static SendWrLayout,
@@ -328,7 +328,7 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
         })
     }
 
-    /// Returns which memory of the peer it is about.
+    /// Returns the memory of the peer that it accesses.
     ///
     /// # Safety
     ///

@@ -180,7 +180,7 @@ impl<'a> CompletionQueue<'a> {
         Err(EIO)
     }
 
-    /// Has the handler told of the next completion; returns whether there may be some already. May be called in any
+    /// Requests notification of the next completion; returns whether there may be some already. May be called in any
     /// context.
     ///
     /// # Errors

@@ -34,10 +34,10 @@ use crate::{
     rdma::Gid, //
 };
 
-/// A device of the RDMA core's, from when a client is told of it until it is to leave it.
+/// A device of the RDMA core's, from the client's add callback until its remove callback.
 ///
 /// What the client creates on it borrows from this. Each object is destroyed with its owner or, if safe code
-/// has leaked that, when the device goes.
+/// has leaked that, when the device is removed.
 ///
 /// # Invariants
 ///
@@ -95,7 +95,7 @@ impl Device {
         unsafe { &(*self.as_raw()).ops }
     }
 
-    /// Returns who the core is told that objects belong to: text that does not go.
+    /// Returns the owner's name that the core records for objects: text that is never freed.
     pub(super) fn owner_name(&self) -> *const c_char {
         self.client.as_char_ptr()
     }
@@ -135,7 +135,7 @@ impl Device {
         Ok(unsafe { *gid.raw.as_ref() })
     }
 
-    /// Keeps an object, to destroy it when the device goes if not before; returns its number.
+    /// Keeps an object, to destroy it when the device is removed if not before; returns its number.
     fn keep(&self, place: RBTreeNodeReservation<u64, Object>, object: Object) -> u64 {
         let mut objects = self.objects.lock();
         let number = objects.next;
@@ -169,8 +169,9 @@ impl Device {
         true
     }
 
-    /// Destroys what safe code has leaked, or could not be destroyed before: queue pairs first, as what they
-    /// have posted needs the others, and else the youngest first, as objects need older ones.
+    /// Destroys objects that safe code has leaked or that could not be destroyed before. Queue pairs are
+    /// first, as their posted work requests need the others. The rest follows from the youngest to the oldest,
+    /// as objects need older ones.
     ///
     /// What has been leaked may be known to completion handlers that have been leaked with it. So they are not
     /// called from here on, and never dropped.

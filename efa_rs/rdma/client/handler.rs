@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Who is told of completions.
+//! Handlers of completions.
 
 use core::ptr::NonNull;
 
@@ -23,7 +23,7 @@ use kernel::{
 
 use crate::ffi;
 
-/// Is told that there are completions to take.
+/// Is called when there are completions to poll.
 pub(crate) trait CompletionHandler: Send + Sync {
     /// Called in any context, interrupt handlers included, once for each time that it was asked for.
     fn completed(&self);

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::rdma::WcOpcode;
 
-/// What a work request is about: is kept until the request has completed.
+/// What a work request uses. It is kept until the request has completed.
 #[derive(Clone)]
 pub(crate) enum Held<'a> {
     /// Nothing.

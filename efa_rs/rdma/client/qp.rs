@@ -129,7 +129,7 @@ const _: () = {
 
 /// A queue pair that is not connected: each of its send work requests names a peer.
 ///
-/// A work request that was posted keeps what it is about until it has completed, or the queue pair was
+/// A work request that was posted keeps what it uses until it has completed, or the queue pair was
 /// destroyed, as its drop does.
 pub(crate) struct QueuePair<'a> {
     transport: Transport,
@@ -180,7 +180,7 @@ impl<'a> QueuePair<'a> {
             attr.send_cq = needs.send_cq.as_raw();
             attr.recv_cq = needs.recv_cq.as_raw();
             attr.cap = cap.into_raw();
-            // Each one completes, and so gives back what it has kept.
+            // Each one completes, and so returns what it has kept.
             attr.sq_sig_type = ffi::ib_sig_type_IB_SIGNAL_ALL_WR;
             attr.qp_type = transport.qp_type;
             let (pd, name) = (needs.pd.as_raw(), device.owner_name());

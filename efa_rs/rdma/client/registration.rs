@@ -53,7 +53,7 @@ pub(crate) trait Client: HasSlot {
     /// A device is there. If this fails, the client has nothing to do with it.
     fn add<'a>(device: &'a Device) -> impl PinInit<Self::Data<'a>, Error> + 'a;
 
-    /// The device is about to go: whoever [uses](Registration::with_first) it must end soon, which is waited
+    /// The device is about to be removed: whoever [uses](Registration::with_first) it must end soon, which is waited
     /// for. The data is dropped then.
     fn remove<'a>(device: &'a Device, data: Pin<&Self::Data<'a>>) {
         let _ = (device, data);
@@ -147,7 +147,7 @@ struct Presence<T: Client> {
 }
 
 impl<T: Client> Presence<T> {
-    /// Tells the client of a device.
+    /// Adds a device to the client.
     ///
     /// # Safety
     ///

@@ -236,8 +236,6 @@ LONG_SENTENCES = (
     # The issue on the emulator.
     "Documentation/emulator*.md",
     "emulator/**/*.rs",
-    # The issues on rdma/.
-    "efa_rs/rdma*.rs",
 )
 
 
