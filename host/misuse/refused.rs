@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-// What the types refuse. Each line with an error has its code.
+// What the types and private fields refuse. Each line with an error has its code.
 
 use kernel::prelude::*;
 
@@ -8,6 +8,7 @@ use crate::{
     rdma::{
         SendData,
         SendOp,
+        SendWrLayout,
         WcPlace,
         WorkCompletion,
         WrToken, //
@@ -17,6 +18,7 @@ use crate::{
             Attached,
             Attachment, //
         },
+        mmio::Pages,
         spsc, //
     },
 };
@@ -68,4 +70,18 @@ fn has_two_producers(count: usize) -> Result {
     let (producer, _consumer) = spsc::slots::<u8>(count)?;
     let _other = producer.clone(); //~ E0599
     Ok(())
+}
+
+fn completes_any_id(token: &mut WrToken) {
+    token.wr_id = 8; //~ E0616
+}
+
+fn reads_anywhere() -> SendWrLayout {
+    let mut layout = SendWrLayout::UD;
+    layout.ah = 1 << 20; //~ E0616
+    layout
+}
+
+fn maps_more_than_there_is(pages: &mut Pages<'_>) {
+    pages.length = 1 << 20; //~ E0616
 }
