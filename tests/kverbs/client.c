@@ -72,6 +72,7 @@ static int __init kverbs_init(void)
 
 static void __exit kverbs_exit(void)
 {
+	lnd_exit();
 	exchange_exit();
 	ib_unregister_client(&client);
 }

@@ -23,4 +23,7 @@ void exchange_init(void);
 void exchange_exit(void);
 void exchange_removed(struct ib_device *dev);
 
+/* lnd.c: a client as Lustre's. */
+void lnd_exit(void);
+
 #endif /* _KVERBS_CLIENT_H_ */

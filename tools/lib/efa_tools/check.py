@@ -123,7 +123,7 @@ def sample(name, flavour):
 
 
 def kverbs(flavour, rounds=None):
-    seconds = 300 if flavour == toolroot.DEBUG else 110
+    seconds = 500 if flavour == toolroot.DEBUG else 170
     return guest_job(f"kverbs {flavour}", lambda: suite.kverbs(flavour, rounds), seconds, "rust", flavour, memory=3, cores=2)
 
 

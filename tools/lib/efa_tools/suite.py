@@ -126,10 +126,13 @@ def kverbs(flavour, rounds=None):
     between = "/efa-rs/tests/kverbs/between.py /share/kverbs_client.ko /share/rdma_exchange.ko"
     if flavour == toolroot.DEBUG:
         between = f"EFA_SLOW_KERNEL=4 {between}"
-    tally, _ = in_guest(f"kverbs {flavour}", local, "rust", flavour, ["profile=efa3", "profile=efa4"], **options)
+    devices = ["profile=efa3", "profile=efa4"]
+    tally, _ = in_guest(f"kverbs {flavour}", local, "rust", flavour, devices, **options)
+    removals, _ = in_guest(f"kverbs {flavour} removals", "/efa-rs/tests/kverbs/lnd.py", "rust", flavour, devices, **options)
     two, _ = in_guest(
         f"kverbs {flavour} between guests", between, "rust", flavour, ["profile=efa4"], guests=2, cpus=1, leader=True, **options
     )
+    tally += removals
     tally += two
     return tally
 
