@@ -73,6 +73,8 @@ class Stage:
         said, number, memory = now(), 0, None
         try:
             trigger.prepare()
+            # It may have bound the device anew. Programs of others find it by the name that udev gives it then.
+            wait_until(self.victim.has_name, "udev's name of the device")
             self.attach(self.peer)
             for number in range(1, count + 1):
                 self.round(number)
