@@ -49,8 +49,8 @@ use crate::{
 ///
 /// - [`EINVAL`] if the queue pair or the device can't execute it.
 #[inline]
-pub(super) fn encode<'a>(
-    wr: &SendWr<'_, Ah, Mr<'a>>,
+pub(super) fn encode(
+    wr: &SendWr<'_, Ah, Mr<'_>>,
     qp_type: QpType,
     limits: &Limits,
     body: &mut Body,
@@ -85,7 +85,7 @@ pub(super) fn encode<'a>(
             let length = write_sges(sges, limits.rdma_sges, places)?;
             first(OpType::RdmaRead, &to, None, &SendData::Sges(sges), length)
         }
-        // These queue pairs have no memory regions of the peer, so there is nothing to register for.
+        // UD has no RDMA, and so no fast registration.
         SendOp::RegMr(_) | SendOp::LocalInv { .. } if qp_type == QpType::UD => Err(EINVAL),
         SendOp::RegMr(registration) => {
             let request = register(&registration)?.encode();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! File descriptors: how many there may be, and what of them each device gets.
+//! File descriptors: how many there may be, and the share of each device.
 //!
-//! A message whose descriptors find no room in this process ends its connection, and so does what can't be accepted. So what all
-//! devices and clients may take has to fit: otherwise who takes much would cost others their devices.
+//! A message whose descriptors find no room in this process ends its connection. So the limits of all devices and clients together have
+//! to fit. Otherwise one VMM could cost others their devices.
 
 use efa_vfio::{MAX_FILES, descriptors};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

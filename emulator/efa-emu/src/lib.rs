@@ -55,7 +55,7 @@ use peers::Peers;
 use sandbox::Needs;
 use trace::Trace;
 
-/// How long the end of the program waits for who reads the trace or the capture.
+/// How long the program's end waits for readers of the trace and the capture.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Most threads that move packets. More would only wait for each other.

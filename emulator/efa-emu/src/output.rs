@@ -65,7 +65,7 @@ fn open(path: &Path) -> io::Result<fs::File> {
     let mut options = OpenOptions::new();
     options.write(true);
     match fs::metadata(path).map(|metadata| metadata.file_type()) {
-        // As a reader, too: to open it waits for nobody then.
+        // For reading, too, so that opening it does not wait for a reader.
         Ok(kind) if kind.is_fifo() => options.read(true),
         Ok(kind) if !kind.is_file() => &mut options,
         // It has what guests send, and is where others may have put a link. In append mode, writes after a truncation, as by

@@ -31,8 +31,7 @@ const VERSION: u32 = 2;
 /// Most bytes of a message: a packet with the largest payload that one has, or the addresses of all devices of a program.
 const MAX_MESSAGE: usize = 16 << 10;
 
-/// Most connections at a time, those included that have not said who they are. One more has the place of the one of these that was
-/// made first.
+/// Most connections at a time, including those that have not joined. One more replaces the oldest of these.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 
 /// Most packets that wait to be sent to an emulator. What comes then is lost.
@@ -136,7 +135,7 @@ impl Peers {
         }
     }
 
-    /// The same with one that has said who it is.
+    /// Exchanges packets with an emulator that has joined.
     fn exchange(
         &self,
         stream: &TcpStream,

@@ -1040,7 +1040,7 @@ fn who_does_not_say_who_it_is_keeps_no_emulator_out() {
         stream.set_read_timeout(Some(patience()))?;
         stream.read_exact(&mut [0; 4])
     });
-    // Who has joined keeps its place.
+    // An emulator that has joined keeps its place.
     let told = first.control().ok(&json!({ "command": "fabric" }));
     assert_eq!(told["remote_devices"], json!(1));
 }

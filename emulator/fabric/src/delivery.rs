@@ -24,13 +24,13 @@ const TRIES: usize = 8;
 pub(crate) enum Delivered {
     /// It was delivered, or is as good as lost.
     Done,
-    /// Somebody works on the sender or the receiver. The port is woken when that has ended.
+    /// A command occupies the sender or the receiver. The port is woken when it has ended.
     Later(Packet),
-    /// The same of the receiver, which has the payload but could not be told: see [`finish`].
+    /// A command occupies the receiver, whose payload is placed but not processed: see [`finish`].
     Unfinished,
 }
 
-/// Who a packet is delivered to, and from, if that is a device of this program.
+/// The receiver of a packet, and its sender if that is a device of this program.
 pub(crate) struct Ends<'a, G: Guest> {
     pub(crate) to: &'a Endpoint<G>,
     pub(crate) sender: Option<&'a Endpoint<G>>,
@@ -41,7 +41,7 @@ enum Rest<M> {
     Nothing,
     /// All of it.
     All,
-    /// The payload was copied, or could not be, and the receiver is to be told.
+    /// The payload was copied, or could not be. The receiver has to process the result.
     Tell(Placement<M>, Written),
     /// It could not be copied.
     Unplaced(Unplaced),
@@ -106,7 +106,7 @@ pub(crate) fn deliver<G: Guest>(
     Delivered::Done
 }
 
-/// Tells a receiver of payload that was placed, which it could not be told before.
+/// Has a receiver process payload that was placed while a command occupied it.
 pub(crate) fn finish<G: Guest>(
     wire: &Wire,
     now: Duration,
@@ -150,8 +150,8 @@ pub(crate) fn finish<G: Guest>(
     }
 }
 
-/// Tells the sender of a packet that its payload can't be had. If somebody works on the sender, the packet is lost: it is found out
-/// again when it is retransmitted.
+/// Fails the packet of a sender whose payload can't be read. If a command occupies the sender, the packet is lost. Its retransmission
+/// fails again.
 fn fail<G: Guest>(
     wire: &Wire,
     now: Duration,
@@ -172,8 +172,8 @@ fn fail<G: Guest>(
     wire.wake(sender.port, woken);
 }
 
-/// Tells the sender of a packet what became of it. If it is at hand and the network takes no time, it knows at once, unless somebody
-/// works on it.
+/// Sends the sender of a packet the verdict. A sender of this program gets it at once if the network takes no time and no command
+/// occupies it.
 fn answer<G: Guest>(
     wire: &Wire,
     now: Duration,
@@ -300,8 +300,8 @@ fn copy<M: Memory>(payload: &Payload<M>, placement: &Placement<M>) -> Written {
     Ok(written)
 }
 
-/// Reads the payload of a part of a message, for another program behind `port`; nothing, if the sender has none. If somebody works on
-/// the sender, the port is woken when that has ended.
+/// Reads the payload of a part of a message, for another program behind `port`; nothing, if the sender has none. If a command occupies
+/// the sender, the port is woken when it has ended.
 pub(crate) fn read<G: Guest>(
     now: Duration,
     sender: &Endpoint<G>,

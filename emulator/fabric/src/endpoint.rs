@@ -50,13 +50,13 @@ pub(crate) struct Endpoint<G: Guest> {
     pub(crate) mailbox: Arc<Mailbox>,
     /// What may be remembered of its connections where they end.
     pub(crate) remembered: Quota,
-    /// Payload that was copied, if the endpoint could not be told yet.
+    /// Payload that was copied, if the endpoint has not processed it yet.
     pub(crate) unfinished: Mutex<Option<Copied<G::Memory>>>,
     users: Mutex<Users>,
     state: Mutex<State<G>>,
 }
 
-/// Who works on the device of an endpoint for as long as it likes, and who waits for that.
+/// How many commands occupy the device of an endpoint, and the ports that wait for them.
 #[derive(Debug, Default)]
 struct Users {
     count: usize,
@@ -112,7 +112,7 @@ impl<G: Guest> Endpoint<G> {
         }
     }
 
-    /// Locks the endpoint, whoever has it for however long. Nobody locks two at a time.
+    /// Locks the endpoint, however long that takes. No thread locks two at a time.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State<G>> {
         self.state.lock()
     }
@@ -130,8 +130,8 @@ impl<G: Guest> Endpoint<G> {
         (result, waiting)
     }
 
-    /// Locks the endpoint for a moment, in the turn of a port. If somebody works on it, this waits no longer: the turn is to end, and
-    /// the port is woken when it may be had.
+    /// Locks the endpoint for a moment, in the turn of a port. If a command occupies it, this returns nothing. The turn has to end,
+    /// and the port is woken when the command has ended.
     pub(crate) fn lock_for(&self, port: PortId) -> Option<MutexGuard<'_, State<G>>> {
         if let Some(state) = self.state.try_lock() {
             return Some(state);
@@ -151,7 +151,7 @@ impl<G: Guest> Endpoint<G> {
         }
     }
 
-    /// Locks the endpoint, unless somebody has it for more than a moment.
+    /// Locks the endpoint, unless a command occupies it.
     pub(crate) fn lock_now(&self) -> Option<MutexGuard<'_, State<G>>> {
         let state = self.state.try_lock();
         if state.is_some() || self.users.lock().count > 0 {

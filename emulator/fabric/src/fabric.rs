@@ -36,8 +36,8 @@ const OVERHEAD: usize = 256;
 ///
 /// All of it may be used by several threads at once. It has no threads and no clock itself: time is what the caller says, so that
 /// a test or a simulation can run it faster than any network. Each endpoint has a lock of its own, and nobody holds two of them.
-/// Packets are moved with it for a moment only. Who works on a device may take as long as it likes: nobody who moves packets
-/// waits for that, and what needs the endpoint is done after it.
+/// Threads that move packets hold it for a moment only. A command may hold it for long. Threads that move packets do not wait for
+/// it, and do the rest after it.
 #[derive(Debug)]
 pub struct Fabric<G: Guest> {
     wire: Wire,

@@ -72,7 +72,7 @@ impl Inbox {
         popped
     }
 
-    /// Puts a packet back that was taken last of its sender, who has no turn until [`Self::resume`].
+    /// Puts back the packet that was taken last of its sender. The sender has no turn until [`Self::resume`].
     pub(crate) fn put_back(&mut self, packet: Packet) {
         let sender = packet.from;
         self.turns.retain(|other| *other != sender);

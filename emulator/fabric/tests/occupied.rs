@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Nobody who moves packets waits for who works on a device, and what is left for that is done after it.
+//! Threads that move packets do not wait for a command that occupies a device, and do the rest after it.
 
 use std::{
     sync::{
@@ -186,7 +186,7 @@ fn packets_of_an_occupied_sender_do_not_hold_up_those_of_others() {
         let mut net = Net::new(&[Profile::Efa3; 3], Settings::default());
         let mut one = Pair::new(&mut net, [0, 2], what);
         let mut other = Pair::new(&mut net, [1, 2], what);
-        // They have left before somebody works on the sender of the first.
+        // They have left before a command occupies the sender of the first.
         net.fabric.set(Settings {
             delay_us: 100.0,
             ..Settings::default()
@@ -207,7 +207,7 @@ fn packets_of_an_occupied_sender_do_not_hold_up_those_of_others() {
     }
 }
 
-/// Time goes by until all has happened.
+/// Passes time until all has completed.
 fn wait_for_end(net: &mut Net, pair: &mut Pair, what: What) -> bool {
     (0..100).any(|_| {
         net.run_for(Duration::from_micros(200));

@@ -33,8 +33,8 @@ const CHUNK: usize = 64 << 10;
 /// The magic numbers of the file systems that are memory, from `linux/magic.h`: tmpfs, which memory files are of, too, and hugetlbfs.
 const OF_MEMORY: [u64; 2] = [0x0102_1994, HUGETLBFS];
 
-/// Those of file systems on a disk that files may be of if that is wanted: ext2, ext3 and ext4, XFS, btrfs. Their reads and writes wait
-/// for a disk, but for nobody who could let us wait for ever, as the server of a FUSE or a network file system could.
+/// Those of file systems on a disk that are allowed on request: ext2, ext3 and ext4, XFS, btrfs. Their reads and writes wait for a
+/// disk. The server of a FUSE or a network file system could block them for ever.
 const OF_DISKS: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
 /// The magic number of hugetlbfs, which memory files of huge pages are of, too.
@@ -81,7 +81,7 @@ pub enum Allowed {
     /// Memory: memory files, and files of tmpfs and hugetlbfs.
     #[default]
     Memory,
-    /// Files of ext4, XFS and btrfs, too, where an access may wait for the disk. Who waits may hold up the devices of others.
+    /// Files of ext4, XFS and btrfs, too. An access may wait for the disk, and delay other devices.
     FilesOfDisks,
 }
 

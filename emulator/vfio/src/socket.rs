@@ -57,13 +57,12 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Listens at `path`. A socket there that nobody listens at any more is replaced. A file beside it, `.NAME.lock`, is locked meanwhile
-/// and for as long as the result is kept.
+/// Listens at `path`, and replaces a socket there that has no listener. A file beside it, `.NAME.lock`, is locked as long as the result
+/// is kept.
 ///
 /// # Errors
 ///
-/// Something listens there already, something else than a socket is there, it can't be told whether anything listens, or the
-/// folder does not let us.
+/// The socket has a listener, the path is no socket, whether it has a listener is unknown, or access to the folder is denied.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, Socket)> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "the path has no name");
     let mut name = OsString::from(".");
@@ -91,7 +90,7 @@ fn lock(path: &Path) -> io::Result<File> {
             Err(Errno::WOULDBLOCK) => return Err(in_use()),
             locked => locked?,
         }
-        // Who had it locked may have removed it since, and somebody else made another one.
+        // The last owner may have removed it since, and another program made a new one.
         let own = file.metadata()?;
         let is_own = |there: fs::Metadata| (there.dev(), there.ino()) == (own.dev(), own.ino());
         if fs::symlink_metadata(path).is_ok_and(is_own) {
@@ -113,7 +112,7 @@ fn replace(path: &Path) -> io::Result<UnixListener> {
         Ok(_) => match attempt(path) {
             // There is no room for one more that waits.
             Ok(()) | Err(Errno::AGAIN) => return Err(in_use()),
-            // Nobody has it open any more. Whatever else fails says nothing of who listens there.
+            // It has no listener. Other failures do not show that.
             Err(Errno::CONNREFUSED) => remove(path)?,
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),

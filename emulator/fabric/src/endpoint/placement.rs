@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Where payload goes, and what became of it.
+//! The place of payload, and the result of copying it.
 
 use efa_model::{Arrival, Delivery, DmaError};
 
@@ -33,7 +33,7 @@ pub(crate) enum Unplaced {
 /// Whether payload was written, if it was copied.
 pub(crate) type Written = Result<Result<(), DmaError>, Unplaced>;
 
-/// A part of a message of which the payload was copied, or could not be. The endpoint is to be told.
+/// A part of a message whose payload was copied, or could not be. The endpoint has to process it.
 #[derive(Debug)]
 pub(crate) struct Copied<M> {
     pub(crate) packet: Packet,

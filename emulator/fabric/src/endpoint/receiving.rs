@@ -162,7 +162,7 @@ impl<G: Guest> State<G> {
     ///
     /// # Errors
     ///
-    /// It is not to be taken. The sender is told this, if anything.
+    /// The packet is refused. The error is what the sender gets, if anything.
     fn admit(&mut self, now: Duration, part: Part<'_>) -> Result<u32, Option<Verdict>> {
         let Part { from, data, .. } = part;
         let receiver = self

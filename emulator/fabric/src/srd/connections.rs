@@ -51,9 +51,9 @@ pub(crate) struct Connections {
     shortest: HashMap<PortId, Option<Shortest>>,
     /// From when on a peer is silent.
     silence: Duration,
-    /// Responses, and failures in the place of some, that were not acknowledged, by who reads.
+    /// Responses that were not acknowledged, by the reading port. Failures in the place of responses count.
     responses: HashMap<PortId, usize>,
-    /// Responses that were not acknowledged, by who is read from.
+    /// Responses that were not acknowledged, by the queue pair that they are of.
     serving: HashMap<QpId, usize>,
 }
 
@@ -276,8 +276,8 @@ impl Connections {
         }
     }
 
-    /// The queue pair of a connection has ended. Peers that read by it are told, and all else that was to be sent is forgotten;
-    /// returns whether anything is left to be sent.
+    /// Ends the connection of a queue pair that has ended. Peers that read by it get failures. All else that was to be sent is
+    /// dropped. Returns whether anything is left to be sent.
     pub(crate) fn end(&mut self, number: u64) -> bool {
         let Some(connection) = self.by_number.get_mut(&number) else {
             return false;

@@ -102,7 +102,7 @@ impl Profile {
             page_size_cap: (1 << 31) - (1 << 12),
             rdma_read,
             rnr_retry: true,
-            // Payload is copied without any order, so who polled for its last bytes could find others missing.
+            // Payload is copied in no order. A program that polls its last bytes could find others missing.
             data_polling_128: false,
             rdma_write,
             unsolicited_write_recv: rdma_write,
