@@ -17,15 +17,15 @@ pub(crate) use self::{
     },
     outstanding::{
         PollSide,
-        PostSide, //
+        PostSide,
+        WrIndex, //
     },
     recv_ring::{
         Buffer,
         RecvRing, //
     },
     send_ring::{
-        Body,
-        Part,
-        SendRing, //
+        SendRing,
+        Wqe, //
     },
 };

@@ -156,9 +156,9 @@ pub(crate) use self::{
     cq::KernelCqInitAttr,
     work::{
         length,
-        Destination,
         InlineData,
         MrRegistration,
+        PeerWr,
         RecvWrs,
         SendData,
         SendOp,

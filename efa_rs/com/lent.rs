@@ -8,10 +8,8 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{
-            Acquire,
             Atomic,
-            Relaxed,
-            Release, //
+            Relaxed, //
         },
         Arc, //
     }, //
@@ -22,7 +20,14 @@ use super::{
     health::Cause,
     quarantine::Quarantine, //
 };
-use crate::hw::admin::NoData;
+use crate::{
+    hw::admin::NoData,
+    sys::atomic::{
+        Acquire,
+        AtomicU32,
+        Release, //
+    }, //
+};
 
 /// The most objects of one session that the device may refuse to release, before it is reset. What a program
 /// of usual size has of each kind.
@@ -44,7 +49,7 @@ pub(super) trait Halt<'bound>: Send + Sync {
 
 /// Whether the device may use what it was told of in one session.
 pub(crate) struct Epoch<'bound> {
-    state: Atomic<u32>,
+    state: AtomicU32,
     /// Objects that the device has refused to release.
     refused: Atomic<u32>,
     device: Arc<dyn Halt<'bound> + 'bound>,
@@ -62,7 +67,7 @@ impl<'bound> Epoch<'bound> {
         quarantine: &Arc<Quarantine<'bound>>,
     ) -> Result<Arc<Self>> {
         let epoch = Self {
-            state: Atomic::new(RUNNING),
+            state: AtomicU32::new(RUNNING),
             refused: Atomic::new(0),
             device,
             quarantine: quarantine.clone(),
@@ -82,6 +87,7 @@ impl<'bound> Epoch<'bound> {
     }
 
     /// Returns whether the device can't write to memory of the session any more.
+    #[inline]
     pub(crate) fn is_halted(&self) -> bool {
         self.state.load(Acquire) != RUNNING
     }

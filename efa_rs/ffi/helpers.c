@@ -35,11 +35,6 @@ const struct cpumask *efa_cpumask_of_nth_online(unsigned int n)
 	return cpu < nr_cpu_ids ? cpumask_of(cpu) : NULL;
 }
 
-int efa_irq_set_affinity_and_hint(unsigned int irq, const struct cpumask *mask)
-{
-	return irq_set_affinity_and_hint(irq, mask);
-}
-
 unsigned int efa_num_online_cpus(void)
 {
 	return num_online_cpus();
@@ -122,6 +117,14 @@ pgprot_t efa_pgprot_writecombine(const struct vm_area_struct *vma)
 void __iomem *efa_ioremap_wc(phys_addr_t address, size_t size)
 {
 	return ioremap_wc(address, size);
+}
+
+/* Between all that was written before, also to memory of ioremap_wc(), and all accesses that follow. */
+void efa_ring_ordered(u32 value, void __iomem *doorbell)
+{
+	wmb();
+	writel(value, doorbell);
+	mb();
 }
 
 /* Pages with reference counts of their own, which userspace may keep: vm_insert_page() takes one. */

@@ -28,19 +28,36 @@ pub(crate) struct CompletionRings<'bound> {
     /// Entries of each ring, a power of two, less one.
     mask: u32,
     rings: KVec<Ring>,
-    /// The ring to look at next, so that none waits for the others.
+    /// The ring to look at next.
     next: usize,
     /// Completions consumed of all rings.
     total: u16,
 }
 
 /// A ring.
-#[derive(Clone, Copy)]
 struct Ring {
     /// Its first entry, a multiple of the depth.
     first: u32,
     /// Consumer counter: completions ever consumed. Their entry and phase follow from it.
     cc: u64,
+}
+
+impl Ring {
+    /// Returns the entry of the completion at a position, if the device has written it. `mask` has the bits of the depth.
+    #[inline]
+    fn pending(
+        &self,
+        entries: &Entries<'_, { Cdesc::SIZE }>,
+        mask: u32,
+        position: u64,
+    ) -> Option<u32> {
+        // CAST: The mask leaves fewer bits.
+        let entry = self.first | position as u32 & mask;
+        let flags = CdescFlags::from_raw(entries.read_byte::<CDESC_FLAGS_OFFSET>(entry));
+        // Changes with each round, of which the first has a 1.
+        let expected = position & (u64::from(mask) + 1) == 0;
+        (flags.phase == expected).then_some(entry)
+    }
 }
 
 /// A completion that the device has written.
@@ -102,38 +119,34 @@ impl<'bound> CompletionRings<'bound> {
         })
     }
 
-    /// Returns the entry of a ring's completion at a position, if the device has written it.
+    /// Passes over to the next ring, so that none waits for the others.
     #[inline]
-    fn pending(&self, ring: Ring, position: u64) -> Option<u32> {
-        // CAST: The mask leaves fewer bits.
-        let entry = ring.first | (position & u64::from(self.mask)) as u32;
-        let flags = CdescFlags::from_raw(self.entries.read_byte::<CDESC_FLAGS_OFFSET>(entry));
-        // Changes with each round, of which the first has a 1.
-        let expected = position & (u64::from(self.mask) + 1) == 0;
-        (flags.phase == expected).then_some(entry)
+    pub(crate) fn pass_over(&mut self) {
+        self.next = self.next.wrapping_add(1);
+        if self.next >= self.rings.len() {
+            self.next = 0;
+        }
     }
 
-    /// Takes the next completion, of whichever ring has one.
+    /// Takes the next completion of a ring, and passes over to others if it has none.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Completion> {
         for _ in 0..self.rings.len() {
             let index = self.next;
-            let ring = *self.rings.get(index)?;
-            self.next = index.wrapping_add(1);
-            if self.next >= self.rings.len() {
-                self.next = 0;
-            }
-            if let Some(entry) = self.pending(ring, ring.cc) {
-                self.rings.get_mut(index)?.cc = ring.cc + 1;
+            let ring = self.rings.get_mut(index)?;
+            let position = ring.cc;
+            if let Some(entry) = ring.pending(&self.entries, self.mask, position) {
+                ring.cc = position.wrapping_add(1);
                 self.total = self.total.wrapping_add(1);
                 // The device writes the phase last.
                 dma_mb(Read);
                 return Some(Completion {
                     bytes: self.entries.read(entry),
                     ring: index,
-                    position: ring.cc,
+                    position,
                 });
             }
+            self.pass_over();
         }
         None
     }
@@ -141,7 +154,7 @@ impl<'bound> CompletionRings<'bound> {
     /// Returns whether there is a completion.
     pub(crate) fn has_some(&self) -> bool {
         let mut rings = self.rings.iter();
-        rings.any(|ring| self.pending(*ring, ring.cc).is_some())
+        rings.any(|ring| ring.pending(&self.entries, self.mask, ring.cc).is_some())
     }
 
     /// Returns how many completions were ever consumed, modulo 2^16.
@@ -165,7 +178,7 @@ impl<'bound> CompletionRings<'bound> {
             let (mut low, mut high) = (ring.cc, ring.cc + u64::from(self.mask) + 1);
             while low < high {
                 let middle = low + (high - low) / 2;
-                if self.pending(*ring, middle).is_some() {
+                if ring.pending(&self.entries, self.mask, middle).is_some() {
                     low = middle + 1;
                 } else {
                     high = middle;

@@ -2,13 +2,7 @@
 
 //! The ring of a receive queue, in memory.
 
-use kernel::sync::{
-    barrier::{
-        dma_mb,
-        Write, //
-    },
-    Arc, //
-};
+use kernel::sync::Arc;
 
 use super::outstanding::WrIndex;
 use crate::{
@@ -104,8 +98,7 @@ impl<'bound> RecvRing<'bound> {
         if self.doorbell_pc == self.pc {
             return;
         }
-        dma_mb(Write);
-        self.doorbell.ring(u32::from(self.pc as u16));
+        self.doorbell.ring_ordered(u32::from(self.pc as u16));
         self.doorbell_pc = self.pc;
     }
 }

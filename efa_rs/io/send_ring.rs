@@ -2,11 +2,6 @@
 
 //! The ring of a send queue, in the device's memory.
 
-use kernel::sync::barrier::{
-    mb,
-    Write, //
-};
-
 use crate::{
     hw::io::{
         TxBufDesc,
@@ -16,15 +11,16 @@ use crate::{
     },
     sys::mmio::{
         Doorbell,
+        Slot,
         Slots, //
     },
 };
 
-/// A part of what is behind the first descriptor of a work request: a buffer, or as much of other data.
-pub(crate) type Part = [u8; TxBufDesc::SIZE];
+/// The most bytes behind the first descriptor of a work request.
+const MAX_BODY: usize = MAX_WQE_SIZE - TxMetaDesc::SIZE;
 
-/// What is behind it, of the largest work request.
-pub(crate) type Body = [Part; (MAX_WQE_SIZE - TxMetaDesc::SIZE) / size_of::<Part>()];
+/// Bytes of zeroes that are written at once.
+const PART: usize = TxBufDesc::SIZE;
 
 /// The ring of a send queue, and how far it is filled.
 pub(crate) struct SendRing<'bound> {
@@ -36,6 +32,37 @@ pub(crate) struct SendRing<'bound> {
     doorbell_pc: u32,
     /// Most work requests for one ring of the doorbell.
     max_batch: u32,
+}
+
+/// A work request that is being written.
+pub(crate) struct Wqe<'r> {
+    /// Where the first descriptor is.
+    head: Slot<'r>,
+    /// What is behind it.
+    pub(crate) body: Slot<'r>,
+    phase: bool,
+}
+
+impl Wqe<'_> {
+    /// Writes the first descriptor, whose framing is added here, and zeroes where nothing was written.
+    #[inline(always)]
+    pub(crate) fn finish(mut self, mut meta: TxMetaDesc) {
+        // A loop of so many rounds at most is unrolled.
+        for _ in 0..MAX_BODY / PART {
+            if self.body.write(&[0; PART]).is_none() {
+                break;
+            }
+        }
+        meta.ctrl1.meta_desc = true;
+        meta.ctrl2 = TxCtrl2 {
+            phase: self.phase,
+            first: true,
+            last: true,
+            comp_req: true,
+        };
+        // It has this size.
+        let _ = self.head.write(&meta.encode());
+    }
 }
 
 impl<'bound> SendRing<'bound> {
@@ -56,22 +83,24 @@ impl<'bound> SendRing<'bound> {
         self.doorbell_pc = 0;
     }
 
-    /// Writes a work request, of whose first descriptor the framing is added here.
+    /// Returns the next work request, which is to be written. The device does not look at it before [`Self::push`].
     ///
     /// The caller has an index for it, so that it has a slot.
     #[inline]
-    pub(crate) fn push(&mut self, mut meta: TxMetaDesc, body: &Body) {
-        meta.ctrl1.meta_desc = true;
-        meta.ctrl2 = TxCtrl2 {
-            // Changes with each round.
-            phase: self.pc & self.slots.count() != 0,
-            first: true,
-            last: true,
-            comp_req: true,
-        };
+    pub(crate) fn next(&mut self) -> Option<Wqe<'_>> {
+        // Changes with each round.
+        let phase = self.pc & self.slots.count() != 0;
+        let mut body = self.slots.slot(self.pc);
+        Some(Wqe {
+            head: body.split_off::<{ TxMetaDesc::SIZE }>()?,
+            body,
+            phase,
+        })
+    }
 
-        self.slots.write(self.pc, &meta.encode(), body);
-
+    /// Adds the next work request, which was written.
+    #[inline]
+    pub(crate) fn push(&mut self) {
         self.pc = self.pc.wrapping_add(1);
         if self.pc.wrapping_sub(self.doorbell_pc) == self.max_batch {
             self.ring_doorbell();
@@ -84,11 +113,7 @@ impl<'bound> SendRing<'bound> {
         if self.doorbell_pc == self.pc {
             return;
         }
-        // The slots are written in any order, and before the doorbell.
-        mb(Write);
-        self.doorbell.ring(u32::from(self.pc as u16));
-        // What is written to them next comes after it.
-        mb(Write);
+        self.doorbell.ring_ordered(u32::from(self.pc as u16));
         self.doorbell_pc = self.pc;
     }
 }

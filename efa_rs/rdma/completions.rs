@@ -79,8 +79,10 @@ pub(crate) struct Received {
 
 /// Room for completions that a client asks for.
 pub(crate) struct WorkCompletions<'w> {
-    room: &'w mut [MaybeUninit<ffi::ib_wc>],
-    count: usize,
+    /// What is left of the room.
+    room: slice::IterMut<'w, MaybeUninit<ffi::ib_wc>>,
+    /// How many there was room for.
+    most: usize,
 }
 
 impl<'w> WorkCompletions<'w> {
@@ -96,32 +98,31 @@ impl<'w> WorkCompletions<'w> {
             Ok(count) if count > 0 => unsafe { slice::from_raw_parts_mut(wc.cast(), count) },
             _ => &mut [],
         };
-        Self { room, count: 0 }
+        Self {
+            most: room.len(),
+            room: room.iter_mut(),
+        }
     }
 
     /// Returns how many there are.
     pub(super) fn count(&self) -> usize {
-        self.count
+        self.most - self.room.len()
     }
 
     /// Returns room for the next completion, if there is any.
     #[inline]
-    pub(crate) fn place(&mut self) -> Option<WcPlace<'_>> {
-        let wc = self.room.get_mut(self.count)?;
-        Some(WcPlace {
-            wc,
-            count: &mut self.count,
-        })
+    pub(crate) fn place(&mut self) -> Option<WcPlace<'_, 'w>> {
+        if self.room.as_slice().is_empty() {
+            return None;
+        }
+        Some(WcPlace(&mut self.room))
     }
 }
 
 /// Room for a completion.
-pub(crate) struct WcPlace<'p> {
-    wc: &'p mut MaybeUninit<ffi::ib_wc>,
-    count: &'p mut usize,
-}
+pub(crate) struct WcPlace<'p, 'w>(&'p mut slice::IterMut<'w, MaybeUninit<ffi::ib_wc>>);
 
-impl<'p> WcPlace<'p> {
+impl<'w> WcPlace<'_, 'w> {
     /// Completes a work request.
     #[inline]
     pub(crate) fn complete(self, request: WrToken, completion: &WorkCompletion<'_>) {
@@ -163,14 +164,15 @@ impl<'p> WcPlace<'p> {
         request: WrToken,
         opcode: WcOpcode,
         completion: &WorkCompletion<'_>,
-    ) -> Option<&'p mut ffi::ib_wc> {
+    ) -> Option<&'w mut ffi::ib_wc> {
         let qp = completion.qp.0.load(Relaxed);
         if qp.is_null() {
             return None;
         }
-        *self.wc = MaybeUninit::zeroed();
+        let place = self.0.next()?;
+        *place = MaybeUninit::zeroed();
         // SAFETY: All zeroes are a completion.
-        let wc = unsafe { self.wc.assume_init_mut() };
+        let wc = unsafe { place.assume_init_mut() };
         // SAFETY: All variants are as large, and numbers or pointers.
         unsafe { *wc.__bindgen_anon_1.wr_id.as_mut() = request.into_wr_id() };
         wc.status = completion.status as ffi::ib_wc_status;
@@ -178,7 +180,6 @@ impl<'p> WcPlace<'p> {
         wc.vendor_err = completion.vendor_err;
         wc.qp = qp;
         wc.port_num = completion.port_num.into();
-        *self.count += 1;
         Some(wc)
     }
 }

@@ -86,34 +86,11 @@ impl Sge {
 /// What a send work request asks for.
 pub(crate) enum SendOp<'w, Ah, Mr> {
     /// Sends to a receive buffer of the peer.
-    Send {
-        /// The peer's queue pair.
-        to: Destination<'w, Ah>,
-        /// Immediate data.
-        imm: Option<u32>,
-        /// What is sent.
-        data: SendData<'w>,
-    },
+    Send(PeerWr<'w, Ah>),
     /// Writes to memory of the peer; with immediate data, which takes a receive buffer.
-    RdmaWrite {
-        /// The peer's queue pair.
-        to: Destination<'w, Ah>,
-        /// The peer's memory.
-        remote: RemoteMemory,
-        /// Immediate data.
-        imm: Option<u32>,
-        /// What is written.
-        data: SendData<'w>,
-    },
-    /// Reads from memory of the peer.
-    RdmaRead {
-        /// The peer's queue pair.
-        to: Destination<'w, Ah>,
-        /// The peer's memory.
-        remote: RemoteMemory,
-        /// Where the data is written to.
-        sges: &'w [Sge],
-    },
+    RdmaWrite(PeerWr<'w, Ah>, RemoteMemory),
+    /// Reads from memory of the peer to the buffers. There is no inline data.
+    RdmaRead(PeerWr<'w, Ah>, RemoteMemory),
     /// Registers memory.
     RegMr(MrRegistration<'w, Mr>),
     /// Ends a registration.
@@ -123,14 +100,119 @@ pub(crate) enum SendOp<'w, Ah, Mr> {
     },
 }
 
-/// The peer's queue pair that a send work request is for.
-pub(crate) struct Destination<'w, Ah> {
-    /// Where it is.
-    pub(crate) ah: &'w Ah,
-    /// Its number.
-    pub(crate) qpn: u32,
-    /// Its Q_Key.
-    pub(crate) qkey: u32,
+/// A send work request that is for a queue pair of a peer, where `Ah` says the peer is.
+///
+/// # Invariants
+///
+/// `raw` begins a structure of the given layout. It is valid for `'w` with all that it points to.
+pub(crate) struct PeerWr<'w, Ah> {
+    raw: NonNull<ffi::ib_send_wr>,
+    layout: &'static SendWrLayout,
+    lifetime: PhantomData<(&'w ffi::ib_send_wr, &'w Ah)>,
+}
+
+impl<'w, Ah> PeerWr<'w, Ah> {
+    #[inline]
+    fn raw(&self) -> &'w ffi::ib_send_wr {
+        // SAFETY: By the type invariant the work request is valid.
+        unsafe { self.raw.as_ref() }
+    }
+
+    /// Reads what the structure has at an offset.
+    ///
+    /// # Safety
+    ///
+    /// The offset must be one of the layout, and that of a `T`.
+    #[inline]
+    unsafe fn field<T: Copy>(&self, offset: usize) -> T {
+        // SAFETY: The caller guarantees that the offset is within the structure.
+        let field = unsafe { self.raw.byte_add(offset) };
+        // SAFETY: The caller guarantees that this is a `T`. By the type invariant the structure is valid.
+        unsafe { field.cast::<T>().read() }
+    }
+
+    /// Returns where the peer is.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if there is no address handle.
+    #[inline]
+    pub(crate) fn ah(&self) -> Result<&'w Ah> {
+        // SAFETY: The offset is of the layout.
+        let ah: *mut ffi::ib_ah = unsafe { self.field(self.layout.ah) };
+        if ah.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: The client has created the address handle, and does not destroy it before its work requests have
+        // completed.
+        Ok(unsafe { object::Object::<ffi::ib_ah, (), Ah>::data(ah) })
+    }
+
+    /// Returns the number of the peer's queue pair.
+    #[inline]
+    pub(crate) fn remote_qpn(&self) -> u32 {
+        // SAFETY: The offset is of the layout.
+        unsafe { self.field(self.layout.remote_qpn) }
+    }
+
+    /// Returns the Q_Key of the peer's queue pair.
+    #[inline]
+    pub(crate) fn remote_qkey(&self) -> u32 {
+        // SAFETY: The offset is of the layout.
+        unsafe { self.field(self.layout.remote_qkey) }
+    }
+
+    /// Returns the immediate data, if there is any.
+    #[inline]
+    pub(crate) fn imm_data(&self) -> Option<u32> {
+        let raw = self.raw();
+        let has_imm = matches!(
+            raw.opcode,
+            ffi::ib_wr_opcode_IB_WR_SEND_WITH_IMM | ffi::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
+        );
+        // SAFETY: All variants are numbers.
+        has_imm.then(|| u32::from_be(unsafe { *raw.ex.imm_data.as_ref() }))
+    }
+
+    /// Returns the data, or for an RDMA read where it is written to.
+    #[inline]
+    pub(crate) fn data(&self) -> SendData<'w> {
+        let raw = self.raw();
+        // SAFETY: By the type invariant the buffers are there.
+        let sges = unsafe { Sge::list(raw.sg_list, raw.num_sge) };
+        if is_inline(raw) {
+            // INVARIANT: A client that wants data to be inline gives addresses of the kernel. They are valid for as long as
+            // the work request, by the type invariant.
+            SendData::Inline(InlineData(sges))
+        } else {
+            SendData::Sges(sges)
+        }
+    }
+
+    /// Returns the memory of the peer.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if the transport has no RDMA.
+    ///
+    /// # Safety
+    ///
+    /// The work request must be an RDMA operation.
+    #[inline]
+    unsafe fn remote_memory(&self) -> Result<RemoteMemory> {
+        let (addr, rkey) = self.layout.remote_memory.ok_or(EINVAL)?;
+        Ok(RemoteMemory {
+            // SAFETY: The offset is of the layout, of which RDMA has this part.
+            addr: unsafe { self.field(addr) },
+            // SAFETY: The offset is of the layout, of which RDMA has this part.
+            rkey: unsafe { self.field(rkey) },
+        })
+    }
+}
+
+#[inline]
+fn is_inline(wr: &ffi::ib_send_wr) -> bool {
+    wr.send_flags & ffi::ib_send_flags_IB_SEND_INLINE != 0
 }
 
 /// The data of a send work request.
@@ -180,19 +262,47 @@ impl InlineData<'_> {
 }
 
 /// A registration of memory.
+///
+/// # Invariants
+///
+/// `mr_of` can be called with the region.
 pub(crate) struct MrRegistration<'w, Mr> {
-    /// The region that it is for, which was given its pages.
-    pub(crate) mr: &'w Mr,
-    /// The region's local key from then on.
-    pub(crate) lkey: u32,
-    /// Address by which work requests refer to the first byte.
-    pub(crate) iova: u64,
-    /// Length in bytes.
-    pub(crate) length: u64,
-    /// Bytes of a page.
-    pub(crate) page_size: u32,
-    /// What the region may be used for.
-    pub(crate) access: Access,
+    wr: &'w ffi::ib_reg_wr,
+    region: &'w ffi::ib_mr,
+    mr_of: MrOf<'w, Mr>,
+}
+
+impl<'w, Mr> MrRegistration<'w, Mr> {
+    /// Returns the region that it is for, which was given its pages.
+    pub(crate) fn mr(&self) -> &'w Mr {
+        // SAFETY: By the type invariant the function can be called with this region.
+        unsafe { (self.mr_of)(self.wr.mr) }
+    }
+
+    /// Returns the region's local key from then on.
+    pub(crate) fn lkey(&self) -> u32 {
+        self.region.lkey
+    }
+
+    /// Returns the address by which work requests refer to the first byte.
+    pub(crate) fn iova(&self) -> u64 {
+        self.region.iova
+    }
+
+    /// Returns the length in bytes.
+    pub(crate) fn length(&self) -> u64 {
+        self.region.length
+    }
+
+    /// Returns the bytes of a page.
+    pub(crate) fn page_size(&self) -> u32 {
+        self.region.page_size
+    }
+
+    /// Returns what the region may be used for.
+    pub(crate) fn access(&self) -> Access {
+        Access::from_raw(self.wr.access)
+    }
 }
 
 /// Finds the provider's data of a memory region.
@@ -212,24 +322,14 @@ pub(crate) struct SendWr<'w, Ah, Mr> {
 }
 
 impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
+    #[inline]
     fn raw(&self) -> &'w ffi::ib_send_wr {
         // SAFETY: By the type invariant the work request is valid.
         unsafe { self.raw.as_ref() }
     }
 
-    /// Reads what the structure has at an offset.
-    ///
-    /// # Safety
-    ///
-    /// The offset must be one of the layout, and that of a `T`.
-    unsafe fn field<T: Copy>(&self, offset: usize) -> T {
-        // SAFETY: The caller guarantees that the offset is within the structure.
-        let field = unsafe { self.raw.byte_add(offset) };
-        // SAFETY: The caller guarantees that this is a `T`. By the type invariant the structure is valid.
-        unsafe { field.cast::<T>().read() }
-    }
-
     /// Returns whether its success is to be reported.
+    #[inline]
     pub(crate) fn is_signaled(&self) -> bool {
         self.raw().send_flags & ffi::ib_send_flags_IB_SEND_SIGNALED != 0
     }
@@ -239,47 +339,36 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
     /// # Errors
     ///
     /// - [`EINVAL`] if that is none of [`SendOp`], or there are flags that the operation does not have. Likewise if the
-    ///   address handle or the memory region is missing, or the transport has no RDMA.
+    ///   memory region is missing, or the transport has no RDMA.
     #[inline]
     pub(crate) fn operation(&self) -> Result<SendOp<'w, Ah, Mr>> {
         let raw = self.raw();
-        let is_inline = raw.send_flags & ffi::ib_send_flags_IB_SEND_INLINE != 0;
         let known = ffi::ib_send_flags_IB_SEND_SIGNALED | ffi::ib_send_flags_IB_SEND_INLINE;
         if raw.send_flags & !known != 0 {
             return Err(EINVAL);
         }
-        let with_imm = matches!(
-            raw.opcode,
-            ffi::ib_wr_opcode_IB_WR_SEND_WITH_IMM | ffi::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
-        );
-        // SAFETY: All variants are numbers.
-        let imm = with_imm.then(|| u32::from_be(unsafe { *raw.ex.imm_data.as_ref() }));
+        // INVARIANT: A work request with one of the first opcodes has the layout.
+        let wr = PeerWr {
+            raw: self.raw,
+            layout: self.layout,
+            lifetime: PhantomData,
+        };
         Ok(match raw.opcode {
-            ffi::ib_wr_opcode_IB_WR_SEND | ffi::ib_wr_opcode_IB_WR_SEND_WITH_IMM => SendOp::Send {
-                // SAFETY: A work request with this opcode has the layout.
-                to: unsafe { self.destination() }?,
-                imm,
-                data: self.data(is_inline),
-            },
+            ffi::ib_wr_opcode_IB_WR_SEND | ffi::ib_wr_opcode_IB_WR_SEND_WITH_IMM => {
+                SendOp::Send(wr)
+            }
             ffi::ib_wr_opcode_IB_WR_RDMA_WRITE | ffi::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
-                SendOp::RdmaWrite {
-                    // SAFETY: A work request with this opcode has the layout.
-                    to: unsafe { self.destination() }?,
-                    // SAFETY: A work request with this opcode has the layout.
-                    remote: unsafe { self.remote_memory() }?,
-                    imm,
-                    data: self.data(is_inline),
-                }
+                // SAFETY: This is an RDMA operation.
+                let remote = unsafe { wr.remote_memory() }?;
+                SendOp::RdmaWrite(wr, remote)
             }
             // Where the data is read to is no data of the work request.
-            _ if is_inline => return Err(EINVAL),
-            ffi::ib_wr_opcode_IB_WR_RDMA_READ => SendOp::RdmaRead {
-                // SAFETY: A work request with this opcode has the layout.
-                to: unsafe { self.destination() }?,
-                // SAFETY: A work request with this opcode has the layout.
-                remote: unsafe { self.remote_memory() }?,
-                sges: self.sges(),
-            },
+            _ if is_inline(raw) => return Err(EINVAL),
+            ffi::ib_wr_opcode_IB_WR_RDMA_READ => {
+                // SAFETY: This is an RDMA operation.
+                let remote = unsafe { wr.remote_memory() }?;
+                SendOp::RdmaRead(wr, remote)
+            }
             // SAFETY: A work request with this opcode is a registration.
             ffi::ib_wr_opcode_IB_WR_REG_MR => SendOp::RegMr(unsafe { self.registration() }?),
             ffi::ib_wr_opcode_IB_WR_LOCAL_INV => SendOp::LocalInv {
@@ -287,59 +376,6 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
                 rkey: unsafe { *raw.ex.invalidate_rkey.as_ref() },
             },
             _ => return Err(EINVAL),
-        })
-    }
-
-    fn sges(&self) -> &'w [Sge] {
-        let raw = self.raw();
-        // SAFETY: By the type invariant the buffers are there.
-        unsafe { Sge::list(raw.sg_list, raw.num_sge) }
-    }
-
-    fn data(&self, is_inline: bool) -> SendData<'w> {
-        if is_inline {
-            // INVARIANT: A client that wants data to be inline gives addresses of the kernel. They are valid for as long as
-            // the work request, by the type invariant.
-            SendData::Inline(InlineData(self.sges()))
-        } else {
-            SendData::Sges(self.sges())
-        }
-    }
-
-    /// Returns which queue pair it is for.
-    ///
-    /// # Safety
-    ///
-    /// The work request must have the layout.
-    unsafe fn destination(&self) -> Result<Destination<'w, Ah>> {
-        // SAFETY: The offset is of the layout.
-        let ah: *mut ffi::ib_ah = unsafe { self.field(self.layout.ah) };
-        if ah.is_null() {
-            return Err(EINVAL);
-        }
-        Ok(Destination {
-            // SAFETY: The client has created the address handle, and does not destroy it before its work requests have
-            // completed.
-            ah: unsafe { object::Object::<ffi::ib_ah, (), Ah>::data(ah) },
-            // SAFETY: The offset is of the layout.
-            qpn: unsafe { self.field(self.layout.remote_qpn) },
-            // SAFETY: The offset is of the layout.
-            qkey: unsafe { self.field(self.layout.remote_qkey) },
-        })
-    }
-
-    /// Returns the memory of the peer that it accesses.
-    ///
-    /// # Safety
-    ///
-    /// The work request must have the layout.
-    unsafe fn remote_memory(&self) -> Result<RemoteMemory> {
-        let (addr, rkey) = self.layout.remote_memory.ok_or(EINVAL)?;
-        Ok(RemoteMemory {
-            // SAFETY: The offset is of the layout, of which RDMA has this part.
-            addr: unsafe { self.field(addr) },
-            // SAFETY: The offset is of the layout, of which RDMA has this part.
-            rkey: unsafe { self.field(rkey) },
         })
     }
 
@@ -352,15 +388,12 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
         // SAFETY: The caller guarantees that the work request is in this structure.
         let wr = unsafe { self.raw.cast::<ffi::ib_reg_wr>().as_ref() };
         // SAFETY: The client does not deregister the region before the work request has completed.
-        let mr = unsafe { wr.mr.as_ref() }.ok_or(EINVAL)?;
+        let region = unsafe { wr.mr.as_ref() }.ok_or(EINVAL)?;
+        // INVARIANT: By that of this type the function can be called with this region.
         Ok(MrRegistration {
-            // SAFETY: By the type invariant the function can be called with this region.
-            mr: unsafe { (self.mr_of)(wr.mr) },
-            lkey: mr.lkey,
-            iova: mr.iova,
-            length: mr.length,
-            page_size: mr.page_size,
-            access: Access::from_raw(wr.access),
+            wr,
+            region,
+            mr_of: self.mr_of,
         })
     }
 }
@@ -416,39 +449,49 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
 
     /// Returns the next work request.
     #[inline]
-    pub(crate) fn peek(&self) -> Option<SendWr<'w, Ah, Mr>> {
+    pub(crate) fn next(&mut self) -> Option<NextSend<'_, 'w, Ah, Mr>> {
         // INVARIANT: By the requirement of `new` it is in such a structure.
-        NonNull::new(self.next.cast_mut()).map(|raw| SendWr {
-            raw,
+        let wr = SendWr {
+            raw: NonNull::new(self.next.cast_mut())?,
             layout: self.layout,
             mr_of: self.mr_of,
             lifetime: PhantomData,
-        })
-    }
-
-    /// Accepts the next work request. Nothing if there is none, or if its operation is none of [`SendOp`].
-    #[inline]
-    pub(crate) fn accept(&mut self) -> Option<WrToken> {
-        // SAFETY: By the requirement of `new` the work request is valid.
-        let raw = unsafe { self.next.as_ref() }?;
-        let opcode = completed_as(raw.opcode)?;
-        self.next = raw.next;
-        Some(WrToken {
-            // SAFETY: All variants are as large, and numbers or pointers.
-            wr_id: unsafe { *raw.__bindgen_anon_1.wr_id.as_ref() },
-            opcode,
+        };
+        Some(NextSend {
+            next: &mut self.next,
+            wr,
         })
     }
 }
 
-/// A receive work request.
-pub(crate) struct RecvWr<'w>(&'w ffi::ib_recv_wr);
+/// The next send work request of a list.
+pub(crate) struct NextSend<'l, 'w, Ah, Mr> {
+    next: &'l mut *const ffi::ib_send_wr,
+    wr: SendWr<'w, Ah, Mr>,
+}
 
-impl<'w> RecvWr<'w> {
-    /// Returns its buffers.
-    pub(crate) fn sges(&self) -> &'w [Sge] {
-        // SAFETY: By the requirement of `RecvWrs::new` the buffers are there.
-        unsafe { Sge::list(self.0.sg_list, self.0.num_sge) }
+impl<'w, Ah, Mr> NextSend<'_, 'w, Ah, Mr> {
+    /// Returns the work request.
+    #[inline]
+    pub(crate) fn wr(&self) -> &SendWr<'w, Ah, Mr> {
+        &self.wr
+    }
+
+    /// Accepts the work request.
+    ///
+    /// # Errors
+    ///
+    /// - [`EINVAL`] if its operation is none of [`SendOp`].
+    #[inline]
+    pub(crate) fn accept(self) -> Result<WrToken> {
+        let raw = self.wr.raw();
+        let opcode = completed_as(raw.opcode).ok_or(EINVAL)?;
+        *self.next = raw.next;
+        Ok(WrToken {
+            // SAFETY: All variants are as large, and numbers or pointers.
+            wr_id: unsafe { *raw.__bindgen_anon_1.wr_id.as_ref() },
+            opcode,
+        })
     }
 }
 
@@ -479,20 +522,38 @@ impl<'w> RecvWrs<'w> {
 
     /// Returns the next work request.
     #[inline]
-    pub(crate) fn peek(&self) -> Option<RecvWr<'w>> {
+    pub(crate) fn next(&mut self) -> Option<NextRecv<'_, 'w>> {
         // SAFETY: By the requirement of `new` the work request is valid.
-        unsafe { self.next.as_ref() }.map(RecvWr)
+        let raw = unsafe { self.next.as_ref() }?;
+        Some(NextRecv {
+            next: &mut self.next,
+            raw,
+        })
+    }
+}
+
+/// The next receive work request of a list.
+pub(crate) struct NextRecv<'l, 'w> {
+    next: &'l mut *const ffi::ib_recv_wr,
+    raw: &'w ffi::ib_recv_wr,
+}
+
+impl<'w> NextRecv<'_, 'w> {
+    /// Returns its buffers.
+    #[inline]
+    pub(crate) fn sges(&self) -> &'w [Sge] {
+        // SAFETY: By the requirement of `RecvWrs::new` the buffers are there.
+        unsafe { Sge::list(self.raw.sg_list, self.raw.num_sge) }
     }
 
-    /// Accepts the next work request, if there is any.
+    /// Accepts the work request.
     #[inline]
-    pub(crate) fn accept(&mut self) -> Option<WrToken> {
-        let RecvWr(raw) = self.peek()?;
-        self.next = raw.next;
-        Some(WrToken {
+    pub(crate) fn accept(self) -> WrToken {
+        *self.next = self.raw.next;
+        WrToken {
             // SAFETY: All variants are as large, and numbers or pointers.
-            wr_id: unsafe { *raw.__bindgen_anon_1.wr_id.as_ref() },
+            wr_id: unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() },
             opcode: WcOpcode::Recv,
-        })
+        }
     }
 }

@@ -177,7 +177,7 @@ unsafe fn request(
     // SAFETY: There is no precondition: without such a CPU this is null.
     let mask = unsafe { ffi::efa_cpumask_of_nth_online(cpu) };
     // SAFETY: The interrupt is the one that was just requested. The mask of a CPU stays. Null is no hint.
-    unsafe { ffi::efa_irq_set_affinity_and_hint(irq, mask) };
+    unsafe { bindings::__irq_apply_affinity_hint(irq, mask, true) };
     Ok(())
 }
 
@@ -187,7 +187,7 @@ impl<H: Handler> PinnedDrop for Line<'_, H> {
         let cookie = core::ptr::from_ref(&*self).cast_mut().cast();
         // SAFETY: By the type invariant the interrupt is requested. Null takes the hint away, which has to
         // be gone before the interrupt is freed.
-        unsafe { ffi::efa_irq_set_affinity_and_hint(self.irq, core::ptr::null()) };
+        unsafe { bindings::__irq_apply_affinity_hint(self.irq, core::ptr::null(), true) };
         // SAFETY: By the type invariant the interrupt has this cookie. This waits for handlers that run,
         // so that none uses the value afterwards.
         unsafe { bindings::free_irq(self.irq, cookie) };

@@ -6,12 +6,16 @@
 //! To be replaced by [`kernel::pci::Bar`] once a BAR can be requested without a mapping, and its parts be
 //! mapped such that writes combine.
 
-use core::ptr::NonNull;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
 
 use kernel::{
     bindings,
     device::Bound,
     error::to_result,
+    ffi::c_void,
     page::PAGE_SIZE,
     pci,
     prelude::*,
@@ -245,14 +249,26 @@ pub(crate) struct Doorbell<'bound> {
 }
 
 impl Doorbell<'_> {
+    #[inline]
+    fn register(&self) -> *mut c_void {
+        // SAFETY: By the type invariant the offset is that of a word of the window.
+        unsafe { self.window.base.add(self.offset) }.as_ptr().cast()
+    }
+
     /// Writes to the register, after all that was written to memory before.
     #[inline]
     pub(crate) fn ring(&self, value: u32) {
-        // SAFETY: By the type invariant the offset is that of a word of the window.
-        let register = unsafe { self.window.base.add(self.offset) };
         // SAFETY: The window is mapped as long as it is there. By the type invariant the register is
         // aligned.
-        unsafe { bindings::writel(value, register.as_ptr().cast()) }
+        unsafe { bindings::writel(value, self.register()) }
+    }
+
+    /// Writes to the register, between all that was written to memory and to [`Slots`] before and all accesses that follow.
+    #[inline]
+    pub(crate) fn ring_ordered(&self, value: u32) {
+        // SAFETY: The window is mapped as long as it is there. By the type invariant the register is
+        // aligned.
+        unsafe { ffi::efa_ring_ordered(value, self.register()) }
     }
 }
 
@@ -280,30 +296,62 @@ impl Slots<'_> {
         self.mask.wrapping_add(1)
     }
 
-    /// Writes the slot at `index`, which wraps: `first`, and as many of `others` as there is room for.
+    /// Returns the slot at `index`, which wraps.
     #[inline]
-    pub(crate) fn write<const N: usize, const M: usize>(
-        &mut self,
-        index: u32,
-        first: &[u8; N],
-        others: &[[u8; M]],
-    ) {
-        const { assert!(N % WORD == 0 && M % WORD == 0) };
-        let Some(room) = self.size.checked_sub(N) else {
-            return;
-        };
+    pub(crate) fn slot(&mut self, index: u32) -> Slot<'_> {
         // It is within the window, so that this does not wrap.
         let offset = ((index & self.mask) as usize).wrapping_mul(self.size);
-        // SAFETY: By the type invariant the slot of the masked index is in the window.
-        let slot = unsafe { self.base.add(offset) };
-        // SAFETY: The slot starts at a word, is mapped, and has `N + room` bytes.
-        unsafe { write_words(slot, first) };
-        for (number, other) in others.iter().take(room / M).enumerate() {
-            // SAFETY: After `N` bytes the slot has room for `room / M` others, of which this is one.
-            let place = unsafe { slot.add(N + number * M) };
-            // SAFETY: The place is aligned, as `N` and `M` are of whole words. It has room for `M` bytes.
-            unsafe { write_words(place, other) };
+        // INVARIANT: A slot is mapped and of whole words. This value borrows all of them.
+        Slot {
+            // SAFETY: By the type invariant the slot of the masked index is in the window.
+            place: unsafe { self.base.add(offset) },
+            room: self.size,
+            slots: PhantomData,
         }
+    }
+}
+
+/// What was not written yet of a slot.
+///
+/// # Invariants
+///
+/// At `place`, `room` bytes of whole words are mapped for `'s`, which only this value writes to.
+pub(crate) struct Slot<'s> {
+    place: NonNull<u8>,
+    room: usize,
+    slots: PhantomData<&'s mut [u64]>,
+}
+
+impl<'s> Slot<'s> {
+    /// Returns how many bytes there are.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Leaves `N` bytes to the value that this returns; nothing if there are not as many.
+    #[inline]
+    pub(crate) fn split_off<const N: usize>(&mut self) -> Option<Slot<'s>> {
+        const { assert!(N % WORD == 0) };
+        let place = self.place;
+        self.room = self.room.checked_sub(N)?;
+        // SAFETY: There were `N` bytes.
+        self.place = unsafe { place.add(N) };
+        // INVARIANT: These bytes are whole words, and not part of `self` any more.
+        Some(Slot {
+            place,
+            room: N,
+            slots: PhantomData,
+        })
+    }
+
+    /// Writes what comes next; nothing if there is no room for it.
+    #[inline]
+    pub(crate) fn write<const N: usize>(&mut self, bytes: &[u8; N]) -> Option<()> {
+        let Slot { place, .. } = self.split_off::<N>()?;
+        // SAFETY: By the type invariant this is mapped. It has room for `N` bytes, which are whole words.
+        unsafe { write_words(place, bytes) };
+        Some(())
     }
 }
 

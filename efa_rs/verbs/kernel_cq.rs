@@ -281,6 +281,7 @@ impl<'a> KernelCq<'a> {
     pub(super) fn poll(&self, completions: &mut WorkCompletions<'_>) {
         let mut polled = self.polled.lock();
         let Polled { rings, pairs, .. } = &mut *polled;
+        rings.pass_over();
         // Completions of a queue pair mostly come one after the other.
         let mut last = None;
         // What is of no work request is skipped, but not for ever.
@@ -339,10 +340,11 @@ impl<'a> KernelCq<'a> {
     }
 
     /// Wakes a client that has just posted if the device was stopped meanwhile, as its last poll may have been before.
+    ///
+    /// The doorbell was rung after what was posted, with a full barrier after it. A poll looks at the epoch and at what was
+    /// posted the other way round.
     #[inline]
     pub(super) fn wake_if_halted(&self) {
-        // Between what was posted and the look at the epoch; a poll looks at these the other way round.
-        smp_mb(Full);
         if self.epoch.is_halted() {
             self.wake();
         }
@@ -380,7 +382,7 @@ impl<'a> KernelCq<'a> {
 impl Attached {
     /// Completes the work request of a completion. Returns nothing if there is none.
     #[inline]
-    fn complete(&mut self, completion: &Cdesc, place: WcPlace<'_>) -> Option<()> {
+    fn complete(&mut self, completion: &Cdesc, place: WcPlace<'_, '_>) -> Option<()> {
         let Self { qp, sides, .. } = self;
         let outcome = WorkCompletion {
             qp,

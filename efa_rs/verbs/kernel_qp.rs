@@ -27,7 +27,6 @@ use crate::{
         CommandError, //
     },
     io::{
-        Body,
         Buffer,
         PostSide,
         RecvRing,
@@ -228,16 +227,16 @@ impl<'a> KernelQp<'a> {
 
     #[inline]
     fn post_sends(&self, queue: &mut SendQueue<'a>, wrs: &mut SendWrs<'_, Ah, Mr<'a>>) -> Result {
-        while let Some(wr) = wrs.peek() {
+        while let Some(next) = wrs.next() {
+            let wr = next.wr();
             if !wr.is_signaled() && !self.signals_all {
                 return Err(EINVAL);
             }
-            let mut body = Body::default();
-            let mut meta = kernel_wqe::encode(&wr, self.qp_type, &self.limits, &mut body)?;
             let room = queue.requests.room().ok_or(ENOMEM)?;
-            meta.req_id = room.index().as_raw();
-            room.put(wrs.accept().ok_or(EINVAL)?);
-            queue.ring.push(meta, &body);
+            let wqe = queue.ring.next().ok_or(EINVAL)?;
+            kernel_wqe::write(wr, self.qp_type, &self.limits, room.index(), wqe)?;
+            room.put(next.accept()?);
+            queue.ring.push();
         }
         Ok(())
     }
@@ -287,14 +286,14 @@ impl<'a> KernelQp<'a> {
 
     #[inline]
     fn post_recvs(&self, queue: &mut RecvQueue<'a>, wrs: &mut RecvWrs<'_>) -> Result {
-        while let Some(wr) = wrs.peek() {
-            let sges = wr.sges();
+        while let Some(next) = wrs.next() {
+            let sges = next.sges();
             if sges.len() > self.limits.recv_sges {
                 return Err(EINVAL);
             }
             let room = queue.requests.room().ok_or(ENOMEM)?;
             let index = room.index();
-            room.put(wrs.accept().ok_or(EINVAL)?);
+            room.put(next.accept());
             queue.ring.push(
                 index,
                 sges.iter().map(|sge| Buffer {
@@ -312,9 +311,9 @@ impl<'a> KernelQp<'a> {
 /// Adds send work requests to a closed queue. The core's for a drain is one without a destination.
 #[cold]
 fn flush_sends(queue: &mut SendQueue<'_>, wrs: &mut SendWrs<'_, Ah, Mr<'_>>) -> Result {
-    while wrs.peek().is_some() {
+    while let Some(next) = wrs.next() {
         let room = queue.requests.room().ok_or(ENOMEM)?;
-        room.put(wrs.accept().ok_or(EINVAL)?);
+        room.put(next.accept()?);
     }
     Ok(())
 }
@@ -322,9 +321,9 @@ fn flush_sends(queue: &mut SendQueue<'_>, wrs: &mut SendWrs<'_, Ah, Mr<'_>>) -> 
 /// Adds receive work requests to a closed queue.
 #[cold]
 fn flush_recvs(queue: &mut RecvQueue<'_>, wrs: &mut RecvWrs<'_>) -> Result {
-    while wrs.peek().is_some() {
+    while let Some(next) = wrs.next() {
         let room = queue.requests.room().ok_or(ENOMEM)?;
-        room.put(wrs.accept().ok_or(EINVAL)?);
+        room.put(next.accept());
     }
     Ok(())
 }

@@ -25,15 +25,15 @@ use crate::{
         }, //
     },
     io::{
-        Body,
-        Part, //
+        Wqe, //
+        WrIndex,
     },
     rdma::{
         self,
         Access,
-        Destination,
         InlineData,
         MrRegistration,
+        PeerWr,
         QpType,
         RemoteMemory,
         SendData,
@@ -41,150 +41,172 @@ use crate::{
         SendWr,
         Sge, //
     },
+    sys::mmio::Slot,
 };
 
-/// Writes what is behind the first descriptor of a work request, and returns that, without an id.
+/// Bytes of inline data that are copied at once.
+const INLINE_PART: usize = TxBufDesc::SIZE;
+
+/// The most of them in a work request.
+const MAX_INLINE_PARTS: usize = (MAX_WQE_SIZE - TxMetaDesc::SIZE) / INLINE_PART;
+
+/// Writes a work request with the id `req_id`.
 ///
 /// # Errors
 ///
 /// - [`EINVAL`] if the queue pair or the device can't execute it.
 #[inline]
-pub(super) fn encode(
+pub(super) fn write(
     wr: &SendWr<'_, Ah, Mr<'_>>,
     qp_type: QpType,
     limits: &Limits,
-    body: &mut Body,
-) -> Result<TxMetaDesc> {
+    req_id: WrIndex,
+    mut wqe: Wqe<'_>,
+) -> Result {
+    let body = &mut wqe.body;
     match wr.operation()? {
-        SendOp::Send { to, imm, data } => {
-            let length = match &data {
+        SendOp::Send(wr) => {
+            let length = match wr.data() {
                 SendData::Sges(sges) => write_sges(sges, limits.send_sges, body)?,
-                SendData::Inline(inline) => write_inline(inline, limits, body)?,
+                SendData::Inline(inline) => write_inline(&inline, limits, body)?,
             };
-            first(OpType::Send, &to, imm, &data, length)
+            for_peer(OpType::Send, &wr, length, req_id, wqe)
         }
-        SendOp::RdmaWrite {
-            to,
-            remote,
-            imm,
-            data,
-        } => {
-            let [place, places @ ..] = body;
-            *place = encode_remote(&remote, data.length())?;
-            let length = match &data {
-                SendData::Sges(sges) => write_sges(sges, limits.rdma_sges, places)?,
+        SendOp::RdmaWrite(wr, remote) => {
+            let data = wr.data();
+            write_remote(&remote, data.length(), body)?;
+            let length = match data {
+                SendData::Sges(sges) => write_sges(sges, limits.rdma_sges, body)?,
                 // Only a large work request has room behind the peer's memory.
                 SendData::Inline(_) if limits.wqe_size < MAX_WQE_SIZE => return Err(EINVAL),
-                SendData::Inline(inline) => write_inline(inline, limits, places)?,
+                SendData::Inline(inline) => write_inline(&inline, limits, body)?,
             };
-            first(OpType::RdmaWrite, &to, imm, &data, length)
+            for_peer(OpType::RdmaWrite, &wr, length, req_id, wqe)
         }
-        SendOp::RdmaRead { to, remote, sges } => {
-            let [place, places @ ..] = body;
-            *place = encode_remote(&remote, rdma::length(sges))?;
-            let length = write_sges(sges, limits.rdma_sges, places)?;
-            first(OpType::RdmaRead, &to, None, &SendData::Sges(sges), length)
+        SendOp::RdmaRead(wr, remote) => {
+            let SendData::Sges(sges) = wr.data() else {
+                return Err(EINVAL);
+            };
+            write_remote(&remote, rdma::length(sges), body)?;
+            let length = write_sges(sges, limits.rdma_sges, body)?;
+            for_peer(OpType::RdmaRead, &wr, length, req_id, wqe)
         }
         // UD has no RDMA, and so no fast registration.
         SendOp::RegMr(_) | SendOp::LocalInv { .. } if qp_type == QpType::UD => Err(EINVAL),
         SendOp::RegMr(registration) => {
             let request = register(&registration)?.encode();
-            Ok(for_region(OpType::FastReg, &request, body))
+            for_region(OpType::FastReg, &request, req_id, wqe)
         }
         SendOp::LocalInv { rkey } => {
             let request = FastMrInvReq { lkey: rkey }.encode();
-            Ok(for_region(OpType::FastInv, &request, body))
+            for_region(OpType::FastInv, &request, req_id, wqe)
         }
     }
 }
 
-/// Returns the first descriptor of a work request for a peer. `length` are bytes of inline data, or else buffers.
-#[inline]
-fn first(
+/// Writes the first descriptor of a work request for a peer. `length` are bytes of inline data, or else buffers.
+// Inline, as the descriptor would be put together in memory otherwise.
+#[inline(always)]
+fn for_peer(
     op_type: OpType,
-    to: &Destination<'_, Ah>,
-    imm: Option<u32>,
-    data: &SendData<'_>,
+    wr: &PeerWr<'_, Ah>,
     length: usize,
-) -> Result<TxMetaDesc> {
-    Ok(TxMetaDesc {
+    req_id: WrIndex,
+    wqe: Wqe<'_>,
+) -> Result {
+    let imm_data = wr.imm_data();
+    wqe.finish(TxMetaDesc {
+        req_id: req_id.as_raw(),
         ctrl1: TxCtrl1 {
             op_type: op_type.into(),
-            has_imm: imm.is_some(),
-            inline_msg: matches!(data, SendData::Inline(_)),
+            has_imm: imm_data.is_some(),
+            inline_msg: matches!(wr.data(), SendData::Inline(_)),
             ..TxCtrl1::default()
         },
         // CAST: No more than there are places, or bytes of them.
         length: length as u16,
-        // CAST: Numbers of queue pairs have 16 bits; of longer ones there are none.
-        dest_qp_num: u16::try_from(to.qpn).map_err(|_| EINVAL)?,
-        ah: to.ah.number(),
-        qkey: to.qkey,
-        immediate_data: imm.unwrap_or(0),
+        // Numbers of queue pairs have 16 bits; of longer ones there are none.
+        dest_qp_num: u16::try_from(wr.remote_qpn()).map_err(|_| EINVAL)?,
+        ah: wr.ah()?.number(),
+        qkey: wr.remote_qkey(),
+        immediate_data: imm_data.unwrap_or(0),
         ..TxMetaDesc::default()
-    })
+    });
+    Ok(())
 }
 
-fn encode_remote(remote: &RemoteMemory, length: Option<u32>) -> Result<Part> {
+/// Writes which memory of the peer a work request accesses.
+#[inline]
+fn write_remote(remote: &RemoteMemory, length: Option<u32>, body: &mut Slot<'_>) -> Result {
     let remote = RemoteMemAddr {
         length: length.ok_or(EINVAL)?,
         rkey: remote.rkey,
         buf_addr: remote.addr,
     };
-    Ok(remote.encode())
+    body.write(&remote.encode()).ok_or(EINVAL)
 }
 
 /// Writes buffers, of which there may be `most`, and returns how many they are.
 #[inline]
-fn write_sges(sges: &[Sge], most: usize, places: &mut [Part]) -> Result<usize> {
+fn write_sges(sges: &[Sge], most: usize, body: &mut Slot<'_>) -> Result<usize> {
     if sges.len() > most {
         return Err(EINVAL);
     }
-    for (sge, place) in sges.iter().zip(places) {
+    for sge in sges {
         let buffer = TxBufDesc {
             length: sge.length(),
             lkey: sge.lkey(),
             buf_addr: sge.addr(),
         };
-        *place = buffer.encode();
+        body.write(&buffer.encode()).ok_or(EINVAL)?;
     }
     Ok(sges.len())
 }
 
 /// Writes inline data, and returns how many bytes they are.
-fn write_inline(data: &InlineData<'_>, limits: &Limits, places: &mut [Part]) -> Result<usize> {
-    let place = places.as_flattened_mut();
+fn write_inline(data: &InlineData<'_>, limits: &Limits, body: &mut Slot<'_>) -> Result<usize> {
+    let mut bytes = [[0; INLINE_PART]; MAX_INLINE_PARTS];
     // Behind the peer's memory there is less room than a device may have for a send.
-    let length = place.len().min(limits.inline_data);
-    let place = place.get_mut(..length).ok_or(EINVAL)?;
-    data.copy_to(place).ok_or(EINVAL)
+    let most = body.room().min(limits.inline_data);
+    let place = bytes.as_flattened_mut().get_mut(..most).ok_or(EINVAL)?;
+    let length = data.copy_to(place).ok_or(EINVAL)?;
+    for part in bytes.iter().take(length.div_ceil(INLINE_PART)) {
+        body.write(part).ok_or(EINVAL)?;
+    }
+    Ok(length)
 }
 
-/// Writes a work request for a memory region, and returns its first descriptor.
-fn for_region(op_type: OpType, request: &[u8; FastMrRegReq::SIZE], body: &mut Body) -> TxMetaDesc {
-    for (place, part) in body.iter_mut().zip(request.chunks_exact(TxBufDesc::SIZE)) {
-        place.copy_from_slice(part);
-    }
-    TxMetaDesc {
+/// Writes a work request for a memory region.
+#[inline(always)]
+fn for_region<const N: usize>(
+    op_type: OpType,
+    request: &[u8; N],
+    req_id: WrIndex,
+    mut wqe: Wqe<'_>,
+) -> Result {
+    wqe.body.write(request).ok_or(EINVAL)?;
+    wqe.finish(TxMetaDesc {
+        req_id: req_id.as_raw(),
         ctrl1: TxCtrl1 {
             op_type: op_type.into(),
             ..TxCtrl1::default()
         },
         ..TxMetaDesc::default()
-    }
+    });
+    Ok(())
 }
 
 /// Returns the registration that a work request asks for.
 fn register(registration: &MrRegistration<'_, Mr<'_>>) -> Result<FastMrRegReq> {
-    let access = registration.access;
+    let access = registration.access();
     if access.required() & !(Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE) != 0
     {
         return Err(EINVAL);
     }
     let has = |flag| access.bits() & flag != 0;
-    let (pbl_mode, pbl) = registration.mr.fast_pages()?;
+    let (pbl_mode, pbl) = registration.mr().fast_pages()?;
     Ok(FastMrRegReq {
-        lkey: registration.lkey,
+        lkey: registration.lkey(),
         permissions: RegMrPermissions {
             local_write_enable: has(Access::LOCAL_WRITE),
             remote_write_enable: has(Access::REMOTE_WRITE),
@@ -192,11 +214,11 @@ fn register(registration: &MrRegistration<'_, Mr<'_>>) -> Result<FastMrRegReq> {
         },
         flags: FastMrRegFlags {
             // CAST: Less than 32.
-            phys_page_size_shift: registration.page_size.checked_ilog2().ok_or(EINVAL)? as u8,
+            phys_page_size_shift: registration.page_size().checked_ilog2().ok_or(EINVAL)? as u8,
             pbl_mode: pbl_mode.into(),
         },
-        iova: registration.iova,
-        mr_length: registration.length,
+        iova: registration.iova(),
+        mr_length: registration.length(),
         pbl,
     })
 }

@@ -25,8 +25,8 @@ use crate::{
 
 fn completes_a_work_request_twice(
     token: WrToken,
-    first: WcPlace<'_>,
-    second: WcPlace<'_>,
+    first: WcPlace<'_, '_>,
+    second: WcPlace<'_, '_>,
     completion: &WorkCompletion<'_>,
 ) {
     first.complete(token, completion);
@@ -40,7 +40,7 @@ fn copies_a_token(token: &WrToken) -> WrToken {
 fn fills_a_place_twice(
     first: WrToken,
     second: WrToken,
-    place: WcPlace<'_>,
+    place: WcPlace<'_, '_>,
     completion: &WorkCompletion<'_>,
 ) {
     place.complete(first, completion);
@@ -49,7 +49,7 @@ fn fills_a_place_twice(
 
 fn writes_where_a_send_goes<'w>(op: SendOp<'w, (), ()>) -> u64 {
     match op {
-        SendOp::Send { remote, .. } => remote.addr, //~ E0026
+        SendOp::Send(_, remote) => remote.addr, //~ E0023
         _ => 0,
     }
 }

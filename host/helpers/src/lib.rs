@@ -240,18 +240,15 @@ unsafe extern "C" fn efa_cpumask_of_nth_online(n: c_uint) -> *const bindings::cp
 }
 
 #[no_mangle]
-unsafe extern "C" fn efa_irq_set_affinity_and_hint(
-    irq: c_uint,
-    mask: *const bindings::cpumask,
-) -> c_int {
-    // SAFETY: The mask is null or constant.
-    unsafe { bindings::irq_set_affinity_and_hint(irq, mask) }
-}
-
-#[no_mangle]
 unsafe extern "C" fn efa_ioremap_wc(start: u64, length: usize) -> *mut c_void {
     // SAFETY: The driver has reserved the region.
     unsafe { bindings::ioremap_wc(start, length) }
+}
+
+#[no_mangle]
+unsafe extern "C" fn efa_ring_ordered(value: u32, doorbell: *mut c_void) {
+    // SAFETY: The driver has mapped the register.
+    unsafe { bindings::writel(value, doorbell) }
 }
 
 #[no_mangle]

@@ -78,7 +78,7 @@ thread_local! {
     static HINTS: RefCell<BTreeSet<c_uint>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-pub unsafe fn irq_set_affinity_and_hint(irq: c_uint, mask: *const cpumask) -> c_int {
+pub unsafe fn __irq_apply_affinity_hint(irq: c_uint, mask: *const cpumask, _: bool) -> c_int {
     HINTS.with(|hints| {
         if mask.is_null() {
             hints.borrow_mut().remove(&irq);
