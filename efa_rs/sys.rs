@@ -2,7 +2,7 @@
 
 //! What the kernel crate lacks.
 //!
-//! Each file names the upstream API that would replace it. Nothing here knows of EFA or of RDMA.
+//! Each file names the upstream API that would replace it. Nothing here depends on EFA or on RDMA.
 
 #[cfg(kverbs)]
 pub(crate) mod atomic;

@@ -84,7 +84,7 @@ struct State {
 }
 
 impl<'bound> InFlight<'bound> {
-    /// Returns an initializer for rings that the device does not know of before [`Self::start`].
+    /// Returns an initializer for rings that the device does not use before [`Self::start`].
     ///
     /// # Errors
     ///
@@ -134,8 +134,7 @@ impl<'bound> InFlight<'bound> {
         Some(turn)
     }
 
-    /// Accepts no more commands, and gives up those in flight: their waiters wake up, and a late
-    /// completion is ignored.
+    /// Accepts no more commands, and aborts those in flight: their waiters wake up. A late completion is ignored.
     pub(super) fn close(&self) {
         self.abandon(&mut self.state.lock());
     }
@@ -184,7 +183,7 @@ impl<'bound> InFlight<'bound> {
             self.statistics.completed_cmds.increment();
             over.complete();
         } else if slots.is_open() {
-            // The device may complete what a closed queue has given up.
+            // The device may complete what a closed queue has aborted.
             self.messages.error(fmt!(
                 "A completion has the id {}, which no command has, and is ignored",
                 Hex(id.into())

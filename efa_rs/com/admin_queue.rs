@@ -64,23 +64,23 @@ use crate::{
     },
 };
 
-/// How long a command may take where the device does not say, in milliseconds. The value that
+/// The timeout of a command if the device announces none, in milliseconds. The value that
 /// Linux's C driver uses.
 const COMPLETION_TIMEOUT_MS: u32 = 30_000;
 
 /// The unit of [`Caps::admin_cmd_timeout`], in milliseconds.
 const COMPLETION_TIMEOUT_UNIT_MS: u32 = 100;
 
-/// The least that a hint can have a command take, in milliseconds: what CAPS can say. Below, a busy
-/// host would take a healthy device for a dead one.
+/// The least value of a hint for the timeout of a command, in milliseconds: the unit of CAPS. With less, a healthy device
+/// would time out on a busy host.
 const MIN_COMPLETION_TIMEOUT_MS: u32 = COMPLETION_TIMEOUT_UNIT_MS;
 
-/// The most that a hint can have a command take, in milliseconds. With [`SLOT_TIMEOUTS`] no task waits
+/// The largest value of a hint for the timeout of a command, in milliseconds. With [`SLOT_TIMEOUTS`] no task waits
 /// for longer than 90 s, so that the kernel does not report it as hung, which it does after 120 s.
 const MAX_COMPLETION_TIMEOUT_MS: u32 = 30_000;
 
-/// How long to wait for a free slot, in times of what a command may take. A task behind the commands of a
-/// dead device finds out that it is dead, as one timeout closes the queue.
+/// How long to wait for a free slot, as a multiple of the timeout of a command. If the device is dead, the first command
+/// that times out closes the queue.
 const SLOT_TIMEOUTS: Jiffies = 2;
 
 /// The admin queue.
@@ -111,7 +111,7 @@ pub(crate) struct AdminQueue<'bound> {
 }
 
 impl<'bound> AdminQueue<'bound> {
-    /// Makes a queue that the device does not know of before [`Self::start`].
+    /// Makes a queue that the device does not use before [`Self::start`].
     ///
     /// # Errors
     ///
@@ -162,8 +162,7 @@ impl<'bound> AdminQueue<'bound> {
             .write(Register::IntrMask, IntrMask::default().into_raw());
     }
 
-    /// Accepts no more commands, and gives up those in flight: whoever waits for one wakes up, and a
-    /// late completion is ignored.
+    /// Accepts no more commands, and aborts those in flight: their waiters wake up. A late completion is ignored.
     pub(super) fn close(&self) {
         self.in_flight.close();
     }
@@ -189,17 +188,17 @@ impl<'bound> AdminQueue<'bound> {
         self.dev
     }
 
-    /// Logs that the device has said something that can't be, and returns the error for that.
+    /// Logs that the device has returned an impossible value, and returns the error for that.
     #[cold]
     #[inline(never)]
     pub(crate) fn distrust(&self, what: &str, value: u32) -> CommandError {
         self.messages
-            .error(fmt!("The device tells {} ({})", what, value));
+            .error(fmt!("The device returned {} ({})", what, value));
         CommandError::Nonsense
     }
 
-    /// Runs an encoded command to its end, and copies its completion to `entry`. `subject` is what messages say of it
-    /// besides the opcode.
+    /// Runs an encoded command to its end, and copies its completion to `entry`. `subject` follows the opcode in
+    /// messages.
     ///
     /// # Errors
     ///
@@ -248,7 +247,7 @@ impl<'bound> AdminQueue<'bound> {
         self.enter(opcode)?;
 
         let Some(turn) = self.in_flight.submit(request) else {
-            // The next one finds out as well that the queue is closed.
+            // The next waiter fails as well, as the queue is closed.
             self.free_slots.release();
             self.statistics.cmds_err.increment();
             return Err(CommandError::Closed);
@@ -345,11 +344,11 @@ impl<'bound> AdminQueue<'bound> {
     }
 }
 
-/// A command that the device has got.
+/// A command that was submitted.
 struct Started {
     slot: u16,
     opcode: Opcode,
-    /// What messages say of the command besides the opcode.
+    /// Follows the opcode in messages.
     subject: &'static str,
     /// When that was, if commands are traced.
     traced: Option<Instant<Monotonic>>,
@@ -363,7 +362,7 @@ pub(super) struct Pending<'a, 'bound> {
     queue: &'a AdminQueue<'bound>,
     /// `None` once the command was waited for.
     started: Option<Started>,
-    /// When the device was given the command.
+    /// When the command was submitted.
     submitted: Instant<Monotonic>,
 }
 
@@ -392,7 +391,7 @@ impl Pending<'_, '_> {
 impl Drop for Pending<'_, '_> {
     fn drop(&mut self) {
         if self.started.is_some() {
-            // The command's own result matters to nobody.
+            // The result of the command has no user.
             let _ = self.finish(&mut [0; size_of::<AcqEntry>()]);
         }
     }

@@ -66,7 +66,7 @@ pub(super) struct Rings<'bound> {
 }
 
 impl<'bound> Rings<'bound> {
-    /// Allocates rings that the device does not know of before [`Self::start`].
+    /// Allocates rings that the device does not use before [`Self::start`].
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ fn phase(number: u16) -> bool {
     number >> DEPTH_SHIFT & 1 == 0
 }
 
-/// Allocates a ring that the device does not know of.
+/// Allocates a ring that the device does not use yet.
 ///
 /// # Errors
 ///

@@ -2,8 +2,8 @@
 
 //! The slots of the commands in flight.
 //!
-//! The number of a slot is the low part of its command's id. The high part tells the slot's uses apart, so
-//! that a completion that comes twice or too late is recognised.
+//! The number of a slot is the low part of its command's id. The high part counts the slot's uses, so
+//! that a duplicate or late completion is recognised.
 
 use core::mem::take;
 
@@ -22,7 +22,7 @@ use crate::hw::admin::{
 /// The bits of a command id.
 const COMMAND_ID_MASK: u16 = (1 << COMMAND_ID_BITS) - 1;
 
-/// A command that has got a slot.
+/// A command with a slot.
 pub(super) struct Turn {
     /// The number of the slot.
     pub(super) slot: u16,
@@ -42,7 +42,7 @@ pub(super) struct Slots {
     free: u32,
     /// Those whose command is not complete.
     in_flight: u32,
-    /// Those whose command the queue was closed under.
+    /// Those whose command was aborted when the queue was closed.
     abandoned: u32,
     /// The ids of the commands.
     ids: [u16; DEPTH as usize],
@@ -102,7 +102,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// Accepts no more commands, and gives up those in flight. Returns their slots.
+    /// Accepts no more commands, and aborts those in flight. Returns their slots.
     pub(super) fn close(&mut self) -> u32 {
         self.is_open = false;
         let lost = take(&mut self.in_flight);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The asynchronous event notification queue (AENQ): what the device tells without being asked.
+//! The asynchronous event notification queue (AENQ): what the device reports unasked.
 
 use kernel::{
     device::{
@@ -101,7 +101,7 @@ impl KeepAlives {
             self.first.store(at.as_nanos(), Relaxed);
         }
         self.last.store(at.as_nanos(), Relaxed);
-        // After the others, so that they are there for who sees it.
+        // Last, so that a reader of the count sees the others.
         self.count.store(count.saturating_add(1), Release);
     }
 
@@ -135,7 +135,7 @@ pub(super) struct Aenq<'bound> {
 }
 
 impl<'bound> Aenq<'bound> {
-    /// Makes a ring that the device does not know of before [`Self::start`].
+    /// Makes a ring that the device does not use before [`Self::start`].
     ///
     /// # Errors
     ///

@@ -46,7 +46,7 @@ pub(crate) struct PeerAh {
     number: Mutex<Option<u16>>,
 }
 
-/// An address handle, and who needs it.
+/// An address handle, and the number of its users.
 struct Entry {
     ah: Arc<PeerAh>,
     /// Address handles of programs, those included that are being created or destroyed.
@@ -114,7 +114,7 @@ impl<'bound> AhCache<'bound> {
 
     /// Destroys an address handle, unless others use it.
     ///
-    /// One that the device refuses to destroy is still there, for the next one who needs it.
+    /// One that the device refuses to destroy stays, for the next user.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl<'bound> AhCache<'bound> {
         if self.leave_to_others(&ah.peer) {
             return Ok(NoData {});
         }
-        // Whoever comes now waits for the lock, and finds out what has become of it.
+        // A new user waits for the lock, and sees the result.
         let result = match *number {
             Some(number) => self.admin.execute(&DestroyAh {
                 ah: number,
@@ -139,8 +139,8 @@ impl<'bound> AhCache<'bound> {
         result
     }
 
-    /// Forgets what the device has refused to destroy of a protection domain that goes next: another one
-    /// may get its number.
+    /// Forgets what the device has refused to destroy of a protection domain that is about to be deallocated. Its number may
+    /// be used again.
     pub(crate) fn forget(&self, pd: u16) {
         let first = Peer {
             pd,
@@ -190,7 +190,7 @@ impl<'bound> AhCache<'bound> {
         }
     }
 
-    /// Counts a user less, and forgets the address handle if nobody needs it and it `is_gone`.
+    /// Counts a user less, and forgets the address handle if it has none and `is_gone`.
     fn leave(&self, peer: &Peer, is_gone: bool) {
         let mut entries = self.entries.lock();
         if let Some(entry) = entries.get_mut(peer) {

@@ -27,7 +27,7 @@ use crate::{
 /// The oldest [`DeviceAttr::admin_api_version`] that this driver works with.
 const MIN_ADMIN_API_VERSION: u32 = 1;
 
-/// The link speed of a device that does not say, in Gbit/s. The value that Linux's C driver uses.
+/// The link speed of a device that reports none, in Gbit/s. The value that Linux's C driver uses.
 const DEFAULT_LINK_SPEED_GBPS: u16 = 100;
 
 /// The page sizes that a memory region can have at all, one bit for each. No page of a host is smaller than
@@ -43,7 +43,7 @@ pub(crate) struct Attributes {
     /// [`QueueAttr1::inline_buf_size`] are less than 2^16, as the command and userspace have 16 bits
     /// for them.
     pub(crate) queues: QueueAttr1,
-    /// More limits of queues; if the device does not tell them,
+    /// More limits of queues; if the device does not report them,
     /// [`QueueAttr2::inline_buf_size_ex`] is [`QueueAttr1::inline_buf_size`], and there is nothing else.
     pub(crate) more_queues: QueueAttr2,
     /// Address and MTU.
@@ -153,7 +153,7 @@ fn supports(device: &DeviceAttr, feature: FeatureId) -> bool {
     device.supported_features & feature.mask() != 0
 }
 
-/// Fails, and says so, if the device lacks a feature.
+/// Fails, and logs it, if the device lacks a feature.
 fn require(admin: &AdminQueue<'_>, device: &DeviceAttr, feature: FeatureId) -> Result {
     if supports(device, feature) {
         return Ok(());

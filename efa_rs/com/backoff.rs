@@ -9,7 +9,7 @@ use kernel::time::{
 };
 
 /// How long to wait before each attempt to bring a device back, in milliseconds. After the last one it
-/// is given up until somebody resets it or binds it again.
+/// stays halted until it is reset or bound by hand.
 const WAITS_MS: [i64; 5] = [0, 1_000, 2_000, 4_000, 8_000];
 
 /// Attempts before a device is given up.

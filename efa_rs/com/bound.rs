@@ -64,7 +64,7 @@ impl<'bound> BoundDevice<'bound> {
     /// # Errors
     ///
     /// - [`ENODEV`] if the device has no registers.
-    /// - [`EBUSY`] if somebody else uses them.
+    /// - [`EBUSY`] if another driver uses them.
     /// - [`EFAULT`] if they can't be mapped.
     /// - [`ENOMEM`] if there is no memory.
     pub(super) fn new(

@@ -58,7 +58,7 @@ impl AdminQueue<'_> {
         self.execute_named(command, "")
     }
 
-    /// Runs a command to its end. `subject` is what messages say of it besides the opcode.
+    /// Runs a command to its end. `subject` follows the opcode in messages.
     ///
     /// # Errors
     ///

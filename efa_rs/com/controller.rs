@@ -212,9 +212,9 @@ impl<'bound> Inner<'bound> {
 }
 
 impl<'bound> Halt<'bound> for Controller<'bound> {
-    /// Called by whoever needs the device stopped: recovery, shutdown, the bus, a destroy that is not answered,
-    /// an exporter that revokes memory. Sleeps for as long as a reset by the register, one by the bus, and another
-    /// one by the register take. That is about 80 s if the device answers none of them.
+    /// Called by recovery, shutdown, the bus, a destroy that is not answered, and an exporter that revokes memory. Sleeps
+    /// for as long as a reset by the register, one by the bus, and another one by the register take. That is about 80 s if
+    /// the device answers none of them.
     fn halt(&self, epoch: &Epoch<'bound>, cause: Cause) {
         if epoch.is_halted() {
             return;

@@ -26,8 +26,7 @@ pub(crate) enum CommandError {
 }
 
 impl CommandError {
-    /// Returns whether the device may use memory that the command was to tell it of. An unknown status is no
-    /// refusal.
+    /// Returns whether the device may use memory whose address the command had. An unknown status is no refusal.
     pub(crate) fn device_may_use_memory(self) -> bool {
         match self {
             Self::Status(status) => Status::try_from(status).is_err(),

@@ -79,15 +79,15 @@ pub(super) fn usable_depth(max: u32) -> u32 {
 
 /// An event queue, with its interrupt.
 pub(super) struct EventQueue<'bound> {
-    // The handler goes first: the ring that it reads is dropped after it.
+    // Dropped first, as the handler reads the ring.
     irq: irq::Registration<'bound>,
     _ring: Lent<'bound, Ring<'bound>>,
     target: EventTarget,
 }
 
-/// What a completion queue needs to know of the event queue that reports its completions.
+/// What a completion queue needs of the event queue that reports its completions.
 pub(crate) struct EventTarget {
-    /// The number that the device has given the event queue.
+    /// The number of the event queue.
     pub(crate) eqn: u16,
     /// The handlers of its events, by completion queue.
     pub(crate) subscribers: Arc<Subscribers>,
@@ -104,7 +104,7 @@ pub(super) struct Parts<'a, 'bound> {
 }
 
 impl<'bound> EventQueue<'bound> {
-    /// Returns what completion queues need to know of this one.
+    /// Returns what completion queues need of this one.
     pub(super) fn target(&self) -> &EventTarget {
         &self.target
     }

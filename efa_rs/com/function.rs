@@ -200,7 +200,7 @@ impl<'bound> Function<'bound> {
         false
     }
 
-    /// Looks whether the device says that it has failed, or can't be read at all.
+    /// Returns whether the device reports a fatal error, or can't be read at all.
     pub(super) fn find_fault(&self) -> Option<Cause> {
         health::read_status(self.device.registers())
     }

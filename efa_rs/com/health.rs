@@ -44,7 +44,7 @@ const ALL_ONES: u32 = u32::MAX;
 /// Why a device is reset while it is in use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The device says that it has failed.
+    /// The device has reported a fatal error.
     FatalError,
     /// A command was not answered.
     CommandTimeout,
@@ -81,7 +81,7 @@ impl Cause {
         }
     }
 
-    /// Returns what the device is told.
+    /// Returns the reason that is written to the device's register.
     pub(super) fn reset_reason(self) -> ResetReason {
         match self {
             Self::FatalError | Self::RegisterTimeout | Self::MemoryHeld => ResetReason::Generic,
@@ -175,7 +175,7 @@ impl Health {
     }
 }
 
-/// Looks whether the device says that it has failed, or can't be read at all.
+/// Returns whether the device reports a fatal error, or can't be read at all.
 pub(super) fn read_status(registers: &Registers<'_>) -> Option<Cause> {
     match registers.read(Register::DevSts) {
         Err(_) | Ok(ALL_ONES) => Some(Cause::RegisterTimeout),

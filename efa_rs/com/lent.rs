@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory that the device knows of, and when it can be freed.
+//! Memory that the device may use, and when it can be freed.
 
 use core::ops::Deref;
 
@@ -47,7 +47,7 @@ pub(super) trait Halt<'bound>: Send + Sync {
     fn halt(&self, epoch: &Epoch<'bound>, cause: Cause);
 }
 
-/// Whether the device may use what it was told of in one session.
+/// Whether the device may use the memory of one session.
 pub(crate) struct Epoch<'bound> {
     state: AtomicU32,
     /// Objects that the device has refused to release.
@@ -75,7 +75,7 @@ impl<'bound> Epoch<'bound> {
         Ok(Arc::new(epoch, GFP_KERNEL)?)
     }
 
-    /// Says that the device was reset, or else that it is no bus master any more.
+    /// Notes that the device was reset, or else that it is no bus master any more.
     pub(super) fn end(&self, was_reset: bool) {
         self.state
             .store(if was_reset { STOPPED } else { HALTED }, Release);
@@ -115,7 +115,7 @@ impl<'bound> Epoch<'bound> {
     }
 }
 
-/// Memory that the device is told of.
+/// Memory for the device.
 ///
 /// Once it was [lent](Self::lend) it is freed only after the device has released it, or was stopped;
 /// else it is put into quarantine.
@@ -127,7 +127,7 @@ pub(crate) struct Lent<'bound, T: Send + Sync + 'bound> {
 }
 
 impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
-    /// Takes memory of `what`, of which the device does not know yet.
+    /// Takes memory of `what`, which the device does not use yet.
     ///
     /// # Errors
     ///
@@ -146,18 +146,18 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
         })
     }
 
-    /// Says that the device has released the memory.
+    /// Notes that the device has released the memory.
     pub(crate) fn give_back(&self) {
         self.is_lent.store(false, Relaxed);
     }
 
-    /// Says that the device is told of the memory next, and has it until it is stopped.
+    /// Notes that the device gets the memory next, and has it until it is stopped.
     pub(super) fn lend_until_stop(&self) {
         self.is_lent.store(true, Relaxed);
     }
 
-    /// Runs the command that tells the device of the memory. If it fails, and the device can't have heard
-    /// of it, the memory is not lent.
+    /// Runs the command that gives the memory to the device. If it fails such that the device does not have the memory, that
+    /// is not lent.
     ///
     /// # Errors
     ///

@@ -149,7 +149,7 @@ fn chain(dev: &Device<Bound>, pieces: &[Piece]) -> Result<(PageList, KVVec<Piece
     Ok((PageList::Indirect(next), chunks))
 }
 
-/// Allocates memory for addresses that the device does not know of yet.
+/// Allocates memory for addresses, which the device does not use yet.
 fn alloc(dev: &Device<Bound>, words: usize) -> Result<CoherentBox<[u64]>> {
     CoherentBox::zeroed_slice(dev, words, GFP_KERNEL | __GFP_NOWARN)
 }

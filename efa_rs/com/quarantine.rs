@@ -105,7 +105,7 @@ impl<'bound> Quarantine<'bound> {
         self.taken.fetch_sub(1, Relaxed);
     }
 
-    /// Keeps `block`, memory of `what`, and says so; unless the device `is_stopped` by now.
+    /// Keeps `block`, memory of `what`, and logs it; unless the device `is_stopped` by now.
     // One copy for all types of blocks.
     #[inline(never)]
     pub(super) fn keep(&self, what: &str, block: Block<'bound>, is_stopped: &dyn Fn() -> bool) {
@@ -126,8 +126,8 @@ impl<'bound> Quarantine<'bound> {
         ));
     }
 
-    /// Frees all of it. To be called once the device was reset, and whoever asks `is_stopped` knows; with no
-    /// lock held that a block takes when it is dropped.
+    /// Frees all of it. To be called once the device was reset and `is_stopped` returns true, with no lock held that a
+    /// block takes when it is dropped.
     pub(super) fn release(&self) {
         loop {
             // Dropped with no lock held.

@@ -87,11 +87,11 @@ impl<'bound> Reclaim<'bound> {
         self.keys.lock().remove(&r_key);
     }
 
-    /// Registers a region by `register`, and sees to it that it has no key of a revoked region: peers may still use
-    /// that. `keys` returns the local and the remote key.
+    /// Registers a region by `register`, and ensures that it has no key of a revoked region: peers may still use that.
+    /// `keys` returns the local and the remote key.
     ///
-    /// The device does not know that a revoked key is in use. A region that it gives such a key to is deregistered, after
-    /// the next one has got another key.
+    /// For the device, a revoked key is free. A region that gets such a key is deregistered, after the next one has another
+    /// key.
     ///
     /// # Errors
     ///

@@ -314,7 +314,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         report::announce(self.controller.pdev(), c"EFA_EVENT=reset", cause);
     }
 
-    /// Tries to bring the device back if it is time to, and sees to it that it is looked at again.
+    /// Tries to reset the device if it is time to, and schedules the next look at it.
     fn proceed(&self) {
         let waker = self.controller.waker();
         loop {

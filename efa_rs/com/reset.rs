@@ -34,7 +34,7 @@ const RESET_POLL_INTERVAL: Delta = Delta::from_millis(1);
 ///
 /// # Errors
 ///
-/// - [`EINVAL`] if the device is not ready for a reset, or says that a reset takes no time.
+/// - [`EINVAL`] if the device is not ready for a reset, or announces that a reset takes no time.
 /// - [`ETIME`] if a reset does not start or does not end in the time that the device has given.
 /// - Those of [`Registers::read`].
 pub(super) fn reset(dev: &Device, registers: &Registers<'_>, reason: ResetReason) -> Result {

@@ -59,7 +59,7 @@ const MANAGEMENT_VECTOR: u8 = 0;
 /// A session is [started](Self::start), and ends when the device is halted. Whoever holds one longer
 /// can't do any harm: commands fail, and memory was freed or is in quarantine.
 pub(crate) struct Session<'bound> {
-    // Interrupts go first: what their handlers use is below.
+    // Dropped first, as the handlers use what is below.
     management: irq::Registration<'bound>,
     event_queues: KVec<EventQueue<'bound>>,
     admin: Arc<AdminQueue<'bound>>,
@@ -178,7 +178,7 @@ impl<'bound> Session<'bound> {
         &self.attributes
     }
 
-    /// Returns whether the device may use what it was told of in this session.
+    /// Returns whether the device may use the memory of this session.
     pub(crate) fn epoch(&self) -> &Arc<Epoch<'bound>> {
         &self.epoch
     }

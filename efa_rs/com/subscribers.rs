@@ -42,8 +42,8 @@ impl Subscribers {
         )
     }
 
-    /// Has `handler` told of completions in the queue with number `cqn`, and nobody else: who was told
-    /// of them before is a queue that is being destroyed.
+    /// Has `handler` called for completions in the queue with number `cqn`. It replaces that of a queue with this number
+    /// that is being destroyed.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Subscribers {
         let place = place_of(&handler);
         let node = RBTreeNode::new(cqn, handler, GFP_KERNEL)?;
 
-        // Who was told before is dropped with no lock held.
+        // The one before is dropped with no lock held.
         let before = self.handlers.lock().insert(node);
         drop(before);
         Ok(Subscription {
@@ -84,7 +84,7 @@ impl Subscribers {
     }
 }
 
-/// A handler's being told; when this is dropped it is not called any more.
+/// The subscription of a handler; when this is dropped it is not called any more.
 pub(crate) struct Subscription {
     subscribers: Arc<Subscribers>,
     cqn: u16,

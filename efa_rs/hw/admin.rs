@@ -480,7 +480,7 @@ macro_rules! command {
 pub(crate) use command;
 
 layout! {
-    /// Content of a completion that says no more than how the command ended.
+    /// Content of a completion that has a status only.
     pub struct NoData[64] {}
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Asynchronous event notifications: what the device tells without being asked.
+//! Asynchronous event notifications: what the device reports unasked.
 
 use super::wire::{
     self,

@@ -48,7 +48,7 @@ fn update(remainder: u16, bytes: &[u8]) -> u16 {
 }
 
 /// Returns the checksum that belongs into `entry`, whatever its checksum field holds now.
-// One copy, of which `make bench` can tell the cost.
+// One copy, whose cost `make bench` shows.
 #[inline(never)]
 pub fn of_entry(entry: &[u8]) -> u16 {
     let before = entry.get(..OFFSET).unwrap_or(entry);

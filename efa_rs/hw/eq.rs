@@ -13,7 +13,7 @@ use super::wire::{
 pub const PHASE_OFFSET: usize = 0;
 
 codes! {
-    /// What an entry tells.
+    /// What an entry reports.
     pub enum EventType: u8 {
         /// An armed completion queue has a new completion.
         Completion = 0 => "COMPLETION",
@@ -25,7 +25,7 @@ bits! {
     pub struct EqeCommon(u32) {
         /// Which round through the queue the entry belongs to; the first is 1.
         0:0 phase => bool,
-        /// What the entry tells, an [`EventType`].
+        /// What the entry reports, an [`EventType`].
         8:1 event_type => u8,
     }
 }

@@ -174,7 +174,7 @@ layout! {
         max_rdma_size @ 36: u32,
         /// Identifies the device among all.
         guid @ 40: u64,
-        /// Highest speed of the link in Gbit/s; 0 if the device does not say.
+        /// Highest speed of the link in Gbit/s; 0 if the device does not report it.
         max_link_speed_gbps @ 48: u16,
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the driver tells the device about the host, through a control buffer.
+//! What the driver reports to the device about the host, through a control buffer.
 
 use super::wire::{
     self,

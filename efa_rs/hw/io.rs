@@ -3,8 +3,8 @@
 //! The data path: work requests and completions.
 //!
 //! Programs write work requests themselves, past the driver: those for the send queue into the device's memory, a
-//! *low-latency queue*, those for the receive queue into host memory. A write to a doorbell tells the device how many there
-//! are. All layouts are those of rdma-core's `efa_io_defs.h` and `efa_io_regs_defs.h`.
+//! *low-latency queue*, those for the receive queue into host memory. A write to a doorbell has their
+//! number. All layouts are those of rdma-core's `efa_io_defs.h` and `efa_io_regs_defs.h`.
 
 use super::{
     admin::mr::RegMrPermissions,
@@ -269,7 +269,7 @@ codes! {
 }
 
 bits! {
-    /// What a completion tells.
+    /// What a completion reports.
     pub struct CdescFlags(u8) {
         /// Which round through the queue the completion belongs to; the first is 1.
         0:0 phase => bool,
@@ -315,7 +315,7 @@ pub const CDESC_FLAGS_OFFSET: usize = 3;
 
 impl Cdesc {
     /// Adds the upper 48 bits of a send work request's id, as they were there: they are in the place of
-    /// what a receive tells of the peer.
+    /// what a receive reports of the peer.
     #[must_use]
     pub fn with_req_id_ex(self, [a, b, c, d, e, f]: [u8; 6]) -> Self {
         Self {

@@ -6,7 +6,7 @@
 //! the boundary between driver and device, in both directions; and the data path, which passes the
 //! driver by. The driver encodes commands and
 //! decodes completions; an emulated device does the reverse, with these same files. Nothing in here
-//! knows of the kernel, of an allocator, of DMA or of an errno.
+//! depends on the kernel, on an allocator, on DMA or on an errno.
 //!
 //! Three macros in [`wire`] describe everything: `layout!` for structures of bytes, `bits!` for bit
 //! fields of one word and `codes!` for numbered values. All integers are little endian. Bytes and

@@ -111,7 +111,7 @@ bits! {
         5:1 reset_timeout => u8,
         /// How many bits of a bus address the device uses.
         15:8 dma_addr_width => u8,
-        /// How long an admin command may take, in units of 100 ms; 0 means it does not say.
+        /// How long an admin command may take, in units of 100 ms; 0 if it announces none.
         19:16 admin_cmd_timeout => u8,
     }
 }

@@ -30,7 +30,7 @@ use super::device::as_raw;
 
 /// The right to attach what is valid for `'data` to a bound device.
 ///
-/// `'data` is invariant: who gets this for a binding can't attach what lives shorter than that.
+/// `'data` is invariant: what lives shorter than the binding can't be attached to it.
 ///
 /// # Invariants
 ///

@@ -38,7 +38,7 @@ impl Completion {
         })
     }
 
-    /// Makes the completion ready for its next use: forgets signals that nobody has waited for.
+    /// Makes the completion ready for its next use: forgets signals without a waiter.
     pub(crate) fn reinit(&self) {
         // SAFETY: `self.inner` is initialized; this takes its lock before it consumes a signal.
         while unsafe { bindings::try_wait_for_completion(self.inner.get()) } {}

@@ -36,7 +36,7 @@ impl Root {
     /// Makes the directory, when the module is loaded.
     pub(crate) fn new(name: &CStr) -> Self {
         if PROGRESS.cmpxchg(UNUSED, BEING_MADE, Acquire).is_ok() {
-            // SAFETY: Only the first to come here does this, and nobody uses the lock before.
+            // SAFETY: Only the first caller does this, and the lock is not used before.
             unsafe { ROOT.init() };
             PROGRESS.store(READY, Release);
             *ROOT.lock() = Some(Dir::new(name));

@@ -44,7 +44,7 @@ const WORD: usize = size_of::<u64>();
 /// A power of two of `N`-byte entries in coherent memory, all zero at first.
 ///
 /// `N` is a multiple of 8. Accesses copy whole entries or single bytes with volatile semantics: the device may change the
-/// memory at any time, so nobody gets a reference to it.
+/// memory at any time, so there are no references to it.
 ///
 /// # Invariants
 ///
@@ -237,7 +237,7 @@ impl<'bound> UserBuffer<'bound> {
         // SAFETY: `raw` is a valid device, and `pages` are `size` bytes that were just allocated.
         let mapped = unsafe { ffi::efa_dma_map(raw, pages.as_ptr(), size, &mut dma_address) };
         if mapped != 0 {
-            // SAFETY: The pages were just allocated, and nobody knows of them.
+            // SAFETY: The pages were just allocated, and have no other user.
             unsafe { bindings::free_pages_exact(pages.as_ptr(), size) };
             return Ok(None);
         }

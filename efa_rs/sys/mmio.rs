@@ -47,7 +47,7 @@ impl<'bound> Region<'bound> {
     /// # Errors
     ///
     /// - [`ENODEV`] if the function has no such memory BAR.
-    /// - [`EBUSY`] if somebody else has reserved it.
+    /// - [`EBUSY`] if another driver has reserved it.
     /// - [`ENOMEM`] if there is no memory.
     pub(crate) fn request(
         pdev: &'bound pci::Device<Bound>,
@@ -233,7 +233,7 @@ impl<'bound> Window<'bound> {
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant this is a mapping, which nobody uses any more.
+        // SAFETY: By the type invariant this is a mapping, which has no user any more.
         unsafe { bindings::iounmap(self.base.as_ptr().cast()) }
     }
 }

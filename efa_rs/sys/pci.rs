@@ -95,7 +95,7 @@ pub(crate) fn clear_master(pdev: &pci::Device<Bound>) {
     unsafe { bindings::pci_clear_master(as_raw(pdev)) }
 }
 
-/// What the bus says of a function.
+/// What the bus reports of a function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Channel {
     /// The function can be used.
@@ -106,7 +106,7 @@ pub(crate) enum Channel {
     IsGone,
 }
 
-/// Returns what the bus says of the function.
+/// Returns what the bus reports of the function.
 pub(crate) fn channel(pdev: &pci::Device<Bound>) -> Channel {
     // SAFETY: `as_raw` returns a valid `struct pci_dev`.
     let state = unsafe { &raw const (*as_raw(pdev)).error_state };
@@ -354,7 +354,7 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
         name: &'static CStr,
         module: &'static ThisModule,
     ) -> Result {
-        // SAFETY: The driver is initialized, and not registered yet, so that nobody else accesses it.
+        // SAFETY: The driver is initialized, and not registered yet, so that nothing else accesses it.
         let raw = unsafe { &mut *pdrv.get() };
         raw.shutdown = Some(Self::shutdown_callback);
         raw.err_handler = &raw const *Self::ERROR_HANDLERS;
@@ -439,7 +439,7 @@ impl<T: Driver> Adapter<T> {
         unsafe { Self::with_pci_data(pdev, |this| T::shutdown(this)) };
     }
 
-    /// Stops the use of a device after an error, and tells the bus how to go on.
+    /// Stops the use of a device after an error, and returns how the bus is to proceed.
     ///
     /// # Safety
     ///
@@ -448,8 +448,7 @@ impl<T: Driver> Adapter<T> {
         pdev: *mut bindings::pci_dev,
         state: bindings::pci_channel_state_t,
     ) -> bindings::pci_ers_result_t {
-        // The bus goes on to `resume` alone: the link works, and whether the device does is seen by
-        // whoever looks after it.
+        // The bus proceeds to `resume`: the link works. The driver's health check finds out whether the device does.
         if state == bindings::pci_channel_io_normal {
             return bindings::pci_ers_result_PCI_ERS_RESULT_CAN_RECOVER;
         }

@@ -38,7 +38,7 @@ impl RateLimit {
         })
     }
 
-    /// Returns whether one more message may be printed now. The kernel says how many were not.
+    /// Returns whether one more message may be printed now. The kernel logs how many were not.
     pub(crate) fn allows(&self) -> bool {
         // SAFETY: `self.inner` is initialized; the name is static.
         unsafe { bindings::___ratelimit(self.inner.get(), c"efa".as_char_ptr()) != 0 }

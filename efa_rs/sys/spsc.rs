@@ -2,8 +2,8 @@
 
 //! Values that one task puts into slots and another one takes, in any order and without a lock.
 //!
-//! The kernel crate has no such structure. Each side is a value of its own, so that the borrow checker sees to it that
-//! there is one task on each side.
+//! The kernel crate has no such structure. Each side is a value of its own, so that the borrow checker ensures one task
+//! on each side.
 
 use core::mem::MaybeUninit;
 

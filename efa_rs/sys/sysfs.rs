@@ -65,7 +65,7 @@ impl<F: File> Groups<F> {
     ///
     /// # Safety
     ///
-    /// `buffer` must point to the start of a page that nobody else uses.
+    /// `buffer` must point to the start of a page without other users.
     unsafe extern "C" fn show(
         _device: *mut bindings::device,
         _attribute: *mut bindings::device_attribute,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Tracepoints, `efa:` in `perf trace` and bpftrace; `ffi/trace.h` says what they record.
+//! Tracepoints, `efa:` in `perf trace` and bpftrace; `ffi/trace.h` has their fields.
 //!
 //! [`kernel::tracepoint`] calls those that C declares in the kernel's own headers. To be replaced by a
 //! way to declare them in a module.

@@ -108,7 +108,7 @@ impl Waker {
         unsafe { bindings::queue_delayed_work_on(ANY_CPU, queue(), work, delay) };
     }
 
-    /// Returns whether whoever the work is for waits for its end.
+    /// Returns whether a task waits for the end of the work.
     pub(crate) fn is_ending(&self) -> bool {
         self.0.ending.load(Relaxed)
     }
@@ -131,7 +131,7 @@ impl Running {
     ) -> Self {
         let item = waker.0.clone();
 
-        // SAFETY: The work is disabled, so that nobody reads the job.
+        // SAFETY: The work is disabled, so that nothing reads the job.
         unsafe { *item.job.get() = Some(Job { callback, target }) };
         // SAFETY: The work is initialized, and was disabled once.
         unsafe { bindings::enable_delayed_work(item.work.get()) };

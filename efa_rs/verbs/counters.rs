@@ -110,7 +110,7 @@ pub(super) fn read_device(efa: &Efa<'_>, values: &mut [u64]) -> Result {
 ///
 /// # Errors
 ///
-/// Those of [`read_port`], but for the one that says so.
+/// Those of [`read_port`], but for the one that is marked.
 pub(super) fn has_port(efa: &Efa<'_>) -> Result<bool> {
     match read_port(efa, &mut [0; PORT.len()]) {
         Ok(()) => Ok(true),

@@ -109,7 +109,7 @@ impl Ring<'_> {
         }
     }
 
-    /// Runs the command that tells the device of the ring: see [`Lent::lend`].
+    /// Runs the command that gives the ring to the device: see [`Lent::lend`].
     fn lend<R>(
         &self,
         command: impl FnOnce() -> Result<R, CommandError>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Verbs that failed, which the counters of the device tell of.
+//! Counters of verbs that failed.
 
 use crate::com::Counter;
 

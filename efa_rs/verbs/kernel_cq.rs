@@ -204,7 +204,7 @@ impl<'a> KernelCq<'a> {
         &self.memory
     }
 
-    /// Says where the doorbell is.
+    /// Sets the doorbell.
     pub(super) fn set_doorbell(&self, doorbell: Doorbell<'a>) {
         self.doorbell.populate(doorbell);
     }
@@ -241,7 +241,7 @@ impl<'a> KernelCq<'a> {
         drop(attached);
     }
 
-    /// Says that a queue pair is in error. Polls complete what the device was not given, and watch the device flush the
+    /// Notes that a queue pair is in error. Polls complete what the device was not given, and watch the device flush the
     /// rest.
     pub(super) fn expect_flush(&self, qp_num: u16, qp: &Arc<QpRef>) {
         let mut polled = self.polled.lock();

@@ -63,7 +63,7 @@ pub(super) struct KernelQp<'a> {
     recv: SpinLockIrq<Option<RecvQueue<'a>>>,
     send_cq: Arc<KernelCq<'a>>,
     recv_cq: Arc<KernelCq<'a>>,
-    /// By what completions name it. Completion queues tell it by this from others that have had its number.
+    /// The queue pair in completions. It distinguishes this queue pair from others that had its number.
     qp: Arc<QpRef>,
     qp_num: u16,
     qp_type: QpType,

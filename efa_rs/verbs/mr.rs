@@ -84,9 +84,9 @@ struct Hold<'a> {
 }
 
 enum Held {
-    /// Nothing: it was not told yet, or has let go of it.
+    /// Nothing: the memory was not registered yet, or was released.
     Nothing,
-    /// It may have something, as it has not said what came of the registration.
+    /// It may have something, as it has not completed the registration.
     Unknown,
     /// A region with these keys. There is a place for the remote one if it can be revoked.
     Region(MrKeys, Option<KeyPlace>),
@@ -339,7 +339,7 @@ impl<'a> Mr<'a> {
         let list = Entries::zeroed(efa.session.device().dev(), count)?;
         let list = Arc::new(list, GFP_KERNEL)?;
         let list = Lent::new(efa.session.epoch(), "a list of pages", list)?;
-        // From here on work requests tell the device where the list is.
+        // From here on work requests have the address of the list.
         let command = AllocMr {
             pd: pd.pdn,
             max_pages,
@@ -450,7 +450,7 @@ impl FastPages<'_> {
     }
 }
 
-/// Returns the interconnects as userspace is told of them.
+/// Returns the interconnects as userspace gets them.
 fn interconnects(registered: &RegMrResponse) -> MrInterconnects {
     let validity = registered.validity;
 

@@ -158,7 +158,7 @@ impl ReceiveRing<'_> {
         }
     }
 
-    /// Runs the command that tells the device of the ring: see [`Lent::lend`].
+    /// Runs the command that gives the ring to the device: see [`Lent::lend`].
     fn lend<R>(
         &self,
         command: impl FnOnce() -> Result<R, CommandError>,
@@ -170,7 +170,7 @@ impl ReceiveRing<'_> {
         }
     }
 
-    /// Says that the device has let go of the ring.
+    /// Notes that the device has released the ring.
     fn give_back(&self) {
         match self {
             Self::User(buffer) => buffer.give_back(),
@@ -181,7 +181,7 @@ impl ReceiveRing<'_> {
 }
 
 impl<'a> DeviceQp<'a> {
-    /// Creates a queue pair, and returns with it what the device tells of it.
+    /// Creates a queue pair, and returns the device's response with it.
     ///
     /// # Errors
     ///
@@ -332,7 +332,7 @@ impl<'a> Qp<'a> {
         }
         check_sizes(efa, &attr.cap, command.sq_ring_size)?;
         let qp_type = check_type(attr, command.driver_qp_type)?;
-        // These transports have both; the core sees to it.
+        // The core ensures that these transports have both.
         let (send_cq, recv_cq) = attr.send_cq.zip(attr.recv_cq).ok_or(EINVAL)?;
 
         let receive_ring = match command.rq_ring_size {
@@ -622,8 +622,8 @@ impl<'a> Qp<'a> {
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if one is asked for that the device does not tell.
-    /// - [`EIO`] if the device tells of a state that there is not.
+    /// - `EOPNOTSUPP` if an attribute is asked for that the device does not report.
+    /// - [`EIO`] if the device returns an unknown state.
     /// - Those of the admin command.
     fn query_at(&self, efa: &Efa<'a>, mask: QpAttrMask) -> Result<QueriedQp> {
         if !QUERYABLE.contains(mask) {

@@ -50,13 +50,12 @@ impl Ucontext {
     ///
     /// # Errors
     ///
-    /// - `EOPNOTSUPP` if the userspace library does not know of limits that the device has.
+    /// - `EOPNOTSUPP` if the userspace library does not support limits that the device has.
     /// - Those of the admin command and of [`Udata`].
     fn alloc_at(efa: &Efa<'_>, udata: &Udata<'_>) -> Result<Self> {
         let queues = &efa.attributes().queues;
 
-        // Whatever else an older or newer library passes has no effect: the response tells it what
-        // does.
+        // Other flags of an older or newer library have no effect. The response has those that do.
         let supported = AllocUcontextCmd::decode(&udata.input_prefix()?).supported_caps;
         if queues.max_tx_batch != 0 && !supported.tx_batch
             || queues.min_sq_depth != 0 && !supported.min_sq_wr
