@@ -45,14 +45,9 @@ enum ib_mtu efa_ib_mtu_int_to_enum(int mtu)
 	return ib_mtu_int_to_enum(mtu);
 }
 
-const char *efa_init_utsname_release(void)
+const char *efa_init_utsname(bool version)
 {
-	return init_utsname()->release;
-}
-
-const char *efa_init_utsname_version(void)
-{
-	return init_utsname()->version;
+	return version ? init_utsname()->version : init_utsname()->release;
 }
 
 struct nlattr *efa_nla_nest_driver(struct sk_buff *msg)

@@ -14,7 +14,7 @@ use crate::ffi;
 /// Returns the kernel's release, as `uname -r` prints it outside of containers.
 pub(crate) fn release() -> &'static CStr {
     // SAFETY: There is no precondition, as the initial namespace always exists.
-    let release = unsafe { ffi::efa_init_utsname_release() };
+    let release = unsafe { ffi::efa_init_utsname(false) };
     // SAFETY: The release of the initial namespace ends with a zero byte, and never changes.
     unsafe { CStr::from_char_ptr(release) }
 }
@@ -22,7 +22,7 @@ pub(crate) fn release() -> &'static CStr {
 /// Returns the kernel's version, as `uname -v` prints it outside of containers.
 pub(crate) fn version() -> &'static CStr {
     // SAFETY: There is no precondition, as the initial namespace always exists.
-    let version = unsafe { ffi::efa_init_utsname_version() };
+    let version = unsafe { ffi::efa_init_utsname(true) };
     // SAFETY: The version of the initial namespace ends with a zero byte, and never changes.
     unsafe { CStr::from_char_ptr(version) }
 }

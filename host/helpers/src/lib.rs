@@ -213,13 +213,9 @@ unsafe extern "C" fn efa_init_delayed_work(
 }
 
 #[no_mangle]
-unsafe extern "C" fn efa_init_utsname_release() -> *const c_char {
-    c"7.0.0-host".as_ptr().cast()
-}
-
-#[no_mangle]
-unsafe extern "C" fn efa_init_utsname_version() -> *const c_char {
-    c"#1 host".as_ptr().cast()
+unsafe extern "C" fn efa_init_utsname(version: bool) -> *const c_char {
+    let name = if version { c"#1 host" } else { c"7.0.0-host" };
+    name.as_ptr().cast()
 }
 
 /// How many CPUs there are.
