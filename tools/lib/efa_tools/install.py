@@ -297,15 +297,29 @@ def older_kernel(installed):
 def administrator(installed):
     """What the administrator has in /etc goes before what the package has."""
     it = Scenario("administrator", *layers(installed))
-    own = "/etc/modules-load.d/efa.conf"
-    # A device would have udev load the driver, whatever modules-load.d says.
+    # A device would have udev load the driver, whatever becomes of the unit.
     for what, script, found, devices in (
-        ("it is masked", f"ln -s /dev/null {own}", "off", ()),
-        ("it has a file of its own", f"rm {own}; echo ib_uverbs >{own}", "off && test -d /sys/module/ib_uverbs", ()),
-        ("the driver is on a blacklist", f"rm {own}; echo 'blacklist efa' >/etc/modprobe.d/local.conf", "blacklisted", ("profile=efa2",)),
+        ("its unit is masked", "systemctl mask modprobe@efa.service", "off", ()),
+        (
+            "the driver is on a blacklist",
+            "systemctl unmask modprobe@efa.service; echo 'blacklist efa' >/etc/modprobe.d/local.conf",
+            "blacklisted",
+            ("profile=efa2",),
+        ),
     ):
         it.machine.must(script)
         it.boots(what, f"{DRIVER} {found}", devices=devices)
+    return it
+
+
+def secure_boot(installed):
+    """Secure Boot: first the firmware trusts Debian's kernel only, then also the key that DKMS signs with."""
+    it = Scenario("Secure Boot", *layers(installed))
+    it.machine.trust()
+    it.boots("the machine boots without the key", f"{DRIVER} rejected")
+    it.boots("without a device, too", f"{DRIVER} rejected", devices=())
+    it.machine.trust("/var/lib/dkms/mok.pub")
+    it.boots("the driver is there with the key", f"{DRIVER} trusted")
     return it
 
 
@@ -418,6 +432,7 @@ SCENARIOS = {
     "interrupted": (interrupted, False),
     "older-kernel": (older_kernel, True),
     "administrator": (administrator, True),
+    "secure-boot": (secure_boot, True),
     "insmod": (insmod, False),
     "coexistence": (coexistence, False),
     "rpm": (rpm, False),

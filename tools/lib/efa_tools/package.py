@@ -226,7 +226,7 @@ def rpm():
         cp {BUILD}/{NAME}-{version()}.tar.xz .
         rpmbuild -bb --define "_topdir $PWD" --define "_sourcedir $PWD" --define "_rpmdir $PWD" --define "_dbpath $PWD/db" \
             --define "_build_name_fmt %{{NAME}}-%{{VERSION}}-%{{RELEASE}}.%{{ARCH}}.rpm" \
-            --define "_tmppath /tmp" --define "_modulesloaddir /usr/lib/modules-load.d" \
+            --define "_tmppath /tmp" --define "_unitdir /usr/lib/systemd/system" \
             --define "use_source_date_epoch_as_buildtime 1" --define "build_mtime_policy clamp_to_source_date_epoch" \
             --define "_buildhost localhost" source/{NAME}-dkms.spec
         rpmlint --strict --config source/.rpmlint.toml {package} source/{NAME}-dkms.spec
