@@ -120,6 +120,41 @@ class Build(StandIns):
             self.fails("could not be downloaded: run 'apt-get update' and 'apt-get install linux-source-7.3=7.3.12-1'")
             self.assertEqual((self.root / "apt-arguments").read_text(), "--quiet download linux-source-7.3=7.3.12-1\n")
 
+    def sources(self):
+        """The folder of kept sources, with the source of another version."""
+        folder = self.root / "var/cache/efa-rs/sources"
+        self.keeps(folder, "7.3.11-1")
+        return folder
+
+    def keeps(self, folder, version):
+        """Puts a package with the source of a version into a folder."""
+        tree = self.root / "package"
+        (tree / "DEBIAN").mkdir(parents=True, exist_ok=True)
+        (tree / "usr/src").mkdir(parents=True, exist_ok=True)
+        (tree / "DEBIAN/control").write_text(
+            f"Package: linux-source-7.3\nVersion: {version}\nArchitecture: all\nMaintainer: a <a@b.example>\nDescription: source\n"
+        )
+        file = tree / "usr/src/linux-source-7.3.tar.xz"
+        subprocess.run(["tar", "-c", "-J", "-f", file, "-C", self.root, "--transform=s/^source/linux-source-7.3/", "source"], check=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["dpkg-deb", "--build", tree, folder / f"linux-source-7.3_{version}_all.deb"], check=True, capture_output=True)
+
+    def test_a_kept_source_is_used_without_network(self):
+        self.dpkg(source="")
+        self.program("apt-get", "exit 100")
+        folder = self.sources()
+        self.fails(f"could not be downloaded: .*, or put the file of that package into {folder}")
+        self.keeps(folder, "7.3.12-1")
+        self.assertIn("7.3.12-1_all.deb.", self.builds(self.kit))
+
+    def test_a_downloaded_source_is_kept_if_there_is_a_folder_for_it(self):
+        self.dpkg(source="")
+        folder = self.sources()
+        self.keeps(self.root / "mirror", "7.3.12-1")
+        self.program("apt-get", 'cp "$ROOT"/mirror/*.deb .')
+        self.builds(self.kit)
+        self.assertEqual(len(list(folder.iterdir())), 2)
+
     def test_no_room(self):
         self.write("full", "")
         self.fails("it needs 1500 MB in /.*, and 7 MB are free")

@@ -75,7 +75,7 @@ class Emulator(unittest.TestCase):
 FLOOR = {
     "dkms.conf": r'^BUILD_EXCLUSIVE_KERNEL_MIN="(.*)"',
     "dkms/advise": r'older "\$number" (\S+);|Linux (\S+) or newer',
-    "debian/control": r"linux-source-([\d.]+) \||Linux (\S+) or newer",
+    "debian/control": r"linux-source-([\d.]+),|Linux (\S+) or newer",
     "rpm/efa-rs-dkms.spec": r"kernel-devel >= (\S+)|Linux (\S+) or newer",
     "README.md": r"Linux (\S+) or newer",
     "Documentation/install.md": r"Linux (\S+) or newer",
