@@ -12,10 +12,6 @@ from stand_ins import CONFIG, KERNEL, PROGRAMS, RUST_KIT, StandIns
 NEWER = {"rustc": "echo 'rustc 1.93.1 (01f6ddf75 2026-02-11)'", "bindgen": "echo bindgen 0.72.1"}
 # Has no room to speak of, if the test says so.
 DF = 'echo "Filesystem 1048576-blocks Used Available"; echo "/dev/vda 9999 0 $([ -e "$ROOT/full" ] && echo 7 || echo 9999)"'
-# Runs a build as DKMS does: a part of it writes what that prints into a log, and what the rest says is not there.
-DKMS = """#!/bin/bash
-("$1" "$2"; exit $?) >"$ROOT/make.log" 2>&1
-"""
 
 
 class Build(StandIns):
@@ -169,15 +165,6 @@ class Build(StandIns):
         self.fails(f"could not be built .*: report it at {re.escape(self.bugs.strip())} with the output of 'efa-report'")
         self.write("full", "")
         self.fails("it needs 100 MB")
-
-    def test_dkms_itself_says_so_too(self):
-        self.write("headers/rust/libkernel.rmeta", "")
-        self.write("make-hook", "exit 2\n")
-        dkms = self.write("dkms", DKMS)
-        dkms.chmod(0o755)
-        said = subprocess.run([dkms, self.build, KERNEL], env=self.environment(), capture_output=True, text=True, check=False).stderr
-        self.assertRegex(said, r"^\nefa-rs: The module could not be built .*, please\.\n$")
-        self.assertIn(said.strip(), (self.root / "make.log").read_text())
 
 
 if __name__ == "__main__":

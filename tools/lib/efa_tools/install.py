@@ -59,7 +59,10 @@ IMAGE = "/run/efa-rs/lab/image.qcow2"
 # What efa-emu-lab prints of a ping.
 PING = re.compile(r"^guest1 to guest0 over EFA: .* us each way$", re.MULTILINE)
 EMULATOR_TRACES = "find / -xdev -name '*efa-emu*' ! -path '/var/log/*' ! -path '/var/cache/*' ! -path '/efa-rs/*'"
-# What a user sees of a DKMS build that failed.
+# What apt would change of what builds kernels' Rust code.
+COMPILERS = re.compile(r"^Inst (?:rustc|rust-src|libstd-rust\S*|bindgen|gcc\S*) ", re.MULTILINE)
+# What a user sees of a DKMS build that failed, and finds in the log.
+BUILD_LOG = re.compile(r"/var/lib/dkms/efa-rs/\S+/make\.log")
 SENTENCE = re.compile(r"^efa-rs: .*$", re.MULTILINE)
 
 
@@ -82,10 +85,11 @@ class Scenario:
         return text
 
     def fails(self, what, script, sentence):
-        """The script fails, and a sentence that matches says why and what to do."""
+        """The script fails, and DKMS names a log, whose last sentence matches: it says why and what to do."""
         with steps.step(f"{self.name}: {what}"):
             status, text = self.machine.offline(script)
-        said = SENTENCE.findall(text)
+        log = BUILD_LOG.search(text)
+        said = SENTENCE.findall(self.machine.must(f"cat {log[0]}"))[-1:] if log else []
         good = status != 0 and any(re.search(sentence, line) for line in said)
         self.check(what, [] if good else [f"exit status {status}, said {said}", *text.splitlines()[-25:]])
         return text
