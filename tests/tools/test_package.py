@@ -42,7 +42,7 @@ class Version(unittest.TestCase):
 
     def test_a_file_without_it_is_named(self):
         with self.assertRaisesRegex(Failure, "^debian/control has nothing that matches "):
-            match_in(package.MAINTAINER, "Source: x\n", "debian/control")
+            match_in(machine.PARAGRAPH, "Source: x\n", "debian/control")
 
     def test_dkms_takes_it_from_there(self):
         script = f'. {support.CLONE}/dkms.conf && echo "$PACKAGE_VERSION"'
@@ -160,6 +160,11 @@ class Bugs(unittest.TestCase):
         os.environ["EFA_BUGS"] = "https://tracker.example/new?of=efa"
         self.assertEqual(set(self.places().values()), {os.environ["EFA_BUGS"]})
         self.assertFalse([name for name, text in package.generated().items() if self.default in text])
+
+    def test_maintainers_have_no_other_that_leads_nowhere(self):
+        control = package.generated()["debian/control"]
+        self.assertRegex(control, r"(?m)^Maintainer: [^@<]+ <[^@<>]+@[^@<>]+>$")
+        self.assertNotIn(".invalid", control.replace(self.default, ""))
 
     def test_a_percent_sign_is_no_macro_of_rpm(self):
         os.environ["EFA_BUGS"] = "https://tracker.example/efa%20rs"

@@ -12,12 +12,11 @@ import textwrap
 from pathlib import Path
 
 from . import build, cache, laws, layer, steps, toolroot
-from .failure import Failure, match_in
+from .failure import Failure
 
 NAME = "efa-rs"
 EMULATOR = "efa-emu"
 BUILD = "/run/efa-rs/build"
-MAINTAINER = re.compile(r"^Maintainer: (.*)$", re.MULTILINE)
 # Has the address to report bugs to, unless EFA_BUGS does; the guide names it, too.
 BUGS = "dkms/bugs"
 ADDRESS = re.compile(r"[a-z]+:[^\s\"'<>]+")
@@ -52,8 +51,8 @@ def wrapped(change, first, rest):
 
 
 def maintainer():
-    """Who both packages say maintains them."""
-    return match_in(MAINTAINER, (cache.CLONE / "debian/control").read_text(), "debian/control")[1]
+    """The packages' maintainer: the author of the commit that is packed. Bugs have an address of their own."""
+    return git("log", "-1", "--format=%an <%ae>").strip()
 
 
 def bugs():
@@ -96,7 +95,7 @@ def generated():
     default, address = bugs()
     return {
         "debian/changelog": debian_changelog(maintainer()),
-        "debian/control": (cache.CLONE / "debian/control").read_text().replace("@BUGS@", address),
+        "debian/control": (cache.CLONE / "debian/control").read_text().replace("@BUGS@", address).replace("@MAINTAINER@", maintainer()),
         f"{NAME}-dkms.spec": rpm_spec(),
         BUGS: f"{address}\n",
         GUIDE: (cache.CLONE / GUIDE).read_text().replace(default, address),
