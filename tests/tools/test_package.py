@@ -196,6 +196,13 @@ class Bugs(unittest.TestCase):
         self.assertIn(f" {self.default},", done.stderr.splitlines()[-1])
 
 
+class Rpm(unittest.TestCase):
+    def test_says_itself_why_a_kernel_is_too_old(self):
+        """dnf would refuse it with the name of a package only."""
+        text = (support.CLONE / "rpm/efa-rs-dkms.spec").read_text()
+        self.assertEqual(re.findall(r"^(\w+): +kernel-devel", text, re.MULTILINE), ["Recommends"])
+
+
 class Tarball(unittest.TestCase):
     def test_has_nothing_of_who_packs_it(self):
         buffer = io.BytesIO()

@@ -216,13 +216,21 @@ def debian_script(kind, which, package):
     """
 
 
-def rpm():
-    """Builds the RPM of the tarball, and checks it; returns it."""
-    package = f"{NAME}-dkms-{version()}-1.noarch.rpm"
+def rpm(newer=None):
+    """Builds the RPM of the tarball, and checks it; returns it. With NEWER, it has that version in place of its own."""
+    number = newer or version()
+    package = f"{NAME}-dkms-{number}-1.noarch.rpm"
+    subminor = number.rpartition(".")[2]
     script = f"""
         cd {BUILD}/rpm
         export SOURCE_DATE_EPOCH=$(date +%s --reference=source/Kbuild)
-        cp {BUILD}/{NAME}-{version()}.tar.xz .
+        if [ {number} = {version()} ]; then
+            cp {BUILD}/{NAME}-{number}.tar.xz .
+        else
+            sed -i 's/^#define EFA_VERSION_SUBMINOR .*/#define EFA_VERSION_SUBMINOR {subminor}/' source/efa_rs/ffi/version.h
+            sed -i '/^Version:/s/{version()}/{number}/; s/ - {version()}-1$/ - {number}-1/' source/{NAME}-dkms.spec
+            tar -c -J -f {NAME}-{number}.tar.xz --transform='s,^source,{NAME}-{number},' source
+        fi
         rpmbuild -bb --define "_topdir $PWD" --define "_sourcedir $PWD" --define "_rpmdir $PWD" --define "_dbpath $PWD/db" \
             --define "_build_name_fmt %{{NAME}}-%{{VERSION}}-%{{RELEASE}}.%{{ARCH}}.rpm" \
             --define "_tmppath /tmp" --define "_unitdir /usr/lib/systemd/system" \
