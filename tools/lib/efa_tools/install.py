@@ -42,6 +42,19 @@ MAKE_NEWER = f"""
     rm -r /tmp/package
 """
 KITS = "/var/cache/efa-rs/kits"
+# The same with a module that was compiled already, as a compilation in an emulated guest takes long.
+COMPILED = "/var/tmp/compiled.deb"
+MAKE_COMPILED = f"""
+    set -eu
+    dpkg-deb --raw-extract {NEWER} /tmp/package
+    cd /tmp/package/usr/src/efa-rs-*
+    cp -r . /tmp/build
+    make -C {KITS}/{{release}} M=/tmp/build modules
+    cp /tmp/build/efa_rs/efa.ko .
+    printf '#!/bin/sh\ncp efa.ko efa_rs/\n' >dkms/build
+    dpkg-deb --build /tmp/package {COMPILED}
+    rm -r /tmp/package /tmp/build
+"""
 # Whatever is named after the driver; a guest's virtiofsd would run out of open files.
 TRACES = (
     "find / -xdev ! -path '/var/log/*' ! -path /efa-rs"
@@ -152,6 +165,11 @@ class Scenario:
         said = [line for line in SENTENCE.findall(text) if f"kernel {release} gets no driver, as {reason}" in line]
         self.check(f"it says why there is no driver for {release}", [] if said else text.splitlines()[-40:])
 
+    def says_the_way_back(self, text):
+        """A removal says how to have Amazon's driver again."""
+        said = [line for line in SENTENCE.findall(text) if "run Amazon's EFA installer again" in line]
+        self.check("it says how to return to Amazon's driver", [] if said else text.splitlines()[-25:])
+
     def end(self):
         steps.note(f"{self.name}: {self.tally}")
         return self.tally
@@ -243,12 +261,16 @@ def upgrade(base):
     return it
 
 
+def newer_version():
+    """The version of the package that is newer."""
+    return f"{package.version().rpartition('.')[0]}.{NEWER_SUBMINOR}"
+
+
 def new_version(installed):
     """A newer version of the package comes, and goes again."""
     it = Scenario("new version", *layers(installed))
     it.machine.must(MAKE_NEWER)
-    old = package.version()
-    new = f"{old.rpartition('.')[0]}.{NEWER_SUBMINOR}"
+    old, new = package.version(), newer_version()
     for version, command in ((new, f"apt-get install --yes {NEWER}"), (old, f"apt-get install --yes --allow-downgrades {PACKAGE}")):
         text = it.does(f"{version} is installed", command)
         it.has_built(text, FLOOR)
@@ -366,6 +388,16 @@ def coexistence(base):
     return it
 
 
+def in_use(installed):
+    """A newer version is installed in a running machine while a program uses the device."""
+    it = Scenario("upgrade in use", *layers(installed))
+    it.machine.must(MAKE_NEWER + MAKE_COMPILED.format(release=it.release_of("floor")))
+    it.boots("the old module stays, and it says how to change it", f"{DRIVER} upgraded {COMPILED} {newer_version()}")
+    it.boots("the new one is there after a reboot", f"{DRIVER} present")
+    it.is_only(newer_version())
+    return it
+
+
 def rpm(base):
     """The RPM's scriptlets, run by rpm and DKMS on Debian: there is no RPM distribution to be had here."""
     it = Scenario("RPM", *layers(base))
@@ -442,6 +474,7 @@ SCENARIOS = {
     "secure-boot": (secure_boot, True),
     "insmod": (insmod, False),
     "coexistence": (coexistence, False),
+    "in-use": (in_use, True),
     "rpm": (rpm, False),
     "arm64": (other_architecture, None),
 }
