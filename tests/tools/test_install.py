@@ -48,7 +48,10 @@ class Driver(StandIns):
         super().setUp()
         self.driver = self.script("tests/install/driver.sh", "/sys/", "/usr/src")
         self.program("uname", "echo 7.3")
-        self.program("systemctl", 'case $* in *Wants*) cat "$ROOT/wants" ;; *LoadState*) cat "$ROOT/state" ;; *) cat "$ROOT/times" ;; esac')
+        answers = {"Wants": "wants", "LoadState": "state", "=Before": "before", "Timestamp": "times"}
+        cases = " ".join(f'*{asked}*) cat "$ROOT/{file}" ;;' for asked, file in answers.items())
+        self.program("systemctl", f"case $* in {cases} esac")
+        self.write("before", "shutdown.target sysinit.target\n")
         self.write("state", "loaded\n")
         self.program("modprobe", "exit 1")
         self.program("modinfo", 'cat "$ROOT/module"')
@@ -107,6 +110,9 @@ class Driver(StandIns):
         for times in ((101, 100), (0, 100), (99, 100, 1)):
             self.times(*times)
             self.assertEqual(self.fails("present"), [collects, "the driver was loaded before any service"])
+        self.times(100, 100)
+        self.write("before", "shutdown.target\n")
+        self.assertEqual(self.fails("present"), [collects, "the driver was loaded before any service"])
 
     def test_one_whose_administrator_does_not_want_it(self):
         self.package()
