@@ -42,6 +42,7 @@ MAKE_NEWER = f"""
     rm -r /tmp/package
 """
 KITS = "/var/cache/efa-rs/kits"
+SOURCES = "/var/cache/efa-rs/sources"
 # The same with a module that was compiled already, as a compilation in an emulated guest takes long.
 COMPILED = "/var/tmp/compiled.deb"
 MAKE_COMPILED = f"""
@@ -388,6 +389,18 @@ def coexistence(base):
     return it
 
 
+def no_network(base):
+    """The kernel's source is not installed, and there is no network."""
+    it = Scenario("no network", *layers(base))
+    source = "/var/cache/apt/archives/linux-source-*.deb"
+    it.machine.must(f"apt-get purge --yes 'linux-source-*'; rm -rf {KITS}/*; mkdir /opt/kept && mv {source} /opt/kept")
+    install = f"unshare --net {INSTALL} --no-install-recommends"
+    it.fails("it says that a file of the source would do", install, f"could not be downloaded: .* the file of that package into {SOURCES}")
+    it.machine.must(f"mkdir {SOURCES} && cp /opt/kept/* {SOURCES}")
+    it.is_repaired("unshare --net dpkg --configure -a")
+    return it
+
+
 def in_use(installed):
     """A newer version is installed in a running machine while a program uses the device."""
     it = Scenario("upgrade in use", *layers(installed))
@@ -474,6 +487,7 @@ SCENARIOS = {
     "secure-boot": (secure_boot, True),
     "insmod": (insmod, False),
     "coexistence": (coexistence, False),
+    "no-network": (no_network, False),
     "in-use": (in_use, True),
     "rpm": (rpm, False),
     "arm64": (other_architecture, None),
