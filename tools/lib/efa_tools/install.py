@@ -414,12 +414,16 @@ def in_use(installed):
 def rpm(base):
     """The RPM's scriptlets, run by rpm and DKMS on Debian: there is no RPM distribution to be had here."""
     it = Scenario("RPM", *layers(base))
-    package.rpm()
     it.machine.must("apt-get install --yes rpm")
-    text = it.does("the RPM is installed", "rpm --install --nodeps /run/efa-rs/package/efa-rs-dkms-*.noarch.rpm")
+    text = it.does("the RPM is installed", f"rpm --install --nodeps {PACKAGES}/{package.rpm().name}")
     it.has_built(text, FLOOR)
     it.boots("the driver is there", f"{DRIVER} present")
-    it.does("the RPM is removed", "rpm --erase efa-rs-dkms")
+    new = newer_version()
+    text = it.does("a newer one is installed", f"rpm --upgrade --nodeps {PACKAGES}/{package.rpm(new).name}")
+    it.has_built(text, FLOOR)
+    it.is_only(new)
+    it.boots(f"the driver is there with {new}", f"{DRIVER} present")
+    it.says_the_way_back(it.does("the RPM is removed", "rpm --erase efa-rs-dkms"))
     it.boots("there is none after a reboot", f"{DRIVER} absent")
     it.check("no file is left", it.machine.must(TRACES).splitlines())
     return it
