@@ -56,6 +56,28 @@ MAKE_COMPILED = f"""
     dpkg-deb --build /tmp/package {COMPILED}
     rm -r /tmp/package /tmp/build
 """
+# A package of the C driver that is named as Amazon's, and has DKMS build it.
+AMAZONS = "/var/tmp/efa.deb"
+MAKE_AMAZONS = f"""
+    set -eu
+    mkdir -p /tmp/package/DEBIAN /tmp/package/usr/src/efa-9.9.9
+    cd /tmp/package
+    tar -x -f {{source}} -C usr/src/efa-9.9.9 --strip-components=5 --wildcards 'linux-*/drivers/infiniband/hw/efa/*'
+    cat >usr/src/efa-9.9.9/dkms.conf <<'END'
+PACKAGE_NAME=efa
+PACKAGE_VERSION=9.9.9
+BUILT_MODULE_NAME[0]=efa
+DEST_MODULE_LOCATION[0]=/updates
+MAKE[0]="make -C $kernel_source_dir M=$dkms_tree/efa/9.9.9/build CONFIG_INFINIBAND_EFA=m modules"
+AUTOINSTALL=yes
+END
+    printf '%s\n' 'Package: efa' 'Version: 9.9.9' 'Architecture: all' 'Maintainer: a <a@b.example>' 'Description: C driver' >DEBIAN/control
+    printf '#!/bin/sh\ndkms add efa/9.9.9 && dkms install efa/9.9.9 -k {{release}}\n' >DEBIAN/postinst
+    printf '#!/bin/sh\ndkms remove efa/9.9.9 --all\n' >DEBIAN/prerm
+    chmod 755 DEBIAN/postinst DEBIAN/prerm
+    dpkg-deb --build . {AMAZONS}
+    rm -r /tmp/package
+"""
 # Whatever is named after the driver; a guest's virtiofsd would run out of open files.
 TRACES = (
     "find / -xdev ! -path '/var/log/*' ! -path /efa-rs"
@@ -389,6 +411,22 @@ def coexistence(base):
     return it
 
 
+def amazons(base):
+    """Another package of the C driver, which ours replaces; a message says how to return, and that way works."""
+    it = Scenario("Amazon's package", *layers(base))
+    release = it.release_of("floor")
+    it.machine.must(MAKE_AMAZONS.format(source=toolroot.source(release), release=release))
+    it.does("the package efa is installed", f"apt-get install --yes {AMAZONS}")
+    it.boots("its driver is loaded", f"{DRIVER} amazons")
+    it.does("ours is installed in its place", INSTALL)
+    it.is_only(package.version())
+    it.boots("ours is loaded", f"{DRIVER} present")
+    it.says_the_way_back(it.does("ours is removed", "apt-get purge --yes efa-rs-dkms"))
+    it.does("the package efa is installed again", f"apt-get install --yes {AMAZONS}")
+    it.boots("its driver is loaded again", f"{DRIVER} amazons")
+    return it
+
+
 def no_network(base):
     """The kernel's source is not installed, and there is no network."""
     it = Scenario("no network", *layers(base))
@@ -491,6 +529,7 @@ SCENARIOS = {
     "secure-boot": (secure_boot, True),
     "insmod": (insmod, False),
     "coexistence": (coexistence, False),
+    "amazons": (amazons, False),
     "no-network": (no_network, False),
     "in-use": (in_use, True),
     "rpm": (rpm, False),
