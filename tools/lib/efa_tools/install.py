@@ -449,6 +449,19 @@ def in_use(installed):
     return it
 
 
+def two_kernels(base):
+    """One apt command brings two kernels to a machine that has the package, and none: one gets the driver, the other cannot."""
+    it = Scenario("two kernels", *layers(base))
+    old, new = it.release_of("old"), it.release_of("backports")
+    it.machine.must(f"apt-get purge --yes {kernel_packages(FLOOR)}")
+    it.does("the package is installed without a kernel", INSTALL)
+    text = it.does("two kernels are installed", f"{NEW_KERNEL} linux-image-{old} linux-headers-{old}")
+    it.has_built(text, toolroot.series(new))
+    it.says_why_not(text, old, f"that needs Linux {FLOOR} or newer")
+    it.boots(f"the driver is there with {new}", f"{DRIVER} present", release=new)
+    return it
+
+
 def rpm(base):
     """The RPM's scriptlets, run by rpm and DKMS on Debian: there is no RPM distribution to be had here."""
     it = Scenario("RPM", *layers(base))
@@ -532,6 +545,7 @@ SCENARIOS = {
     "amazons": (amazons, False),
     "no-network": (no_network, False),
     "in-use": (in_use, True),
+    "two-kernels": (two_kernels, False),
     "rpm": (rpm, False),
     "arm64": (other_architecture, None),
 }
