@@ -143,6 +143,14 @@ class Build(StandIns):
         self.keeps(folder, "7.3.12-1")
         self.assertIn("7.3.12-1_all.deb.", self.builds(self.kit))
 
+    def test_a_kept_source_that_was_copied_in_part_is_named(self):
+        self.dpkg(source="")
+        folder = self.sources()
+        self.keeps(folder, "7.3.12-1")
+        file = folder / "linux-source-7.3_7.3.12-1_all.deb"
+        file.write_bytes(file.read_bytes()[:-200])
+        self.fails(f"cannot be read from {file.name}: if it is in {folder}, replace it")
+
     def test_a_downloaded_source_is_kept_if_there_is_a_folder_for_it(self):
         self.dpkg(source="")
         folder = self.sources()
