@@ -4,7 +4,9 @@
 # What a machine is like that the driver was installed on, or removed from. Runs in a guest that tools/machine/session
 # has come up in, and prints KTAP.
 #
-# usage: driver.sh present|early|loaded|inserted|idle|off|blacklisted|absent|c
+# usage: driver.sh present|early|loaded|trusted|rejected|inserted|idle|off|blacklisted|absent|c|amazons
+#        driver.sh upgraded PACKAGE VERSION
+unit=modprobe@efa.service
 number=0
 
 ok() { # ok NAME COMMAND...
@@ -41,86 +43,144 @@ reports() {
 		grep -q "efa" report/kernel-log.txt
 }
 
-# What modules-load.d names is loaded when its service is done. The service has nothing to say if udev was there before it.
+# All services are started after sysinit.target, for which the unit's end is awaited, however fast the rest of the boot is. The
+# journal does not tell the order: it has two sources early in the boot.
 loaded_early() {
-	# What systemd says before there is a journal comes from the kernel's log.
-	order=$(journalctl --boot --output cat _PID=1 + _TRANSPORT=kernel SYSLOG_IDENTIFIER=systemd | grep -n -E '^(Finished systemd-modules-load|Reached target sysinit.target)')
-	said=$(journalctl --boot --output cat --unit systemd-modules-load.service _COMM=systemd-modules)
-	printf '%s\n' "$order" "$said"
-	echo "$order" | head -n 1 | grep -q modules-load && ! echo "$said" | grep -q Failed
+	systemctl show --property=Before --value "$unit" | tr ' ' '\n' | tee /dev/stderr | grep -qx sysinit.target || return 1
+	times=$(
+		systemctl show --property=ExecMainExitTimestampMonotonic,ExecMainStatus "$unit"
+		systemctl show --property=ActiveEnterTimestampMonotonic sysinit.target
+	)
+	echo "$times"
+	ExecMainExitTimestampMonotonic=0 ExecMainStatus='' ActiveEnterTimestampMonotonic=0
+	eval "$times"
+	[ "$ExecMainStatus" = 0 ] && [ "$ExecMainExitTimestampMonotonic" -gt 0 ] &&
+		[ "$ExecMainExitTimestampMonotonic" -le "$ActiveEnterTimestampMonotonic" ]
 }
 
-is_named() { # is_named MODULE: by modules-load.d, with what /etc has
-	systemd-analyze cat-config modules-load.d | tee /dev/stderr | grep -qx "$1"
+is_wanted() { # by sysinit.target, unless an administrator has masked the unit
+	wants=$(systemctl show --property=Wants --value sysinit.target)
+	state=$(systemctl show --property=LoadState --value "$unit")
+	echo "$wants, $state"
+	[ "$state" != masked ] && echo "$wants" | tr ' ' '\n' | grep -qx "$unit"
 }
 
-is_named_if_there() { # as long as the package is there, whether or not the kernel has the driver
+is_wanted_if_there() { # as long as the package is there, whether or not the kernel has the driver
 	if [ -n "$(ls -d /usr/src/efa-rs-* 2>/dev/null)" ]; then
-		is_named efa
+		is_wanted
 	else
-		fails is_named efa
+		fails is_wanted
 	fi
+}
+
+advises() { # advises PATTERN
+	sh -c '/usr/src/efa-rs-*/dkms/advise' | tee /dev/stderr | grep -q "$1"
+}
+
+# Its last byte; four bytes of attributes come first.
+has_secure_boot() {
+	is 1 sh -c "tail -c 1 /sys/firmware/efi/efivars/SecureBoot-* | od -An -t u1 | tr -d ' '"
+}
+
+rejected() {
+	dmesg | grep -E 'Loading of .* is rejected|unsigned module loading is restricted'
+}
+
+upgrades() { # upgrades PACKAGE
+	apt-get install --yes "$1" >/tmp/said 2>&1 || {
+		tail -n 25 /tmp/said
+		return 1
+	}
 }
 
 came_up() {
 	ok "nothing failed when the machine came up" is running echo "$EFA_BOOT"
-	ok "what loads modules did not fail" is active systemctl is-active systemd-modules-load.service
 }
 
 release=$(uname -r)
 echo "# kernel $release"
 echo "KTAP version 1"
 case $1 in
-present | early | loaded) # early: there is a service that needs the device, tests/install/needs-efa.service
+# early: there is a service that needs the device, tests/install/needs-efa.service; trusted: with Secure Boot
+present | early | loaded | trusted)
 	case $1 in
-	present) echo "1..9" ;;
-	early) echo "1..10" ;;
-	loaded) echo "1..8" ;;
+	present) echo "1..8" ;;
+	early | trusted) echo "1..9" ;;
+	loaded) echo "1..7" ;;
 	esac
 	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
 	ok "the module is DKMS's" is "/lib/modules/$release/updates/dkms/efa.ko.xz" modinfo -F filename efa
 	ok "the device is bound" test -n "$(ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null)"
-	ok "modules-load.d names the driver" is_named efa
+	ok "the boot waits for the driver" is_wanted
 	ok "ibv_devinfo shows an active port" has_active_port
 	ok "efa-report collects what a report needs" reports
 	[ "$1" = loaded ] || ok "the driver was loaded before any service" loaded_early
-	[ "$1" != early ] || ok "a service of the early boot has found the device" is active systemctl is-active needs-efa.service ;;
-inserted) # by hand, without a package
+	[ "$1" != early ] || ok "a service of the early boot has found the device" is active systemctl is-active needs-efa.service
+	[ "$1" != trusted ] || ok "Secure Boot is on" has_secure_boot ;;
+rejected) # Secure Boot, and nobody has enrolled the key that DKMS signs with
 	echo "1..6"
+	came_up
+	ok "Secure Boot is on" has_secure_boot
+	ok "the driver is installed" is "/lib/modules/$release/updates/dkms/efa.ko.xz" modinfo -F filename efa
+	ok "the driver is not loaded" fails test -d /sys/module/efa
+	ok "the kernel has rejected it" rejected
+	ok "advise says how to enroll the key" advises 'mokutil --import' ;;
+inserted) # by hand, without a package
+	echo "1..5"
 	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
 	ok "no other is installed" fails modinfo -F filename efa
 	ok "the device is bound" test -n "$(ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null)"
 	ok "ibv_devinfo shows an active port" has_active_port ;;
 idle) # as present, without a device
-	echo "1..5"
+	echo "1..4"
 	came_up
 	ok "the driver is loaded" test -d /sys/module/efa
 	ok "no device is bound" is "" sh -c 'ls -d /sys/bus/pci/drivers/efa/0000:* 2>/dev/null'
-	ok "modules-load.d names the driver" is_named efa ;;
-off) # an administrator does not want it, and has said so in modules-load.d
-	echo "1..5"
+	ok "the boot waits for the driver" is_wanted ;;
+off) # an administrator does not want it, and has masked its unit
+	echo "1..4"
 	came_up
 	ok "the driver is not loaded" fails test -d /sys/module/efa
 	ok "it is there" modinfo -F filename efa
-	ok "modules-load.d does not name it" fails is_named efa ;;
+	ok "the boot does not wait for it" fails is_wanted ;;
 blacklisted) # or elsewhere
-	echo "1..5"
+	echo "1..4"
 	came_up
 	ok "the driver is not loaded" fails test -d /sys/module/efa
 	ok "it is there" modinfo -F filename efa
-	ok "modules-load.d names it" is_named efa ;;
+	ok "the boot would wait for it" is_wanted ;;
 absent)
-	echo "1..5"
+	echo "1..4"
 	came_up
 	ok "there is no driver" fails test -d /sys/module/efa
 	ok "modprobe finds none" fails modprobe --dry-run efa
-	ok "modules-load.d names the driver if the package is there, and only then" is_named_if_there ;;
+	ok "the boot waits for the driver if the package is there, and only then" is_wanted_if_there ;;
+upgraded) # in this boot, while a program uses the device
+	echo "1..8"
+	came_up
+	sleep infinity 1<>/dev/infiniband/uverbs0 &
+	program=$!
+	ok "a newer package is installed" upgrades "$2"
+	ok "it says that the old module stays, and what to do" grep "^efa-rs: .* still uses the module .*'rmmod efa && modprobe efa'" /tmp/said
+	ok "the old module is loaded" fails is "$3" cat /sys/module/efa/version
+	ok "the program still uses the device" is /dev/infiniband/uverbs0 readlink "/proc/$program/fd/1"
+	kill "$program"
+	wait "$program"
+	ok "the old module can be removed, and the new one loaded" sh -c 'rmmod efa && modprobe efa && udevadm settle'
+	ok "the new module is loaded" is "$3" cat /sys/module/efa/version
+	ok "ibv_devinfo shows an active port" has_active_port ;;
+amazons) # the C driver of another package
+	echo "1..4"
+	came_up
+	ok "a driver is loaded" test -d /sys/module/efa
+	ok "the module is not ours" fails grep -q . /sys/module/efa/version
+	ok "the boot does not wait for ours" fails is_wanted ;;
 c)
-	echo "1..5"
+	echo "1..4"
 	came_up
 	ok "the kernel's own driver is loaded" test -d /sys/module/efa
 	ok "the module is the kernel's" is "/lib/modules/$release/kernel/drivers/infiniband/hw/efa/efa.ko.xz" modinfo -F filename efa
-	ok "modules-load.d does not name ours" fails is_named efa ;;
+	ok "the boot does not wait for ours" fails is_wanted ;;
 esac

@@ -12,10 +12,6 @@ from stand_ins import CONFIG, KERNEL, PROGRAMS, RUST_KIT, StandIns
 NEWER = {"rustc": "echo 'rustc 1.93.1 (01f6ddf75 2026-02-11)'", "bindgen": "echo bindgen 0.72.1"}
 # Has no room to speak of, if the test says so.
 DF = 'echo "Filesystem 1048576-blocks Used Available"; echo "/dev/vda 9999 0 $([ -e "$ROOT/full" ] && echo 7 || echo 9999)"'
-# Runs a build as DKMS does: a part of it writes what that prints into a log, and what the rest says is not there.
-DKMS = """#!/bin/bash
-("$1" "$2"; exit $?) >"$ROOT/make.log" 2>&1
-"""
 
 
 class Build(StandIns):
@@ -120,6 +116,49 @@ class Build(StandIns):
             self.fails("could not be downloaded: run 'apt-get update' and 'apt-get install linux-source-7.3=7.3.12-1'")
             self.assertEqual((self.root / "apt-arguments").read_text(), "--quiet download linux-source-7.3=7.3.12-1\n")
 
+    def sources(self):
+        """The folder of kept sources, with the source of another version."""
+        folder = self.root / "var/cache/efa-rs/sources"
+        self.keeps(folder, "7.3.11-1")
+        return folder
+
+    def keeps(self, folder, version):
+        """Puts a package with the source of a version into a folder."""
+        tree = self.root / "package"
+        (tree / "DEBIAN").mkdir(parents=True, exist_ok=True)
+        (tree / "usr/src").mkdir(parents=True, exist_ok=True)
+        (tree / "DEBIAN/control").write_text(
+            f"Package: linux-source-7.3\nVersion: {version}\nArchitecture: all\nMaintainer: a <a@b.example>\nDescription: source\n"
+        )
+        file = tree / "usr/src/linux-source-7.3.tar.xz"
+        subprocess.run(["tar", "-c", "-J", "-f", file, "-C", self.root, "--transform=s/^source/linux-source-7.3/", "source"], check=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["dpkg-deb", "--build", tree, folder / f"linux-source-7.3_{version}_all.deb"], check=True, capture_output=True)
+
+    def test_a_kept_source_is_used_without_network(self):
+        self.dpkg(source="")
+        self.program("apt-get", "exit 100")
+        folder = self.sources()
+        self.fails(f"could not be downloaded: .*, or put the file of that package into {folder}")
+        self.keeps(folder, "7.3.12-1")
+        self.assertIn("7.3.12-1_all.deb.", self.builds(self.kit))
+
+    def test_a_kept_source_that_was_copied_in_part_is_named(self):
+        self.dpkg(source="")
+        folder = self.sources()
+        self.keeps(folder, "7.3.12-1")
+        file = folder / "linux-source-7.3_7.3.12-1_all.deb"
+        file.write_bytes(file.read_bytes()[:-200])
+        self.fails(f"cannot be read from {file.name}: if it is in {folder}, replace it")
+
+    def test_a_downloaded_source_is_kept_if_there_is_a_folder_for_it(self):
+        self.dpkg(source="")
+        folder = self.sources()
+        self.keeps(self.root / "mirror", "7.3.12-1")
+        self.program("apt-get", 'cp "$ROOT"/mirror/*.deb .')
+        self.builds(self.kit)
+        self.assertEqual(len(list(folder.iterdir())), 2)
+
     def test_no_room(self):
         self.write("full", "")
         self.fails("it needs 1500 MB in /.*, and 7 MB are free")
@@ -134,15 +173,6 @@ class Build(StandIns):
         self.fails(f"could not be built .*: report it at {re.escape(self.bugs.strip())} with the output of 'efa-report'")
         self.write("full", "")
         self.fails("it needs 100 MB")
-
-    def test_dkms_itself_says_so_too(self):
-        self.write("headers/rust/libkernel.rmeta", "")
-        self.write("make-hook", "exit 2\n")
-        dkms = self.write("dkms", DKMS)
-        dkms.chmod(0o755)
-        said = subprocess.run([dkms, self.build, KERNEL], env=self.environment(), capture_output=True, text=True, check=False).stderr
-        self.assertRegex(said, r"^\nefa-rs: The module could not be built .*, please\.\n$")
-        self.assertIn(said.strip(), (self.root / "make.log").read_text())
 
 
 if __name__ == "__main__":

@@ -48,20 +48,23 @@ class Driver(StandIns):
         super().setUp()
         self.driver = self.script("tests/install/driver.sh", "/sys/", "/usr/src")
         self.program("uname", "echo 7.3")
-        self.program("systemctl", "echo active")
-        self.program("systemd-analyze", 'cat "$ROOT/modules-load"')
+        answers = {"Wants": "wants", "LoadState": "state", "=Before": "before", "Timestamp": "times"}
+        cases = " ".join(f'*{asked}*) cat "$ROOT/{file}" ;;' for asked, file in answers.items())
+        self.program("systemctl", f"case $* in {cases} esac")
+        self.write("before", "shutdown.target sysinit.target\n")
+        self.write("state", "loaded\n")
         self.program("modprobe", "exit 1")
         self.program("modinfo", 'cat "$ROOT/module"')
-        self.loads("")
+        self.wants("")
 
-    def loads(self, text):
-        """What modules-load.d has."""
-        self.write("modules-load", f"# /usr/lib/modules-load.d/efa.conf\n# Loads efa.\n{text}")
+    def wants(self, text):
+        """What sysinit.target wants."""
+        self.write("wants", f"systemd-udevd.service {text}\n")
 
     def package(self):
         self.write("usr/src/efa-rs-0.1.0/dkms.conf", "")
         self.write("module", "/lib/modules/7.3/updates/dkms/efa.ko.xz\n")
-        self.loads("efa\n")
+        self.wants("modprobe@efa.service")
 
     def module(self):
         self.write("sys/module/efa/version", "")
@@ -76,29 +79,48 @@ class Driver(StandIns):
 
     def test_a_machine_without_the_driver(self):
         self.assertEqual(self.fails("absent"), [])
-        self.loads("efa\n")
-        self.assertEqual(self.fails("absent"), ["modules-load.d names the driver if the package is there, and only then"])
+        self.wants("modprobe@efa.service")
+        self.assertEqual(self.fails("absent"), ["the boot waits for the driver if the package is there, and only then"])
 
     def test_one_whose_kernel_has_none(self):
         self.package()
         self.assertEqual(self.fails("absent"), [])
-        self.loads("")
-        self.assertEqual(self.fails("absent"), ["modules-load.d names the driver if the package is there, and only then"])
+        self.wants("")
+        self.assertEqual(self.fails("absent"), ["the boot waits for the driver if the package is there, and only then"])
 
     def test_one_without_a_device(self):
         self.package()
         self.module()
         self.assertEqual(self.fails("idle"), [])
-        self.loads("")
-        self.assertEqual(self.fails("idle"), ["modules-load.d names the driver"])
+        self.wants("")
+        self.assertEqual(self.fails("idle"), ["the boot waits for the driver"])
+
+    def times(self, ended, reached, status=0):
+        """When the driver was loaded, and when all services could begin."""
+        self.write("times", f"ExecMainExitTimestampMonotonic={ended}\nExecMainStatus={status}\nActiveEnterTimestampMonotonic={reached}\n")
+
+    def test_one_whose_services_find_the_driver(self):
+        self.package()
+        self.module()
+        self.write("sys/bus/pci/drivers/efa/0000:00:04.0/vendor", "")
+        self.program("ibv_devinfo", "echo PORT_ACTIVE")
+        collects = "efa-report collects what a report needs"
+        self.times(100, 100)
+        self.assertEqual(self.fails("present"), [collects])
+        for times in ((101, 100), (0, 100), (99, 100, 1)):
+            self.times(*times)
+            self.assertEqual(self.fails("present"), [collects, "the driver was loaded before any service"])
+        self.times(100, 100)
+        self.write("before", "shutdown.target\n")
+        self.assertEqual(self.fails("present"), [collects, "the driver was loaded before any service"])
 
     def test_one_whose_administrator_does_not_want_it(self):
         self.package()
         self.assertEqual(self.fails("blacklisted"), [])
-        self.assertEqual(self.fails("off"), ["modules-load.d does not name it"])
-        self.loads("ib_uverbs\n")
+        self.assertEqual(self.fails("off"), ["the boot does not wait for it"])
+        self.write("state", "masked\n")
         self.assertEqual(self.fails("off"), [])
-        self.assertEqual(self.fails("blacklisted"), ["modules-load.d names it"])
+        self.assertEqual(self.fails("blacklisted"), ["the boot would wait for it"])
 
     def test_one_into_which_it_was_inserted(self):
         self.module()
@@ -114,8 +136,8 @@ class Driver(StandIns):
         self.module()
         self.write("module", "/lib/modules/7.3/kernel/drivers/infiniband/hw/efa/efa.ko.xz\n")
         self.assertEqual(self.fails("c"), [])
-        self.loads("efa\n")
-        self.assertEqual(self.fails("c"), ["modules-load.d does not name ours"])
+        self.wants("modprobe@efa.service")
+        self.assertEqual(self.fails("c"), ["the boot does not wait for ours"])
 
     def test_one_on_which_something_failed(self):
         self.package()

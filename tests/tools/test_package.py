@@ -42,7 +42,7 @@ class Version(unittest.TestCase):
 
     def test_a_file_without_it_is_named(self):
         with self.assertRaisesRegex(Failure, "^debian/control has nothing that matches "):
-            match_in(package.MAINTAINER, "Source: x\n", "debian/control")
+            match_in(machine.PARAGRAPH, "Source: x\n", "debian/control")
 
     def test_dkms_takes_it_from_there(self):
         script = f'. {support.CLONE}/dkms.conf && echo "$PACKAGE_VERSION"'
@@ -75,7 +75,7 @@ class Emulator(unittest.TestCase):
 FLOOR = {
     "dkms.conf": r'^BUILD_EXCLUSIVE_KERNEL_MIN="(.*)"',
     "dkms/advise": r'older "\$number" (\S+);|Linux (\S+) or newer',
-    "debian/control": r"linux-source-([\d.]+) \||Linux (\S+) or newer",
+    "debian/control": r"linux-source-([\d.]+),|Linux (\S+) or newer",
     "rpm/efa-rs-dkms.spec": r"kernel-devel >= (\S+)|Linux (\S+) or newer",
     "README.md": r"Linux (\S+) or newer",
     "Documentation/install.md": r"Linux (\S+) or newer",
@@ -161,6 +161,11 @@ class Bugs(unittest.TestCase):
         self.assertEqual(set(self.places().values()), {os.environ["EFA_BUGS"]})
         self.assertFalse([name for name, text in package.generated().items() if self.default in text])
 
+    def test_maintainers_have_no_other_that_leads_nowhere(self):
+        control = package.generated()["debian/control"]
+        self.assertRegex(control, r"(?m)^Maintainer: [^@<]+ <[^@<>]+@[^@<>]+>$")
+        self.assertNotIn(".invalid", control.replace(self.default, ""))
+
     def test_a_percent_sign_is_no_macro_of_rpm(self):
         os.environ["EFA_BUGS"] = "https://tracker.example/efa%20rs"
         self.assertEqual(self.places()["spec"], "https://tracker.example/efa%%20rs")
@@ -189,6 +194,13 @@ class Bugs(unittest.TestCase):
             done = subprocess.run([f"{folder}/tools/efa-report", "--output", archive], capture_output=True, text=True, check=False)
         self.assertEqual(done.stdout, f"{archive}\n")
         self.assertIn(f" {self.default},", done.stderr.splitlines()[-1])
+
+
+class Rpm(unittest.TestCase):
+    def test_says_itself_why_a_kernel_is_too_old(self):
+        """dnf would refuse it with the name of a package only."""
+        text = (support.CLONE / "rpm/efa-rs-dkms.spec").read_text()
+        self.assertEqual(re.findall(r"^(\w+): +kernel-devel", text, re.MULTILINE), ["Recommends"])
 
 
 class Tarball(unittest.TestCase):

@@ -239,6 +239,10 @@ class Run:
         """The kernel's parameters that say what its first process is."""
         return 'init=/usr/bin/busybox -- sh -c "/usr/bin/busybox mount -t virtiofs efa-rs /efa-rs && exec /efa-rs/tools/guest/init"'
 
+    def firmware(self):
+        """QEMU's options for the firmware."""
+        return qemu.QBOOT
+
     def parameters(self, guest):
         """Tells a guest what it is to do, and returns the kernel's parameters with which its first process finds that."""
         options = self.options
@@ -289,7 +293,8 @@ class Run:
         if foreign := arm64.is_release(self.releases[guest]):
             machine = arm64.machine(image, options.memory, options.cpus, append, options.threads)
         else:
-            machine = qemu.machine(image, self.accelerator, options.memory, options.cpus, append, features, options.threads)
+            cpus, firmware = options.cpus, self.firmware()
+            machine = qemu.machine(image, self.accelerator, options.memory, cpus, append, features, options.threads, firmware)
         command = [
             *machine,
             *("-serial", f"file:{RUN}/guest{guest}.console.log"),

@@ -42,6 +42,42 @@ MAKE_NEWER = f"""
     rm -r /tmp/package
 """
 KITS = "/var/cache/efa-rs/kits"
+SOURCES = "/var/cache/efa-rs/sources"
+# The same with a module that was compiled already, as a compilation in an emulated guest takes long.
+COMPILED = "/var/tmp/compiled.deb"
+MAKE_COMPILED = f"""
+    set -eu
+    dpkg-deb --raw-extract {NEWER} /tmp/package
+    cd /tmp/package/usr/src/efa-rs-*
+    cp -r . /tmp/build
+    make -C {KITS}/{{release}} M=/tmp/build modules
+    cp /tmp/build/efa_rs/efa.ko .
+    printf '#!/bin/sh\ncp efa.ko efa_rs/\n' >dkms/build
+    dpkg-deb --build /tmp/package {COMPILED}
+    rm -r /tmp/package /tmp/build
+"""
+# A package of the C driver that is named as Amazon's, and has DKMS build it.
+AMAZONS = "/var/tmp/efa.deb"
+MAKE_AMAZONS = f"""
+    set -eu
+    mkdir -p /tmp/package/DEBIAN /tmp/package/usr/src/efa-9.9.9
+    cd /tmp/package
+    tar -x -f {{source}} -C usr/src/efa-9.9.9 --strip-components=5 --wildcards 'linux-*/drivers/infiniband/hw/efa/*'
+    cat >usr/src/efa-9.9.9/dkms.conf <<'END'
+PACKAGE_NAME=efa
+PACKAGE_VERSION=9.9.9
+BUILT_MODULE_NAME[0]=efa
+DEST_MODULE_LOCATION[0]=/updates
+MAKE[0]="make -C $kernel_source_dir M=$dkms_tree/efa/9.9.9/build CONFIG_INFINIBAND_EFA=m modules"
+AUTOINSTALL=yes
+END
+    printf '%s\n' 'Package: efa' 'Version: 9.9.9' 'Architecture: all' 'Maintainer: a <a@b.example>' 'Description: C driver' >DEBIAN/control
+    printf '#!/bin/sh\ndkms add efa/9.9.9 && dkms install efa/9.9.9 -k {{release}}\n' >DEBIAN/postinst
+    printf '#!/bin/sh\ndkms remove efa/9.9.9 --all\n' >DEBIAN/prerm
+    chmod 755 DEBIAN/postinst DEBIAN/prerm
+    dpkg-deb --build . {AMAZONS}
+    rm -r /tmp/package
+"""
 # Whatever is named after the driver; a guest's virtiofsd would run out of open files.
 TRACES = (
     "find / -xdev ! -path '/var/log/*' ! -path /efa-rs"
@@ -59,7 +95,10 @@ IMAGE = "/run/efa-rs/lab/image.qcow2"
 # What efa-emu-lab prints of a ping.
 PING = re.compile(r"^guest1 to guest0 over EFA: .* us each way$", re.MULTILINE)
 EMULATOR_TRACES = "find / -xdev -name '*efa-emu*' ! -path '/var/log/*' ! -path '/var/cache/*' ! -path '/efa-rs/*'"
-# What a user sees of a DKMS build that failed.
+# What apt would change of what builds kernels' Rust code.
+COMPILERS = re.compile(r"^Inst (?:rustc|rust-src|libstd-rust\S*|bindgen|gcc\S*) ", re.MULTILINE)
+# What a user sees of a DKMS build that failed, and finds in the log.
+BUILD_LOG = re.compile(r"/var/lib/dkms/efa-rs/\S+/make\.log")
 SENTENCE = re.compile(r"^efa-rs: .*$", re.MULTILINE)
 
 
@@ -82,10 +121,11 @@ class Scenario:
         return text
 
     def fails(self, what, script, sentence):
-        """The script fails, and a sentence that matches says why and what to do."""
+        """The script fails, and DKMS names a log, whose last sentence matches: it says why and what to do."""
         with steps.step(f"{self.name}: {what}"):
             status, text = self.machine.offline(script)
-        said = SENTENCE.findall(text)
+        log = BUILD_LOG.search(text)
+        said = SENTENCE.findall(self.machine.must(f"cat {log[0]}"))[-1:] if log else []
         good = status != 0 and any(re.search(sentence, line) for line in said)
         self.check(what, [] if good else [f"exit status {status}, said {said}", *text.splitlines()[-25:]])
         return text
@@ -148,6 +188,11 @@ class Scenario:
         said = [line for line in SENTENCE.findall(text) if f"kernel {release} gets no driver, as {reason}" in line]
         self.check(f"it says why there is no driver for {release}", [] if said else text.splitlines()[-40:])
 
+    def says_the_way_back(self, text):
+        """A removal says how to have Amazon's driver again."""
+        said = [line for line in SENTENCE.findall(text) if "run Amazon's EFA installer again" in line]
+        self.check("it says how to return to Amazon's driver", [] if said else text.splitlines()[-25:])
+
     def end(self):
         steps.note(f"{self.name}: {self.tally}")
         return self.tally
@@ -163,6 +208,9 @@ def fresh():
     it = Scenario("install")
     text = it.does("one command installs all that is needed", INSTALL)
     it.has_built(text, FLOOR)
+    changes = it.machine.must("apt-get install --simulate -t trixie-backports qemu-system-x86 qemu-utils")
+    good = "Inst qemu-system-x86 " in changes and not COMPILERS.search(changes)
+    it.check("the emulator's QEMU of backports leaves the compilers alone", [] if good else [changes])
     it.machine.must(ENABLE_SERVICE)
     it.boots("the driver is there after a reboot", f"{DRIVER} early")
     it.machine.must(DISABLE_SERVICE)
@@ -236,12 +284,16 @@ def upgrade(base):
     return it
 
 
+def newer_version():
+    """The version of the package that is newer."""
+    return f"{package.version().rpartition('.')[0]}.{NEWER_SUBMINOR}"
+
+
 def new_version(installed):
     """A newer version of the package comes, and goes again."""
     it = Scenario("new version", *layers(installed))
     it.machine.must(MAKE_NEWER)
-    old = package.version()
-    new = f"{old.rpartition('.')[0]}.{NEWER_SUBMINOR}"
+    old, new = package.version(), newer_version()
     for version, command in ((new, f"apt-get install --yes {NEWER}"), (old, f"apt-get install --yes --allow-downgrades {PACKAGE}")):
         text = it.does(f"{version} is installed", command)
         it.has_built(text, FLOOR)
@@ -297,15 +349,29 @@ def older_kernel(installed):
 def administrator(installed):
     """What the administrator has in /etc goes before what the package has."""
     it = Scenario("administrator", *layers(installed))
-    own = "/etc/modules-load.d/efa.conf"
-    # A device would have udev load the driver, whatever modules-load.d says.
+    # A device would have udev load the driver, whatever becomes of the unit.
     for what, script, found, devices in (
-        ("it is masked", f"ln -s /dev/null {own}", "off", ()),
-        ("it has a file of its own", f"rm {own}; echo ib_uverbs >{own}", "off && test -d /sys/module/ib_uverbs", ()),
-        ("the driver is on a blacklist", f"rm {own}; echo 'blacklist efa' >/etc/modprobe.d/local.conf", "blacklisted", ("profile=efa2",)),
+        ("its unit is masked", "systemctl mask modprobe@efa.service", "off", ()),
+        (
+            "the driver is on a blacklist",
+            "systemctl unmask modprobe@efa.service; echo 'blacklist efa' >/etc/modprobe.d/local.conf",
+            "blacklisted",
+            ("profile=efa2",),
+        ),
     ):
         it.machine.must(script)
         it.boots(what, f"{DRIVER} {found}", devices=devices)
+    return it
+
+
+def secure_boot(installed):
+    """Secure Boot: first the firmware trusts Debian's kernel only, then also the key that DKMS signs with."""
+    it = Scenario("Secure Boot", *layers(installed))
+    it.machine.trust()
+    it.boots("the machine boots without the key", f"{DRIVER} rejected")
+    it.boots("without a device, too", f"{DRIVER} rejected", devices=())
+    it.machine.trust("/var/lib/dkms/mok.pub")
+    it.boots("the driver is there with the key", f"{DRIVER} trusted")
     return it
 
 
@@ -345,15 +411,70 @@ def coexistence(base):
     return it
 
 
+def amazons(base):
+    """Another package of the C driver, which ours replaces; a message says how to return, and that way works."""
+    it = Scenario("Amazon's package", *layers(base))
+    release = it.release_of("floor")
+    it.machine.must(MAKE_AMAZONS.format(source=toolroot.source(release), release=release))
+    it.does("the package efa is installed", f"apt-get install --yes {AMAZONS}")
+    it.boots("its driver is loaded", f"{DRIVER} amazons")
+    it.does("ours is installed in its place", INSTALL)
+    it.is_only(package.version())
+    it.boots("ours is loaded", f"{DRIVER} present")
+    it.says_the_way_back(it.does("ours is removed", "apt-get purge --yes efa-rs-dkms"))
+    it.does("the package efa is installed again", f"apt-get install --yes {AMAZONS}")
+    it.boots("its driver is loaded again", f"{DRIVER} amazons")
+    return it
+
+
+def no_network(base):
+    """The kernel's source is not installed, and there is no network."""
+    it = Scenario("no network", *layers(base))
+    source = "/var/cache/apt/archives/linux-source-*.deb"
+    it.machine.must(f"apt-get purge --yes 'linux-source-*'; rm -rf {KITS}/*; mkdir /opt/kept && mv {source} /opt/kept")
+    install = f"unshare --net {INSTALL} --no-install-recommends"
+    it.fails("it says that a file of the source would do", install, f"could not be downloaded: .* the file of that package into {SOURCES}")
+    it.machine.must(f"mkdir {SOURCES} && cp /opt/kept/* {SOURCES}")
+    it.is_repaired("unshare --net dpkg --configure -a")
+    return it
+
+
+def in_use(installed):
+    """A newer version is installed in a running machine while a program uses the device."""
+    it = Scenario("upgrade in use", *layers(installed))
+    it.machine.must(MAKE_NEWER + MAKE_COMPILED.format(release=it.release_of("floor")))
+    it.boots("the old module stays, and it says how to change it", f"{DRIVER} upgraded {COMPILED} {newer_version()}")
+    it.boots("the new one is there after a reboot", f"{DRIVER} present")
+    it.is_only(newer_version())
+    return it
+
+
+def two_kernels(base):
+    """One apt command brings two kernels to a machine that has the package, and none: one gets the driver, the other cannot."""
+    it = Scenario("two kernels", *layers(base))
+    old, new = it.release_of("old"), it.release_of("backports")
+    it.machine.must(f"apt-get purge --yes {kernel_packages(FLOOR)}")
+    it.does("the package is installed without a kernel", INSTALL)
+    text = it.does("two kernels are installed", f"{NEW_KERNEL} linux-image-{old} linux-headers-{old}")
+    it.has_built(text, toolroot.series(new))
+    it.says_why_not(text, old, f"that needs Linux {FLOOR} or newer")
+    it.boots(f"the driver is there with {new}", f"{DRIVER} present", release=new)
+    return it
+
+
 def rpm(base):
     """The RPM's scriptlets, run by rpm and DKMS on Debian: there is no RPM distribution to be had here."""
     it = Scenario("RPM", *layers(base))
-    package.rpm()
     it.machine.must("apt-get install --yes rpm")
-    text = it.does("the RPM is installed", "rpm --install --nodeps /run/efa-rs/package/efa-rs-dkms-*.noarch.rpm")
+    text = it.does("the RPM is installed", f"rpm --install --nodeps {PACKAGES}/{package.rpm().name}")
     it.has_built(text, FLOOR)
     it.boots("the driver is there", f"{DRIVER} present")
-    it.does("the RPM is removed", "rpm --erase efa-rs-dkms")
+    new = newer_version()
+    text = it.does("a newer one is installed", f"rpm --upgrade --nodeps {PACKAGES}/{package.rpm(new).name}")
+    it.has_built(text, FLOOR)
+    it.is_only(new)
+    it.boots(f"the driver is there with {new}", f"{DRIVER} present")
+    it.says_the_way_back(it.does("the RPM is removed", "rpm --erase efa-rs-dkms"))
     it.boots("there is none after a reboot", f"{DRIVER} absent")
     it.check("no file is left", it.machine.must(TRACES).splitlines())
     return it
@@ -418,8 +539,13 @@ SCENARIOS = {
     "interrupted": (interrupted, False),
     "older-kernel": (older_kernel, True),
     "administrator": (administrator, True),
+    "secure-boot": (secure_boot, True),
     "insmod": (insmod, False),
     "coexistence": (coexistence, False),
+    "amazons": (amazons, False),
+    "no-network": (no_network, False),
+    "in-use": (in_use, True),
+    "two-kernels": (two_kernels, False),
     "rpm": (rpm, False),
     "arm64": (other_architecture, None),
 }

@@ -15,8 +15,32 @@ from .failure import Failure, match_in
 RECIPE = namespace.TOOLS / "machine"
 LAYERS = "/run/efa-rs/layer"
 MACHINE = "/run/efa-rs/machine"
+# Whoever puts keys into the firmware's variables has an id there.
+OWNER = "0a1ef7a5-6d5b-4c0e-9f0e-0efa0efa0efa"
 # How many times longer than a guest a machine may print nothing before its session: until then systemd starts all else.
 SLOW = 5
+# Files of the firmware with Secure Boot: its code, and its variables.
+FIRMWARE = ("firmware.code", "firmware.variables")
+# The certificates of Debian's signature are in the kernel. The owner of the machine has a key of its own, which nothing is signed with.
+TRUST = f"""
+    set -eu
+    apt-get install --yes --no-install-recommends ovmf openssl python3-virt-firmware sbsigntool
+    cd "$(mktemp -d)"
+    cp "$(ls /boot/vmlinuz-* | sort -V | tail -n 1)" kernel
+    sbattach --detach signature kernel
+    openssl pkcs7 -inform DER -in signature -print_certs -out kernel.pem
+    openssl req -x509 -newkey rsa:2048 -nodes -days 36500 -subj /CN=owner -keyout owner.key -out owner.pem
+    csplit --quiet --elide-empty-files --prefix=trusted. kernel.pem '/^-----BEGIN/' '{{{{*}}}}'
+    for certificate in {{certificates}}; do
+        openssl x509 -inform DER -in "$certificate" -out "trusted.$(basename "$certificate")"
+    done
+    set -- --set-pk {OWNER} owner.pem --add-kek {OWNER} owner.pem
+    for certificate in $(grep -l '^-----BEGIN' trusted.*); do
+        set -- "$@" --add-db {OWNER} "$certificate"
+    done
+    virt-fw-vars --input /usr/share/OVMF/OVMF_VARS_4M.fd --output {MACHINE}/{{variables}} --secure-boot "$@"
+    cp /usr/share/OVMF/OVMF_CODE_4M.secboot.fd {MACHINE}/{{code}}
+"""
 # The driver's package, and what apt installs with it.
 PARAGRAPH = re.compile(r"^Package: efa-rs-dkms\n(?:.+\n)+", re.MULTILINE)
 DEPENDS = re.compile(r"^(?:Depends|Recommends):((?:\n .*)+)", re.MULTILINE)
@@ -63,6 +87,8 @@ class Boot(guest.Run):
     def start_over(self):
         super().start_over()
         shutil.copy(self.machine.image, self.folder / "vmlinuz")
+        for file in FIRMWARE if self.machine.secure else ():
+            shutil.copy(self.machine.folder / file, self.folder / file)
 
     def serve_share(self, guest, tag, directory, policy, readonly, prefix=(), binds=()):
         """The machine's own root, which can be written, in place of the toolroot."""
@@ -74,6 +100,9 @@ class Boot(guest.Run):
 
     def image(self, guest):
         return f"{qemu.RUN}/vmlinuz", []
+
+    def firmware(self):
+        return qemu.secure_boot(*(f"{qemu.RUN}/{file}" for file in FIRMWARE)) if self.machine.secure else super().firmware()
 
     def init(self):
         return "rw efa-test"
@@ -94,6 +123,8 @@ class Machine:
         for part in ("upper", "work", "mount"):
             (self.folder / part).mkdir()
         self.image = self.folder / "vmlinuz"
+        # Whether it boots with Secure Boot, see trust().
+        self.secure = False
         self.release = ""
         self.count = 0
 
@@ -140,6 +171,11 @@ class Machine:
         choice = f"/boot/vmlinuz-{release}" if release else f"$({newest})"
         text = self.must(f"file={choice}; cp $file {MACHINE}/vmlinuz && echo $file")
         self.release = text.strip().split("vmlinuz-")[1]
+
+    def trust(self, *certificates):
+        """Has it boot with Secure Boot from now on; the firmware trusts what signed the kernel, and CERTIFICATES, files in DER."""
+        self.must(TRUST.format(code=FIRMWARE[0], variables=FIRMWARE[1], certificates=" ".join(certificates)))
+        self.secure = True
 
     def boot(self, command, devices=("profile=efa2",), timeout=3600, memory="2G", release=None):
         """Boots it and runs a command; returns the exit status, what it printed, and the run."""

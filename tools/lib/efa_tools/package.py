@@ -12,12 +12,11 @@ import textwrap
 from pathlib import Path
 
 from . import build, cache, laws, layer, steps, toolroot
-from .failure import Failure, match_in
+from .failure import Failure
 
 NAME = "efa-rs"
 EMULATOR = "efa-emu"
 BUILD = "/run/efa-rs/build"
-MAINTAINER = re.compile(r"^Maintainer: (.*)$", re.MULTILINE)
 # Has the address to report bugs to, unless EFA_BUGS does; the guide names it, too.
 BUGS = "dkms/bugs"
 ADDRESS = re.compile(r"[a-z]+:[^\s\"'<>]+")
@@ -52,8 +51,8 @@ def wrapped(change, first, rest):
 
 
 def maintainer():
-    """Who both packages say maintains them."""
-    return match_in(MAINTAINER, (cache.CLONE / "debian/control").read_text(), "debian/control")[1]
+    """The packages' maintainer: the author of the commit that is packed. Bugs have an address of their own."""
+    return git("log", "-1", "--format=%an <%ae>").strip()
 
 
 def bugs():
@@ -96,7 +95,7 @@ def generated():
     default, address = bugs()
     return {
         "debian/changelog": debian_changelog(maintainer()),
-        "debian/control": (cache.CLONE / "debian/control").read_text().replace("@BUGS@", address),
+        "debian/control": (cache.CLONE / "debian/control").read_text().replace("@BUGS@", address).replace("@MAINTAINER@", maintainer()),
         f"{NAME}-dkms.spec": rpm_spec(),
         BUGS: f"{address}\n",
         GUIDE: (cache.CLONE / GUIDE).read_text().replace(default, address),
@@ -217,16 +216,24 @@ def debian_script(kind, which, package):
     """
 
 
-def rpm():
-    """Builds the RPM of the tarball, and checks it; returns it."""
-    package = f"{NAME}-dkms-{version()}-1.noarch.rpm"
+def rpm(newer=None):
+    """Builds the RPM of the tarball, and checks it; returns it. With NEWER, it has that version in place of its own."""
+    number = newer or version()
+    package = f"{NAME}-dkms-{number}-1.noarch.rpm"
+    subminor = number.rpartition(".")[2]
     script = f"""
         cd {BUILD}/rpm
         export SOURCE_DATE_EPOCH=$(date +%s --reference=source/Kbuild)
-        cp {BUILD}/{NAME}-{version()}.tar.xz .
+        if [ {number} = {version()} ]; then
+            cp {BUILD}/{NAME}-{number}.tar.xz .
+        else
+            sed -i 's/^#define EFA_VERSION_SUBMINOR .*/#define EFA_VERSION_SUBMINOR {subminor}/' source/efa_rs/ffi/version.h
+            sed -i '/^Version:/s/{version()}/{number}/; s/ - {version()}-1$/ - {number}-1/' source/{NAME}-dkms.spec
+            tar -c -J -f {NAME}-{number}.tar.xz --transform='s,^source,{NAME}-{number},' source
+        fi
         rpmbuild -bb --define "_topdir $PWD" --define "_sourcedir $PWD" --define "_rpmdir $PWD" --define "_dbpath $PWD/db" \
             --define "_build_name_fmt %{{NAME}}-%{{VERSION}}-%{{RELEASE}}.%{{ARCH}}.rpm" \
-            --define "_tmppath /tmp" --define "_modulesloaddir /usr/lib/modules-load.d" \
+            --define "_tmppath /tmp" --define "_unitdir /usr/lib/systemd/system" \
             --define "use_source_date_epoch_as_buildtime 1" --define "build_mtime_policy clamp_to_source_date_epoch" \
             --define "_buildhost localhost" source/{NAME}-dkms.spec
         rpmlint --strict --config source/.rpmlint.toml {package} source/{NAME}-dkms.spec

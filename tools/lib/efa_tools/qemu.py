@@ -21,10 +21,12 @@ ANSWER_LIMIT = PATIENCE * 1000
 # What a CPU can do that runs guests by itself. Without, KVM is another one than Linux's, such as one of a host's own guests, under which a
 # stock kernel is so slow that it seems to hang.
 VIRTUALIZATION = re.compile(r"^flags\s*:.*\b(?:vmx|svm)\b", re.MULTILINE)
+# The firmware that starts a kernel without delay.
+QBOOT = ("-bios", "qboot.rom")
 KVM, CPUS, BOOT = Path("/dev/kvm"), Path("/proc/cpuinfo"), Path("/proc/sys/kernel/random/boot_id")
 
 
-def machine(kernel, accelerator, memory, cpus, append, features="", threads=False):
+def machine(kernel, accelerator, memory, cpus, append, features="", threads=False, firmware=QBOOT):
     """A PC whose root file system is a virtiofs share called "root", and whose memory other processes can map.
 
     FEATURES, such as ",+erms", are what the emulated CPU can do besides the minimum. With ONE_THREAD, emulated CPUs take turns in one
@@ -37,9 +39,19 @@ def machine(kernel, accelerator, memory, cpus, append, features="", threads=Fals
         # Under TCG, the less a CPU can do, the less there is to emulate.
         *("-cpu", "host" if accelerator == "kvm" else f"qemu64{features}", "-smp", str(cpus), "-m", memory),
         *("-object", f"memory-backend-memfd,id=memory,size={memory},share=on"),
-        *("-bios", "qboot.rom", "-kernel", kernel),
+        *(*firmware, "-kernel", kernel),
         # An emulated timer is late on a busy host; a kernel that then takes it for broken may not boot.
         *("-append", f"console=ttyS0 no_timer_check root=root rootfstype=virtiofs ro panic=-1 {append}"),
+    ]
+
+
+def secure_boot(code, variables):
+    """UEFI firmware with Secure Boot in place of the usual one: CODE is its file, VARIABLES the one with its state and keys."""
+    return [
+        # Only the firmware, in system management mode, may write the variables.
+        *("-machine", "smm=on", "-global", "driver=cfi.pflash01,property=secure,value=on"),
+        *("-drive", f"if=pflash,format=raw,unit=0,file={code},readonly=on"),
+        *("-drive", f"if=pflash,format=raw,unit=1,file={variables}"),
     ]
 
 
