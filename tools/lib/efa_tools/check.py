@@ -149,6 +149,7 @@ def guides(flavour):
     return [
         guest_job(f"guides {flavour}", lambda: guide_runs.in_guest(flavour), 90, "rust", flavour),
         guest_job(f"guides {flavour}, two guests that stay", lambda: guide_runs.with_lab(flavour), 90, "rust", flavour, memory=3),
+        guest_job("guides, guests of their own", guide_runs.with_own_guests, 100, "rust", toolroot.FLAVOURS[0], memory=3),
         Job("guides, the emulator", guide_runs.of_the_emulator, 20, after=(EMULATOR,)),
     ]
 

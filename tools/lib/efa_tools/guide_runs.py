@@ -55,6 +55,25 @@ def with_lab(flavour):
     return total
 
 
+def with_own_guests():
+    """Those that boot guests."""
+    total = check("the guides have commands that boot guests", [] if (found := guides.of_section("vm")) else ["none"])
+    with tempfile.TemporaryDirectory() as folder:
+        for command, how in found:
+            text = re.sub(r"~/[\w/]+", folder, command.text)
+            result = subprocess.run(
+                ["bash", "-c", text],
+                cwd=cache.CLONE,
+                capture_output=True,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                check=False,
+                timeout=suite.LIMIT,
+            )
+            total += verdict(command, how, result.returncode, result.stdout + result.stderr)
+    return total
+
+
 @contextlib.contextmanager
 def lab(flavour, output):
     """tools/vm lab, until the end of the block."""

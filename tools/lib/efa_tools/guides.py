@@ -12,7 +12,7 @@ from typing import Any
 CLONE = Path(__file__).resolve().parents[3]
 TABLE = CLONE / "tests" / "guides" / "commands.toml"
 # Where the commands of a section are run, and the two sections of those that are not: other suites run them, or something is missing.
-RUN = ("guest", "lab", "host")
+RUN = ("guest", "lab", "vm", "host")
 NOT_RUN = ("elsewhere", "missing")
 
 FENCE = re.compile(r"^\s*```(?P<language>\w*)$")
