@@ -43,6 +43,7 @@ def name():
 
 def here(text):
     """A guide's text with the names that things have here."""
+    text = text.replace("devices/.../", f"devices/{main.address}/")
     for place in ADDRESSES:
         text = text.replace(place, main.address)
     for place in NAMES:

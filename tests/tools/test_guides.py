@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Which commands the guides have, and what their output is compared with. tests/guides runs them."""
 
+import os
 import re
 import subprocess
+import tempfile
 import unittest
 
 import support
@@ -33,6 +35,8 @@ $ as anybody
 | when | what |
 |---|---|
 | `no command` | `{"command":"clear"}` |
+
+Run `apt update`, and look at `apt` and `a page`.
 """
 
 
@@ -49,6 +53,7 @@ class Commands(unittest.TestCase):
             ("one | two", []),
             ("three", []),
             ('{"command":"clear"}', []),
+            ("apt update", []),
         ]
         self.assertEqual(found, wanted)
 
@@ -66,7 +71,7 @@ class Commands(unittest.TestCase):
         self.assertEqual(guides.classified(guides.Command("page:1", "rdma link show"), sections), ("missing", "rdma link *", "a GPU"))
 
     def test_make_accepts_its_commands(self):
-        targets = {found.text for found in guides.commands() if found.text.startswith("make ")}
+        targets = {found.text for found in guides.commands() if re.match(r"make [a-z]", found.text)}
         for text in sorted(targets):
             with self.subTest(text):
                 result = subprocess.run(
@@ -113,6 +118,34 @@ class Versions(unittest.TestCase):
                     self.assertGreaterEqual(numbers(there), numbers(oldest[1]))
                 else:
                     self.assertRegex(there, rf"^{re.escape(version)}(?!\d)")
+
+
+class WithoutADevice(unittest.TestCase):
+    """A guide's command on a machine that lacks what it needs says so in one line."""
+
+    COMMANDS = (
+        ("tools/vm exec -- fi_info -p efa", "No guests with an agent run: start some"),
+        ("tools/vm ctl '{}'", "No guests with an agent run: start some"),
+        ("XDG_CACHE_HOME=/proc/none tools/vm true", "The cache folder /proc/none.* cannot be made .*: set XDG_CACHE_HOME"),
+        ("tests/kselftest/emu '{}'", "There is no control port .*: this is no guest with emulated devices"),
+        ("tools/guest/monitor.py pull 0", "There is no port .*: this is no guest of tools/vm --hotplug"),
+        ("tools/rust-kit --kernel 9.9.9 --output /nowhere", "linux-headers-9.9.9"),
+        ("PATH= $(command -v python3) emulator/lab/efa-emu-lab --check IMAGE.qcow2", "There is no program qemu-system-x86_64: install"),
+        ("make -s deb BUGS=nowhere", "BUGS=nowhere is not an address"),
+    )
+
+    def test_each_says_what_it_lacks(self):
+        with tempfile.TemporaryDirectory() as cache:
+            for text, wanted in self.COMMANDS:
+                with self.subTest(text):
+                    environment = {**os.environ, "XDG_CACHE_HOME": cache}
+                    result = subprocess.run(
+                        ["bash", "-c", text], cwd=support.CLONE, env=environment, capture_output=True, text=True, check=False
+                    )
+                    self.assertNotEqual(result.returncode, 0)
+                    lines = [line for line in result.stderr.splitlines() if not line.startswith(("==>", "make: "))]
+                    self.assertEqual(len(lines), 1, lines)
+                    self.assertRegex(lines[0], wanted)
 
 
 class Outputs(unittest.TestCase):

@@ -22,6 +22,12 @@ REQUEST = '{"command":'
 REMARK = re.compile(r"\s+#\s.*$")
 SPAN = re.compile(r"`([^`]+)`")
 CELLS = re.compile(r"(?<!\\)\|")
+# Code in a sentence or in a table is a command if it begins with one of these, and has more words.
+PROGRAMS = (
+    *("apt", "cargo", "cat", "curl", "dkms", "dmesg", "dnf", "dpkg", "echo", "efa-emu", "find", "grep", "insmod", "ip", "ln", "lnetctl"),
+    *("lspci", "make", "modinfo", "modprobe", "mokutil", "qemu-system-x86_64", "rdma", "rmmod", "systemctl", "systemd-analyze"),
+    *("tools/build", "tools/check", "tools/rust-kit", "tools/vm", "udevadm", "ulimit", "wireshark"),
+)
 
 
 @dataclass
@@ -79,7 +85,7 @@ def after(place):
 
 
 def of_a_page(name, text) -> Iterator[Command]:
-    """The commands of a page: those of its fenced blocks, the code in columns of tables headed "command", and requests in tables."""
+    """The commands of a page: of its fenced blocks, of columns of tables that are headed "command", and of sentences."""
     language, block, column = None, [], None
     for number, line in enumerate(text.splitlines(), 1):
         place = f"{name}:{number}"
@@ -91,15 +97,21 @@ def of_a_page(name, text) -> Iterator[Command]:
                 language = None
         elif language is not None:
             block.append((place, line))
-        elif not line.startswith("|"):
-            column = None
         else:
-            cells = [cell.strip() for cell in CELLS.split(line)]
-            if column is None:
+            cells = [cell.strip() for cell in CELLS.split(line)] if line.startswith("|") else [line]
+            if not line.startswith("|"):
+                column = None
+            elif column is None:
                 column = cells.index("command") if "command" in cells else len(cells)
             for index, cell in enumerate(cells):
                 spans = [span.replace("\\|", "|") for span in SPAN.findall(cell)]
-                yield from (Command(place, span) for span in spans if index == column or span.startswith(REQUEST))
+                yield from (Command(place, span) for span in spans if index == column or is_command(span))
+
+
+def is_command(span):
+    """Whether code in a sentence or in a table is a command or a request."""
+    first, _, more = span.partition(" ")
+    return span.startswith(REQUEST) or (first in PROGRAMS and bool(more))
 
 
 def commands():
