@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -101,10 +102,14 @@ def run_until(text, prints, meanwhile):
 
     def repeat():
         while not over.is_set():
-            subprocess.run(["bash", "-c", meanwhile], check=False)
+            subprocess.run(["bash", "-c", meanwhile], stdout=subprocess.DEVNULL, check=False)
 
-    with subprocess.Popen(["bash", "-c", f"exec {text}"], stdout=subprocess.PIPE, text=True) as process:
-        limit = threading.Timer(PATIENCE, process.kill)
+    with subprocess.Popen(["bash", "-c", text], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+
+        def end():
+            os.killpg(process.pid, signal.SIGKILL)
+
+        limit = threading.Timer(PATIENCE, end)
         other = threading.Thread(target=repeat)
         limit.start()
         other.start()
@@ -115,7 +120,7 @@ def run_until(text, prints, meanwhile):
         limit.cancel()
         over.set()
         other.join()
-        process.kill()
+        end()
     return printed
 
 
