@@ -54,6 +54,7 @@ help:
 	@echo '  make check-sample    each sample in a guest   FLAVOUR= (or debug)'
 	@echo '  make kverbs          a client of the verbs in the kernel   FLAVOUR= (or debug) ROUNDS='
 	@echo '  make peer-memory     dma-buf registration and revocation, with memory of another device   FLAVOUR='
+	@echo '  make guides          the commands in README and Documentation, while a program has objects   FLAVOUR='
 	@echo '  make power-off       what a power-off of a guest does to its devices   DRIVER= FLAVOUR='
 	@echo '  make check-life      failure, recovery and removal of devices under load   DRIVER= FLAVOUR= (or debug) ROUNDS= TESTS= MINUTES= SEED='
 	@echo '  make rdma-core       the tests of rdma-core'\''s authors in a guest   DRIVER= FLAVOUR= USERLAND='
@@ -181,6 +182,10 @@ kselftest:
 .PHONY: stress soak power-off
 stress soak power-off:
 	@tools/check $@ $(combination)
+
+.PHONY: guides
+guides:
+	@tools/check $@ --flavour $(FLAVOUR)
 
 .PHONY: rdma-core
 rdma-core:

@@ -195,6 +195,14 @@ class Bugs(unittest.TestCase):
         self.assertEqual(done.stdout, f"{archive}\n")
         self.assertIn(f" {self.default},", done.stderr.splitlines()[-1])
 
+    def test_efa_report_says_in_a_line_why_it_cannot_write(self):
+        command = [support.CLONE / "tools/efa-report", "--output", "/nowhere/report.tar.gz"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        lines = [line for line in done.stderr.splitlines() if "Not run as root" not in line]
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn("/nowhere/report.tar.gz could not be written (No such file or directory): choose another place", lines[0])
+
 
 class Rpm(unittest.TestCase):
     def test_says_itself_why_a_kernel_is_too_old(self):

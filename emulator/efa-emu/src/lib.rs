@@ -84,7 +84,10 @@ fn ctl(socket: &Path, commands: &[String]) -> Result<ExitCode, String> {
     match control::send(socket, commands) {
         Ok(true) => Ok(ExitCode::SUCCESS),
         Ok(false) => Ok(ExitCode::FAILURE),
-        Err(error) => Err(format!("cannot talk to {}: {error}", socket.display())),
+        Err(error) => Err(format!(
+            "cannot talk to {} ({error}): name the socket that a running efa-emu has as --control, and run this as a user who may write to it",
+            socket.display()
+        )),
     }
 }
 

@@ -592,7 +592,11 @@ fn ctl_prints_replies() {
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.starts_with(b"{\"error\":"));
     let output = run(program().args(["ctl", "/nowhere", "{}"]));
-    assert!(failure(&output).contains("cannot talk to /nowhere"));
+    let said = failure(&output);
+    assert!(
+        said.contains("cannot talk to /nowhere (No such file") && said.contains("--control"),
+        "{said}"
+    );
 }
 
 #[test]

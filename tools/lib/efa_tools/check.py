@@ -11,6 +11,7 @@ from . import (
     cache,
     disturb,
     guest,
+    guide_runs,
     host_tests,
     interrupt,
     junit,
@@ -143,6 +144,16 @@ def power_off(driver, flavour):
     return guest_job(f"power-off {driver} {flavour}", lambda: suite.power_off(driver, flavour), 15, driver, flavour)
 
 
+def guides(flavour):
+    """The commands in the guides."""
+    return [
+        guest_job(f"guides {flavour}", lambda: guide_runs.in_guest(flavour), 90, "rust", flavour),
+        guest_job(f"guides {flavour}, two guests that stay", lambda: guide_runs.with_lab(flavour), 90, "rust", flavour, memory=3),
+        guest_job("guides, guests of their own", guide_runs.with_own_guests, 100, "rust", toolroot.FLAVOURS[0], memory=3),
+        Job("guides, the emulator", guide_runs.of_the_emulator, 20, after=(EMULATOR,)),
+    ]
+
+
 def abi_diff(flavour, renew=False):
     """The C driver's results are kept. RENEW has it run again."""
     diff = functools.partial(abi.diff, renew=renew)
@@ -233,6 +244,7 @@ def everything():
         guest_job(f"kselftest rust {cloud} KVERBS=0", lambda: suite.programs_without_kverbs(cloud), 25, "rust", cloud),
         kverbs(cloud),
         peer_memory(cloud),
+        *guides(cloud),
         *life_jobs("rust", cloud),
         *life_jobs("c", cloud),
         Job("deny", source_checks.deny),

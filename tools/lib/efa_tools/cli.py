@@ -340,6 +340,8 @@ def check_parser():
     command = suites.add_parser("kverbs", help="a client of the verbs in the kernel, in a guest")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command.add_argument("--rounds", type=positive, metavar="N", help="how often a device is removed (default: few)")
+    command = suites.add_parser("guides", help="the commands in the guides, in guests and by the emulator's program")
+    command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("peer-memory", help="dma-buf registration and revocation")
     command.add_argument("--flavour", choices=toolroot.all_flavours(), default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     command = suites.add_parser("abi-diff", help="the uverbs interface, compared with the C driver's case by case")
@@ -425,6 +427,8 @@ def jobs_of(arguments):
             return check.check_debug(arguments.driver)
         case "check-install":
             return [Job("install", lambda: install.run(arguments.scenarios))]
+        case "guides":
+            return check.guides(arguments.flavour)
         case "power-off":
             return [check.power_off(arguments.driver, arguments.flavour)]
         case "life":

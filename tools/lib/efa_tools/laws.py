@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 
-from . import cache, imports, prose
+from . import cache, guides, imports, prose
 
 UNSAFE_ALLOWED = re.compile(r"efa_rs/(rdma|sys|ffi)(/|\.rs$)")
 RELEASE_ALLOWED = re.compile(r"efa_rs/(sys|ffi)(/|\.rs$)")
@@ -231,6 +231,11 @@ def links_lead_somewhere():
     return problems
 
 
+def commands_are_run():
+    """Each command of a guide is run by a test, or tests/guides/commands.toml says why not."""
+    return guides.problems(guides.commands(), guides.table())
+
+
 # Files that may have longer sentences, until the open issue that owns them has edited them. A line without any is an error.
 LONG_SENTENCES = (
     # The issue on the emulator.
@@ -265,5 +270,6 @@ ALL = (
     no_clock,
     effects_are_tested,
     links_lead_somewhere,
+    commands_are_run,
     short_sentences,
 )
