@@ -157,7 +157,9 @@ def with_imports(text, table):
     body = USE.sub(take, text)
     if at_first:
         head, tail = body[: at_first.start()], body[at_first.start() :]
-        new = "".join(attributes.join(["", imports(paths)]) if attributes else imports(paths) for attributes, paths in groups.items() if paths)
+        new = "".join(
+            attributes.join(["", imports(paths)]) if attributes else imports(paths) for attributes, paths in groups.items() if paths
+        )
         body = head.rstrip("\n") + "\n\n" + new + tail.lstrip("\n")
     return body
 
@@ -174,7 +176,10 @@ def code(line):
     return rewritten(line, CODE)
 
 
-FUNCTION = re.compile(r"^(?P<comment>/\*[^/]*\*/\n)?(?P<head>[a-z][\w \*]*?\b\*?)(?P<name>efa_\w+)(?P<rest>\([^{;]*\)\n\{\n.*?^\}\n)", re.MULTILINE | re.DOTALL)
+FUNCTION = re.compile(
+    r"^(?P<comment>/\*[^/]*\*/\n)?(?P<head>[a-z][\w \*]*?\b\*?)(?P<name>efa_\w+)(?P<rest>\([^{;]*\)\n\{\n.*?^\}\n)",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def broken(line):
@@ -279,7 +284,7 @@ BEFORE = re.compile(r"(?:^[ \t]*(?:///|#\[)[^\n]*\n)*\Z", re.MULTILINE)
 
 def holds(condition, on):
     """Whether a condition of cfg() holds if the names ON are set."""
-    return eval(  # noqa: S307: it consists of names that the pattern above has found in this repository.
+    return eval(  # It consists of names that CONDITION has found.
         condition.replace("not(", "not_("),
         {
             "__builtins__": {},

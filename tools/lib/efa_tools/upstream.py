@@ -323,7 +323,7 @@ IMAGE = """
     rm -rf guest && mkdir -p guest/bin guest/proc guest/sys guest/dev
     cp /bin/busybox guest/bin
     cp samples/rust/rust_null_rdma.ko guest
-    cp init guest/init && chmod +x guest/init
+    cp guest.init guest/init && chmod +x guest/init
     cd guest && find . | cpio -o -H newc >../guest.cpio
 """
 GUEST = (
@@ -336,7 +336,7 @@ def kunit(folder, patch):
     """The output of a guest that runs the examples and KUnit tests of a tree with all patches, and loads the sample."""
     put(folder, patch.state)
     tests = (FOLDER / "config").read_text() + "CONFIG_RUST_KERNEL_DOCTESTS=y\n"
-    for name, text in (("kunit.config", tests), ("init", INIT)):
+    for name, text in (("kunit.config", tests), ("guest.init", INIT)):
         (folder / "tree" / name).write_text(text)
     with steps.step("upstream KUnit") as log:
         for what, command in (("Building the kernel", BUILD.replace(CONFIG, "kunit.config")), ("Making its file system", IMAGE)):
