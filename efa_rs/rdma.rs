@@ -13,7 +13,7 @@
 //! open.
 //!
 //! Each kind of object has a file with its attributes, its trait, and the callbacks through which the core
-//! uses the trait. `ops.rs` has the table of the callbacks. The files `kernel_*` have those that only clients
+//! uses the trait. [`ops`] has the table of the callbacks. The files `kernel_*` have those that only clients
 //! in the kernel use. Nothing here knows of EFA; it is written as `rust/kernel/rdma` might be.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)

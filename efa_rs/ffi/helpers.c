@@ -124,7 +124,7 @@ void __iomem *efa_ioremap_wc(phys_addr_t address, size_t size)
 	return ioremap_wc(address, size);
 }
 
-/* Pages with reference counts, which userspace may keep: vm_insert_page() takes one. */
+/* Pages with reference counts of their own, which userspace may keep: vm_insert_page() takes one. */
 void *efa_alloc_user_pages(size_t size)
 {
 	return alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);

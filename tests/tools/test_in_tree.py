@@ -79,7 +79,7 @@ class InTree(unittest.TestCase):
 
     def test_helpers_get_the_names_of_what_they_call(self):
         text = "void efa_put_net(struct net *net)\n{\n\tput_net(net);\n}\n"
-        self.assertIn("__rust_helper void rust_helper_put_net(struct net *net)\n", in_tree.helpers(text, ["efa_put_net"], ["net/net.h"]))
+        self.assertIn("__rust_helper void rust_helper_put_net(struct net *net)\n", in_tree.helpers(text, {"efa_put_net"}, ["net/net.h"]))
 
     def test_too_long_comments_are_filled_anew(self):
         found = in_tree.wrapped("    /// " + "word " * 30 + "\n    fn f();")

@@ -194,11 +194,24 @@ def broken(line):
 TAB = "\t"
 
 
+def shorter(comment):
+    """A comment of C, in several lines if it is too long."""
+    if len(comment) <= WIDTH or comment.count("\n") > 1:
+        return comment
+    lines = textwrap.wrap(comment.strip().removeprefix("/*").removesuffix("*/").strip(), WIDTH - 3)
+    return "/*\n" + "".join(f" * {line}\n" for line in lines) + " */\n"
+
+
+def called(texts):
+    """The helpers of ffi/helpers.c that files call."""
+    return {name for text in texts for name in re.findall(r"\bffi::(efa_\w+)\(", text)}
+
+
 def helpers(text, names, includes):
     """The file rust/helpers/rdma.c with those helpers of ffi/helpers.c that have these names."""
     found = {match["name"]: match for match in FUNCTION.finditer(text)}
-    if missing := [name for name in names if name not in found]:
-        raise Failure(f"efa_rs/ffi/helpers.c has no {', '.join(missing)}, which upstream/series.toml names: correct that.")
+    if missing := sorted(names - found.keys()):
+        raise Failure(f"efa_rs/ffi/helpers.c has no {', '.join(missing)}, which a file of upstream/series.toml calls: correct that.")
     # The core's functions are built in if the abstractions are.
     head = "".join(f"#include <{name}>\n" for name in includes)
     parts = [f"// SPDX-License-Identifier: GPL-2.0\n\n{head}\n#if IS_ENABLED(CONFIG_RUST_INFINIBAND_ABSTRACTIONS)\n"]
@@ -206,7 +219,7 @@ def helpers(text, names, includes):
         if name in names:
             arguments, rest = match["rest"].split("\n", 1)
             head = broken(f"__rust_helper {match['head']}rust_helper_{helper(name)}{arguments}")
-            parts.append(f"{match['comment'] or ''}{head}\n{rest}")
+            parts.append(f"{shorter(match['comment'] or '')}{head}\n{rest}")
     return "\n".join([*parts, "#endif\n"])
 
 
@@ -270,6 +283,8 @@ def about(text, names):
         sentences = [sentence for sentence in re.split(r"(?<=[.]) ", paragraph) if not NOT_THERE.search(sentence)]
         if "kernel_qp" not in names:
             sentences = [sentence for sentence in sentences if "`kernel_*`" not in sentence]
+        # The modules are private there.
+        sentences = [re.sub(r"\[(`(\w+)`)\]", lambda match: match[1] if match[2] in names else match[0], line) for line in sentences]
         kept.append("\n".join(f"//! {line}" for line in textwrap.wrap(" ".join(sentences), WIDTH - 4, break_long_words=False)))
     return "\n//!\n".join(kept) + "\n\n"
 

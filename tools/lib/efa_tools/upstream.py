@@ -66,7 +66,6 @@ class Parts:
 
     modules: list[str] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
-    helpers: list[str] = field(default_factory=list)
     includes: list[str] = field(default_factory=list)
     on: list[str] = field(default_factory=list)
     edits: list[dict[str, str]] = field(default_factory=list)
@@ -141,7 +140,7 @@ def made(parts, before):
         if text.count(anchor) != 1:
             raise Failure(f"{path} has {anchor!r} not just once, where upstream/series.toml adds lines: correct that.")
         texts[path] = text.replace(anchor, anchor + edit["text"] if "after" in edit else edit["text"] + anchor)
-    rust = {}
+    rust, used = {}, []
     for source, target in parts.files.items():
         text = (cache.CLONE / source).read_text()
         if target.endswith(".rs"):
@@ -149,7 +148,8 @@ def made(parts, before):
                 # What the rest of sys/ uses is for drivers there.
                 text = text.replace("pub(super) ", "pub(crate) ")
             rewrite = in_tree.source if target.startswith("rust/kernel/") else in_tree.outside
-            rust[target] = rewrite(in_tree.resolved(text, on))
+            used.append(in_tree.resolved(text, on))
+            rust[target] = rewrite(used[-1])
         else:
             texts[target] = text
     root = in_tree.resolved((cache.CLONE / "efa_rs/rdma.rs").read_text(), on)
@@ -161,7 +161,7 @@ def made(parts, before):
         rust[f"rust/kernel/rdma/{name}.rs"] = in_tree.source(text) + (tests.read_text() if tests.exists() else "")
     texts |= formatted(rust)
     helpers = (cache.CLONE / "efa_rs/ffi/helpers.c").read_text()
-    texts["rust/helpers/rdma.c"] = in_tree.helpers(helpers, parts.helpers, parts.includes)
+    texts["rust/helpers/rdma.c"] = in_tree.helpers(helpers, in_tree.called([*used, *modules.values()]), parts.includes)
     return texts
 
 
@@ -169,7 +169,7 @@ def series(before):
     """The patches in their order; BEFORE has the files of the tree that they change."""
     parts, last, patches = Parts(), {}, []
     for entry in description()["patch"]:
-        for name in ("modules", "helpers", "on"):
+        for name in ("modules", "on"):
             setattr(parts, name, getattr(parts, name) + entry.get(name, []))
         parts.includes = sorted({*parts.includes, *entry.get("includes", [])})
         parts.dead = entry.get("dead", [])
