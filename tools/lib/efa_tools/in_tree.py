@@ -337,7 +337,8 @@ def resolved(text, on):
         if holds(match["condition"], on):
             text = text[:begin] + text[end:]
             continue
-        begin = BEFORE.search(text, 0, begin).start()
+        before = BEFORE.search(text, 0, begin)
+        begin = before.start() if before else begin
         rest = text[item_end(text, end) :]
         rest = re.sub(r"\A[^\n]*\n", "", rest) if not rest.startswith("\n") else rest[1:]
         # Of two blank lines one stays.

@@ -328,7 +328,7 @@ IMAGE = """
 """
 GUEST = (
     "qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none -machine q35 -cpu qemu64 -m 512M -bios qboot.rom"
-    " -kernel arch/x86/boot/bzImage -initrd guest.cpio -append 'console=ttyS0 panic=-1' -serial stdio"
+    " -kernel arch/x86/boot/bzImage -initrd guest.cpio -append 'console=ttyS0 panic=-1 kunit.enable=1 kunit.autorun=1' -serial stdio"
 )
 
 
