@@ -1,10 +1,10 @@
-
 #[cfg(CONFIG_RUST_INFINIBAND_KUNIT_TEST)]
 #[macros::kunit_tests(rust_rdma_counters)]
 mod tests {
     use super::*;
 
-    const COUNTERS: &[CounterDesc] = &[CounterDesc::new(c"tx_bytes"), CounterDesc::new(c"rx_bytes")];
+    const COUNTERS: &[CounterDesc] =
+        &[CounterDesc::new(c"tx_bytes"), CounterDesc::new(c"rx_bytes")];
 
     #[test]
     fn as_many_values_as_counters() -> Result {

@@ -1,4 +1,3 @@
-
 #[cfg(CONFIG_RUST_INFINIBAND_KUNIT_TEST)]
 #[macros::kunit_tests(rust_rdma_dma_bufs)]
 mod tests {

@@ -158,7 +158,7 @@ def made(parts, before):
     rust["rust/kernel/rdma.rs"] = in_tree.module(root, modules, parts.modules, parts.dead)
     for name, text in modules.items():
         tests = FOLDER / "tests" / f"{name}.rs"
-        rust[f"rust/kernel/rdma/{name}.rs"] = in_tree.source(text) + (tests.read_text() if tests.exists() else "")
+        rust[f"rust/kernel/rdma/{name}.rs"] = in_tree.source(text) + ("\n" + tests.read_text() if tests.exists() else "")
     texts |= formatted(rust)
     helpers = (cache.CLONE / "efa_rs/ffi/helpers.c").read_text()
     texts["rust/helpers/rdma.c"] = in_tree.helpers(helpers, in_tree.called([*used, *modules.values()]), parts.includes)
