@@ -45,6 +45,7 @@ help:
 	@echo '  make schedules       random schedules of clients, interrupts, faults, recovery and removal with the driver as a program, for SECONDS=60'
 	@echo '  make fuzz-driver     the same with libFuzzer, for SECONDS=600   KEEP='
 	@echo '  make canary          the module for the newest kernel that Debian has, and what has changed in the kernel crate   DEBIAN='
+	@echo '  make upstream        the layer over the RDMA core as patches for Linux: each builds and is checked; its examples and KUnit tests run'
 	@echo
 	@echo 'Test: in guests'
 	@echo '  make kselftest       the kernel selftests in a guest   DRIVER= FLAVOUR= PROGRAM= CASE='
@@ -174,6 +175,10 @@ host-diff:
 .PHONY: canary
 canary:
 	@tools/check $@ $(DEBIAN:%=--debian %)
+
+.PHONY: upstream
+upstream:
+	@tools/check $@
 
 .PHONY: kselftest
 kselftest:

@@ -29,19 +29,12 @@ mod bindings {
 
 pub(crate) use bindings::*;
 
-/// Methods of the RDMA core's objects that a driver declares in C.
-#[derive(Clone, Copy)]
-pub(crate) struct UapiDefinitions(*const uapi_definition);
+mod uapi;
 
-// SAFETY: The definitions are constant.
-unsafe impl Sync for UapiDefinitions {}
+pub(crate) use uapi::UapiDefinitions;
 
 impl UapiDefinitions {
     /// Those of EFA, `ffi/uapi.c`.
-    pub(crate) const EFA: Self = Self((&raw const efa_uapi_definitions).cast());
-
-    /// Returns the list.
-    pub(crate) const fn as_ptr(self) -> *const uapi_definition {
-        self.0
-    }
+    // SAFETY: The list in C is constant, and ends as the core expects.
+    pub(crate) const EFA: Self = unsafe { Self::new((&raw const efa_uapi_definitions).cast()) };
 }

@@ -31,8 +31,9 @@ pub(crate) struct AhInitAttr {
 
 impl AhInitAttr {
     fn from_raw(attr: &ffi::rdma_ah_attr, flags: u32) -> Self {
+        let dgid = (&raw const attr.grh.dgid).cast::<Gid>();
         // SAFETY: A GID is 16 bytes, however they are looked at.
-        let dgid = unsafe { *attr.grh.dgid.raw.as_ref() };
+        let dgid = unsafe { dgid.read() };
         Self {
             dgid,
             sleepable: flags & ffi::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE != 0,

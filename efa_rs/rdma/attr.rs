@@ -9,6 +9,18 @@ use crate::ffi;
 /// Attributes of a device; those that are not here are zero.
 ///
 /// The names are those of `struct ib_device_attr`.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::rdma::DeviceAttr;
+///
+/// let attr = DeviceAttr {
+///     max_pd: 4,
+///     ..DeviceAttr::default()
+/// };
+/// assert_eq!(attr.max_qp, 0);
+/// ```
 #[derive(Default)]
 pub(crate) struct DeviceAttr {
     /// Largest memory region in bytes.
@@ -123,6 +135,29 @@ pub(crate) enum PortWidth {
 /// Attributes of a port; those that are not here are zero.
 ///
 /// The names are those of `struct ib_port_attr`.
+///
+/// # Examples
+///
+/// A port of 100 Gbit/s:
+///
+/// ```
+/// use kernel::rdma::{PortAttr, PortPhysState, PortSpeed, PortState, PortWidth};
+///
+/// let attr = PortAttr {
+///     state: PortState::Active,
+///     phys_state: PortPhysState::LinkUp,
+///     max_mtu: 4096,
+///     active_mtu: 4096,
+///     max_msg_sz: 4096,
+///     gid_tbl_len: 1,
+///     pkey_tbl_len: 1,
+///     lmc: 0,
+///     max_vl_num: 1,
+///     active_width: PortWidth::X4,
+///     active_speed: PortSpeed::Edr,
+/// };
+/// assert!(attr.active_mtu <= attr.max_mtu);
+/// ```
 pub(crate) struct PortAttr {
     /// Logical state.
     pub(crate) state: PortState,

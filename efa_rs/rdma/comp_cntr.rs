@@ -58,6 +58,19 @@ impl QpAttachOps {
     }
 
     /// Returns these, and `other` if the condition holds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use kernel::rdma::QpAttachOps;
+    ///
+    /// let has_rdma = false;
+    /// let ops = QpAttachOps::SEND
+    ///     .with_if(true, QpAttachOps::RECV)
+    ///     .with_if(has_rdma, QpAttachOps::RDMA_READ);
+    /// assert!(ops.contains(QpAttachOps::RECV));
+    /// assert!(!ops.contains(QpAttachOps::RDMA_READ));
+    /// ```
     #[must_use]
     pub(crate) fn with_if(self, condition: bool, other: Self) -> Self {
         Self(self.0 | if condition { other.0 } else { 0 })

@@ -18,6 +18,15 @@ use super::{
 use crate::ffi;
 
 /// Name of a counter.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::rdma::CounterDesc;
+///
+/// const COUNTERS: &[CounterDesc] = &[CounterDesc::new(c"tx_bytes"), CounterDesc::new(c"rx_bytes")];
+/// assert_eq!(COUNTERS.len(), 2);
+/// ```
 #[repr(transparent)]
 pub(crate) struct CounterDesc(ffi::rdma_stat_desc);
 

@@ -15,6 +15,16 @@ use kernel::{
 use crate::ffi;
 
 /// Values of an object, in the order of the names that its trait has for them.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::rdma::Details;
+///
+/// let (device_number, depth) = (3, 64);
+/// let details = Details::new([device_number, depth]);
+/// # let _ = details;
+/// ```
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Details([u64; Self::MAX]);
 

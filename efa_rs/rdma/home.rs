@@ -45,6 +45,16 @@ impl Home {
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use kernel::rdma::Home;
+    ///
+    /// let home = Home::new(c"null%d")?;
+    /// # let _ = home;
+    /// # Ok::<(), Error>(())
+    /// ```
     pub(crate) fn new(pattern: &'static CStr) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {

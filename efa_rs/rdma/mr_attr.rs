@@ -100,6 +100,16 @@ impl<'a> MrInitAttr<'a> {
 }
 
 /// The keys by which work requests refer to a memory region.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::rdma::MrKeys;
+///
+/// let keys = MrKeys { lkey: 7, rkey: 7 };
+/// assert_eq!(keys.lkey, keys.rkey);
+/// assert_eq!(MrKeys::default().lkey, 0);
+/// ```
 #[derive(Clone, Copy, Default)]
 pub(crate) struct MrKeys {
     /// Key for local work requests.

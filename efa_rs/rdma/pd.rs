@@ -21,6 +21,26 @@ use super::{
 use crate::ffi;
 
 /// A protection domain of a device of the provider `P`.
+///
+/// # Examples
+///
+/// A domain that has a number, for the provider of a device that counts them:
+///
+/// ```
+/// use kernel::rdma::{Device, Provider, ProtectionDomain, Udata};
+/// use kernel::sync::atomic::{Atomic, Relaxed};
+///
+/// struct Pd(u32);
+///
+/// #[vtable]
+/// impl<'a, P: Provider<Data<'a> = Atomic<u32>>> ProtectionDomain<'a, P> for Pd {
+///     fn alloc(device: &Device<P::Data<'a>>, udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+///         let number = device.data().fetch_add(1, Relaxed);
+///         udata.respond(&number.to_ne_bytes())?;
+///         Ok(Self(number))
+///     }
+/// }
+/// ```
 #[vtable]
 pub(crate) trait ProtectionDomain<'a, P: Provider>: Sized + Send + Sync {
     /// Creates a protection domain.

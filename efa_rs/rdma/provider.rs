@@ -67,6 +67,43 @@ impl DriverId {
 ///
 /// The core calls verbs from several tasks at once, in process context, between the registration of
 /// a device and its end. `'a` is how long the data of the registration is valid.
+///
+/// # Examples
+///
+/// A device that has no objects, and answers queries:
+///
+/// ```
+/// use kernel::rdma::{self, *};
+///
+/// struct Null;
+///
+/// #[vtable]
+/// impl Provider for Null {
+///     const DRIVER_ID: DriverId = DriverId::UNKNOWN;
+///     const UVERBS_ABI_VERSION: u32 = 1;
+///
+///     type Data<'a> = ();
+///     type Ucontext<'a> = Absent;
+///     type Pd<'a> = Absent;
+///     type Ah<'a> = Absent;
+///     type Cq<'a> = Absent;
+///     type Qp<'a> = Absent;
+///     type CompCntr<'a> = Absent;
+///     type Mr<'a> = Absent;
+///
+///     fn query_device<'a>(_: &rdma::Device<()>, udata: &Udata<'_>) -> Result<DeviceAttr> {
+///         udata.expect_no_input()?;
+///         Ok(DeviceAttr::default())
+///     }
+///
+///     fn query_port<'a>(_: &rdma::Device<()>, _port: u32) -> Result<PortAttr> {
+///         Err(ENODEV)
+///     }
+/// }
+///
+/// assert!(!Null::HAS_QUERY_GID);
+/// assert_eq!(Null::PORTS, 1);
+/// ```
 #[vtable]
 pub(crate) trait Provider: Sized + 'static {
     /// The userspace provider library of the device.

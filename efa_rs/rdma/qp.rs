@@ -242,8 +242,10 @@ impl<P: Provider> Ops<P> {
             let udata = unsafe { Udata::from_raw(udata) };
             // SAFETY: By the contract, the attributes are valid.
             let raw = unsafe { &*init_attr };
-            // SAFETY: By the contract, the core passes null or a queue that was created.
-            let queue = |cq: *mut ffi::ib_cq| (!cq.is_null()).then(|| unsafe { Self::cq(cq) }.0);
+            let queue = |cq: *mut ffi::ib_cq| {
+                // SAFETY: By the contract, the core passes null or a queue that was created.
+                (!cq.is_null()).then(|| unsafe { Self::cq(cq) }.0)
+            };
             let attr = QpInitAttr {
                 pd,
                 send_cq: queue(raw.send_cq),

@@ -7,6 +7,15 @@ use core::mem::MaybeUninit;
 use crate::ffi;
 
 /// Transport of a queue pair: one of `enum ib_qp_type`.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::rdma::QpType;
+///
+/// let qp_type = QpType::UD;
+/// assert!(qp_type != QpType::DRIVER);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QpType(ffi::ib_qp_type);
 
@@ -24,6 +33,19 @@ impl QpType {
 }
 
 /// Capacity of a queue pair.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::rdma::QpCap;
+///
+/// let cap = QpCap {
+///     max_send_wr: 64,
+///     max_send_sge: 1,
+///     ..QpCap::default()
+/// };
+/// assert_eq!(cap.max_recv_wr, 0);
+/// ```
 #[derive(Clone, Copy, Default)]
 pub(crate) struct QpCap {
     /// Outstanding send work requests.
@@ -83,6 +105,15 @@ pub(crate) enum QpState {
 
 impl QpState {
     /// Returns the state that has a number.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use kernel::rdma::QpState;
+    ///
+    /// assert!(QpState::from_raw(QpState::Rts as u32) == Some(QpState::Rts));
+    /// assert!(QpState::from_raw(1000).is_none());
+    /// ```
     pub(crate) fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {
             ffi::ib_qp_state_IB_QPS_RESET => Self::Reset,
@@ -98,6 +129,17 @@ impl QpState {
 }
 
 /// Which attributes of a queue pair are meant.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::rdma::QpAttrMask;
+///
+/// const KNOWN: QpAttrMask = QpAttrMask::STATE.or(QpAttrMask::QKEY);
+///
+/// assert!(KNOWN.contains(QpAttrMask::QKEY));
+/// assert!(!KNOWN.contains(QpAttrMask::STATE.or(QpAttrMask::SQ_PSN)));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QpAttrMask(u32);
 
@@ -214,6 +256,16 @@ impl QpAttr {
 
 /// Returns whether the InfiniBand specification allows a UD queue pair to go from one state to the
 /// other with these attributes given.
+///
+/// # Examples
+///
+/// ```
+/// use kernel::rdma::{ud_transition_is_ok, QpAttrMask, QpState};
+///
+/// let mask = QpAttrMask::STATE;
+/// assert!(ud_transition_is_ok(QpState::Init, QpState::Rtr, mask));
+/// assert!(!ud_transition_is_ok(QpState::Reset, QpState::Rts, mask));
+/// ```
 pub(crate) fn ud_transition_is_ok(from: QpState, to: QpState, mask: QpAttrMask) -> bool {
     // SAFETY: The function has no precondition.
     unsafe { ffi::ib_modify_qp_is_ok(from as u32, to as u32, QpType::UD.0, mask.0) }

@@ -177,7 +177,7 @@ impl<'data, P: Provider> Registered<'data, P> {
         raw.node_guid = info.node_guid;
         raw.phys_port_cnt = P::PORTS;
         raw.num_comp_vectors = info.num_comp_vectors.try_into().unwrap_or(c_int::MAX);
-        raw.driver_def = P::UAPI.map_or(core::ptr::null(), ffi::UapiDefinitions::as_ptr);
+        raw.driver_def = P::UAPI.map_or(core::ptr::null(), |list| list.as_ptr().cast());
 
         // What has no DMA parameters, such as a device of the faux bus, does no DMA.
         // SAFETY: `parent` is a valid device.

@@ -3,7 +3,7 @@
 //! Values that end with the binding of a device, even if safe code leaks their owner.
 //!
 //! In the kernel crate, what must not outlive a binding is made by `unsafe` functions, whose callers
-//! promise not to leak it ([`kernel::irq::Registration`], [`kernel::fwctl::Registration`]). Here the
+//! promise not to leak it ([`kernel::irq::Registration`], `kernel::fwctl::Registration`). Here the
 //! device's own list of resources is the second owner, so that no such promise is needed. The owner cannot reach the
 //! value, so that it may exist longer. To be replaced by [`kernel::devres::Devres`] once it can hold what borrows from
 //! the binding.

@@ -24,6 +24,7 @@ from . import (
     suite,
     times,
     toolroot,
+    upstream,
     userland,
     verdict,
 )
@@ -282,6 +283,12 @@ def disturbed(count, seed, runs, load):
 
 def cargo_install():
     return Job("cargo install", host_tests.cargo_install, 30, after=(EMULATOR,))
+
+
+def upstream_series():
+    """One tree is for both."""
+    patches = Job("patches for Linux", upstream.check, 1500, cores=2)
+    return [patches, Job("tests in Linux", upstream.test, 400, after=(patches.name,), cores=2)]
 
 
 def guarded(job, run):

@@ -356,6 +356,7 @@ def check_parser():
     command.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=text)
     debug = suites.add_parser("check-debug", help="the selftests, stress, the ABI and clients in the kernel on a kernel that finds bugs")
     debug.add_argument("--driver", choices=("rust", "c"), default="rust", help="the efa module to load (default: rust)")
+    suites.add_parser("upstream", help="the layer over the RDMA core as a series of patches for Linux, and its tests in that kernel")
     command = suites.add_parser("canary", help="the module for the newest kernel that Debian has, and what has changed in the kernel crate")
     text = "that of this suite, whether or not it is newer than the toolroot's (default: the newest, if it is newer)"
     command.add_argument("--debian", choices=canary.SUITES, default="", help=text)
@@ -403,6 +404,8 @@ def jobs_of(arguments):
             return [check.cargo_install()]
         case "wireshark":
             return [Job("wireshark", host_tests.wireshark)]
+        case "upstream":
+            return check.upstream_series()
         case "canary":
             return [Job("canary", lambda: canary.run(arguments.debian))]
         case "fuzz":

@@ -10,6 +10,7 @@ SUITES = (
     "deny",
     "cargo-install",
     "canary",
+    "upstream",
     "attack --seconds 60 --rounds 100",
     "fuzz",
     "schedules --seconds 600",

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""Rewrites a file of efa_rs/ for its place in Linux's tree: paths, visibility, and the names of C functions. Nothing else changes."""
+
+import re
+import textwrap
+
+from .failure import Failure
+
+# How a path begins here, and there. The longest that fits counts. What is not listed stays.
+PATHS = {
+    ("crate", "ffi"): ("crate", "bindings"),
+    ("crate", "ffi", "UapiDefinitions"): ("self", "uapi", "UapiDefinitions"),
+    ("crate", "sys", "attach"): ("crate", "device", "attach"),
+    ("crate", "sys", "dma"): ("crate", "dma", "user"),
+    ("crate", "sys", "mmio"): ("crate", "pci", "region"),
+    ("crate", "sys", "atomic"): ("crate", "rdma", "atomic"),
+    ("kernel",): ("crate",),
+}
+# The same for what is not a part of the kernel crate.
+PATHS_OUTSIDE = {
+    ("crate", "rdma"): ("kernel", "rdma"),
+    ("crate", "sys", "attach"): ("kernel", "device", "attach"),
+}
+# The modules that are a part of the crate here, and of the kernel crate there.
+SHARED = re.compile(r"(?:^#\[allow\([^\n]*\)\]\n)?^mod (?:ffi|rdma|sys);\n", re.MULTILINE)
+# Paths whose uses are rewritten below, so that nothing imports them.
+UNUSED = {("crate", "sys"), ("crate", "sys", "device"), ("super", "device", "as_raw"), ("super", "pci", "as_raw")}
+# What is rewritten outside of imports and documentation.
+CODE = (
+    (re.compile(r"(?<![:\w])ffi::UapiDefinitions"), "super::uapi::UapiDefinitions"),
+    (re.compile(r"(?<![:\w])ffi::(?!c_|\{)(\w+)"), r"bindings::\1"),
+    (re.compile(r"\$crate::ffi::"), "$crate::bindings::"),
+    (re.compile(r"(?<![:\w$])kernel::(?=\w)"), "crate::"),
+    # The kernel crate's devices have a method for it.
+    (re.compile(r"(?<![.\w])(?<!fn )(?:sys::device::)?as_raw\(([\w.]+(?:\(\))?)\)"), r"\1.as_raw()"),
+)
+# What is rewritten everywhere.
+TEXT = (
+    (re.compile(r"\bpub\(crate\) "), "pub "),
+    (re.compile(r"\bkverbs\b(?=[,)])"), "CONFIG_RUST_INFINIBAND_KVERBS"),
+    (re.compile(r"\brdma_client\b(?=[,)])"), "CONFIG_RUST_INFINIBAND_CLIENTS"),
+    # The option needs 64BIT there.
+    (re.compile(r"on every architecture that has EFA\b"), "where the abstractions are"),
+)
+# The helpers that have the arguments of what they call, whose names they get. The others get rdma_ for efa_.
+HELPERS = {
+    "efa_ib_mtu_int_to_enum": "ib_mtu_int_to_enum",
+    "efa_mmap_offset": "rdma_user_mmap_get_offset",
+    "efa_umem_is_contiguous": "ib_umem_is_contiguous",
+    "efa_umem_start": "ib_umem_start_dma_addr",
+    "efa_umem_num_blocks": "ib_umem_num_dma_blocks",
+    "efa_umem_iter_start": "rdma_umem_block_iter_start",
+    "efa_umem_iter_fill": "rdma_umem_block_iter_fill",
+    "efa_nla_nest_end": "nla_nest_end",
+    "efa_nla_nest_cancel": "nla_nest_cancel",
+    "efa_put_net": "put_net",
+    "efa_ioremap_wc": "ioremap_wc",
+}
+HELPER = re.compile(r"\befa_([a-z]\w*)")
+
+USE = re.compile(r"^(?P<attributes>(?:#\[[^\n]*\]\n)*)use (?P<tree>[^;]*);\n", re.MULTILINE)
+WORDS = re.compile(r"[\w$]+|::|[{},*]|\bas\b")
+
+
+def helper(name):
+    """What a helper of ffi/helpers.c is called in the tree."""
+    return HELPERS.get(name, name.replace("efa_", "rdma_", 1))
+
+
+def leaves(tree):
+    """The paths that an import names."""
+    words = WORDS.findall(re.sub(r"//.*", "", tree))
+    position = 0
+
+    def parse(prefix):
+        nonlocal position
+        found = []
+        while position < len(words) and words[position] not in ("}", ","):
+            if words[position] == "{":
+                position += 1
+                while words[position] != "}":
+                    found += parse(prefix)
+                    position += words[position] == ","
+                position += 1
+                return found
+            if words[position] == "as":
+                prefix = (*prefix[:-1], f"{prefix[-1]} as {words[position + 1]}")
+                position += 2
+            else:
+                prefix = (*prefix, words[position])
+                position += 1
+            position += position < len(words) and words[position] == "::"
+        return [prefix]
+
+    return [path[:-1] if path[-1] == "self" and len(path) > 1 else path for path in parse(())]
+
+
+def mapped(path, table=PATHS):
+    """A path, as it begins in the tree."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in table:
+            return table[path[:length]] + path[length:]
+    return path
+
+
+def imports(paths):
+    """The import of paths in the kernel's form: each name on its line."""
+    roots = {}
+    for path in paths:
+        node = roots
+        for part in path:
+            node = node.setdefault(part, {})
+        node[""] = {}
+
+    def form(name, node, indent):
+        children = {other: child for other, child in node.items() if other}
+        if not children:
+            return name
+        names = [("self", {"": {}})] if "" in node else []
+        names += sorted(children.items(), key=lambda item: (item[0].lower() != item[0], item[0]))
+        if len(names) == 1:
+            return f"{name}::{form(*names[0], indent)}"
+        inner = indent + "    "
+        lines = [f"{inner}{form(*entry, inner)}," for entry in names]
+        if not lines[-1].endswith("},"):
+            lines[-1] += " //"
+        return "\n".join([f"{name}::{{", *lines, f"{indent}}}"])
+
+    order = {"core": 0, "crate": 2, "kernel": 1, "self": 4, "super": 3}
+    return "".join(f"use {form(root, roots[root], '')};\n\n" for root in sorted(roots, key=lambda root: order.get(root, 5)))
+
+
+def outside(text):
+    """A Rust file of a module as it is in the tree, where the layer is a part of the kernel crate."""
+    shared = bool(SHARED.search(text))
+    text = with_imports(SHARED.sub("", text), PATHS_OUTSIDE)
+    # What was a module of the crate is imported.
+    return text.replace("use kernel::{\n", "use kernel::{\n    rdma,\n", 1) if shared and "    rdma,\n" not in text else text
+
+
+def source(text):
+    """A Rust file of efa_rs/ as it is in rust/kernel/."""
+    body = with_imports(text, PATHS)
+    return "\n".join(line if re.match(r"\s*//[/!]", line) else code(line) for line in rewritten(body, TEXT).split("\n"))
+
+
+def with_imports(text, table):
+    """A file whose imports are those of the tree, sorted and merged."""
+    groups = {}
+
+    def take(match):
+        paths = groups.setdefault(match["attributes"], {})
+        paths.update((mapped(path, table), None) for path in leaves(match["tree"]) if path not in UNUSED)
+        return ""
+
+    at_first = USE.search(text)
+    body = USE.sub(take, text)
+    if at_first:
+        head, tail = body[: at_first.start()], body[at_first.start() :]
+        new = "".join(
+            attributes.join(["", imports(paths)]) if attributes else imports(paths) for attributes, paths in groups.items() if paths
+        )
+        body = head.rstrip("\n") + "\n\n" + new + tail.lstrip("\n")
+    return body
+
+
+def rewritten(text, rules):
+    for pattern, replacement in rules:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def code(line):
+    """A line of code, with the names that it has in the tree."""
+    line = HELPER.sub(lambda match: helper(match[0]) if "ffi::" in line else match[0], line)
+    return rewritten(line, CODE)
+
+
+FUNCTION = re.compile(
+    r"^(?P<comment>/\*[^/]*\*/\n)?(?P<head>[a-z][\w \*]*?\b\*?)(?P<name>efa_\w+)(?P<rest>\([^{;]*\)\n\{\n.*?^\}\n)",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def broken(line):
+    """The first line of a function in C, in two if it is too long."""
+    if len(line) <= WIDTH:
+        return line
+    end = line.rindex(", ", 0, WIDTH) + 1
+    column = line.index("(") + 1
+    return f"{line[:end]}\n{TAB * (column // 8)}{' ' * (column % 8)}{line[end + 1 :]}"
+
+
+TAB = "\t"
+
+
+def shorter(comment):
+    """A comment of C, in several lines if it is too long."""
+    if len(comment) <= WIDTH or comment.count("\n") > 1:
+        return comment
+    lines = textwrap.wrap(comment.strip().removeprefix("/*").removesuffix("*/").strip(), WIDTH - 3)
+    return "/*\n" + "".join(f" * {line}\n" for line in lines) + " */\n"
+
+
+def called(texts):
+    """The helpers of ffi/helpers.c that files call."""
+    return {name for text in texts for name in re.findall(r"\bffi::(efa_\w+)\(", text)}
+
+
+def helpers(text, names, includes):
+    """The file rust/helpers/rdma.c with those helpers of ffi/helpers.c that have these names."""
+    found = {match["name"]: match for match in FUNCTION.finditer(text)}
+    if missing := sorted(names - found.keys()):
+        raise Failure(f"efa_rs/ffi/helpers.c has no {', '.join(missing)}, which a file of upstream/series.toml calls: correct that.")
+    # The core's functions are built in if the abstractions are.
+    head = "".join(f"#include <{name}>\n" for name in includes)
+    parts = [f"// SPDX-License-Identifier: GPL-2.0\n\n{head}\n#if IS_ENABLED(CONFIG_RUST_INFINIBAND_ABSTRACTIONS)\n"]
+    for name, match in found.items():
+        if name in names:
+            arguments, rest = match["rest"].split("\n", 1)
+            head = broken(f"__rust_helper {match['head']}rust_helper_{helper(name)}{arguments}")
+            parts.append(f"{shorter(match['comment'] or '')}{head}\n{rest}")
+    return "\n".join([*parts, "#endif\n"])
+
+
+# A line of rdma.rs that begins the declaration of a module, and what imports names from one.
+MODULE = re.compile(r"^(?:#\[[^\n]*\]\n)*(?:pub |pub\(\w+\) )?mod (?P<name>\w+);\n", re.MULTILINE)
+REEXPORT = re.compile(r"^(?P<attributes>(?:#\[[^\n]*\]\n)*)pub(?:\(crate\))? use (?P<tree>[^;]*);\n\n?", re.MULTILINE)
+
+
+# An item that others of the crate may use.
+ITEM = re.compile(r"^pub\(crate\) (?:unsafe |const )*(?:enum|struct|trait|fn|type|const|static) (?P<name>\w+)", re.MULTILINE)
+
+
+def module(text, files, names, dead=()):
+    """The file rdma.rs with only the modules that have these names, of which DEAD ones have what a later patch uses.
+
+    FILES are the modules' texts. What is for others here is exported there, even if nothing of efa_rs/ imports it.
+    """
+    listed = [path for match in REEXPORT.finditer(text) for path in leaves(match["tree"])]
+    found = [("self", name, match["name"]) for name, file in files.items() for match in ITEM.finditer(file)]
+    others = {path: None for path in found if path not in listed}
+    first = next((path[1] for path in listed if path[0] == "self" and path[1] in names), None)
+    # Not expect: the tests, which a configuration may leave out, use it too.
+    allow = '#[allow(dead_code, reason = "the rest is used by a later patch")]\n'
+    declared = [match["name"] for match in MODULE.finditer(text)]
+
+    def declare(match):
+        found = rewritten(match[0], TEXT)
+        mine = [match["name"]] * (match["name"] in names)
+        # After the first: those that rdma.rs does not have.
+        others = [name for name in names if name not in declared] if match["name"] == declared[-1] else []
+        lines = [(allow if name in dead else "") + (found if name == match["name"] else f"mod {name};\n") for name in mine + others]
+        return "".join(lines)
+
+    def export(match):
+        paths = {mapped(path): None for path in leaves(match["tree"])}
+        paths = {path: None for path in paths if path[0] != "self" or path[1] in names}
+        if any(path[1] == first for path in paths):
+            paths |= others
+            others.clear()
+        if not paths:
+            return ""
+        statements = imports(paths).split("\n\n")
+        return "".join(f"{rewritten(match['attributes'], TEXT)}pub {statement}\n\n" for statement in statements if statement)
+
+    return ABOUT.sub(lambda match: about(match[0], names), REEXPORT.sub(export, MODULE.sub(declare, text)))
+
+
+# The documentation of rdma.rs, and what sentences of it name that are not for the tree: what a build leaves out here, and where this is.
+ABOUT = re.compile(r"^//!.*?\n\n", re.MULTILINE | re.DOTALL)
+NOT_THERE = re.compile(r"\bcfg\b|\bEFA\b|rust/kernel/rdma")
+
+
+def about(text, names):
+    """The documentation of rdma.rs, as it is with the modules that have these names."""
+    paragraphs = [" ".join(paragraph.replace("\n", " ").split()) for paragraph in re.split(r"\n\s*\n", text.replace("//!", "").strip())]
+    if "provider" not in names:
+        # What is about providers comes with them.
+        paragraphs = [paragraphs[0], paragraphs[-1]]
+    kept = []
+    for paragraph in paragraphs:
+        sentences = [sentence for sentence in re.split(r"(?<=[.]) ", paragraph) if not NOT_THERE.search(sentence)]
+        if "kernel_qp" not in names:
+            sentences = [sentence for sentence in sentences if "`kernel_*`" not in sentence]
+        # The modules are private there.
+        sentences = [re.sub(r"\[(`(\w+)`)\]", lambda match: match[1] if match[2] in names else match[0], line) for line in sentences]
+        kept.append("\n".join(f"//! {line}" for line in textwrap.wrap(" ".join(sentences), WIDTH - 4, break_long_words=False)))
+    return "\n//!\n".join(kept) + "\n\n"
+
+
+# An attribute by which a build leaves something out, of those that only efa_rs/ has.
+CONDITION = re.compile(r"^(?P<indent>[ \t]*)#\[cfg\((?P<condition>[^\n]*(?:kverbs|rdma_client)[^\n]*)\)\]\n", re.MULTILINE)
+# What begins an item or a statement, in which a comma at the top level ends nothing.
+KEYWORD = re.compile(r"\s*(?:pub(?:\(\w+\))?|unsafe|const|static|type|fn|impl|use|mod|struct|enum|trait|let|if|macro_rules!|#\[)")
+# The documentation and attributes before a place.
+BEFORE = re.compile(r"(?:^[ \t]*(?:///|#\[)[^\n]*\n)*\Z", re.MULTILINE)
+
+
+def holds(condition, on):
+    """Whether a condition of cfg() holds if the names ON are set."""
+    return eval(  # It consists of names that CONDITION has found.
+        condition.replace("not(", "not_("),
+        {
+            "__builtins__": {},
+            "any": lambda *values: any(values),
+            "all": lambda *values: all(values),
+            "not_": lambda value: not value,
+            "kverbs": "kverbs" in on,
+            "rdma_client": "rdma_client" in on,
+        },
+    )
+
+
+def item_end(text, start):
+    """Where the item, statement or field that begins at START ends."""
+    is_item = KEYWORD.match(text, start)
+    depth = 0
+    for match in re.compile(r"//[^\n]*|[][(){};,]").finditer(text, start):
+        sign = match[0]
+        if sign in "([{":
+            depth += 1
+        elif sign in ")]}":
+            depth -= 1
+            # That of an attribute is not the end of what it is for.
+            if depth == 0 and sign == "}" and text[match.end() : match.end() + 1] not in ";,)":
+                return match.end()
+        elif depth == 0 and (sign == ";" or (sign == "," and not is_item)):
+            return match.end()
+    raise Failure(f"An item has no end: {text[start : start + 80]!r}")
+
+
+def resolved(text, on):
+    """A file without conditions on the names in ON, which are set, and on the others, which are not."""
+    while match := CONDITION.search(text):
+        begin, end = match.span()
+        if holds(match["condition"], on):
+            text = text[:begin] + text[end:]
+            continue
+        before = BEFORE.search(text, 0, begin)
+        begin = before.start() if before else begin
+        rest = text[item_end(text, end) :]
+        rest = re.sub(r"\A[^\n]*\n", "", rest) if not rest.startswith("\n") else rest[1:]
+        # Of two blank lines one stays.
+        text = text[:begin] + (rest.lstrip("\n") if text[:begin].endswith("\n\n") or text[:begin].endswith("{\n") else rest)
+    return text
+
+
+COMMENT = re.compile(r"^(?P<indent>\s*)(?P<sign>///|//!|//) (?P<text>\S.*)$")
+# The columns of a line in Linux.
+WIDTH = 100
+
+
+def wrapped(text):
+    """A file in which the paragraphs of comments that have too long lines are filled anew."""
+    lines, out, position = text.split("\n"), [], 0
+    while position < len(lines):
+        first = COMMENT.match(lines[position])
+        if not first:
+            out.append(lines[position])
+            position += 1
+            continue
+        paragraph, begin = [first["text"]], position
+        position += 1
+        while position < len(lines) and (more := COMMENT.match(lines[position])):
+            same = (more["indent"], more["sign"]) == (first["indent"], first["sign"])
+            if not same or more["text"].startswith(("- ", "#", "```")) or re.match(r"(?:SAFETY|INVARIANT|CAST):", more["text"]):
+                break
+            paragraph.append(more["text"])
+            position += 1
+        if max(map(len, lines[begin:position])) <= WIDTH:
+            out += lines[begin:position]
+            continue
+        prefix = f"{first['indent']}{first['sign']} "
+        hanging = prefix + ("  " if first["text"].startswith("- ") else "")
+        out += textwrap.wrap(
+            " ".join(paragraph), WIDTH, initial_indent=prefix, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+        )
+    return "\n".join(out)

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""make upstream: the layer over the RDMA core as a series of patches for Linux's tree, each of which is built and checked.
+
+upstream/series.toml says which files are in which patch, and upstream/*.msg why. A tree with the kernel built stays in the cache. What was
+found of a patch is kept under the hash of all patches up to it.
+"""
+
+import difflib
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from dataclasses import dataclass, field
+
+from . import build, cache, debug_kernel, in_tree, ktap, steps, toolroot
+from .failure import Failure
+from .tally import Tally
+
+FOLDER = cache.CLONE / "upstream"
+CONFIG = "/efa-rs/upstream/config"
+TREE = "/run/efa-rs/build"
+# What of the tree the series changes: copies of these are kept as they were.
+CHANGED = (
+    *("MAINTAINERS", "rust", "samples/rust", "include/rdma", "include/uapi/rdma"),
+    *("drivers/infiniband/Kconfig", "drivers/infiniband/hw/Makefile"),
+)
+# What is not unpacked of Linux's source.
+LEFT_OUT = (
+    *("Documentation/*.*", "arch/[a-wyz]*/*.[chS]", "arch/*/boot/dts/*", "drivers/gpu/drm/*/*.[ch]", "sound/*.[ch]"),
+    *("tools/testing/selftests/*", "tools/perf/*"),
+)
+MAKE = f"make --no-print-directory -j{build.os.cpu_count()} LLVM=-19 CLIPPY=1"
+CHECKS = ("builds", "clippy", "rustdoc", "checkpatch")
+# A warning of a compiler, and where it is.
+WARNING = re.compile(r"^(?:warning|error)(?:\[\w+\])?: (?P<what>.*)\n(?:.*\n){0,2}?\s*--> (?P<place>\S+)", re.MULTILINE)
+
+
+@dataclass
+class Patch:
+    """A patch: its message, and the files that it changes, as they were and as they are then."""
+
+    name: str
+    message: str
+    changes: dict[str, tuple[str, str]]
+    state: dict[str, str]
+    key: str = ""
+
+    @property
+    def subject(self):
+        return self.message.splitlines()[0]
+
+    def text(self):
+        """The patch as git would mail it, without a sender."""
+        parts = [f"Subject: [PATCH] {self.message.rstrip()}\n---\n\n"]
+        for path, (old, new) in sorted(self.changes.items()):
+            before = "/dev/null" if not old else f"a/{path}"
+            lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), before, f"b/{path}")
+            parts.append(f"diff --git a/{path} b/{path}\n" + "new file mode 100644\n" * (not old) + "".join(lines))
+        return "".join(parts) + "--\n"
+
+
+@dataclass
+class Parts:
+    """What all patches up to one have."""
+
+    modules: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+    includes: list[str] = field(default_factory=list)
+    on: list[str] = field(default_factory=list)
+    edits: list[dict[str, str]] = field(default_factory=list)
+    # The modules that have what only a later patch uses.
+    dead: list[str] = field(default_factory=list)
+
+
+def description():
+    """The table of the series."""
+    return tomllib.loads((FOLDER / "series.toml").read_text())
+
+
+def key():
+    """What the tree is made of, besides the series and the configuration, with which it is built again."""
+    return cache.key(*toolroot.versions(*debug_kernel.INPUTS))
+
+
+def tree():
+    """The folder with Linux's source, built, and with copies of what the series changes as they were."""
+
+    def make(path):
+        (path / "tree").mkdir(parents=True)
+        options = " ".join(f"--exclude='linux-*/{pattern}'" for pattern in LEFT_OUT)
+        unpack = f"tar -x -f {toolroot.source(toolroot.SERIES)} -C {TREE} --strip-components=1 --wildcards {options}"
+        with steps.step("Linux for the series") as log:
+            in_tree_of(path, unpack, log)
+            for name in CHANGED:
+                copy = path / "before" / name
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                (shutil.copytree if (path / "tree" / name).is_dir() else shutil.copy)(path / "tree" / name, copy)
+            (path / "tree" / "rustdoc.mk").write_text(RUSTDOC)
+            in_tree_of(path, f"{BUILD} && {DOCUMENT}", log)
+
+    return cache.make(cache.folder("upstream") / key(), "Linux's tree for the series", 3, make)
+
+
+def in_tree_of(folder, command, log):
+    """Runs a command in the tree, which has to succeed."""
+    binds = [(folder / "tree", TREE, "rw")]
+    steps.run(build.building(["sh", "-c", f"cd {TREE} && {command}"], binds), log, "Building Linux")
+
+
+def rustfmt(text):
+    """A Rust file, formatted."""
+    command = build.in_toolroot(["rustfmt", "--edition", "2021", "--emit", "stdout"])
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Failure(f"rustfmt does not accept what becomes of a file:\n{done.stderr}")
+    return done.stdout
+
+
+def formatted(texts):
+    """Rust files by path, formatted; what was formatted once is kept."""
+    folder = cache.folder("upstream-rustfmt")
+    for path, text in texts.items():
+        if path.endswith(".rs"):
+            kept = folder / cache.key(text)
+            if not kept.exists():
+                cache.write(kept, in_tree.wrapped(rustfmt(text)))
+            texts[path] = kept.read_text()
+    return texts
+
+
+def made(parts, before):
+    """All files that differ from the tree BEFORE once the PARTS are in it."""
+    texts = {}
+    on = set(parts.on)
+    for edit in parts.edits:
+        path = edit["file"]
+        text = texts.get(path) or (before / path).read_text()
+        anchor = edit.get("after") or edit["before"]
+        if text.count(anchor) != 1:
+            raise Failure(f"{path} has {anchor!r} not just once, where upstream/series.toml adds lines: correct that.")
+        texts[path] = text.replace(anchor, anchor + edit["text"] if "after" in edit else edit["text"] + anchor)
+    rust, used = {}, []
+    for source, target in parts.files.items():
+        text = (cache.CLONE / source).read_text()
+        if target.endswith(".rs"):
+            if source.startswith("efa_rs/sys/"):
+                # What the rest of sys/ uses is for drivers there.
+                text = text.replace("pub(super) ", "pub(crate) ")
+            rewrite = in_tree.source if target.startswith("rust/kernel/") else in_tree.outside
+            used.append(in_tree.resolved(text, on))
+            rust[target] = rewrite(used[-1])
+        else:
+            texts[target] = text
+    root = in_tree.resolved((cache.CLONE / "efa_rs/rdma.rs").read_text(), on)
+    files = {name: cache.CLONE / f"efa_rs/rdma/{name}.rs" for name in parts.modules}
+    modules = {name: in_tree.resolved(file.read_text(), on) for name, file in files.items() if file.exists()}
+    rust["rust/kernel/rdma.rs"] = in_tree.module(root, modules, parts.modules, parts.dead)
+    for name, text in modules.items():
+        tests = FOLDER / "tests" / f"{name}.rs"
+        rust[f"rust/kernel/rdma/{name}.rs"] = in_tree.source(text) + ("\n" + tests.read_text() if tests.exists() else "")
+    texts |= formatted(rust)
+    helpers = (cache.CLONE / "efa_rs/ffi/helpers.c").read_text()
+    texts["rust/helpers/rdma.c"] = in_tree.helpers(helpers, in_tree.called([*used, *modules.values()]), parts.includes)
+    return texts
+
+
+def series(before):
+    """The patches in their order; BEFORE has the files of the tree that they change."""
+    parts, last, patches = Parts(), {}, []
+    for entry in description()["patch"]:
+        for name in ("modules", "on"):
+            setattr(parts, name, getattr(parts, name) + entry.get(name, []))
+        parts.includes = sorted({*parts.includes, *entry.get("includes", [])})
+        parts.dead = entry.get("dead", [])
+        parts.files |= entry.get("files", {})
+        parts.edits += entry.get("edit", [])
+        state = made(parts, before)
+        changes = {}
+        for path, text in state.items():
+            old = last.get(path)
+            if old is None:
+                old = (before / path).read_text() if (before / path).exists() else ""
+            if text != old:
+                changes[path] = (old, text)
+        patch = Patch(entry["message"].removesuffix(".msg"), (FOLDER / entry["message"]).read_text(), changes, state)
+        patch.key = cache.key(key(), RECIPE, (FOLDER / "config").read_text(), *(earlier.text() for earlier in patches), patch.text())
+        patches.append(patch)
+        last = state
+    return patches
+
+
+def put(folder, state):
+    """Gives a tree the files of a state, and takes those of others away."""
+    there = folder / "there.json"
+    before = json.loads(there.read_text()) if there.exists() else []
+    cache.write(there, json.dumps(sorted({*before, *state})))
+    for path in {*before, *state}:
+        file, original = folder / "tree" / path, folder / "before" / path
+        text = state.get(path)
+        if text is None and original.exists():
+            text = original.read_text()
+        if text is None:
+            file.unlink(missing_ok=True)
+        elif not file.exists() or file.read_text() != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    cache.write(there, json.dumps(sorted(state)))
+
+
+# The documentation of the kernel crate. KEEP are the crates whose documentation was made with the tree.
+RUSTDOC = """include Makefile
+efa_rustdoc: prepare
+	$(Q)$(MAKE) $(build)=rust $(KEEP) rustdoc-kernel
+"""
+KEEP = " ".join(f"-o rustdoc-{name}" for name in ("core", "ffi", "macros", "pin_init", "compiler_builtins", "clean"))
+BUILD = f"{MAKE} -s KCONFIG_ALLCONFIG={CONFIG} allnoconfig && {MAKE} bzImage modules"
+DOCUMENT = f"{MAKE} -f rustdoc.mk efa_rustdoc"
+DOCUMENT_ONE = f"{DOCUMENT} KEEP='{KEEP}'"
+RECIPE = BUILD + DOCUMENT_ONE + RUSTDOC
+
+
+def run(folder, command, log):
+    """Runs a command in the tree; returns its exit status and what it printed."""
+    begin = log.tell()
+    binds = [(folder / "tree", TREE, "rw")]
+    status = steps.call(build.building(["sh", "-c", f"cd {TREE} && {command}"], binds), stdout=log, stderr=subprocess.STDOUT)
+    with open(log.name, errors="replace") as file:
+        file.seek(begin)
+        return status, file.read()
+
+
+def warnings(text, paths=None):
+    """The warnings in what a compiler has printed: all, or those of some files."""
+    found = [f"{match['place']}: {match['what']}" for match in WARNING.finditer(text)]
+    return [line for line in found if paths is None or line.split(":")[0] in paths]
+
+
+def inspect(folder, patch, ignored):
+    """What is wrong with a patch, by check."""
+    found = {}
+    put(folder, patch.state)
+    (folder / "tree" / "rustdoc.mk").write_text(RUSTDOC)
+    (folder / "tree" / "this.patch").write_text(patch.text())
+    with steps.step(f"upstream {patch.name}") as log:
+        status, said = run(folder, BUILD, log)
+        found["builds"] = [f"see {log.name}", *warnings(said)[:20]] if status else []
+        found["clippy"] = ["it does not build"] * bool(status) or warnings(said)
+        status, said = run(folder, DOCUMENT_ONE, log)
+        found["rustdoc"] = ([f"see {log.name}"] if status else []) + warnings(said, patch.state)
+        options = f"--strict --no-signoff --terse --show-types{' --ignore ' + ','.join(ignored) if ignored else ''}"
+        status, said = run(folder, f"./scripts/checkpatch.pl {options} this.patch", log)
+        found["checkpatch"] = [line for line in said.splitlines() if re.search(r"\b(ERROR|WARNING|CHECK):", line)]
+        if status and not found["checkpatch"]:
+            found["checkpatch"] = [f"see {log.name}"]
+    return found
+
+
+def checked(patch, ignored):
+    """The same, as it was found before if the patch and those before it are as they were."""
+    kept = cache.folder("upstream-results") / cache.key(patch.key, *sorted(ignored))
+    if kept.exists():
+        return json.loads(kept.read_text())
+    with cache.lock("upstream-tree"):
+        found = inspect(tree(), patch, ignored)
+    if not any(found.values()):
+        cache.write(kept, json.dumps(found))
+    return found
+
+
+def write(patches):
+    """Writes the patches as files; returns their folder."""
+    folder = cache.clone_folder("upstream")
+    for old in folder.glob("*.patch"):
+        old.unlink()
+    for patch in patches:
+        (folder / f"{patch.name}.patch").write_text(patch.text())
+    return folder
+
+
+def check():
+    """All patches, with a line for each."""
+    tally = Tally()
+    patches = series(tree() / "before")
+    steps.note(f"the patches are in {write(patches)}")
+    ignored = description().get("checkpatch", {})
+    for patch in patches:
+        found = checked(patch, ignored)
+        for name in CHECKS:
+            if found[name]:
+                tally.fail(f"{patch.name} {name}", said="\n".join(found[name]))
+                steps.note(f"{patch.name} {name}: failed\n" + "\n".join(f"    {line}" for line in found[name]))
+            else:
+                tally.succeed(f"{patch.name} {name}")
+        row = ", ".join(f"{name} {'failed' if found[name] else 'ok'}" for name in CHECKS)
+        print(f"{patch.subject}: {row}", flush=True)
+    return tally
+
+
+# How many examples and tests of the layer have to run at least.
+TESTS = 60
+# Those of the whole kernel crate run, of which only these count.
+OURS = re.compile(r"rdma|sample")
+# Seconds that the guest may take.
+LIMIT = 600
+INIT = """#!/bin/busybox sh
+busybox=/bin/busybox
+$busybox mount -t proc proc /proc
+$busybox mount -t sysfs sysfs /sys
+result() {
+	if "$@"; then echo "ok $number - sample: $name"; else echo "not ok $number - sample: $name"; fi
+}
+echo 1..3
+number=1 name="the module loads"
+result $busybox insmod /rust_null_rdma.ko
+number=2 name="its device is registered"
+result $busybox test -e /sys/class/infiniband/null0/node_guid
+number=3 name="the module is removed"
+result $busybox rmmod rust_null_rdma
+$busybox reboot -f
+"""
+IMAGE = """
+    rm -rf guest && mkdir -p guest/bin guest/proc guest/sys guest/dev
+    cp /bin/busybox guest/bin
+    cp samples/rust/rust_null_rdma.ko guest
+    cp guest.init guest/init && chmod +x guest/init
+    cd guest && find . | cpio -o -H newc >../guest.cpio
+"""
+GUEST = (
+    "qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none -machine q35 -cpu qemu64 -m 512M -bios qboot.rom"
+    " -kernel arch/x86/boot/bzImage -initrd guest.cpio -append 'console=ttyS0 panic=-1 kunit.enable=1 kunit.autorun=1' -serial stdio"
+)
+
+
+def kunit(folder, patch):
+    """The output of a guest that runs the examples and KUnit tests of a tree with all patches, and loads the sample."""
+    put(folder, patch.state)
+    tests = (FOLDER / "config").read_text() + "CONFIG_RUST_KERNEL_DOCTESTS=y\n"
+    for name, text in (("kunit.config", tests), ("guest.init", INIT)):
+        (folder / "tree" / name).write_text(text)
+    with steps.step("upstream KUnit") as log:
+        for what, command in (("Building the kernel", BUILD.replace(CONFIG, "kunit.config")), ("Making its file system", IMAGE)):
+            status, _ = run(folder, command, log)
+            if status:
+                raise Failure(f"{what} failed: see {log.name}.")
+        status, said = run(folder, f"timeout {LIMIT} {GUEST}", log)
+        if status:
+            raise Failure(f"The guest ended with exit status {status}: see {log.name}.")
+        return said.replace("\r", "")
+
+
+def test():
+    """The examples and KUnit tests of the layer, and the sample, in a guest."""
+    patch = series(tree() / "before")[-1]
+    kept = cache.folder("upstream-results") / cache.key(patch.key, INIT, IMAGE, GUEST)
+    if not kept.exists():
+        with cache.lock("upstream-tree"):
+            cache.write(kept, kunit(tree(), patch))
+    total, tally = ktap.parse(kept.read_text()), Tally()
+    for case in total.cases:
+        if not OURS.search(case.name):
+            continue
+        if case.outcome == "passed":
+            tally.succeed(case.name)
+        elif case.outcome == "failed":
+            tally.fail(case.name, said=case.said)
+        else:
+            tally.skip(case.name)
+    if tally.failed:
+        # It is to run again.
+        kept.unlink()
+    count = sum("rdma" in case.name for case in tally.cases)
+    print(f"{count} examples and KUnit tests of the layer ran, of {total.total()} in the kernel", flush=True)
+    if count < TESTS:
+        tally.fail(f"at least {TESTS} examples and KUnit tests run")
+    return tally
