@@ -4,7 +4,14 @@
 //!
 //! Each file names the upstream API that would replace it. Nothing here depends on EFA or on RDMA.
 
-#[cfg(kverbs)]
+#[cfg_attr(
+    not(kverbs),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "only kernel verbs use all of them"
+    )
+)]
 pub(crate) mod atomic;
 pub(crate) mod attach;
 pub(crate) mod completion;
