@@ -415,7 +415,7 @@ fn an_armed_queue_raises_one_event() {
     let doorbell = net.driver(b.port, |driver| {
         // Behind the doorbells of all queue pairs, of which there can be 256.
         let _ = driver;
-        u64::from(b.uar - 1) * uar_size() + (512 + u64::from(b.cq_idx) - 1) * 8
+        u64::from(b.cq.uar - 1) * uar_size() + (512 + u64::from(b.cq.idx) - 1) * 8
     });
     let arm = |net: &mut Net, consumed: u16| {
         let value = CqDb {

@@ -5,26 +5,24 @@
 use efa_hw::{
     admin::{
         Status,
-        ah::CreateAh,
-        cq::{CqCaps2, CreateCq},
-        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrPermissions},
+        cq::CqCaps1,
+        mr::{AllocMr, DeregMr, RegMr, RegMrPermissions},
         pd::AllocPd,
-        qp::{CreateQp, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
-        uar::AllocUar,
+        qp::{DestroyQp, QpState, QpType},
     },
-    io::{
-        Cdesc, CompStatus, FastMrInvReq, FastMrRegFlags, FastMrRegReq, OpType, PblMode, RxDesc,
-        RxLkeyCtrl, TxCtrl1, TxCtrl2, TxMetaDesc,
-    },
+    io::{Cdesc, CompStatus, FastMrRegFlags, FastMrRegReq, PblMode},
     regs::ResetReason,
 };
 use efa_model::{
     Arrival, Content, Death, Delivery, DmaError, Fetched, Overrides, Profile, Refusal, Segment,
     WriteEnd,
 };
-use efa_testing::mock::Driver;
-
-const PAGE: u64 = 4096;
+use efa_testing::{
+    bus::PAGE,
+    mock::Driver,
+    qp::{Cq, QKEY, Qp, Send, Shape},
+    region::{ALL_PERMISSIONS, Region},
+};
 
 /// Work requests in each receive queue.
 const DEPTH: u16 = 16;
@@ -41,79 +39,34 @@ const IOVA: u64 = 0x7f00_0000_0000;
 struct Set {
     driver: Driver,
     pd: u16,
-    uar: u16,
-    cq_idx: u16,
-    ah: u16,
-    cq: u64,
-    completed: usize,
+    cq: Cq,
     page: u64,
     lkey: u32,
     rkey: u32,
     qps: Vec<Qp>,
 }
 
-/// A queue pair.
-#[derive(Clone, Copy)]
-struct Qp {
-    number: u16,
-    llq: usize,
-    rq: u64,
-    doorbells: [u64; 2],
-    sent: u16,
-    posted: u16,
-}
-
 impl Set {
     fn new(queue_pairs: usize) -> Self {
         let mut driver = Driver::new(Profile::Efa3);
-        let [cq, page] = [(); 2].map(|()| driver.world.map(1));
+        let page = driver.world.map(1);
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
-        let uar = driver.execute(&AllocUar {}).unwrap().uar;
-        let create_cq = CreateCq {
-            caps_2: CqCaps2 {
-                cq_entry_size_words: 8,
-                ..CqCaps2::default()
-            },
-            sub_cq_depth: 128,
-            base_address: cq,
-            num_sub_cqs: 1,
-            uar,
-            ..CreateCq::default()
-        };
-        let cq_idx = driver.execute(&create_cq).unwrap().cq_idx;
-        let create_ah = CreateAh {
-            dest_addr: PEER,
-            pd,
-        };
-        let ah = driver.execute(&create_ah).unwrap().ah;
-        let mut register = RegMr {
+        let cq = Cq::new(&mut driver, 128, CqCaps1::default(), false);
+        let register = RegMr {
             pd,
             mr_length: PAGE,
-            flags: RegMrFlags {
-                phys_page_size_shift: 12,
-                mem_addr_phy_mode_en: false,
-            },
-            permissions: RegMrPermissions {
-                local_write_enable: true,
-                remote_write_enable: true,
-                remote_read_enable: true,
-            },
+            permissions: ALL_PERMISSIONS,
             iova: IOVA,
             ..RegMr::default()
         };
-        register.set_page_list(PageList::Inline([page, 0, 0, 0]));
-        let region = driver.execute(&register).unwrap();
+        let region = Region::new(&mut driver, vec![page], register);
         let mut set = Self {
             driver,
             pd,
-            uar,
-            cq_idx,
-            ah,
             cq,
-            completed: 0,
             page,
-            lkey: region.l_key,
-            rkey: region.r_key,
+            lkey: region.lkey,
+            rkey: region.rkey,
             qps: Vec::new(),
         };
         for _ in 0..queue_pairs {
@@ -124,52 +77,22 @@ impl Set {
     }
 
     fn add_qp(&mut self, qp_type: QpType) {
-        let rq = self.driver.world.map(1);
-        let command = CreateQp {
-            pd: self.pd,
-            qp_type: qp_type.into(),
-            rq_base_addr: rq,
-            send_cq_idx: self.cq_idx.into(),
-            recv_cq_idx: self.cq_idx.into(),
-            send_queue_ring_size: u32::from(SQ_DEPTH) * 64,
-            send_queue_depth: SQ_DEPTH.into(),
-            recv_queue_ring_size: u32::from(DEPTH) * 16,
-            recv_queue_depth: DEPTH.into(),
-            uar: self.uar,
-            ..CreateQp::default()
+        let shape = Shape {
+            depths: [SQ_DEPTH, DEPTH],
+            ..Shape::new(qp_type, 64)
         };
-        let made = self.driver.execute(&command).unwrap();
-        self.qps.push(Qp {
-            number: made.qp_num,
-            llq: made.llq_descriptors_offset as usize,
-            rq,
-            doorbells: [made.sq_db_offset.into(), made.rq_db_offset.into()],
-            sent: 0,
-            posted: 0,
-        });
+        let mut qp = Qp::of_cq(&mut self.driver, self.pd, self.cq.clone(), shape);
+        qp.ah = qp.handle_of(&mut self.driver, PEER);
+        self.qps.push(qp);
         self.start(self.qps.len() - 1);
     }
 
     fn start(&mut self, qp: usize) {
-        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            self.modify(qp, state);
-        }
+        self.qps[qp].start(&mut self.driver);
     }
 
     fn modify(&mut self, qp: usize, state: QpState) {
-        let command = ModifyQp {
-            modify_mask: ModifyQpMask {
-                qp_state: true,
-                ..ModifyQpMask::default()
-            },
-            qp_handle: self.qps[qp].number.into(),
-            qp_state: state.into(),
-            ..ModifyQp::default()
-        };
-        self.driver.execute(&command).unwrap();
-        if state == QpState::Reset {
-            (self.qps[qp].sent, self.qps[qp].posted) = (0, 0);
-        }
+        self.qps[qp].modify(&mut self.driver, state).unwrap();
     }
 
     fn destroy(&mut self, qp: usize) {
@@ -178,72 +101,35 @@ impl Set {
     }
 
     fn ring(&mut self, offset: u64, value: u16) {
-        let Driver { device, world, .. } = &mut self.driver;
-        device.write_doorbell(world, offset, value.into());
+        self.driver.doorbell(offset, value.into());
     }
 
-    /// Writes a send work request.
-    fn put(&mut self, qp: usize, operation: OpType, body: &[u8]) {
-        let meta = TxMetaDesc {
-            req_id: self.qps[qp].sent,
-            ctrl1: TxCtrl1 {
-                op_type: operation.into(),
-                meta_desc: true,
-                ..TxCtrl1::default()
-            },
-            ctrl2: TxCtrl2 {
-                phase: self.qps[qp].sent / SQ_DEPTH % 2 != 0,
-                first: true,
-                last: true,
-                comp_req: true,
-            },
-            ah: self.ah,
-            dest_qp_num: 5,
-            ..TxMetaDesc::default()
-        };
-        self.put_raw(qp, &[&meta.encode()[..], body].concat());
+    fn put(&mut self, qp: usize, send: &Send) {
+        self.qps[qp].put(&mut self.driver.world, send);
     }
 
     fn put_raw(&mut self, qp: usize, wqe: &[u8]) {
-        let qp = &mut self.qps[qp];
-        let at = qp.llq + usize::from(qp.sent % SQ_DEPTH) * 64;
-        let memory = &mut self.driver.world.device_memory;
-        memory.resize(memory.len().max(at + 64), 0);
-        memory[at..at + 64].fill(0);
-        memory[at..at + wqe.len()].copy_from_slice(wqe);
-        qp.sent = qp.sent.wrapping_add(1);
+        self.qps[qp].put_raw(&mut self.driver.world, wqe);
     }
 
     fn ring_send(&mut self, qp: usize) {
-        self.ring(self.qps[qp].doorbells[0], self.qps[qp].sent);
+        self.qps[qp].ring_send(&mut self.driver);
     }
 
     /// Posts messages of no bytes.
     fn send(&mut self, qp: usize, count: usize) {
         for _ in 0..count {
-            self.put(qp, OpType::Send, &[]);
+            self.put(qp, &Send::default());
         }
         self.ring_send(qp);
     }
 
     /// Posts a receive work request for the whole page; returns its id.
     fn receive(&mut self, qp: usize) -> u16 {
-        let posted = self.qps[qp].posted;
-        let desc = RxDesc {
-            buf_addr: IOVA,
-            req_id: 0x8000 | posted,
-            length: PAGE as u16,
-            lkey_ctrl: RxLkeyCtrl {
-                lkey: self.lkey,
-                first: true,
-                last: true,
-            },
-        };
-        let at = self.qps[qp].rq + u64::from(posted % DEPTH) * 16;
-        self.driver.world.write(at, &desc.encode());
-        self.qps[qp].posted = posted.wrapping_add(1);
-        self.ring(self.qps[qp].doorbells[1], self.qps[qp].posted);
-        desc.req_id
+        let qp = &mut self.qps[qp];
+        let req_id = qp.put_receives(&self.driver.world, &[(IOVA, PAGE as u16, self.lkey)]);
+        qp.ring_receive(&mut self.driver);
+        req_id
     }
 
     /// Fetches one work request: the queue pair and its number there, if it is for the transport.
@@ -266,7 +152,7 @@ impl Set {
             peer_qp: 5,
             qp: self.qps[qp].number,
             transport: QpType::Srd,
-            qkey: 0,
+            qkey: QKEY,
             content,
         }
     }
@@ -295,13 +181,7 @@ impl Set {
     }
 
     fn poll(&mut self) -> Option<Cdesc> {
-        let at = self.cq + self.completed as u64 % 128 * 32;
-        let completion = Cdesc::decode(&self.driver.world.read::<32>(at));
-        if completion.flags.phase != (self.completed / 128 % 2 == 0) {
-            return None;
-        }
-        self.completed += 1;
-        Some(completion)
+        self.cq.poll(&self.driver.world)
     }
 
     /// Ids and statuses of the completions that have come since.
@@ -672,7 +552,7 @@ fn commands_that_give_memory_up_wait_for_copies() {
     assert_eq!(set.quiesced(usize::MAX), 0);
 
     // A command is read, and nothing is written before the device waits.
-    let before = |set: &Set| set.driver.world.dma_bytes + 64;
+    let before = |set: &Set| set.driver.world.dma_bytes;
     let bytes = before(&set) + 64;
     set.modify(0, QpState::Err);
     assert_eq!(set.quiesced(bytes), 1);
@@ -737,12 +617,12 @@ fn fast_invalidation_waits_for_copies() {
         mr_length: PAGE,
         pbl: set.page,
     };
-    set.put(0, OpType::FastReg, &register.encode());
+    set.put(0, &Send::register(&register));
     set.ring_send(0);
     assert_eq!(set.fetch(), None);
     assert_eq!(set.completions(), [(0, CompStatus::Ok)]);
     assert_eq!(set.quiesced(usize::MAX), 0);
-    set.put(0, OpType::FastInv, &FastMrInvReq { lkey }.encode());
+    set.put(0, &Send::invalidate(lkey));
     set.ring_send(0);
     let bytes = set.driver.world.dma_bytes;
     assert_eq!(set.fetch(), None);
@@ -799,7 +679,7 @@ impl Set {
 fn long_fast_registrations_are_read_in_pieces() {
     let mut set = Set::new(2);
     let register = set.long_registration(3 * PAGES_PER_CALL);
-    set.put(0, OpType::FastReg, &register.encode());
+    set.put(0, &Send::register(&register));
     set.send(0, 1);
     set.send(1, 2);
     let [a, b] = [0, 1].map(|qp: usize| set.qps[qp].number);
@@ -821,7 +701,7 @@ fn one_long_fast_registration_is_read_at_a_time() {
     let long = set.long_registration(2 * PAGES_PER_CALL);
     let short = set.long_registration(PAGES_PER_CALL);
     for (qp, register) in [(0, &long), (1, &long), (2, &short)] {
-        set.put(qp, OpType::FastReg, &register.encode());
+        set.put(qp, &Send::register(&register));
         set.ring_send(qp);
     }
     let read = |set: &mut Set| {
@@ -844,7 +724,7 @@ fn long_fast_registrations_that_end_early() {
     let mut set = Set::new(2);
     let register = set.long_registration(2 * PAGES_PER_CALL);
     for qp in [0, 1] {
-        set.put(qp, OpType::FastReg, &register.encode());
+        set.put(qp, &Send::register(&register));
         set.ring_send(qp);
         set.fetch_internal();
     }
@@ -863,7 +743,7 @@ fn long_fast_registrations_that_end_early() {
     // A reset.
     let register = set.long_registration(2 * PAGES_PER_CALL);
     set.modify(1, QpState::Rts);
-    set.put(1, OpType::FastReg, &register.encode());
+    set.put(1, &Send::register(&register));
     set.ring_send(1);
     set.fetch_internal();
     set.modify(1, QpState::Reset);
