@@ -14,8 +14,10 @@ use std::{
     time::Duration,
 };
 
-use efa_machine::free_address;
-use efa_testing::wait::{patience, wait_for, wait_until};
+use efa_testing::{
+    machine::free_address,
+    wait::{patience, wait_for, wait_until},
+};
 use rustix::{
     fs::{CWD, mkfifoat},
     process::{Pid, Signal, kill_process},

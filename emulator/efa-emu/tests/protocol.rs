@@ -14,7 +14,7 @@ use efa_hw::{
     },
     features::EqEvents,
 };
-use efa_machine::{Emulator, End};
+use efa_testing::machine::{Emulator, End};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
@@ -137,11 +137,11 @@ fn what_the_program_takes_and_says_is_as_the_schemas_say() {
         caps: CreateEqCaps {
             entry_size_words: 4,
         },
-        base_address: guest.region.address,
+        base_address: guest.region.iova,
         events: EqEvents { completion: true },
         ..CreateEq::default()
     };
-    assert_eq!(guest.machine.execute(&create).eqn, 1);
+    assert_eq!(guest.machine.execute(&create).unwrap().eqn, 1);
 
     let mut answered = BTreeSet::new();
     for request in good_requests() {

@@ -701,7 +701,7 @@ fn one_long_fast_registration_is_read_at_a_time() {
     let long = set.long_registration(2 * PAGES_PER_CALL);
     let short = set.long_registration(PAGES_PER_CALL);
     for (qp, register) in [(0, &long), (1, &long), (2, &short)] {
-        set.put(qp, &Send::register(&register));
+        set.put(qp, &Send::register(register));
         set.ring_send(qp);
     }
     let read = |set: &mut Set| {

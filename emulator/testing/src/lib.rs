@@ -3,7 +3,8 @@
 //! What tests and fuzz targets of the emulated device share.
 //!
 //! [`driver`], [`qp`] and [`region`] are the least of a driver and of a program, over any [`bus`]. [`mock`] is the host of a device in
-//! process. [`net`] is such devices on a network. [`attack`] does to a device what bytes say that a test or a fuzzer makes up;
+//! process. [`net`] is such devices on a network. [`machine`] is what uses a device behind a vfio-user socket. [`cases`]
+//! is what two queue pairs do over either. [`attack`] does to a device what bytes say that a test or a fuzzer makes up;
 //! [`input`] is these bytes. [`peer`] is what another emulator says to this one. [`wait`] is the only clock of a test.
 //!
 //! The tests in `tests/` of other crates use this one. Tests that are in the source of a crate on which this one depends can't:
@@ -13,8 +14,10 @@
 
 pub mod attack;
 pub mod bus;
+pub mod cases;
 pub mod driver;
 pub mod input;
+pub mod machine;
 pub mod mock;
 pub mod net;
 pub mod peer;

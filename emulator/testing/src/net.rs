@@ -9,16 +9,11 @@
     reason = "fields and methods have the names of what they are in the interface"
 )]
 
-use std::{
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
-    time::Duration,
-};
+mod computer;
 
-use efa_fabric::{Access, CopyError, Fabric, Guest, Memory, Pins, PortId, Settings};
+use std::{sync::Arc, time::Duration};
+
+use efa_fabric::{Fabric, PortId, Settings};
 use efa_hw::{
     admin::{
         cq::CqCaps1,
@@ -28,11 +23,12 @@ use efa_hw::{
     },
     io::{Cdesc, CompStatus, FastMrRegReq, PblMode, RxDesc},
 };
-use efa_model::{Config, Device, DmaError, Host, Overrides, Profile, Segment, TraceEvent};
+use efa_model::{Config, Device, Overrides, Profile};
 
+pub use self::computer::{Computer, Pages};
 use crate::{
-    bus::Memory as _,
-    mock::{Driver, Page, World},
+    bus::Memory,
+    mock::{Driver, World},
     qp::{self, Shape},
     region::page_list,
 };
@@ -50,123 +46,6 @@ const IOVA: u64 = 0x7f00_0000_0000;
 
 /// Work done on more packets than any test has.
 const MUCH: u32 = 1 << 20;
-
-/// A device's host, whose memory is copied without the device.
-#[derive(Default)]
-pub struct Computer {
-    pub world: World,
-    pins: Arc<Pins>,
-}
-
-/// Memory of a host: parts of pages.
-#[derive(Debug)]
-pub struct Pages {
-    parts: Vec<(Arc<Page>, Range<usize>)>,
-    address: u64,
-}
-
-impl Host for Computer {
-    fn dma_read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
-        self.world.dma_read(address, buffer)
-    }
-
-    fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
-        self.world.dma_write(address, data)
-    }
-
-    fn is_bus_master(&self) -> bool {
-        self.world.is_bus_master()
-    }
-
-    fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]) {
-        self.world.read_device_memory(offset, buffer);
-    }
-
-    fn interrupt(&mut self, vector: u16) {
-        self.world.interrupt(vector);
-    }
-
-    fn trace(&mut self, event: &TraceEvent) {
-        self.world.trace(event);
-    }
-
-    fn quiesce(&mut self) {
-        self.pins.quiesce();
-    }
-}
-
-impl Guest for Computer {
-    type Memory = Pages;
-
-    fn memory(&self, segments: &[Segment], _: Access) -> Result<Pages, DmaError> {
-        let mut pages = Pages {
-            parts: Vec::new(),
-            address: segments.first().map_or(0, |segment| segment.address),
-        };
-        for segment in segments {
-            let length = segment.length as usize;
-            let error = DmaError {
-                address: segment.address,
-                length,
-            };
-            if !self.is_bus_master() {
-                return Err(error);
-            }
-            let mut done = 0;
-            while done < length {
-                let start = segment.address.checked_add(done as u64).ok_or(error)?;
-                let page = self.world.page(start).ok_or(error)?;
-                let offset = (start % PAGE) as usize;
-                let part = (PAGE as usize - offset).min(length - done);
-                pages.parts.push((Arc::clone(page), offset..offset + part));
-                done += part;
-            }
-        }
-        Ok(pages)
-    }
-
-    fn pins(&self) -> &Arc<Pins> {
-        &self.pins
-    }
-}
-
-impl Pages {
-    fn bytes(&self) -> impl Iterator<Item = &AtomicU8> {
-        let parts = self.parts.iter();
-        parts.flat_map(|(page, range)| &page[range.clone()])
-    }
-
-    fn check(&self, length: usize) {
-        let own: usize = self.parts.iter().map(|(_, range)| range.len()).sum();
-        assert_eq!(own, length, "at {:#x}", self.address);
-    }
-}
-
-impl Memory for Pages {
-    fn read(&self, buffer: &mut [u8]) -> Result<(), DmaError> {
-        self.check(buffer.len());
-        for (byte, own) in buffer.iter_mut().zip(self.bytes()) {
-            *byte = own.load(Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn write(&self, data: &[u8]) -> Result<(), DmaError> {
-        self.check(data.len());
-        for (byte, own) in data.iter().zip(self.bytes()) {
-            own.store(*byte, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn copy_to(&self, target: &Self) -> Result<(), CopyError> {
-        target.check(self.bytes().count());
-        for (from, to) in self.bytes().zip(target.bytes()) {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        Ok(())
-    }
-}
 
 /// A network of devices.
 pub struct Net {
@@ -271,7 +150,7 @@ impl Net {
         self.qp_of(port, shape)
     }
 
-    fn qp_of(&mut self, port: usize, shape: Shape) -> Qp {
+    pub fn qp_of(&mut self, port: usize, shape: Shape) -> Qp {
         let port = PortId(port);
         let qp = self.driver(port, |driver| Qp::new(driver, shape));
         Qp { port, ..qp }

@@ -414,6 +414,14 @@ impl Send {
         }
     }
 
+    /// The same so many bytes further in both regions.
+    pub fn moved(&self, offset: u64) -> Self {
+        let mut moved = self.clone();
+        let places = moved.buffers.iter_mut().chain(&mut moved.remote);
+        places.for_each(|(address, _, _)| *address += offset);
+        moved
+    }
+
     /// A read from the start of one region to another.
     pub fn read(peer: &Qp, to: &Region, from: &Region, length: u32) -> Self {
         Self {

@@ -373,7 +373,7 @@ def endpoints():
     """Builds the bench of endpoints without guests, and the emulator that it uses; returns the folder of both, and the bench in it."""
     with cargo_lock("release"), steps.step("bench of endpoints") as log:
         cargo(log, "Building the emulator", "build", "--release", "--bin", "efa-emu")
-        cargo(log, "Building the bench of endpoints", "build", "--release", "--package", "efa-machine", "--example", "endpoints")
+        cargo(log, "Building the bench of endpoints", "build", "--release", "--package", "efa-testing", "--example", "endpoints")
     return cache.clone_folder("emulator") / "target" / "release", "examples/endpoints"
 
 

@@ -11,7 +11,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use efa_testing::wait::{patience, wait_for, wait_until};
+use crate::wait::{patience, wait_for, wait_until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
