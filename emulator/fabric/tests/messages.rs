@@ -7,11 +7,7 @@ use std::time::Duration;
 use efa_fabric::{PathSettings, PortId, Settings};
 use efa_hw::admin::cq::CqCaps1;
 use efa_hw::{
-    admin::{
-        eq::{CreateEq, CreateEqCaps},
-        qp::{CreateQpFlags, QpState, QpType},
-    },
-    features::EqEvents,
+    admin::qp::{CreateQpFlags, QpState, QpType},
     io::{Cdesc, CompStatus, CqDb, UNKNOWN_AH},
     regs::{EqDb, Register},
     stats::{BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats},
@@ -19,6 +15,7 @@ use efa_hw::{
 use efa_model::{Overrides, Profile};
 use efa_testing::{
     cases::{self, Inside},
+    commands::create_eq,
     net::{DEPTH, Net, PAGE, Qp, Send, pattern, req_id_ex},
 };
 
@@ -229,16 +226,7 @@ fn queues_wrap() {
 fn with_events(net: &mut Net, port: usize) -> Qp {
     let id = efa_fabric::PortId(port);
     net.driver(id, |driver| {
-        let base_address = driver.world.map(1);
-        let create = CreateEq {
-            depth: 64,
-            msix_vector: 1,
-            caps: CreateEqCaps {
-                entry_size_words: 4,
-            },
-            base_address,
-            events: EqEvents { completion: true },
-        };
+        let create = create_eq(driver.world.map(1));
         let eqn = driver.execute(&create).unwrap().eqn;
         assert_eq!(eqn, 1);
         driver.write(Register::EqDb, EqDb { eqn, arm: true }.into_raw());

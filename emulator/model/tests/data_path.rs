@@ -19,6 +19,7 @@ use efa_model::{
 };
 use efa_testing::{
     bus::PAGE,
+    commands::reg_mr,
     mock::Driver,
     qp::{Cq, QKEY, Qp, Send, Shape},
     region::{ALL_PERMISSIONS, Region},
@@ -53,11 +54,8 @@ impl Set {
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
         let cq = Cq::new(&mut driver, 128, CqCaps1::default(), false);
         let register = RegMr {
-            pd,
-            mr_length: PAGE,
             permissions: ALL_PERMISSIONS,
-            iova: IOVA,
-            ..RegMr::default()
+            ..reg_mr(pd, IOVA, PAGE)
         };
         let region = Region::new(&mut driver, vec![page], register);
         let mut set = Self {

@@ -5,16 +5,16 @@
 use efa_hw::{
     admin::{
         cq::CqCaps1,
-        eq::{CreateEq, CreateEqCaps, DestroyEq},
+        eq::{CreateEq, DestroyEq},
         pd::AllocPd,
         qp::QpType,
     },
     eq::Eqe,
-    features::EqEvents,
     regs::{EqDb, Register},
 };
 use efa_model::{Profile, Queue, QueueError};
 use efa_testing::{
+    commands::create_eq,
     mock::Driver,
     qp::{Cq, Qp, Shape},
 };
@@ -39,16 +39,11 @@ impl Set {
         let mut driver = Driver::new(Profile::Efa2);
         let eq_ring = driver.world.map(1);
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
-        let create_eq = CreateEq {
+        let create = CreateEq {
             depth: DEPTH,
-            msix_vector: VECTOR,
-            caps: CreateEqCaps {
-                entry_size_words: 4,
-            },
-            base_address: eq_ring,
-            events: EqEvents { completion: true },
+            ..create_eq(eq_ring)
         };
-        let eqn = driver.execute(&create_eq).unwrap().eqn;
+        let eqn = driver.execute(&create).unwrap().eqn;
         let caps_1 = CqCaps1 {
             interrupt_mode_enabled: true,
             ..CqCaps1::default()
@@ -199,11 +194,7 @@ fn a_new_event_queue_starts_anew() {
     let create = CreateEq {
         depth: 1,
         msix_vector: 2,
-        caps: CreateEqCaps {
-            entry_size_words: 4,
-        },
-        base_address: set.eq_ring,
-        events: EqEvents { completion: true },
+        ..create_eq(set.eq_ring)
     };
     for _ in 0..2 {
         let eqn = set.driver.execute(&create).unwrap().eqn;

@@ -13,6 +13,7 @@ use efa_hw::{
 };
 use efa_model::{Config, DmaError, Host, Profile, Segment, TraceEvent};
 use efa_testing::{
+    commands::reg_mr,
     mock::{Driver, World},
     qp::{self, DEPTH, Qp, Send, Shape},
     region::{ALL_PERMISSIONS, Region},
@@ -314,11 +315,8 @@ impl Machine {
 fn domain(driver: &mut Driver) -> (u16, Region) {
     let pd = driver.execute(&AllocPd {}).unwrap().pd;
     let command = RegMr {
-        pd,
-        mr_length: LENGTH,
         permissions: ALL_PERMISSIONS,
-        iova: BUFFER,
-        ..RegMr::default()
+        ..reg_mr(pd, BUFFER, LENGTH)
     };
     (pd, Region::physical(driver, command))
 }

@@ -2,7 +2,7 @@
 
 //! What tests and fuzz targets of the emulated device share.
 //!
-//! [`driver`], [`qp`] and [`region`] are the least of a driver and of a program, over any [`bus`]. [`mock`] is the host of a device in
+//! [`driver`], [`commands`], [`qp`] and [`region`] are the least of a driver and of a program, over any [`bus`]. [`mock`] is the host of a device in
 //! process. [`net`] is such devices on a network. [`machine`] is what uses a device behind a vfio-user socket. [`cases`]
 //! is what two queue pairs do over either. [`attack`] does to a device what bytes say that a test or a fuzzer makes up;
 //! [`input`] is these bytes. [`peer`] is what another emulator says to this one. [`wait`] is the only clock of a test.
@@ -15,6 +15,7 @@
 pub mod attack;
 pub mod bus;
 pub mod cases;
+pub mod commands;
 pub mod driver;
 pub mod input;
 pub mod machine;

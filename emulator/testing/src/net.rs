@@ -28,6 +28,7 @@ use efa_model::{Config, Device, Overrides, Profile};
 pub use self::computer::{Computer, Pages};
 use crate::{
     bus::Memory,
+    commands::reg_mr,
     mock::{Driver, World},
     qp::{self, Shape},
     region::page_list,
@@ -274,11 +275,8 @@ impl Net {
         let made = self.driver(qp.port, |driver| {
             let own = (0..pages).map(|_| driver.world.map(1)).collect();
             let command = RegMr {
-                pd: qp.pd,
-                mr_length: pages * PAGE - offset - cut,
                 permissions,
-                iova: IOVA + offset,
-                ..RegMr::default()
+                ..reg_mr(qp.pd, IOVA + offset, pages * PAGE - offset - cut)
             };
             Region::new(driver, own, command)
         });
@@ -334,11 +332,8 @@ impl Net {
         permissions: RegMrPermissions,
     ) -> Region {
         let command = RegMr {
-            pd: qp.pd,
-            mr_length: length,
             permissions,
-            iova,
-            ..RegMr::default()
+            ..reg_mr(qp.pd, iova, length)
         };
         let made = self.driver(qp.port, |driver| Region::physical(driver, command));
         Region {

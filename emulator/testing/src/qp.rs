@@ -9,9 +9,9 @@ use efa_hw::{
     admin::{
         Status,
         ah::CreateAh,
-        cq::{CqCaps1, CqCaps2, CreateCq},
+        cq::CqCaps1,
         pd::AllocPd,
-        qp::{CreateQp, CreateQpFlags, ModifyQp, ModifyQpMask, QpState, QpType},
+        qp::{CreateQp, CreateQpFlags, QpState, QpType},
         uar::AllocUar,
     },
     io::{
@@ -22,6 +22,7 @@ use efa_hw::{
 
 use crate::{
     bus::{Bus, Memory, PAGE},
+    commands::{create_cq, create_qp, to_state},
     driver::Driver,
     region::Region,
 };
@@ -127,21 +128,11 @@ impl Cq {
         let uar = driver.execute(&AllocUar {}).unwrap().uar;
         let bytes = u64::from(entries) * Cdesc::SIZE as u64;
         let base = driver.world.allocate(bytes.div_ceil(PAGE));
-        let create = CreateCq {
-            caps_1,
-            caps_2: CqCaps2 {
-                // CAST: of a small constant.
-                cq_entry_size_words: (Cdesc::SIZE / 4) as u8,
-                set_src_addr: true,
-                sq_comp_64_bit_req_id: wide_ids,
-            },
-            sub_cq_depth: entries,
-            eqn: u16::from(caps_1.interrupt_mode_enabled),
-            base_address: base,
-            l_key: 0,
-            num_sub_cqs: 1,
-            uar,
-        };
+        let mut create = create_cq(uar, base);
+        create.caps_1 = caps_1;
+        create.caps_2.sq_comp_64_bit_req_id = wide_ids;
+        create.sub_cq_depth = entries;
+        create.eqn = u16::from(caps_1.interrupt_mode_enabled);
         let idx = driver.execute(&create).unwrap().cq_idx;
         let entries = entries.into();
         Self {
@@ -200,18 +191,13 @@ impl Qp {
         let ring = receive * RxDesc::SIZE as u32;
         let rq = driver.world.allocate(u64::from(ring).div_ceil(PAGE));
         let create = CreateQp {
-            pd,
             qp_type: shape.qp_type.into(),
             flags: shape.flags,
-            rq_base_addr: rq,
-            send_cq_idx: cq.idx.into(),
-            recv_cq_idx: cq.idx.into(),
             send_queue_ring_size: send * shape.wqe_size,
             send_queue_depth: send,
             recv_queue_ring_size: ring,
             recv_queue_depth: receive,
-            uar: cq.uar,
-            ..CreateQp::default()
+            ..create_qp(pd, cq.uar, cq.idx, rq)
         };
         let made = driver.execute(&create).unwrap();
         Self {
@@ -243,17 +229,9 @@ impl Qp {
     ///
     /// The device refuses it.
     pub fn modify<D: Bus>(&mut self, driver: &mut Driver<D>, state: QpState) -> Result<(), Status> {
-        let command = ModifyQp {
-            modify_mask: ModifyQpMask {
-                qp_state: true,
-                qkey: state == QpState::Init,
-                ..ModifyQpMask::default()
-            },
-            qp_handle: self.number.into(),
-            qp_state: state.into(),
-            qkey: QKEY,
-            ..ModifyQp::default()
-        };
+        let mut command = to_state(self.number.into(), state);
+        command.modify_mask.qkey = state == QpState::Init;
+        command.qkey = QKEY;
         driver.execute(&command)?;
         if state == QpState::Reset {
             (self.sent, self.posted) = (0, 0);

@@ -40,10 +40,6 @@ pub struct Region {
 impl Region {
     /// Registers pages. The command has the rest: the protection domain, the addresses and what is permitted.
     pub fn new<D: Bus>(driver: &mut Driver<D>, pages: Vec<u64>, mut command: RegMr) -> Self {
-        command.flags = RegMrFlags {
-            phys_page_size_shift: 12,
-            mem_addr_phy_mode_en: false,
-        };
         if pages.len() <= 4 {
             let mut list = [0; 4];
             list[..pages.len()].copy_from_slice(&pages);

@@ -7,9 +7,8 @@ use std::collections::VecDeque;
 use efa_hw::{
     admin::{
         cq::CqCaps1,
-        mr::{RegMr, RegMrPermissions},
         pd::AllocPd,
-        qp::{ModifyQp, ModifyQpMask, QpState, QpType},
+        qp::{QpState, QpType},
     },
     io::{CompStatus, OpType},
     regs::ResetReason,
@@ -18,6 +17,7 @@ use efa_model::{Arrival, Content, Delivery, DmaError, Fetched, Profile, Request,
 
 use super::control_path::{command, config, populate};
 use crate::{
+    commands::{reg_mr, to_state},
     input::Input,
     mock::Driver,
     qp::{Cq, QKEY, Qp, Send, Shape},
@@ -43,15 +43,8 @@ impl Transport {
     fn new(driver: &mut Driver, page: u64) -> Self {
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
         let cq = Cq::new(driver, 64, CqCaps1::default(), false);
-        let register = RegMr {
-            pd,
-            mr_length: 4096,
-            permissions: RegMrPermissions {
-                local_write_enable: true,
-                ..RegMrPermissions::default()
-            },
-            ..RegMr::default()
-        };
+        let mut register = reg_mr(pd, 0, 4096);
+        register.permissions.local_write_enable = true;
         let region = Region::new(driver, vec![page], register);
         // Messages of no bytes.
         let send = Send {
@@ -93,16 +86,9 @@ impl Transport {
             QpState::Sqd,
             QpState::Err,
         ];
-        let command = ModifyQp {
-            modify_mask: ModifyQpMask {
-                qp_state: true,
-                ..ModifyQpMask::default()
-            },
-            qp_handle: self.qps[usize::from(choice >> 7)].number.into(),
-            qp_state: states[usize::from(choice % 8) % states.len()].into(),
-            ..ModifyQp::default()
-        };
-        driver.submit(&command);
+        let qp_handle = self.qps[usize::from(choice >> 7)].number.into();
+        let state = states[usize::from(choice % 8) % states.len()];
+        driver.submit(&to_state(qp_handle, state));
     }
 
     /// Rings a doorbell that there is, fetches, or begins or ends a request or a delivery.

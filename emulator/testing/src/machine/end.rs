@@ -12,6 +12,7 @@ use efa_hw::{
 use super::Machine;
 use crate::{
     bus::{Memory, PAGE},
+    commands::reg_mr,
     qp::{self, Qp, Send, Shape},
     region::{ALL_PERMISSIONS, Region},
     wait::wait_for,
@@ -50,11 +51,8 @@ impl End {
         let iova = machine.world.allocate(REGION / PAGE);
         let pages = (0..REGION / PAGE).map(|page| iova + page * PAGE).collect();
         let command = RegMr {
-            pd: qp.pd,
-            mr_length: REGION,
             permissions: ALL_PERMISSIONS,
-            iova,
-            ..RegMr::default()
+            ..reg_mr(qp.pd, iova, REGION)
         };
         Self {
             region: Region::new(&mut machine, pages, command),

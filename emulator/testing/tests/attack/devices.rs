@@ -12,7 +12,7 @@ use std::{
 use efa_hw::{
     admin::{
         Command, Status,
-        mr::{PageList, RegMr, RegMrFlags},
+        mr::{PageList, RegMr},
         pd::AllocPd,
         qp::QpType,
     },
@@ -20,6 +20,7 @@ use efa_hw::{
 };
 use efa_testing::{
     bus::PAGE,
+    commands::reg_mr,
     machine::{BASE, Bound, Emulator, End, Machine},
     qp::Send,
     region::{page_list, pattern},
@@ -143,16 +144,7 @@ fn registration(machine: &mut Machine, pages: u64, last: u64) -> RegMr {
     let others = (1..pages).map(|page| BASE + 2 * page * PAGE);
     let list: Vec<u64> = others.chain([last]).collect();
     let list = page_list(&mut machine.world, &list);
-    let mut command = RegMr {
-        pd,
-        mr_length: pages * PAGE,
-        flags: RegMrFlags {
-            phys_page_size_shift: 12,
-            mem_addr_phy_mode_en: false,
-        },
-        iova: 4096,
-        ..RegMr::default()
-    };
+    let mut command = reg_mr(pd, 4096, pages * PAGE);
     command.set_page_list(PageList::Direct(list));
     command
 }
