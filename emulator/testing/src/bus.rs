@@ -4,10 +4,6 @@
 
 use std::time::Duration;
 
-use efa_model::Device;
-
-use crate::mock::World;
-
 /// Bytes in a page.
 pub const PAGE: u64 = 4096;
 
@@ -56,34 +52,4 @@ pub trait Bus {
         what: &str,
         look: impl FnMut(&mut Self, &mut Self::Memory) -> Option<T>,
     ) -> T;
-}
-
-impl Bus for Device {
-    type Memory = World;
-
-    fn write(&mut self, world: &mut World, now: Duration, offset: u64, value: u32) {
-        self.write_register(world, now, offset, value);
-    }
-
-    fn doorbell(&mut self, world: &mut World, offset: u64, value: u32) {
-        self.write_doorbell(world, offset, value);
-    }
-
-    fn wait<T>(
-        &mut self,
-        world: &mut World,
-        now: Duration,
-        what: &str,
-        mut look: impl FnMut(&mut Self, &mut World) -> Option<T>,
-    ) -> T {
-        loop {
-            if let Some(found) = look(self, world) {
-                return found;
-            }
-            // It may take more than one call.
-            if self.run(world, now) != Some(now) {
-                return look(self, world).unwrap_or_else(|| panic!("no {what}"));
-            }
-        }
-    }
 }

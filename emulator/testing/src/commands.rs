@@ -13,7 +13,8 @@ use efa_hw::{
     io::{Cdesc, RxDesc},
 };
 
-use crate::qp::DEPTH;
+/// Entries of each queue.
+pub const DEPTH: u16 = 64;
 
 /// Creates an event queue of completions, with vector 1.
 pub fn create_eq(base_address: u64) -> CreateEq {

@@ -11,16 +11,13 @@ use efa_hw::{
     features::{AenqConfig, Feature, FeatureId, GetFeature, NetworkAttr, SetFeature},
     regs::{
         AqCaps, Caps, DevCtl, DevSts, EventRingCaps, IntrMask, MmioRegRead, ReadlessResponse,
-        Register, ResetReason, Version,
+        Register, ResetReason,
     },
     stats::{GetStats, Stats},
 };
-use efa_model::{Config, Device, Profile};
+use efa_model::Device;
 
-use crate::{
-    bus::{Bus, Memory},
-    mock::World,
-};
+use crate::bus::{Bus, Memory};
 
 /// Entries of the admin queues.
 pub const DEPTH: u16 = 32;
@@ -113,40 +110,6 @@ pub struct Driver<D: Bus = Device> {
     next_id: u16,
     /// The form of the commands.
     pub protocol: Protocol,
-}
-
-impl Driver {
-    /// A device that was reset and whose queues are set up.
-    pub fn new(profile: Profile) -> Self {
-        Self::with(Config::new(profile, 1))
-    }
-
-    /// The same of any device.
-    pub fn with(config: Config) -> Self {
-        let mut driver = Self::powered_on(config);
-        driver.reset(ResetReason::Normal);
-        driver.set_up();
-        driver
-    }
-
-    /// A device that nothing was done with.
-    pub fn powered_on(config: Config) -> Self {
-        let of_profile = if config.profile >= Profile::Efa4 {
-            3
-        } else {
-            2
-        };
-        let version = config.overrides.version.unwrap_or(of_profile);
-        let mut driver = Self::over(Device::new(config), World::default());
-        driver.protocol = Protocol::of(Version::from_raw(version));
-        driver
-    }
-
-    /// Lets time go by and returns when the device wants to run next.
-    pub fn run(&mut self, time: Duration) -> Option<Duration> {
-        self.now += time;
-        self.device.run(&mut self.world, self.now)
-    }
 }
 
 impl<D: Bus> Driver<D> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A host with memory, in the process of the device.
+//! A host with memory and a driver, in the process of the device.
 
 use std::{
     collections::BTreeMap,
@@ -9,11 +9,16 @@ use std::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
+    time::Duration,
 };
 
-use efa_model::{DmaError, Host, TraceEvent};
+use efa_hw::{
+    admin::Protocol,
+    regs::{ResetReason, Version},
+};
+use efa_model::{Config, Device, DmaError, Host, Profile, TraceEvent};
 
-use crate::bus::Memory;
+use crate::bus::{Bus, Memory};
 pub use crate::driver::{AENQ_DEPTH, DEPTH, Driver};
 
 /// A page of memory, which may be written while others read it.
@@ -205,5 +210,69 @@ impl Memory for World {
         let memory = &mut self.device_memory;
         memory.resize(memory.len().max(end), 0);
         memory[start..end].copy_from_slice(bytes);
+    }
+}
+
+impl Bus for Device {
+    type Memory = World;
+
+    fn write(&mut self, world: &mut World, now: Duration, offset: u64, value: u32) {
+        self.write_register(world, now, offset, value);
+    }
+
+    fn doorbell(&mut self, world: &mut World, offset: u64, value: u32) {
+        self.write_doorbell(world, offset, value);
+    }
+
+    fn wait<T>(
+        &mut self,
+        world: &mut World,
+        now: Duration,
+        what: &str,
+        mut look: impl FnMut(&mut Self, &mut World) -> Option<T>,
+    ) -> T {
+        loop {
+            if let Some(found) = look(self, world) {
+                return found;
+            }
+            // It may take more than one call.
+            if self.run(world, now) != Some(now) {
+                return look(self, world).unwrap_or_else(|| panic!("no {what}"));
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// A device that was reset and whose queues are set up.
+    pub fn new(profile: Profile) -> Self {
+        Self::with(Config::new(profile, 1))
+    }
+
+    /// The same of any device.
+    pub fn with(config: Config) -> Self {
+        let mut driver = Self::powered_on(config);
+        driver.reset(ResetReason::Normal);
+        driver.set_up();
+        driver
+    }
+
+    /// A device that nothing was done with.
+    pub fn powered_on(config: Config) -> Self {
+        let of_profile = if config.profile >= Profile::Efa4 {
+            3
+        } else {
+            2
+        };
+        let version = config.overrides.version.unwrap_or(of_profile);
+        let mut driver = Self::over(Device::new(config), World::default());
+        driver.protocol = Protocol::of(Version::from_raw(version));
+        driver
+    }
+
+    /// Lets time go by and returns when the device wants to run next.
+    pub fn run(&mut self, time: Duration) -> Option<Duration> {
+        self.now += time;
+        self.device.run(&mut self.world, self.now)
     }
 }

@@ -20,15 +20,13 @@ use efa_hw::{
     },
 };
 
+pub use crate::commands::DEPTH;
 use crate::{
     bus::{Bus, Memory, PAGE},
     commands::{create_cq, create_qp, to_state},
     driver::Driver,
     region::Region,
 };
-
-/// Work requests in each queue, unless a [`Shape`] says otherwise.
-pub const DEPTH: u16 = 64;
 
 /// Q_Key of all queue pairs.
 pub const QKEY: u32 = 0x1234_5678;
