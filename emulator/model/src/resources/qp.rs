@@ -103,6 +103,12 @@ impl Qps {
         self.table.first().map(look).collect()
     }
 
+    /// A queue pair with a work request that uses the memory region with a local key, and the work request's id.
+    pub(crate) fn user_of(&self, lkey: u32) -> Option<(u16, u16)> {
+        let uses = |(number, qp): (u16, &Qp)| Some((number, qp.send_queue.user_of(lkey)?));
+        self.table.numbered().find_map(uses)
+    }
+
     /// Where the receive queue of a queue pair is.
     pub(crate) fn receive_queue(&self, number: u16) -> Option<Place> {
         self.table.get(number).ok().map(|qp| qp.receive_queue.place)
