@@ -15,7 +15,7 @@ use efa_hw::{
     },
     io::{CompStatus, OpType, RxDesc, RxLkeyCtrl},
 };
-use efa_model::Profile;
+use efa_model::{Overrides, Profile};
 use efa_testing::net::{DEPTH, Net, Qp, Region, Send, pattern};
 
 /// Two queue pairs with a region each; that of the second is full of a pattern.
@@ -631,15 +631,32 @@ fn queue_pairs_in_error_flush() {
 }
 
 #[test]
-fn nothing_completes_after_a_queue_pair_is_destroyed() {
-    let (mut net, mut a, b, from, to) = set();
-    net.set_rnr_retry(&a, 7);
-    net.post(&mut a, &Send::message(&b, &from, 8));
-    net.run();
-    net.destroy(&a);
-    net.run_for(Duration::from_secs(1));
-    assert_eq!(net.poll(&mut a), None);
-    assert_untouched(&mut net, &from, &to);
+fn a_queue_pair_that_is_destroyed_is_flushed() {
+    for flush in [true, false] {
+        let (mut net, mut a, b, from, to) = set();
+        net.driver(a.port, |driver| {
+            driver.device.set(Overrides {
+                flush_on_destroy: Some(flush),
+                ..Overrides::default()
+            });
+        });
+        net.set_rnr_retry(&a, 7);
+        for _ in 0..2 {
+            net.post(&mut a, &Send::message(&b, &from, 8));
+            net.run();
+        }
+        let received = net.receive(&mut a, &[(from.iova, 8, from.lkey)]);
+        net.destroy(&a);
+        // They have come before the command is complete.
+        let expected = [0, 1, received].map(|id| (id, CompStatus::Flushed.into()));
+        let flushed: Vec<_> = std::iter::from_fn(|| net.poll(&mut a)).collect();
+        let flushed = flushed.iter().map(|cdesc| (cdesc.req_id, cdesc.status));
+        let expected = expected.into_iter().filter(|_| flush);
+        assert!(flushed.eq(expected));
+        net.run_for(Duration::from_secs(1));
+        assert_eq!(net.poll(&mut a), None);
+        assert_untouched(&mut net, &from, &to);
+    }
 }
 
 #[test]
