@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use efa_fabric::{PathSettings, Settings};
+use efa_fabric::{Denied, PathSettings, Settings};
 use efa_hw::{
     admin::{
         Status,
@@ -424,6 +424,34 @@ fn all_requests_to_a_peer_that_does_not_respond_end_at_once() {
     for number in 1..32 {
         let completion = net.poll(&mut a);
         assert!(completion.is_some(), "{number} have ended");
+    }
+}
+
+/// Security groups, in one direction or both: what they do not let through is lost, and so is an acknowledgement.
+#[test]
+fn security_groups() {
+    for (both, way_out) in [(true, true), (false, true), (false, false)] {
+        let (mut net, mut a, mut b, from, to) = set();
+        net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+        let [ours, theirs] = [&a, &b].map(|qp| net.address(qp.port).into());
+        let denied = |from, to| Settings {
+            deny: vec![Denied { from, to, both }],
+            ..Settings::default()
+        };
+        net.fabric.set(if way_out {
+            denied(ours, theirs)
+        } else {
+            denied(theirs, ours)
+        });
+        let message = Send::message(&b, &from, 100);
+        net.post(&mut a, &message);
+        assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
+        assert_eq!(net.poll(&mut b).is_some(), !way_out);
+        // Other addresses, and later ones.
+        net.fabric.set(denied(ours, "::1".parse().unwrap()));
+        net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+        net.post(&mut a, &message);
+        assert_eq!(net.status(&mut a), CompStatus::Ok);
     }
 }
 
