@@ -17,7 +17,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::{capture::CaptureOptions, sandbox::Mode, trace::TraceOptions};
+use crate::{capture::CaptureOptions, control::Scope, sandbox::Mode, trace::TraceOptions};
 
 /// Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
 #[derive(Debug, Parser)]
@@ -68,9 +68,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) seed: Option<u64>,
 
-    /// Listens for control connections at this unix socket.
-    #[arg(long, value_name = "SOCKET")]
-    pub(crate) control: Option<PathBuf>,
+    /// Listens for control connections at a unix socket: `PATH[,device=N][,read-only][,no-debugging]`.
+    ///
+    /// Its clients may ask for anything, or for what concerns one device, changes nothing, or reaches into no queue in a guest's memory. Each further `--control` is another socket.
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) control: Vec<Scope>,
 
     /// Answers Prometheus at this TCP address: `http://ADDRESS:PORT/metrics`.
     #[arg(long, value_name = "ADDRESS:PORT")]
