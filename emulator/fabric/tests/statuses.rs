@@ -268,6 +268,24 @@ fn bad_address() {
     }
 }
 
+/// The guide has all statuses with what tests each.
+#[test]
+fn every_status_has_a_source_and_a_test() {
+    let guide = include_str!("../../../Documentation/emulator.md");
+    let statuses = (0..=u8::MAX).filter_map(|code| Some((code, CompStatus::try_from(code).ok()?)));
+    for (code, status) in statuses.filter(|(code, _)| *code > 0) {
+        let start = format!("| {code} | `{status}` |");
+        let mut rows = guide.lines().filter(|line| line.starts_with(&start));
+        let row = rows
+            .next()
+            .unwrap_or_else(|| panic!("no row begins with {start}"));
+        let test = row.trim_end_matches(" |").rsplit("| ").next().unwrap();
+        let test = format!("fn {}()", test.trim_matches('`'));
+        assert!(include_str!("statuses.rs").contains(&test), "{row}");
+        assert_eq!(rows.count(), 0, "{start}");
+    }
+}
+
 #[test]
 fn bad_dest_qpn() {
     let expected = CompStatus::RemoteBadDestQpn;
