@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// A device: `socket=PATH[,profile=NAME][,msix=VECTORS][,number=N][,memory=SIZE][,missing-bar=0|2|db][,OVERRIDE=VALUE...]`.
+    /// A device: `socket=PATH[,profile=NAME][,msix=VECTORS][,number=N][,memory=SIZE][,strict=guesses][,missing-bar=0|2|db][,OVERRIDE=VALUE...]`.
     ///
     /// An override is what the control command `set` takes, such as `max_eq=0`.
     #[arg(
@@ -181,6 +181,7 @@ impl DeviceSpec {
                 "msix" => self.vectors = Some(vectors(value)?),
                 "number" => self.number = Some(number(value)?),
                 "memory" => self.memory = Some(memory(value)?),
+                "strict" => self.overrides.merge(strict(value)?),
                 "missing-bar" => self.missing_bar = Some(bar(value)?),
                 _ => self.overrides.merge(one_override(key, value)?),
             }
@@ -188,6 +189,7 @@ impl DeviceSpec {
         if self.socket.as_os_str().is_empty() {
             return Err("socket=PATH is missing".into());
         }
+        self.config(0).check()?;
         Ok(self)
     }
 }
@@ -311,6 +313,18 @@ fn memory(value: &str) -> Result<u64, String> {
     size(value).map_err(|error| format!("memory: {error}"))
 }
 
+/// What only a guess says that devices refuse.
+fn strict(value: &str) -> Result<Overrides, String> {
+    match value {
+        "guesses" => Ok(Overrides {
+            check_srd_qkey: Some(true),
+            check_empty_keys: Some(true),
+            ..Overrides::default()
+        }),
+        _ => Err(format!("strict is `{value}`, but it must be guesses")),
+    }
+}
+
 fn bar(name: &str) -> Result<Bar, String> {
     match name {
         "0" => Ok(Bar::Registers),
@@ -377,6 +391,16 @@ mod tests {
     }
 
     #[test]
+    fn guesses_are_checked_on_request() {
+        let checks = |spec: &str| {
+            let overrides = spec.parse::<DeviceSpec>().unwrap().overrides;
+            (overrides.check_srd_qkey, overrides.check_empty_keys)
+        };
+        assert_eq!(checks("socket=a"), (None, None));
+        assert_eq!(checks("socket=a,strict=guesses"), (Some(true), Some(true)));
+    }
+
+    #[test]
     fn every_option_counts() {
         let spec =
             "profile=efa0,socket=a=b,msix=1,number=7,memory=2G,missing-bar=db,max_eq=0,ready=false";
@@ -414,6 +438,22 @@ mod tests {
             (
                 "socket=a,memory=1T",
                 "memory: the limit is `1T`, but it must be a size of 64K or more",
+            ),
+            (
+                "socket=a,profile=efa0,rdma_read=true",
+                "rdma_read and rdma_write needs max_rdma_size, which is 0 or false: set both",
+            ),
+            (
+                "socket=a,rdma_write=false",
+                "unsolicited_write_recv needs rdma_write",
+            ),
+            (
+                "socket=a,event_counters=true",
+                "event_counters needs max_event_counters",
+            ),
+            (
+                "socket=a,strict=all",
+                "strict is `all`, but it must be guesses",
             ),
             (
                 "socket=a,missing-bar=1",

@@ -268,6 +268,34 @@ fn bad_address() {
     }
 }
 
+/// Whether the key of a write or read of no bytes matters is a guess: see `strict=guesses`.
+#[test]
+fn keys_of_no_bytes() {
+    for check in [false, true] {
+        for operation in [OpType::RdmaWrite, OpType::RdmaRead] {
+            let (mut net, mut a, b, from, to) = set();
+            net.driver(b.port, |driver| {
+                driver.device.set(Overrides {
+                    check_empty_keys: Some(check),
+                    ..Overrides::default()
+                });
+            });
+            let mut send = Send::write(&b, &from, &to, 0);
+            send.operation = operation.into();
+            net.post(&mut a, &send);
+            assert_eq!(net.status(&mut a), CompStatus::Ok);
+            send.remote = Some((to.iova, 0, to.rkey ^ 1));
+            let expected = if check {
+                CompStatus::RemoteBadAddress
+            } else {
+                CompStatus::Ok
+            };
+            net.post(&mut a, &send);
+            assert_eq!(net.status(&mut a), expected);
+        }
+    }
+}
+
 /// The guide has all statuses with what tests each.
 #[test]
 fn every_status_has_a_source_and_a_test() {

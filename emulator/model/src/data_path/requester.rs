@@ -244,6 +244,10 @@ impl DataPath {
     ) -> Result<(), CompStatus> {
         let qp = self.resources.qps.current(qp);
         let pd = qp.ok_or(CompStatus::RemoteAbort)?.pd;
+        // Its key was looked at when the read came, if it is at all.
+        if length == 0 {
+            return Ok(());
+        }
         let memory = Keyed {
             key,
             address,

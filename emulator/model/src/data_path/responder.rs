@@ -378,6 +378,9 @@ impl DataPath {
             address,
             length,
         };
+        if length == 0 && !self.attributes.check_empty_keys {
+            return Ok(());
+        }
         self.resources
             .mrs
             .translate(pd, memory, access, segments)

@@ -116,6 +116,7 @@ impl Profile {
             max_ah: 4096,
             shared_ah: !newest,
             check_srd_qkey: false,
+            check_empty_keys: false,
             flush_on_destroy: true,
             // All numbers that there are.
             max_mr: 65534,

@@ -332,13 +332,14 @@ fn check_receive_queue(command: &CreateQp, attributes: &Attributes) -> Result<()
     if depth == 0 && size == 0 {
         return Ok(());
     }
-    let most = u64::from(attributes.max_rq_depth) * u64::from(attributes.max_wr_recv_sges).max(1);
+    // Linux's `efa_admin_cmds_defs.h` has `max_rq_depth` in buffer descriptors, and the doorbell counts them modulo 2^16: more than
+    // half of that would make a full ring look empty.
+    let most = u64::from(attributes.max_rq_depth).min(1 << 15);
     let descriptors = size / RX_DESCRIPTOR_SIZE;
-    let legal = depth <= u64::from(attributes.max_rq_depth)
-        && size % RX_DESCRIPTOR_SIZE == 0
+    let legal = size % RX_DESCRIPTOR_SIZE == 0
         && descriptors.is_power_of_two()
         && depth <= descriptors
-        && descriptors <= most.next_power_of_two()
+        && descriptors <= most
         && command.rq_base_addr != 0
         && command.rq_base_addr % RX_DESCRIPTOR_SIZE == 0
         && attributes.reaches(command.rq_base_addr, size);
