@@ -477,7 +477,7 @@ fn clients_that_ask_nothing_keep_nobody_out() {
 #[test]
 fn signals_end_it_and_remove_its_sockets() {
     for signal in [Signal::TERM, Signal::INT] {
-        let mut emulator = Emulator::start(&[]);
+        let mut emulator = Emulator::start(&["--fabric", "ideal"]);
         let _guest = UnixStream::connect(emulator.socket("0")).unwrap();
         emulator.signal(signal);
         assert_eq!(emulator.end(), (Some(0), String::new()));
@@ -540,7 +540,7 @@ fn a_socket_in_use_is_left_alone() {
     let new = emulator.socket("new");
     let output = run(program()
         .args(["--device", &format!("socket={}", new.display())])
-        .arg("--control")
+        .args(["--fabric", "ideal", "--control"])
         .arg(emulator.socket("control")));
     let path = emulator.socket("control");
     let why = format!(
