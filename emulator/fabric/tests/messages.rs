@@ -295,6 +295,22 @@ fn an_armed_queue_raises_one_event() {
     arm(&mut net, 1);
     assert_eq!(interrupts(&mut net), 1);
     assert_eq!(net.protocol_errors(), 0);
+    // More than it has entries, as its consumer index says.
+    let overflows = |net: &mut Net| {
+        net.driver(efa_fabric::PortId(1), |driver| {
+            let errors = driver.device.state().program_errors;
+            (errors.cq_overflows, driver.world.trace.pop())
+        })
+    };
+    for _ in 4..2 * DEPTH + 1 {
+        exchange(&mut net, &mut a, &mut b);
+    }
+    arm(&mut net, 1);
+    assert_eq!(overflows(&mut net).0, 0);
+    exchange(&mut net, &mut a, &mut b);
+    arm(&mut net, 1);
+    let line = "program error: cq 1 has 128 entries and overflows: 129 completions, by the consumer index of its doorbell";
+    assert_eq!(overflows(&mut net), (1, Some(line.to_owned())));
 }
 
 /// Bytes of the doorbells in a user access region of the profiles: those of 256 queue pairs and as many completion queues.

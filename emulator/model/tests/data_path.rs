@@ -10,7 +10,7 @@ use efa_hw::{
         pd::AllocPd,
         qp::{DestroyQp, QpState, QpType},
     },
-    io::{Cdesc, CompStatus, FastMrRegFlags, FastMrRegReq, PblMode},
+    io::{Cdesc, CompStatus, FastMrRegFlags, FastMrRegReq, PblMode, RxDesc},
     regs::ResetReason,
 };
 use efa_model::{
@@ -119,6 +119,15 @@ impl Set {
         for _ in 0..count {
             self.put(qp, &Send::default());
         }
+        self.ring_send(qp);
+    }
+
+    /// Posts the last send work request once more.
+    fn put_again(&mut self, qp: usize) {
+        let Qp { llq, sent, .. } = self.qps[qp];
+        let at = llq as usize + usize::from(sent - 1) * 64;
+        let wqe = self.driver.world.device_memory[at..at + 64].to_vec();
+        self.put_raw(qp, &wqe);
         self.ring_send(qp);
     }
 
@@ -511,7 +520,9 @@ fn a_reset_or_destruction_during_deliveries() {
         set.delivered(arrival, ended).unwrap();
         set.driver.device.cancel(cancelled);
     }
-    assert_eq!(set.completions(), []);
+    // What had been taken is flushed by the destruction, and once.
+    let flushed = [0x8000, 0x8001].map(|id| (id, CompStatus::Flushed));
+    assert_eq!(set.completions(), flushed);
 
     // The queue pair's new life has nothing of the old one.
     let delivery = set.deliver(&arrivals[0]).unwrap();
@@ -767,4 +778,105 @@ fn a_device_that_stops_waits_for_copies() {
     assert_eq!(std::mem::take(&mut world.quiesced).len(), 1);
     device.unplug(world);
     assert_eq!(std::mem::take(&mut world.quiesced).len(), 1);
+}
+
+/// What programs do wrong is counted, and is in the trace.
+#[test]
+fn program_errors() {
+    let mut set = Set::new(3);
+    let lines = |set: &mut Set| {
+        let lines = std::mem::take(&mut set.driver.world.trace).into_iter();
+        let lines =
+            lines.filter_map(|line| line.strip_prefix("program error: ").map(str::to_owned));
+        lines.collect::<Vec<_>>()
+    };
+    // As many completions as there are entries, whatever had come before the last doorbell.
+    for count in [128, 129] {
+        set.send(0, count);
+        set.modify(0, QpState::Err);
+        set.modify(0, QpState::Reset);
+        set.start(0);
+        let overflows = set.driver.device.state().program_errors.cq_overflows;
+        assert_eq!(overflows, u64::from(count > 128));
+    }
+    let overflow = "cq 1 has 128 entries and overflows: 129 completions, since the last doorbell of any of its queues";
+    assert_eq!(lines(&mut set), [overflow]);
+
+    // An id is free when its work request has ended.
+    set.send(0, 1);
+    let Driver { device, world, .. } = &mut set.driver;
+    let Fetched::Request(request) = device.fetch(world) else {
+        panic!("there is a work request");
+    };
+    device.complete(world, &request, CompStatus::Ok);
+    set.put_again(0);
+    set.fetch().unwrap();
+    assert_eq!(lines(&mut set), [""; 0]);
+    let id = 0;
+    set.put_again(0);
+    set.fetch().unwrap();
+    assert_eq!(
+        lines(&mut set),
+        [format!("sq 1 has two work requests with id {id} at a time")]
+    );
+
+    // A region is in use from when the device fetches the work request.
+    let send = Send {
+        buffers: vec![(IOVA, 8, set.lkey)],
+        ..Send::default()
+    };
+    set.put(1, &send);
+    set.ring_send(1);
+    set.fetch().unwrap();
+    let l_key = set.lkey;
+    set.driver.execute(&DeregMr { l_key }).unwrap();
+    assert_eq!(
+        lines(&mut set),
+        [format!(
+            "mr {l_key:#x} is deregistered while work request 0 of sq 2 uses it"
+        )]
+    );
+
+    set.put_raw(2, &[0x11; 4]);
+    set.ring_send(2);
+    assert!(set.fetch().is_none());
+    let bytes = format!("11111111{}", "00".repeat(60));
+    assert_eq!(
+        lines(&mut set),
+        [format!(
+            "sq 3 has a malformed work request at 0: `meta_desc` is 0: {bytes}"
+        )]
+    );
+    for (fault, change) in [
+        ("`first` does not begin it", |desc: &mut RxDesc| {
+            desc.lkey_ctrl.first = false
+        }),
+        ("no descriptor has `last`", |desc: &mut RxDesc| {
+            desc.lkey_ctrl.last = false
+        }),
+    ] as [(&str, fn(&mut RxDesc)); 2]
+    {
+        set.modify(2, QpState::Reset);
+        set.start(2);
+        set.receive(2);
+        let at = set.qps[2].rq;
+        let mut desc = RxDesc::decode(&set.driver.world.read(at));
+        change(&mut desc);
+        set.driver.world.write(at, &desc.encode());
+        let arrival = set.message(2, 1);
+        assert!(set.deliver(&arrival).is_err());
+        let bytes = desc.encode().map(|byte| format!("{byte:02x}")).concat();
+        let line = format!("rq 3 has a malformed work request at 0: {fault}: {bytes}");
+        assert_eq!(lines(&mut set), [line]);
+    }
+    let errors = set.driver.device.state().program_errors;
+    assert_eq!(
+        (
+            errors.duplicate_ids,
+            errors.regions_in_use,
+            errors.malformed_requests
+        ),
+        (1, 1, 3)
+    );
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
 }

@@ -517,6 +517,9 @@ fn queue_pairs() {
         (64, 32 * 16),
         (64, 64 * 16 + 1),
         (32769, 65536 * 16),
+        // More descriptors than the depth, which a doorbell of 16 bits could not count.
+        (32768, 65536 * 16),
+        (64, 131_072 * 16),
         (1, 1 << 24),
         (u32::MAX, u32::MAX),
     ] {

@@ -640,6 +640,26 @@ fn silent_vmms_do_not_keep_others_away() {
     drop((polite, silent));
 }
 
+/// Those that wait for a device and say nothing more keep no other one from waiting.
+#[test]
+fn one_more_vmm_has_the_place_of_the_one_that_has_waited_for_longest() {
+    let machine = Machine::start(None);
+    let mut first = machine.connect();
+    power_on(&mut first);
+    let socket = machine.folder.path().join("socket");
+    let waiting: Vec<_> = (0..5)
+        .map(|_| {
+            let mut client = Client::connect(&socket).unwrap();
+            let (command, flags) = (vfio_user::Command::DeviceReset, Flags::COMMAND);
+            client.send(command, flags, &[], &[]).unwrap();
+            client
+        })
+        .collect();
+    assert!(first.status().ready);
+    drop((first, waiting));
+    power_on(&mut machine.connect());
+}
+
 #[test]
 fn vmms_that_wait_and_are_gone_leave_their_places() {
     let machine = Machine::start(None);

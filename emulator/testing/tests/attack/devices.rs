@@ -68,7 +68,7 @@ fn datagrams_without_end() {
 #[test]
 #[ignore = "an attack"]
 fn datagrams_on_a_slow_network() {
-    let emulator = Emulator::start(DEVICES, &["--fabric", "delay_us=10000000"]);
+    let emulator = Emulator::start(DEVICES, &["--fabric", "ideal,delay_us=10000000"]);
     let stop = AtomicBool::new(false);
     let most = thread::scope(|scope| {
         for (index, length) in [8800, 0, 1].into_iter().enumerate() {
