@@ -4,9 +4,9 @@
 
 use efa_hw::{
     admin::{
-        ah, control, cq, eq, event_counter, mr, pd, qp, uar, AcqFlags, AcqHeader, AqEntry, AqFlags,
-        AqHeader, AqHeaderV2, Command, CommandId, CtrlBuffInfo, NoData, Opcode, Protocol, Response,
-        Status,
+        AcqFlags, AcqHeader, AqEntry, AqFlags, AqHeader, AqHeaderV2, Command, CommandId,
+        CtrlBuffInfo, NoData, Opcode, Protocol, Response, Status, ah, control, cq, eq,
+        event_counter, mr, pd, qp, uar,
     },
     aenq, eq as eqe,
     features::{self, Feature, FeatureId},
@@ -606,11 +606,15 @@ fn feature_attributes() {
         sparse(&[
             (
                 8,
-                &[8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]
+                &[
+                    8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11
+                ]
             ),
             (
                 24,
-                &[0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41]
+                &[
+                    0x24, 0x23, 0x22, 0x21, 0x34, 0x33, 0x32, 0x31, 0x44, 0x43, 0x42, 0x41
+                ]
             ),
             (
                 36,

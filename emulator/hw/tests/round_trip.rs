@@ -3,7 +3,7 @@
 //! Whatever the other side writes decodes, and reserved bits and bytes do not survive a round trip.
 
 use efa_hw::{
-    admin::{self, ah, cq, eq, event_counter, mr, pd, qp, uar, AqEntry, Command, Protocol},
+    admin::{self, AqEntry, Command, Protocol, ah, cq, eq, event_counter, mr, pd, qp, uar},
     aenq, features, host_info, io, regs, stats,
 };
 use proptest::prelude::*;
