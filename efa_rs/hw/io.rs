@@ -223,7 +223,7 @@ codes! {
     pub enum CompStatus: u8 {
         /// Well.
         Ok = 0 => "OK",
-        /// Not executed, because the queue pair is in error.
+        /// Not executed, because the queue pair is in error or destroyed.
         Flushed = 1 => "FLUSHED",
         /// The queue pair is in error.
         LocalQpInternalError = 2 => "LOCAL_ERROR_QP_INTERNAL_ERROR",
@@ -247,11 +247,11 @@ codes! {
         RemoteBadLength = 11 => "REMOTE_ERROR_BAD_LENGTH",
         /// The peer failed for a reason of its own.
         RemoteBadStatus = 12 => "REMOTE_ERROR_BAD_STATUS",
-        /// The peer did not answer.
+        /// The peer has answered before, and does not any more.
         LocalUnrespRemote = 13 => "LOCAL_ERROR_UNRESP_REMOTE",
         /// The peer has no address handle for this side.
         RemoteUnknownPeer = 14 => "REMOTE_ERROR_UNKNOWN_PEER",
-        /// There is no way to the peer.
+        /// The peer has never answered.
         LocalUnreachRemote = 15 => "LOCAL_ERROR_UNREACH_REMOTE",
         /// The peer can't do the operation.
         RemoteFeatureMismatch = 18 => "REMOTE_ERROR_FEATURE_MISMATCH",

@@ -17,7 +17,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use crate::{capture::CaptureOptions, sandbox::Mode, trace::TraceOptions};
+use crate::{capture::CaptureOptions, control::Scope, sandbox::Mode, trace::TraceOptions};
 
 /// Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
 #[derive(Debug, Parser)]
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// A device: `socket=PATH[,profile=NAME][,msix=VECTORS][,number=N][,memory=SIZE][,missing-bar=0|2|db][,OVERRIDE=VALUE...]`.
+    /// A device: `socket=PATH[,profile=NAME][,msix=VECTORS][,number=N][,memory=SIZE][,strict=guesses][,missing-bar=0|2|db][,OVERRIDE=VALUE...]`.
     ///
     /// An override is what the control command `set` takes, such as `max_eq=0`.
     #[arg(
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 
     /// The network between the devices: `[ideal|realistic][,NAME=VALUE...]`, such as `realistic,loss=0.001`.
     ///
-    /// An ideal one, which is the default, loses and delays nothing; a realistic one reorders as that of SRD does. The names are those of the control command `fabric`. A value may be JSON, such as `path=[{"down":true}]`.
+    /// A realistic one, which is the default, reorders as that of SRD does; an ideal one loses and delays nothing, for benchmarks. Without a name, the values change the realistic one. The names are those of the control command `fabric`. A value may be JSON, such as `path=[{"down":true}]`.
     #[arg(long, value_name = "SETTINGS", default_value = "", value_parser = fabric)]
     pub(crate) fabric: Settings,
 
@@ -68,9 +68,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) seed: Option<u64>,
 
-    /// Listens for control connections at this unix socket.
-    #[arg(long, value_name = "SOCKET")]
-    pub(crate) control: Option<PathBuf>,
+    /// Listens for control connections at a unix socket: `PATH[,device=N][,read-only][,no-debugging]`.
+    ///
+    /// Its clients may ask for anything, or for what concerns one device, changes nothing, or reaches into no queue in a guest's memory. Each further `--control` is another socket.
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) control: Vec<Scope>,
 
     /// Answers Prometheus at this TCP address: `http://ADDRESS:PORT/metrics`.
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -179,6 +181,7 @@ impl DeviceSpec {
                 "msix" => self.vectors = Some(vectors(value)?),
                 "number" => self.number = Some(number(value)?),
                 "memory" => self.memory = Some(memory(value)?),
+                "strict" => self.overrides.merge(strict(value)?),
                 "missing-bar" => self.missing_bar = Some(bar(value)?),
                 _ => self.overrides.merge(one_override(key, value)?),
             }
@@ -186,6 +189,7 @@ impl DeviceSpec {
         if self.socket.as_os_str().is_empty() {
             return Err("socket=PATH is missing".into());
         }
+        self.config(0).check()?;
         Ok(self)
     }
 }
@@ -266,7 +270,8 @@ fn fabric(text: &str) -> Result<Settings, String> {
         };
         Settings::named(name).ok_or_else(unknown)
     });
-    let base = named.transpose()?.unwrap_or_default();
+    // SRD promises no order, and an ideal network hides code that relies on one.
+    let base = named.unwrap_or_else(|| Settings::named("realistic").ok_or_else(String::new))?;
     let mut object = match serde_json::to_value(base) {
         Ok(Value::Object(object)) => object,
         _ => serde_json::Map::new(),
@@ -307,6 +312,18 @@ fn number(value: &str) -> Result<u32, String> {
 
 fn memory(value: &str) -> Result<u64, String> {
     size(value).map_err(|error| format!("memory: {error}"))
+}
+
+/// What only a guess says that devices refuse.
+fn strict(value: &str) -> Result<Overrides, String> {
+    match value {
+        "guesses" => Ok(Overrides {
+            check_srd_qkey: Some(true),
+            check_empty_keys: Some(true),
+            ..Overrides::default()
+        }),
+        _ => Err(format!("strict is `{value}`, but it must be guesses")),
+    }
 }
 
 fn bar(name: &str) -> Result<Bar, String> {
@@ -375,6 +392,16 @@ mod tests {
     }
 
     #[test]
+    fn guesses_are_checked_on_request() {
+        let checks = |spec: &str| {
+            let overrides = spec.parse::<DeviceSpec>().unwrap().overrides;
+            (overrides.check_srd_qkey, overrides.check_empty_keys)
+        };
+        assert_eq!(checks("socket=a"), (None, None));
+        assert_eq!(checks("socket=a,strict=guesses"), (Some(true), Some(true)));
+    }
+
+    #[test]
     fn every_option_counts() {
         let spec =
             "profile=efa0,socket=a=b,msix=1,number=7,memory=2G,missing-bar=db,max_eq=0,ready=false";
@@ -412,6 +439,22 @@ mod tests {
             (
                 "socket=a,memory=1T",
                 "memory: the limit is `1T`, but it must be a size of 64K or more",
+            ),
+            (
+                "socket=a,profile=efa0,rdma_read=true",
+                "rdma_read and rdma_write needs max_rdma_size, which is 0 or false: set both",
+            ),
+            (
+                "socket=a,rdma_write=false",
+                "unsolicited_write_recv needs rdma_write",
+            ),
+            (
+                "socket=a,event_counters=true",
+                "event_counters needs max_event_counters",
+            ),
+            (
+                "socket=a,strict=all",
+                "strict is `all`, but it must be guesses",
             ),
             (
                 "socket=a,missing-bar=1",
@@ -538,11 +581,12 @@ mod tests {
 
     #[test]
     fn settings_of_the_network() {
+        assert!(fabric("loss=0.5").unwrap().jitter_us > 0.0);
         let settings = fabric("loss=0.5,path=[{\"down\":true},{\"loss\":0.1}],paths=2").unwrap();
         assert_eq!((settings.loss, settings.paths), (0.5, 2));
         assert!(settings.path[0].down);
         assert_eq!(settings.path[1].loss, Some(0.1));
-        assert_eq!(fabric("").unwrap(), Settings::default());
+        assert_eq!(fabric(""), fabric("realistic"));
         assert_eq!(fabric("ideal").unwrap(), Settings::default());
         let settings = fabric("realistic,loss=0.001,paths=8").unwrap();
         assert_eq!((settings.loss, settings.paths), (0.001, 8));

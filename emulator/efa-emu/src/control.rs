@@ -3,7 +3,7 @@
 //! The control protocol: JSON lines that look at the devices and make them misbehave.
 //!
 //! ```text
-//!  client, server, scenario     who sends requests, and over what
+//!  client, server, scenario     who sends requests, and over what; scope: what they may ask for
 //!     |
 //!     v
 //!  perform                      what each request does
@@ -21,9 +21,11 @@ mod emulator;
 mod perform;
 pub(crate) mod protocol;
 mod scenario;
+mod scope;
 mod server;
 
 pub(crate) use client::send;
 pub use emulator::Emulator;
 pub(crate) use scenario::play;
+pub(crate) use scope::Scope;
 pub(crate) use server::{MAX_CONNECTIONS, serve};

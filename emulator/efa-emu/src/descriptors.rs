@@ -40,7 +40,10 @@ pub(crate) fn raise() -> usize {
 pub(crate) fn files(limit: usize, args: &Args) -> Result<usize, String> {
     let specs = args.devices();
     let clients = [
-        (args.control.is_some(), 1 + control::MAX_CONNECTIONS),
+        (
+            !args.control.is_empty(),
+            args.control.len() * (1 + control::MAX_CONNECTIONS),
+        ),
         (args.metrics.is_some(), 1 + metrics::MAX_CONNECTIONS),
         // A link is read by one descriptor and written by another.
         (args.listen.is_some(), 1 + 2 * peers::MAX_CONNECTIONS),

@@ -192,12 +192,11 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         .collect::<Result<Vec<_>, String>>()?;
     let listener = args.listen.as_deref().map(bind).transpose()?;
     let metrics = args.metrics.as_deref().map(bind).transpose()?;
-    // The last one: who sees it can connect to all others.
-    let control = args
-        .control
-        .as_deref()
-        .map(|path| sockets.listen(path))
-        .transpose()?;
+    // The last ones: who sees one can connect to all others.
+    let scopes = args.control.iter().cloned();
+    let controls = scopes
+        .map(|scope| Ok((sockets.listen(&scope.path)?, scope)))
+        .collect::<Result<Vec<_>, String>>()?;
 
     let sockets = Arc::new(sockets);
     exit_on_panic(Arc::clone(&sockets), observers.clone());
@@ -235,8 +234,9 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         let work = move || metrics::serve(&listener, &emulator);
         spawn("metrics".into(), work)?;
     }
-    if let Some(listener) = control {
-        let work = move || control::serve(&listener, &emulator);
+    for (listener, scope) in controls {
+        let emulator = Arc::clone(&emulator);
+        let work = move || control::serve(&listener, scope, &emulator);
         spawn("control".into(), work)?;
     }
 

@@ -171,12 +171,36 @@ const STATISTICS: [Count<Counters>; 23] = [
 ];
 
 /// What else is counted of a device.
-const EVER: [Count<State>; 7] = [
+const EVER: [Count<State>; 11] = [
     (
         "protocol_errors",
-        "What a correct driver or program never does",
+        "What a correct driver never does",
         None,
         |s| s.protocol_errors,
+    ),
+    (
+        "cq_overflows",
+        "Completion queues that overflowed",
+        None,
+        |s| s.program_errors.cq_overflows,
+    ),
+    (
+        "regions_in_use",
+        "Memory regions that were deregistered while work requests used them",
+        None,
+        |s| s.program_errors.regions_in_use,
+    ),
+    (
+        "duplicate_ids",
+        "Ids of work requests that another one had",
+        None,
+        |s| s.program_errors.duplicate_ids,
+    ),
+    (
+        "malformed_work_requests",
+        "Work requests that are none",
+        None,
+        |s| s.program_errors.malformed_requests,
     ),
     ("function_resets", "Resets of the PCI function", None, |s| {
         s.function_resets

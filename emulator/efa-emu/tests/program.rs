@@ -14,8 +14,10 @@ use std::{
     time::Duration,
 };
 
-use efa_machine::free_address;
-use efa_testing::wait::{patience, wait_for, wait_until};
+use efa_testing::{
+    machine::free_address,
+    wait::{patience, wait_for, wait_until},
+};
 use rustix::{
     fs::{CWD, mkfifoat},
     process::{Pid, Signal, kill_process},
@@ -184,6 +186,32 @@ impl Control {
             .unwrap_or_else(|| panic!("no error: {reply}"))
             .to_owned()
     }
+}
+
+/// A socket with a scope answers only what is in that.
+#[test]
+fn control_sockets_have_scopes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("guest");
+    let option = format!("{},device=1,read-only", path.display());
+    let emulator = Emulator::start_in(folder, &["--control", &option]);
+    let mut control = Control::connect(&path);
+    assert!(control.ok(&json!({"command": "hello"}))["commands"].is_array());
+    let snapshot = control.ok(&json!({"command": "snapshot"}));
+    assert_eq!(snapshot["devices"].as_array().unwrap().len(), 1);
+    control.ok(&json!({"command": "state", "device": 1}));
+    for request in [
+        r#"{"command":"state","device":0}"#,
+        r#"{"command":"state","device":1,"device":0}"#,
+        r#"{"command":"die"}"#,
+        r#"{"command":"peek","queue":{"rq":1},"length":1}"#,
+        r#"{"command":"devices"}"#,
+    ] {
+        let error = control.error(request.as_bytes());
+        assert!(error.contains("this control socket is"), "{error}");
+    }
+    // The other one has no scope.
+    emulator.control().ok(&json!({"command": "devices"}));
 }
 
 #[test]
@@ -451,7 +479,7 @@ fn clients_that_ask_nothing_keep_nobody_out() {
 #[test]
 fn signals_end_it_and_remove_its_sockets() {
     for signal in [Signal::TERM, Signal::INT] {
-        let mut emulator = Emulator::start(&[]);
+        let mut emulator = Emulator::start(&["--fabric", "ideal"]);
         let _guest = UnixStream::connect(emulator.socket("0")).unwrap();
         emulator.signal(signal);
         assert_eq!(emulator.end(), (Some(0), String::new()));
@@ -514,7 +542,7 @@ fn a_socket_in_use_is_left_alone() {
     let new = emulator.socket("new");
     let output = run(program()
         .args(["--device", &format!("socket={}", new.display())])
-        .arg("--control")
+        .args(["--fabric", "ideal", "--control"])
         .arg(emulator.socket("control")));
     let path = emulator.socket("control");
     let why = format!(

@@ -7,14 +7,11 @@ use std::{
     process::Command,
 };
 
-use efa_hw::{
-    admin::{
-        eq::{CreateEq, CreateEqCaps},
-        qp::QpType,
-    },
-    features::EqEvents,
+use efa_hw::admin::{eq::CreateEq, qp::QpType};
+use efa_testing::{
+    commands::create_eq,
+    machine::{Emulator, End},
 };
-use efa_machine::{Emulator, End};
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
@@ -133,15 +130,10 @@ fn what_the_program_takes_and_says_is_as_the_schemas_say() {
     let emulator = Emulator::start(2, &[]);
     let mut guest = End::new(&emulator.device(0), QpType::Srd);
     let create = CreateEq {
-        depth: 16,
-        caps: CreateEqCaps {
-            entry_size_words: 4,
-        },
-        base_address: guest.region.address,
-        events: EqEvents { completion: true },
-        ..CreateEq::default()
+        msix_vector: 0,
+        ..create_eq(guest.region.iova)
     };
-    assert_eq!(guest.machine.execute(&create).eqn, 1);
+    assert_eq!(guest.machine.execute(&create).unwrap().eqn, 1);
 
     let mut answered = BTreeSet::new();
     for request in good_requests() {

@@ -194,6 +194,9 @@ fn answer<G: Guest>(
         body: Body::Ack(ack, None),
     };
     wire.show(&packet, true, None);
+    if wire.is_denied(&packet) {
+        return;
+    }
     // One that can't be sent is one that is lost.
     let Ok(sent) = wire
         .network

@@ -48,4 +48,4 @@ pub use memory::{Access, CopyError, Guest, Memory, Pins};
 pub use network::{Load, Network, NoPath, PathCounters, Sent};
 pub use packet::{Address, Frame, PortId};
 pub use quota::{Permit, Quota};
-pub use settings::{PathSettings, Settings};
+pub use settings::{Denied, PathSettings, Settings};

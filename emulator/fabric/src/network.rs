@@ -11,7 +11,7 @@ use std::{
     collections::BinaryHeap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering as Atomic},
+        atomic::{AtomicBool, AtomicU64, Ordering as Atomic},
     },
     time::Duration,
 };
@@ -65,6 +65,8 @@ pub struct Sent<P> {
 #[derive(Debug)]
 pub struct Network<P> {
     settings: RwLock<Arc<Settings>>,
+    /// Whether security groups let something not through.
+    denies: AtomicBool,
     /// Of as many paths as there can be.
     counters: Box<[Counters]>,
     state: Mutex<State<P>>,
@@ -167,6 +169,7 @@ impl<P> Network<P> {
     pub fn new(settings: Settings, seed: u64) -> Self {
         let paths = usize::from(Settings::MAX_PATHS);
         Self {
+            denies: AtomicBool::new(!settings.deny.is_empty()),
             settings: RwLock::new(Arc::new(settings)),
             counters: (0..paths).map(|_| Counters::default()).collect(),
             state: Mutex::new(State {
@@ -194,7 +197,14 @@ impl<P> Network<P> {
 
     /// Changes what the network is like, for packets to come.
     pub(crate) fn set(&self, settings: Settings) {
+        self.denies
+            .store(!settings.deny.is_empty(), Atomic::Relaxed);
         *self.settings.write() = Arc::new(settings);
+    }
+
+    /// Whether security groups let something not through.
+    pub(crate) fn denies(&self) -> bool {
+        self.denies.load(Atomic::Relaxed)
     }
 
     /// What each path did.

@@ -2,10 +2,12 @@
 
 //! What the network is like.
 
-use std::time::Duration;
+use std::{net::Ipv6Addr, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::packet::Address;
 
 /// What the network is like. By default nothing is lost, late or limited.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +38,21 @@ pub struct Settings {
     pub rack: u16,
     /// What is different on some paths, by their numbers.
     pub path: Vec<PathSettings>,
+    /// What security groups do not let through.
+    pub deny: Vec<Denied>,
+}
+
+/// Packets that a security group does not let through: they are lost on the way, and nobody is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Denied {
+    /// GID of the sender.
+    pub from: Ipv6Addr,
+    /// GID of the receiver.
+    pub to: Ipv6Addr,
+    /// Whether this is so in the other direction, too.
+    #[serde(default)]
+    pub both: bool,
 }
 
 /// What is different on one path.
@@ -65,6 +82,7 @@ impl Default for Settings {
             silence_s: 2.0,
             rack: 0,
             path: Vec::new(),
+            deny: Vec::new(),
         }
     }
 }
@@ -99,6 +117,9 @@ impl Settings {
 
     /// Most paths.
     pub const MAX_PATHS: u16 = 256;
+
+    /// Most pairs of addresses that `deny` has.
+    pub const MAX_DENIED: usize = 1024;
 
     /// The longest silence in seconds.
     pub const MAX_SILENCE_S: f64 = 3600.0;
@@ -161,7 +182,20 @@ impl Settings {
                 self.paths
             ));
         }
+        if self.deny.len() > Self::MAX_DENIED {
+            let (count, most) = (self.deny.len(), Self::MAX_DENIED);
+            return Err(format!("deny has {count} entries, but there can be {most}"));
+        }
         Ok(())
+    }
+
+    /// Whether a security group lets nothing through from one address to another.
+    pub(crate) fn denies(&self, from: Address, to: Address) -> bool {
+        let (from, to) = (Ipv6Addr::from(from), Ipv6Addr::from(to));
+        self.deny.iter().any(|denied| {
+            let back = denied.both && (denied.from, denied.to) == (to, from);
+            back || (denied.from, denied.to) == (from, to)
+        })
     }
 
     /// Whether anything limits what can be sent at a time.
@@ -175,7 +209,10 @@ impl Settings {
             !path.down && path.delay_us.unwrap_or(0.0) == 0.0 && path.loss.unwrap_or(0.0) == 0.0
         };
         let parts = [self.delay_us, self.jitter_us, self.loss, self.flip];
-        !self.has_rate() && parts == [0.0; 4] && self.path.iter().all(as_sent)
+        !self.has_rate()
+            && self.deny.is_empty()
+            && parts == [0.0; 4]
+            && self.path.iter().all(as_sent)
     }
 
     /// The racks of two ports, if packets between them take a path.

@@ -189,12 +189,26 @@ impl Wire {
         if !matches!(packet.body, Body::Data(..)) {
             self.show(&packet, true, None);
         }
+        if self.is_denied(&packet) {
+            return Ok(now);
+        }
         let ends = (packet.from.0, packet.to.0);
         let sent = self.network.send(now, ends, packet.path, load, packet)?;
         if let Some(packet) = sent.arrived {
             self.arrive(packet, woken);
         }
         Ok(sent.left)
+    }
+
+    /// Whether security groups do not let a packet through.
+    pub(crate) fn is_denied(&self, packet: &Packet) -> bool {
+        if !self.network.denies() {
+            return false;
+        }
+        let addresses = self.addresses.read();
+        let [from, to] = [packet.from, packet.to].map(|port| addresses.get(port.0).copied());
+        from.zip(to)
+            .is_some_and(|(from, to)| self.network.settings().denies(from, to))
     }
 
     /// A packet has arrived at its port. If there is no room for it, it is lost.

@@ -7,52 +7,30 @@ use std::time::Duration;
 use efa_fabric::{PathSettings, PortId, Settings};
 use efa_hw::admin::cq::CqCaps1;
 use efa_hw::{
-    admin::{
-        eq::{CreateEq, CreateEqCaps},
-        qp::{CreateQpFlags, QpState, QpType},
-    },
-    features::EqEvents,
-    io::{Cdesc, CompStatus, CqDb, OpType, QueueType, UNKNOWN_AH},
+    admin::qp::{CreateQpFlags, QpState, QpType},
+    io::{Cdesc, CompStatus, CqDb, UNKNOWN_AH},
     regs::{EqDb, Register},
     stats::{BasicStats, MessagesStats, RdmaReadStats, RdmaWriteStats},
 };
 use efa_model::{Overrides, Profile};
-use efa_testing::net::{DEPTH, Net, PAGE, Qp, Send, pattern, req_id_ex};
+use efa_testing::{
+    cases::{self, Inside},
+    commands::create_eq,
+    net::{DEPTH, Net, PAGE, Qp, Send, pattern, req_id_ex},
+};
 
-fn assert_ok(completion: &Cdesc, queue: QueueType, operation: OpType) {
-    assert_eq!(completion.status, 0, "{completion:?}");
-    assert_eq!(completion.flags.q_type, u8::from(queue));
-    assert_eq!(completion.flags.op_type, u8::from(operation));
+#[test]
+fn all_cases() {
+    cases::all(&mut Inside::new(Settings::default(), 128));
 }
 
 #[test]
-fn messages_of_all_lengths() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let (from, to) = (net.region(&a, 3, 100), net.region(&b, 3, 1000));
-    for length in [0, 1, 7, 8, 9, 64, 4095, 4096, 4097, 8928] {
-        let bytes = pattern(length as usize, length.into());
-        net.fill(&from, 0, &bytes);
-        let received = net.receive(&mut b, &[(to.iova, 9000, to.lkey)]);
-        let mut send = Send::message(&b, &from, length);
-        send.immediate = (length % 2 == 0).then_some(length);
-        let sent = net.post(&mut a, &send);
-
-        let completion = net.wait(&mut a);
-        assert_ok(&completion, QueueType::Send, OpType::Send);
-        assert_eq!((completion.req_id, completion.qp_num), (sent, a.number));
-        assert_eq!((completion.length, completion.ah), (0, 0));
-
-        let completion = net.wait(&mut b);
-        assert_ok(&completion, QueueType::Receive, OpType::Send);
-        assert_eq!((completion.req_id, completion.qp_num), (received, b.number));
-        assert_eq!(u32::from(completion.length), length);
-        assert_eq!((completion.ah, completion.src_qp_num), (b.ah, a.number));
-        assert_eq!(completion.flags.has_imm, send.immediate.is_some());
-        assert_eq!(completion.imm, send.immediate.unwrap_or(0));
-        assert_eq!(net.content(&to, 0, length as usize), bytes);
-    }
-    assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
-    assert_eq!(net.protocol_errors(), 0);
+fn all_cases_on_a_network_that_loses() {
+    let settings = Settings {
+        loss: 0.05,
+        ..Settings::default()
+    };
+    cases::all(&mut Inside::new(settings, 64));
 }
 
 #[test]
@@ -94,127 +72,6 @@ fn request_ids_of_64_bits() {
     // A completion of a receive is as ever.
     let received = net.wait(&mut b);
     assert_eq!((received.length, received.ah), (8, b.ah));
-}
-
-#[test]
-fn several_buffers_on_both_sides() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let (from, to) = (net.region(&a, 2, 10), net.region(&b, 3, 20));
-    let bytes = pattern(6000, 1);
-    net.fill(&from, 0, &bytes);
-    let buffers = [
-        (to.iova + 5000, 100, to.lkey),
-        (to.iova, 4990, to.lkey),
-        (to.iova + 6000, 2000, to.lkey),
-    ];
-    net.receive(&mut b, &buffers);
-    let send = Send {
-        // The second part of the memory first.
-        buffers: vec![
-            (from.iova + 3000, 3000, from.lkey),
-            (from.iova, 3000, from.lkey),
-        ],
-        peer_qp: b.number,
-        ..Send::default()
-    };
-    net.post(&mut a, &send);
-    assert_eq!(net.wait(&mut b).length, 6000);
-    let mut expected = bytes[3000..].to_vec();
-    expected.extend(&bytes[..3000]);
-    assert_eq!(net.content(&to, 5000, 100), expected[..100]);
-    assert_eq!(net.content(&to, 0, 4990), expected[100..5090]);
-    assert_eq!(net.content(&to, 6000, 910), expected[5090..]);
-    // What is behind is left alone.
-    assert_eq!(net.content(&to, 6910, 100), [0; 100]);
-}
-
-#[test]
-fn inline_data() {
-    for (wqe_size, most) in [(64, 32), (128, 80)] {
-        let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
-        let flags = CreateQpFlags::default();
-        let mut a = net.qp_with(0, QpType::Srd, flags, CqCaps1::default(), wqe_size);
-        let mut b = net.qp(1, QpType::Srd);
-        net.introduce(&mut a, &mut b);
-        let to = net.region(&b, 1, 0);
-        for length in [1, most] {
-            let bytes = pattern(length, 5);
-            net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
-            let send = Send {
-                inline: Some(bytes.clone()),
-                peer_qp: b.number,
-                ..Send::default()
-            };
-            net.post(&mut a, &send);
-            assert_eq!(net.wait(&mut a).status, 0);
-            assert_eq!(usize::from(net.wait(&mut b).length), length);
-            assert_eq!(net.content(&to, 0, length), bytes);
-        }
-    }
-}
-
-#[test]
-fn an_inline_write() {
-    let (mut net, mut a, b) = Net::pair(Settings::default());
-    let to = net.region(&b, 1, 0);
-    let bytes = pattern(80, 6);
-    let send = Send {
-        operation: OpType::RdmaWrite.into(),
-        remote: Some((to.iova, 80, to.rkey)),
-        inline: Some(bytes.clone()),
-        peer_qp: b.number,
-        ..Send::default()
-    };
-    net.post(&mut a, &send);
-    assert_ok(&net.wait(&mut a), QueueType::Send, OpType::RdmaWrite);
-    assert_eq!(net.content(&to, 0, 81)[..80], bytes);
-    assert_eq!(net.content(&to, 80, 1), [0]);
-}
-
-#[test]
-fn writes_and_reads_of_all_lengths() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let (from, to, back) = (
-        net.region(&a, 300, 123),
-        net.region(&b, 300, 4000),
-        net.region(&a, 300, 9),
-    );
-    for length in [0, 1, 4096, 8928, 8929, 1_000_000] {
-        let bytes = pattern(length as usize, length.into());
-        net.fill(&from, 0, &bytes);
-        net.post(&mut a, &Send::write(&b, &from, &to, length));
-        assert_ok(&net.wait(&mut a), QueueType::Send, OpType::RdmaWrite);
-        assert_eq!(net.content(&to, 0, length as usize), bytes);
-        net.post(&mut a, &Send::read(&b, &back, &to, length));
-        assert_ok(&net.wait(&mut a), QueueType::Send, OpType::RdmaRead);
-        assert_eq!(net.content(&back, 0, length as usize), bytes);
-    }
-    // The peer's program is told nothing.
-    assert_eq!(net.poll(&mut b), None);
-    assert_eq!(net.protocol_errors(), 0);
-}
-
-#[test]
-fn a_write_with_immediate_data() {
-    let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    let (from, to) = (net.region(&a, 30, 0), net.region(&b, 30, 0));
-    let bytes = pattern(100_000, 3);
-    net.fill(&from, 0, &bytes);
-    let received = net.receive(&mut b, &[(to.iova, 1, to.lkey)]);
-    let mut write = Send::write(&b, &from, &to, 100_000);
-    write.immediate = Some(0xdead_beef);
-    net.post(&mut a, &write);
-    assert_ok(&net.wait(&mut a), QueueType::Send, OpType::RdmaWrite);
-    let completion = net.wait(&mut b);
-    assert_ok(&completion, QueueType::Receive, OpType::RdmaWrite);
-    assert_eq!((completion.req_id, completion.imm), (received, 0xdead_beef));
-    assert!(completion.flags.has_imm && !completion.flags.unsolicited);
-    let high = u16::from_le_bytes([completion.extension[0], completion.extension[1]]);
-    assert_eq!(
-        u32::from(completion.length) | (u32::from(high) << 16),
-        100_000
-    );
-    assert_eq!(net.content(&to, 0, 100_000), bytes);
 }
 
 #[test]
@@ -369,16 +226,7 @@ fn queues_wrap() {
 fn with_events(net: &mut Net, port: usize) -> Qp {
     let id = efa_fabric::PortId(port);
     net.driver(id, |driver| {
-        let base_address = driver.world.map(1);
-        let create = CreateEq {
-            depth: 64,
-            msix_vector: 1,
-            caps: CreateEqCaps {
-                entry_size_words: 4,
-            },
-            base_address,
-            events: EqEvents { completion: true },
-        };
+        let create = create_eq(driver.world.map(1));
         let eqn = driver.execute(&create).unwrap().eqn;
         assert_eq!(eqn, 1);
         driver.write(Register::EqDb, EqDb { eqn, arm: true }.into_raw());
@@ -415,7 +263,7 @@ fn an_armed_queue_raises_one_event() {
     let doorbell = net.driver(b.port, |driver| {
         // Behind the doorbells of all queue pairs, of which there can be 256.
         let _ = driver;
-        u64::from(b.uar - 1) * uar_size() + (512 + u64::from(b.cq_idx) - 1) * 8
+        u64::from(b.cq.uar - 1) * uar_size() + (512 + u64::from(b.cq.idx) - 1) * 8
     });
     let arm = |net: &mut Net, consumed: u16| {
         let value = CqDb {
@@ -447,6 +295,22 @@ fn an_armed_queue_raises_one_event() {
     arm(&mut net, 1);
     assert_eq!(interrupts(&mut net), 1);
     assert_eq!(net.protocol_errors(), 0);
+    // More than it has entries, as its consumer index says.
+    let overflows = |net: &mut Net| {
+        net.driver(efa_fabric::PortId(1), |driver| {
+            let errors = driver.device.state().program_errors;
+            (errors.cq_overflows, driver.world.trace.pop())
+        })
+    };
+    for _ in 4..2 * DEPTH + 1 {
+        exchange(&mut net, &mut a, &mut b);
+    }
+    arm(&mut net, 1);
+    assert_eq!(overflows(&mut net).0, 0);
+    exchange(&mut net, &mut a, &mut b);
+    arm(&mut net, 1);
+    let line = "program error: cq 1 has 128 entries and overflows: 129 completions, by the consumer index of its doorbell";
+    assert_eq!(overflows(&mut net), (1, Some(line.to_owned())));
 }
 
 /// Bytes of the doorbells in a user access region of the profiles: those of 256 queue pairs and as many completion queues.

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use efa_fabric::{PathSettings, Settings};
+use efa_fabric::{Denied, PathSettings, Settings};
 use efa_hw::{admin::qp::QpType, io::CompStatus, stats::NetworkStats};
 use efa_testing::net::{DEPTH, Net, Qp, Send, pattern};
 use proptest::prelude::*;
@@ -222,6 +222,47 @@ fn reads_that_wait_for_others_take_as_long_as_those_do() {
     assert!(time > Duration::from_secs(13), "{time:?}");
     let counters = net.driver(a.port, |driver| driver.device.counters());
     assert_eq!(counters.unresponsive_remote_events, 0);
+}
+
+/// A read that its peer has given up ends, although later ones of the same queue pair are answered all the time.
+#[test]
+fn a_read_that_is_given_up_is_not_kept_alive_by_others() {
+    const LENGTH: u32 = 1 << 20;
+    let slow = Settings {
+        delay_us: 1000.0,
+        link_gbps: 0.02,
+        ..Settings::default()
+    };
+    let (mut net, mut a, b) = Net::pair(slow.clone());
+    let [to, from] = [&a, &b].map(|qp| net.region(qp, u64::from(LENGTH) / 4096, 0));
+    let dead = net.post(&mut a, &Send::read(&b, &to, &from, LENGTH));
+    net.run_for(Duration::from_millis(50));
+    let [reader, responder] = [&a, &b].map(|qp| net.address(qp.port));
+    net.fabric.set(Settings {
+        deny: vec![Denied {
+            from: responder.into(),
+            to: reader.into(),
+            both: false,
+        }],
+        ..Settings::default()
+    });
+    net.run_for(Duration::from_secs(6));
+    assert_eq!(net.poll(&mut a), None);
+    net.fabric.set(slow);
+    for second in 0..30 {
+        let read = net.post(&mut a, &Send::read(&b, &to, &from, 8));
+        net.run_for(Duration::from_secs(1));
+        while let Some(completion) = net.poll(&mut a) {
+            if completion.req_id == dead {
+                assert_eq!(completion.status, u8::from(CompStatus::LocalUnrespRemote));
+                assert!((4..15).contains(&second), "after {second} s");
+                return;
+            }
+            let ended = (completion.req_id, completion.status);
+            assert_eq!(ended, (read, u8::from(CompStatus::Ok)));
+        }
+    }
+    panic!("it has not ended");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use efa_fabric::{PathSettings, Settings};
+use efa_fabric::{Denied, PathSettings, Settings};
 use efa_hw::{
     admin::{
         Status,
@@ -15,7 +15,7 @@ use efa_hw::{
     },
     io::{CompStatus, OpType, RxDesc, RxLkeyCtrl},
 };
-use efa_model::Profile;
+use efa_model::{Overrides, Profile};
 use efa_testing::net::{DEPTH, Net, Qp, Region, Send, pattern};
 
 /// Two queue pairs with a region each; that of the second is full of a pattern.
@@ -268,6 +268,52 @@ fn bad_address() {
     }
 }
 
+/// Whether the key of a write or read of no bytes matters is a guess: see `strict=guesses`.
+#[test]
+fn keys_of_no_bytes() {
+    for check in [false, true] {
+        for operation in [OpType::RdmaWrite, OpType::RdmaRead] {
+            let (mut net, mut a, b, from, to) = set();
+            net.driver(b.port, |driver| {
+                driver.device.set(Overrides {
+                    check_empty_keys: Some(check),
+                    ..Overrides::default()
+                });
+            });
+            let mut send = Send::write(&b, &from, &to, 0);
+            send.operation = operation.into();
+            net.post(&mut a, &send);
+            assert_eq!(net.status(&mut a), CompStatus::Ok);
+            send.remote = Some((to.iova, 0, to.rkey ^ 1));
+            let expected = if check {
+                CompStatus::RemoteBadAddress
+            } else {
+                CompStatus::Ok
+            };
+            net.post(&mut a, &send);
+            assert_eq!(net.status(&mut a), expected);
+        }
+    }
+}
+
+/// The guide has all statuses with what tests each.
+#[test]
+fn every_status_has_a_source_and_a_test() {
+    let guide = include_str!("../../../Documentation/emulator.md");
+    let statuses = (0..=u8::MAX).filter_map(|code| Some((code, CompStatus::try_from(code).ok()?)));
+    for (code, status) in statuses.filter(|(code, _)| *code > 0) {
+        let start = format!("| {code} | `{status}` |");
+        let mut rows = guide.lines().filter(|line| line.starts_with(&start));
+        let row = rows
+            .next()
+            .unwrap_or_else(|| panic!("no row begins with {start}"));
+        let test = row.trim_end_matches(" |").rsplit("| ").next().unwrap();
+        let test = format!("fn {}()", test.trim_matches('`'));
+        assert!(include_str!("statuses.rs").contains(&test), "{row}");
+        assert_eq!(rows.count(), 0, "{start}");
+    }
+}
+
 #[test]
 fn bad_dest_qpn() {
     let expected = CompStatus::RemoteBadDestQpn;
@@ -424,6 +470,34 @@ fn all_requests_to_a_peer_that_does_not_respond_end_at_once() {
     for number in 1..32 {
         let completion = net.poll(&mut a);
         assert!(completion.is_some(), "{number} have ended");
+    }
+}
+
+/// Security groups, in one direction or both: what they do not let through is lost, and so is an acknowledgement.
+#[test]
+fn security_groups() {
+    for (both, way_out) in [(true, true), (false, true), (false, false)] {
+        let (mut net, mut a, mut b, from, to) = set();
+        net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+        let [ours, theirs] = [&a, &b].map(|qp| net.address(qp.port).into());
+        let denied = |from, to| Settings {
+            deny: vec![Denied { from, to, both }],
+            ..Settings::default()
+        };
+        net.fabric.set(if way_out {
+            denied(ours, theirs)
+        } else {
+            denied(theirs, ours)
+        });
+        let message = Send::message(&b, &from, 100);
+        net.post(&mut a, &message);
+        assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
+        assert_eq!(net.poll(&mut b).is_some(), !way_out);
+        // Other addresses, and later ones.
+        net.fabric.set(denied(ours, "::1".parse().unwrap()));
+        net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
+        net.post(&mut a, &message);
+        assert_eq!(net.status(&mut a), CompStatus::Ok);
     }
 }
 
@@ -631,15 +705,32 @@ fn queue_pairs_in_error_flush() {
 }
 
 #[test]
-fn nothing_completes_after_a_queue_pair_is_destroyed() {
-    let (mut net, mut a, b, from, to) = set();
-    net.set_rnr_retry(&a, 7);
-    net.post(&mut a, &Send::message(&b, &from, 8));
-    net.run();
-    net.destroy(&a);
-    net.run_for(Duration::from_secs(1));
-    assert_eq!(net.poll(&mut a), None);
-    assert_untouched(&mut net, &from, &to);
+fn a_queue_pair_that_is_destroyed_is_flushed() {
+    for flush in [true, false] {
+        let (mut net, mut a, b, from, to) = set();
+        net.driver(a.port, |driver| {
+            driver.device.set(Overrides {
+                flush_on_destroy: Some(flush),
+                ..Overrides::default()
+            });
+        });
+        net.set_rnr_retry(&a, 7);
+        for _ in 0..2 {
+            net.post(&mut a, &Send::message(&b, &from, 8));
+            net.run();
+        }
+        let received = net.receive(&mut a, &[(from.iova, 8, from.lkey)]);
+        net.destroy(&a);
+        // They have come before the command is complete.
+        let expected = [0, 1, received].map(|id| (id, CompStatus::Flushed.into()));
+        let flushed: Vec<_> = std::iter::from_fn(|| net.poll(&mut a)).collect();
+        let flushed = flushed.iter().map(|cdesc| (cdesc.req_id, cdesc.status));
+        let expected = expected.into_iter().filter(|_| flush);
+        assert!(flushed.eq(expected));
+        net.run_for(Duration::from_secs(1));
+        assert_eq!(net.poll(&mut a), None);
+        assert_untouched(&mut net, &from, &to);
+    }
 }
 
 #[test]

@@ -15,9 +15,17 @@ pub(crate) mod region_change;
 pub(crate) mod requester;
 pub(crate) mod responder;
 
+use efa_hw::admin::{NoData, Status, mr::DeregMr};
+
 use crate::{
-    DmaError, Then, faults::rules::Faults, latency::Times, profile::attributes::Attributes,
-    protocol_error::ProtocolError, resources::Resources, statistics::Statistics,
+    DmaError, Host, Then,
+    faults::rules::Faults,
+    latency::Times,
+    profile::attributes::Attributes,
+    program_error::{ProgramError, ProgramErrors},
+    protocol_error::ProtocolError,
+    resources::Resources,
+    statistics::Statistics,
 };
 use late::LateCompletions;
 
@@ -36,6 +44,10 @@ pub(crate) struct DataPath {
     errors: Vec<ProtocolError>,
     /// How often it met more of that.
     more_errors: u64,
+    /// What programs did wrong, ever.
+    pub(crate) program_errors: ProgramErrors,
+    /// Those of them that nobody was told of.
+    untold: Vec<ProgramError>,
     /// Work requests that were flushed since that was asked for.
     flushed: u32,
     /// Rules for what queue pairs do.
@@ -56,6 +68,8 @@ impl DataPath {
             times: Times::default(),
             errors: Vec::new(),
             more_errors: 0,
+            program_errors: ProgramErrors::default(),
+            untold: Vec::new(),
             flushed: 0,
             faults: Faults::default(),
             late: LateCompletions::default(),
@@ -80,6 +94,34 @@ impl DataPath {
     pub(crate) fn take_errors(&mut self) -> (Vec<ProtocolError>, u64) {
         let more = std::mem::take(&mut self.more_errors);
         (std::mem::take(&mut self.errors), more)
+    }
+
+    /// Takes what programs did wrong.
+    pub(crate) fn take_program_errors(&mut self) -> Vec<ProgramError> {
+        std::mem::take(&mut self.untold)
+    }
+
+    /// Takes note of what a program did wrong.
+    pub(crate) fn note_program_error(&mut self, error: ProgramError) {
+        self.program_errors.count(&error);
+        if self.untold.len() < ERRORS_PER_CALL {
+            self.untold.push(error);
+        }
+    }
+
+    /// Deregisters a memory region, whether or not a work request uses it.
+    pub(crate) fn dereg_mr(
+        &mut self,
+        host: &mut dyn Host,
+        command: &DeregMr,
+    ) -> Result<NoData, Status> {
+        let Resources { mrs, pds, qps, .. } = &mut self.resources;
+        let done = mrs.dereg(pds, host, command)?;
+        let lkey = command.l_key;
+        if let Some((qp, req_id)) = qps.user_of(lkey) {
+            self.note_program_error(ProgramError::RegionInUse { lkey, qp, req_id });
+        }
+        Ok(done)
     }
 
     /// Takes note of what a correct program or driver never does.

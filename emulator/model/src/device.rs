@@ -12,7 +12,7 @@ mod registers;
 mod run;
 
 use crate::{
-    Config, Host, Overrides,
+    Config, Host, Overrides, TraceEvent,
     admin::{
         aenq::Aenq, features::Features, interrupts::Interrupts, late::Late, queue::AdminQueue,
         registers::Registers, reset::Resets,
@@ -126,5 +126,8 @@ impl Device {
             self.errors.report(host, error);
         }
         self.errors.count_only(host, more);
+        for error in self.data.take_program_errors() {
+            host.trace(&TraceEvent::ProgramError(error));
+        }
     }
 }

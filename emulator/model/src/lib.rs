@@ -43,6 +43,7 @@
 //! | pages of all regions | `max_total_pages`, each of which takes 12 bytes if none follows another |
 //! | times of work requests that are not fetched | 8 bytes for each in a send queue |
 //! | latencies | 256 bytes for each kind of command and of work request, of which there are some thirty |
+//! | ids of work requests that have not ended | 8 KiB for each queue pair that sends |
 //! | work requests of a queue pair that are fetched and not complete | 256 (`MAX_OUTSTANDING` in `resources/send_queue.rs`) |
 //! | receive work requests that deliveries have taken | the descriptors of the queue |
 //! | commands in flight | 256, the largest ring (`MAX_DEPTH` in `admin/ring.rs`) |
@@ -50,7 +51,7 @@
 //! | addresses of pages read in one call | 16,384 and what is left of the last 512 (`PAGES_PER_CALL` in `resources/page_list.rs`) |
 //! | work requests fetched in one call | one |
 //! | work requests flushed at once | those in the two queues of one queue pair: `max_sq_depth`, and the ring of `max_rq_depth` |
-//! | errors of one call that are traced | 64 (`ERRORS_PER_CALL` in `data_path.rs`), and one for each command |
+//! | errors of one call that are traced | 64 of the driver and 64 of programs (`ERRORS_PER_CALL` in `data_path.rs`), and one for each command |
 //! | segments that [`gather`](Device::gather), [`scatter`](Device::scatter) or [`deliver`](Device::deliver) add | the pages of the length that is asked for, and one more for each buffer |
 //! | reasons of resets | 1,024 (`MAX_REASONS` in `admin/reset.rs`) |
 //! | answers of a later session | 256 (`MAX` in `admin/late.rs`) |
@@ -72,6 +73,7 @@ mod faults;
 mod host;
 mod latency;
 mod profile;
+mod program_error;
 mod protocol_error;
 mod queue;
 mod region_work;
@@ -104,6 +106,7 @@ pub use profile::{
     generation::Profile,
     instance::{Instance, Rdma},
 };
+pub use program_error::{Fault, Hex, ProgramError, ProgramErrors, Since};
 pub use protocol_error::ProtocolError;
 pub use queue::{Queue, QueueError};
 pub use region_work::RegionWork;

@@ -8,6 +8,8 @@ use efa_hw::host_info::HostInfo;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::program_error::ProgramErrors;
+
 /// The state of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct State {
@@ -59,6 +61,8 @@ pub struct State {
     pub commands_when_fatal: u64,
     /// How often the driver did what a correct driver never does.
     pub protocol_errors: u64,
+    /// What programs did wrong, ever.
+    pub program_errors: ProgramErrors,
     /// Fast registrations that were done, since power on.
     pub fast_regs: u64,
     /// Fast invalidations that were done, since power on.

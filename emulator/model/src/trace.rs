@@ -16,7 +16,7 @@ use efa_hw::{
     regs::Register,
 };
 
-use crate::{protocol_error::ProtocolError, region_work::RegionWork};
+use crate::{program_error::ProgramError, protocol_error::ProtocolError, region_work::RegionWork};
 
 /// What kind of thing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum TraceKind {
     Data,
     /// All work requests and completions, of which there are very many.
     Work,
-    /// What a correct driver never does.
+    /// What a correct driver or program never does.
     Errors,
     /// What an operator did to the device: death, unplug and plug.
     Operator,
@@ -137,6 +137,8 @@ pub enum TraceEvent {
     Plugged,
     /// The driver did what a correct driver never does.
     ProtocolError(ProtocolError),
+    /// A program did what a correct program never does.
+    ProgramError(ProgramError),
 }
 
 impl TraceEvent {
@@ -152,7 +154,7 @@ impl TraceEvent {
             Self::Reset { .. } | Self::ResetEnd | Self::FunctionReset => TraceKind::Resets,
             Self::Event { .. } | Self::Storm { .. } => TraceKind::Events,
             Self::Death { .. } | Self::Unplugged | Self::Plugged => TraceKind::Operator,
-            Self::ProtocolError(_) => TraceKind::Errors,
+            Self::ProtocolError(_) | Self::ProgramError(_) => TraceKind::Errors,
         }
     }
 
@@ -174,6 +176,7 @@ impl TraceEvent {
             Self::Receive { descriptors, .. } => descriptors.len(),
             Self::Completion { entry, .. } => entry.len(),
             Self::Reset { reason } => reason.capacity(),
+            Self::ProgramError(ProgramError::Malformed { bytes, .. }) => bytes.0.len(),
             _ => 0,
         }
     }
@@ -263,6 +266,7 @@ impl Display for TraceEvent {
             Self::Unplugged => f.write_str("unplugged"),
             Self::Plugged => f.write_str("plugged"),
             Self::ProtocolError(error) => write!(f, "protocol error: {error}"),
+            Self::ProgramError(error) => write!(f, "program error: {error}"),
         }
     }
 }

@@ -5,26 +5,25 @@
 use efa_hw::{
     admin::{
         Status,
-        ah::CreateAh,
-        cq::{CqCaps2, CreateCq},
-        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrPermissions},
+        cq::CqCaps1,
+        mr::{AllocMr, DeregMr, RegMr, RegMrPermissions},
         pd::AllocPd,
-        qp::{CreateQp, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
-        uar::AllocUar,
+        qp::{DestroyQp, QpState, QpType},
     },
-    io::{
-        Cdesc, CompStatus, FastMrInvReq, FastMrRegFlags, FastMrRegReq, OpType, PblMode, RxDesc,
-        RxLkeyCtrl, TxCtrl1, TxCtrl2, TxMetaDesc,
-    },
+    io::{Cdesc, CompStatus, FastMrRegFlags, FastMrRegReq, PblMode, RxDesc},
     regs::ResetReason,
 };
 use efa_model::{
     Arrival, Content, Death, Delivery, DmaError, Fetched, Overrides, Profile, Refusal, Segment,
     WriteEnd,
 };
-use efa_testing::mock::Driver;
-
-const PAGE: u64 = 4096;
+use efa_testing::{
+    bus::PAGE,
+    commands::reg_mr,
+    mock::Driver,
+    qp::{Cq, QKEY, Qp, Send, Shape},
+    region::{ALL_PERMISSIONS, Region},
+};
 
 /// Work requests in each receive queue.
 const DEPTH: u16 = 16;
@@ -41,79 +40,31 @@ const IOVA: u64 = 0x7f00_0000_0000;
 struct Set {
     driver: Driver,
     pd: u16,
-    uar: u16,
-    cq_idx: u16,
-    ah: u16,
-    cq: u64,
-    completed: usize,
+    cq: Cq,
     page: u64,
     lkey: u32,
     rkey: u32,
     qps: Vec<Qp>,
 }
 
-/// A queue pair.
-#[derive(Clone, Copy)]
-struct Qp {
-    number: u16,
-    llq: usize,
-    rq: u64,
-    doorbells: [u64; 2],
-    sent: u16,
-    posted: u16,
-}
-
 impl Set {
     fn new(queue_pairs: usize) -> Self {
         let mut driver = Driver::new(Profile::Efa3);
-        let [cq, page] = [(); 2].map(|()| driver.world.map(1));
+        let page = driver.world.map(1);
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
-        let uar = driver.execute(&AllocUar {}).unwrap().uar;
-        let create_cq = CreateCq {
-            caps_2: CqCaps2 {
-                cq_entry_size_words: 8,
-                ..CqCaps2::default()
-            },
-            sub_cq_depth: 128,
-            base_address: cq,
-            num_sub_cqs: 1,
-            uar,
-            ..CreateCq::default()
+        let cq = Cq::new(&mut driver, 128, CqCaps1::default(), false);
+        let register = RegMr {
+            permissions: ALL_PERMISSIONS,
+            ..reg_mr(pd, IOVA, PAGE)
         };
-        let cq_idx = driver.execute(&create_cq).unwrap().cq_idx;
-        let create_ah = CreateAh {
-            dest_addr: PEER,
-            pd,
-        };
-        let ah = driver.execute(&create_ah).unwrap().ah;
-        let mut register = RegMr {
-            pd,
-            mr_length: PAGE,
-            flags: RegMrFlags {
-                phys_page_size_shift: 12,
-                mem_addr_phy_mode_en: false,
-            },
-            permissions: RegMrPermissions {
-                local_write_enable: true,
-                remote_write_enable: true,
-                remote_read_enable: true,
-            },
-            iova: IOVA,
-            ..RegMr::default()
-        };
-        register.set_page_list(PageList::Inline([page, 0, 0, 0]));
-        let region = driver.execute(&register).unwrap();
+        let region = Region::new(&mut driver, vec![page], register);
         let mut set = Self {
             driver,
             pd,
-            uar,
-            cq_idx,
-            ah,
             cq,
-            completed: 0,
             page,
-            lkey: region.l_key,
-            rkey: region.r_key,
+            lkey: region.lkey,
+            rkey: region.rkey,
             qps: Vec::new(),
         };
         for _ in 0..queue_pairs {
@@ -124,52 +75,22 @@ impl Set {
     }
 
     fn add_qp(&mut self, qp_type: QpType) {
-        let rq = self.driver.world.map(1);
-        let command = CreateQp {
-            pd: self.pd,
-            qp_type: qp_type.into(),
-            rq_base_addr: rq,
-            send_cq_idx: self.cq_idx.into(),
-            recv_cq_idx: self.cq_idx.into(),
-            send_queue_ring_size: u32::from(SQ_DEPTH) * 64,
-            send_queue_depth: SQ_DEPTH.into(),
-            recv_queue_ring_size: u32::from(DEPTH) * 16,
-            recv_queue_depth: DEPTH.into(),
-            uar: self.uar,
-            ..CreateQp::default()
+        let shape = Shape {
+            depths: [SQ_DEPTH, DEPTH],
+            ..Shape::new(qp_type, 64)
         };
-        let made = self.driver.execute(&command).unwrap();
-        self.qps.push(Qp {
-            number: made.qp_num,
-            llq: made.llq_descriptors_offset as usize,
-            rq,
-            doorbells: [made.sq_db_offset.into(), made.rq_db_offset.into()],
-            sent: 0,
-            posted: 0,
-        });
+        let mut qp = Qp::of_cq(&mut self.driver, self.pd, self.cq.clone(), shape);
+        qp.ah = qp.handle_of(&mut self.driver, PEER);
+        self.qps.push(qp);
         self.start(self.qps.len() - 1);
     }
 
     fn start(&mut self, qp: usize) {
-        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            self.modify(qp, state);
-        }
+        self.qps[qp].start(&mut self.driver);
     }
 
     fn modify(&mut self, qp: usize, state: QpState) {
-        let command = ModifyQp {
-            modify_mask: ModifyQpMask {
-                qp_state: true,
-                ..ModifyQpMask::default()
-            },
-            qp_handle: self.qps[qp].number.into(),
-            qp_state: state.into(),
-            ..ModifyQp::default()
-        };
-        self.driver.execute(&command).unwrap();
-        if state == QpState::Reset {
-            (self.qps[qp].sent, self.qps[qp].posted) = (0, 0);
-        }
+        self.qps[qp].modify(&mut self.driver, state).unwrap();
     }
 
     fn destroy(&mut self, qp: usize) {
@@ -178,72 +99,44 @@ impl Set {
     }
 
     fn ring(&mut self, offset: u64, value: u16) {
-        let Driver { device, world, .. } = &mut self.driver;
-        device.write_doorbell(world, offset, value.into());
+        self.driver.doorbell(offset, value.into());
     }
 
-    /// Writes a send work request.
-    fn put(&mut self, qp: usize, operation: OpType, body: &[u8]) {
-        let meta = TxMetaDesc {
-            req_id: self.qps[qp].sent,
-            ctrl1: TxCtrl1 {
-                op_type: operation.into(),
-                meta_desc: true,
-                ..TxCtrl1::default()
-            },
-            ctrl2: TxCtrl2 {
-                phase: self.qps[qp].sent / SQ_DEPTH % 2 != 0,
-                first: true,
-                last: true,
-                comp_req: true,
-            },
-            ah: self.ah,
-            dest_qp_num: 5,
-            ..TxMetaDesc::default()
-        };
-        self.put_raw(qp, &[&meta.encode()[..], body].concat());
+    fn put(&mut self, qp: usize, send: &Send) {
+        self.qps[qp].put(&mut self.driver.world, send);
     }
 
     fn put_raw(&mut self, qp: usize, wqe: &[u8]) {
-        let qp = &mut self.qps[qp];
-        let at = qp.llq + usize::from(qp.sent % SQ_DEPTH) * 64;
-        let memory = &mut self.driver.world.device_memory;
-        memory.resize(memory.len().max(at + 64), 0);
-        memory[at..at + 64].fill(0);
-        memory[at..at + wqe.len()].copy_from_slice(wqe);
-        qp.sent = qp.sent.wrapping_add(1);
+        self.qps[qp].put_raw(&mut self.driver.world, wqe);
     }
 
     fn ring_send(&mut self, qp: usize) {
-        self.ring(self.qps[qp].doorbells[0], self.qps[qp].sent);
+        self.qps[qp].ring_send(&mut self.driver);
     }
 
     /// Posts messages of no bytes.
     fn send(&mut self, qp: usize, count: usize) {
         for _ in 0..count {
-            self.put(qp, OpType::Send, &[]);
+            self.put(qp, &Send::default());
         }
+        self.ring_send(qp);
+    }
+
+    /// Posts the last send work request once more.
+    fn put_again(&mut self, qp: usize) {
+        let Qp { llq, sent, .. } = self.qps[qp];
+        let at = llq as usize + usize::from(sent - 1) * 64;
+        let wqe = self.driver.world.device_memory[at..at + 64].to_vec();
+        self.put_raw(qp, &wqe);
         self.ring_send(qp);
     }
 
     /// Posts a receive work request for the whole page; returns its id.
     fn receive(&mut self, qp: usize) -> u16 {
-        let posted = self.qps[qp].posted;
-        let desc = RxDesc {
-            buf_addr: IOVA,
-            req_id: 0x8000 | posted,
-            length: PAGE as u16,
-            lkey_ctrl: RxLkeyCtrl {
-                lkey: self.lkey,
-                first: true,
-                last: true,
-            },
-        };
-        let at = self.qps[qp].rq + u64::from(posted % DEPTH) * 16;
-        self.driver.world.write(at, &desc.encode());
-        self.qps[qp].posted = posted.wrapping_add(1);
-        self.ring(self.qps[qp].doorbells[1], self.qps[qp].posted);
-        desc.req_id
+        let qp = &mut self.qps[qp];
+        let req_id = qp.put_receives(&self.driver.world, &[(IOVA, PAGE as u16, self.lkey)]);
+        qp.ring_receive(&mut self.driver);
+        req_id
     }
 
     /// Fetches one work request: the queue pair and its number there, if it is for the transport.
@@ -266,7 +159,7 @@ impl Set {
             peer_qp: 5,
             qp: self.qps[qp].number,
             transport: QpType::Srd,
-            qkey: 0,
+            qkey: QKEY,
             content,
         }
     }
@@ -295,13 +188,7 @@ impl Set {
     }
 
     fn poll(&mut self) -> Option<Cdesc> {
-        let at = self.cq + self.completed as u64 % 128 * 32;
-        let completion = Cdesc::decode(&self.driver.world.read::<32>(at));
-        if completion.flags.phase != (self.completed / 128 % 2 == 0) {
-            return None;
-        }
-        self.completed += 1;
-        Some(completion)
+        self.cq.poll(&self.driver.world)
     }
 
     /// Ids and statuses of the completions that have come since.
@@ -633,7 +520,9 @@ fn a_reset_or_destruction_during_deliveries() {
         set.delivered(arrival, ended).unwrap();
         set.driver.device.cancel(cancelled);
     }
-    assert_eq!(set.completions(), []);
+    // What had been taken is flushed by the destruction, and once.
+    let flushed = [0x8000, 0x8001].map(|id| (id, CompStatus::Flushed));
+    assert_eq!(set.completions(), flushed);
 
     // The queue pair's new life has nothing of the old one.
     let delivery = set.deliver(&arrivals[0]).unwrap();
@@ -672,7 +561,7 @@ fn commands_that_give_memory_up_wait_for_copies() {
     assert_eq!(set.quiesced(usize::MAX), 0);
 
     // A command is read, and nothing is written before the device waits.
-    let before = |set: &Set| set.driver.world.dma_bytes + 64;
+    let before = |set: &Set| set.driver.world.dma_bytes;
     let bytes = before(&set) + 64;
     set.modify(0, QpState::Err);
     assert_eq!(set.quiesced(bytes), 1);
@@ -737,12 +626,12 @@ fn fast_invalidation_waits_for_copies() {
         mr_length: PAGE,
         pbl: set.page,
     };
-    set.put(0, OpType::FastReg, &register.encode());
+    set.put(0, &Send::register(&register));
     set.ring_send(0);
     assert_eq!(set.fetch(), None);
     assert_eq!(set.completions(), [(0, CompStatus::Ok)]);
     assert_eq!(set.quiesced(usize::MAX), 0);
-    set.put(0, OpType::FastInv, &FastMrInvReq { lkey }.encode());
+    set.put(0, &Send::invalidate(lkey));
     set.ring_send(0);
     let bytes = set.driver.world.dma_bytes;
     assert_eq!(set.fetch(), None);
@@ -799,7 +688,7 @@ impl Set {
 fn long_fast_registrations_are_read_in_pieces() {
     let mut set = Set::new(2);
     let register = set.long_registration(3 * PAGES_PER_CALL);
-    set.put(0, OpType::FastReg, &register.encode());
+    set.put(0, &Send::register(&register));
     set.send(0, 1);
     set.send(1, 2);
     let [a, b] = [0, 1].map(|qp: usize| set.qps[qp].number);
@@ -821,7 +710,7 @@ fn one_long_fast_registration_is_read_at_a_time() {
     let long = set.long_registration(2 * PAGES_PER_CALL);
     let short = set.long_registration(PAGES_PER_CALL);
     for (qp, register) in [(0, &long), (1, &long), (2, &short)] {
-        set.put(qp, OpType::FastReg, &register.encode());
+        set.put(qp, &Send::register(register));
         set.ring_send(qp);
     }
     let read = |set: &mut Set| {
@@ -844,7 +733,7 @@ fn long_fast_registrations_that_end_early() {
     let mut set = Set::new(2);
     let register = set.long_registration(2 * PAGES_PER_CALL);
     for qp in [0, 1] {
-        set.put(qp, OpType::FastReg, &register.encode());
+        set.put(qp, &Send::register(&register));
         set.ring_send(qp);
         set.fetch_internal();
     }
@@ -863,7 +752,7 @@ fn long_fast_registrations_that_end_early() {
     // A reset.
     let register = set.long_registration(2 * PAGES_PER_CALL);
     set.modify(1, QpState::Rts);
-    set.put(1, OpType::FastReg, &register.encode());
+    set.put(1, &Send::register(&register));
     set.ring_send(1);
     set.fetch_internal();
     set.modify(1, QpState::Reset);
@@ -889,4 +778,105 @@ fn a_device_that_stops_waits_for_copies() {
     assert_eq!(std::mem::take(&mut world.quiesced).len(), 1);
     device.unplug(world);
     assert_eq!(std::mem::take(&mut world.quiesced).len(), 1);
+}
+
+/// What programs do wrong is counted, and is in the trace.
+#[test]
+fn program_errors() {
+    let mut set = Set::new(3);
+    let lines = |set: &mut Set| {
+        let lines = std::mem::take(&mut set.driver.world.trace).into_iter();
+        let lines =
+            lines.filter_map(|line| line.strip_prefix("program error: ").map(str::to_owned));
+        lines.collect::<Vec<_>>()
+    };
+    // As many completions as there are entries, whatever had come before the last doorbell.
+    for count in [128, 129] {
+        set.send(0, count);
+        set.modify(0, QpState::Err);
+        set.modify(0, QpState::Reset);
+        set.start(0);
+        let overflows = set.driver.device.state().program_errors.cq_overflows;
+        assert_eq!(overflows, u64::from(count > 128));
+    }
+    let overflow = "cq 1 has 128 entries and overflows: 129 completions, since the last doorbell of any of its queues";
+    assert_eq!(lines(&mut set), [overflow]);
+
+    // An id is free when its work request has ended.
+    set.send(0, 1);
+    let Driver { device, world, .. } = &mut set.driver;
+    let Fetched::Request(request) = device.fetch(world) else {
+        panic!("there is a work request");
+    };
+    device.complete(world, &request, CompStatus::Ok);
+    set.put_again(0);
+    set.fetch().unwrap();
+    assert_eq!(lines(&mut set), [""; 0]);
+    let id = 0;
+    set.put_again(0);
+    set.fetch().unwrap();
+    assert_eq!(
+        lines(&mut set),
+        [format!("sq 1 has two work requests with id {id} at a time")]
+    );
+
+    // A region is in use from when the device fetches the work request.
+    let send = Send {
+        buffers: vec![(IOVA, 8, set.lkey)],
+        ..Send::default()
+    };
+    set.put(1, &send);
+    set.ring_send(1);
+    set.fetch().unwrap();
+    let l_key = set.lkey;
+    set.driver.execute(&DeregMr { l_key }).unwrap();
+    assert_eq!(
+        lines(&mut set),
+        [format!(
+            "mr {l_key:#x} is deregistered while work request 0 of sq 2 uses it"
+        )]
+    );
+
+    set.put_raw(2, &[0x11; 4]);
+    set.ring_send(2);
+    assert!(set.fetch().is_none());
+    let bytes = format!("11111111{}", "00".repeat(60));
+    assert_eq!(
+        lines(&mut set),
+        [format!(
+            "sq 3 has a malformed work request at 0: `meta_desc` is 0: {bytes}"
+        )]
+    );
+    for (fault, change) in [
+        ("`first` does not begin it", |desc: &mut RxDesc| {
+            desc.lkey_ctrl.first = false
+        }),
+        ("no descriptor has `last`", |desc: &mut RxDesc| {
+            desc.lkey_ctrl.last = false
+        }),
+    ] as [(&str, fn(&mut RxDesc)); 2]
+    {
+        set.modify(2, QpState::Reset);
+        set.start(2);
+        set.receive(2);
+        let at = set.qps[2].rq;
+        let mut desc = RxDesc::decode(&set.driver.world.read(at));
+        change(&mut desc);
+        set.driver.world.write(at, &desc.encode());
+        let arrival = set.message(2, 1);
+        assert!(set.deliver(&arrival).is_err());
+        let bytes = desc.encode().map(|byte| format!("{byte:02x}")).concat();
+        let line = format!("rq 3 has a malformed work request at 0: {fault}: {bytes}");
+        assert_eq!(lines(&mut set), [line]);
+    }
+    let errors = set.driver.device.state().program_errors;
+    assert_eq!(
+        (
+            errors.duplicate_ids,
+            errors.regions_in_use,
+            errors.malformed_requests
+        ),
+        (1, 1, 3)
+    );
+    assert_eq!(set.driver.device.state().protocol_errors, 0);
 }

@@ -5,21 +5,24 @@
 use efa_hw::{
     admin::{
         Command, Status,
-        cq::{CqCaps2, CreateCq, DestroyCq},
+        cq::{CqCaps1, DestroyCq},
         event_counter::{
             AttachEventCounter, CreateEventCounter, DestroyEventCounter, DetachEventCounter,
             ModifyEventCounter, ModifyOp, QpEvents,
         },
         pd::AllocPd,
-        qp::{CreateQp, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
-        uar::{AllocUar, DeallocUar},
+        qp::{DestroyQp, QpState, QpType},
+        uar::DeallocUar,
     },
     features::{DeviceAttr, QueueAttr2},
-    io::{CompStatus, OpType, RxDesc, RxLkeyCtrl, TxCtrl1, TxCtrl2, TxMetaDesc},
+    io::{CompStatus, OpType},
     regs::ResetReason,
 };
 use efa_model::{Fetched, Profile, ResourceCounts};
-use efa_testing::mock::Driver;
+use efa_testing::{
+    mock::Driver,
+    qp::{Cq, Qp, Send, Shape},
+};
 
 /// Largest value here.
 const MOST: u64 = 99;
@@ -36,17 +39,18 @@ const READ_ERR: u32 = 1 << 5;
 const WRITE_ERR: u32 = 1 << 7;
 const ALL: u32 = 0x3ff;
 
+/// What all queue pairs are created with.
+fn shape() -> Shape {
+    Shape {
+        depths: [32, 16],
+        ..Shape::new(QpType::Srd, 64)
+    }
+}
+
 /// A driver with a queue pair.
 struct Set {
     driver: Driver,
-    pd: u16,
-    uar: u16,
-    cq_idx: u16,
-    cq: u64,
-    rq: u64,
-    qp: u32,
-    llq: usize,
-    doorbells: [u64; 2],
+    qp: Qp,
 }
 
 impl Set {
@@ -57,55 +61,19 @@ impl Set {
     }
 
     fn of(mut driver: Driver) -> Self {
-        let [cq, rq] = [(); 2].map(|()| driver.world.map(1));
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
-        let uar = driver.execute(&AllocUar {}).unwrap().uar;
-        let create_cq = CreateCq {
-            caps_2: CqCaps2 {
-                cq_entry_size_words: 8,
-                set_src_addr: true,
-                ..CqCaps2::default()
-            },
-            sub_cq_depth: 64,
-            base_address: cq,
-            num_sub_cqs: 1,
-            uar,
-            ..CreateCq::default()
-        };
-        let cq_idx = driver.execute(&create_cq).unwrap().cq_idx;
-        let mut set = Self {
-            driver,
-            pd,
-            uar,
-            cq_idx,
-            cq,
-            rq,
-            qp: 0,
-            llq: 0,
-            doorbells: [0; 2],
-        };
-        set.qp = set.create_qp();
-        set
+        let cq = Cq::new(&mut driver, 64, CqCaps1::default(), false);
+        let qp = Qp::of_cq(&mut driver, pd, cq, shape());
+        Self { driver, qp }
     }
 
-    fn create_qp(&mut self) -> u32 {
-        let command = CreateQp {
-            pd: self.pd,
-            qp_type: QpType::Srd.into(),
-            rq_base_addr: self.rq,
-            send_cq_idx: self.cq_idx.into(),
-            recv_cq_idx: self.cq_idx.into(),
-            send_queue_ring_size: 32 * 64,
-            send_queue_depth: 32,
-            recv_queue_ring_size: 16 * 16,
-            recv_queue_depth: 16,
-            uar: self.uar,
-            ..CreateQp::default()
-        };
-        let made = self.driver.execute(&command).unwrap();
-        self.llq = made.llq_descriptors_offset as usize;
-        self.doorbells = [made.sq_db_offset.into(), made.rq_db_offset.into()];
-        made.qp_handle
+    /// Makes another queue pair of the same completion queue.
+    fn create_qp(&mut self) -> Qp {
+        Qp::of_cq(&mut self.driver, self.qp.pd, self.qp.cq.clone(), shape())
+    }
+
+    fn qp_handle(&self) -> u32 {
+        self.qp.number.into()
     }
 
     /// Makes an event counter, and returns its handle and where its value is.
@@ -116,7 +84,7 @@ impl Set {
     }
 
     fn create(&mut self, paddr: u64) -> Result<u32, Status> {
-        let uar = self.uar;
+        let uar = self.qp.cq.uar;
         let command = CreateEventCounter { uar, paddr };
         self.driver
             .execute(&command)
@@ -141,7 +109,7 @@ impl Set {
         let command = AttachEventCounter {
             cntr_handle,
             attach_type: 0,
-            qp_handle: self.qp,
+            qp_handle: self.qp_handle(),
             events: QpEvents::from_raw(events),
         };
         self.driver.execute(&command).map(|_| ())
@@ -151,7 +119,7 @@ impl Set {
         let command = DetachEventCounter {
             cntr_handle,
             attach_type: 0,
-            qp_handle: self.qp,
+            qp_handle: self.qp_handle(),
             events: QpEvents::from_raw(events),
         };
         self.driver.execute(&command).map(|_| ())
@@ -165,52 +133,26 @@ impl Set {
     }
 
     fn state(&mut self, state: QpState) {
-        let command = ModifyQp {
-            modify_mask: ModifyQpMask {
-                qp_state: true,
-                ..ModifyQpMask::default()
-            },
-            qp_handle: self.qp,
-            qp_state: state.into(),
-            ..ModifyQp::default()
-        };
-        self.driver.execute(&command).unwrap();
+        self.qp.modify(&mut self.driver, state).unwrap();
     }
 
     fn start(&mut self) {
-        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-            self.state(state);
-        }
+        self.qp.start(&mut self.driver);
     }
 
     /// Posts one send work request of each kind, of which none has an address handle.
     fn post_all(&mut self) {
-        let memory = &mut self.driver.world.device_memory;
-        memory.resize(memory.len().max(self.llq + 16 * 64), 0);
-        for (index, operation) in [OpType::Send, OpType::RdmaRead, OpType::RdmaWrite]
-            .into_iter()
-            .enumerate()
-        {
-            let meta = TxMetaDesc {
-                ctrl1: TxCtrl1 {
-                    op_type: operation.into(),
-                    meta_desc: true,
-                    ..TxCtrl1::default()
-                },
-                ctrl2: TxCtrl2 {
-                    first: true,
-                    last: true,
-                    // Whether its success is to be told has nothing to do with it.
-                    comp_req: false,
-                    ..TxCtrl2::default()
-                },
-                ah: 77,
-                ..TxMetaDesc::default()
+        for operation in [OpType::Send, OpType::RdmaRead, OpType::RdmaWrite] {
+            let send = Send {
+                operation: operation.into(),
+                ah: Some(77),
+                // Whether its success is to be told has nothing to do with it.
+                silent: true,
+                ..Send::default()
             };
-            let at = self.llq + index * 64;
-            memory[at..at + TxMetaDesc::SIZE].copy_from_slice(&meta.encode());
+            self.qp.put(&mut self.driver.world, &send);
         }
-        self.ring(0, 3);
+        self.ring(0, self.qp.sent.into());
     }
 
     /// Resets the queue pair, which keeps its counters, and posts one of each again.
@@ -222,24 +164,15 @@ impl Set {
 
     /// Posts receive work requests.
     fn post_receives(&mut self, count: u32) {
-        for index in 0..count {
-            let desc = RxDesc {
-                lkey_ctrl: RxLkeyCtrl {
-                    first: true,
-                    last: true,
-                    lkey: 0,
-                },
-                ..RxDesc::default()
-            };
-            let at = self.rq + u64::from(index) * 16;
-            self.driver.world.write(at, &desc.encode());
+        for _ in 0..count {
+            self.qp.put_receives(&self.driver.world, &[(0, 0, 0)]);
         }
-        self.ring(1, count);
+        self.ring(1, self.qp.posted.into());
     }
 
     /// Writes a doorbell and lets the device fetch all that is there.
     fn ring(&mut self, doorbell: usize, value: u32) {
-        let offset = self.doorbells[doorbell];
+        let offset = self.qp.doorbells[doorbell];
         let Driver { device, world, .. } = &mut self.driver;
         device.write_doorbell(world, offset, value);
         while !matches!(device.fetch(world), Fetched::Idle) {}
@@ -310,7 +243,7 @@ fn a_device_without() {
     let mut set = Set::new();
     let (cntr_handle, _) = set.counter();
     set.set(r#"{"event_counters":false}"#);
-    let (uar, qp_handle) = (set.uar, set.qp);
+    let (uar, qp_handle) = (set.qp.cq.uar, set.qp_handle());
     let unsupported = Status::UnsupportedOpcode;
     set.fails(&CreateEventCounter { uar, paddr: 0x1000 }, unsupported);
     set.fails(&DestroyEventCounter { cntr_handle }, unsupported);
@@ -351,12 +284,12 @@ fn creation() {
 
     // Memory that can't be.
     for paddr in [0, page + 4, page + 1, 1 << 48, u64::MAX - 7] {
-        let uar = set.uar;
+        let uar = set.qp.cq.uar;
         set.fails(&CreateEventCounter { uar, paddr }, ILLEGAL);
     }
     set.create((1 << 48) - 8).unwrap();
     // A user access region that there is not.
-    for uar in [0, set.uar + 1, u16::MAX] {
+    for uar in [0, set.qp.cq.uar + 1, u16::MAX] {
         let paddr = page + 8;
         set.fails(&CreateEventCounter { uar, paddr }, ILLEGAL);
     }
@@ -365,7 +298,7 @@ fn creation() {
         set.create(page + 8).unwrap();
     }
     let command = CreateEventCounter {
-        uar: set.uar,
+        uar: set.qp.cq.uar,
         paddr: page,
     };
     set.fails(&command, Status::ResourceAllocationFailure);
@@ -381,7 +314,7 @@ fn creation() {
 fn numbers_of_nothing() {
     let mut set = Set::new();
     let (handle, _) = set.counter();
-    let qp_handle = set.qp;
+    let qp_handle = set.qp_handle();
     let events = QpEvents::from_raw(SEND_COMP);
     for cntr_handle in [0, handle + 1, handle | 0x1_0000, u32::MAX] {
         set.fails(&DestroyEventCounter { cntr_handle }, ILLEGAL);
@@ -394,11 +327,23 @@ fn numbers_of_nothing() {
         assert_eq!(set.attach(cntr_handle, 0), Err(ILLEGAL));
         assert_eq!(set.detach(cntr_handle, 0), Err(ILLEGAL));
     }
-    for qp in [0, qp_handle + 1, qp_handle | 0x1_0000, u32::MAX] {
-        set.qp = qp;
-        assert_eq!(set.attach(handle, SEND_COMP), Err(ILLEGAL));
-        assert_eq!(set.attach(handle, 0), Err(ILLEGAL));
-        assert_eq!(set.detach(handle, 0), Err(ILLEGAL));
+    for qp_handle in [0, qp_handle + 1, qp_handle | 0x1_0000, u32::MAX] {
+        for events in [events, QpEvents::default()] {
+            let command = AttachEventCounter {
+                cntr_handle: handle,
+                attach_type: 0,
+                qp_handle,
+                events,
+            };
+            set.fails(&command, ILLEGAL);
+        }
+        let command = DetachEventCounter {
+            cntr_handle: handle,
+            attach_type: 0,
+            qp_handle,
+            events: QpEvents::default(),
+        };
+        set.fails(&command, ILLEGAL);
     }
     for attach_type in [1, 255] {
         let command = AttachEventCounter {
@@ -428,7 +373,7 @@ fn reserved_bits() {
     let (cntr_handle, _) = set.counter();
     let command = AttachEventCounter {
         cntr_handle,
-        qp_handle: set.qp,
+        qp_handle: set.qp_handle(),
         ..AttachEventCounter::default()
     };
     for (offset, bit) in [(13, 4), (15, 0x80), (5, 1), (16, 1), (59, 0x80)] {
@@ -489,7 +434,7 @@ fn memory_that_is_gone() {
     set.post_all();
     assert_eq!(set.protocol_errors(), 4);
     for index in 0..3 {
-        let entry: [u8; 32] = set.driver.world.read(set.cq + index * 32);
+        let entry: [u8; 32] = set.driver.world.read(set.qp.cq.base + index * 32);
         assert_eq!(entry[2], u8::from(CompStatus::LocalInvalidAh));
     }
     // A device that may not access memory is no fault of the driver.
@@ -527,14 +472,14 @@ fn attachments() {
     set.detach(first, RECV_COMP).unwrap();
     set.destroy(first).unwrap();
     // The same events of another queue pair.
-    let before = set.qp;
-    set.qp = set.create_qp();
+    let other = set.create_qp();
+    let before = std::mem::replace(&mut set.qp, other);
     set.attach(second, SEND_COMP | SEND_ERR).unwrap();
     // The end of a queue pair detaches all.
-    let qp_handle = std::mem::replace(&mut set.qp, before);
+    let qp_handle = std::mem::replace(&mut set.qp, before).number.into();
     set.driver.execute(&DestroyQp { qp_handle }).unwrap();
     assert_eq!(set.destroy(second), Err(BUSY));
-    let qp_handle = set.qp;
+    let qp_handle = set.qp_handle();
     set.driver.execute(&DestroyQp { qp_handle }).unwrap();
     set.destroy(second).unwrap();
     assert_eq!(set.protocol_errors(), 0);
@@ -578,7 +523,7 @@ fn states_in_which_counters_can_be_attached() {
 fn who_uses_what() {
     let mut set = Set::new();
     let (first, _) = set.counter();
-    let (uar, cq_idx, qp_handle) = (set.uar, set.cq_idx, set.qp);
+    let (uar, cq_idx, qp_handle) = (set.qp.cq.uar, set.qp.cq.idx, set.qp_handle());
     set.driver.execute(&DestroyQp { qp_handle }).unwrap();
     set.driver.execute(&DestroyCq { cq_idx }).unwrap();
     set.fails(&DeallocUar { uar }, BUSY);
@@ -629,9 +574,7 @@ fn failures_are_counted_by_operation() {
     set.post_receives(5);
     set.state(QpState::Err);
     check(&mut set, [0, 1, 0, 5, 0, 1, 0, 1]);
-    let memory = &mut set.driver.world.device_memory;
-    memory.copy_within(set.llq..set.llq + 192, set.llq + 192);
-    set.ring(0, 6);
+    set.post_all();
     check(&mut set, [0, 2, 0, 5, 0, 2, 0, 2]);
     assert_eq!(set.protocol_errors(), 0);
 }
@@ -647,7 +590,7 @@ fn events_are_counted_before_they_are_told() {
     set.driver.world.writes = Some(Vec::new());
     set.post_all();
     set.state(QpState::Err);
-    let cq = set.cq;
+    let cq = set.qp.cq.base;
     let writes = set.driver.world.writes.take().unwrap();
     let writes: Vec<_> = writes
         .into_iter()
@@ -712,7 +655,7 @@ fn detached_counters_do_not_count() {
     set.detach(handle, SEND_ERR).unwrap();
     set.post_all();
     assert_eq!(set.value(paddr), 1);
-    let qp_handle = set.qp;
+    let qp_handle = set.qp_handle();
     set.driver.execute(&DestroyQp { qp_handle }).unwrap();
     set.qp = set.create_qp();
     set.start();

@@ -8,12 +8,12 @@ use efa_hw::{
     admin::{
         AcqEntry, AqEntry, AqFlags, AqRequest, Command, Opcode, Protocol, Status,
         ah::{CreateAh, CreateAhResponse, DestroyAh},
-        cq::{CqCaps2, CreateCq, CreateCqResponse, DestroyCq},
+        cq::{CreateCqResponse, DestroyCq},
         eq::{CreateEqResponse, DestroyEq},
         event_counter::{CreateEventCounterResponse, DestroyEventCounter},
         mr::{DeregMr, RegMrResponse},
         pd::{AllocPd, AllocPdResponse, DeallocPd},
-        qp::{CreateQp, CreateQpResponse, DestroyQp, ModifyQp, ModifyQpMask, QpState, QpType},
+        qp::{CreateQp, CreateQpResponse, DestroyQp, QpState},
         uar::{AllocUar, AllocUarResponse, DeallocUar},
     },
     regs::Register,
@@ -24,6 +24,7 @@ use efa_testing::{
         control_path::{self, command, config, populate},
         transport,
     },
+    commands::{create_cq, create_qp, to_state},
     input::Input,
     mock::Driver,
 };
@@ -192,47 +193,20 @@ fn commands_that_flush() {
     let (cq, rq) = (driver.world.map(1), driver.world.map(16));
     let pd = driver.execute(&AllocPd {}).unwrap().pd;
     let uar = driver.execute(&AllocUar {}).unwrap().uar;
-    let create = CreateCq {
-        caps_2: CqCaps2 {
-            cq_entry_size_words: 8,
-            ..CqCaps2::default()
-        },
-        sub_cq_depth: 64,
-        base_address: cq,
-        num_sub_cqs: 1,
-        uar,
-        ..CreateCq::default()
-    };
-    let cq_idx = driver.execute(&create).unwrap().cq_idx.into();
+    let cq_idx = driver.execute(&create_cq(uar, cq)).unwrap().cq_idx;
     // Each descriptor is a work request.
     for index in 0..u64::from(RECEIVES) {
         driver.world.write(rq + index * 16 + 12, &[0, 0, 0, 0xc0]);
     }
     let create = CreateQp {
-        pd,
-        qp_type: QpType::Srd.into(),
-        rq_base_addr: rq,
-        send_cq_idx: cq_idx,
-        recv_cq_idx: cq_idx,
-        send_queue_ring_size: 32 * 64,
-        send_queue_depth: 32,
         recv_queue_ring_size: u32::from(RECEIVES) * 16,
         recv_queue_depth: RECEIVES.into(),
-        uar,
-        ..CreateQp::default()
+        ..create_qp(pd, uar, cq_idx, rq)
     };
     let mut commands = Vec::new();
     for _ in 0..3 {
         let made = driver.execute(&create).unwrap();
-        let mut command = ModifyQp {
-            modify_mask: ModifyQpMask {
-                qp_state: true,
-                ..ModifyQpMask::default()
-            },
-            qp_handle: made.qp_handle,
-            qp_state: QpState::Init.into(),
-            ..ModifyQp::default()
-        };
+        let mut command = to_state(made.qp_handle, QpState::Init);
         driver.execute(&command).unwrap();
         let Driver { device, world, .. } = &mut driver;
         device.write_doorbell(world, made.rq_db_offset.into(), RECEIVES.into());

@@ -8,15 +8,17 @@ use efa_hw::{
     admin::{
         Command, CtrlBuffInfo, Status,
         control::{CHUNK_ENTRIES, CHUNK_NEXT_OFFSET},
-        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrPermissions, RegMrResponse},
+        mr::{AllocMr, DeregMr, PageList, RegMr, RegMrFlags, RegMrResponse},
         pd::AllocPd,
     },
     regs::ResetReason,
 };
 use efa_model::Profile;
-use efa_testing::mock::{Driver, World};
-
-const PAGE: u64 = 4096;
+use efa_testing::{
+    bus::PAGE,
+    commands::reg_mr,
+    mock::{Driver, World},
+};
 
 struct Set {
     driver: Driver,
@@ -32,20 +34,8 @@ impl Set {
 
     /// A region of so many pages of 4 KiB.
     fn region(&self, pages: u64, list: PageList) -> RegMr {
-        let mut command = RegMr {
-            pd: self.pd,
-            mr_length: pages * PAGE,
-            flags: RegMrFlags {
-                phys_page_size_shift: 12,
-                mem_addr_phy_mode_en: false,
-            },
-            permissions: RegMrPermissions {
-                local_write_enable: true,
-                ..Default::default()
-            },
-            iova: 0x7f00_0000_0000,
-            ..Default::default()
-        };
+        let mut command = reg_mr(self.pd, 0x7f00_0000_0000, pages * PAGE);
+        command.permissions.local_write_enable = true;
         command.set_page_list(list);
         command
     }

@@ -4,18 +4,20 @@
 
 use efa_hw::{
     admin::{
-        cq::{CqCaps1, CqCaps2, CreateCq},
-        eq::{CreateEq, CreateEqCaps, DestroyEq},
+        cq::CqCaps1,
+        eq::{CreateEq, DestroyEq},
         pd::AllocPd,
-        qp::{CreateQp, QpType},
-        uar::AllocUar,
+        qp::QpType,
     },
     eq::Eqe,
-    features::EqEvents,
     regs::{EqDb, Register},
 };
 use efa_model::{Profile, Queue, QueueError};
-use efa_testing::mock::Driver;
+use efa_testing::{
+    commands::create_eq,
+    mock::Driver,
+    qp::{Cq, Qp, Shape},
+};
 
 const DEPTH: u16 = 4;
 const VECTOR: u8 = 1;
@@ -35,67 +37,32 @@ struct Set {
 impl Set {
     fn new() -> Self {
         let mut driver = Driver::new(Profile::Efa2);
-        let (eq_ring, cq_ring, rq_ring) = (
-            driver.world.map(1),
-            driver.world.map(1),
-            driver.world.map(1),
-        );
+        let eq_ring = driver.world.map(1);
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
-        let uar = driver.execute(&AllocUar {}).unwrap().uar;
-        let create_eq = CreateEq {
+        let create = CreateEq {
             depth: DEPTH,
-            msix_vector: VECTOR,
-            caps: CreateEqCaps {
-                entry_size_words: 4,
-            },
-            base_address: eq_ring,
-            events: EqEvents { completion: true },
+            ..create_eq(eq_ring)
         };
-        let eqn = driver.execute(&create_eq).unwrap().eqn;
-        let mut create_cq = CreateCq {
-            caps_1: CqCaps1 {
-                interrupt_mode_enabled: true,
-                ..Default::default()
-            },
-            caps_2: CqCaps2 {
-                cq_entry_size_words: 8,
-                set_src_addr: true,
-                ..CqCaps2::default()
-            },
-            sub_cq_depth: 64,
-            eqn,
-            base_address: cq_ring,
-            l_key: 0,
-            num_sub_cqs: 1,
-            uar,
+        let eqn = driver.execute(&create).unwrap().eqn;
+        let caps_1 = CqCaps1 {
+            interrupt_mode_enabled: true,
+            ..CqCaps1::default()
         };
-        let cq = driver.execute(&create_cq).unwrap().cq_idx;
-        create_cq.caps_1.interrupt_mode_enabled = false;
-        let silent_cq = driver.execute(&create_cq).unwrap().cq_idx;
-        let create_qp = CreateQp {
-            pd,
-            qp_type: QpType::Srd.into(),
-            rq_base_addr: rq_ring,
-            send_cq_idx: cq.into(),
-            recv_cq_idx: cq.into(),
-            send_queue_ring_size: 64 * 64,
-            send_queue_depth: 64,
-            recv_queue_ring_size: 64 * 16,
-            recv_queue_depth: 64,
-            uar,
-            ..Default::default()
-        };
-        let qp = driver.execute(&create_qp).unwrap().qp_num;
+        assert_eq!(eqn, 1, "what `Cq` takes");
+        let cq = Cq::new(&mut driver, 64, caps_1, false);
+        let silent = Cq::new(&mut driver, 64, CqCaps1::default(), false);
+        let shape = Shape::new(QpType::Srd, 64);
+        let qp = Qp::of_cq(&mut driver, pd, cq, shape);
         driver.world.take_interrupts();
         Self {
             driver,
             eq_ring,
-            cq_ring,
-            rq_ring,
+            cq_ring: qp.cq.base,
+            rq_ring: qp.rq,
             eqn,
-            cq,
-            silent_cq,
-            qp,
+            cq: qp.cq.idx,
+            silent_cq: silent.idx,
+            qp: qp.number,
         }
     }
 
@@ -227,11 +194,7 @@ fn a_new_event_queue_starts_anew() {
     let create = CreateEq {
         depth: 1,
         msix_vector: 2,
-        caps: CreateEqCaps {
-            entry_size_words: 4,
-        },
-        base_address: set.eq_ring,
-        events: EqEvents { completion: true },
+        ..create_eq(set.eq_ring)
     };
     for _ in 0..2 {
         let eqn = set.driver.execute(&create).unwrap().eqn;

@@ -22,7 +22,10 @@ use efa_hw::{
     regs::{EqDb, Register},
 };
 use efa_model::{Config, Device, Profile, ResourceCounts};
-use efa_testing::mock::Driver;
+use efa_testing::{
+    commands::{self, to_state as to},
+    mock::Driver,
+};
 
 /// A driver with one of each of what others depend on.
 struct Set {
@@ -54,32 +57,11 @@ impl Set {
     }
 
     fn create_eq(&self) -> CreateEq {
-        CreateEq {
-            depth: 64,
-            msix_vector: 1,
-            caps: CreateEqCaps {
-                entry_size_words: 4,
-            },
-            base_address: self.ring,
-            events: EqEvents { completion: true },
-        }
+        commands::create_eq(self.ring)
     }
 
     fn create_cq(&self) -> CreateCq {
-        CreateCq {
-            caps_1: CqCaps1::default(),
-            caps_2: CqCaps2 {
-                cq_entry_size_words: 8,
-                set_src_addr: true,
-                ..CqCaps2::default()
-            },
-            sub_cq_depth: 64,
-            eqn: 0,
-            base_address: self.ring,
-            l_key: 0,
-            num_sub_cqs: 1,
-            uar: self.uar,
-        }
+        commands::create_cq(self.uar, self.ring)
     }
 
     fn cq(&mut self) -> u16 {
@@ -89,17 +71,8 @@ impl Set {
 
     fn create_qp(&self, qp_type: QpType, cq: u16) -> CreateQp {
         CreateQp {
-            pd: self.pd,
             qp_type: qp_type.into(),
-            rq_base_addr: self.ring,
-            send_cq_idx: cq.into(),
-            recv_cq_idx: cq.into(),
-            send_queue_ring_size: 64 * 64,
-            send_queue_depth: 64,
-            recv_queue_ring_size: 64 * 16,
-            recv_queue_depth: 64,
-            uar: self.uar,
-            ..Default::default()
+            ..commands::create_qp(self.pd, self.uar, cq, self.ring)
         }
     }
 
@@ -118,6 +91,12 @@ impl Set {
         let before = self.counts();
         assert_eq!(self.driver.execute(command).err(), Some(status));
         assert_eq!(self.counts(), before);
+    }
+
+    /// Asserts that a command fails once it is changed, and changes nothing.
+    fn refuses<C: Command>(&mut self, mut command: C, change: impl FnOnce(&mut C)) {
+        change(&mut command);
+        self.fails(&command, Status::IllegalParameter);
     }
 
     fn set(&mut self, overrides: &str) {
@@ -244,37 +223,13 @@ fn numbers_of_nothing() {
             );
         }
         let good = set.create_qp(QpType::Srd, cq);
-        set.fails(&CreateQp { pd: number, ..good }, illegal);
-        set.fails(
-            &CreateQp {
-                uar: number,
-                ..good
-            },
-            illegal,
-        );
+        set.refuses(good, |it| it.pd = number);
+        set.refuses(good, |it| it.uar = number);
         let cq_idx = number.into();
-        set.fails(
-            &CreateQp {
-                send_cq_idx: cq_idx,
-                ..good
-            },
-            illegal,
-        );
-        set.fails(
-            &CreateQp {
-                recv_cq_idx: cq_idx | (1 << 16),
-                ..good
-            },
-            illegal,
-        );
+        set.refuses(good, |it| it.send_cq_idx = cq_idx);
+        set.refuses(good, |it| it.recv_cq_idx = cq_idx | (1 << 16));
         let good = set.create_cq();
-        set.fails(
-            &CreateCq {
-                uar: number,
-                ..good
-            },
-            illegal,
-        );
+        set.refuses(good, |it| it.uar = number);
         set.fails(
             &CreateCq {
                 caps_1: CqCaps1 {
@@ -429,38 +384,19 @@ fn address_handles_that_are_not_shared() {
 #[test]
 fn event_queues() {
     let mut set = Set::new(Profile::Efa2);
-    let illegal = Status::IllegalParameter;
     let good = set.create_eq();
-    set.fails(&CreateEq { depth: 0, ..good }, illegal);
-    set.fails(&CreateEq { depth: 65, ..good }, illegal);
-    set.fails(
-        &CreateEq {
-            depth: 2048,
-            ..good
-        },
-        illegal,
-    );
-    set.fails(
-        &CreateEq {
-            msix_vector: 33,
-            ..good
-        },
-        illegal,
-    );
+    set.refuses(good, |it| it.depth = 0);
+    set.refuses(good, |it| it.depth = 65);
+    set.refuses(good, |it| it.depth = 2048);
+    set.refuses(good, |it| it.msix_vector = 33);
     let caps = CreateEqCaps {
         entry_size_words: 8,
     };
-    set.fails(&CreateEq { caps, ..good }, illegal);
+    set.refuses(good, |it| it.caps = caps);
     let events = EqEvents { completion: false };
-    set.fails(&CreateEq { events, ..good }, illegal);
+    set.refuses(good, |it| it.events = events);
     for base_address in [0, set.ring + 8, 1 << 48, u64::MAX - 15] {
-        set.fails(
-            &CreateEq {
-                base_address,
-                ..good
-            },
-            illegal,
-        );
+        set.refuses(good, |it| it.base_address = base_address);
     }
 
     let arm = EqDb {
@@ -487,7 +423,6 @@ fn device_without_event_queues() {
 #[test]
 fn completion_queues() {
     let mut set = Set::new(Profile::Efa2);
-    let illegal = Status::IllegalParameter;
     let good = set.create_cq();
     let caps_2 = |cq_entry_size_words, set_src_addr| CqCaps2 {
         cq_entry_size_words,
@@ -500,41 +435,23 @@ fn completion_queues() {
         caps_2(16, false),
         caps_2(4, true),
     ] {
-        set.fails(&CreateCq { caps_2, ..good }, illegal);
+        set.refuses(good, |it| it.caps_2 = caps_2);
     }
     for sub_cq_depth in [0, 63, 32769] {
-        set.fails(
-            &CreateCq {
-                sub_cq_depth,
-                ..good
-            },
-            illegal,
-        );
+        set.refuses(good, |it| it.sub_cq_depth = sub_cq_depth);
     }
     for num_sub_cqs in [0, 2] {
-        set.fails(
-            &CreateCq {
-                num_sub_cqs,
-                ..good
-            },
-            illegal,
-        );
+        set.refuses(good, |it| it.num_sub_cqs = num_sub_cqs);
     }
     for base_address in [0, set.ring + 16, (1 << 48) - 32, u64::MAX - 31] {
-        set.fails(
-            &CreateCq {
-                base_address,
-                ..good
-            },
-            illegal,
-        );
+        set.refuses(good, |it| it.base_address = base_address);
     }
-    set.fails(&CreateCq { l_key: 1, ..good }, illegal);
+    set.refuses(good, |it| it.l_key = 1);
     let caps_1 = CqCaps1 {
         interrupt_mode_enabled: false,
         virt: true,
     };
-    set.fails(&CreateCq { caps_1, ..good }, illegal);
+    set.refuses(good, |it| it.caps_1 = caps_1);
 
     // Only one with events has a doorbell.
     let response: CreateCqResponse = set.driver.execute(&good).unwrap();
@@ -568,7 +485,7 @@ fn queue_pairs() {
     let cq = set.cq();
     let good = set.create_qp(QpType::Srd, cq);
     for qp_type in [0, 3] {
-        set.fails(&CreateQp { qp_type, ..good }, illegal);
+        set.refuses(good, |it| it.qp_type = qp_type);
     }
     let flags = |sq_virt, rq_virt| CreateQpFlags {
         sq_virt,
@@ -576,15 +493,9 @@ fn queue_pairs() {
         ..CreateQpFlags::default()
     };
     for flags in [flags(true, false), flags(false, true)] {
-        set.fails(&CreateQp { flags, ..good }, illegal);
+        set.refuses(good, |it| it.flags = flags);
     }
-    set.fails(
-        &CreateQp {
-            sq_base_addr: 4096,
-            ..good
-        },
-        illegal,
-    );
+    set.refuses(good, |it| it.sq_base_addr = 4096);
     for (send_queue_depth, send_queue_ring_size) in [
         (0, 64),
         (64, 0),
@@ -595,14 +506,10 @@ fn queue_pairs() {
         (8192, 8192 * 64),
         (u32::MAX, u32::MAX),
     ] {
-        set.fails(
-            &CreateQp {
-                send_queue_depth,
-                send_queue_ring_size,
-                ..good
-            },
-            illegal,
-        );
+        set.refuses(good, |it| {
+            it.send_queue_depth = send_queue_depth;
+            it.send_queue_ring_size = send_queue_ring_size;
+        });
     }
     for (recv_queue_depth, recv_queue_ring_size) in [
         (64, 0),
@@ -610,26 +517,19 @@ fn queue_pairs() {
         (64, 32 * 16),
         (64, 64 * 16 + 1),
         (32769, 65536 * 16),
+        // More descriptors than the depth, which a doorbell of 16 bits could not count.
+        (32768, 65536 * 16),
+        (64, 131_072 * 16),
         (1, 1 << 24),
         (u32::MAX, u32::MAX),
     ] {
-        set.fails(
-            &CreateQp {
-                recv_queue_depth,
-                recv_queue_ring_size,
-                ..good
-            },
-            illegal,
-        );
+        set.refuses(good, |it| {
+            it.recv_queue_depth = recv_queue_depth;
+            it.recv_queue_ring_size = recv_queue_ring_size;
+        });
     }
     for rq_base_addr in [0, set.ring + 8, 1 << 48] {
-        set.fails(
-            &CreateQp {
-                rq_base_addr,
-                ..good
-            },
-            illegal,
-        );
+        set.refuses(good, |it| it.rq_base_addr = rq_base_addr);
     }
 
     // One that only sends, and one with two buffers per request.
@@ -692,18 +592,6 @@ fn capabilities_of_queue_pairs() {
         } else {
             set.fails(&command, Status::UnsupportedOpcode);
         }
-    }
-}
-
-fn to(qp_handle: u32, state: QpState) -> ModifyQp {
-    ModifyQp {
-        modify_mask: ModifyQpMask {
-            qp_state: true,
-            ..Default::default()
-        },
-        qp_handle,
-        qp_state: state.into(),
-        ..Default::default()
     }
 }
 

@@ -8,19 +8,21 @@ use efa_hw::{
     admin::{
         Command, Status,
         ah::{CreateAh, DestroyAh},
-        cq::{CqCaps2, CreateCq, DestroyCq},
-        eq::{CreateEq, CreateEqCaps, DestroyEq},
+        cq::DestroyCq,
+        eq::DestroyEq,
         mr::{AllocMr, DeregMr},
         pd::{AllocPd, DeallocPd},
-        qp::{CreateQp, DestroyQp, ModifyQp, QpType, QueryQp},
+        qp::{DestroyQp, ModifyQp, QueryQp},
         uar::{AllocUar, DeallocUar},
     },
     aenq::AenqGroup,
-    features::EqEvents,
     regs::{EqDb, Register, ResetReason},
 };
 use efa_model::{Death, Profile};
-use efa_testing::mock::Driver;
+use efa_testing::{
+    commands::{create_cq, create_eq, create_qp},
+    mock::Driver,
+};
 
 fn start_over(driver: &mut Driver) {
     driver.reset(ResetReason::AdminTimeout);
@@ -48,29 +50,8 @@ fn objects(driver: &mut Driver) -> Objects {
     let ring = driver.world.map(1);
     let pd = driver.execute(&AllocPd {}).unwrap().pd;
     let uar = driver.execute(&AllocUar {}).unwrap().uar;
-    let create_eq = CreateEq {
-        depth: 8,
-        msix_vector: 1,
-        caps: CreateEqCaps {
-            entry_size_words: 4,
-        },
-        base_address: ring,
-        events: EqEvents { completion: true },
-    };
-    let eqn = driver.execute(&create_eq).unwrap().eqn;
-    let create_cq = CreateCq {
-        caps_2: CqCaps2 {
-            cq_entry_size_words: 8,
-            set_src_addr: true,
-            ..CqCaps2::default()
-        },
-        sub_cq_depth: 64,
-        base_address: ring,
-        num_sub_cqs: 1,
-        uar,
-        ..Default::default()
-    };
-    let cq_idx = driver.execute(&create_cq).unwrap().cq_idx;
+    let eqn = driver.execute(&create_eq(ring)).unwrap().eqn;
+    let cq_idx = driver.execute(&create_cq(uar, ring)).unwrap().cq_idx;
     let qp = driver.execute(&create_qp(pd, uar, cq_idx, ring)).unwrap();
     let dest_addr = [1; 16];
     let ah = driver.execute(&CreateAh { dest_addr, pd }).unwrap().ah;
@@ -85,22 +66,6 @@ fn objects(driver: &mut Driver) -> Objects {
         ah,
         l_key,
         sq_doorbell: qp.sq_db_offset.into(),
-    }
-}
-
-fn create_qp(pd: u16, uar: u16, cq_idx: u16, rq_base_addr: u64) -> CreateQp {
-    CreateQp {
-        pd,
-        qp_type: QpType::Srd.into(),
-        rq_base_addr,
-        send_cq_idx: cq_idx.into(),
-        recv_cq_idx: cq_idx.into(),
-        send_queue_ring_size: 64 * 64,
-        send_queue_depth: 64,
-        recv_queue_ring_size: 64 * 16,
-        recv_queue_depth: 64,
-        uar,
-        ..CreateQp::default()
     }
 }
 

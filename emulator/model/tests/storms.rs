@@ -5,14 +5,16 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use efa_hw::{
-    admin::eq::{CreateEq, CreateEqCaps, DestroyEq},
+    admin::eq::{CreateEq, DestroyEq},
     aenq::AenqGroup,
     eq::Eqe,
-    features::EqEvents,
     regs::{EqDb, Register, ResetReason},
 };
 use efa_model::{Profile, QueueError, StormError};
-use efa_testing::mock::{AENQ_DEPTH, Driver};
+use efa_testing::{
+    commands::create_eq,
+    mock::{AENQ_DEPTH, Driver},
+};
 
 const EQ_DEPTH: u16 = 8;
 
@@ -136,12 +138,7 @@ fn event_queue(driver: &mut Driver) -> (u16, u64) {
     let ring = driver.world.map(1);
     let create = CreateEq {
         depth: EQ_DEPTH,
-        msix_vector: 1,
-        caps: CreateEqCaps {
-            entry_size_words: 4,
-        },
-        base_address: ring,
-        events: EqEvents { completion: true },
+        ..create_eq(ring)
     };
     (driver.execute(&create).unwrap().eqn, ring)
 }

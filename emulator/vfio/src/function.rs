@@ -94,16 +94,22 @@ impl Function {
         });
     }
 
-    /// Waits until a new VMM can have the function, which is as after power on then, with memory of its own for this VMM.
+    /// Waits until a new VMM can have the function, and is not later than others. It is as after power on then, with memory of its own
+    /// for this VMM.
     ///
     /// # Errors
     ///
     /// There is no memory, or the VMM `is_there` no more.
-    pub(crate) fn claim(&self, is_there: impl Fn() -> bool) -> io::Result<VmmId> {
+    pub(crate) fn claim(
+        &self,
+        is_there: impl Fn() -> bool,
+        is_later: impl Fn() -> bool,
+    ) -> io::Result<VmmId> {
         let mut llq = Some(Llq::new(self.bars.size(Bar::Llq))?);
         while is_there() {
+            let is_later = is_later();
             let claimed = self.runtime.with(self.port, |device, link, _| {
-                if link.vmm().is_some() && device.is_plugged() {
+                if is_later || link.vmm().is_some() && device.is_plugged() {
                     return None;
                 }
                 let unmapped = link.serve_next();

@@ -5,6 +5,7 @@
 use std::{
     fs::File,
     io, iter,
+    net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
     sync::Arc,
     thread,
@@ -16,6 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
+    net::sockopt::socket_peercred,
 };
 use vfio_bindings::bindings::vfio::{
     VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_INFO_NORESIZE, VFIO_PCI_CONFIG_REGION_INDEX,
@@ -33,14 +35,14 @@ use crate::{
     socket::{Bursts, Persistence},
 };
 
-/// VMMs that may wait for a function, or have connected without a word: each takes a descriptor and a thread. Further ones are not
-/// accepted until one of them has the function or is gone.
+/// VMMs that may wait for a function, or have connected without a word: each takes a descriptor and a thread. One more disconnects the
+/// one that has waited for longest, of the user who has most of them.
 const MAX_WAITING: usize = 4;
 
 /// Most file descriptors that a device with so many interrupts takes, but for those of its guest's memory: its socket, those of VMMs
-/// with a message each, its interrupts, and its own memory, once more while another VMM gets the function.
+/// with a message each, its interrupts, and its own memory, once more while another VMM gets the function, and a VMM that is not served until another one has left its place.
 pub fn descriptors(vectors: u16) -> usize {
-    const OWN: usize = 1 + 2 + 1;
+    const OWN: usize = 1 + 2 + 1 + 1;
     OWN + (MAX_WAITING + 1) * (1 + MAX_FDS) + usize::from(vectors)
 }
 
@@ -85,8 +87,9 @@ impl Server {
         let name = thread::current().name().unwrap_or("VMM").to_owned();
         let mut persistence = Persistence::new("cannot serve another VMM");
         loop {
-            let place = Place::wait(&self.waiting);
             let (stream, _) = persistence.persist(|| self.listener.accept());
+            let stream = Arc::new(stream);
+            let place = Place::take(&self.waiting, &stream);
             let (function, device) = (Arc::clone(&self.function), Arc::clone(&self.device));
             let (limits, allowed) = (self.limits, self.allowed);
             let thread = thread::Builder::new().name(name.clone());
@@ -98,35 +101,92 @@ impl Server {
     }
 }
 
-/// How many VMMs wait.
+/// The VMMs that wait.
 #[derive(Default)]
 struct Waiting {
-    count: Mutex<usize>,
+    state: Mutex<WaitingState>,
     fewer: Condvar,
     /// Of VMMs that have been disconnected.
     bursts: Mutex<Bursts>,
 }
 
+#[derive(Default)]
+struct WaitingState {
+    /// Those that wait, the longest first.
+    vmms: Vec<Vmm>,
+    next: u64,
+    /// The user whose VMM had the function last.
+    last: Option<u32>,
+}
+
+/// A VMM that waits.
+struct Vmm {
+    number: u64,
+    uid: u32,
+    stream: Arc<UnixStream>,
+}
+
 /// A place among the VMMs that wait.
-struct Place(Arc<Waiting>);
+struct Place {
+    waiting: Arc<Waiting>,
+    number: u64,
+    uid: u32,
+}
 
 impl Place {
-    /// Waits until there is one.
-    fn wait(waiting: &Arc<Waiting>) -> Self {
-        let mut count = waiting.count.lock();
-        waiting
-            .fewer
-            .wait_while(&mut count, |count| *count == MAX_WAITING);
-        *count += 1;
-        Self(Arc::clone(waiting))
+    /// Gives a VMM a place, which may be that of another one.
+    fn take(waiting: &Arc<Waiting>, stream: &Arc<UnixStream>) -> Self {
+        // A VMM of nobody who can be told has the rights of one of everybody else.
+        let uid = socket_peercred(stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
+        let mut state = waiting.state.lock();
+        if state.vmms.len() >= MAX_WAITING {
+            let uids: Vec<_> = state.vmms.iter().map(|vmm| vmm.uid).collect();
+            if let Some(vmm) = longest(&uids).and_then(|index| state.vmms.get(index)) {
+                tracing::info!("a VMM that waits is disconnected, as another one needs its place");
+                // One that has ended already needs no more.
+                let _ = vmm.stream.shutdown(Shutdown::Both);
+            }
+            let is_full = |state: &mut WaitingState| state.vmms.len() >= MAX_WAITING;
+            waiting.fewer.wait_while(&mut state, is_full);
+        }
+        state.next += 1;
+        let number = state.next;
+        let stream = Arc::clone(stream);
+        state.vmms.push(Vmm {
+            number,
+            uid,
+            stream,
+        });
+        drop(state);
+        let waiting = Arc::clone(waiting);
+        Self {
+            waiting,
+            number,
+            uid,
+        }
+    }
+
+    /// Whether it has to wait for one of the user whose VMM had the function last.
+    fn is_later(&self) -> bool {
+        let state = self.waiting.state.lock();
+        let last = state.last.filter(|last| *last != self.uid);
+        last.is_some_and(|last| state.vmms.iter().any(|vmm| vmm.uid == last))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        *self.0.count.lock() -= 1;
-        self.0.fewer.notify_one();
+        let mut state = self.waiting.state.lock();
+        state.vmms.retain(|vmm| vmm.number != self.number);
+        self.waiting.fewer.notify_one();
     }
+}
+
+/// Of VMMs of these users, who has waited for longest of the user who has most.
+fn longest(uids: &[u32]) -> Option<usize> {
+    let count = |uid| uids.iter().filter(|other| **other == uid).count();
+    let most = uids.iter().map(|uid| count(*uid)).max()?;
+    uids.iter().position(|uid| count(*uid) == most)
 }
 
 /// Serves a VMM that has connected.
@@ -138,7 +198,7 @@ fn serve(
     limits: Limits,
     allowed: Allowed,
 ) {
-    let waiting = Arc::clone(&place.0);
+    let waiting = Arc::clone(&place.waiting);
     let mut backend = Backend {
         stream,
         function,
@@ -210,9 +270,14 @@ impl Backend<'_> {
         if let Some(vmm) = self.vmm {
             return Ok(vmm);
         }
-        let vmm = self.function.claim(|| is_connected(self.stream))?;
+        let is_later = || self.place.as_ref().is_some_and(Place::is_later);
+        let vmm = self
+            .function
+            .claim(|| is_connected(self.stream), is_later)?;
         self.vmm = Some(vmm);
-        self.place = None;
+        if let Some(place) = self.place.take() {
+            place.waiting.state.lock().last = Some(place.uid);
+        }
         Ok(vmm)
     }
 }
@@ -356,5 +421,39 @@ impl vfio_user::Backend for Backend<'_> {
         msix::check(&set.data)?;
         let set = self.function.of(vmm, |_, link, _| link.vectors.set(set));
         set.unwrap_or(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_with_most_vmms_that_wait_loses_a_place() {
+        for (uids, expected) in [
+            (&[1, 1, 1, 1][..], Some(0)),
+            (&[7, 1, 1, 1], Some(1)),
+            (&[7, 1, 1, 7], Some(0)),
+            (&[], None),
+        ] {
+            assert_eq!(longest(uids), expected, "{uids:?}");
+        }
+    }
+
+    #[test]
+    fn the_user_whose_vmm_had_the_function_last_goes_first() {
+        let waiting = Arc::new(Waiting::default());
+        let (stream, _peer) = UnixStream::pair().unwrap();
+        let first = Place::take(&waiting, &Arc::new(stream));
+        let other = Place {
+            waiting: Arc::clone(&waiting),
+            number: 0,
+            uid: first.uid.wrapping_add(1),
+        };
+        assert!(!first.is_later() && !other.is_later());
+        waiting.state.lock().last = Some(first.uid);
+        assert!(!first.is_later() && other.is_later());
+        drop(first);
+        assert!(!other.is_later());
     }
 }

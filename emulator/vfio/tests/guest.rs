@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A function as a virtual machine uses it: a vfio-user client with memory of its own, and a driver in a few lines.
+//! A function as a virtual machine uses it: a vfio-user client with memory of its own, and a driver.
 
 use std::{
     fs::File,
@@ -22,20 +22,23 @@ use std::{
 use efa_fabric::Settings;
 use efa_hw::{
     admin::{
-        AcqEntry, AcqHeader, AqEntry, Command, Protocol, Response, Status,
+        AcqHeader, Response, Status,
         pd::{AllocPd, AllocPdResponse, DeallocPd},
     },
-    regs::{
-        AqCaps, DevCtl, DevSts, EventRingCaps, MmioRegRead, ReadlessResponse, Register, ResetReason,
-    },
+    regs::{AqCaps, Register, ResetReason},
 };
 use efa_model::{Config, Device, Host, Profile, State};
-use efa_testing::wait::{patience, wait_for, wait_until};
+use efa_testing::{
+    bus::{Memory, PAGE},
+    driver::DEPTH,
+    machine::{BASE, MEMORY_AND_BUS_MASTER, Machine as Guest, Ram},
+    wait::{patience, wait_for, wait_until},
+};
 use efa_vfio::{Bar, Function, Limits, Runtime, Server, listen};
 use proptest::{collection::vec, prelude::*, sample::select};
 use rustix::{
     event::{EventfdFlags, eventfd},
-    fs::{MemfdFlags, memfd_create},
+    fs::MemfdFlags,
 };
 use tempfile::TempDir;
 use vfio_bindings::bindings::vfio::{
@@ -43,23 +46,13 @@ use vfio_bindings::bindings::vfio::{
     VFIO_PCI_BAR2_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX,
     VFIO_PCI_MSIX_IRQ_INDEX,
 };
-use vfio_user::{Client, DmaMap, Flags};
+use vfio_user::{Client, Flags};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
-/// Where the guest's memory is.
-const RAM: u64 = 0x8000_0000;
+/// Bytes of a guest's memory.
 const RAM_SIZE: u64 = 1 << 20;
 
-/// What the driver puts there, as offsets.
-const RESPONSE: u64 = 0x0000;
-const AQ: u64 = 0x1000;
-const ACQ: u64 = 0x2000;
-const AENQ: u64 = 0x3000;
-const DEPTH: u16 = 32;
-
 const VECTORS: u16 = 5;
-const COMMAND: u64 = 0x04;
-const MEMORY_AND_BUS_MASTER: u16 = 0b110;
 
 struct Machine {
     folder: TempDir,
@@ -102,217 +95,57 @@ impl Machine {
     }
 
     fn connect(&self) -> Guest {
-        Guest::connect(&self.folder.path().join("socket"))
+        connect(&self.folder.path().join("socket"))
     }
 }
 
-struct Guest {
-    client: Client,
-    ram: File,
-    memory: MmapRegion,
-    request: u16,
-    producer: u16,
-    consumer: u16,
+/// A guest with memory that the device has no part of yet.
+fn connect(socket: &Path) -> Guest {
+    Guest::of(Client::connect(socket).unwrap(), Ram::new(RAM_SIZE))
 }
 
-impl Guest {
-    fn connect(socket: &Path) -> Self {
-        let ram = File::from(
-            memfd_create("ram", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap(),
-        );
-        ram.set_len(RAM_SIZE).unwrap();
-        let memory = FileOffset::new(ram.try_clone().unwrap(), 0);
-        let memory = MmapRegion::from_file(memory, RAM_SIZE as usize).unwrap();
-        let client = Client::connect(socket).unwrap();
-        Self {
-            client,
-            ram,
-            memory,
-            request: 0,
-            producer: 0,
-            consumer: 0,
-        }
-    }
+/// What firmware and a driver do before they talk to the device.
+fn power_on(guest: &mut Guest) {
+    guest.share_memory();
+    power_on_again(guest);
+}
 
-    /// What firmware and a driver do before they talk to the device.
-    fn power_on(&mut self) {
-        self.map();
-        self.power_on_again();
-    }
+/// The same with memory that is mapped already.
+fn power_on_again(guest: &mut Guest) {
+    guest.enable(MEMORY_AND_BUS_MASTER);
+    guest.set_response_address();
+}
 
-    /// Shares its memory.
-    fn map(&mut self) {
-        let map = DmaMap {
-            readable: true,
-            writable: true,
-            offset: 0,
-            address: RAM,
-            size: RAM_SIZE,
-        };
-        self.client.dma_map(map, Some(&self.ram)).unwrap();
-    }
+fn reset(guest: &mut Guest) {
+    guest.reset(ResetReason::Normal);
+}
 
-    /// The same with memory that is mapped already.
-    fn power_on_again(&mut self) {
-        self.enable(MEMORY_AND_BUS_MASTER);
-        self.write(Register::MmioRespHi, 0);
-        self.write(Register::MmioRespLo, (RAM + RESPONSE) as u32);
-    }
+/// Has a driver reset the device and set up its queues.
+fn start(guest: &mut Guest) {
+    reset(guest);
+    guest.set_up();
+    guest.mask(false);
+}
 
-    fn enable(&mut self, command: u16) {
-        let command = command.to_le_bytes();
-        self.client
-            .region_write(VFIO_PCI_CONFIG_REGION_INDEX, COMMAND, &command)
-            .unwrap();
-    }
+/// Whether the device answers. It does before the write has returned.
+fn answers(guest: &mut Guest) -> bool {
+    guest.read_raw(Register::DevSts.into()).is_some()
+}
 
-    fn command(&mut self) -> u16 {
-        let mut command = [0xff; 2];
-        self.client
-            .region_read(VFIO_PCI_CONFIG_REGION_INDEX, COMMAND, &mut command)
-            .unwrap();
-        u16::from_le_bytes(command)
-    }
+/// The memory of the device that holds the send queues.
+fn send_queues(guest: &mut Guest) -> MmapRegion {
+    let region = guest.device.client.region_info(VFIO_PCI_BAR2_REGION_INDEX);
+    let region = region.unwrap();
+    let file = FileOffset::new(region.file.expect("no shared memory"), 0);
+    MmapRegion::from_file(file, region.size as usize).unwrap()
+}
 
-    fn load<const N: usize>(&self, offset: u64) -> [u8; N] {
-        let mut bytes = [0; N];
-        self.memory
-            .get_slice(offset as usize, N)
-            .unwrap()
-            .copy_to(&mut bytes);
-        bytes
-    }
-
-    fn store(&self, offset: u64, bytes: &[u8]) {
-        self.memory
-            .get_slice(offset as usize, bytes.len())
-            .unwrap()
-            .copy_from(bytes);
-    }
-
-    fn write(&mut self, register: Register, value: u32) {
-        let offset = u64::from(u16::from(register));
-        let value = value.to_le_bytes();
-        self.client
-            .region_write(VFIO_PCI_BAR0_REGION_INDEX, offset, &value)
-            .unwrap();
-    }
-
-    /// Reads a register, if the device answers. It does before the write has returned.
-    fn read(&mut self, register: Register) -> Option<u32> {
-        self.request += 1;
-        let request = MmioRegRead {
-            req_id: self.request,
-            reg_off: register.into(),
-        };
-        self.write(Register::MmioRegRead, request.into_raw());
-        let response = ReadlessResponse::decode(&self.load(RESPONSE));
-        (response.req_id == self.request && response.reg_off == u16::from(register))
-            .then_some(response.reg_val)
-    }
-
-    fn status(&mut self) -> DevSts {
-        DevSts::from_raw(
-            self.read(Register::DevSts)
-                .expect("no answer to a register read"),
-        )
-    }
-
-    fn wait_for_reset(&mut self, in_progress: bool) {
-        wait_until("change of the reset's state", || {
-            self.status().reset_in_progress == in_progress
-        });
-    }
-
-    fn reset(&mut self) {
-        assert!(self.status().ready);
-        let reset = DevCtl {
-            dev_reset: true,
-            reset_reason: ResetReason::Normal.into(),
-            ..Default::default()
-        };
-        self.write(Register::DevCtl, reset.into_raw());
-        self.write(Register::MmioRespHi, 0);
-        self.write(Register::MmioRespLo, (RAM + RESPONSE) as u32);
-        self.wait_for_reset(true);
-        self.write(Register::DevCtl, 0);
-        self.wait_for_reset(false);
-        self.producer = 0;
-        self.consumer = 0;
-        self.store(ACQ, &[0; 64 * DEPTH as usize]);
-    }
-
-    fn start_queues(&mut self) {
-        let ring = EventRingCaps {
-            depth: DEPTH,
-            entry_size: 64,
-            msix_vector: 0,
-        }
-        .into_raw();
-        for (low, high, caps, offset, value) in [
-            (
-                Register::AqBaseLo,
-                Register::AqBaseHi,
-                Register::AqCaps,
-                AQ,
-                AqCaps {
-                    depth: DEPTH,
-                    entry_size: 64,
-                }
-                .into_raw(),
-            ),
-            (
-                Register::AcqBaseLo,
-                Register::AcqBaseHi,
-                Register::AcqCaps,
-                ACQ,
-                ring,
-            ),
-            (
-                Register::AenqBaseLo,
-                Register::AenqBaseHi,
-                Register::AenqCaps,
-                AENQ,
-                ring,
-            ),
-        ] {
-            self.write(low, (RAM + offset) as u32);
-            self.write(high, 0);
-            self.write(caps, value);
-        }
-        self.write(Register::IntrMask, 0);
-    }
-
-    fn submit<C: Command>(&mut self, command: &C) -> u16 {
-        let id = self.producer;
-        let phase = self.producer / DEPTH % 2 == 0;
-        let entry = AqEntry::new(Protocol::V1, &command.to_request(), id, phase);
-        self.store(AQ + 64 * u64::from(self.producer % DEPTH), entry.bytes());
-        self.producer += 1;
-        self.write(Register::AqProdDb, self.producer.into());
-        id
-    }
-
-    fn completion(&mut self) -> Option<AcqEntry> {
-        let entry = self.load(ACQ + 64 * u64::from(self.consumer % DEPTH));
-        let new = AcqHeader::of(&entry).flags.phase == (self.consumer / DEPTH % 2 == 0);
-        self.consumer += u16::from(new);
-        new.then_some(entry)
-    }
-
-    /// The memory of the device that holds the send queues.
-    fn send_queues(&mut self) -> MmapRegion {
-        let region = self.client.region_info(VFIO_PCI_BAR2_REGION_INDEX).unwrap();
-        let file = FileOffset::new(region.file.expect("no shared memory"), 0);
-        MmapRegion::from_file(file, region.size as usize).unwrap()
-    }
-
-    fn set_vector(&mut self, vector: u16, fds: &[BorrowedFd<'_>]) {
-        let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
-        self.client
-            .set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, vector.into(), 1, fds)
-            .unwrap();
-    }
+fn set_vector(guest: &mut Guest, vector: u16, fds: &[BorrowedFd<'_>]) {
+    let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
+    let client = &mut guest.device.client;
+    client
+        .set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, vector.into(), 1, fds)
+        .unwrap();
 }
 
 /// An interrupt's eventfd.
@@ -336,15 +169,14 @@ impl Interrupt {
 fn a_driver_resets_the_device_and_allocates() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
-    guest.power_on();
+    power_on(&mut guest);
     let interrupt = Interrupt::new();
-    guest.set_vector(0, &[interrupt.0.as_fd()]);
-    guest.reset();
-    guest.start_queues();
+    set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
+    start(&mut guest);
 
     let id = guest.submit(&AllocPd::default());
     interrupt.wait();
-    let completion = guest.completion().expect("an interrupt, but no completion");
+    let (_, _, completion) = guest.completion().expect("an interrupt, but no completion");
     let header = AcqHeader::of(&completion);
     assert_eq!(
         (header.command_id.id, header.status),
@@ -354,7 +186,7 @@ fn a_driver_resets_the_device_and_allocates() {
     let state = machine.state();
     assert_eq!(state.resources.pd, 1);
 
-    guest.set_vector(0, &[]);
+    set_vector(&mut guest, 0, &[]);
     guest.submit(&DeallocPd { pd });
     wait_until("completion", || guest.completion().is_some());
     assert!(!interrupt.take(), "an interrupt of a disabled vector");
@@ -372,16 +204,15 @@ fn a_driver_resets_the_device_and_allocates() {
 fn events_come_without_a_message_of_the_monitor() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
-    guest.power_on();
-    guest.reset();
-    guest.start_queues();
+    power_on(&mut guest);
+    start(&mut guest);
     // Completed later, by the timer: the client sends nothing meanwhile.
     let rule = serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"delay_ms":50}}"#);
     machine
         .function
         .with(|device, _, _| device.inject(rule.unwrap()));
     let interrupt = Interrupt::new();
-    guest.set_vector(0, &[interrupt.0.as_fd()]);
+    set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
     guest.submit(&AllocPd::default());
     interrupt.wait();
     assert!(guest.completion().is_some());
@@ -391,23 +222,23 @@ fn events_come_without_a_message_of_the_monitor() {
 fn a_function_that_is_no_bus_master_does_not_answer() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
-    guest.power_on();
-    assert!(guest.read(Register::DevSts).is_some());
+    power_on(&mut guest);
+    assert!(answers(&mut guest));
     guest.enable(0);
-    assert_eq!(guest.read(Register::DevSts), None);
+    assert!(!answers(&mut guest));
     guest.enable(MEMORY_AND_BUS_MASTER);
-    assert!(guest.read(Register::DevSts).is_some());
+    assert!(answers(&mut guest));
 }
 
 #[test]
 fn memory_that_is_not_mapped_is_not_written() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
-    guest.power_on();
-    guest.client.dma_unmap(RAM, RAM_SIZE).unwrap();
-    assert_eq!(guest.read(Register::DevSts), None);
-    guest.map();
-    assert!(guest.read(Register::DevSts).is_some());
+    power_on(&mut guest);
+    guest.device.client.dma_unmap(BASE, RAM_SIZE).unwrap();
+    assert!(!answers(&mut guest));
+    guest.share_memory();
+    assert!(answers(&mut guest));
 }
 
 #[test]
@@ -417,6 +248,7 @@ fn registers_are_not_read_by_mmio() {
     for region in [VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_BAR4_REGION_INDEX] {
         let mut value = [0; 4];
         guest
+            .device
             .client
             .region_read(region, Register::DevSts as u64, &mut value)
             .unwrap();
@@ -428,16 +260,18 @@ fn registers_are_not_read_by_mmio() {
 fn send_queues_are_shared_memory() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
-    guest.power_on();
-    let memory = guest.send_queues();
+    power_on(&mut guest);
+    let memory = send_queues(&mut guest);
     memory.get_slice(0x1000, 5).unwrap().copy_from(b"hello");
     let mut found = [0; 5];
     guest
+        .device
         .client
         .region_read(VFIO_PCI_BAR2_REGION_INDEX, 0x1000, &mut found)
         .unwrap();
     assert_eq!(&found, b"hello");
     guest
+        .device
         .client
         .region_write(VFIO_PCI_BAR2_REGION_INDEX, 0x1000, b"J")
         .unwrap();
@@ -449,24 +283,29 @@ fn send_queues_are_shared_memory() {
 fn accesses_outside_of_a_region_do_nothing() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
-    guest.power_on();
+    power_on(&mut guest);
     for region in 0..9 {
         for offset in [1, 0x3ffc, 0x3ffe, 1 << 40, u64::MAX - 3, u64::MAX - 1] {
             for data in [&mut [0xff; 7][..], &mut [0xff; 8]] {
-                let size = guest.client.region_info(region).unwrap().size;
+                let size = guest.device.client.region_info(region).unwrap().size;
                 let end = offset.checked_add(data.len() as u64);
                 let inside = end.is_some_and(|end| end <= size);
-                let written = guest.client.region_write(region, offset, data);
+                let written = guest.device.client.region_write(region, offset, data);
                 assert_eq!(written.is_ok(), inside, "{region} {offset}");
-                let read = guest.client.region_read(region, offset, data);
+                let read = guest.device.client.region_read(region, offset, data);
                 assert_eq!(read.is_ok(), inside, "{region} {offset}");
             }
         }
     }
     let flags = VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER;
-    guest.client.set_irqs(0, flags, 0, 1, &[]).unwrap_err();
+    guest
+        .device
+        .client
+        .set_irqs(0, flags, 0, 1, &[])
+        .unwrap_err();
     let beyond = u32::from(VECTORS);
     let set = guest
+        .device
         .client
         .set_irqs(VFIO_PCI_MSIX_IRQ_INDEX, flags, beyond, 1, &[]);
     set.unwrap_err();
@@ -480,7 +319,7 @@ fn a_missing_bar_has_no_region() {
         let machine = Machine::start(Some(bar));
         let mut guest = machine.connect();
         for region in [0, 2, 4] {
-            let size = guest.client.region_info(region).unwrap().size;
+            let size = guest.device.client.region_info(region).unwrap().size;
             assert_eq!(size == 0, region == index, "BAR {region} without {bar:?}");
         }
     }
@@ -490,41 +329,34 @@ fn a_missing_bar_has_no_region() {
 fn the_next_guest_finds_a_fresh_device() {
     let machine = Machine::start(None);
     let mut first = machine.connect();
-    first.power_on();
-    first.reset();
-    first.start_queues();
+    power_on(&mut first);
+    start(&mut first);
     first.submit(&AllocPd::default());
     assert_eq!(machine.state().resources.pd, 1);
-    first.client.shutdown().unwrap();
+    first.device.client.shutdown().unwrap();
     drop(first);
 
     // It waits until the first is gone.
     let mut second = machine.connect();
     assert_eq!(second.command(), 0);
     assert_eq!(machine.state().resources.pd, 0);
-    second.power_on();
-    second.reset();
+    power_on(&mut second);
+    reset(&mut second);
 }
 
 #[test]
 fn a_function_reset_keeps_what_the_monitor_mapped() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
-    guest.power_on();
-    guest.reset();
-    guest.start_queues();
+    power_on(&mut guest);
+    start(&mut guest);
     guest.submit(&AllocPd::default());
-    guest.client.reset().unwrap();
+    guest.device.client.reset().unwrap();
     assert_eq!(machine.state().resources.pd, 0);
-    assert_eq!(
-        guest.read(Register::DevSts),
-        None,
-        "it is still a bus master"
-    );
+    assert!(!answers(&mut guest), "it is still a bus master");
     assert_eq!(guest.command(), 0);
     guest.enable(MEMORY_AND_BUS_MASTER);
-    guest.write(Register::MmioRespHi, 0);
-    guest.write(Register::MmioRespLo, (RAM + RESPONSE) as u32);
+    guest.set_response_address();
     assert!(guest.status().ready);
 }
 
@@ -532,9 +364,8 @@ fn a_function_reset_keeps_what_the_monitor_mapped() {
 fn a_function_reset_ends_all_that_the_device_does() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
-    guest.power_on();
-    guest.reset();
-    guest.start_queues();
+    power_on(&mut guest);
+    start(&mut guest);
     let rule = serde_json::from_str(r#"{"when":{"opcode":"ALLOC_PD"},"then":{"hold":"pd"}}"#);
     machine
         .function
@@ -543,16 +374,25 @@ fn a_function_reset_ends_all_that_the_device_does() {
         guest.submit(&AllocPd::default());
     }
     let llq = VFIO_PCI_BAR2_REGION_INDEX;
-    guest.client.region_write(llq, 0x1000, b"secret").unwrap();
-    guest.client.reset().unwrap();
+    guest
+        .device
+        .client
+        .region_write(llq, 0x1000, b"secret")
+        .unwrap();
+    guest.device.client.reset().unwrap();
     // Also if the driver lets it access memory again.
     guest.enable(MEMORY_AND_BUS_MASTER);
-    guest.store(ACQ, &[0; 64 * DEPTH as usize]);
+    const RING: usize = 64 * DEPTH as usize;
+    guest.world.store(guest.acq.base, &[0; RING]);
     // What has survived comes now.
     machine.function.with(|device, _, _| device.clear());
-    assert_eq!(guest.load(ACQ), [0; 64 * DEPTH as usize]);
+    assert_eq!(guest.world.entry(guest.acq.base), [0; RING]);
     let mut found = [0xff; 6];
-    guest.client.region_read(llq, 0x1000, &mut found).unwrap();
+    guest
+        .device
+        .client
+        .region_read(llq, 0x1000, &mut found)
+        .unwrap();
     assert_eq!(found, [0; 6]);
     let state = machine.state();
     assert_eq!((state.admin.in_flight, state.function_resets), (0, 1));
@@ -569,28 +409,29 @@ fn a_function_without_power_forgets() {
     const POWER_CONTROL: u64 = 0x44;
     let machine = Machine::start(None);
     let mut guest = machine.connect();
-    guest.power_on();
-    guest.reset();
-    guest.start_queues();
+    power_on(&mut guest);
+    start(&mut guest);
     guest.submit(&AllocPd::default());
     guest.completion().unwrap();
     let interrupt = Interrupt::new();
-    guest.set_vector(0, &[interrupt.0.as_fd()]);
+    set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
     let config = VFIO_PCI_CONFIG_REGION_INDEX;
     guest
+        .device
         .client
         .region_write(config, POWER_CONTROL, &[3])
         .unwrap();
     // In D3hot there is a configuration space, and nothing else.
     assert_eq!(guest.command(), MEMORY_AND_BUS_MASTER);
-    assert_eq!(guest.read(Register::DevSts), None);
+    assert!(!answers(&mut guest));
     guest.submit(&AllocPd::default());
     let fatal = |device: &mut Device, host: &mut dyn Host, now| device.post_event(host, now, 1, 0);
     machine.function.with(fatal);
-    assert_eq!(guest.completion(), None);
+    assert!(guest.completion().is_none());
     assert!(!interrupt.take());
 
     guest
+        .device
         .client
         .region_write(config, POWER_CONTROL, &[0])
         .unwrap();
@@ -598,21 +439,20 @@ fn a_function_without_power_forgets() {
     let state = machine.state();
     assert_eq!((state.resources.pd, state.fatal_error), (0, false));
     assert_eq!(state.protocol_errors, 0);
-    guest.power_on_again();
-    guest.reset();
+    power_on_again(&mut guest);
+    reset(&mut guest);
 }
 
 #[test]
 fn a_device_that_is_pulled_out_is_gone() {
     let machine = Machine::start(None);
     let mut guest = machine.connect();
-    guest.power_on();
-    guest.reset();
-    guest.start_queues();
+    power_on(&mut guest);
+    start(&mut guest);
     guest.submit(&AllocPd::default());
     guest.completion().unwrap();
     let interrupt = Interrupt::new();
-    guest.set_vector(0, &[interrupt.0.as_fd()]);
+    set_vector(&mut guest, 0, &[interrupt.0.as_fd()]);
     machine.function.unplug();
     let state = machine.state();
     assert!(!state.plugged);
@@ -626,24 +466,31 @@ fn a_device_that_is_pulled_out_is_gone() {
         VFIO_PCI_BAR4_REGION_INDEX,
     ] {
         let mut found = [0; 8];
-        guest.client.region_write(region, 4, &[0; 4]).unwrap();
-        guest.client.region_read(region, 0, &mut found).unwrap();
+        guest
+            .device
+            .client
+            .region_write(region, 4, &[0; 4])
+            .unwrap();
+        guest
+            .device
+            .client
+            .region_read(region, 0, &mut found)
+            .unwrap();
         assert_eq!(found, [0xff; 8], "region {region}");
     }
-    assert_eq!(guest.read(Register::DevSts), None);
+    assert!(!answers(&mut guest));
     guest.submit(&AllocPd::default());
-    guest.client.reset().unwrap();
-    assert_eq!(guest.completion(), None);
+    guest.device.client.reset().unwrap();
+    assert!(guest.completion().is_none());
     assert!(!interrupt.take());
     assert_eq!(machine.state().protocol_errors, 0);
 
     // In its slot again, it has lost all; the VMM's mappings of memory and interrupts are as they were.
     machine.function.plug();
     assert_eq!(guest.command(), 0);
-    assert_eq!(guest.read(Register::DevSts), None);
-    guest.power_on_again();
-    guest.reset();
-    guest.start_queues();
+    assert!(!answers(&mut guest));
+    power_on_again(&mut guest);
+    start(&mut guest);
     guest.submit(&AllocPd::default());
     interrupt.wait();
     assert!(guest.completion().is_some());
@@ -655,26 +502,24 @@ fn a_device_that_is_pulled_out_is_gone() {
 fn another_vmm_can_have_a_device_that_was_pulled_out() {
     let machine = Machine::start(None);
     let mut first = machine.connect();
-    first.power_on();
-    first.reset();
-    first.start_queues();
+    power_on(&mut first);
+    start(&mut first);
     machine.function.unplug();
     let mut second = machine.connect();
-    second.power_on();
+    power_on(&mut second);
     assert!(machine.state().plugged);
-    second.reset();
-    second.start_queues();
+    start(&mut second);
     second.submit(&AllocPd::default());
     assert!(second.completion().is_some());
 
     // The first still is answered, but has nothing.
     assert_eq!(first.command(), 0xffff);
     first.enable(MEMORY_AND_BUS_MASTER);
-    first.client.reset().unwrap();
+    first.device.client.reset().unwrap();
     first.submit(&AllocPd::default());
-    assert_eq!(first.completion(), None);
-    first.client.dma_unmap(RAM, RAM_SIZE).unwrap();
-    first.client.shutdown().unwrap();
+    assert!(first.completion().is_none());
+    first.device.client.dma_unmap(BASE, RAM_SIZE).unwrap();
+    first.device.client.shutdown().unwrap();
     drop(first);
     second.submit(&AllocPd::default());
     assert!(second.completion().is_some());
@@ -685,24 +530,24 @@ fn another_vmm_can_have_a_device_that_was_pulled_out() {
 fn a_vmm_waits_for_a_device_that_another_one_has() {
     let machine = Machine::start(None);
     let mut first = machine.connect();
-    first.power_on();
-    first.reset();
+    power_on(&mut first);
+    reset(&mut first);
     let socket = machine.folder.path().join("socket");
     let (waits, is_gone) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut second = Guest::connect(&socket);
+            let mut second = connect(&socket);
             waits.store(true, Ordering::SeqCst);
-            second.power_on();
+            power_on(&mut second);
             assert!(is_gone.load(Ordering::SeqCst));
-            second.reset();
+            reset(&mut second);
         });
         wait_until("second VMM", || waits.load(Ordering::SeqCst));
         for _ in 0..100 {
             assert!(first.status().ready);
         }
         is_gone.store(true, Ordering::SeqCst);
-        first.client.shutdown().unwrap();
+        first.device.client.shutdown().unwrap();
         drop(first);
     });
 }
@@ -711,9 +556,10 @@ fn a_vmm_waits_for_a_device_that_another_one_has() {
 fn the_send_queues_are_of_one_vmm_only() {
     let machine = Machine::start(None);
     let mut first = machine.connect();
-    first.power_on();
-    let old = first.send_queues();
+    power_on(&mut first);
+    let old = send_queues(&mut first);
     let file = first
+        .device
         .client
         .region_info(VFIO_PCI_BAR2_REGION_INDEX)
         .unwrap();
@@ -726,11 +572,11 @@ fn the_send_queues_are_of_one_vmm_only() {
     slice(&old, 0x1000, b"secret");
     // It can't be taken away from the device, which reads it.
     file.file.unwrap().set_len(0).unwrap_err();
-    first.client.shutdown().unwrap();
+    first.device.client.shutdown().unwrap();
 
     let mut second = machine.connect();
-    second.power_on();
-    let new = second.send_queues();
+    power_on(&mut second);
+    let new = send_queues(&mut second);
     let mut found = [0xff; 6];
     new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
     assert_eq!(found, [0; 6]);
@@ -740,19 +586,21 @@ fn the_send_queues_are_of_one_vmm_only() {
     assert_eq!(found, [0; 6]);
     let region = VFIO_PCI_BAR2_REGION_INDEX;
     second
+        .device
         .client
         .region_read(region, 0x1000, &mut found)
         .unwrap();
     assert_eq!(found, [0; 6]);
     slice(&new, 0x1000, b"mine");
     second
+        .device
         .client
         .region_read(region, 0x1000, &mut found)
         .unwrap();
     assert_eq!(&found, b"mine\0\0");
 
     // A reset of the function clears it for those who have mapped it, too.
-    second.client.reset().unwrap();
+    second.device.client.reset().unwrap();
     new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
     assert_eq!(found, [0; 6]);
 }
@@ -760,23 +608,19 @@ fn the_send_queues_are_of_one_vmm_only() {
 #[test]
 fn a_vmm_that_takes_its_memory_away_harms_only_itself() {
     let machine = Machine::start(None);
-    let mut guest = machine.connect();
-    guest.ram = File::from(memfd_create("ram", MemfdFlags::CLOEXEC).unwrap());
-    guest.ram.set_len(RAM_SIZE).unwrap();
-    let memory = FileOffset::new(guest.ram.try_clone().unwrap(), 0);
-    guest.memory = MmapRegion::from_file(memory, RAM_SIZE as usize).unwrap();
-    guest.power_on();
-    guest.reset();
-    guest.start_queues();
+    let client = Client::connect(&machine.folder.path().join("socket")).unwrap();
+    let mut guest = Guest::of(client, Ram::with(RAM_SIZE, MemfdFlags::CLOEXEC));
+    power_on(&mut guest);
+    start(&mut guest);
     guest.submit(&AllocPd::default());
     assert!(guest.completion().is_some());
-    guest.ram.set_len(0).unwrap();
+    guest.world.file().set_len(0).unwrap();
     // The device can't read the command, and has a fatal error.
-    guest.write(Register::AqProdDb, u32::from(guest.producer) + 1);
+    guest.write(Register::AqProdDb, 2);
     drop(guest);
     let mut guest = machine.connect();
-    guest.power_on();
-    guest.reset();
+    power_on(&mut guest);
+    reset(&mut guest);
 }
 
 #[test]
@@ -796,11 +640,31 @@ fn silent_vmms_do_not_keep_others_away() {
     drop((polite, silent));
 }
 
+/// Those that wait for a device and say nothing more keep no other one from waiting.
+#[test]
+fn one_more_vmm_has_the_place_of_the_one_that_has_waited_for_longest() {
+    let machine = Machine::start(None);
+    let mut first = machine.connect();
+    power_on(&mut first);
+    let socket = machine.folder.path().join("socket");
+    let waiting: Vec<_> = (0..5)
+        .map(|_| {
+            let mut client = Client::connect(&socket).unwrap();
+            let (command, flags) = (vfio_user::Command::DeviceReset, Flags::COMMAND);
+            client.send(command, flags, &[], &[]).unwrap();
+            client
+        })
+        .collect();
+    assert!(first.status().ready);
+    drop((first, waiting));
+    power_on(&mut machine.connect());
+}
+
 #[test]
 fn vmms_that_wait_and_are_gone_leave_their_places() {
     let machine = Machine::start(None);
     let mut first = machine.connect();
-    first.power_on();
+    power_on(&mut first);
     let socket = machine.folder.path().join("socket");
     for _ in 0..12 {
         // It wants the function, and does not wait for it.
@@ -810,10 +674,10 @@ fn vmms_that_wait_and_are_gone_leave_their_places() {
             .unwrap();
     }
     assert!(first.status().ready);
-    first.client.shutdown().unwrap();
+    first.device.client.shutdown().unwrap();
     let mut last = machine.connect();
-    last.power_on();
-    last.reset();
+    power_on(&mut last);
+    reset(&mut last);
 }
 
 /// Any write, but most often one of a register with a value that has an effect.
@@ -826,7 +690,7 @@ fn any_write() -> impl Strategy<Value = (u32, u64, u32)> {
     ];
     let offset = prop_oneof![8 => register, 1 => 0..0x5000_u64, 1 => any::<u64>()];
     let value = prop_oneof![
-        4 => (0..RAM_SIZE).prop_map(|offset| (RAM + offset) as u32),
+        4 => (0..RAM_SIZE).prop_map(|offset| (BASE + offset) as u32),
         2 => Just(AqCaps { depth: DEPTH, entry_size: 64 }.into_raw()),
         2 => 0..64_u32,
         1 => any::<u32>(),
@@ -844,20 +708,19 @@ proptest! {
     ) {
         let machine = Machine::start(None);
         let mut guest = machine.connect();
-        guest.power_on();
-        guest.reset();
-        guest.start_queues();
+        power_on(&mut guest);
+        start(&mut guest);
         for page in 0..4 {
-            guest.store(page * 0x1000, &memory);
+            guest.world.store(BASE + page * PAGE, &memory);
         }
         for (region, offset, value) in writes {
             // One outside of its region fails.
-            let _ = guest.client.region_write(region, offset, &value.to_le_bytes());
+            let _ = guest.device.client.region_write(region, offset, &value.to_le_bytes());
         }
         drop(guest);
         // The next one finds a device that works.
         let mut guest = machine.connect();
-        guest.power_on();
-        guest.reset();
+        power_on(&mut guest);
+        reset(&mut guest);
     }
 }

@@ -112,8 +112,13 @@ def add_guests(parser, guests=1):
     )
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="what the emulator does at its start")
     parser.add_argument(
-        "--fabric", default="ideal", metavar="SETTINGS", help="of efa-emu: what the network between the devices is like (default: ideal)"
+        "--fabric",
+        default="realistic",
+        metavar="SETTINGS",
+        help="of efa-emu: what the network between devices is like (default: realistic)",
     )
+    text = "one more word of efa-emu's command line, as in --emulator-option=--file-memory; can be given again"
+    parser.add_argument("--emulator-option", dest="emulator_options", action="append", default=[], metavar="WORD", help=text)
     parser.add_argument("--share", type=Path, metavar="FOLDER", help="of the host, which guests see at /share, read-only")
     parser.add_argument("--memory", default="1G", help="of each guest (default: 1G)")
     parser.add_argument("--cpus", type=positive, default=2, metavar="N", help="of each guest (default: 2)")

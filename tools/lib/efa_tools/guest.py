@@ -72,6 +72,8 @@ class Options:
     threads: bool = False
     # What the network between the devices is like, see efa-emu --fabric.
     fabric: str = "ideal"
+    # More words of its command line.
+    emulator_options: list[str] = field(default_factory=list)
     # A folder of the host that guests see at /share.
     share: Path | None = None
     # The run folder, which is made, or empty; without it, one in the cache.
@@ -226,7 +228,7 @@ class Run:
         if options.scenario:
             shutil.copy(options.scenario, self.folder / "scenario")
             command += ["--scenario", f"{RUN}/scenario"]
-        self.start("efa-emu", command)
+        self.start("efa-emu", [*command, *options.emulator_options])
         # It makes this one last, and only it knows how many devices an instance has.
         self.await_sockets("efa-emu", ["control"])
         self.devices = len(list(self.folder.glob("efa0.*")))

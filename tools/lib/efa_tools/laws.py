@@ -174,7 +174,7 @@ CLOCKS = (
     "tests/tools/test_laws.py",
     "tests/life/timing.py",
     "tests/kverbs/exchange.c",
-    "emulator/machine/tests/attack/",
+    "emulator/testing/tests/attack/",
 )
 RUST_TESTS = re.compile(r"^mod tests \{")
 

@@ -14,6 +14,7 @@ use crate::{
             FailQp, Hello, Inject, Injected, Network, Notify, Peek, Perform, Plug, Poke, Release,
             Released, Reply, Request, Sample, Set, Snapshot, State, Trace, Unplug, Welcome,
         },
+        scope::Scope,
     },
     snapshot,
     trace::Recent,
@@ -26,6 +27,21 @@ impl Emulator {
     /// Does what one request asks for, and returns the line that is the reply.
     pub fn reply(&self, request: &[u8]) -> Vec<u8> {
         Reply::from(self.request(request)).to_line()
+    }
+
+    /// The same for a client of a control socket.
+    pub(crate) fn reply_to(&self, scope: &Scope, request: &[u8]) -> Vec<u8> {
+        if scope.is_all() {
+            return self.reply(request);
+        }
+        let perform = || {
+            let unreadable = |error: serde_json::Error| error.to_string();
+            let mut request: Value = serde_json::from_slice(request).map_err(unreadable)?;
+            scope.admit(&mut request)?;
+            let request: Request = serde_json::from_value(request).map_err(unreadable)?;
+            request.perform_by(self)
+        };
+        Reply::from(perform()).to_line()
     }
 
     /// Does what one request asks for, and returns what is `ok` in the reply.

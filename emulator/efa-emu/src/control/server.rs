@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use crate::{
     clients::{Limit, Place, serve_all},
-    control::{emulator::Emulator, protocol::Reply},
+    control::{emulator::Emulator, protocol::Reply, scope::Scope},
     lines::{Line, Lines},
 };
 
@@ -35,6 +35,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// What the clients share.
 struct Replies {
     emulator: Arc<Emulator>,
+    scope: Scope,
     /// One reply is made at a time: what it is made of is several times as large.
     turn: Mutex<()>,
     unread: Unread,
@@ -71,7 +72,7 @@ impl Replies {
     ) -> Option<(Vec<u8>, Option<Permit>)> {
         // Who waits for the turn is not served yet, and may lose its place.
         let _turn = self.turn.lock();
-        let reply = place.work(|| self.emulator.reply(request))?;
+        let reply = place.work(|| self.emulator.reply_to(&self.scope, request))?;
         Some(self.unread.admit(reply))
     }
 }
@@ -84,9 +85,10 @@ fn error(sentence: &str) -> Vec<u8> {
 }
 
 /// Answers all who connect. Never returns; it needs a thread of its own.
-pub(crate) fn serve(listener: &UnixListener, emulator: &Arc<Emulator>) -> ! {
+pub(crate) fn serve(listener: &UnixListener, scope: Scope, emulator: &Arc<Emulator>) -> ! {
     let replies = Arc::new(Replies {
         emulator: Arc::clone(emulator),
+        scope,
         turn: Mutex::default(),
         unread: Unread::new(MAX_UNREAD),
     });

@@ -2,14 +2,17 @@
 
 //! RDMA reads that wait for what they read: a response of the peer, which is a message of its own.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use efa_model::{QpId, Request};
 
 use crate::packet::{PortId, Reader};
 
-/// How long a read waits for anything from the queue pair that it reads by. A peer answers one read after the other, so one
-/// that waits for others waits longer.
+/// How long a read waits for anything of it, or of the one that its peer answers. A peer answers one read of a queue pair after the
+/// other, so one that waits for others waits longer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Who answers reads: a device, and a queue pair of it.
@@ -21,16 +24,33 @@ pub(crate) struct Read {
     pub(crate) request: Box<Request>,
     pub(crate) from: PortId,
     pub(crate) received: u32,
-    /// Whether the peer knows of it.
-    asked: bool,
+    /// Its place among those that the peer knows of, from when the peer does.
+    turn: Option<u64>,
+    /// When something last came for it.
+    heard: Duration,
+}
+
+impl Read {
+    fn responder(&self) -> Responder {
+        (self.from, self.request.peer_qp)
+    }
 }
 
 /// All reads that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     reads: HashMap<Reader, Read>,
-    /// When something last came from whom there are reads of.
-    heard: HashMap<Responder, Duration>,
+    turns: HashMap<Responder, Turns>,
+    /// The next place.
+    next: u64,
+}
+
+/// The reads that a queue pair of a peer knows of.
+#[derive(Debug, Default)]
+struct Turns {
+    waiting: BTreeSet<u64>,
+    /// When something last came for the first of them.
+    heard: Duration,
 }
 
 impl Reads {
@@ -43,7 +63,8 @@ impl Reads {
             request,
             from,
             received: 0,
-            asked: false,
+            turn: None,
+            heard: Duration::ZERO,
         };
         self.reads.insert(reader(&read.request), read);
     }
@@ -55,17 +76,33 @@ impl Reads {
         read.filter(|read| read.from == from)
     }
 
-    /// Takes note that the peer of a read has got its request, or has sent something for it. Others that it answers may wait
-    /// for as long again.
+    /// Takes note that the peer of a read has got its request, or has sent something for it. If it is the one whose turn it is,
+    /// others may wait for as long again.
     pub(crate) fn heard(&mut self, now: Duration, reader: Reader) {
-        if let Some(read) = self.reads.get_mut(&reader) {
-            read.asked = true;
-            self.heard.insert((read.from, read.request.peer_qp), now);
+        let Some(read) = self.reads.get_mut(&reader) else {
+            return;
+        };
+        let turns = self.turns.entry(read.responder()).or_default();
+        let turn = *read.turn.get_or_insert_with(|| {
+            self.next += 1;
+            turns.waiting.insert(self.next);
+            self.next
+        });
+        read.heard = now;
+        if turns.waiting.first() == Some(&turn) {
+            turns.heard = now;
         }
     }
 
     pub(crate) fn remove(&mut self, reader: Reader) -> Option<Read> {
-        self.reads.remove(&reader)
+        let read = self.reads.remove(&reader)?;
+        if let (Some(turn), Some(turns)) = (read.turn, self.turns.get_mut(&read.responder())) {
+            turns.waiting.remove(&turn);
+            if turns.waiting.is_empty() {
+                self.turns.remove(&read.responder());
+            }
+        }
+        Some(read)
     }
 
     /// Takes all of a peer that is not there any more.
@@ -78,11 +115,12 @@ impl Reads {
 
     /// Takes all that a peer will not answer any more, and those of queue pairs that are not what they were.
     pub(crate) fn sweep(&mut self, now: Duration, is_current: impl Fn(QpId) -> bool) -> Vec<Read> {
-        let heard = &self.heard;
+        let turns = &self.turns;
         let is_late = |read: &Read| {
-            let last = heard.get(&(read.from, read.request.peer_qp));
+            let turns = turns.get(&read.responder());
+            let last = turns.map_or(read.heard, |turns| turns.heard.max(read.heard));
             // Until the peer knows of it, the connection looks after it.
-            read.asked && last.is_none_or(|last| now.saturating_sub(*last) > TIMEOUT)
+            read.turn.is_some() && now.saturating_sub(last) > TIMEOUT
         };
         let mut late: Vec<_> = self
             .reads
@@ -92,10 +130,7 @@ impl Reads {
             .collect();
         late.sort_unstable_by_key(|reader| reader.request);
         let ended = late.into_iter().filter_map(|reader| self.remove(reader));
-        let ended = ended.collect();
-        self.heard
-            .retain(|_, last| now.saturating_sub(*last) <= TIMEOUT);
-        ended
+        ended.collect()
     }
 }
 

@@ -141,9 +141,10 @@ fn dispatch(
         qps,
     } = resources;
     match opcode {
-        // These two concern all that a queue pair refers to, and its work requests.
+        // These concern work requests, and all that a queue pair refers to.
         Opcode::ModifyQp => run(entry, |c: ModifyQp| data.modify_qp(host, &c)),
         Opcode::DestroyQp => run(entry, |c: DestroyQp| data.destroy_qp(host, &c)),
+        Opcode::DeregMr => run(entry, |c: DeregMr| data.dereg_mr(host, &c)),
         // The first is not executed here, see `register`.
         Opcode::RegMr | Opcode::Service => Err(Status::UnsupportedOpcode.into()),
         Opcode::CreateQp => run(entry, |c: CreateQp| {
@@ -153,7 +154,6 @@ fn dispatch(
         Opcode::CreateAh => run(entry, |c: CreateAh| ahs.create(attributes, pds, &c)),
         Opcode::DestroyAh => run(entry, |c: DestroyAh| ahs.destroy(pds, &c)),
         Opcode::AllocMr => run(entry, |c: AllocMr| mrs.alloc(attributes, pds, &c)),
-        Opcode::DeregMr => run(entry, |c: DeregMr| mrs.dereg(pds, host, &c)),
         Opcode::CreateCq => run(entry, |c: CreateCq| {
             cqs.create(attributes, bars, uars, eqs, &c)
         }),

@@ -120,6 +120,12 @@ impl DataPath {
         completion: Cdesc,
         fault: Option<&Then>,
     ) {
+        // Unsolicited ones need no work request, so no doorbell has to come before them.
+        if !completion.flags.unsolicited {
+            if let Some(error) = self.resources.cqs.note_completion(cq.0) {
+                self.note_program_error(error);
+            }
+        }
         let Some(fault) = fault else {
             if let Err(error) = self.resources.complete(host, cq, completion) {
                 self.note_error(error);

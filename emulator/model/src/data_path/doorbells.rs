@@ -45,6 +45,7 @@ impl DataPath {
         if qp.state == QpState::Reset {
             return empty(number, value);
         }
+        self.resources.cqs.note_doorbell(qp.send_cq.0);
         // CAST: the doorbell counts modulo 2^16.
         if qp.send_queue.ring(host.now(), value as u16).is_err() {
             self.fail(host, number);
@@ -73,6 +74,7 @@ impl DataPath {
         if qp.state == QpState::Reset {
             return empty(number, value);
         }
+        self.resources.cqs.note_doorbell(qp.recv_cq.0);
         // CAST: the doorbell counts modulo 2^16.
         if !qp.receive_queue.ring(value as u16) {
             self.fail(host, number);
@@ -92,7 +94,11 @@ impl DataPath {
         value: u32,
     ) -> Result<(), ProtocolError> {
         let eqn = self.resources.cqs.ring(uar, index, value);
-        match eqn.map_err(|_| ProtocolError::ForeignDoorbell { uar })? {
+        let eqn = eqn.map_err(|_| ProtocolError::ForeignDoorbell { uar })?;
+        if let Some(error) = self.resources.cqs.overflow(index, value) {
+            self.note_program_error(error);
+        }
+        match eqn {
             Some(eqn) => Ok(self.resources.notify(host, eqn, index)?),
             None => Ok(()),
         }

@@ -110,10 +110,17 @@ impl DataPath {
     ) -> Result<NoData, Status> {
         let resources = &mut self.resources;
         let number = Qps::number(command.qp_handle)?;
-        resources.qps.get(number).ok_or(Status::IllegalParameter)?;
+        let qp = resources.qps.get_mut(number);
+        let qp = qp.ok_or(Status::IllegalParameter)?;
         host.quiesce();
-        let qp = resources.qps.remove(number)?;
         self.late.forget(number);
+        // rdma-core's `efa_io_defs.h` has `EFA_IO_COMP_STATUS_FLUSHED` as "Flushed during QP destroy".
+        if self.attributes.flush_on_destroy {
+            qp.state = QpState::Err;
+            self.flush(host, number);
+        }
+        let resources = &mut self.resources;
+        let qp = resources.qps.remove(number)?;
         resources.pds.remove_user(qp.pd);
         resources.uars.remove_user(qp.uar);
         resources.cqs.remove_user(qp.send_cq.0);

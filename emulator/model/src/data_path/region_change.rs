@@ -11,7 +11,7 @@ use efa_hw::{admin::qp::QpType, io::CompStatus};
 
 use super::DataPath;
 use crate::{
-    Host,
+    Fault, Host,
     region_work::RegionWork,
     resources::{
         failure::Failure,
@@ -69,6 +69,7 @@ impl DataPath {
             return Err(CompStatus::LocalUnsupportedOp);
         }
         if !wqe.is_canonical(work) {
+            self.note_program_error(wqe.malformed(number, Fault::Reserved));
             return Err(CompStatus::LocalQpInternalError);
         }
         let mrs = &mut self.resources.mrs;

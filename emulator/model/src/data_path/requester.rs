@@ -9,7 +9,7 @@ use efa_hw::{admin::qp::QpType, io::CompStatus};
 
 use super::DataPath;
 use crate::{
-    Host, WorkKind,
+    Host, ProgramError, WorkKind,
     resources::{
         mr::{Access, Keyed, Segment},
         qp::QpId,
@@ -94,7 +94,8 @@ impl DataPath {
         let Some(wqe) = qp.send_queue.fetch(host, number) else {
             return Fetched::Internal;
         };
-        if !wqe.is_well_formed() {
+        if let Some(fault) = wqe.fault() {
+            self.note_program_error(wqe.malformed(number, fault));
             let status = CompStatus::LocalQpInternalError;
             self.end(host, number, &wqe.outstanding(0), status);
             return Fetched::Internal;
@@ -135,8 +136,11 @@ impl DataPath {
             }
         };
         request.length = work.length;
+        request.lkeys = work.data.lkeys();
+        let req_id = request.req_id;
+        let is_duplicate = !qp.has_long_ids && qp.send_queue.claim_id(req_id);
         let id = qp.send_queue.add(request);
-        Some(Request {
+        let request = Request {
             qp: QpId {
                 number,
                 incarnation: qp.incarnation,
@@ -152,7 +156,12 @@ impl DataPath {
             length: work.length,
             rnr_retry: qp.rnr_retry,
             data: work.data,
-        })
+        };
+        if is_duplicate {
+            let qp = number;
+            self.note_program_error(ProgramError::DuplicateId { qp, req_id });
+        }
+        Some(request)
     }
 
     /// Completes a request; if its queue pair is not what it was, it has been completed before.
@@ -235,6 +244,10 @@ impl DataPath {
     ) -> Result<(), CompStatus> {
         let qp = self.resources.qps.current(qp);
         let pd = qp.ok_or(CompStatus::RemoteAbort)?.pd;
+        // Its key was looked at when the read came, if it is at all.
+        if length == 0 {
+            return Ok(());
+        }
         let memory = Keyed {
             key,
             address,

@@ -378,6 +378,9 @@ impl DataPath {
             address,
             length,
         };
+        if length == 0 && !self.attributes.check_empty_keys {
+            return Ok(());
+        }
         self.resources
             .mrs
             .translate(pd, memory, access, segments)
@@ -406,11 +409,12 @@ impl DataPath {
                     QpType::Srd => Refusal::NotReady,
                 });
             }
-            NoReceive::Malformed(req_id) => {
+            NoReceive::Malformed(req_id, error) => {
                 let cq = qp.recv_cq;
                 let status = CompStatus::LocalQpInternalError;
                 let completion = failed(arrival.qp, req_id, status.into());
                 qp.receive_queue.clear();
+                self.note_program_error(error);
                 self.complete_receive(host, cq, completion, None);
             }
             NoReceive::Dma(error) => self.note_error(error),

@@ -43,6 +43,7 @@ impl Device {
             stale_doorbells: self.stale_doorbells,
             commands_when_fatal: self.commands_when_fatal,
             protocol_errors: self.errors.count,
+            program_errors: self.data.program_errors,
             fast_regs,
             fast_invs,
             faults: self.faults.len() + self.data.faults.len(),

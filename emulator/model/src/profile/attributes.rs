@@ -123,6 +123,14 @@ attributes! {
     /// (prov/efa/docs/efa_rdm_protocol_v4.md, section 4.4) a device knows peers by GID and number of the queue pair only, so that
     /// libfabric sends the Q_Key as "connid" in its own headers. For it: every client sends the one of its peer.
     check_srd_qkey: bool,
+    /// Whether the remote key of an RDMA read or write of no bytes has to be good, as `strict=guesses` sets it.
+    ///
+    /// Nobody says whether hardware does that. For it: libfabric PR 11890.
+    check_empty_keys: bool,
+    /// Whether `DESTROY_QP` completes what the queue pair has as flushed, before it completes itself.
+    ///
+    /// Nobody has measured it. rdma-core's `efa_io_defs.h` has status 1 as "Flushed during QP destroy".
+    flush_on_destroy: bool,
     /// Most memory regions.
     max_mr: u32,
     /// Most pages in one memory region.

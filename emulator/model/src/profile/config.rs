@@ -32,6 +32,46 @@ impl Config {
         }
     }
 
+    /// Checks that attributes that belong together are set together.
+    ///
+    /// # Errors
+    ///
+    /// One sentence about the first that contradict each other.
+    pub fn check(&self) -> Result<(), String> {
+        let attributes = self.attributes();
+        let (reads, writes) = (attributes.rdma_read, attributes.rdma_write);
+        let limits = [
+            ("max_rdma_size", u64::from(attributes.max_rdma_size)),
+            ("max_wr_rdma_sges", attributes.max_wr_rdma_sges.into()),
+        ];
+        let counters = [
+            ("max_event_counters", attributes.max_event_counters.into()),
+            ("event_counter_max_val", attributes.event_counter_max_val),
+            (
+                "event_counter_events",
+                attributes.event_counter_events.into(),
+            ),
+        ];
+        let rdma =
+            limits.map(|(name, limit)| ("rdma_read and rdma_write", reads || writes, name, limit));
+        let counting = counters
+            .map(|(name, limit)| ("event_counters", attributes.event_counters, name, limit));
+        let unsolicited = attributes.unsolicited_write_recv;
+        let unsolicited = (
+            "unsolicited_write_recv",
+            unsolicited,
+            "rdma_write",
+            writes.into(),
+        );
+        let mut all = rdma.into_iter().chain(counting).chain([unsolicited]);
+        match all.find(|(_, is_set, _, needed)| *is_set && *needed == 0) {
+            Some((name, _, needed, _)) => Err(format!(
+                "{name} needs {needed}, which is 0 or false: set both"
+            )),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn attributes(&self) -> Attributes {
         let mut attributes = self.profile.attributes();
         attributes.guid = self.guid();

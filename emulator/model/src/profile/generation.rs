@@ -116,6 +116,8 @@ impl Profile {
             max_ah: 4096,
             shared_ah: !newest,
             check_srd_qkey: false,
+            check_empty_keys: false,
+            flush_on_destroy: true,
             // All numbers that there are.
             max_mr: 65534,
             max_mr_pages: 1 << 20,

@@ -96,6 +96,8 @@ impl Instance {
             max_wr_rdma_sges: Some(u16::from(read)),
             rdma_write: Some(write),
             unsolicited_write_recv: Some(write),
+            // Nitro v4 and newer have them, says AWS's network-flow-monitor-agent, PR 110. EFA's first version is older.
+            network_stats: Some(self.profile > Profile::Efa0),
             ..Overrides::default()
         }
     }
@@ -143,6 +145,8 @@ mod tests {
                     (false, true) => panic!("{} can only write", instance.name),
                 };
                 assert_eq!(rdma, instance.rdma, "{}", instance.name);
+                let is_first = instance.profile == Profile::Efa0;
+                assert_eq!(attributes.network_stats, !is_first);
             }
         }
     }
@@ -175,6 +179,7 @@ mod tests {
             same.max_wr_rdma_sges = profile.max_wr_rdma_sges;
             same.rdma_write = profile.rdma_write;
             same.unsolicited_write_recv = profile.unsolicited_write_recv;
+            same.network_stats = profile.network_stats;
             assert_eq!(same, profile, "{}", instance.name);
         }
     }

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     CompletionQueue, Corruption, DmaError, Host, Queue, QueueError,
     profile::{attributes::Attributes, bars::Bars},
+    program_error::{ProgramError, Since},
     queue::Place,
     trace::TraceEvent,
 };
@@ -41,6 +42,8 @@ pub(crate) struct Cq {
     pub(super) has_long_ids: bool,
     /// Whether the next completion is to raise an event.
     armed: bool,
+    /// Completions of work requests since the last doorbell of any of its queues.
+    quiet: u32,
     /// Completions that events have announced: all that were posted when the last one was raised.
     announced: u32,
     users: Users,
@@ -99,6 +102,7 @@ impl Cq {
     /// program that arms its queue before it polls, as the manual of `ibv_get_cq_event` has it, gets one for each.
     fn ring(&mut self, value: u32) -> Option<u16> {
         let doorbell = CqDb::from_raw(value);
+        self.quiet = 0;
         if !doorbell.arm {
             return None;
         }
@@ -109,6 +113,26 @@ impl Cq {
             return None;
         }
         self.announce()
+    }
+
+    /// Entries of all sub-queues.
+    fn entries(&self) -> u32 {
+        // CAST: there are at most 2^16 sub-queues, of which each has at most 2^15 entries.
+        self.depth * self.posted.len() as u32
+    }
+
+    /// What the consumer index of a doorbell says, if entries were overwritten that the program had not taken.
+    fn overflow(&self, cq: u16, value: u32) -> Option<ProgramError> {
+        // CAST: the doorbell counts modulo 2^16.
+        let unread = (self.all_posted() as u16).wrapping_sub(CqDb::from_raw(value).consumer_index);
+        let (unread, depth) = (u32::from(unread), self.entries());
+        let since = Since::ConsumerIndex;
+        (unread > depth).then_some(ProgramError::CqOverflow {
+            cq,
+            depth,
+            unread,
+            since,
+        })
     }
 
     /// Completions ever posted.
@@ -216,6 +240,34 @@ impl Cqs {
         }
     }
 
+    /// Takes note that a program gives a sign of life: a doorbell of a queue that has its completions here.
+    pub(crate) fn note_doorbell(&mut self, index: u16) {
+        if let Ok(cq) = self.0.get_mut(index) {
+            cq.quiet = 0;
+        }
+    }
+
+    /// Takes note of the completion of a work request. Returns what is wrong if these are more than there are entries, without a
+    /// doorbell of the program in between: it has posted more work requests than the queue has room for.
+    pub(crate) fn note_completion(&mut self, index: u16) -> Option<ProgramError> {
+        let cq = self.0.get_mut(index).ok()?;
+        cq.quiet = cq.quiet.saturating_add(1);
+        let (unread, depth) = (cq.quiet, cq.entries());
+        let since = Since::Doorbell;
+        // It is said once.
+        (unread == depth + 1).then_some(ProgramError::CqOverflow {
+            cq: index,
+            depth,
+            unread,
+            since,
+        })
+    }
+
+    /// What is wrong with what a program tells by the doorbell of a queue.
+    pub(crate) fn overflow(&self, index: u16, value: u32) -> Option<ProgramError> {
+        self.0.get(index).ok()?.overflow(index, value)
+    }
+
     /// What a program tells by the doorbell of a queue in its user access region. Returns the event queue to tell, if it is
     /// to be told at once.
     pub(crate) fn ring(&mut self, uar: u16, index: u16, value: u32) -> Result<Option<u16>, Status> {
@@ -283,6 +335,7 @@ impl Cqs {
                 tells_address: command.caps_2.set_src_addr,
                 has_long_ids: command.caps_2.sq_comp_64_bit_req_id,
                 armed: false,
+                quiet: 0,
                 announced: 0,
                 users: Users::default(),
             },

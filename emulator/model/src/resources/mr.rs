@@ -362,10 +362,6 @@ impl Mrs {
         access: Access,
         segments: &mut Vec<Segment>,
     ) -> Result<(), Denied> {
-        // No memory is used, so no key is looked at.
-        if memory.length == 0 {
-            return Ok(());
-        }
         let key = Key::from_raw(memory.key);
         if (key.region & REMOTE_KEY != 0) != access.is_remote() {
             return Err(Denied);
@@ -375,6 +371,9 @@ impl Mrs {
         let inside = memory.address >= mr.iova && end.is_some_and(|end| end - mr.iova <= mr.length);
         if mr.pd != pd || !mr.allows(access) || !inside {
             return Err(Denied);
+        }
+        if memory.length == 0 {
+            return Ok(());
         }
         mr.translate(memory.address, memory.length, segments)
             .ok_or(Denied)

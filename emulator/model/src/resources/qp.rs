@@ -103,6 +103,12 @@ impl Qps {
         self.table.first().map(look).collect()
     }
 
+    /// A queue pair with a work request that uses the memory region with a local key, and the work request's id.
+    pub(crate) fn user_of(&self, lkey: u32) -> Option<(u16, u16)> {
+        let uses = |(number, qp): (u16, &Qp)| Some((number, qp.send_queue.user_of(lkey)?));
+        self.table.numbered().find_map(uses)
+    }
+
     /// Where the receive queue of a queue pair is.
     pub(crate) fn receive_queue(&self, number: u16) -> Option<Place> {
         self.table.get(number).ok().map(|qp| qp.receive_queue.place)
@@ -326,13 +332,14 @@ fn check_receive_queue(command: &CreateQp, attributes: &Attributes) -> Result<()
     if depth == 0 && size == 0 {
         return Ok(());
     }
-    let most = u64::from(attributes.max_rq_depth) * u64::from(attributes.max_wr_recv_sges).max(1);
+    // Linux's `efa_admin_cmds_defs.h` has `max_rq_depth` in buffer descriptors, and the doorbell counts them modulo 2^16: more than
+    // half of that would make a full ring look empty.
+    let most = u64::from(attributes.max_rq_depth).min(1 << 15);
     let descriptors = size / RX_DESCRIPTOR_SIZE;
-    let legal = depth <= u64::from(attributes.max_rq_depth)
-        && size % RX_DESCRIPTOR_SIZE == 0
+    let legal = size % RX_DESCRIPTOR_SIZE == 0
         && descriptors.is_power_of_two()
         && depth <= descriptors
-        && descriptors <= most.next_power_of_two()
+        && descriptors <= most
         && command.rq_base_addr != 0
         && command.rq_base_addr % RX_DESCRIPTOR_SIZE == 0
         && attributes.reaches(command.rq_base_addr, size);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use efa_hw::io::{RxDesc, RxLkeyCtrl};
 
 use super::mr::Keyed;
-use crate::{DmaError, Host, WorkQueue, queue::Place, trace::TraceEvent};
+use crate::{DmaError, Fault, Hex, Host, ProgramError, WorkQueue, queue::Place, trace::TraceEvent};
 
 /// A receive queue.
 #[derive(Debug, Default)]
@@ -46,8 +46,8 @@ pub(crate) struct Receive {
 pub(crate) enum NoReceive {
     /// There is none.
     Empty,
-    /// What is in the ring is none. It has this number.
-    Malformed(u16),
+    /// What is in the ring is none. It has this id.
+    Malformed(u16, ProgramError),
     /// The ring can't be read.
     Dma(DmaError),
 }
@@ -125,7 +125,7 @@ impl ReceiveQueue {
         if let Some((_, receive)) = self.returned.pop_first() {
             return Ok(receive);
         }
-        let receive = self.read(host, most)?;
+        let receive = self.read(host, qp, most)?;
         if host.traces_work() {
             let descriptors = receive.descriptors();
             host.trace(&TraceEvent::Receive { qp, descriptors });
@@ -138,7 +138,7 @@ impl ReceiveQueue {
     }
 
     /// Reads the oldest work request that is in the ring.
-    fn read(&self, host: &mut dyn Host, most: u16) -> Result<Receive, NoReceive> {
+    fn read(&self, host: &mut dyn Host, qp: u16, most: u16) -> Result<Receive, NoReceive> {
         let available = self.produced.wrapping_sub(self.consumed);
         if available == 0 {
             return Err(NoReceive::Empty);
@@ -150,8 +150,9 @@ impl ReceiveQueue {
             descriptors: 0,
         };
         loop {
-            let index = u64::from(self.consumed.wrapping_add(receive.descriptors));
-            let offset = (index % self.descriptors()) * RxDesc::SIZE as u64;
+            let index = self.consumed.wrapping_add(receive.descriptors);
+            let index = u64::from(index) % self.descriptors();
+            let offset = index * RxDesc::SIZE as u64;
             let mut bytes = [0; RxDesc::SIZE];
             host.dma_read(self.place.base + offset, &mut bytes)
                 .map_err(NoReceive::Dma)?;
@@ -159,8 +160,22 @@ impl ReceiveQueue {
             if receive.descriptors == 0 {
                 receive.req_id = desc.req_id;
             }
+            let malformed = |reason| {
+                let error = ProgramError::Malformed {
+                    queue: "rq",
+                    qp,
+                    // CAST: a ring has at most 2^32 bytes.
+                    index: index as u32,
+                    reason,
+                    bytes: Hex(bytes.into()),
+                };
+                NoReceive::Malformed(receive.req_id, error)
+            };
             if desc.lkey_ctrl.first != (receive.descriptors == 0) {
-                return Err(NoReceive::Malformed(receive.req_id));
+                return Err(malformed(Fault::First));
+            }
+            if !desc.lkey_ctrl.last && receive.descriptors + 1 == available.min(most) {
+                return Err(malformed(Fault::Endless));
             }
             receive.descriptors += 1;
             receive.buffers.push(Keyed {
@@ -170,9 +185,6 @@ impl ReceiveQueue {
             });
             if desc.lkey_ctrl.last {
                 return Ok(receive);
-            }
-            if receive.descriptors == available.min(most) {
-                return Err(NoReceive::Malformed(receive.req_id));
             }
         }
     }

@@ -15,12 +15,18 @@ use efa_hw::{
 
 use super::mr::{FastRegistration, Keyed};
 use crate::{
-    Host, Then, WorkQueue, profile::attributes::Attributes, region_work::RegionWork,
+    Host, Then, WorkQueue,
+    profile::attributes::Attributes,
+    program_error::{Fault, Hex, ProgramError},
+    region_work::RegionWork,
     trace::TraceEvent,
 };
 
 /// Most work requests of a queue pair that the transport has at a time; the others stay in the ring until some of them end.
 const MAX_OUTSTANDING: usize = 256;
+
+/// Words of a bitmap of all ids of work requests, which have 16 bits.
+const ID_WORDS: usize = (1 << 16) / 64;
 
 /// Most buffers that the largest send work request has room for.
 const MAX_BUFFERS: usize = 2;
@@ -42,6 +48,8 @@ pub(crate) struct SendQueue {
     fetched: u16,
     /// Those that were fetched and have not ended, by their numbers. They need not end in this order.
     outstanding: BTreeMap<u64, Outstanding>,
+    /// A bit for each id of these; empty until there is one, and where ids have 64 bits.
+    ids: Box<[u64]>,
     /// Number of the next.
     next: u64,
     /// A registration of which not all pages are read. What comes after it waits.
@@ -73,6 +81,8 @@ pub enum Operation {
 pub(crate) struct Outstanding {
     pub(crate) req_id: u16,
     pub(crate) req_id_ex: [u8; 6],
+    /// Local keys of the memory that it uses; 0 for none.
+    pub(crate) lkeys: [u32; MAX_BUFFERS],
     pub(crate) operation: OpType,
     pub(crate) length: u32,
     /// Whether the program wants to know of its success.
@@ -87,9 +97,12 @@ pub(crate) struct Outstanding {
 #[derive(Debug)]
 pub(crate) struct Wqe {
     pub(crate) meta: TxMetaDesc,
-    body: [u8; MAX_WQE_SIZE - TxMetaDesc::SIZE],
-    /// Bytes of the body.
+    /// All of it; zero behind its end.
+    raw: [u8; MAX_WQE_SIZE],
+    /// Bytes of the body, which is what follows the meta descriptor.
     size: usize,
+    /// Its place in the ring.
+    index: u32,
     /// The phase that it has to have, which is that of the round through the queue.
     phase: bool,
     /// When the program has rung the doorbell for it, in ns; 0 if that is not known.
@@ -189,8 +202,9 @@ impl SendQueue {
         }
         Some(Wqe {
             meta: TxMetaDesc::decode(&At::<0>::load(&wqe)),
-            body: At::<{ TxMetaDesc::SIZE }>::load(&wqe),
+            raw: wqe,
             size: size - TxMetaDesc::SIZE,
+            index,
             phase: round % 2 != 0,
             posted: self.posted.get(index as usize).copied().unwrap_or(0),
         })
@@ -209,14 +223,40 @@ impl SendQueue {
         number
     }
 
+    /// Takes note that a work request has this id; returns whether another one has it that has not ended.
+    pub(crate) fn claim_id(&mut self, req_id: u16) -> bool {
+        if self.ids.is_empty() {
+            self.ids = vec![0; ID_WORDS].into_boxed_slice();
+        }
+        let word = &mut self.ids[usize::from(req_id / 64)];
+        let bit = 1 << (req_id % 64);
+        let is_taken = *word & bit != 0;
+        *word |= bit;
+        is_taken
+    }
+
+    /// The id of the oldest work request that uses the memory region with a local key, if one does.
+    pub(crate) fn user_of(&self, lkey: u32) -> Option<u16> {
+        let uses = |request: &&Outstanding| lkey != 0 && request.lkeys.contains(&lkey);
+        self.outstanding
+            .values()
+            .find(uses)
+            .map(|request| request.req_id)
+    }
+
     /// Removes a work request that has ended.
     pub(crate) fn remove(&mut self, number: u64) -> Option<Outstanding> {
-        self.outstanding.remove(&number)
+        let request = self.outstanding.remove(&number)?;
+        if let Some(word) = self.ids.get_mut(usize::from(request.req_id / 64)) {
+            *word &= !(1 << (request.req_id % 64));
+        }
+        Some(request)
     }
 
     /// Removes all work requests that were fetched, the oldest first.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Outstanding> + use<> {
         self.registering = None;
+        self.ids = Box::default();
         std::mem::take(&mut self.outstanding).into_values()
     }
 
@@ -253,6 +293,7 @@ impl Wqe {
         Outstanding {
             req_id: self.meta.req_id,
             req_id_ex: self.meta.req_id_ex,
+            lkeys: [0; MAX_BUFFERS],
             operation: self.operation(),
             length,
             signaled: self.meta.ctrl2.comp_req,
@@ -261,14 +302,29 @@ impl Wqe {
         }
     }
 
-    /// What the interface promises of every work request.
-    pub(crate) fn is_well_formed(&self) -> bool {
+    /// What is wrong with it, of what the interface promises of every work request.
+    pub(crate) fn fault(&self) -> Option<Fault> {
         let (ctrl1, ctrl2) = (self.meta.ctrl1, self.meta.ctrl2);
-        ctrl1.meta_desc
-            && !ctrl1.meta_extension
-            && ctrl2.first
-            && ctrl2.last
-            && ctrl2.phase == self.phase
+        [
+            (!ctrl1.meta_desc, Fault::NoMeta),
+            (ctrl1.meta_extension, Fault::Extension),
+            (!ctrl2.first || !ctrl2.last, Fault::Parts),
+            (ctrl2.phase != self.phase, Fault::Phase),
+        ]
+        .into_iter()
+        .find_map(|(is_wrong, fault)| is_wrong.then_some(fault))
+    }
+
+    /// The error that it is, if this is wrong with it.
+    pub(crate) fn malformed(&self, qp: u16, reason: Fault) -> ProgramError {
+        let bytes = Hex(self.raw[..TxMetaDesc::SIZE + self.size].into());
+        ProgramError::Malformed {
+            queue: "sq",
+            qp,
+            index: self.index,
+            reason,
+            bytes,
+        }
     }
 
     /// The operation, or the nearest there is to it.
@@ -278,7 +334,7 @@ impl Wqe {
 
     /// What the work request asks for, if that is to change a memory region.
     pub(crate) fn region_work(&self) -> Option<RegionWork> {
-        let body = At::<0>::load(&self.body);
+        let body = At::<{ TxMetaDesc::SIZE }>::load(&self.raw);
         match self.operation() {
             OpType::FastReg => Some(RegionWork::Register(FastMrRegReq::decode(&body))),
             OpType::FastInv => Some(RegionWork::Invalidate(FastMrInvReq::decode(&body))),
@@ -292,7 +348,7 @@ impl Wqe {
             RegionWork::Register(request) => request.encode(),
             RegionWork::Invalidate(request) => request.encode(),
         };
-        self.body.starts_with(&body)
+        self.raw[TxMetaDesc::SIZE..].starts_with(&body)
     }
 
     /// Finds out what the transport is to do, if a queue pair of this device can do it.
@@ -327,10 +383,10 @@ impl Wqe {
         if !possible || rdma && qp_type != QpType::Srd {
             return Err(CompStatus::LocalUnsupportedOp);
         }
-        let mut body = &self.body[..self.size];
+        let mut body = &self.raw[TxMetaDesc::SIZE..][..self.size];
         let mut remote = None;
         if rdma {
-            let memory = RemoteMemAddr::decode(&At::<0>::load(&self.body));
+            let memory = RemoteMemAddr::decode(&At::<{ TxMetaDesc::SIZE }>::load(&self.raw));
             remote = Some(Keyed {
                 key: memory.rkey,
                 address: memory.buf_addr,
@@ -400,6 +456,16 @@ impl Data {
                 .iter()
                 .try_fold(0_u32, |sum, buffer| sum.checked_add(buffer.length)),
             Self::Inline(data) => u32::try_from(data.len()).ok(),
+        }
+    }
+
+    /// Local keys of the memory that is used; 0 for none.
+    pub(crate) fn lkeys(&self) -> [u32; MAX_BUFFERS] {
+        match self {
+            Self::Buffers(buffers) => {
+                buffers.map(|buffer| if buffer.length == 0 { 0 } else { buffer.key })
+            }
+            Self::Inline(_) => [0; MAX_BUFFERS],
         }
     }
 

@@ -125,11 +125,15 @@ impl<T> Table<T> {
         self.objects.iter().flatten()
     }
 
-    /// The first objects, of which there may be very many, with their numbers.
-    pub(super) fn first(&self) -> impl Iterator<Item = (u16, &T)> {
+    /// All objects with their numbers.
+    pub(super) fn numbered(&self) -> impl Iterator<Item = (u16, &T)> {
         let objects = (1..=u16::MAX).zip(&self.objects);
-        let live = objects.filter_map(|(number, object)| Some((number, object.as_ref()?)));
-        live.take(MAX_LISTED)
+        objects.filter_map(|(number, object)| Some((number, object.as_ref()?)))
+    }
+
+    /// The first of them, of which there may be very many.
+    pub(super) fn first(&self) -> impl Iterator<Item = (u16, &T)> {
+        self.numbered().take(MAX_LISTED)
     }
 }
 

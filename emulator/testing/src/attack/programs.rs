@@ -200,7 +200,7 @@ impl Attack {
             7 => {
                 let (offset, value) = (input.u64() % (1 << 24), input.u32());
                 let doorbell = if input.byte() < 128 {
-                    qp.doorbells()[usize::from(choice >> 7)]
+                    qp.doorbells[usize::from(choice >> 7)]
                 } else {
                     offset
                 };

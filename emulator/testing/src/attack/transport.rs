@@ -6,26 +6,26 @@ use std::collections::VecDeque;
 
 use efa_hw::{
     admin::{
-        ah::CreateAh,
-        cq::{CqCaps2, CreateCq},
-        mr::{PageList, RegMr, RegMrFlags, RegMrPermissions},
+        cq::CqCaps1,
         pd::AllocPd,
-        qp::{CreateQp, ModifyQp, ModifyQpMask, QpState, QpType},
-        uar::AllocUar,
+        qp::{QpState, QpType},
     },
-    io::{CompStatus, RxDesc, RxLkeyCtrl, TxCtrl1, TxCtrl2, TxMetaDesc},
+    io::{CompStatus, OpType},
     regs::ResetReason,
 };
 use efa_model::{Arrival, Content, Delivery, DmaError, Fetched, Profile, Request, WriteEnd};
 
 use super::control_path::{command, config, populate};
 use crate::{
+    commands::{reg_mr, to_state},
     input::Input,
-    mock::{Driver, World},
+    mock::Driver,
+    qp::{Cq, QKEY, Qp, Send, Shape},
+    region::Region,
 };
 
-/// Work requests in each send queue.
-const DEPTH: usize = 32;
+/// Entries of each send queue and each receive queue.
+const DEPTHS: [u16; 2] = [32, 16];
 
 /// Deliveries and requests that are under way at the same time.
 const UNDER_WAY: usize = 32;
@@ -33,8 +33,7 @@ const UNDER_WAY: usize = 32;
 /// What carries out work requests and delivers, while the driver does what it likes.
 struct Transport {
     /// Queue pairs that can send and receive, one of each kind.
-    qps: Vec<u16>,
-    doorbells: Vec<u32>,
+    qps: Vec<Qp>,
     deliveries: VecDeque<(Arrival, Delivery)>,
     requests: VecDeque<Request>,
 }
@@ -42,93 +41,38 @@ struct Transport {
 impl Transport {
     /// Makes queue pairs, what they need, and a region of one page.
     fn new(driver: &mut Driver, page: u64) -> Self {
-        let (cq, rq) = (driver.world.map(1), driver.world.map(1));
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
-        let uar = driver.execute(&AllocUar {}).unwrap().uar;
-        let create = CreateCq {
-            caps_2: CqCaps2 {
-                cq_entry_size_words: 8,
-                ..CqCaps2::default()
-            },
-            sub_cq_depth: 64,
-            base_address: cq,
-            num_sub_cqs: 1,
-            uar,
-            ..CreateCq::default()
+        let cq = Cq::new(driver, 64, CqCaps1::default(), false);
+        let mut register = reg_mr(pd, 0, 4096);
+        register.permissions.local_write_enable = true;
+        let region = Region::new(driver, vec![page], register);
+        // Messages of no bytes.
+        let send = Send {
+            operation: OpType::Send.into(),
+            ..Send::default()
         };
-        let cq_idx = driver.execute(&create).unwrap().cq_idx.into();
-        let create = CreateAh {
-            dest_addr: [1; 16],
-            pd,
-        };
-        let ah = driver.execute(&create).unwrap().ah;
-        let mut transport = Self {
-            qps: Vec::new(),
-            doorbells: Vec::new(),
+        let mut ah = None;
+        let qps = [QpType::Srd, QpType::Ud].map(|qp_type| {
+            let shape = Shape {
+                depths: DEPTHS,
+                ..Shape::new(qp_type, 64)
+            };
+            let mut qp = Qp::of_cq(driver, pd, cq.clone(), shape);
+            qp.ah = *ah.get_or_insert_with(|| qp.handle_of(driver, [1; 16]));
+            qp.start(driver);
+            for _ in 0..DEPTHS[0] {
+                qp.put(&mut driver.world, &send);
+            }
+            for _ in 0..DEPTHS[1] {
+                qp.put_receives(&driver.world, &[(0, 4096, region.lkey)]);
+            }
+            qp
+        });
+        Self {
+            qps: qps.into(),
             deliveries: VecDeque::new(),
             requests: VecDeque::new(),
-        };
-        for qp_type in [QpType::Srd, QpType::Ud] {
-            let command = CreateQp {
-                pd,
-                qp_type: qp_type.into(),
-                rq_base_addr: rq,
-                send_cq_idx: cq_idx,
-                recv_cq_idx: cq_idx,
-                send_queue_ring_size: DEPTH as u32 * 64,
-                send_queue_depth: DEPTH as u32,
-                recv_queue_ring_size: 256,
-                recv_queue_depth: 16,
-                uar,
-                ..CreateQp::default()
-            };
-            let made = driver.execute(&command).unwrap();
-            transport.qps.push(made.qp_num);
-            write_messages(&mut driver.world, made.llq_descriptors_offset as usize, ah);
-            transport
-                .doorbells
-                .extend([made.sq_db_offset, made.rq_db_offset]);
-            for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-                let command = ModifyQp {
-                    modify_mask: ModifyQpMask {
-                        qp_state: true,
-                        ..ModifyQpMask::default()
-                    },
-                    qp_handle: made.qp_handle,
-                    qp_state: state.into(),
-                    ..ModifyQp::default()
-                };
-                driver.execute(&command).unwrap();
-            }
         }
-        let mut command = RegMr {
-            pd,
-            mr_length: 4096,
-            flags: RegMrFlags {
-                phys_page_size_shift: 12,
-                mem_addr_phy_mode_en: false,
-            },
-            permissions: RegMrPermissions {
-                local_write_enable: true,
-                ..RegMrPermissions::default()
-            },
-            ..RegMr::default()
-        };
-        command.set_page_list(PageList::Inline([page, 0, 0, 0]));
-        let lkey = driver.execute(&command).unwrap().l_key;
-        for index in 0..16 {
-            let desc = RxDesc {
-                length: 4096,
-                lkey_ctrl: RxLkeyCtrl {
-                    lkey,
-                    first: true,
-                    last: true,
-                },
-                ..RxDesc::default()
-            };
-            driver.world.write(rq + index * 16, &desc.encode());
-        }
-        transport
     }
 
     /// Moves a queue pair to another state, if the device lets it.
@@ -142,16 +86,9 @@ impl Transport {
             QpState::Sqd,
             QpState::Err,
         ];
-        let command = ModifyQp {
-            modify_mask: ModifyQpMask {
-                qp_state: true,
-                ..ModifyQpMask::default()
-            },
-            qp_handle: self.qps[usize::from(choice >> 7)].into(),
-            qp_state: states[usize::from(choice % 8) % states.len()].into(),
-            ..ModifyQp::default()
-        };
-        driver.submit(&command);
+        let qp_handle = self.qps[usize::from(choice >> 7)].number.into();
+        let state = states[usize::from(choice % 8) % states.len()];
+        driver.submit(&to_state(qp_handle, state));
     }
 
     /// Rings a doorbell that there is, fetches, or begins or ends a request or a delivery.
@@ -160,9 +97,10 @@ impl Transport {
         let Driver { device, world, .. } = driver;
         match choice % 8 {
             0 | 1 => {
-                let doorbell = self.doorbells[usize::from(choice >> 3) % self.doorbells.len()];
+                let qp = &self.qps[usize::from(choice >> 4) % 2];
+                let doorbell = qp.doorbells[usize::from(choice >> 3) % 2];
                 let value = input.near(u64::from(choice >> 4), addresses) as u32;
-                device.write_doorbell(world, doorbell.into(), value);
+                device.write_doorbell(world, doorbell, value);
             }
             2 if self.requests.len() < UNDER_WAY => {
                 if let Fetched::Request(request) = device.fetch(world) {
@@ -177,7 +115,7 @@ impl Transport {
                 }
             }
             4 | 5 if self.deliveries.len() < UNDER_WAY => {
-                let qp = self.qps[usize::from(choice >> 7)];
+                let qp = self.qps[usize::from(choice >> 7)].number;
                 let arrival = arrival(input, addresses, qp);
                 if let Ok(delivery) = device.deliver(world, &arrival, &mut Vec::new()) {
                     self.deliveries.push_back((arrival, delivery));
@@ -227,7 +165,7 @@ fn arrival(input: &mut Input<'_>, addresses: &[u64], qp: u16) -> Arrival {
         } else {
             QpType::Ud
         },
-        qkey: 0,
+        qkey: QKEY,
         content: match input.byte() % 4 {
             0 => Content::Write {
                 memory,
@@ -237,29 +175,6 @@ fn arrival(input: &mut Input<'_>, addresses: &[u64], qp: u16) -> Arrival {
             1 => Content::Read { memory, length },
             _ => Content::Send { length, immediate },
         },
-    }
-}
-
-/// Fills a send queue with messages of no bytes, to the peer of a handle.
-fn write_messages(world: &mut World, llq: usize, ah: u16) {
-    let memory = &mut world.device_memory;
-    memory.resize(memory.len().max(llq + DEPTH * 64), 0);
-    let meta = TxMetaDesc {
-        ctrl1: TxCtrl1 {
-            meta_desc: true,
-            ..TxCtrl1::default()
-        },
-        ctrl2: TxCtrl2 {
-            first: true,
-            last: true,
-            comp_req: true,
-            phase: false,
-        },
-        ah,
-        ..TxMetaDesc::default()
-    };
-    for wqe in memory[llq..].chunks_exact_mut(64).take(DEPTH) {
-        wqe[..TxMetaDesc::SIZE].copy_from_slice(&meta.encode());
     }
 }
 

@@ -11,22 +11,28 @@ use std::{
 
 use efa_hw::{
     admin::{
-        CtrlBuffInfo, Status,
-        mr::{PageList, RegMr, RegMrFlags},
+        Command, Status,
+        mr::{PageList, RegMr},
         pd::AllocPd,
         qp::QpType,
     },
     regs::Register,
 };
-use efa_machine::{Bound, Emulator, End, Machine, Send, pattern};
+use efa_testing::{
+    bus::PAGE,
+    commands::reg_mr,
+    machine::{BASE, Bound, Emulator, End, Machine},
+    qp::Send,
+    region::{page_list, pattern},
+};
 
 use super::{DEVICES, address_like, check_memory, duration, most_memory, under};
 
 /// An attacker's machine, which knows bystander 1.
 fn attacker(emulator: &Emulator, index: usize, qp_type: QpType) -> End {
     let mut end = End::new(&emulator.device(2 + index), qp_type);
-    let victim = address_like(end.machine.address(), 1);
-    end.qp.connect(&mut end.machine, victim);
+    let victim = address_like(end.address, 1);
+    end.connect(victim);
     end
 }
 
@@ -36,11 +42,11 @@ pub(super) fn flood(end: &mut End, sends: &[Send], stop: &AtomicBool) {
     let mut next = sends.iter().cycle();
     while !stop.load(Ordering::Relaxed) {
         while outstanding < 200 {
-            end.qp.put(&end.machine, next.next().unwrap());
+            end.put(next.next().unwrap());
             outstanding += 1;
         }
-        end.qp.ring(&mut end.machine);
-        while end.qp.poll(&end.machine).is_some() {
+        end.ring();
+        while end.poll().is_some() {
             outstanding -= 1;
         }
     }
@@ -62,7 +68,7 @@ fn datagrams_without_end() {
 #[test]
 #[ignore = "an attack"]
 fn datagrams_on_a_slow_network() {
-    let emulator = Emulator::start(DEVICES, &["--fabric", "delay_us=10000000"]);
+    let emulator = Emulator::start(DEVICES, &["--fabric", "ideal,delay_us=10000000"]);
     let stop = AtomicBool::new(false);
     let most = thread::scope(|scope| {
         for (index, length) in [8800, 0, 1].into_iter().enumerate() {
@@ -88,9 +94,9 @@ fn writes_and_reads_of_the_largest_size() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| {
         let mut end = attacker(&emulator, index, QpType::Srd);
-        let own = end.machine.address();
-        end.qp.connect(&mut end.machine, own);
-        let (peer, region) = (end.qp.clone(), end.region);
+        let own = end.address;
+        end.connect(own);
+        let (peer, region) = (end.qp.clone(), end.region.clone());
         let sends = [
             Send::write(&peer, &region, &region, 4 << 20),
             Send::read(&peer, &region, &region, 4 << 20),
@@ -114,8 +120,8 @@ fn messages_that_nobody_receives() {
                 Send::message(&peer, &end.region, 0)
             })
             .collect();
-        let own = end.machine.address();
-        end.qp.connect(&mut end.machine, own);
+        let own = end.address;
+        end.connect(own);
         flood(&mut end, &sends, stop);
     };
     under(&emulator, &Bound::of_devices(2), attack, 2);
@@ -133,20 +139,31 @@ fn with_list(emulator: &Emulator, index: usize, last: u64) -> (Machine, RegMr) {
 
 /// The command that registers so many pages, whatever their addresses are, the last of which is given.
 fn registration(machine: &mut Machine, pages: u64, last: u64) -> RegMr {
-    let pd = machine.execute(&AllocPd::default()).pd;
-    let (length, address) = machine.page_list(pages, last);
-    let mut command = RegMr {
-        pd,
-        mr_length: pages * 4096,
-        flags: RegMrFlags {
-            phys_page_size_shift: 12,
-            mem_addr_phy_mode_en: false,
-        },
-        iova: 4096,
-        ..RegMr::default()
-    };
-    command.set_page_list(PageList::Direct(CtrlBuffInfo { length, address }));
+    let pd = machine.execute(&AllocPd::default()).unwrap().pd;
+    // No two are contiguous.
+    let others = (1..pages).map(|page| BASE + 2 * page * PAGE);
+    let list: Vec<u64> = others.chain([last]).collect();
+    let list = page_list(&mut machine.world, &list);
+    let mut command = reg_mr(pd, 4096, pages * PAGE);
+    command.set_page_list(PageList::Direct(list));
     command
+}
+
+/// Submits a command so many times at once.
+fn submit(machine: &mut Machine, command: &RegMr, times: usize) {
+    for _ in 0..times {
+        let entry = machine.entry(&command.to_request());
+        machine.put(&entry);
+    }
+    machine.ring();
+}
+
+/// Waits for so many completions, which have an error.
+fn refused(machine: &mut Machine, times: usize) {
+    for _ in 0..times {
+        let (_, status, _) = machine.wait_for_completion();
+        assert_ne!(status, 0);
+    }
 }
 
 #[test]
@@ -156,13 +173,8 @@ fn long_page_lists_that_end_badly() {
     let attack = |index: usize, stop: &AtomicBool| {
         let (mut machine, command) = with_list(&emulator, index, 1);
         while !stop.load(Ordering::Relaxed) {
-            for _ in 0..16 {
-                machine.submit(&command);
-            }
-            machine.ring();
-            for _ in 0..16 {
-                assert_ne!(machine.completion().0, 0);
-            }
+            submit(&mut machine, &command, 16);
+            refused(&mut machine, 16);
         }
     };
     under(&emulator, &Bound::of_devices(2), attack, 2);
@@ -177,7 +189,7 @@ fn as_many_pages_as_a_device_takes() {
         let (mut machine, command) = with_list(&emulator, index, 1 << 12);
         let mut registered = 0;
         while !stop.load(Ordering::Relaxed) {
-            match machine.try_execute(&command) {
+            match machine.execute(&command) {
                 Ok(_) => registered += 1,
                 Err(status) => {
                     assert_eq!(
@@ -214,18 +226,13 @@ fn long_commands_of_many_devices_that_others_write_to() {
         let write = Send::write(&busy.qp, &accomplice.region, &busy.region, LENGTH);
         let mut outstanding = 0;
         while !stop.load(Ordering::Relaxed) {
-            for _ in 0..COMMANDS {
-                busy.machine.submit(&command);
-            }
-            busy.machine.ring();
+            submit(&mut busy.machine, &command, COMMANDS);
             while outstanding < 64 {
-                accomplice.qp.post(&mut accomplice.machine, &write);
+                accomplice.post(&write);
                 outstanding += 1;
             }
-            for _ in 0..COMMANDS {
-                assert_ne!(busy.machine.completion().0, 0);
-            }
-            while accomplice.qp.poll(&accomplice.machine).is_some() {
+            refused(&mut busy.machine, COMMANDS);
+            while accomplice.poll().is_some() {
                 outstanding -= 1;
             }
         }

@@ -5,8 +5,11 @@
 use std::collections::BTreeMap;
 
 use efa_hw::{admin::qp::QpType, aenq::AenqGroup};
-use efa_machine::{Emulator, End, Send};
-use efa_testing::wait::wait_for;
+use efa_testing::{
+    machine::{Emulator, End},
+    qp::Send,
+    wait::wait_for,
+};
 use serde_json::{Value, json};
 
 const GUIDE: &str = include_str!("../../../Documentation/emulator-faults.md");
@@ -99,15 +102,15 @@ fn provoke(names: &[&str], requests: &[Value]) {
     End::introduce(&mut a, &mut b);
     give(&emulator, requests);
     for _ in 0..3 {
-        b.qp.receive(&mut b.machine, &b.region, 0, 8192);
-        a.qp.put(&a.machine, &Send::message(&b.qp, &a.region, 4096));
+        b.receive(0, 8192);
+        a.put(&Send::message(&b.qp, &a.region, 4096));
     }
     let write = Send::write(&b.qp, &a.region, &b.region, LENGTH);
     let read = Send::read(&b.qp, &a.region, &b.region, LENGTH);
     for send in [write, read] {
-        a.qp.put(&a.machine, &send);
+        a.put(&send);
     }
-    a.qp.ring(&mut a.machine);
+    a.ring();
     wait_for(&format!("{names:?}"), || {
         let counted = counted(&emulator);
         // The driver says of what kind a read or a write is.

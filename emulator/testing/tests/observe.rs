@@ -12,8 +12,11 @@ use std::{
 };
 
 use efa_hw::{admin::qp::QpType, io::CompStatus, regs::Register};
-use efa_machine::{Emulator, End, Send};
-use efa_testing::wait::wait_for;
+use efa_testing::{
+    machine::{Emulator, End},
+    qp::Send,
+    wait::wait_for,
+};
 use pcap_file::pcapng::{Block, PcapNgReader, blocks::enhanced_packet::EnhancedPacketOption};
 use serde_json::{Value, json};
 
@@ -29,13 +32,13 @@ const EVENT: u8 = 7;
 fn send(emulator: &Emulator) {
     let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
     End::introduce(&mut a, &mut b);
-    a.region.fill(&a.machine, &[0xa5; 64]);
-    b.qp.receive(&mut b.machine, &b.region, 0, 8928);
+    a.fill(&[0xa5; 64]);
+    b.receive(0, 8928);
     // The answer comes after the device has seen the doorbell.
     b.machine.read(Register::DevSts);
     let send = Send::message(&b.qp, &a.region, 64);
     assert_eq!(a.run(&send), CompStatus::Ok);
-    assert_eq!(b.qp.wait(&b.machine), CompStatus::Ok);
+    assert_eq!(b.wait(), CompStatus::Ok);
 }
 
 /// The lines of a trace, when it has as many, by what follows the time.
@@ -59,9 +62,9 @@ fn work_requests_and_completions_are_traced() {
     let lines = lines(&path, 4);
     let starts = [
         "0 sq 1 SEND(id=0, ah=1, dest=1, qkey=0x",
-        "1 rq 1 RECV(id=0, 0x",
+        "1 rq 1 RECV(id=32768, 0x",
         "0 cq 1 sq 1 SEND(id=0) = OK",
-        "1 cq 1 rq 1 SEND(id=0, 64B, ah=1, from=1) = OK",
+        "1 cq 1 rq 1 SEND(id=32768, 64B, ah=1, from=1) = OK",
     ];
     for (line, start) in lines.iter().zip(starts) {
         assert!(line.starts_with(start), "{lines:#?}");
@@ -179,7 +182,7 @@ fn transfer(emulator: &Emulator) {
     let mut read = Send::read(&b.qp, &a.region, &b.region, 300);
     assert_eq!(a.run(&read), CompStatus::Ok);
     // There is no such memory.
-    read.remote = Some((0, 0x12345));
+    read.remote = Some((0, 300, 0x12345));
     assert_eq!(a.run(&read), CompStatus::RemoteBadAddress);
 }
 
@@ -187,11 +190,11 @@ fn transfer(emulator: &Emulator) {
 fn send_datagram(emulator: &Emulator) {
     let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Ud));
     End::introduce(&mut a, &mut b);
-    b.qp.receive(&mut b.machine, &b.region, 0, 8928);
+    b.receive(0, 8928);
     b.machine.read(Register::DevSts);
     let send = Send::message(&b.qp, &a.region, 100);
     assert_eq!(a.run(&send), CompStatus::Ok);
-    assert_eq!(b.qp.wait(&b.machine), CompStatus::Ok);
+    assert_eq!(b.wait(), CompStatus::Ok);
 }
 
 /// What Wireshark shows of a capture with one record of each kind at least, but for the events.
@@ -336,7 +339,7 @@ fn a_snapshot_has_what_a_report_needs_and_no_payload() {
     let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
     End::introduce(&mut a, &mut b);
     a.write_to(&b, &b"secret of the guest, over and over. ".repeat(200));
-    b.qp.receive(&mut b.machine, &b.region, 0, 8928);
+    b.receive(0, 8928);
     b.machine.read(Register::DevSts);
     let reply = emulator.ask(&json!({"command": "snapshot"}));
     let snapshot = &reply["ok"];

@@ -12,7 +12,11 @@ use std::{
 };
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_machine::{Bound, Emulator, End, Send, pattern};
+use efa_testing::{
+    machine::{Bound, Emulator, End},
+    qp::Send,
+    region::pattern,
+};
 
 use super::{DEVICES, under};
 
@@ -43,8 +47,8 @@ fn connections_that_say_nothing() {
     under(&emulator, &STRANGERS, attack, 1);
     // Who has something to say is served as soon as they are gone.
     let mut end = End::new(&emulator.device(5), QpType::Srd);
-    let own = end.machine.address();
-    end.qp.connect(&mut end.machine, own);
+    let own = end.address;
+    end.connect(own);
     let peer = end.qp.clone();
     let write = Send::write(&peer, &end.region, &end.region, 8);
     assert_eq!(end.run(&write), CompStatus::Ok);

@@ -5,7 +5,11 @@
 use std::env;
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_machine::{Emulator, End, Send, pattern};
+use efa_testing::{
+    machine::{Emulator, End},
+    qp::Send,
+    region::pattern,
+};
 
 /// How often one is killed, unless `EFA_ROUNDS` says otherwise.
 const ROUNDS: u64 = 6;
@@ -35,16 +39,16 @@ fn load(from: &mut End, to: &End) {
     for _ in 0..8 {
         let write = Send::write(&to.qp, &from.region, &to.region, 1 << 20);
         let read = Send::read(&to.qp, &from.region, &to.region, 1 << 20);
-        from.qp.put(&from.machine, &write);
-        from.qp.put(&from.machine, &read);
+        from.put(&write);
+        from.put(&read);
     }
-    from.qp.ring(&mut from.machine);
+    from.ring();
 }
 
 /// Each of them ends: it was done, or the peer does not respond or is not there any more.
 fn ends(end: &mut End) {
     for _ in 0..16 {
-        let status = end.qp.wait(&end.machine);
+        let status = end.wait();
         let possible = [
             CompStatus::Ok,
             CompStatus::LocalUnrespRemote,

@@ -11,8 +11,11 @@ use std::{
 };
 
 use efa_hw::admin::qp::QpType;
-use efa_machine::{Bound, Emulator, End, Machine, QKEY, Send};
-use efa_testing::peer::{Ends, Place, hello};
+use efa_testing::{
+    machine::{Bound, Emulator, End, Machine},
+    peer::{Ends, Place, hello},
+    qp::{QKEY, Send},
+};
 
 use super::{DEVICES, address_like, devices::flood, under};
 
@@ -43,7 +46,7 @@ fn own_address(index: usize) -> [u8; 16] {
 
 /// Between an attacker's device and each of the bystanders'.
 fn to_bystanders(emulator: &Emulator, index: usize) -> [Ends; 2] {
-    let machine = Machine::start(&emulator.device(DEVICES - 1 - index), 1 << 20);
+    let mut machine = Machine::start(&emulator.device(DEVICES - 1 - index), 1 << 20);
     [0, 1].map(|device| Ends {
         from: own_address(index),
         to: address_like(machine.address(), device),
@@ -168,7 +171,7 @@ fn packets_that_nobody_reads() {
         let index = index - PEERS;
         let kind = [QpType::Srd, QpType::Ud][index];
         let mut end = End::new(&emulator.device(2 + index), kind);
-        end.qp.connect(&mut end.machine, own_address(index));
+        end.connect(own_address(index));
         let peer = end.qp.clone();
         let send = Send::message(&peer, &end.region, 8000);
         flood(&mut end, &[send], stop);
@@ -182,11 +185,11 @@ fn packets_that_nobody_reads() {
 fn one_victim() {
     let emulator = Emulator::listening(DEVICES, 0);
     let mut victim = End::new(&emulator.device(2), QpType::Srd);
-    victim.region.fill(&victim.machine, &[1; LENGTH]);
+    victim.fill(&[1; LENGTH]);
     let attack = |index, stop: &AtomicBool| {
         let ends = Ends {
             from: own_address(index),
-            to: victim.machine.address(),
+            to: victim.address,
             qkey: QKEY,
         };
         let number = victim.qp.number.into();
@@ -204,9 +207,9 @@ fn one_victim() {
     };
     under(&emulator, &bound(1), attack, PEERS);
     // It has not moved, and works on.
-    assert_eq!(victim.qp.poll(&victim.machine).map(|end| end.status), None);
-    let own = victim.machine.address();
-    victim.qp.connect(&mut victim.machine, own);
+    assert_eq!(victim.poll().map(|end| end.status), None);
+    let own = victim.address;
+    victim.connect(own);
     let write = Send::write(&victim.qp, &victim.region, &victim.region, 8);
     assert_eq!(victim.run(&write), efa_hw::io::CompStatus::Ok);
 }

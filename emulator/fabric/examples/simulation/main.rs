@@ -3,7 +3,7 @@
 //! Experiments with the emulated devices and their transport under a clock of their own, so that figures are those of the network
 //! and the transport, on whatever machine. Beside SRD, TCP does the same on the same network.
 //!
-//! `efa-simulation [incast|persistent|racks|all-to-all [DEVICES]]` prints JSON; without arguments, the first three.
+//! `simulation [incast|persistent|racks|all-to-all [DEVICES]]` prints JSON; without arguments, the first three.
 
 #![forbid(unsafe_code)]
 
@@ -34,6 +34,6 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: efa-simulation [incast|persistent|racks|all-to-all [DEVICES]]");
+    eprintln!("usage: simulation [incast|persistent|racks|all-to-all [DEVICES]]");
     ExitCode::from(2)
 }

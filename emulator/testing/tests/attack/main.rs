@@ -27,7 +27,11 @@ use std::{
 };
 
 use efa_hw::{admin::qp::QpType, features::NetworkAttr, io::CompStatus, regs::Register};
-use efa_machine::{BOUNDS, Bound, Emulator, End, Send, pattern};
+use efa_testing::{
+    machine::{BOUNDS, Bound, Emulator, End},
+    qp::Send,
+    region::pattern,
+};
 
 /// How long a command of a bystander may take.
 const COMMAND: Duration = Duration::from_millis(50);
@@ -94,16 +98,16 @@ fn bystand(a: &mut End, b: &mut End, stop: &AtomicBool) -> Seen {
     };
     while !stop.load(Ordering::Relaxed) {
         let bytes = pattern(64, seen.pings.into());
-        a.region.fill(&a.machine, &bytes);
-        b.qp.receive(&mut b.machine, &b.region, 0, 64);
+        a.fill(&bytes);
+        b.receive(0, 64);
         assert_eq!(a.run(&Send::message(&b.qp, &a.region, 64)), CompStatus::Ok);
-        assert_eq!(b.qp.wait(&b.machine), CompStatus::Ok);
-        assert!(b.region.content(&b.machine, 0, 64) == bytes);
+        assert_eq!(b.wait(), CompStatus::Ok);
+        assert!(b.content(0, 64) == bytes);
         seen.pings += 1;
         let start = Instant::now();
-        let network: NetworkAttr = a.machine.feature();
+        let network: NetworkAttr = a.machine.feature().unwrap();
         seen.longest_command = seen.longest_command.max(start.elapsed());
-        assert_eq!(network.addr, a.machine.address());
+        assert_eq!(network.addr, a.address);
         let start = Instant::now();
         let _ = a.machine.read(Register::DevSts);
         seen.longest_command = seen.longest_command.max(start.elapsed());

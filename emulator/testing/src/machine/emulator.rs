@@ -11,7 +11,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use efa_testing::wait::{patience, wait_for, wait_until};
+use crate::wait::{patience, wait_for, wait_until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -55,6 +55,9 @@ impl Emulator {
         }
         let control = folder.path().join("control");
         command.arg("--control").arg(&control).args(arguments);
+        if !arguments.contains(&"--fabric") {
+            command.args(["--fabric", "ideal"]);
+        }
         let child = command.stdin(Stdio::null()).spawn().unwrap();
         let emulator = Self {
             folder,
@@ -80,7 +83,7 @@ impl Emulator {
     /// Two emulators of one device each, of which the second has more arguments. They wait for each other as long as anything
     /// may take.
     pub fn pair(arguments: &[&str]) -> [Self; 2] {
-        let silence = format!("silence_s={}", patience().as_secs());
+        let silence = format!("ideal,silence_s={}", patience().as_secs());
         let patient = ["--fabric", &silence];
         let address = free_address();
         let listen = ["--listen", &address.to_string()].map(str::to_owned);

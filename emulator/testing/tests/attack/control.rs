@@ -11,7 +11,7 @@ use std::{
 };
 
 use efa_hw::{features::NetworkAttr, regs::Register};
-use efa_machine::{Bound, Emulator, Machine};
+use efa_testing::machine::{Bound, Emulator, Machine};
 use serde_json::{Value, json};
 
 use super::{DEVICES, under};
@@ -79,7 +79,7 @@ fn bustle(emulator: &Emulator, stop: &AtomicBool) {
     let mut machine = Machine::start(&emulator.device(OWN), 1 << 20);
     while !stop.load(Ordering::Relaxed) {
         let _ = machine.read(Register::DevSts);
-        let _: NetworkAttr = machine.feature();
+        let _ = machine.feature::<NetworkAttr>().unwrap();
     }
 }
 

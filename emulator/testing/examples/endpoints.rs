@@ -16,7 +16,10 @@ use std::{
 };
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
-use efa_machine::{Emulator, End, Send};
+use efa_testing::{
+    machine::{Emulator, End},
+    qp::Send,
+};
 use serde_json::json;
 
 /// Receive work requests that are posted in advance.
@@ -53,12 +56,12 @@ fn write(from: &mut End, sends: &[Send], stop: &AtomicBool) -> u64 {
         if !stop.load(Ordering::Relaxed) && under_way <= UNDER_WAY / 2 {
             while under_way < UNDER_WAY {
                 let send = sends.next().expect("a cycle of at least one");
-                from.qp.put(&from.machine, send);
+                from.put(send);
                 under_way += 1;
             }
-            from.qp.ring(&mut from.machine);
+            from.ring();
         }
-        match from.qp.poll(&from.machine) {
+        match from.poll() {
             Some(completion) => {
                 assert_eq!(completion.status, u8::from(CompStatus::Ok));
                 under_way -= 1;
@@ -111,8 +114,8 @@ fn latency(attack: bool) -> f64 {
         if attack {
             scope.spawn(|| {
                 let mut end = End::new(&emulator.device(2), QpType::Srd);
-                let own = end.machine.address();
-                end.qp.connect(&mut end.machine, own);
+                let own = end.address;
+                end.connect(own);
                 let send = Send::write(&end.qp, &end.region, &end.region, 4 << 20);
                 write(&mut end, &[send], &stop);
             });
@@ -120,7 +123,7 @@ fn latency(attack: bool) -> f64 {
         }
         // No message waits for its receive work request.
         for _ in 0..RECEIVES {
-            b.qp.receive(&mut b.machine, &b.region, 0, 64);
+            b.receive(0, 64);
         }
         let start = Instant::now();
         let mut times = Vec::new();
@@ -128,8 +131,8 @@ fn latency(attack: bool) -> f64 {
             let begin = Instant::now();
             assert_eq!(a.run(&Send::message(&b.qp, &a.region, 64)), CompStatus::Ok);
             times.push(begin.elapsed());
-            assert_eq!(b.qp.wait(&b.machine), CompStatus::Ok);
-            b.qp.receive(&mut b.machine, &b.region, 0, 64);
+            assert_eq!(b.wait(), CompStatus::Ok);
+            b.receive(0, 64);
         }
         stop.store(true, Ordering::Relaxed);
         times.sort_unstable();

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What any two queue pairs that know each other do: each case runs in process and over vfio-user sockets.
+
+use efa_fabric::Settings;
+use efa_hw::{
+    admin::qp::QpType,
+    io::{Cdesc, CompStatus, OpType, QueueType},
+};
+use efa_model::Profile;
+
+use crate::{
+    bus::PAGE,
+    machine::End,
+    net::Net,
+    qp::{self, Qp, Send, Shape},
+    region::{Region, pattern},
+};
+
+/// Two queue pairs, 0 and 1, each with a region.
+pub trait Pair {
+    /// A queue pair.
+    fn qp(&self, at: usize) -> &Qp;
+
+    /// Its region, of at least 250 pages.
+    fn region(&self, at: usize) -> &Region;
+
+    /// Writes to the start of its region.
+    fn fill(&mut self, at: usize, bytes: &[u8]);
+
+    /// Reads its region.
+    fn content(&mut self, at: usize, offset: u64, length: usize) -> Vec<u8>;
+
+    /// Posts a send work request; returns its id.
+    fn post(&mut self, at: usize, send: &Send) -> u16;
+
+    /// Posts a receive work request of buffers: address, length and key; returns its id.
+    fn receive(&mut self, at: usize, buffers: &[(u64, u16, u32)]) -> u16;
+
+    /// Takes the next completion, if there is one.
+    fn poll(&mut self, at: usize) -> Option<Cdesc>;
+
+    /// Waits for the next completion.
+    fn wait(&mut self, at: usize) -> Cdesc;
+}
+
+/// Two queue pairs on a network in process.
+pub struct Inside {
+    net: Net,
+    qps: [Qp; 2],
+    regions: [Region; 2],
+}
+
+impl Inside {
+    /// Two devices with queue pairs of so many bytes in a send work request, whose regions begin in the middle of pages.
+    pub fn new(settings: Settings, wqe_size: u32) -> Self {
+        let mut net = Net::new(&[Profile::Efa3; 2], settings);
+        let shape = Shape::new(QpType::Srd, wqe_size);
+        let [mut a, mut b] = [0, 1].map(|port| net.qp_of(port, shape));
+        net.introduce(&mut a, &mut b);
+        let regions = [net.region(&a, 250, 123), net.region(&b, 250, 4000)];
+        Self {
+            net,
+            qps: [a, b],
+            regions,
+        }
+    }
+}
+
+impl Pair for Inside {
+    fn qp(&self, at: usize) -> &Qp {
+        &self.qps[at]
+    }
+
+    fn region(&self, at: usize) -> &Region {
+        &self.regions[at]
+    }
+
+    fn fill(&mut self, at: usize, bytes: &[u8]) {
+        self.net.fill(&self.regions[at], 0, bytes);
+    }
+
+    fn content(&mut self, at: usize, offset: u64, length: usize) -> Vec<u8> {
+        self.net.content(&self.regions[at], offset, length)
+    }
+
+    fn post(&mut self, at: usize, send: &Send) -> u16 {
+        self.net.post(&mut self.qps[at], send)
+    }
+
+    fn receive(&mut self, at: usize, buffers: &[(u64, u16, u32)]) -> u16 {
+        self.net.receive(&mut self.qps[at], buffers)
+    }
+
+    fn poll(&mut self, at: usize) -> Option<Cdesc> {
+        self.net.poll(&mut self.qps[at])
+    }
+
+    fn wait(&mut self, at: usize) -> Cdesc {
+        self.net.wait(&mut self.qps[at])
+    }
+}
+
+impl Pair for [End; 2] {
+    fn qp(&self, at: usize) -> &Qp {
+        &self[at].qp
+    }
+
+    fn region(&self, at: usize) -> &Region {
+        &self[at].region
+    }
+
+    fn fill(&mut self, at: usize, bytes: &[u8]) {
+        self[at].fill(bytes);
+    }
+
+    fn content(&mut self, at: usize, offset: u64, length: usize) -> Vec<u8> {
+        self[at].content(offset, length)
+    }
+
+    fn post(&mut self, at: usize, send: &Send) -> u16 {
+        self[at].post(send)
+    }
+
+    fn receive(&mut self, at: usize, buffers: &[(u64, u16, u32)]) -> u16 {
+        self[at].receive_into(buffers)
+    }
+
+    fn poll(&mut self, at: usize) -> Option<Cdesc> {
+        self[at].poll()
+    }
+
+    fn wait(&mut self, at: usize) -> Cdesc {
+        self[at].completion()
+    }
+}
+
+/// All cases, in both directions.
+pub fn all(pair: &mut impl Pair) {
+    for from in [0, 1] {
+        messages_of_all_lengths(pair, from);
+        several_buffers_on_both_sides(pair, from);
+        inline_data(pair, from);
+        writes_and_reads_of_all_lengths(pair, from);
+        a_write_with_immediate_data(pair, from);
+        refusals(pair, from);
+        assert_eq!((pair.poll(0), pair.poll(1)), (None, None));
+    }
+}
+
+fn assert_ok(completion: &Cdesc, queue: QueueType, operation: OpType) {
+    assert_eq!(completion.status, 0, "{completion:?}");
+    assert_eq!(completion.flags.q_type, u8::from(queue));
+    assert_eq!(completion.flags.op_type, u8::from(operation));
+}
+
+/// A message of a region to the other queue pair.
+fn message(pair: &impl Pair, from: usize, length: u32) -> Send {
+    Send::message(pair.qp(1 - from), pair.region(from), length)
+}
+
+/// A write from a region to the other one.
+fn write(pair: &impl Pair, from: usize, length: u32) -> Send {
+    Send::write(
+        pair.qp(1 - from),
+        pair.region(from),
+        pair.region(1 - from),
+        length,
+    )
+}
+
+/// A part of a region as a receive buffer.
+fn buffer(region: &Region, offset: u64, length: u16) -> (u64, u16, u32) {
+    (region.iova + offset, length, region.lkey)
+}
+
+fn messages_of_all_lengths(pair: &mut impl Pair, from: usize) {
+    let to = 1 - from;
+    for length in [0, 1, 7, 8, 9, 64, 4095, 4096, 4097, 8928] {
+        let bytes = pattern(length as usize, length.into());
+        pair.fill(from, &bytes);
+        let place = buffer(pair.region(to), 0, 9000);
+        let received = pair.receive(to, &[place]);
+        let mut send = message(pair, from, length);
+        send.immediate = (length % 2 == 0).then_some(length);
+        let sent = pair.post(from, &send);
+
+        let completion = pair.wait(from);
+        assert_ok(&completion, QueueType::Send, OpType::Send);
+        assert_eq!(
+            (completion.req_id, completion.qp_num),
+            (sent, pair.qp(from).number)
+        );
+        assert_eq!((completion.length, completion.ah), (0, 0));
+
+        let completion = pair.wait(to);
+        assert_ok(&completion, QueueType::Receive, OpType::Send);
+        let (own, peer) = (pair.qp(to), pair.qp(from));
+        assert_eq!(
+            (completion.req_id, completion.qp_num),
+            (received, own.number)
+        );
+        assert_eq!(u32::from(completion.length), length);
+        assert_eq!(
+            (completion.ah, completion.src_qp_num),
+            (own.ah, peer.number)
+        );
+        assert_eq!(completion.flags.has_imm, send.immediate.is_some());
+        assert_eq!(completion.imm, send.immediate.unwrap_or(0));
+        assert_eq!(pair.content(to, 0, length as usize), bytes);
+    }
+}
+
+fn several_buffers_on_both_sides(pair: &mut impl Pair, from: usize) {
+    let to = 1 - from;
+    let bytes = pattern(6000, 1);
+    pair.fill(from, &bytes);
+    pair.fill(to, &[0; 8000]);
+    let parts = [(5000, 100), (0, 4990), (6000, 2000)];
+    let buffers = parts.map(|(offset, length)| buffer(pair.region(to), offset, length));
+    pair.receive(to, &buffers);
+    // The second part of the memory first.
+    let mut send = message(pair, from, 3000);
+    let (address, length, key) = send.buffers[0];
+    send.buffers.insert(0, (address + 3000, length, key));
+    pair.post(from, &send);
+    assert_eq!(pair.wait(from).status, 0);
+    assert_eq!(pair.wait(to).length, 6000);
+    let expected = [&bytes[3000..], &bytes[..3000]].concat();
+    assert_eq!(pair.content(to, 5000, 100), expected[..100]);
+    assert_eq!(pair.content(to, 0, 4990), expected[100..5090]);
+    assert_eq!(pair.content(to, 6000, 910), expected[5090..]);
+    // What is behind is left alone.
+    assert_eq!(pair.content(to, 6910, 100), [0; 100]);
+}
+
+/// Messages and writes with as much inline data as there is room for.
+fn inline_data(pair: &mut impl Pair, from: usize) {
+    let to = 1 - from;
+    let room = pair.qp(from).wqe_size as usize;
+    for length in [1, (room - 32).min(80)] {
+        let bytes = pattern(length, 5);
+        let place = buffer(pair.region(to), 0, 100);
+        pair.receive(to, &[place]);
+        let send = Send {
+            inline: Some(bytes.clone()),
+            peer_qp: pair.qp(to).number,
+            ..Send::default()
+        };
+        pair.post(from, &send);
+        assert_eq!(pair.wait(from).status, 0);
+        assert_eq!(usize::from(pair.wait(to).length), length);
+        assert_eq!(pair.content(to, 0, length), bytes);
+    }
+    pair.fill(to, &[0; 100]);
+    let bytes = pattern(room - 48, 6);
+    let mut send = write(pair, from, bytes.len() as u32);
+    send.buffers.clear();
+    send.inline = Some(bytes.clone());
+    pair.post(from, &send);
+    let completion = pair.wait(from);
+    if room == 64 {
+        // It has no room for data beside the peer's memory.
+        assert_eq!(qp::status(&completion), CompStatus::LocalBadLength);
+        return;
+    }
+    assert_ok(&completion, QueueType::Send, OpType::RdmaWrite);
+    assert_eq!(pair.content(to, 0, bytes.len()), bytes);
+    assert_eq!(pair.content(to, bytes.len() as u64, 1), [0]);
+}
+
+fn writes_and_reads_of_all_lengths(pair: &mut impl Pair, from: usize) {
+    let to = 1 - from;
+    // Some of the first page and all others.
+    let most = (pair.region(0).pages().len() as u32 - 1) * PAGE as u32;
+    for length in [0, 1, 4096, 8928, 8929, most] {
+        let bytes = pattern(length as usize, length.into());
+        pair.fill(from, &bytes);
+        pair.fill(to, &vec![0; bytes.len()]);
+        let mut send = write(pair, from, length);
+        pair.post(from, &send);
+        assert_ok(&pair.wait(from), QueueType::Send, OpType::RdmaWrite);
+        assert_eq!(pair.content(to, 0, bytes.len()), bytes);
+        pair.fill(from, &vec![0; bytes.len()]);
+        send.operation = OpType::RdmaRead.into();
+        pair.post(from, &send);
+        assert_ok(&pair.wait(from), QueueType::Send, OpType::RdmaRead);
+        assert_eq!(pair.content(from, 0, bytes.len()), bytes);
+    }
+    // The peer's program is told nothing.
+    assert_eq!(pair.poll(to), None);
+}
+
+fn a_write_with_immediate_data(pair: &mut impl Pair, from: usize) {
+    const LENGTH: u32 = 100_000;
+    let to = 1 - from;
+    let bytes = pattern(LENGTH as usize, 3);
+    pair.fill(from, &bytes);
+    let place = buffer(pair.region(to), 0, 1);
+    let received = pair.receive(to, &[place]);
+    let mut send = write(pair, from, LENGTH);
+    send.immediate = Some(0xdead_beef);
+    pair.post(from, &send);
+    assert_ok(&pair.wait(from), QueueType::Send, OpType::RdmaWrite);
+    let completion = pair.wait(to);
+    assert_ok(&completion, QueueType::Receive, OpType::RdmaWrite);
+    assert_eq!((completion.req_id, completion.imm), (received, 0xdead_beef));
+    assert!(completion.flags.has_imm && !completion.flags.unsolicited);
+    let high = u16::from_le_bytes([completion.extension[0], completion.extension[1]]);
+    let length = u32::from(completion.length) | (u32::from(high) << 16);
+    assert_eq!(length, LENGTH);
+    assert_eq!(pair.content(to, 0, bytes.len()), bytes);
+}
+
+/// What a work request must not have, and how it ends. No byte moves, and the next one is carried out.
+type Refusal = (fn(&mut Send), CompStatus);
+
+const REFUSALS: [Refusal; 7] = [
+    (|send| send.operation = 5, CompStatus::LocalUnsupportedOp),
+    (|send| send.ah = Some(0x7777), CompStatus::LocalInvalidAh),
+    (|send| send.buffers[0].2 = 999, CompStatus::LocalInvalidLkey),
+    (
+        |send| send.buffers[0].0 = u64::MAX - 50,
+        CompStatus::LocalInvalidLkey,
+    ),
+    (|send| send.buffers[0].1 -= 1, CompStatus::LocalBadLength),
+    (
+        |send| send.remote = Some((0, 100, 0x12345)),
+        CompStatus::RemoteBadAddress,
+    ),
+    (|send| send.peer_qp = u16::MAX, CompStatus::RemoteBadDestQpn),
+];
+
+fn refusals(pair: &mut impl Pair, from: usize) {
+    let to = 1 - from;
+    let bytes = pattern(100, 7);
+    pair.fill(from, &bytes);
+    for (index, (change, expected)) in REFUSALS.iter().enumerate() {
+        pair.fill(to, &[0; 100]);
+        let good = write(pair, from, 100);
+        let mut bad = good.clone();
+        change(&mut bad);
+        pair.post(from, &bad);
+        let status = qp::status(&pair.wait(from));
+        assert_eq!(status, *expected, "refusal {index}");
+        assert_eq!(pair.content(to, 0, 100), [0; 100], "refusal {index}");
+        pair.post(from, &good);
+        assert_eq!(pair.wait(from).status, 0, "after refusal {index}");
+        assert_eq!(pair.content(to, 0, 100), bytes, "after refusal {index}");
+    }
+}

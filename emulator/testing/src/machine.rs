@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Machines without a CPU: vfio-user clients with memory, that do with an emulated EFA what a VMM, a driver and programs do.
+//!
+//! A [`Machine`] is the VMM, which has memory and maps it for the device, and the driver. An [`End`] is one with what a program has: a
+//! queue pair and a region. Each takes microseconds where a guest takes seconds, and does what no guest's driver lets a program do. An
+//! [`Emulator`] is the process that they use.
+//!
+//! What fails panics, as it is all for tests and measurements.
+
+mod bound;
+mod emulator;
+mod end;
+mod ram;
+mod socket;
+
+pub use bound::{BOUNDS, Bound};
+pub use emulator::{Emulator, free_address};
+pub use end::End;
+pub use ram::{BASE, Ram};
+pub use socket::{MEMORY_AND_BUS_MASTER, Machine, Socket};

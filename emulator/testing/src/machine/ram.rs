@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Memory of a machine, shared with the emulator.
+
+use std::fs::File;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use vfio_user::RegionInfo;
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
+
+use crate::bus::{Memory, PAGE};
+
+/// Where it begins, as bus addresses have it.
+pub const BASE: u64 = 0x1_0000_0000;
+
+/// Memory, of which pages are given out and never taken back, and the memory of the device.
+#[derive(Debug)]
+pub struct Ram {
+    file: File,
+    memory: MmapRegion,
+    next: u64,
+    /// Where send queues are, once it is mapped.
+    llq: Option<MmapRegion>,
+}
+
+impl Ram {
+    /// So many bytes of memory.
+    pub fn new(size: u64) -> Self {
+        Self::with(size, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+    }
+
+    /// The same of a file with other flags.
+    pub fn with(size: u64, flags: MemfdFlags) -> Self {
+        let file = File::from(memfd_create("ram", flags).expect("memory"));
+        file.set_len(size).expect("memory");
+        let memory = map(file.try_clone().expect("a descriptor"), size);
+        Self {
+            file,
+            memory,
+            next: 0,
+            llq: None,
+        }
+    }
+
+    /// The file that is shared.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its first address and its size.
+    pub fn range(&self) -> (u64, u64) {
+        (BASE, self.memory.size() as u64)
+    }
+
+    /// Maps the BAR with the send queues.
+    pub fn map_llq(&mut self, region: RegionInfo) {
+        let file = region.file.expect("a BAR that can be mapped");
+        self.llq = Some(map(file, region.size));
+    }
+
+    fn slice(&self, address: u64, length: usize) -> VolatileSlice<'_> {
+        // CAST: it is in the machine's memory.
+        let offset = (address - BASE) as usize;
+        self.memory
+            .get_slice(offset, length)
+            .expect("an address of the machine's memory")
+    }
+}
+
+fn map(file: File, size: u64) -> MmapRegion {
+    // CAST: a machine and a BAR have less than the host.
+    MmapRegion::from_file(FileOffset::new(file, 0), size as usize).expect("a mapping")
+}
+
+impl Memory for Ram {
+    fn allocate(&mut self, pages: u64) -> u64 {
+        let address = BASE + self.next;
+        self.next += pages * PAGE;
+        assert!(
+            self.next <= self.range().1,
+            "the machine has too little memory"
+        );
+        address
+    }
+
+    fn load(&self, address: u64, bytes: &mut [u8]) {
+        self.slice(address, bytes.len()).copy_to(bytes);
+    }
+
+    fn store(&self, address: u64, bytes: &[u8]) {
+        self.slice(address, bytes.len()).copy_from(bytes);
+    }
+
+    fn write_llq(&mut self, offset: u64, bytes: &[u8]) {
+        let llq = self.llq.as_ref().expect("a BAR that is mapped");
+        // CAST: it is in the BAR.
+        let slice = llq.get_slice(offset as usize, bytes.len());
+        slice.expect("an offset in the BAR").copy_from(bytes);
+    }
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! The host of a device on a network, whose memory is copied without the device.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+};
+
+use efa_fabric::{Access, CopyError, Guest, Memory, Pins};
+use efa_model::{DmaError, Host, Segment, TraceEvent};
+
+use crate::{
+    bus::PAGE,
+    mock::{Page, World},
+};
+
+/// A device's host, whose memory is copied without the device.
+#[derive(Default)]
+pub struct Computer {
+    /// Its memory.
+    pub world: World,
+    pub(super) pins: Arc<Pins>,
+}
+
+/// Memory of a host: parts of pages.
+#[derive(Debug)]
+pub struct Pages {
+    parts: Vec<(Arc<Page>, Range<usize>)>,
+    address: u64,
+}
+
+impl Host for Computer {
+    fn dma_read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.world.dma_read(address, buffer)
+    }
+
+    fn dma_write(&mut self, address: u64, data: &[u8]) -> Result<(), DmaError> {
+        self.world.dma_write(address, data)
+    }
+
+    fn is_bus_master(&self) -> bool {
+        self.world.is_bus_master()
+    }
+
+    fn read_device_memory(&mut self, offset: u64, buffer: &mut [u8]) {
+        self.world.read_device_memory(offset, buffer);
+    }
+
+    fn interrupt(&mut self, vector: u16) {
+        self.world.interrupt(vector);
+    }
+
+    fn trace(&mut self, event: &TraceEvent) {
+        self.world.trace(event);
+    }
+
+    fn quiesce(&mut self) {
+        self.pins.quiesce();
+    }
+}
+
+impl Guest for Computer {
+    type Memory = Pages;
+
+    fn memory(&self, segments: &[Segment], _: Access) -> Result<Pages, DmaError> {
+        let mut pages = Pages {
+            parts: Vec::new(),
+            address: segments.first().map_or(0, |segment| segment.address),
+        };
+        for segment in segments {
+            let length = segment.length as usize;
+            let error = DmaError {
+                address: segment.address,
+                length,
+            };
+            if !self.is_bus_master() {
+                return Err(error);
+            }
+            let mut done = 0;
+            while done < length {
+                let start = segment.address.checked_add(done as u64).ok_or(error)?;
+                let page = self.world.page(start).ok_or(error)?;
+                let offset = (start % PAGE) as usize;
+                let part = (PAGE as usize - offset).min(length - done);
+                pages.parts.push((Arc::clone(page), offset..offset + part));
+                done += part;
+            }
+        }
+        Ok(pages)
+    }
+
+    fn pins(&self) -> &Arc<Pins> {
+        &self.pins
+    }
+}
+
+impl Pages {
+    fn bytes(&self) -> impl Iterator<Item = &AtomicU8> {
+        let parts = self.parts.iter();
+        parts.flat_map(|(page, range)| &page[range.clone()])
+    }
+
+    fn check(&self, length: usize) {
+        let own: usize = self.parts.iter().map(|(_, range)| range.len()).sum();
+        assert_eq!(own, length, "at {:#x}", self.address);
+    }
+}
+
+impl Memory for Pages {
+    fn read(&self, buffer: &mut [u8]) -> Result<(), DmaError> {
+        self.check(buffer.len());
+        for (byte, own) in buffer.iter_mut().zip(self.bytes()) {
+            *byte = own.load(Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn write(&self, data: &[u8]) -> Result<(), DmaError> {
+        self.check(data.len());
+        for (byte, own) in data.iter().zip(self.bytes()) {
+            own.store(*byte, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn copy_to(&self, target: &Self) -> Result<(), CopyError> {
+        target.check(self.bytes().count());
+        for (from, to) in self.bytes().zip(target.bytes()) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}

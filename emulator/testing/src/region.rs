@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! Registered memory of a driver over any bus.
+
+use efa_fabric::PortId;
+use efa_hw::{
+    admin::{
+        CtrlBuffInfo,
+        mr::{PageList, RegMr, RegMrFlags, RegMrPermissions},
+    },
+    io::{FastMrRegFlags, FastMrRegReq, Key, PblMode},
+};
+
+use crate::{
+    bus::{Bus, Memory, PAGE},
+    driver::Driver,
+};
+
+/// What a region can be used for.
+pub const ALL_PERMISSIONS: RegMrPermissions = RegMrPermissions {
+    local_write_enable: true,
+    remote_write_enable: true,
+    remote_read_enable: true,
+};
+
+/// A region of memory, whose pages may be scattered.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Its device on a network.
+    pub port: PortId,
+    /// Its first address, as work requests have it.
+    pub iova: u64,
+    /// Its local key.
+    pub lkey: u32,
+    /// Its remote key.
+    pub rkey: u32,
+    pub(crate) pages: Vec<u64>,
+}
+
+impl Region {
+    /// Registers pages. The command has the rest: the protection domain, the addresses and what is permitted.
+    pub fn new<D: Bus>(driver: &mut Driver<D>, pages: Vec<u64>, mut command: RegMr) -> Self {
+        if pages.len() <= 4 {
+            let mut list = [0; 4];
+            list[..pages.len()].copy_from_slice(&pages);
+            command.set_page_list(PageList::Inline(list));
+        } else {
+            command.set_page_list(PageList::Direct(page_list(&mut driver.world, &pages)));
+        }
+        Self::register(driver, pages, &command)
+    }
+
+    /// Registers bus addresses, of which the region knows no pages.
+    pub fn physical<D: Bus>(driver: &mut Driver<D>, mut command: RegMr) -> Self {
+        command.flags = RegMrFlags {
+            phys_page_size_shift: 0,
+            mem_addr_phy_mode_en: true,
+        };
+        Self::register(driver, Vec::new(), &command)
+    }
+
+    fn register<D: Bus>(driver: &mut Driver<D>, pages: Vec<u64>, command: &RegMr) -> Self {
+        let made = driver.execute(command).unwrap();
+        Self {
+            port: PortId(0),
+            iova: command.iova,
+            lkey: made.l_key,
+            rkey: made.r_key,
+            pages,
+        }
+    }
+
+    /// Where its pages are.
+    pub fn pages(&self) -> &[u64] {
+        &self.pages
+    }
+
+    /// Its memory with the keys that another one has.
+    pub fn with_keys(&self, other: &Self) -> Self {
+        Self {
+            lkey: other.lkey,
+            rkey: other.rkey,
+            ..self.clone()
+        }
+    }
+
+    /// The parts of its pages that so many bytes from `offset` on are in: the bus address and the length of each.
+    fn parts(&self, offset: u64, length: usize) -> impl Iterator<Item = (u64, usize)> {
+        let start = self.iova % PAGE + offset;
+        let end = start + length as u64;
+        let mut at = start;
+        std::iter::from_fn(move || {
+            (at < end).then(|| {
+                let address = self.pages[(at / PAGE) as usize] + at % PAGE;
+                // CAST: at most a page.
+                let part = (PAGE - at % PAGE).min(end - at) as usize;
+                at += part as u64;
+                (address, part)
+            })
+        })
+    }
+
+    /// Writes to it, as the program does.
+    pub fn fill(&self, memory: &impl Memory, offset: u64, bytes: &[u8]) {
+        let mut rest = bytes;
+        for (address, length) in self.parts(offset, bytes.len()) {
+            let (part, others) = rest.split_at(length);
+            memory.store(address, part);
+            rest = others;
+        }
+    }
+
+    /// Reads it, as the program does.
+    pub fn content(&self, memory: &impl Memory, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        let mut rest = &mut bytes[..];
+        for (address, length) in self.parts(offset, length) {
+            let (part, others) = rest.split_at_mut(length);
+            memory.load(address, part);
+            rest = others;
+        }
+        bytes
+    }
+
+    /// The request that gives it all of its pages, to be used for anything.
+    pub fn request(&self, mode: PblMode, pbl: u64) -> FastMrRegReq {
+        FastMrRegReq {
+            lkey: self.lkey,
+            permissions: ALL_PERMISSIONS,
+            flags: FastMrRegFlags {
+                phys_page_size_shift: 12,
+                pbl_mode: mode.into(),
+            },
+            iova: self.iova,
+            mr_length: self.pages.len() as u64 * PAGE - self.iova % PAGE,
+            pbl,
+        }
+    }
+
+    /// The same with its first page in the request.
+    pub fn inline(&self) -> FastMrRegReq {
+        self.request(PblMode::Inline, self.pages[0])
+    }
+
+    /// Makes its keys those of the next generation, as clients do before they register it.
+    pub fn renew(&mut self) {
+        for key in [&mut self.lkey, &mut self.rkey] {
+            let mut parts = Key::from_raw(*key);
+            parts.generation = (parts.generation + 1) % 16;
+            *key = parts.into_raw();
+        }
+    }
+}
+
+/// Writes a list of pages; returns its length and address.
+pub fn page_list(memory: &mut impl Memory, pages: &[u64]) -> CtrlBuffInfo {
+    let bytes: Vec<u8> = pages.iter().flat_map(|page| page.to_le_bytes()).collect();
+    let address = memory.allocate((bytes.len() as u64).div_ceil(PAGE));
+    memory.store(address, &bytes);
+    // CAST: of the lists of tests.
+    let length = bytes.len() as u32;
+    CtrlBuffInfo { length, address }
+}
+
+/// Bytes that tell where they are.
+pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let byte = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..length).map(byte).collect()
+}
