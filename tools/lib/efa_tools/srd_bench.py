@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the emulator's SRD does when many send at once, beside TCP on the same network: the experiments of emulator/fabric/examples/simulation."""
+"""What the emulator's SRD does when many send at once, beside TCP on the same network, by emulator/fabric/examples/simulation."""
 
 import json
 import statistics
