@@ -35,6 +35,9 @@ pub(crate) use uapi::UapiDefinitions;
 
 impl UapiDefinitions {
     /// Those of EFA, `ffi/uapi.c`.
-    // SAFETY: The list in C is constant, and ends as the core expects.
-    pub(crate) const EFA: Self = unsafe { Self::new((&raw const efa_uapi_definitions).cast()) };
+    pub(crate) const EFA: Self = {
+        let list = (&raw const efa_uapi_definitions).cast();
+        // SAFETY: The list in C is constant, and ends as the core expects.
+        unsafe { Self::new(list) }
+    };
 }

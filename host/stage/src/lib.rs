@@ -43,6 +43,7 @@ pub fn module(folder: &str, root: &str, cfgs: &[&str]) {
             link(&path, &out.join(name));
         }
     }
+    link(&folder.join("ffi/uapi.rs"), &out.join("ffi/uapi.rs"));
     link(Path::new(&bindings), &out.join("ffi/bindings_generated.rs"));
 
     let text = fs::read_to_string(folder.join(root)).expect("the root of the module");
