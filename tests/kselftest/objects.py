@@ -438,15 +438,18 @@ SCATTERED = 64
 # Of a page in /proc/PID/pagemap, which only root is told: its number.
 PAGE_NUMBER = (1 << 55) - 1
 
-MREMAP_MAYMOVE, MREMAP_FIXED = 1, 2
+MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4
 
 
 def move_page(source, target):
-    """Has the page at one address at another one, where that which was there is no more."""
+    """Has the page at one address at another one, where that which was there is no more.
+
+    An empty page remains at the former. Without it, the next mapping could be there, and would end with the object of the former.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mremap.restype = ctypes.c_void_p
     old, new, size = ctypes.c_void_p(source), ctypes.c_void_p(target), ctypes.c_size_t(mmap.PAGESIZE)
-    if libc.mremap(old, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, new) != new.value:
+    if libc.mremap(old, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, new) != new.value:
         raise OSError(ctypes.get_errno(), "mremap")
 
 
