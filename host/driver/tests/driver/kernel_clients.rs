@@ -231,6 +231,28 @@ fn an_rdma_write_has_what_inline_data_fits() {
     });
 }
 
+/// A work request is written to all of its slot. Write-combining memory is sent to the device in whole cache lines.
+#[test]
+fn a_work_request_fills_its_slot() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let words = sim::device(|device| {
+            let words = device.bar_size(2) as usize / size_of::<u64>();
+            let memory = device.memory(2).expect("memory").cast::<u64>();
+            // SAFETY: The model has this memory as long as the device is there, and does not access it meanwhile.
+            unsafe { core::slice::from_raw_parts_mut(memory, words) }
+        })
+        .expect("a device");
+        words.fill(u64::MAX);
+        objects.exchange(1);
+        let written = words.iter().filter(|word| **word != u64::MAX).count();
+        drop(objects);
+        // The least size of a slot is 64 bytes.
+        assert_eq!(written, 8);
+    });
+}
+
 /// Each allocation of a client fails, one at a time.
 #[test]
 fn memory_is_short() {
