@@ -55,22 +55,21 @@ def with_lab(flavour):
     return total
 
 
+def outcome(command):
+    """Runs a command in the clone; returns its exit status and its output."""
+    result = subprocess.run(
+        command, cwd=cache.CLONE, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=suite.LIMIT
+    )
+    return result.returncode, result.stdout + result.stderr
+
+
 def with_own_guests():
     """Those that boot guests."""
     total = check("the guides have commands that boot guests", [] if (found := guides.of_section("vm")) else ["none"])
     with tempfile.TemporaryDirectory() as folder:
         for command, how in found:
             text = re.sub(r"~/[\w/]+", folder, command.text)
-            result = subprocess.run(
-                ["bash", "-c", text],
-                cwd=cache.CLONE,
-                capture_output=True,
-                text=True,
-                stdin=subprocess.DEVNULL,
-                check=False,
-                timeout=suite.LIMIT,
-            )
-            total += verdict(command, how, result.returncode, result.stdout + result.stderr)
+            total += verdict(command, how, *outcome(["bash", "-c", text]))
     return total
 
 
@@ -104,15 +103,7 @@ def of_the_emulator():
         script = Path(folder) / "run"
         for command, how in found:
             script.write_text(f"cd {FOLDER}\nexport PATH={PROGRAMS}:$PATH\n{runnable(command.text)}\n")
-            result = subprocess.run(
-                build.in_toolroot(["bash", f"{FOLDER}/run"], binds),
-                capture_output=True,
-                text=True,
-                stdin=subprocess.DEVNULL,
-                check=False,
-                timeout=suite.LIMIT,
-            )
-            total += verdict(command, how, result.returncode, result.stdout + result.stderr)
+            total += verdict(command, how, *outcome(build.in_toolroot(["bash", f"{FOLDER}/run"], binds)))
     return total
 
 
