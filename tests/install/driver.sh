@@ -118,7 +118,7 @@ present | early | loaded | trusted)
 	[ "$1" = loaded ] || ok "the driver was loaded before any service" loaded_early
 	[ "$1" != early ] || ok "a service of the early boot has found the device" is active systemctl is-active needs-efa.service
 	[ "$1" != trusted ] || ok "Secure Boot is on" has_secure_boot ;;
-rejected) # Secure Boot, and nobody has enrolled the key that DKMS signs with
+rejected) # Secure Boot, without the key that DKMS signs with
 	echo "1..6"
 	came_up
 	ok "Secure Boot is on" has_secure_boot

@@ -11,7 +11,7 @@ mod tests {
         let stats = alloc(COUNTERS);
         assert!(!stats.is_null());
         {
-            // SAFETY: The structure was just allocated, and nobody else uses it.
+            // SAFETY: The structure was just allocated, and has no other user.
             let values = unsafe { values(stats) };
             assert_eq!(values.len(), COUNTERS.len());
             values.fill(1);

@@ -192,7 +192,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
         .collect::<Result<Vec<_>, String>>()?;
     let listener = args.listen.as_deref().map(bind).transpose()?;
     let metrics = args.metrics.as_deref().map(bind).transpose()?;
-    // The last ones: who sees one can connect to all others.
+    // Bound last: all other sockets exist once one of these does.
     let scopes = args.control.iter().cloned();
     let controls = scopes
         .map(|scope| Ok((sockets.listen(&scope.path)?, scope)))

@@ -42,7 +42,7 @@ pub struct Settings {
     pub deny: Vec<Denied>,
 }
 
-/// Packets that a security group does not let through: they are lost on the way, and nobody is told.
+/// Packets that a security group denies. The network drops them without a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Denied {

@@ -40,13 +40,13 @@ pub(crate) struct DataPath {
     pub(crate) resources: Resources,
     pub(crate) statistics: Statistics,
     pub(crate) times: Times,
-    /// What it met that a correct program or driver never does, and nobody was told of.
+    /// Errors of the program or driver that were not reported yet.
     errors: Vec<ProtocolError>,
-    /// How often it met more of that.
+    /// Further errors, which are only counted.
     more_errors: u64,
     /// What programs did wrong, ever.
     pub(crate) program_errors: ProgramErrors,
-    /// Those of them that nobody was told of.
+    /// Those of them that were not reported yet.
     untold: Vec<ProgramError>,
     /// Work requests that were flushed since that was asked for.
     flushed: u32,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a program does wrong with its queues, and no status tells it: only an emulator sees it.
+//! Errors of a program in the use of its queues that no status reports. Only an emulator can report them.
 
 use std::fmt::{self, Display, Formatter};
 

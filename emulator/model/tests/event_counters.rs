@@ -146,7 +146,7 @@ impl Set {
             let send = Send {
                 operation: operation.into(),
                 ah: Some(77),
-                // Whether its success is to be told has nothing to do with it.
+                // Counters also count work requests that are not signaled.
                 silent: true,
                 ..Send::default()
             };

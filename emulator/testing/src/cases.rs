@@ -287,7 +287,7 @@ fn writes_and_reads_of_all_lengths(pair: &mut impl Pair, from: usize) {
         assert_ok(&pair.wait(from), QueueType::Send, OpType::RdmaRead);
         assert_eq!(pair.content(from, 0, bytes.len()), bytes);
     }
-    // The peer's program is told nothing.
+    // The peer has no completion.
     assert_eq!(pair.poll(to), None);
 }
 

@@ -78,7 +78,7 @@ pub fn to_state(qp_handle: u32, state: QpState) -> ModifyQp {
     }
 }
 
-/// Registers memory of pages of 4 KiB, which nobody may write to. The page list is still to come.
+/// Registers read-only memory of pages of 4 KiB. The caller adds the page list.
 pub fn reg_mr(pd: u16, iova: u64, mr_length: u64) -> RegMr {
     RegMr {
         pd,

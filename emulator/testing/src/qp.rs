@@ -111,7 +111,7 @@ pub struct Send {
     pub peer_qp: u16,
     /// Its Q_Key, if it is not [`QKEY`].
     pub qkey: Option<u32>,
-    /// Whether its success is not to be told.
+    /// Whether it is not signaled.
     pub silent: bool,
 }
 

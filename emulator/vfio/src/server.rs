@@ -35,8 +35,8 @@ use crate::{
     socket::{Bursts, Persistence},
 };
 
-/// VMMs that may wait for a function, or have connected without a word: each takes a descriptor and a thread. One more disconnects the
-/// one that has waited for longest, of the user who has most of them.
+/// VMMs that may wait for a function, or have sent nothing: each takes a descriptor and a thread. Of the user
+/// with most of them, one more disconnects the one that has waited for longest.
 const MAX_WAITING: usize = 4;
 
 /// Most file descriptors that a device with so many interrupts takes, but for those of its guest's memory: its socket, those of VMMs
@@ -136,7 +136,7 @@ struct Place {
 impl Place {
     /// Gives a VMM a place, which may be that of another one.
     fn take(waiting: &Arc<Waiting>, stream: &Arc<UnixStream>) -> Self {
-        // A VMM of nobody who can be told has the rights of one of everybody else.
+        // VMMs of unknown users count as those of one user.
         let uid = socket_peercred(stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
         let mut state = waiting.state.lock();
         if state.vmms.len() >= MAX_WAITING {
@@ -182,7 +182,7 @@ impl Drop for Place {
     }
 }
 
-/// Of VMMs of these users, who has waited for longest of the user who has most.
+/// Returns which VMM of these users has waited for longest, of the user with most of them. The first has waited for longest.
 fn longest(uids: &[u32]) -> Option<usize> {
     let count = |uid| uids.iter().filter(|other| **other == uid).count();
     let most = uids.iter().map(|uid| count(*uid)).max()?;

@@ -2,7 +2,7 @@
 
 //! Whole devices, each with a driver, on the network of the product: what is measured is the code that guests use.
 //!
-//! Only payload is not there: nobody looks at it, and to copy it would take most of the time and memory of a large experiment.
+//! There is no payload. No result depends on it, and its copies would take most of the time and memory of a large experiment.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ const OUTSTANDING: u64 = 32;
 const BUFFER: u64 = 1 << 40;
 const LENGTH: u64 = 1 << 30;
 
-/// More packets than are moved before time goes on.
+/// More packets than are moved at one time.
 const MUCH: u32 = 1 << 20;
 
 /// A device's host.
@@ -63,7 +63,7 @@ struct Sender {
 /// A flow of a queue pair.
 struct Work {
     flow: usize,
-    /// The queue pair to which it goes.
+    /// The destination queue pair.
     to: usize,
     ah: u16,
 }

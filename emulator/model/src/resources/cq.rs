@@ -96,7 +96,7 @@ impl Cq {
         Ok(if self.armed { self.announce() } else { None })
     }
 
-    /// What a program tells by the doorbell. Returns the event queue to tell, if it is to be told at once.
+    /// Handles a write to the doorbell. Returns the event queue that gets an event at once, if any.
     ///
     /// A completion that an event has announced raises no other one, although the program has not taken it yet. So a
     /// program that arms its queue before it polls, as the manual of `ibv_get_cq_event` has it, gets one for each.
@@ -263,13 +263,13 @@ impl Cqs {
         })
     }
 
-    /// What is wrong with what a program tells by the doorbell of a queue.
+    /// Returns the error of a write to the doorbell of a queue, if any.
     pub(crate) fn overflow(&self, index: u16, value: u32) -> Option<ProgramError> {
         self.0.get(index).ok()?.overflow(index, value)
     }
 
-    /// What a program tells by the doorbell of a queue in its user access region. Returns the event queue to tell, if it is
-    /// to be told at once.
+    /// Handles a write to the doorbell of a queue in a user access region. Returns the event queue that gets an event at once,
+    /// if any.
     pub(crate) fn ring(&mut self, uar: u16, index: u16, value: u32) -> Result<Option<u16>, Status> {
         let cq = self.0.get_mut(index)?;
         if cq.uar != uar {
