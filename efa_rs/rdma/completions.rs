@@ -79,10 +79,9 @@ pub(crate) struct Received {
 
 /// Room for completions that a client asks for.
 pub(crate) struct WorkCompletions<'w> {
-    /// What is left of the room.
-    room: slice::IterMut<'w, MaybeUninit<ffi::ib_wc>>,
-    /// How many there was room for.
-    most: usize,
+    room: &'w mut [MaybeUninit<ffi::ib_wc>],
+    /// Completions in it.
+    count: usize,
 }
 
 impl<'w> WorkCompletions<'w> {
@@ -98,31 +97,25 @@ impl<'w> WorkCompletions<'w> {
             Ok(count) if count > 0 => unsafe { slice::from_raw_parts_mut(wc.cast(), count) },
             _ => &mut [],
         };
-        Self {
-            most: room.len(),
-            room: room.iter_mut(),
-        }
+        Self { room, count: 0 }
     }
 
     /// Returns how many there are.
     pub(super) fn count(&self) -> usize {
-        self.most - self.room.len()
+        self.count
     }
 
     /// Returns room for the next completion, if there is any.
     #[inline]
     pub(crate) fn place(&mut self) -> Option<WcPlace<'_, 'w>> {
-        if self.room.as_slice().is_empty() {
-            return None;
-        }
-        Some(WcPlace(&mut self.room))
+        (self.count < self.room.len()).then_some(WcPlace(self))
     }
 }
 
 /// Room for a completion.
-pub(crate) struct WcPlace<'p, 'w>(&'p mut slice::IterMut<'w, MaybeUninit<ffi::ib_wc>>);
+pub(crate) struct WcPlace<'p, 'w>(&'p mut WorkCompletions<'w>);
 
-impl<'w> WcPlace<'_, 'w> {
+impl<'p> WcPlace<'p, '_> {
     /// Completes a work request.
     #[inline]
     pub(crate) fn complete(self, request: WrToken, completion: &WorkCompletion<'_>) {
@@ -164,12 +157,14 @@ impl<'w> WcPlace<'_, 'w> {
         request: WrToken,
         opcode: WcOpcode,
         completion: &WorkCompletion<'_>,
-    ) -> Option<&'w mut ffi::ib_wc> {
+    ) -> Option<&'p mut ffi::ib_wc> {
         let qp = completion.qp.0.load(Relaxed);
         if qp.is_null() {
             return None;
         }
-        let place = self.0.next()?;
+        let WorkCompletions { room, count } = self.0;
+        let place = room.get_mut(*count)?;
+        *count += 1;
         *place = MaybeUninit::zeroed();
         // SAFETY: All zeroes are a completion.
         let wc = unsafe { place.assume_init_mut() };
