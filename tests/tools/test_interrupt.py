@@ -39,6 +39,7 @@ class Interrupted(support.TemporaryCache):
     def interrupt(self, script, number):
         """What a program says that is interrupted when it says that it is there."""
         process = self.python(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
         self.assertEqual(process.stdout.readline(), "there\n")
         process.send_signal(number)
         printed, said = process.communicate(timeout=support.PATIENCE)
@@ -63,6 +64,29 @@ class Interrupted(support.TemporaryCache):
         self.interrupt(RUN, signal.SIGINT)
         with self.assertRaisesRegex(Failure, "No run of both is kept"):
             times.failed("both")
+
+    def test_a_signal_does_not_wake_the_main_thread(self):
+        script = """
+import os, signal, threading
+from pathlib import Path
+from efa_tools import cli, patience
+
+def signalled():
+    # A pipe's reader is not woken by what another thread gets.
+    reads = Path(f"/proc/self/task/{os.getpid()}/wchan")
+    patience.wait_until(lambda: reads.read_text().endswith("pipe_read"), "The main thread did not read")
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+def main():
+    threading.Thread(target=signalled).start()
+    os.read(os.pipe()[0], 1)
+
+cli.guarded(main)()
+"""
+        process = self.python(script, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        _, said = process.communicate(timeout=support.PATIENCE)
+        self.assertEqual((process.returncode, said.split(" by ")[1].split(":")[0]), (128 + signal.SIGTERM, "SIGTERM"))
 
     def test_outside_a_run(self):
         script = "import sys, time; from efa_tools import cli; sys.argv = ['vm']\n"

@@ -11,6 +11,9 @@ from . import steps
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+# Seconds after which the main thread looks for signals.
+LOOK = 1
+
 # What is still done then.
 _last = []
 
@@ -19,6 +22,9 @@ def watch():
     """Has this program say what was interrupted, and end."""
     for number in SIGNALS:
         signal.signal(number, lambda number, _: end(number))
+    # Python runs handlers in the main thread. A signal that arrives just before that thread blocks does not end its call.
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, LOOK, LOOK)
 
 
 @contextlib.contextmanager
