@@ -221,7 +221,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.controller.retire();
     }
 
-    /// Halts the device as the system goes down. Programs keep it open. This waits for a reset that is under way, and for
+    /// Halts the device as the system shuts down. Programs keep it open. This waits for a reset that is under way, and for
     /// nothing else.
     pub(crate) fn shutdown(&self) {
         let mut inner = self.inner.lock();
