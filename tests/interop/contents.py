@@ -48,16 +48,16 @@ MEMORY = LARGEST + 64 * KIB
 QUEUE = 256
 RNR_RETRY_FOREVER = 7
 CQ_ENTRIES = 4096
-# Many small messages: how many between two guests, and between all of them; their slots in memory, as many to receive into as
-# there are receives, then those to send from; and after how many posted ones completions are looked at.
+# Numbers of small messages: between two guests, and between all of them.
 MESSAGES, SOAK_MESSAGES = 1000, int(os.environ.get("EFA_MESSAGES", "50000"))
+# Their slots in memory: as many to receive into as there are receives, then those to send from. Completions are polled after so
+# many posted messages.
 SLOT, WINDOW, BATCH = 16 * KIB, 64, 16
-# After how many of them a side says how far it is: of who says nothing others think that it hangs.
+# Messages between two progress lines. A silent side counts as hung.
 PROGRESS = 1000
 LENGTHS = (0, 1, 17, 60, 500, 1500, 4096, 8000)
-# Pages of a region whose list of pages is in so many pages that two chunks refer to them; in which of these pages something
-# else begins: a page or a piece of the list, or a chunk; and how many pages of memory it has really, one after the other, which
-# divides none of these.
+# A region whose list of pages is so long that two chunks refer to it. A page of the list, a piece of it and a chunk begin at
+# multiples of these pages. The region repeats fewer pages of memory, whose number divides none of these.
 LIST_PAGE, LIST_PIECE, LIST_CHUNK = 512, 8192, 510 * 512
 FAR_PAGES, FAR_MEMORY_PAGES = LIST_CHUNK + 2 * LIST_PIECE, 1021
 

@@ -1038,8 +1038,8 @@ static int test_hold(void)
 }
 
 /*
- * What is left open has completions that the device has made up, of which two are of something that was posted: a read,
- * of which the device says that it is a send, and a receive.
+ * The device has made up completions for the held queue pair. Two name posted work requests: a read, which the device
+ * reports as a send, and a receive.
  */
 static int test_lies(void)
 {

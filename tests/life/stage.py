@@ -17,10 +17,10 @@ from uevents import Uevents
 from uverbs import opened
 from workers import Worker
 
-# KiB that may be missing after all rounds of a test, after how many of them what is cached for the others is there, and how many there
-# have to be so that what is missing of each adds up to more than others take meanwhile.
+# KiB of memory that may be missing after all rounds of a test, and the rounds until the caches are filled. A leak per round adds up to
+# more than what other processes take in so many rounds.
 TOLERANCE, WARM, MANY = 12_000, 2, 10
-# Seconds between lines that tell how far a long test is.
+# Seconds between the progress lines of a long test.
 PROGRESS = 30
 # Above those of others, so that what is measured is the driver.
 PRIORITY = 1

@@ -15,8 +15,8 @@ from selftest import Skipped, emulator, equal, wait_until
 from timing import now
 from workers import Worker
 
-# Seconds, on a usual kernel, in which a program is told that its device has died, once that is known; in which the device can
-# be used again, once it is reset; and in which it is let go.
+# Limits in seconds, on a kernel without debugging: from the detection of a failure to the program's event, from the reset to the first
+# use, and of a removal.
 TOLD, USABLE, REMOVED = 1.0, 2.0, 1.0
 # Seconds by which the driver may be late to find out, as it waits for a processor.
 LATE = 0.5

@@ -35,7 +35,7 @@ from selftest import Suite, any_function, emulator, equal, errno_name, wait_unti
 
 # What the BAR is on the host.
 BAR_FILE = Path("/run/efa-rs/bar")
-# How long a command may take, as the device announces it, in ms: as long as the driver lets it, and less in the tests in which a
+# The command timeout that the device announces, in ms: the longest that the driver accepts, and a shorter one for tests in which a
 # command is not answered.
 USUAL, UNANSWERED = 30_000, 2_000
 # The emulator's number of the other guest's device.
@@ -43,12 +43,11 @@ OTHER = 1
 # What random moments and contents come of; printed, so that it can be set to the same again.
 SEED = int(os.environ.get("EFA_SEED") or random.SystemRandom().getrandbits(32))
 chance = random.Random(SEED)
-# Seconds from which two things that happen at random moments each choose theirs.
+# Seconds from which two events at random times each choose theirs.
 CHANCE = 0.05
-# Of the writes that go on while memory is taken away: how long each is, how many are on the way, and how many there are after the
-# first one that fails.
+# Writes during a revocation: the length of each, how many are in flight, and how many follow the first one that fails.
 BLOCK, WINDOW, MORE = 64 * KIB, 16, 64
-# How often memory is taken back at a time that chance chooses.
+# Rounds with a revocation at a random time.
 ROUNDS, DEATHS = 20, 3
 # What becomes of work requests with a key that the peer's device does not have, or our own.
 REFUSED, REFUSED_LOCALLY = e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR

@@ -95,7 +95,7 @@ class NoRoom(support.TemporaryCache):
         for line in ("tar: a: Cannot write: No space left on device", "error: failed to write: (os error 28)", "cp: Disk quota exceeded"):
             said = self.step(f"echo {line!r}; exit 2")
             self.assertRegex(
-                said, f"(?s)^Making it failed, as there is no space left on a disk: free some, .* run this again; all .*{line[-9:-1]}"
+                said, f"(?s)^Making it failed, as there is no space left on a disk. Free some, .* run this again. The log .*{line[-9:-1]}"
             )
             self.assertEqual(len(said.splitlines()), 2)
 

@@ -152,8 +152,8 @@ def vm():
 def boot():
     parser = argparse.ArgumentParser(
         prog="vm",
-        description="Boots guests that have the toolroot, or the next userland, as their root file system, this clone at /efa-rs"
-        " and a scratch folder at /run/efa-rs/out, and runs a command in each, or a shell. The exit status is the command's.",
+        description="Boots guests, and runs a command or a shell in each. Their root file system is the toolroot, or the next userland."
+        " They have this clone at /efa-rs, and a scratch folder at /run/efa-rs/out. The exit status is the command's.",
         epilog="vm lab has guests that stay; vm exec runs a command in guests that run, and vm ctl controls their devices; vm root changes"
         " what guests have: each has --help.",
     )
@@ -185,8 +185,8 @@ def vm_lab(words):
 def vm_root(words):
     parser = argparse.ArgumentParser(
         prog="vm root",
-        description="Runs a command in a root of one's own, which is made if it is not there: programs run on this host's CPU and reach its"
-        " network, and what they change is what guests of vm --overlay DIR have. The exit status is the command's.",
+        description="Runs a command in a root of one's own, which is made if need be. Programs run on this host's CPU and reach its"
+        " network. Guests of vm --overlay DIR have the changed root. The exit status is the command's.",
     )
     add_userland(parser)
     parser.add_argument("folder", type=Path, metavar="DIR", help="where its changes are kept")
@@ -501,9 +501,9 @@ def check_command():
 def bench_command():
     parser = argparse.ArgumentParser(
         prog="bench",
-        description="Compares what the Rust driver and the C driver cost on the same kernel and devices: instructions, commands and"
-        " round trips of each verb, memory of each object, a probe, the module; and kernel verbs with the figures of Amazon's"
-        " C driver in bench-amazon.json. Writes bench.json and bench.svg, too.",
+        description="Compares the costs of both drivers on the same kernel and devices: instructions, commands and round trips of each"
+        " verb, memory of each object, a probe, the module. Kernel verbs are compared with Amazon's C driver, whose figures are in"
+        " bench-amazon.json. Writes bench.json and bench.svg, too.",
     )
     parser.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     folder = cache.CLONE / "Documentation"

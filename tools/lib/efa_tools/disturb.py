@@ -21,7 +21,7 @@ from .verdict import check
 VM = namespace.TOOLS / "vm"
 USE = "/efa-rs/tests/disturb/use.sh"
 USED = "the device was used"
-# Seconds that a run has to end once a part of it is gone, for which it may wait itself, and that what is left of it has to go then.
+# Seconds in which a run has to end once a part of it was killed, and in which its other processes have to end then.
 END_LIMIT, STRAY_LIMIT = 3 * PATIENCE, PATIENCE
 # Seconds that a run may take on a busy host.
 BUSY_LIMIT = 3600

@@ -67,8 +67,8 @@ class Options:
     emulator: Path | None = None
     module: Path | None = None
     scenario: Path | None = None
-    # Whether each emulated CPU has a TCG thread. One thread for all (`thread=single`) takes half the CPU time or less: no CPU spins
-    # for a lock of another one that the host does not run, or sends an interrupt through another thread.
+    # Whether each emulated CPU has a TCG thread. One thread for all (`thread=single`) takes half the CPU time or less. No CPU spins
+    # for a lock whose owner is not scheduled, or interrupts another thread.
     threads: bool = False
     # What the network between the devices is like, see efa-emu --fabric.
     fabric: str = "ideal"
@@ -464,7 +464,7 @@ class Run:
                 raise Failure(
                     f"{steps.tail(log) if log.exists() else ''}\n{steps.tail(said) if said.exists() else ''}\n"
                     f"Guest {guest} ended before its command did ({name}: {steps.ending(self.processes[name].returncode)}):"
-                    f" see the end of its console above, all of it is in {log}."
+                    f" the end of its console is above, the rest is in {log}."
                 ) from None
             if taint:
                 raise Failure(f"The kernel of guest {guest} ended with the unexpected taint {taint}: see {log}.")
@@ -491,7 +491,7 @@ class Run:
         text, dropped = console.without(log.read_text(errors="replace"), self.options.known_reports)
         if found := console.trouble(text):
             shown = "\n".join(f"    {line}" for line in found)
-            raise Failure(f"{shown}\nThe kernel of guest {guest} reported trouble: see above, all of it is in {log}.")
+            raise Failure(f"{shown}\nThe kernel of guest {guest} reported trouble. The end of its log is above, the rest is in {log}.")
         return dropped
 
     def logs(self):

@@ -161,7 +161,7 @@ class Machine:
         if status:
             log = self.folder / f"offline{self.count}.log"
             what = f"{self.name}: '{script}' ended with status {status}"
-            raise Failure(f"{steps.tail(log)}\n{what}: see above, all of it is in {log}.")
+            raise Failure(f"{steps.tail(log)}\n{what}. The end of its log is above, the rest is in {log}.")
         return text
 
     def choose_kernel(self, release=None):

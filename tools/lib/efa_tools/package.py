@@ -151,8 +151,8 @@ def deb():
     return built("deb", "Debian package", debian_script("deb", "all", package), package)
 
 
-# The same again on a machine of which all is otherwise that a package could have something of: dpkg's tools and uname say arm64, and time,
-# host, user, places, time zone, permissions of new files, the order of files in a folder, and threads are others.
+# Builds the package again on a machine that differs in all that could leak into it. That is the architecture of dpkg's tools and uname,
+# time, host, user, folders, time zone, umask, the order of files in a folder, and the number of threads.
 ELSEWHERE = f"""
     set -eu
     hostname elsewhere

@@ -144,21 +144,19 @@ def run(command, log, what, **options):
     if (full := FULL.search(said)) or is_full(log.name):
         line = full[0].strip() if full else f"{log.name} is on a disk that is full"
         raise Failure(
-            f"{what} failed, as there is no space left on a disk: free some, or set XDG_CACHE_HOME to a folder on a larger one if it is"
-            f" that of {cache.folder()}, and run this again; all of it is in {log.name}.\n    {line}"
+            f"{what} failed, as there is no space left on a disk. Free some, or set XDG_CACHE_HOME to a folder on a larger one if it is"
+            f" that of {cache.folder()}. Then run this again. The log is {log.name}.\n    {line}"
         )
     if others := OTHER_PACKAGES.search(said):
         raise Failure(
-            f"{what} failed, as Debian's mirror has other versions of packages than the toolroot in {cache.folder()} was made with: remove"
-            f" that (tools/build distclean) and run this again, which makes it anew; all of it is in {log.name}.\n    {others[0].strip()}"
+            f"{what} failed, as the versions of packages in Debian's mirror differ from those of the toolroot in {cache.folder()}. Remove"
+            f" the toolroot (tools/build distclean) and run this again, which makes a new one. The log is {log.name}."
+            f"\n    {others[0].strip()}"
         )
     if missing := unfetched(said):
         whom, line = missing
-        raise Failure(
-            f"{what} failed, as {whom} did not give what it was asked for: run this again once it does; all of it is in {log.name}."
-            f"\n    {line}"
-        )
-    raise Failure(f"{tail(log.name)}\n{what} failed ({ending(status)}): see above, all of it is in {log.name}.")
+        raise Failure(f"{what} failed, as {whom} did not deliver a file. Run this again once it does. The log is {log.name}.\n    {line}")
+    raise Failure(f"{tail(log.name)}\n{what} failed ({ending(status)}). The end of its log is above, the rest is in {log.name}.")
 
 
 # Bytes of a disk that is full, and what programs say then.
