@@ -238,7 +238,6 @@ def commands_are_run():
 
 # Files that may have longer sentences. One that has none is an error.
 LONG_SENTENCES = (
-    *(f"Documentation/emulator{page}.md" for page in ("-control", "-faults", "-observe", "-vmm")),
     # The hash of each is the key of what takes minutes to make. Edit the comment with the next change of the code.
     "tools/lab/image.sh",
     "tools/rust-kit",
