@@ -49,7 +49,7 @@ class Interrupted(support.TemporaryCache):
         for number in (signal.SIGINT, signal.SIGTERM):
             (said,) = self.interrupt(RUN, number)
             expected = (
-                f"check was interrupted by {number.name} during a long step: what is complete is kept, and the next run goes on from there."
+                f"check was interrupted by {number.name} during a long step: complete results are kept, and the next run continues from there."
             )
             self.assertEqual(said, expected)
 
@@ -84,7 +84,7 @@ class NoRoom(support.TemporaryCache):
         said = self.fails(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache/file"))
         self.assertRegex(said, "^There is no space left on the disk for /cache/file: free some, or set XDG_CACHE_HOME")
         said = self.fails(PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/cache/file"))
-        self.assertRegex(said, r"^The system refused something for /cache/file \(Permission denied\): ")
+        self.assertRegex(said, r"^The system refused an operation for /cache/file \(Permission denied\): ")
 
     def step(self, script):
         with self.assertRaises(Failure) as caught, steps.step("a step") as log:

@@ -305,7 +305,7 @@ def emulator(release=False):
 
 
 INSTALLED = "/run/efa-rs/installed"
-# What it installs says who it is, and serves a device until it is told to end, which removes its sockets.
+# The installed program prints its version, and serves a device until a signal ends it and its sockets are removed.
 INSTALLED_WORKS = f"""
     PATH={INSTALLED}/bin:$PATH
     cd $(mktemp -d)

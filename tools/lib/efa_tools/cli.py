@@ -108,7 +108,7 @@ def add_guests(parser, guests=1):
     devices.add_argument("--instance", metavar="SPEC", help="the emulated devices of an EC2 instance for each guest, such as p4d.24xlarge")
     parser.add_argument("--hotplug", action="store_true", help="each device is in a slot of its own, and guests have QEMU's monitor")
     parser.add_argument(
-        "--memory-device", metavar="SIZE", help="guest 0 has a device with so much memory in a BAR, such as 16M, and an IOMMU"
+        "--memory-device", metavar="SIZE", help="guest 0 has an IOMMU, and a device with memory of SIZE in a BAR, such as 16M"
     )
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="what the emulator does at its start")
     parser.add_argument(
@@ -136,9 +136,9 @@ def guest_options(arguments, **more):
     options = guest.Options(**{**vars(arguments), **more})
     for file in (options.emulator, options.module, options.scenario):
         if file and not file.is_file():
-            raise Failure(f"There is no file {file}.")
+            raise Failure(f"There is no file {file}: name one that exists.")
     if options.share and not options.share.is_dir():
-        raise Failure(f"There is no folder {options.share}.")
+        raise Failure(f"There is no folder {options.share}: give --share one that exists.")
     return options
 
 
@@ -271,12 +271,12 @@ def those_that_failed(jobs, name):
     """Those of the jobs that failed in the last run of the suite NAME."""
     failed = times.failed(name)
     if not failed:
-        raise Failure(f"Nothing failed in the last run of {name}.")
+        raise Failure(f"Nothing failed in the last run of {name}: leave --failed out to run all of it.")
     chosen = [job for job in jobs if job.name in failed]
     if not chosen:
         raise Failure(
-            f"What failed in the last run of {name} ({'; '.join(sorted(failed))}) is no part of what this would do"
-            f" ({'; '.join(job.name for job in jobs)}): give the options of that run, too."
+            f"The jobs that failed in the last run of {name} ({'; '.join(sorted(failed))}) are none of those that these options select"
+            f" ({'; '.join(job.name for job in jobs)}): give the options of that run."
         )
     return chosen
 
@@ -376,7 +376,7 @@ def check_parser():
         file = os.environ.get("EFA_JUNIT") or None
         command.add_argument("--junit", type=Path, metavar="FILE", default=file, help="also write the results as JUnit's XML")
         command.add_argument("--failed", action="store_true", help="only what failed the last time that this was run")
-    command = suites.add_parser("check-long", help="all that takes too long for check-all, one after the other")
+    command = suites.add_parser("check-long", help="the suites that take too long for check-all, one after the other")
     command.add_argument("--rest", action="store_true", help="only what has not passed on this commit")
     return parser, suites.choices
 

@@ -118,7 +118,7 @@ def kills(count, seed=None):
     with steps.step("kills"):
         whole = Run(guests=2)
         status = whole.wait(BUSY_LIMIT)
-        total += check("a run that nobody disturbs", [] if status == 0 else [whole.said()])
+        total += check("an undisturbed run", [] if status == 0 else [whole.said()])
         length = whole.seconds()
         for number in range(count):
             tally, run = kill_one(number, length, chance)
@@ -134,7 +134,7 @@ def kills(count, seed=None):
 
 
 def busy(count, load):
-    """COUNT runs on a host with so many processes that want its CPUs: each comes to its end, and its device is there then."""
+    """COUNT runs on a busy host with LOAD other processes: each ends, and its device still works."""
     namespace.require("stress-ng", "stress-ng")
     total = Tally()
     with (

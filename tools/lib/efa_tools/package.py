@@ -110,7 +110,7 @@ def dist():
     """Makes the source tarball of the clone's files; returns it."""
     root = f"{NAME}-{version()}"
     output = cache.clone_folder("package") / f"{root}.tar.xz"
-    # The time of the last commit, whenever and by whom it is packed.
+    # The time of the last commit: the same for each packager.
     when = int(git("log", "-1", "--format=%ct"))
     if git("status", "--porcelain"):
         steps.note("the clone has changes that are not committed: the tarball has them, too")
@@ -128,7 +128,7 @@ def dist():
 
 
 def add(tar, name, content, when):
-    """Adds a file, a link or a text, with nothing of who packs it."""
+    """Adds a file, a link or a text, with no trace of the packager."""
     entry = tarfile.TarInfo(name)
     entry.mtime = when
     entry.mode = 0o644

@@ -80,7 +80,7 @@ def endpoints(devices):
 
 
 def places(number, count):
-    """Where the device NUMBER of COUNT goes: to the next slot that is free, or, if there are too many, to the next function."""
+    """The place of device NUMBER of COUNT: the next free slot or, if there are too many, the next function."""
     if count <= OWN_SLOTS:
         return {}
     return {"addr": f"{FIRST_SHARED_SLOT + number // 8:x}.{number % 8}", "multifunction": True}

@@ -16,7 +16,7 @@ from .failure import Failure
 from .processes import Process
 
 TAIL = 30
-# Seconds after which a step that still goes on says so, and again after as many.
+# Seconds between the progress lines of a step.
 HEARTBEAT = 20
 # Characters of a log's line that are shown then.
 SHOWN = 100
@@ -56,7 +56,7 @@ def step(name, output=None):
 
 @contextlib.contextmanager
 def heartbeat(name, span, output):
-    """Shows from time to time for how long a step goes on, and the last line of its output."""
+    """Shows the duration of a running step and the last line of its output, at intervals."""
     over = threading.Event()
 
     def beat():
@@ -86,7 +86,7 @@ def last_line(path):
     except OSError:
         return ""
     lines = [UNSEEN.sub("", line).strip() for line in re.split("[\r\n]", text)]
-    # That of a command says nothing to somebody who waits for it.
+    # The line of a command says nothing of the step's progress.
     line = next((line for line in reversed(lines) if line and not line.startswith("$ ")), "")
     return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
 
@@ -172,7 +172,7 @@ def is_full(path):
 
 # What apt says if it is asked for what there was when the toolroot was made, and choose-kernel if the archive has no such kernel any more.
 OTHER_PACKAGES = re.compile(r"^E: (?:Version '.*' for '.*' was not found|Unable to correct problems, you have held broken).*", re.MULTILINE)
-# What apt and cargo say if something could not be fetched, each with whom they asked.
+# Messages of apt and cargo about files that could not be fetched, each with its source.
 UNFETCHED = (
     (
         "Debian's mirror",
@@ -191,7 +191,7 @@ UNFETCHED = (
 
 
 def unfetched(text):
-    """Who did not give something that a command asked for, and the line that says so, if that is in what it printed."""
+    """The source that did not deliver a file, and the line about it, if the output has one."""
     for whom, pattern in UNFETCHED:
         if found := re.search(pattern, text, re.MULTILINE):
             return whom, found[0].strip()
