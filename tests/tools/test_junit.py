@@ -115,7 +115,7 @@ class Failed(support.TemporaryCache):
         with mock.patch("efa_tools.times.failed", return_value={"another"}):
             status, done, said = self.check("--failed")
         self.assertEqual((status, done), (1, []))
-        expected = "The jobs that failed in the last run of lint (another) are none of those that these options select (good; bad; worse): give the options"
+        expected = "lint (another) are none of those that these options select (good; bad; worse): give the options"
         self.assertIn(expected, said)
 
     def test_nothing_failed(self):
