@@ -57,7 +57,7 @@ for number, name, right in ((0, "number", 4), (1, "largest value", 8), (2, "oper
         )
 cases.add("capabilities before there is a context", lambda s: CompletionCounter.caps(s.raw()))
 
-# Where the values are. The pages are their own, so that what the device is told is certain.
+# The places of the values. They have pages of their own, so that the addresses in commands are certain.
 
 for device in DEVICES:
     cases.add(f"{device}: plain", lambda s: s.counter(), device)

@@ -194,7 +194,7 @@ cases.add("a request that can't be written", lambda s: cut_ioctl(s, 40, writable
 
 
 def created_unwritable(s, make):
-    """The handle of a new object can't be told."""
+    """The handle of a new object can't be returned."""
 
     def capture(object_id, method, *attributes, driver=DRIVER_EFA):
         data = struct.pack("<HHHHQII", 24 + 16 * len(attributes), object_id, method, len(attributes), 0, driver, 0)

@@ -94,7 +94,7 @@ def digest(data):
 
 
 def message(sender, number):
-    """One of many small messages: who sends it and its number, from which its length and the rest follow."""
+    """One of many small messages: its sender and number, from which its length and content follow."""
     start = (number * 7919 + sender * 104729) % (MIB - LENGTHS[-1])
     return bytes([sender]) + number.to_bytes(4) + NOISE[start : start + LENGTHS[(number + number // 11) % len(LENGTHS)]]
 
@@ -386,7 +386,7 @@ class Server:
 
 
 def serve(side):
-    """Serves one client until it goes."""
+    """Serves one client until it disconnects."""
     with socket.create_server(("", PORT)) as listener:
         connection, _ = listener.accept()
     # However the client ends, this is the end.

@@ -25,7 +25,7 @@ add_cases(suite, main)
 
 
 def event_queue():
-    """The number of an event queue of the device, which only the driver is told."""
+    """The number of an event queue of the device, which only the driver knows."""
     for eq in range(1, 10_000):
         try:
             main.notify(NO_CQ, eq=eq)

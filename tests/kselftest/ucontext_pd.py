@@ -112,7 +112,7 @@ def long_request():
     opened(main, request=struct.pack("<I4x", TX_BATCH | MIN_SQ_WR) + b"\xff" * 32).close()
 
 
-# What the library is told.
+# The response to the library.
 
 
 def context_response(function):

@@ -54,7 +54,7 @@ class Outcome:
         self.stage.victim.rebind()
 
     def removal(self):
-        """How the device is let go while a program has it open."""
+        """The removal of the device while a program has it open."""
         trigger = self.trigger
         has_ended = trigger.is_gone if isinstance(trigger, triggers.Pull) else self.stage.hands.answers
         wait_until(lambda: has_ended() or waits_for_programs(), f"{trigger.name} ends, or waits for the program")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""RDMA of another guest to and from the memory of another device, which is taken away from it in every way. Prints KTAP.
+"""RDMA of another guest to and from the memory of another device, which is revoked in every way. Prints KTAP.
 
 Runs in both guests of `make peer-memory`. Guest 0 has a device with memory in a BAR. A program exports that by vfio-pci, and another
 one, or the same, registers it as a DMA buffer. Guest 1 writes and reads it.
@@ -187,11 +187,11 @@ def errno_of(action):
 
 
 def deregistrations():
-    """How often the device was told to deregister a region since this was asked last."""
+    """The deregistrations that the device got since the last call."""
     return sum("DEREG_MR(" in line for line in emulator.send({"command": "trace", "device": main.number})["lines"])
 
 
-# In the kernel stack of who waits for what the driver does with the memory, or for the lock of its DMA buffer.
+# In the kernel stack of a task that waits for the driver's use of the memory, or for the lock of its DMA buffer.
 WAITING = re.compile(r"\[efa\]|dma_resv|dma_buf|ww_mutex")
 
 
@@ -453,7 +453,7 @@ def any_time():
 
 
 def taken_back_by_force(fault, reason):
-    """A device that does not let go of memory is stopped before the memory goes."""
+    """A device that does not release memory is stopped before the memory is revoked."""
     with Setup() as setup:
         resets = main.resets()
         main.inject({"opcode": "DEREG_MR"}, fault)
@@ -484,7 +484,7 @@ def unknown():
         hits = main.state()["faults_hit"]
 
         def export():
-            # It shares this end of the emulator's port with who waits for the registration.
+            # It shares this end of the emulator's port with the process that waits for the registration.
             wait_until(lambda: main.state()["faults_hit"] > hits, "REG_MR is under way")
             setup.switch_off()
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The provider of samples/null_rdma: what programs see of it, and how it goes."""
+"""The provider of samples/null_rdma: what programs see of it, and its removal."""
 
 import json
 import os
@@ -94,7 +94,7 @@ def domains():
         equal(result_of(other.alloc_pd), "ENOMEM", "one more")
         context.dealloc_pd(allocated[1][0])
         equal(struct.unpack("<I", other.alloc_pd(out_size=4)[1])[0], 1, "number of the next")
-    # Whoever closes the device gives all of it back.
+    # Closing the device releases all of it.
     with opened() as context:
         equal(len([context.alloc_pd() for _ in range(MAX_PD)]), MAX_PD, "protection domains")
 
