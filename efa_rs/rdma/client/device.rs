@@ -162,7 +162,7 @@ impl Device {
         };
         // SAFETY: What was alive exists; the caller guarantees that this is its last use.
         if let Err(error) = unsafe { object.destroy() } {
-            pr_err!("An object of the RDMA core can't be destroyed: {error:?}\n");
+            pr_err!("An object of the RDMA core could not be destroyed ({error:?}): the removal of its device retries\n");
             self.objects.lock().alive.insert(node);
             return false;
         }
@@ -184,7 +184,9 @@ impl Device {
             [Object::is_completion_queue, Object::is_queue_pair, |_| true];
         let left = self.objects.lock().alive.keys().count();
         if left > 0 {
-            pr_err!("Objects of the RDMA core have no owner any more, and are destroyed: {left}\n");
+            pr_err!(
+                "{left} objects of the RDMA core were left by their owners, and are destroyed\n"
+            );
         }
         for (turn, is_turn) in turns.iter().enumerate() {
             let mut before = u64::MAX;
