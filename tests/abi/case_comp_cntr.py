@@ -293,7 +293,7 @@ def several(s):
     return [attempt(counter.attach, s.qp(), 63) for _ in range(3)], attempt(counter.destroy)
 
 
-@cases.case("a queue pair goes, and another one comes")
+@cases.case("a queue pair is destroyed, and another one created")
 def again(s):
     counter = s.counter()
     pair = s.qp()

@@ -563,7 +563,7 @@ def rdma_write_immediate():
     write_with_immediate(False)
 
 
-@suite.case("RDMA write with immediate data takes no receive of who wants that", needs_emulator=False)
+@suite.case("RDMA write with immediate data takes no receive of an unsolicited queue pair", needs_emulator=False)
 def rdma_write_unsolicited():
     write_with_immediate(True)
 

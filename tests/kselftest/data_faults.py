@@ -90,7 +90,7 @@ def late():
         one.works()
 
 
-@suite.case("a queue pair goes to error, and all that it has is flushed")
+@suite.case("a queue pair enters error, and its work requests are flushed")
 def error():
     with program() as one:
         one.inject("SEND", {"qp_error": True}, times=1)

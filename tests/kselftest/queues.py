@@ -42,7 +42,7 @@ def is_well():
         equal(events(channel), 1, "events afterwards")
 
 
-@suite.case("each event goes to its own queue")
+@suite.case("each event reaches its own queue")
 def own_queue():
     with opened(main) as context, contextlib.ExitStack() as stack:
         pairs = [stack.enter_context(with_channel(context, number % context.num_comp_vectors)) for number in range(8)]

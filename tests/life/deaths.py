@@ -178,7 +178,7 @@ def dies_elsewhere(this):
         move.clean()
 
 
-@add("a device that is gone is then let go at once")
+@add("an unplugged device is then removed at once")
 def gone_and_told(this):
     if not stage.monitor:
         raise Skipped("needs slots that devices can be pulled out of")
@@ -276,7 +276,7 @@ def readers(this):
 # What it does meanwhile.
 
 
-@add("a dead device that goes on with DMA writes to nothing of others")
+@add("a dead device that continues DMA does not write to memory of others")
 def strays(this):
     """Each page that is new after the programs' event was zeroed then, so its content was written later."""
     # By its own reset, by the one after that of the bus, and not before the driver tries once more.
@@ -298,7 +298,7 @@ def strays(this):
         this.renew()
 
 
-@add("a non-fatal error of PCI Express goes unnoticed", ATTRIBUTES)
+@add("a non-fatal error of PCI Express has no effect", ATTRIBUTES)
 def nonfatal(this):
     before = aer.aer_count(main.address, "nonfatal")
     for number in range(ROUNDS):
@@ -311,7 +311,7 @@ def nonfatal(this):
 # Not at all.
 
 
-@add("with recovery=0 a device is reset only when somebody asks for it", ATTRIBUTES)
+@add("with recovery=0 a device is reset only on request", ATTRIBUTES)
 def not_automatic(this):
     stage.close_far()
     for worker in (stage.attached, stage.bystander):

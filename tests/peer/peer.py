@@ -332,7 +332,7 @@ server: Any = None
 main: Any = None
 
 
-@suite.case("what is told of it: the file p2p, and the device of the host")
+@suite.case("its description: the file p2p, and the device of the host")
 def told():
     equal(((main.sysfs / "p2p").read_text(), main.state()["host_info"]["gdr"]), ("DMABUF\n", True), "p2p, and the flag GDR")
 
@@ -361,7 +361,7 @@ def pages():
         part.close()
 
 
-@suite.case("its program uses it, too, until it is taken back")
+@suite.case("its program uses it, too, until it is revoked")
 def local():
     with Setup() as setup, borrowed(setup.region):
         peer = {**server.open(), "address": 0}
@@ -380,7 +380,7 @@ def local():
             equal(side.statuses(1), [REFUSED_LOCALLY], f"status of a {operation} after that")
 
 
-@suite.case("taken back before it is registered")
+@suite.case("revoked before it is registered")
 def before():
     with Setup(register=False) as setup:
         setup.exporter.enable(False)
@@ -390,7 +390,7 @@ def before():
         setup.works()
 
 
-@suite.case("taken back after it was registered: the key is dead, and the region can be deregistered")
+@suite.case("revoked after it was registered: the key is dead, and the region can be deregistered")
 def after():
     with Setup() as setup:
         setup.works()
@@ -411,7 +411,7 @@ def after():
         equal(main.counter("cmds_err"), errors, "commands that have failed")
 
 
-@suite.case("taken back while it is registered: the exporter waits")
+@suite.case("revoked while it is registered: the exporter waits")
 def during():
     with Setup(register=False) as setup:
         result, waited = exporter_meets("REG_MR", lambda: errno_of(setup.register), setup.switch_off)
@@ -419,7 +419,7 @@ def during():
         setup.is_dead()
 
 
-@suite.case("taken back while it is deregistered: the exporter waits, and the device is told once")
+@suite.case("revoked while it is deregistered: the exporter waits, and the device gets one command")
 def while_deregistered():
     with Setup() as setup:
         deregistrations()
@@ -427,7 +427,7 @@ def while_deregistered():
         equal((deregistrations(), waited), (1, True), "how often it is told, and whether the exporter waits")
 
 
-@suite.case("deregistered while it is taken back: the program waits, and the device is told once")
+@suite.case("deregistered while it is revoked: the program waits, and the device gets one command")
 def while_revoked():
     with Setup() as setup:
         deregistrations()
@@ -435,7 +435,7 @@ def while_revoked():
         equal((deregistrations(), waited), (1, True), "how often it is told, and whether the program waits")
 
 
-@suite.case("taken back at random moments")
+@suite.case("revoked at random moments")
 def any_time():
     outcomes = collections.Counter()
     with Setup(register=False) as setup:
@@ -465,7 +465,7 @@ def taken_back_by_force(fault, reason):
     rebind()
 
 
-@suite.case("a device that refuses to let go of it is reset")
+@suite.case("a device that refuses to release it is reset")
 def refused():
     taken_back_by_force({"status": "UNKNOWN_ERROR"}, "memory_held")
 
@@ -476,7 +476,7 @@ def unanswered():
     taken_back_by_force({"silence": True}, "command_timeout")
 
 
-@suite.case("taken back after a registration that was not answered")
+@suite.case("revoked after a registration that was not answered")
 def unknown():
     rebind(UNANSWERED)
     with Setup(register=False) as setup:
@@ -542,10 +542,10 @@ for what, action in {
     "its exporter ends": vfio.Exporter.end,
     "its device is unbound": lambda _: vfio.unbind(),
 }.items():
-    suite.add(f"taken back while data moves, as {what}", lambda action=action: taken_back_under_load(action))
+    suite.add(f"revoked while data moves, as {what}", lambda action=action: taken_back_under_load(action))
 
 
-@suite.case("taken back when the RDMA device is gone")
+@suite.case("revoked when the RDMA device is gone")
 def without_device():
     with Setup() as setup:
         main.unbind()
@@ -554,7 +554,7 @@ def without_device():
     renew()
 
 
-@suite.case("taken back while the RDMA device dies")
+@suite.case("revoked while the RDMA device dies")
 def while_it_dies():
     for _ in range(DEATHS):
         with Setup() as setup:
@@ -566,7 +566,7 @@ def while_it_dies():
 
 
 # QEMU (11.1) aborts when the same memory is plugged in again.
-@suite.case("taken back while data moves, as its device is unplugged")
+@suite.case("revoked while data moves, as its device is unplugged")
 def unplugged():
     taken_back_under_load(unplug)
 

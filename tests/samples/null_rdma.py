@@ -106,7 +106,7 @@ def absent():
         return result_of(context.command, create_cq, struct.pack("<QIIiI", 0, 16, 0, -1, 0), 16)
 
 
-@suite.case("its module goes under a program that has it open", needs_emulator=False)
+@suite.case("its module is removed under a program that has it open", needs_emulator=False)
 def unloaded():
     context = opened()
     handle, _ = context.alloc_pd()
@@ -122,7 +122,7 @@ def unloaded():
     context.close()
 
 
-@suite.case("it comes and goes", needs_emulator=False)
+@suite.case("it is registered and unregistered", needs_emulator=False)
 def rounds():
     for _ in range(5):
         context = opened()

@@ -147,7 +147,7 @@ for what, how in (("is unbound", unbound), ("dies", dies)):
         suite.add(f"its device {what} under {words[0]}, {ROUNDS} times", lambda how=how, words=words: goes(how, *words))
 
 
-@suite.case("its device goes while a session is open")
+@suite.case("its device is removed while a session is open")
 def idle():
     function = opened(8)
     function.unbind()
