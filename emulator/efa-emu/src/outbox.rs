@@ -127,7 +127,7 @@ impl<T> Outbox<T> {
         let mut spare = Vec::new();
         while let Some(mut batch) = self.take(spare) {
             if let Err(error) = write(&batch) {
-                tracing::error!(%error, "the {what} ends here: it can't be written");
+                tracing::error!(%error, "the {what} can't be written and ends here: restart the program with another file");
                 break;
             }
             batch.items.clear();

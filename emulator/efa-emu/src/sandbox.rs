@@ -107,7 +107,7 @@ pub(crate) fn enter(mode: Mode, needs: &Needs) -> Result<(), String> {
     let failed = |what, error: &dyn fmt::Display| {
         let message = format!("cannot be sandboxed by {what}: {error}");
         if is_needed {
-            return Err(message);
+            return Err(format!("{message}; use --sandbox=auto to run without it"));
         }
         tracing::warn!("{message}");
         Ok(())

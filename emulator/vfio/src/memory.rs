@@ -204,7 +204,7 @@ impl Files {
         {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
-                "the VMM shares too much memory",
+                "the VMM shares more files or bytes than it may: see memory=SIZE",
             ));
         }
         if !sealed && !self.slow {
