@@ -236,7 +236,7 @@ impl<'bound> Interface<'bound> {
                 let dev = self.binding.dev();
                 log::failed(
                     dev,
-                    "The device has its doorbells in no BAR of their own, or in another one than before",
+                    "The device names no BAR that can be used for its doorbells",
                     &ENODEV,
                 );
                 Err(ENODEV)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
 # Runs a command with DIR as its root. Must itself run in a mount and PID namespace of its own (`unshare --mount --pid
-# --fork`), so that no mount outlives it or is seen by anybody else.
+# --fork`), so that no mount outlives it or is visible to other processes.
 #
 # With --overlay, the root is an overlay that is mounted at DIR with these options; if they have an upperdir, it can be written.
 #

@@ -272,8 +272,10 @@ impl<'bound> AdminQueue<'bound> {
         let timeout = self.completion_timeout.load(Relaxed) * SLOT_TIMEOUTS;
         self.free_slots.acquire_timeout(timeout).map_err(|_| {
             self.statistics.cmds_err.increment();
-            self.messages
-                .error(fmt!("{} found no place in the admin queue", opcode.name()));
+            self.messages.error(fmt!(
+                "{} got no slot of the admin queue in time",
+                opcode.name()
+            ));
             CommandError::NoSlot
         })
     }
@@ -321,10 +323,10 @@ impl<'bound> AdminQueue<'bound> {
         self.statistics.cmds_err.increment();
         result?;
         self.messages.error(fmt!(
-            "{}({}) failed: the device says {} ({})",
+            "{}({}) failed: the device returned {} ({})",
             opcode.name(),
             started.subject,
-            Status::try_from(status).map_or("something unknown", Status::name),
+            Status::try_from(status).map_or("an unknown status", Status::name),
             Hex(status.into())
         ));
         Err(CommandError::Status(status))

@@ -67,8 +67,9 @@ impl Attributes {
         if device.admin_api_version < MIN_ADMIN_API_VERSION {
             dev_err!(
                 admin.dev(),
-                "The device's admin API has version {}, which is too old\n",
-                device.admin_api_version
+                "The device's admin API has version {}, and the driver needs {}\n",
+                device.admin_api_version,
+                MIN_ADMIN_API_VERSION
             );
             return Err(EINVAL);
         }

@@ -139,7 +139,7 @@ impl<'bound> Controller<'bound> {
         let session = Session::start(&self.device, &mut inner.function, version, epoch);
         self.end_start();
         let session = session?;
-        // Whoever revokes access now waits for the lock.
+        // A revocation of access now waits for the lock.
         inner.session = Some(session.clone());
         Ok(session)
     }
@@ -220,7 +220,7 @@ impl<'bound> Halt<'bound> for Controller<'bound> {
             return;
         }
         let mut inner = self.inner.lock();
-        // Whoever had the lock may have stopped it.
+        // The last owner of the lock may have stopped it.
         if epoch.is_halted() {
             return;
         }

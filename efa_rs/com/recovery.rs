@@ -221,7 +221,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         self.controller.retire();
     }
 
-    /// Halts the device as the system goes down. Programs keep it open. This waits for a reset that is under way, and for
+    /// Halts the device as the system shuts down. Programs keep it open. This waits for a reset that is under way, and for
     /// nothing else.
     pub(crate) fn shutdown(&self) {
         let mut inner = self.inner.lock();
@@ -284,10 +284,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         let next = if !self.is_automatic {
             Err("automatic recovery is off (parameter 'recovery')")
         } else {
-            inner
-                .backoff
-                .next()
-                .ok_or("it fails whenever it is brought back")
+            inner.backoff.next().ok_or("it fails after each restart")
         };
         self.note(cause);
         let state = match next {
@@ -364,7 +361,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             Some(at) => {
                 dev_warn!(
                     self.controller.dev(),
-                    "The device could not be brought back ({:?}), attempt {} of {}\n",
+                    "The device could not be restarted ({:?}), attempt {} of {}\n",
                     error,
                     inner.backoff.attempts(),
                     backoff::ATTEMPTS
@@ -374,7 +371,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
             None => {
                 self.change(&mut inner, State::Failed);
                 drop(inner);
-                self.abandon(cause, "it could not be brought back");
+                self.abandon(cause, "it could not be restarted");
             }
         }
     }
@@ -393,7 +390,7 @@ impl<'bound, S: Service<'bound>> Recovery<'bound, S> {
         report::announce(self.controller.pdev(), c"EFA_EVENT=failed", cause);
         dev_err!(
             self.controller.dev(),
-            "The device is not used any more, as {}: write 1 to 'reset' in its sysfs directory, or bind it again, to try once more\n",
+            "The device is given up, as {}: write 1 to 'reset' in its sysfs directory, or bind it again, to retry\n",
             why
         );
     }

@@ -182,7 +182,7 @@ impl<'bound> Registers<'bound> {
         let response = ReadlessResponse::decode(&reader.response.read(0));
         if response.reg_off != u16::from(register) {
             self.messages.error(fmt!(
-                "Register {} was asked for, and the device answered for {}",
+                "A read of register {} was answered for register {}",
                 register.name(),
                 Hex(response.reg_off.into())
             ));

@@ -52,7 +52,7 @@ pub(super) fn reset(dev: &Device, registers: &Registers<'_>, reason: ResetReason
 
     let caps = Caps::from_raw(registers.read(Register::Caps)?);
     if caps.reset_timeout == 0 {
-        dev_err!(dev, "The device gives no time for a reset\n");
+        dev_err!(dev, "The device announces no timeout for a reset\n");
         return Err(EINVAL);
     }
     let timeout = Delta::from_millis(i64::from(caps.reset_timeout) * RESET_TIMEOUT_UNIT_MS);

@@ -56,8 +56,8 @@ const MANAGEMENT_VECTOR: u8 = 0;
 /// What the device and the driver have to do with each other until the next reset: queues, interrupts,
 /// attributes.
 ///
-/// A session is [started](Self::start), and ends when the device is halted. Whoever holds one longer
-/// can't do any harm: commands fail, and memory was freed or is in quarantine.
+/// A session is [started](Self::start), and ends when the device is halted. A reference that is kept longer
+/// does no harm: commands fail, and memory was freed or is in quarantine.
 pub(crate) struct Session<'bound> {
     // Dropped first, as the handlers use what is below.
     management: irq::Registration<'bound>,

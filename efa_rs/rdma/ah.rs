@@ -109,7 +109,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, `create_ah` has created the handle.
         let (handle, device) = unsafe { Self::object(ah) };
         handle.destroy(device, pd);
-        // SAFETY: By the contract, nobody uses the handle any more.
+        // SAFETY: By the contract, the handle is not used any more.
         unsafe { Self::destroy(ah) }
     }
 }

@@ -298,7 +298,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, `create_comp_cntr` has created the counter.
         let (data, device) = unsafe { Self::object(counter) };
         data.destroy(device);
-        // SAFETY: By the contract, nobody uses the counter any more.
+        // SAFETY: By the contract, the counter is not used any more.
         unsafe { Self::destroy(counter) }
     }
 }

@@ -36,7 +36,7 @@ use crate::{
 pub(crate) struct QpRef(AtomicPtr<ffi::ib_qp>);
 
 impl QpRef {
-    /// Takes what the core passes.
+    /// Wraps a queue pair of the core.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ pub(crate) struct Received {
     pub(crate) byte_len: u32,
     /// Queue pair of the peer.
     pub(crate) src_qp: u32,
-    /// LID of the peer, or what the device has in its place.
+    /// LID of the peer, or the device's substitute for it.
     pub(crate) slid: u16,
     /// Whether the peer has written to memory, instead of sending to the buffer.
     pub(crate) is_rdma_write: bool,
@@ -85,7 +85,7 @@ pub(crate) struct WorkCompletions<'w> {
 }
 
 impl<'w> WorkCompletions<'w> {
-    /// Takes what the core passes.
+    /// Converts the argument of the core.
     ///
     /// # Safety
     ///

@@ -149,7 +149,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, `alloc_ucontext` has created the context.
         let (data, device) = unsafe { Self::object(context) };
         data.data.dealloc(device);
-        // SAFETY: By the contract, nobody uses the context any more.
+        // SAFETY: By the contract, the context is not used any more.
         unsafe { Self::destroy(context) };
     }
 

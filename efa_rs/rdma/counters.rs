@@ -56,7 +56,7 @@ fn alloc(counters: &'static [CounterDesc]) -> *mut ffi::rdma_hw_stats {
 ///
 /// # Safety
 ///
-/// `stats` must be valid and, for `'s`, accessed by nobody else.
+/// `stats` must be valid. For `'s`, nothing else may access it.
 unsafe fn values<'s>(stats: *mut ffi::rdma_hw_stats) -> &'s mut [u64] {
     // SAFETY: The caller guarantees that `stats` is valid.
     let count = unsafe { (*stats).num_counters };
@@ -104,7 +104,7 @@ impl<P: Provider> Ops<P> {
         from_result(|| {
             // SAFETY: By the contract, the device is registered, or being registered.
             let device = unsafe { Self::device(device) };
-            // SAFETY: By the requirement of this function, nobody else accesses `stats`.
+            // SAFETY: By the requirement of this function, nothing else accesses `stats`.
             let values = unsafe { values(stats) };
             if port == 0 {
                 P::read_device_counters(device, values)?;

@@ -315,7 +315,7 @@ impl<P: Provider> Ops<P> {
     /// The contract of [`Ops`] holds.
     #[cfg(kverbs)]
     pub(super) unsafe extern "C" fn post_destroy_cq(cq: *mut ffi::ib_cq) {
-        // SAFETY: By the contract, nobody uses the queue afterwards.
+        // SAFETY: By the contract, the queue is not used any more.
         unsafe { Self::destroy_cq(cq, core::ptr::null_mut()) };
     }
 
@@ -332,7 +332,7 @@ impl<P: Provider> Ops<P> {
         let (data, device) = unsafe { Self::object(cq) };
         data.events.forget();
         data.data.destroy(device);
-        // SAFETY: By the contract, nobody uses the queue any more.
+        // SAFETY: By the contract, the queue is not used any more.
         unsafe { Self::destroy(cq) }
     }
 

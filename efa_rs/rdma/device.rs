@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A registered device, as verbs are given it.
+//! A registered device, as verbs receive it.
 
 use core::{
     marker::PhantomData,
@@ -128,7 +128,7 @@ pub(super) unsafe fn dma_bufs(device: *mut ffi::ib_device) -> Arc<DmaBufs> {
 pub(crate) struct Named<'a, D>(&'a Device<D>);
 
 impl<'a, D> Named<'a, D> {
-    /// Says that the device has its name.
+    /// Asserts that the device has its name.
     ///
     /// # Safety
     ///

@@ -108,7 +108,7 @@ impl Home {
     ///
     /// `device` must have been registered, and must not be renamed meanwhile.
     pub(super) unsafe fn note_name(&self, device: *mut ffi::ib_device) {
-        // SAFETY: The caller guarantees that the device is valid, and that nobody writes its name.
+        // SAFETY: The caller guarantees that the device is valid, and that its name does not change.
         *self.name.lock() = unsafe { (*device).name };
     }
 }

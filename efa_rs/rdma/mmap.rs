@@ -212,7 +212,7 @@ impl<P: Provider> Ops<P> {
         })
     }
 
-    /// Frees an entry whose key was removed, and that nobody maps any more.
+    /// Frees an entry whose key was removed and that is no longer mapped.
     ///
     /// # Safety
     ///

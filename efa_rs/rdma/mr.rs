@@ -221,7 +221,7 @@ impl<P: Provider> Ops<P> {
             let created = unsafe { ObjectOf::<P, _>::init(mr, init()) };
             // SAFETY: The object was just allocated, and has no data if its initialization has failed.
             let region = created.inspect_err(|_| unsafe { Self::free(mr) })?;
-            // SAFETY: All zeroes are a valid `ib_mr`. Nobody else uses it yet.
+            // SAFETY: All zeroes are a valid `ib_mr`. Nothing else uses it yet.
             let core = unsafe { &mut *mr };
             let keys = region.keys();
             core.lkey = keys.lkey;
@@ -231,7 +231,7 @@ impl<P: Provider> Ops<P> {
                 shared: region.shared(),
                 details: region.details(),
             };
-            // SAFETY: The object was just allocated, and nobody else uses it yet.
+            // SAFETY: The object was just allocated, and nothing else uses it yet.
             unsafe { ObjectOf::<P, _>::keep(mr, kept) };
             Ok(mr)
         };
@@ -261,7 +261,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, `register` has created the region.
         let (region, device) = unsafe { Self::object(mr) };
         region.deregister(device);
-        // SAFETY: By the contract, nobody uses the region any more.
+        // SAFETY: By the contract, the region is not used any more.
         unsafe { Self::destroy(mr) };
         // SAFETY: `register` has allocated the region. Its data was just dropped.
         unsafe { Self::free(mr) };

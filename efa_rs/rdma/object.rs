@@ -75,7 +75,7 @@ impl<C, K: Copy, T> Object<C, K, T> {
     /// # Safety
     ///
     /// `core` must point to an object of [`Self::SIZE`] bytes that does not move, whose data is not
-    /// initialized, and that nobody else uses. The data must not be dropped for `'o`.
+    /// initialized, and that nothing else uses. The data must not be dropped for `'o`.
     pub(super) unsafe fn init<'o>(core: *mut C, data: impl PinInit<T, Error>) -> Result<&'o T>
     where
         T: 'o,
@@ -92,7 +92,7 @@ impl<C, K: Copy, T> Object<C, K, T> {
     ///
     /// # Safety
     ///
-    /// `core` must point to an object of [`Self::SIZE`] bytes that nobody else uses.
+    /// `core` must point to an object of [`Self::SIZE`] bytes that nothing else uses.
     pub(super) unsafe fn keep(core: *mut C, kept: K) {
         // SAFETY: The caller guarantees that the object has this type, and is not in use.
         unsafe { (*core.cast::<Self>()).kept = MaybeUninit::new(kept) };
@@ -105,7 +105,7 @@ impl<C, K: Copy, T> Object<C, K, T> {
     /// `core` must point to an object for which [`Self::keep`] was called. The provider's data may have
     /// been dropped.
     pub(super) unsafe fn kept(core: *mut C) -> K {
-        // SAFETY: The caller guarantees that the object has this type; nobody writes the copy any more.
+        // SAFETY: The caller guarantees that the object has this type. The copy is not written any more.
         let kept = unsafe { (*core.cast::<Self>()).kept };
         // SAFETY: The caller guarantees that the copy was set.
         unsafe { kept.assume_init() }

@@ -32,7 +32,7 @@ use crate::ffi;
 /// - Devices are registered with this table, or are being registered. Their data is initialized.
 /// - Objects are of such devices, and were created by callbacks of this table. What an object refers to is
 ///   destroyed after it.
-/// - A new object has the size that the table gives, and is zeroed. Nobody else uses it. The core has set
+/// - A new object has the size that the table gives, and is zeroed. Nothing else uses it. The core has set
 ///   its device, and the protection domain if it has one.
 /// - An object that is destroyed is not in use, and is not used afterwards except by `fill_res_*_entry`,
 ///   until the core frees it.

@@ -92,7 +92,7 @@ impl<P: Provider> Ops<P> {
         // SAFETY: By the contract, `alloc_pd` has created the domain.
         let (domain, device) = unsafe { Self::object(pd) };
         domain.dealloc(device);
-        // SAFETY: By the contract, nobody uses the domain any more.
+        // SAFETY: By the contract, the domain is not used any more.
         unsafe { Self::destroy(pd) }
     }
 }

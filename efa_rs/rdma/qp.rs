@@ -356,7 +356,7 @@ impl<P: Provider> Ops<P> {
         if let Some(own) = &data.own {
             own.forget();
         }
-        // SAFETY: By the contract, nobody uses the queue pair any more.
+        // SAFETY: By the contract, the queue pair is not used any more.
         unsafe { Self::destroy(qp) }
     }
 

@@ -241,7 +241,7 @@ impl QpAttr {
     pub(super) fn from_raw(raw: &ffi::ib_qp_attr, mask: u32) -> Self {
         Self {
             mask: QpAttrMask(mask),
-            // What the mask does not name is not looked at.
+            // Attributes that the mask does not name are ignored.
             state: QpState::from_raw(raw.qp_state).unwrap_or(QpState::Err),
             cur_state: QpState::from_raw(raw.cur_qp_state).unwrap_or(QpState::Err),
             en_sqd_async_notify: raw.en_sqd_async_notify != 0,

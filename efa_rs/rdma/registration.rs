@@ -140,7 +140,7 @@ impl<'data, P: Provider> Registered<'data, P> {
             Ok(dma_bufs)
         });
         let dma_bufs = filled.inspect_err(|_| {
-            // SAFETY: The device was just allocated, and nobody uses it.
+            // SAFETY: The device was just allocated, and nothing uses it.
             unsafe { ffi::ib_dealloc_device(device.as_ptr()) }
         })?;
         // SAFETY: The slot is not in use.
@@ -163,11 +163,11 @@ impl<'data, P: Provider> Registered<'data, P> {
 
         // SAFETY: By the type invariant, the device is valid.
         let dev = unsafe { dev(device) };
-        // SAFETY: Nobody else uses the device before it is registered.
+        // SAFETY: Nothing else uses the device before it is registered.
         unsafe { (*dev).parent = parent };
         // SAFETY: The device is not registered yet. The table is constant.
         unsafe { ffi::ib_set_device_ops(device, &Ops::<P>::TABLE) };
-        // SAFETY: Nobody else uses the device before it is registered.
+        // SAFETY: Nothing else uses the device before it is registered.
         let raw = unsafe { &mut *device };
         raw.ops.owner = <P::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
         if !info.has_port_counters {
@@ -213,12 +213,12 @@ impl<P: Provider> Drop for Registered<'_, P> {
 
         // SAFETY: By the type invariant, the device was allocated with this size.
         let slots = unsafe { Device::<P::Data<'_>>::slots(device) };
-        // SAFETY: By the type invariant, the data is initialized. The device is not registered, so that nobody
-        // uses it.
+        // SAFETY: By the type invariant, the data is initialized. The device is not registered, so the data is not
+        // in use.
         unsafe { slots.data.drop_in_place() };
-        // SAFETY: By the type invariant, the list is initialized. Nobody uses it any more.
+        // SAFETY: By the type invariant, the list is initialized. It is not used any more.
         unsafe { slots.dma_bufs.drop_in_place() };
-        // SAFETY: By the type invariant, the home is initialized. Nobody uses it any more.
+        // SAFETY: By the type invariant, the home is initialized. It is not used any more.
         unsafe { slots.home.drop_in_place() };
         // SAFETY: The device is not registered, and this is its last use.
         unsafe { ffi::ib_dealloc_device(device) };

@@ -39,9 +39,9 @@ pub(crate) trait Hold: Send + Unpin {
     fn revoke(&mut self);
 }
 
-/// Pinned memory, with what the device has of it, `H`.
+/// Pinned memory, with the device's registration of it, `H`.
 ///
-/// What is of a DMA buffer ends with the registration of the device, even if this is leaked.
+/// Memory of a DMA buffer is unpinned at the end of the device's registration, even if this is leaked.
 pub(crate) struct Revocable<'a, H: Hold> {
     pinned: Arc<Pinned<'a, H>>,
     /// Of a DMA buffer: where the registration finds it.
@@ -55,7 +55,7 @@ struct Pinned<'a, H> {
     state: Mutex<State<'a, H>>,
 }
 
-/// What there is to know of it.
+/// The state of the memory.
 struct State<'a, H> {
     /// The memory, until it is unpinned.
     umem: Option<Umem<'a>>,
@@ -64,7 +64,7 @@ struct State<'a, H> {
 }
 
 impl<'a, H: Hold + 'a> Revocable<'a, H> {
-    /// Takes memory that nobody revokes.
+    /// Takes memory that is never revoked.
     ///
     /// # Errors
     ///
@@ -179,7 +179,7 @@ pub(crate) struct Kept<'m, 'a, H: Hold> {
 }
 
 impl<H: Hold> Kept<'_, '_, H> {
-    /// Returns what the device has of the memory.
+    /// Returns the device's registration of the memory.
     pub(crate) fn hold(&mut self) -> &mut H {
         &mut self.state.hold
     }
@@ -200,7 +200,7 @@ impl<H: Hold> Kept<'_, '_, H> {
             Some(umem) if !self.state.is_revoked => umem,
             _ => return Err(ENODEV),
         };
-        // SAFETY: The lock is held, so that nobody else divides the memory. It was not revoked, and
+        // SAFETY: The lock is held, so that nothing else divides the memory. It was not revoked, and
         // is not before the lock is released, which the pages borrow.
         Ok(unsafe { umem.divide(page_sizes, iova) })
     }

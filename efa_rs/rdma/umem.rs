@@ -132,13 +132,13 @@ impl<'a> Umem<'a> {
     ///
     /// # Safety
     ///
-    /// Nobody else may divide it meanwhile, and the exporter of a DMA buffer must not have taken it back,
-    /// nor do so while the pages are used.
+    /// It must not be divided concurrently. The exporter of a DMA buffer must not have revoked it, and must
+    /// not do so while the pages are used.
     pub(super) unsafe fn divide(&self, page_sizes: u64, iova: u64) -> Option<Pages<'_>> {
         let raw = self.raw.as_ptr();
         // CAST: `usize` has 64 bits on every architecture that has EFA.
         // SAFETY: By the type invariant `raw` is valid; the caller guarantees that its pages are there,
-        // and that nobody else has the core store `iova`.
+        // and that nothing else has the core store `iova`.
         let page_size = unsafe { ffi::ib_umem_find_best_pgsz(raw, page_sizes as usize, iova) };
         if page_size == 0 {
             return None;

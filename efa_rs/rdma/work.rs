@@ -273,7 +273,7 @@ pub(crate) struct MrRegistration<'w, Mr> {
 }
 
 impl<'w, Mr> MrRegistration<'w, Mr> {
-    /// Returns the region that it is for, which was given its pages.
+    /// Returns the region of the registration, which has its pages.
     pub(crate) fn mr(&self) -> &'w Mr {
         // SAFETY: By the type invariant the function can be called with this region.
         unsafe { (self.mr_of)(self.wr.mr) }
@@ -398,8 +398,8 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
     }
 }
 
-/// Returns what the completion of a send work request says that it was. Clients read it even if the request has failed:
-/// some learn from it what the id means.
+/// Returns the opcode in the completion of a send work request. Clients read it even if the request has failed: for some
+/// it determines the meaning of the id.
 #[inline]
 fn completed_as(opcode: ffi::ib_wr_opcode) -> Option<WcOpcode> {
     Some(match opcode {
@@ -423,7 +423,7 @@ pub(crate) struct SendWrs<'w, Ah, Mr> {
 }
 
 impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
-    /// Takes what the core passes.
+    /// Converts the argument of the core.
     ///
     /// # Safety
     ///
@@ -502,7 +502,7 @@ pub(crate) struct RecvWrs<'w> {
 }
 
 impl<'w> RecvWrs<'w> {
-    /// Takes what the core passes.
+    /// Converts the argument of the core.
     ///
     /// # Safety
     ///

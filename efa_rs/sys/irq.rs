@@ -38,7 +38,7 @@ pub(crate) type Vectors<'bound> = Arc<IrqVectorRegistration<'bound>>;
 /// What is called for interrupts.
 #[vtable]
 pub(crate) trait Handler: Send + Sync {
-    /// Handles one interrupt, in interrupt context. Whoever has too much to do for that wakes the thread.
+    /// Handles one interrupt, in interrupt context. A handler with more work wakes the thread.
     fn handle(&self) -> ThreadedIrqReturn;
 
     /// Does the rest, in a thread of the interrupt.

@@ -57,7 +57,7 @@ impl<T> Drop for Slots<T> {
         for slot in &self.0 {
             if slot.label.load(Relaxed) != EMPTY {
                 slot.value.with_mut(|value| {
-                    // SAFETY: By the type invariant the value is initialized. Nobody else has the slots any more.
+                    // SAFETY: By the type invariant the value is initialized. Nothing else accesses the slots.
                     unsafe { value.cast::<T>().drop_in_place() }
                 });
             }

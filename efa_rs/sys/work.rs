@@ -82,7 +82,7 @@ impl Waker {
                     // SAFETY: `slot` points to memory for a `struct delayed_work`. It is that of an `Item`,
                     // as `run` expects, and enabled only while a `Running` holds that.
                     unsafe { ffi::efa_init_delayed_work(slot, Some(run)) };
-                    // SAFETY: The work was just initialized. Nobody has queued it yet.
+                    // SAFETY: The work was just initialized. It is not queued yet.
                     unsafe { bindings::disable_delayed_work(slot) };
                 }),
                 job: Opaque::new(None),

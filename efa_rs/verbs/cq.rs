@@ -376,7 +376,7 @@ impl<'a> Cq<'a> {
         }
         let events = match attr.events {
             None => None,
-            // Nobody would poll it.
+            // It would not be polled.
             Some(_) if efa.session.event_queues() == 0 => return Err(EOPNOTSUPP),
             Some(events) => {
                 // CAST: `usize` has 64 bits on every architecture that has EFA. `ib_create_cq` does not check the vector.

@@ -62,7 +62,7 @@ const NODE_GUID: u64 = 0x0200_0000_0000_0001_u64.to_be();
 /// Largest payload of a packet in bytes.
 const MTU: u32 = 4096;
 
-/// The module: the faux device, at whose end the RDMA device goes.
+/// The module: the faux device, whose end unregisters the RDMA device.
 struct NullRdma {
     _device: faux::Registration,
 }

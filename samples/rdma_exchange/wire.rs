@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What goes over the wire: headers of messages, and the bytes that say whose they are.
+//! The format of messages: headers, and payload that identifies its sender.
 
 use kernel::prelude::*;
 

@@ -57,7 +57,7 @@ for number, name, right in ((0, "number", 4), (1, "largest value", 8), (2, "oper
         )
 cases.add("capabilities before there is a context", lambda s: CompletionCounter.caps(s.raw()))
 
-# Where the values are. The pages are their own, so that what the device is told is certain.
+# The places of the values. They have pages of their own, so that the addresses in commands are certain.
 
 for device in DEVICES:
     cases.add(f"{device}: plain", lambda s: s.counter(), device)
@@ -293,7 +293,7 @@ def several(s):
     return [attempt(counter.attach, s.qp(), 63) for _ in range(3)], attempt(counter.destroy)
 
 
-@cases.case("a queue pair goes, and another one comes")
+@cases.case("a queue pair is destroyed, and another one created")
 def again(s):
     counter = s.counter()
     pair = s.qp()

@@ -148,7 +148,7 @@ for length in (0, 8, 23, 24, 25, 40, 4096, 0xFFFF):
     cases.add(f"length {length}", lambda s, length=length: ioctl(s, 0, 4, length=length))
 for count in (1, 2, 254, 255, 4095, 0xFFFF):
     cases.add(f"{count} attributes", lambda s, count=count: ioctl(s, 0, 4, count=count, length=24 + 16 * count & 0xFFFF))
-cases.add("many attributes that nobody knows", lambda s: ioctl(s, 0, 4, [objects.uverbs.Attribute(99, 0, 0, mandatory=False)] * 200))
+cases.add("many unknown attributes", lambda s: ioctl(s, 0, 4, [objects.uverbs.Attribute(99, 0, 0, mandatory=False)] * 200))
 cases.add(
     "a mandatory one last",
     lambda s: ioctl(s, 0, 4, [*[objects.uverbs.Attribute(99, 0, 0, mandatory=False)] * 20, objects.uverbs.Attribute(98, 0, 0)]),
@@ -194,7 +194,7 @@ cases.add("a request that can't be written", lambda s: cut_ioctl(s, 40, writable
 
 
 def created_unwritable(s, make):
-    """The handle of a new object can't be told."""
+    """The handle of a new object can't be returned."""
 
     def capture(object_id, method, *attributes, driver=DRIVER_EFA):
         data = struct.pack("<HHHHQII", 24 + 16 * len(attributes), object_id, method, len(attributes), 0, driver, 0)
@@ -214,9 +214,9 @@ def created_unwritable(s, make):
         del s.context.ioctl
 
 
-cases.add("a CQ whose handle can't be told", lambda s: created_unwritable(s, s.cq))
-cases.add("a QP whose handle can't be told", lambda s: created_unwritable(s, lambda: s.qp(objects.IoctlQueuePair)))
-cases.add("an MR whose handle can't be told", lambda s: created_unwritable(s, lambda: s.mr(kind=objects.IoctlMemoryRegion)))
+cases.add("a CQ whose handle can't be returned", lambda s: created_unwritable(s, s.cq))
+cases.add("a QP whose handle can't be returned", lambda s: created_unwritable(s, lambda: s.qp(objects.IoctlQueuePair)))
+cases.add("an MR whose handle can't be returned", lambda s: created_unwritable(s, lambda: s.mr(kind=objects.IoctlMemoryRegion)))
 
 # Files.
 

@@ -19,7 +19,7 @@ RX_RING = 2 * PAGE
 
 
 def made(s):
-    """A completion queue and a queue pair, and key and length of each thing of theirs that can be mapped."""
+    """A completion queue and a queue pair, and key and length of each of their mappings."""
     cq = s.cq(cqe=2 * PAGE // 32, flags=CQ_WITH_COMPLETION_CHANNEL)
     qp = s.qp(send_cq=s.a_cq.handle, max_send_wr=LLQ // 64, sq_ring_size=LLQ, rq_ring_size=RX_RING)
     kinds = {

@@ -119,7 +119,7 @@ for kind, (make, destroy) in KINDS.items():
 
 @cases.case("killed with 1000 objects of each kind", "many")
 def thousand(s):
-    """All are taken back by the time that the process is gone."""
+    """All are released when the process has ended."""
     no_commands(s)
     reader, writer = os.pipe()
 

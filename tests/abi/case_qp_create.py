@@ -100,7 +100,7 @@ for accessible in (0, 4, 31, 32, 36, 95):
 
     cases.add(f"response to nowhere after {accessible} bytes", nowhere)
 
-# Which error is told first.
+# Which error is reported first.
 
 for name, options in (
     ("reserved and comp_mask", {"reserved": b"\1" * 5, "comp_mask": 1}),

@@ -27,7 +27,7 @@ def mask(names):
     return sum(BITS[name] for name in names.split())
 
 
-# The way to each state that a driver can bring a queue pair to. SQE is not one: the device goes there by itself.
+# The way to each state that a driver can bring a queue pair to. SQE is not one: only the device enters it.
 STEPS = {
     "RESET": (),
     "INIT": ("INIT",),

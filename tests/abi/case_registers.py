@@ -7,7 +7,7 @@ from harness import Cases, trace
 
 cases = Cases("registers", "registers")
 
-# How often a driver reads a register depends on how fast a device is, and how often it reads counters on who else reads them.
+# How often a driver reads a register depends on how fast a device is, and its reads of counters on other readers.
 HIDDEN = re.compile(r"^aenq KEEP_ALIVE|^read |GET_STATS")
 # Of a bus address the offset in a page stays.
 LOW, HIGH = re.compile(r"^(write \w+_LO) = 0x([0-9a-f]+)"), re.compile(r"^(write \w+_HI) = .*")

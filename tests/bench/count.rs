@@ -257,7 +257,7 @@ impl Counter {
 
     fn set_kind(&mut self, kind: Kind) {
         let instruction = self.instruction(self.number);
-        // SAFETY: It is never freed, and nobody else has it now.
+        // SAFETY: It is never freed, and nothing else has it now.
         unsafe { (*instruction).kind = kind };
     }
 
@@ -353,7 +353,7 @@ extern "C" fn translated(block: *mut c_void, _data: *mut c_void) {
                 continue;
             };
             if bytes[..2] == IRETQ && length == 2 {
-                // SAFETY: It is never freed, and nobody else has it now.
+                // SAFETY: It is never freed, and nothing else has it now.
                 unsafe { (*data).kind = Kind::Return };
             }
             // SAFETY: QEMU gave the instruction, and the scoreboard and the data live on.

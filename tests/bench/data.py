@@ -28,9 +28,8 @@ FIRST = 320
 # Results that the bench ends with are the median of several measurements.
 REPEATS = 5
 
-# perftest's options, and how many work requests it posts at a time where bandwidth is measured, receives as well as sends: the CPU
-# of a guest is emulated, and one doorbell of it takes longer than to copy much data. For rxe that is little of what a message
-# takes, which is long.
+# perftest's options, and the work requests per doorbell for bandwidth, of receives as well as sends. The CPU of a guest is emulated,
+# so a doorbell takes longer than a copy of much data. For rxe that is a small part of the long time that a message takes.
 TRANSPORTS = {"efa": (("-c", "SRD", "-x", "0"), 64), "rxe": (("-c", "RC"), 32)}
 DEPTH = 256
 # Libefa takes no inline data for an RDMA write in a work request of 64 bytes, and perftest asks for it.

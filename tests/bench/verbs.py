@@ -33,13 +33,13 @@ PAGE, HUGE_PAGE = 4 * KIB, 2 * MIB
 SAMPLES, FIRST = 21, 2
 # How many objects there are already when one more is made.
 LEVELS = (1, 100, 10000)
-# So slow is each command that whoever waits for it sleeps, in ms, also if the host is busy: otherwise chance decides.
+# The duration of each command, in ms: so long that its caller always sleeps, also on a busy host.
 DELAY = 8
 # So slow while commands are counted, that those that are sent together are executed together.
 LONG_DELAY = 50
 # Before each sample, in seconds: what other tasks have to do is done, and there is no one to switch to but the idle task.
 PAUSE = 0.003
-# Of each queue: what perftest uses if it is told nothing.
+# Of each queue: perftest's defaults.
 CQ_ENTRIES, SEND_DEPTH, RECV_DEPTH = 1024, 128, 512
 SEND_WQE, RECV_WQE = 64, 16
 

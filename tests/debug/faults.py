@@ -52,7 +52,7 @@ DEBUGFS = Path("/sys/kernel/debug")
 
 # No memory, or a part of the process's memory that is not there.
 ERRORS = ("ENOMEM", "EFAULT")
-# What destroying an object again is answered with if the process could not be told of the first time.
+# The result of a second destruction of an object, if the first result did not reach the process.
 ALREADY_GONE = "ENOENT"
 # x86's numbers of what insmod and rmmod do: Python has no functions for it.
 FINIT_MODULE, DELETE_MODULE = 313, 176

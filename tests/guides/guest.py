@@ -43,7 +43,7 @@ def name():
 
 
 def here(text):
-    """A guide's text with the names that things have here."""
+    """A guide's text with the names of this guest."""
     text = text.replace("devices/.../", f"devices/{main.address}/")
     for place in ADDRESSES:
         text = text.replace(place, main.address)

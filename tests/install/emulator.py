@@ -79,9 +79,9 @@ def main():
     test("its sockets are for the group kvm", good, mode)
     nobody = ("setpriv", "--reuid=65534", "--regid=65534")
     status, text = control(*nobody, "--groups=kvm")
-    test("who is in it can use them", not status, text)
+    test("its members can use them", not status, text)
     status, text = control(*nobody, "--clear-groups")
-    test("nobody else can", status and "Permission denied" in text, status, text)
+    test("others cannot", status and "Permission denied" in text, status, text)
 
     process = run("systemctl", "show", "--property=MainPID", "--value", UNIT).stdout.strip()
     facts = dict(line.split(":\t", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines() if ":\t" in line)

@@ -48,16 +48,16 @@ MEMORY = LARGEST + 64 * KIB
 QUEUE = 256
 RNR_RETRY_FOREVER = 7
 CQ_ENTRIES = 4096
-# Many small messages: how many between two guests, and between all of them; their slots in memory, as many to receive into as
-# there are receives, then those to send from; and after how many posted ones completions are looked at.
+# Numbers of small messages: between two guests, and between all of them.
 MESSAGES, SOAK_MESSAGES = 1000, int(os.environ.get("EFA_MESSAGES", "50000"))
+# Their slots in memory: as many to receive into as there are receives, then those to send from. Completions are polled after so
+# many posted messages.
 SLOT, WINDOW, BATCH = 16 * KIB, 64, 16
-# After how many of them a side says how far it is: of who says nothing others think that it hangs.
+# Messages between two progress lines. A silent side counts as hung.
 PROGRESS = 1000
 LENGTHS = (0, 1, 17, 60, 500, 1500, 4096, 8000)
-# Pages of a region whose list of pages is in so many pages that two chunks refer to them; in which of these pages something
-# else begins: a page or a piece of the list, or a chunk; and how many pages of memory it has really, one after the other, which
-# divides none of these.
+# A region whose list of pages is so long that two chunks refer to it. A page of the list, a piece of it and a chunk begin at
+# multiples of these pages. The region repeats fewer pages of memory, whose number divides none of these.
 LIST_PAGE, LIST_PIECE, LIST_CHUNK = 512, 8192, 510 * 512
 FAR_PAGES, FAR_MEMORY_PAGES = LIST_CHUNK + 2 * LIST_PIECE, 1021
 
@@ -94,7 +94,7 @@ def digest(data):
 
 
 def message(sender, number):
-    """One of many small messages: who sends it and its number, from which its length and the rest follow."""
+    """One of many small messages: its sender and number, from which its length and content follow."""
     start = (number * 7919 + sender * 104729) % (MIB - LENGTHS[-1])
     return bytes([sender]) + number.to_bytes(4) + NOISE[start : start + LENGTHS[(number + number // 11) % len(LENGTHS)]]
 
@@ -386,7 +386,7 @@ class Server:
 
 
 def serve(side):
-    """Serves one client until it goes."""
+    """Serves one client until it disconnects."""
     with socket.create_server(("", PORT)) as listener:
         connection, _ = listener.accept()
     # However the client ends, this is the end.
@@ -563,7 +563,7 @@ def rdma_write_immediate():
     write_with_immediate(False)
 
 
-@suite.case("RDMA write with immediate data takes no receive of who wants that", needs_emulator=False)
+@suite.case("RDMA write with immediate data takes no receive of an unsolicited queue pair", needs_emulator=False)
 def rdma_write_unsolicited():
     write_with_immediate(True)
 

@@ -66,7 +66,7 @@ LENGTHS = (1, 64, 1000, 8000)
 LONG_LENGTHS = (*LENGTHS, 9000, 60000)
 INLINE = 80
 OPERATIONS = int(os.environ.get("EFA_OPERATIONS", "50000"))
-# After how many batches of them it says how far it is: of who says nothing others think that it hangs.
+# Batches between two progress lines. A silent side counts as hung.
 PROGRESS = 16
 
 SEND, READ, WRITE, WRITE_WITH_IMM = "send", "read", "write", "write with immediate"
@@ -214,7 +214,7 @@ class Server:
 
     def __init__(self, host):
         self.connection = socket.create_connection((host, PORT), PATIENCE)
-        # Who waits for completions there gives up first.
+        # A wait for completions there times out first.
         self.connection.settimeout(None)
         self.answers = self.connection.makefile()
 

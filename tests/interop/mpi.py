@@ -56,7 +56,7 @@ def netpipe():
 
 
 def bench(count, *arguments):
-    """A benchmark of mpi4py: each size it was told to measure has a line."""
+    """A benchmark of mpi4py: each requested size has a line."""
     output = mpirun(count, "python3", "-m", "mpi4py.bench", *arguments)
     if "pingpong" in arguments and len(re.findall(r"^\s*\d+\s+\d+\.\d+ \|", output, re.MULTILINE)) < 10:
         raise Failed(f"mpi4py.bench pingpong printed\n{output}")

@@ -20,7 +20,7 @@ def noise(*seed, length):
 
 
 def ring(length):
-    """What process 0 sends goes round, and each process adds a byte of its own."""
+    """A message of process 0 passes all processes, and each adds a byte of its own."""
     data = noise("ring", length=length)
     got = bytearray(length + SIZE)
     status = MPI.Status()

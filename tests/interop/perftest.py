@@ -12,8 +12,8 @@ PORTS = itertools.count(18600)
 # A standard deviation can be -nan, if one time is much longer than the others.
 ROW = re.compile(r"^[ \t]*(\d+)((?:[ \t]+(?:\d+(?:\.\d+)?|-?nan|inf)){3,})[ \t]*$", re.MULTILINE)
 
-# What it prints, maybe right behind a row, where the frequency of its clock, which it samples before each row, did not come
-# out: a CPU that is emulated may stand still between the two clocks that are read. The row has zeros or infinities then.
+# The line that it prints, maybe right behind a row, if it could not measure the frequency of its clock before that row. An emulated
+# CPU may stall between the reads of two clocks. The row has zeros or infinities then.
 NO_CLOCK = re.compile(r"Correlation coefficient r\^2: .*")
 CLOCK_TRIES = 5
 

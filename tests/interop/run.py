@@ -137,7 +137,7 @@ def left_behind():
 def main(parts, short, good):
     suite = Suite()
     for condition in (conditions.GOOD, *([] if good else conditions.BAD)):
-        # The short form has one program that knows what it sends for what goes wrong.
+        # The short form has one program that checks contents.
         chosen = parts if condition is conditions.GOOD or not short else ["contents"]
         for name, test in tests(chosen, short, condition):
 

@@ -183,7 +183,7 @@ def while_held(opcode, first, second, **fault):
     return results
 
 
-@suite.case("who waits for another's handle creates it if that failed")
+@suite.case("a waiter for another's handle creates it if that failed")
 def after_failure():
     with opened(main) as context:
         pd, _ = context.alloc_pd()
@@ -197,7 +197,7 @@ def after_failure():
         has(1)
 
 
-@suite.case("who needs a handle that is being destroyed gets a new one")
+@suite.case("a user of a handle that is being destroyed gets a new one")
 def while_destroyed():
     with opened(main) as context:
         pd, _ = context.alloc_pd()

@@ -88,7 +88,7 @@ class Bench:
             if meanwhile:
                 meanwhile()
         except BaseException:
-            # Nobody is to wait for what is withheld.
+            # No task must wait for a withheld completion.
             self.device.clear()
             raise
         finally:

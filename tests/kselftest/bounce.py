@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Where all streaming DMA goes through bounce buffers, as in confidential guests: in a guest booted with swiotlb=force."""
+"""Streaming DMA by bounce buffers, as in confidential guests: in a guest booted with swiotlb=force."""
 
 from pathlib import Path
 

@@ -25,8 +25,7 @@ TYPES = ("BASIC", "MESSAGES", "RDMA_READ", "RDMA_WRITE", "NETWORK")
 # Without all statistics the core is given none, and shows none.
 PORTS = {"profile=efa0": [], "profile=efa1": [], "profile=efa3": PORT_NAMES, "profile=efa4": PORT_NAMES}
 
-# How long counters are cached, in ms: what the driver asks for, rounded up to what the kernel's clock can do; not at all, so that they
-# are read again always; and for as long as is possible.
+# How long counters are cached, in ms: by default, which the kernel rounds up to its ticks; never; and as long as possible.
 USUAL, NOT_AT_ALL, LONGEST = range(10, 21), 0, 10000
 
 suite = Suite()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What a program sees that sends to itself over a device whose data path is at fault, as the emulator is told."""
+"""A program that sends to itself over a device with faults of the data path, which rules of the emulator cause."""
 
 import contextlib
 
@@ -24,7 +24,7 @@ def own_gid():
 
 
 class Program:
-    """An endpoint that sends to itself, and what it is told."""
+    """An endpoint that sends to itself, and its completions."""
 
     def __init__(self, endpoint):
         self.endpoint, self.gid = endpoint, own_gid()
@@ -46,7 +46,7 @@ class Program:
         return found
 
     def works(self):
-        """Fails unless a message arrives, and nothing else was told."""
+        """Fails unless a message arrives, without other completions."""
         send(self.endpoint, self.endpoint, self.gid, 0xEFA)
         equal(self.endpoint.poll(), None, "what is told besides")
 
@@ -90,7 +90,7 @@ def late():
         one.works()
 
 
-@suite.case("a queue pair goes to error, and all that it has is flushed")
+@suite.case("a queue pair enters error, and its work requests are flushed")
 def error():
     with program() as one:
         one.inject("SEND", {"qp_error": True}, times=1)

@@ -122,7 +122,7 @@ def removed():
             # A refusal does not change anything.
             equal(result_of(remove_module), result, "a second try")
             return result
-        # The process still has the device open, so that nobody has waited for it.
+        # The process still has the device open, so the removal has not waited for it.
         try:
             equal(function.held(), {}, "what the device has without its driver")
             equal(function.leftovers(), [], "what is left of the driver")

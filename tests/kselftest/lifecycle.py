@@ -135,7 +135,7 @@ def load():
 
 @contextmanager
 def alone():
-    """Nobody drives the other devices meanwhile, so that a few rounds are quick."""
+    """The other devices have no driver meanwhile, so that a few rounds are quick."""
     others = [function.sysfs / "driver_override" for function in selftest.FUNCTIONS if function is not main]
     for file in others:
         file.write_text("none\n")

@@ -98,7 +98,7 @@ def deep_queue():
         return f"{context.query_device()[0][MAX_CQE]} {result}"
 
 
-@suite.case("more inline data than userspace can be told of", "65535")
+@suite.case("more inline data than the response can report", "65535")
 def inline_data():
     main.set(inline_buf_size=(1 << 16) + 8)
     main.rebind()

@@ -435,7 +435,7 @@ HAS_HUGE_PAGES = os.path.exists("/sys/kernel/mm/transparent_hugepage")
 # all pages that would be one DMA mapping each, which of a chain of page lists take a kernel with debugging five seconds.
 SCATTERED = 64
 
-# Of a page in /proc/PID/pagemap, which only root is told: its number.
+# The number of a page in /proc/PID/pagemap, which only root can read.
 PAGE_NUMBER = (1 << 55) - 1
 
 MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4

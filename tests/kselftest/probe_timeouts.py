@@ -38,6 +38,6 @@ def hinted(hint):
 
 suite.add("a hint of less time than a command may need is not taken", lambda: hinted(1), "ETIME within 100 ms")
 suite.add(
-    "the largest hint for the time of a command makes nobody wait for more than 30 s", lambda: hinted(0xFFFF), "ETIME within 30000 ms"
+    "the largest hint for the time of a command makes no caller wait for more than 30 s", lambda: hinted(0xFFFF), "ETIME within 30000 ms"
 )
 suite.run_all()

@@ -25,7 +25,7 @@ add_cases(suite, main)
 
 
 def event_queue():
-    """The number of an event queue of the device, which only the driver is told."""
+    """The number of an event queue of the device, which only the driver knows."""
     for eq in range(1, 10_000):
         try:
             main.notify(NO_CQ, eq=eq)
@@ -42,7 +42,7 @@ def is_well():
         equal(events(channel), 1, "events afterwards")
 
 
-@suite.case("each event goes to its own queue")
+@suite.case("each event reaches its own queue")
 def own_queue():
     with opened(main) as context, contextlib.ExitStack() as stack:
         pairs = [stack.enter_context(with_channel(context, number % context.num_comp_vectors)) for number in range(8)]

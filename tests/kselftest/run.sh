@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# Runs the test programs, all or those that are named, and prints one KTAP document: each program is a test case of it,
-# and the program's own test cases are nested in that. Needs neither make nor the host.
+# Runs all test programs, or those that are named, and prints one KTAP document. Each program is a test case of it, with the
+# program's own test cases as subtests. Needs neither make nor the host.
 #
 # As the kernel's runner, takes kselftest_override_timeout from the environment, in seconds for each program.
 

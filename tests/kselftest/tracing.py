@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the kernel's trace tells of a PCI function and its driver: an order of things, and whether all of them were undone."""
+"""The kernel's trace of a PCI function and its driver: the order of events, and whether all acquired resources were released."""
 
 import os
 import re

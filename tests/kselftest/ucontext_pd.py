@@ -112,7 +112,7 @@ def long_request():
     opened(main, request=struct.pack("<I4x", TX_BATCH | MIN_SQ_WR) + b"\xff" * 32).close()
 
 
-# What the library is told.
+# The response to the library.
 
 
 def context_response(function):
@@ -299,7 +299,7 @@ def add_statuses():
 add_statuses()
 
 
-@suite.case("a device that keeps what it should free stops nobody")
+@suite.case("a device that keeps what it should free blocks no program")
 def failing_dealloc():
     main.inject({"opcode": "DEALLOC_PD"}, {"status": "RESOURCE_BUSY"})
     main.inject({"opcode": "DEALLOC_UAR"}, {"status": "UNKNOWN_ERROR"})

@@ -10,7 +10,7 @@
 /* If nothing completes for so long, something hangs: the bound of all waits of the tests, see tests/kselftest/patience.py. */
 #define PATIENCE_MS 120000
 
-/* The first devices there are, for whoever holds the lock; they stay while it does. */
+/* The first devices, for the holder of the lock; they stay while it is held. */
 extern struct mutex devices_lock;
 extern struct ib_device *devices[2];
 

@@ -3,7 +3,7 @@
  * Data between two machines, in both directions at once: messages, and calls, in which the peer reads a
  * region of the caller, looks at it and writes its answer there. A region is registered for one call.
  *
- * Each side is told what to do in debugfs, kverbs_client/run, by a line; what is read there is the answer:
+ * A line written to debugfs, kverbs_client/run, starts each side; a read returns the result:
  *
  *   open QPS                  makes so many queue pairs: their GID and their numbers
  *   meet GID QPN...           those of the peer
@@ -421,7 +421,7 @@ static int message_send(int number, u64 id, struct area *area, const struct mess
 	return post(number, id, IB_WR_SEND, area, sizeof(*message), NULL);
 }
 
-/* The region is registered: the peer is told. */
+/* The region is registered: notify the peer. */
 static int call_registered(int number, int slot)
 {
 	struct call *call = &exchange.queues[number].calls[slot];
@@ -450,7 +450,7 @@ static int call_end(int number, int slot)
 	return exchange.begun < exchange.count ? call_begin(number, slot) : 0;
 }
 
-/* The answer is here: the region has it, and is taken away from the peer. */
+/* The answer has arrived in the region, which is then invalidated. */
 static int call_answered(int number, int slot)
 {
 	struct queue *queue = &exchange.queues[number];

@@ -73,7 +73,7 @@ def sent(function):
 
 
 def goes(how, test="hold"):
-    """What becomes of queue pairs whose device goes, and whether the next one works."""
+    """The result of a removal for queue pairs of the device, and whether the next one works."""
     function = FUNCTIONS[0]
     at_first = sent(function)
     ask(test)
@@ -81,7 +81,7 @@ def goes(how, test="hold"):
     if test == "busy":
         wait_until(lambda: sent(function) > at_first + MOVING, "messages move")
     how(function)
-    wait_until(lambda: held() != before, "the client is told")
+    wait_until(lambda: held() != before, "the client is notified")
     result = held()
     if not function.is_bound:
         function.rebind()

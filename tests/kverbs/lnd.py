@@ -48,7 +48,7 @@ def removed_and_recovered(cause):
     return f"removing ({failed} removed|removed {failed}) attempt up"
 
 
-# A device that is gone may be found to have failed before the driver lets go of it.
+# An unplugged device may be detected as failed before the driver releases it.
 GONE = "(reset register_timeout resetting )?(stopped )?((resetting|failed) )*removing removed( resetting| failed| stopped)*"
 
 suite = Suite()

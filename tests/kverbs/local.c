@@ -674,7 +674,7 @@ static void counted_done(struct ib_cq *cq, struct ib_wc *wc)
 	atomic_inc(&counted->ends);
 }
 
-/* Receives that all end before ib_drain_qp() does, whoever polls; and a message before. */
+/* A message, and receives that all end before ib_drain_qp() does, with any kind of polling. */
 static int test_drain_by(enum ib_poll_context context)
 {
 	struct counted recv = { .cqe.done = counted_done }, send = { .cqe.done = counted_done };
@@ -972,7 +972,7 @@ close:
 	return err;
 }
 
-/* Queue pairs that are left open, with all receives and some sends posted, until one of their devices goes. */
+/* Queue pairs that stay open, with all receives and some sends posted, until one of their devices is removed. */
 static struct end held[2];
 static int held_result = -ENOENT;
 
@@ -1038,8 +1038,8 @@ static int test_hold(void)
 }
 
 /*
- * What is left open has completions that the device has made up, of which two are of something that was posted: a read,
- * of which the device says that it is a send, and a receive.
+ * The device has made up completions for the held queue pair. Two name posted work requests: a read, which the device
+ * reports as a send, and a receive.
  */
 static int test_lies(void)
 {
@@ -1064,7 +1064,7 @@ static int test_lies(void)
 	return err;
 }
 
-/* A device goes: its client finds that all that it had posted has ended, or ends in error. */
+/* A device is removed: all posted work requests of its client have completed, or complete in error. */
 static int held_release(struct end *end)
 {
 	struct ib_wc wc;
@@ -1090,8 +1090,8 @@ static int held_release(struct end *end)
 }
 
 /*
- * Messages between the two ends without a pause, until their device goes: threads post and poll, and so
- * does a timer, in softirq context. Who is posted has a bit, by which it completes once.
+ * Messages between the two ends without a pause, until their device is removed: threads post and poll, and so
+ * does a timer, in softirq context. A posted request has a bit, by which it completes once.
  */
 #define CROWD 3
 

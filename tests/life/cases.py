@@ -20,7 +20,7 @@ from selftest import DRIVER, Failed, KernelLog, Suite
 
 
 def rounds(few=1):
-    """How many rounds a test has that has FEW unless somebody wants more."""
+    """The rounds of a test: FEW unless EFA_ROUNDS has more."""
     return int(os.environ.get("EFA_ROUNDS") or few)
 
 

@@ -37,7 +37,7 @@ LIMITS = {"reset_timeout": 10, **SILENT_ATTRIBUTES}
 RESET_LIMIT = 2 * LIMITS["reset_timeout"] / 10
 # Seconds until a read of a register that is not answered has failed, at most.
 READ_LIMIT = 1
-# What a dead device that goes on with DMA writes, see Documentation/emulator-control.md, and how much memory is watched for it.
+# What a dead device with DMA writes, see Documentation/emulator-control.md, and the amount of memory that is watched for it.
 STRAY = bytes.fromhex("efa0deadefa0dead")
 WATCHED = 64 << 20
 
@@ -47,7 +47,7 @@ main = stage and stage.victim
 
 
 class Case:
-    """What all test cases have: a program that is told each time, and nothing that stays behind."""
+    """The common part of all test cases: a program that gets an event each time, and no leak."""
 
     def __init__(self, attributes):
         self.attributes = attributes
@@ -72,7 +72,7 @@ class Case:
         self.start = self.driver()
 
     def told(self, seconds=0, but=()):
-        """Waits until the program is told, and looks at what it then finds, BUT for some of it."""
+        """Waits for the program's event, and checks what it then finds, BUT for some of it."""
         begin = now()
         stage.limits.check("told", stage.attached.call("told") - begin, seconds + TOLD)
         stage.aftermath(stage.attached, but)
@@ -178,7 +178,7 @@ def dies_elsewhere(this):
         move.clean()
 
 
-@add("a device that is gone is then let go at once")
+@add("an unplugged device is then removed at once")
 def gone_and_told(this):
     if not stage.monitor:
         raise Skipped("needs slots that devices can be pulled out of")
@@ -276,9 +276,9 @@ def readers(this):
 # What it does meanwhile.
 
 
-@add("a dead device that goes on with DMA writes to nothing of others")
+@add("a dead device that continues DMA does not write to memory of others")
 def strays(this):
-    """Each page that is new after programs were told was zeroed then, so that what is in it was written later."""
+    """Each page that is new after the programs' event was zeroed then, so its content was written later."""
     # By its own reset, by the one after that of the bus, and not before the driver tries once more.
     for resets in (1, 3, 4):
         before = main.state()["stray_writes"]
@@ -298,7 +298,7 @@ def strays(this):
         this.renew()
 
 
-@add("a non-fatal error of PCI Express goes unnoticed", ATTRIBUTES)
+@add("a non-fatal error of PCI Express has no effect", ATTRIBUTES)
 def nonfatal(this):
     before = aer.aer_count(main.address, "nonfatal")
     for number in range(ROUNDS):
@@ -311,7 +311,7 @@ def nonfatal(this):
 # Not at all.
 
 
-@add("with recovery=0 a device is reset only when somebody asks for it", ATTRIBUTES)
+@add("with recovery=0 a device is reset only on request", ATTRIBUTES)
 def not_automatic(this):
     stage.close_far()
     for worker in (stage.attached, stage.bystander):

@@ -16,7 +16,7 @@ PROBE, FUNCTION, DEVICE_FATAL = "efa_life/told", f"{MODULE}ib_uverbs_async_handl
 # Time, event and what it says.
 LINE = re.compile(r" (?P<seconds>\d+\.\d+): (?P<event>efa_reset|efa_state|told): (?P<text>.*)$", re.MULTILINE)
 ENOUGH = 1 << 16
-# A recovery: programs are told before the driver tries to bring the device back, which may wait, and of this failure only.
+# A recovery: programs get one event for this failure, before the driver tries to restart the device, which may wait.
 RECOVERY = re.compile(r"reset (?P<cause>\w+)( state resetting)+( told)+( state resetting)*( state up)?")
 
 
@@ -51,7 +51,7 @@ class Detections:
                 return
 
     def of(self, function):
-        """What has happened to a device, as pairs of a time and a text. Of which device programs are told, the trace does not know."""
+        """The events of a device, as pairs of a time and a text. The trace does not have the device of a program's event."""
         self.read()
         found = []
         for match in LINE.finditer(self.text):
@@ -66,11 +66,11 @@ class Detections:
         """When the reset of a device was found to be due."""
         times = [seconds for seconds, text in self.of(function) if text.startswith("reset ")]
         if not times:
-            raise Failed("programs are told of nothing that was found")
+            raise Failed("programs get no event for a detected failure")
         return times[0]
 
     def check_order(self, function):
-        """Fails unless programs were told in the midst of one recovery, before the driver went on."""
+        """Fails unless programs got their event in the midst of one recovery, before the driver continued."""
         said = " ".join(text for _, text in self.of(function))
         if not RECOVERY.fullmatch(said):
-            raise Failed(f"programs are not told before anything else happens: {said}")
+            raise Failed(f"programs do not get their event before anything else happens: {said}")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from selftest import Failed, Function, emulator, result_of, wait_until
 
-# What the devices are like in these tests: how long a command may take, in ms, which is as long as the driver lets it; how long each half
-# of a reset takes, in ms; and no keep-alives, which the driver misses only once there was one.
+# The devices of these tests have the driver's longest command timeout, short resets, and no keep-alives. The driver misses those only
+# after a first one.
 ATTRIBUTES = {"admin_completion_timeout_ms": 30_000, "reset_ms": 10, "keep_alive_ms": 0}
-# Where keep-alives are made up: some that the device sends itself, so that none is missed then.
+# For tests that inject keep-alives: the device sends some as well, so that none is missed afterwards.
 WITH_KEEP_ALIVES = {**ATTRIBUTES, "keep_alive_ms": 1000}
 # Where a device is silent: how long a command may take, in units of 100 ms, so that this is found out soon.
 ADMIN_TIMEOUT = 15

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Devices that die and come back, and devices that are taken away, while programs use them in every way. Prints KTAP.
+"""Devices that fail and recover, and devices that are removed, while programs use them in every way. Prints KTAP.
 
 See cases.py for its arguments.
 """

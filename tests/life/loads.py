@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What goes on with the device while it dies or goes. Each load is started for a round and ended by it."""
+"""The use of a device while it fails or is removed. A round starts its load and ends it."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ MOVING = 1 << 16
 
 
 class Load:
-    """Nothing goes on but what the tests' own programs do."""
+    """No load but the tests' own programs."""
 
     name = "idle"
 
@@ -30,7 +30,7 @@ class Load:
         """Is called before each round."""
 
     def finish(self, since):
-        """Is called when the programs should have been told, since then; fails if something was wrong."""
+        """Is called when the programs should have got their event, since then; fails if something was wrong."""
 
     def end(self):
         """Is called after the last round, also if that failed."""

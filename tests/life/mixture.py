@@ -20,8 +20,8 @@ from timing import now
 
 SEED = int(os.environ.get("EFA_SEED") or 1)
 SECONDS = 60 * int(os.environ.get("EFA_MINUTES") or 1)
-# Of these two, lockdep reports the kernel's own locks, and then turns itself off: aer_inject takes a spinlock with a raw one held,
-# and pciehp takes its two mutexes in both orders.
+# lockdep reports the kernel's own locks for these two, and then turns itself off. aer_inject takes a spinlock with a raw one held;
+# pciehp takes its two mutexes in both orders.
 LEFT_OUT = (triggers.Aer, triggers.Unplug) if Path("/proc/lockdep_stats").exists() else ()
 # A guest bears few rounds of the others.
 TRIGGERS = [trigger for trigger in triggers.ALL if trigger.is_noticed and not trigger.most_rounds and not issubclass(trigger, LEFT_OUT)]

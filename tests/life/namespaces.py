@@ -67,7 +67,7 @@ class Elsewhere:
         run("rdma", "dev", "set", name, "netns", HERE)
 
     def leave(self, name):
-        """Leaves nothing here, and goes."""
+        """Leaves nothing here, and ends."""
         if name in run("rdma", "dev"):
             self.give_back(name)
         run("ip", "netns", "delete", self.NAME)

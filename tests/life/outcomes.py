@@ -40,7 +40,7 @@ class Outcome:
             trigger.fire()
             is_removal = isinstance(trigger, triggers.Removal)
             how = self.removal() if is_removal else self.settle(session)
-            told = "told" if stage.attached.call("was_told") else "not told"
+            told = "event" if stage.attached.call("was_told") else "no event"
             calls = f"calls: {stage.attached.call('command')}"
             return "; ".join([told, how, calls] if is_removal else [told, calls, self.rest()])
         finally:
@@ -54,7 +54,7 @@ class Outcome:
         self.stage.victim.rebind()
 
     def removal(self):
-        """How the device is let go while a program has it open."""
+        """The removal of the device while a program has it open."""
         trigger = self.trigger
         has_ended = trigger.is_gone if isinstance(trigger, triggers.Pull) else self.stage.hands.answers
         wait_until(lambda: has_ended() or waits_for_programs(), f"{trigger.name} ends, or waits for the program")
@@ -64,7 +64,7 @@ class Outcome:
         if result != "ok":
             print(f"# {trigger.name}: {result}", flush=True)
             return "refused"
-        return "let go at once"
+        return "removed at once"
 
     def settle(self, session):
         """Waits until all has happened that comes of it by itself; the driver was in this session before."""
@@ -104,11 +104,11 @@ class Outcome:
 
 def add(kind):
     if issubclass(kind, triggers.Removal):
-        wanted = "told; let go at once; calls: EIO"
+        wanted = "event; removed at once; calls: EIO"
     elif not kind.is_noticed:
-        wanted = "not told; calls: ok; works"
+        wanted = "no event; calls: ok; works"
     else:
-        wanted = "told; calls: EIO; works"
+        wanted = "event; calls: EIO; works"
     suite.add(kind.name, lambda: Outcome(stage, kind(stage)).run(), wanted)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What uses a device while it dies or goes: each class here is what a process of the tests does, see workers.py."""
+"""Programs that use a device while it fails or is removed: each class is one process of the tests, see workers.py."""
 
 import mmap
 import os
@@ -81,12 +81,12 @@ class Attached:
             self.completions = Wait(self.endpoint.channel.fd, 8, polls=bool(seed & 1))
 
     def told(self):
-        """Waits until it is told that the device has died; returns when."""
-        wait_until(self.events.ended.is_set, "programs are told")
+        """Waits for the event of the device's failure; returns its time."""
+        wait_until(self.events.ended.is_set, "programs get their event")
         return self.events.when
 
     def was_told(self):
-        """Whether it was told of something up to now, if it does not listen."""
+        """Whether it has an event, if it does not listen."""
         return bool(select.select([self.endpoint.context.async_fd], [], [], 0)[0])
 
     def command(self):
@@ -171,7 +171,7 @@ class Attached:
         """Sends a message to itself: the device is there, and has the objects. Nothing has come on the way of events."""
         send(self.endpoint, self.endpoint, self.gid, seed)
         if self.events.ended.is_set():
-            raise Failed(f"it was told of {self.outcome(self.events)}")
+            raise Failed(f"it got {self.outcome(self.events)}")
         self.before = [bytes(ring) for ring in self.rings]
 
     def detach(self):
@@ -192,7 +192,7 @@ class Member:
         self.crowd = Crowd(self.function, self.seed, MEMBER_AT_ONCE, MEMBER_REGION)
 
     def run(self):
-        """Goes on until a call fails; returns with what, since when it was under way, when that was, and how the next one ends.
+        """Continues until a call fails; returns its error, its start, its end, and the result of the next one.
 
         Between what it does it sleeps for so much longer that all of these processes want less than one processor, however slow
         that is. They would else measure how long they wait for one.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""A round: programs use a device, something happens to it, the programs are told, and the device can be used again."""
+"""A round: programs use a device, something happens to it, the programs get their event, and the device can be used again."""
 
 import os
 from typing import Any
@@ -17,10 +17,10 @@ from uevents import Uevents
 from uverbs import opened
 from workers import Worker
 
-# KiB that may be missing after all rounds of a test, after how many of them what is cached for the others is there, and how many there
-# have to be so that what is missing of each adds up to more than others take meanwhile.
+# KiB of memory that may be missing after all rounds of a test, and the rounds until the caches are filled. A leak per round adds up to
+# more than what other processes take in so many rounds.
 TOLERANCE, WARM, MANY = 12_000, 2, 10
-# Seconds between lines that tell how far a long test is.
+# Seconds between the progress lines of a long test.
 PROGRESS = 30
 # Above those of others, so that what is measured is the driver.
 PRIORITY = 1
@@ -41,7 +41,7 @@ class Stage:
         self.attached = Worker("the program", Attached, self.victim, self.victim.gid)
         # Uses the other device, and is not to notice anything.
         self.bystander = Worker("the other device's program", Attached, self.peer, self.peer.gid)
-        self.hands = Worker("who does it", Hands)
+        self.hands = Worker("trigger", Hands)
         for worker in (self.attached, self.bystander, self.hands):
             prefer(worker.pid)
         prefer(0, os.SCHED_RESET_ON_FORK)
@@ -127,7 +127,7 @@ class Stage:
         told = self.attached.result("the wait for being told")
         known = self.detected(fired)
         self.limits.check("told", told - known, TOLD)
-        # Nobody closes the device before it is back.
+        # No program closes the device before it is up again.
         since = trigger.back(told)
         self.use_again(since, lambda: load.finish(known))
         self.look_at(before)

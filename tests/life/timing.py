@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""How long things take: the one file of this folder that looks at a clock and judges.
+"""Durations: the one file of this folder that reads a clock and judges.
 
 Limits count with EFA_LIMITS=1 only, which `make check-life` has in a run of its own. Whoever exceeds one because the machine stood still
 meanwhile proves nothing: that is inconclusive, which is said and counted, and is no failure.
@@ -14,7 +14,7 @@ from selftest import SLOW, Failed, emulator
 
 # Whether limits count.
 COUNTS = os.environ.get("EFA_LIMITS") == "1"
-# Seconds between two looks at the clock of who watches whether this guest stands still, and how much later it may be woken for no reason.
+# Seconds between two reads of the clock by the thread that measures stalls of this guest, and the delay that is normal for it.
 TICK, LATENESS = 0.005, 0.005
 # Where the host says, in microseconds, for how long it has stood still in all: see tools/lib/efa_tools/stalls.py.
 HOST = "/run/efa-rs/stalls"

@@ -15,8 +15,8 @@ from selftest import Skipped, emulator, equal, wait_until
 from timing import now
 from workers import Worker
 
-# Seconds, on a usual kernel, in which a program is told that its device has died, once that is known; in which the device can
-# be used again, once it is reset; and in which it is let go.
+# Limits in seconds, on a kernel without debugging: from the detection of a failure to the program's event, from the reset to the first
+# use, and of a removal.
 TOLD, USABLE, REMOVED = 1.0, 2.0, 1.0
 # Seconds by which the driver may be late to find out, as it waits for a processor.
 LATE = 0.5
@@ -37,9 +37,9 @@ class Trigger:
     """A device that dies by itself, and comes back by itself."""
 
     name: ClassVar[str]
-    # Why the driver resets it: what is counted and told of. Nothing if it is let go instead.
+    # The cause of the reset, which is counted and reported. Nothing if the device is removed instead.
     reason: ClassVar[str | None] = None
-    # Seconds until the driver has found it out, on any kernel; 0 if it is told.
+    # Seconds until the driver detects it, on any kernel; 0 if it is notified.
     detection: ClassVar[float] = 0
     first_errors = GONE
     # All devices of the driver, and not just one.
@@ -50,7 +50,7 @@ class Trigger:
     tells = True
     # Queues go while the device is in use and programs have its doorbells mapped, as the core undoes mappings last.
     leaves_doorbells = False
-    # It is something that programs are told of.
+    # Whether programs get an event.
     is_noticed = True
     # The device answers no commands any more unless it is reset by its driver.
     silences = False
@@ -176,7 +176,7 @@ class Aer(Trigger):
 
 
 class AerNonFatal(Aer):
-    """Of which nobody needs to know."""
+    """An error that needs no reaction."""
 
     is_noticed = False
     name = "non-fatal error of PCI Express"
@@ -190,7 +190,7 @@ class AerFatal(Aer):
 
 
 class Removal(Trigger):
-    """A device that is let go, and taken again."""
+    """A device that is unbound, and bound again."""
 
     rebinds = True
     # The core ends the queues of programs before their mappings.
@@ -201,7 +201,7 @@ class Removal(Trigger):
         self.begin()
 
     def begin(self):
-        """Has it be let go."""
+        """Has it removed."""
         raise NotImplementedError
 
     def end(self):
@@ -258,7 +258,7 @@ class Unload(Removal):
 
 
 class Unplug(Removal):
-    """As its slot's hot-plug controller does it when the button is pressed, but for the time in which that could be taken back."""
+    """As its slot's hot-plug controller does after the button was pressed, but without the time in which that can be cancelled."""
 
     name = "unplug"
 
@@ -284,7 +284,7 @@ class Pull(Removal):
 
     name = "pulled out"
     silences = True
-    # It may find out by itself before it is told.
+    # It may detect it before it is notified.
     tells = False
     # QEMU keeps something of each device that was pulled out.
     most_rounds = 100
@@ -302,13 +302,13 @@ class Pull(Removal):
         try:
             return (self.device.sysfs / "vendor").read_text() != AMAZON
         except OSError as error:
-            # ENODEV is what a read gets whose file goes meanwhile.
+            # ENODEV is the result of a read whose file is removed meanwhile.
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 raise
             return True
 
     def end(self):
-        wait_until(self.is_gone, "the driver lets go")
+        wait_until(self.is_gone, "the driver releases it")
         return "ok", now()
 
     def undo(self):

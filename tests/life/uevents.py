@@ -8,7 +8,7 @@ from selftest import Failed, wait_until
 NETLINK_KOBJECT_UEVENT = 15
 SO_RCVBUFFORCE = 33
 KERNEL_GROUP = 1
-# Enough for the objects of many devices that come and go before somebody reads.
+# Enough for the objects of many devices that appear and disappear before a read.
 BUFFER = 4 << 20
 
 
@@ -33,7 +33,7 @@ class Uevents:
             yield action, path, dict(line.split("=", 1) for line in rest if "=" in line)
 
     def of_driver(self, function):
-        """What the driver has told of a device: its events with their reasons."""
+        """The driver's uevents of a device, with their reasons."""
         return [
             (variables["EFA_EVENT"], variables.get("EFA_REASON"))
             for action, path, variables in self.read()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Processes of the tests, each of which does one thing after the other as it is told, so that no round has to start any."""
+"""Processes of the tests, each of which executes requests one after the other, so that no round has to start any."""
 
 import contextlib
 import ctypes
@@ -19,12 +19,12 @@ PR_SET_PDEATHSIG = 1
 ANSWER = 1 << 16
 
 
-# In the kernel's stack of who removes a device that programs have open, if the driver can't do without their closing it.
+# In the kernel's stack of a removal that waits for programs to close the device.
 WAITS_FOR_PROGRAMS = re.compile(r"\A(\[<0>\] \w*wait_for_\w+\+.*\n)*\[<0>\] ib_uverbs_remove_one\+")
 
 
 def waits_for_programs():
-    """Whether somebody, who may be a thread of the kernel, waits for programs to close a device."""
+    """Whether a task, maybe of the kernel, waits for programs to close a device."""
     for stack in Path("/proc").glob("[0-9]*/stack"):
         with contextlib.suppress(OSError):
             if WAITS_FOR_PROGRAMS.search(stack.read_text()):
@@ -57,7 +57,7 @@ class Worker:
         self.busy = 0
 
     def serve(self, connection):
-        """In the process: makes the object and calls what it is told to."""
+        """In the process: makes the object and calls the requested methods."""
         emulator.close()
         thing = self.make(*self.arguments)
         while request := connection.recv(ANSWER):

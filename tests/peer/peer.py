@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""RDMA of another guest to and from the memory of another device, which is taken away from it in every way. Prints KTAP.
+"""RDMA of another guest to and from the memory of another device, which is revoked in every way. Prints KTAP.
 
 Runs in both guests of `make peer-memory`. Guest 0 has a device with memory in a BAR. A program exports that by vfio-pci, and another
 one, or the same, registers it as a DMA buffer. Guest 1 writes and reads it.
@@ -35,7 +35,7 @@ from selftest import Suite, any_function, emulator, equal, errno_name, wait_unti
 
 # What the BAR is on the host.
 BAR_FILE = Path("/run/efa-rs/bar")
-# How long a command may take, as the device announces it, in ms: as long as the driver lets it, and less in the tests in which a
+# The command timeout that the device announces, in ms: the longest that the driver accepts, and a shorter one for tests in which a
 # command is not answered.
 USUAL, UNANSWERED = 30_000, 2_000
 # The emulator's number of the other guest's device.
@@ -43,12 +43,11 @@ OTHER = 1
 # What random moments and contents come of; printed, so that it can be set to the same again.
 SEED = int(os.environ.get("EFA_SEED") or random.SystemRandom().getrandbits(32))
 chance = random.Random(SEED)
-# Seconds from which two things that happen at random moments each choose theirs.
+# Seconds from which two events at random times each choose theirs.
 CHANCE = 0.05
-# Of the writes that go on while memory is taken away: how long each is, how many are on the way, and how many there are after the
-# first one that fails.
+# Writes during a revocation: the length of each, how many are in flight, and how many follow the first one that fails.
 BLOCK, WINDOW, MORE = 64 * KIB, 16, 64
-# How often memory is taken back at a time that chance chooses.
+# Rounds with a revocation at a random time.
 ROUNDS, DEATHS = 20, 3
 # What becomes of work requests with a key that the peer's device does not have, or our own.
 REFUSED, REFUSED_LOCALLY = e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
@@ -188,11 +187,11 @@ def errno_of(action):
 
 
 def deregistrations():
-    """How often the device was told to deregister a region since this was asked last."""
+    """The deregistrations that the device got since the last call."""
     return sum("DEREG_MR(" in line for line in emulator.send({"command": "trace", "device": main.number})["lines"])
 
 
-# In the kernel stack of who waits for what the driver does with the memory, or for the lock of its DMA buffer.
+# In the kernel stack of a task that waits for the driver's use of the memory, or for the lock of its DMA buffer.
 WAITING = re.compile(r"\[efa\]|dma_resv|dma_buf|ww_mutex")
 
 
@@ -333,7 +332,7 @@ server: Any = None
 main: Any = None
 
 
-@suite.case("what is told of it: the file p2p, and the device of the host")
+@suite.case("its description: the file p2p, and the device of the host")
 def told():
     equal(((main.sysfs / "p2p").read_text(), main.state()["host_info"]["gdr"]), ("DMABUF\n", True), "p2p, and the flag GDR")
 
@@ -362,7 +361,7 @@ def pages():
         part.close()
 
 
-@suite.case("its program uses it, too, until it is taken back")
+@suite.case("its program uses it, too, until it is revoked")
 def local():
     with Setup() as setup, borrowed(setup.region):
         peer = {**server.open(), "address": 0}
@@ -381,7 +380,7 @@ def local():
             equal(side.statuses(1), [REFUSED_LOCALLY], f"status of a {operation} after that")
 
 
-@suite.case("taken back before it is registered")
+@suite.case("revoked before it is registered")
 def before():
     with Setup(register=False) as setup:
         setup.exporter.enable(False)
@@ -391,7 +390,7 @@ def before():
         setup.works()
 
 
-@suite.case("taken back after it was registered: the key is dead, and the region can be deregistered")
+@suite.case("revoked after it was registered: the key is dead, and the region can be deregistered")
 def after():
     with Setup() as setup:
         setup.works()
@@ -412,7 +411,7 @@ def after():
         equal(main.counter("cmds_err"), errors, "commands that have failed")
 
 
-@suite.case("taken back while it is registered: the exporter waits")
+@suite.case("revoked while it is registered: the exporter waits")
 def during():
     with Setup(register=False) as setup:
         result, waited = exporter_meets("REG_MR", lambda: errno_of(setup.register), setup.switch_off)
@@ -420,7 +419,7 @@ def during():
         setup.is_dead()
 
 
-@suite.case("taken back while it is deregistered: the exporter waits, and the device is told once")
+@suite.case("revoked while it is deregistered: the exporter waits, and the device gets one command")
 def while_deregistered():
     with Setup() as setup:
         deregistrations()
@@ -428,7 +427,7 @@ def while_deregistered():
         equal((deregistrations(), waited), (1, True), "how often it is told, and whether the exporter waits")
 
 
-@suite.case("deregistered while it is taken back: the program waits, and the device is told once")
+@suite.case("deregistered while it is revoked: the program waits, and the device gets one command")
 def while_revoked():
     with Setup() as setup:
         deregistrations()
@@ -436,7 +435,7 @@ def while_revoked():
         equal((deregistrations(), waited), (1, True), "how often it is told, and whether the program waits")
 
 
-@suite.case("taken back at random moments")
+@suite.case("revoked at random moments")
 def any_time():
     outcomes = collections.Counter()
     with Setup(register=False) as setup:
@@ -454,7 +453,7 @@ def any_time():
 
 
 def taken_back_by_force(fault, reason):
-    """A device that does not let go of memory is stopped before the memory goes."""
+    """A device that does not release memory is stopped before the memory is revoked."""
     with Setup() as setup:
         resets = main.resets()
         main.inject({"opcode": "DEREG_MR"}, fault)
@@ -466,7 +465,7 @@ def taken_back_by_force(fault, reason):
     rebind()
 
 
-@suite.case("a device that refuses to let go of it is reset")
+@suite.case("a device that refuses to release it is reset")
 def refused():
     taken_back_by_force({"status": "UNKNOWN_ERROR"}, "memory_held")
 
@@ -477,7 +476,7 @@ def unanswered():
     taken_back_by_force({"silence": True}, "command_timeout")
 
 
-@suite.case("taken back after a registration that was not answered")
+@suite.case("revoked after a registration that was not answered")
 def unknown():
     rebind(UNANSWERED)
     with Setup(register=False) as setup:
@@ -485,7 +484,7 @@ def unknown():
         hits = main.state()["faults_hit"]
 
         def export():
-            # It shares this end of the emulator's port with who waits for the registration.
+            # It shares this end of the emulator's port with the process that waits for the registration.
             wait_until(lambda: main.state()["faults_hit"] > hits, "REG_MR is under way")
             setup.switch_off()
 
@@ -543,10 +542,10 @@ for what, action in {
     "its exporter ends": vfio.Exporter.end,
     "its device is unbound": lambda _: vfio.unbind(),
 }.items():
-    suite.add(f"taken back while data moves, as {what}", lambda action=action: taken_back_under_load(action))
+    suite.add(f"revoked while data moves, as {what}", lambda action=action: taken_back_under_load(action))
 
 
-@suite.case("taken back when the RDMA device is gone")
+@suite.case("revoked when the RDMA device is gone")
 def without_device():
     with Setup() as setup:
         main.unbind()
@@ -555,7 +554,7 @@ def without_device():
     renew()
 
 
-@suite.case("taken back while the RDMA device dies")
+@suite.case("revoked while the RDMA device dies")
 def while_it_dies():
     for _ in range(DEATHS):
         with Setup() as setup:
@@ -567,7 +566,7 @@ def while_it_dies():
 
 
 # QEMU (11.1) aborts when the same memory is plugged in again.
-@suite.case("taken back while data moves, as its device is unplugged")
+@suite.case("revoked while data moves, as its device is unplugged")
 def unplugged():
     taken_back_under_load(unplug)
 

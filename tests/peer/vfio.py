@@ -40,7 +40,7 @@ def find():
 
 def load():
     """Has the kernel give the device to programs."""
-    # The emulated IOMMU does not remap interrupts; nobody here attacks anybody with them.
+    # The emulated IOMMU does not remap interrupts; there are no attacks by interrupts here.
     subprocess.run(["modprobe", "vfio_iommu_type1", "allow_unsafe_interrupts=1"], check=True)
     subprocess.run(["modprobe", "vfio-pci"], check=True)
 
@@ -56,7 +56,7 @@ def bind():
 
 
 class Exporter:
-    """The device, opened by this program, which lets go of it when the kernel asks for that."""
+    """The device, opened by this program, which closes it when the kernel requests it."""
 
     def __init__(self):
         folder = bind()
@@ -132,5 +132,5 @@ class Exporter:
 
 
 def unbind():
-    """Takes the device away from vfio-pci, which waits until the program has let go of it."""
+    """Unbinds the device from vfio-pci, which waits until the program has closed it."""
     (DRIVER / "unbind").write_text(find().name)

@@ -88,7 +88,7 @@ class OutOfTime(BaseException):
 
 
 class Alarm:
-    """Interrupts what runs within when the limit is reached, and again if it goes on."""
+    """Interrupts the body at the limit, and again if it continues."""
 
     def __init__(self, seconds):
         self.seconds = seconds

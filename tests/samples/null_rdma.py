@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The provider of samples/null_rdma: what programs see of it, and how it goes."""
+"""The provider of samples/null_rdma: what programs see of it, and its removal."""
 
 import json
 import os
@@ -94,7 +94,7 @@ def domains():
         equal(result_of(other.alloc_pd), "ENOMEM", "one more")
         context.dealloc_pd(allocated[1][0])
         equal(struct.unpack("<I", other.alloc_pd(out_size=4)[1])[0], 1, "number of the next")
-    # Whoever closes the device gives all of it back.
+    # Closing the device releases all of it.
     with opened() as context:
         equal(len([context.alloc_pd() for _ in range(MAX_PD)]), MAX_PD, "protection domains")
 
@@ -106,7 +106,7 @@ def absent():
         return result_of(context.command, create_cq, struct.pack("<QIIiI", 0, 16, 0, -1, 0), 16)
 
 
-@suite.case("its module goes under a program that has it open", needs_emulator=False)
+@suite.case("its module is removed under a program that has it open", needs_emulator=False)
 def unloaded():
     context = opened()
     handle, _ = context.alloc_pd()
@@ -122,7 +122,7 @@ def unloaded():
     context.close()
 
 
-@suite.case("it comes and goes", needs_emulator=False)
+@suite.case("it is registered and unregistered", needs_emulator=False)
 def rounds():
     for _ in range(5):
         context = opened()

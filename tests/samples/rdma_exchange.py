@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The client of samples/rdma_exchange: it talks to itself, and its device goes."""
+"""The client of samples/rdma_exchange: it sends to itself, and its device is removed."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from selftest import FUNCTIONS, Failed, Suite, emulator, equal, errno_name, wait
 MODULE = "/share/rdma_exchange.ko"
 RUN = Path("/sys/kernel/debug/rdma_exchange/run")
 ROUNDS = int(os.environ.get("EFA_ROUNDS") or 3)
-# More than are made before their device goes.
+# More than are made before the removal of their device.
 ENDLESS = 10_000_000
 # Bytes that a device has sent by when a command is certainly being run.
 MOVING = 1 << 16
@@ -128,7 +128,7 @@ def unbound(function):
 
 
 def dies(function):
-    # What was posted ends before the client is told to leave the device.
+    # Posted work requests end before the client has to release the device.
     function.die_and_recover()
 
 
@@ -147,7 +147,7 @@ for what, how in (("is unbound", unbound), ("dies", dies)):
         suite.add(f"its device {what} under {words[0]}, {ROUNDS} times", lambda how=how, words=words: goes(how, *words))
 
 
-@suite.case("its device goes while a session is open")
+@suite.case("its device is removed while a session is open")
 def idle():
     function = opened(8)
     function.unbind()

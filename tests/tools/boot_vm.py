@@ -32,10 +32,10 @@ class Arguments(unittest.TestCase):
         self.refuses("must be 1 or more", "--guests", "0", "true")
 
     def test_missing_file(self):
-        self.refuses("There is no file /nowhere/efa-emu.", "--emulator", "/nowhere/efa-emu", "true")
+        self.refuses("There is no file /nowhere/efa-emu: name one that exists.", "--emulator", "/nowhere/efa-emu", "true")
 
     def test_missing_folder(self):
-        self.refuses("There is no folder /nowhere.", "--share", "/nowhere", "true")
+        self.refuses("There is no folder /nowhere: give --share one that exists.", "--share", "/nowhere", "true")
 
     def test_an_output_folder_that_is_used(self):
         self.refuses("The folder / is not empty: give --output", "--output", "/", "true")

@@ -49,10 +49,8 @@ class Interrupted(support.TemporaryCache):
     def test_it_says_what_was_interrupted(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             (said,) = self.interrupt(RUN, number)
-            expected = (
-                f"check was interrupted by {number.name} during a long step: what is complete is kept, and the next run goes on from there."
-            )
-            self.assertEqual(said, expected)
+            begin = f"check was interrupted by {number.name} during a long step: complete results are kept,"
+            self.assertEqual(said, f"{begin} and the next run continues from there.")
 
     def test_what_was_over_is_kept(self):
         self.interrupt(RUN, signal.SIGINT)
@@ -108,7 +106,7 @@ class NoRoom(support.TemporaryCache):
         said = self.fails(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache/file"))
         self.assertRegex(said, "^There is no space left on the disk for /cache/file: free some, or set XDG_CACHE_HOME")
         said = self.fails(PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/cache/file"))
-        self.assertRegex(said, r"^The system refused something for /cache/file \(Permission denied\): ")
+        self.assertRegex(said, r"^The system refused an operation for /cache/file \(Permission denied\): ")
 
     def step(self, script):
         with self.assertRaises(Failure) as caught, steps.step("a step") as log:
@@ -119,7 +117,7 @@ class NoRoom(support.TemporaryCache):
         for line in ("tar: a: Cannot write: No space left on device", "error: failed to write: (os error 28)", "cp: Disk quota exceeded"):
             said = self.step(f"echo {line!r}; exit 2")
             self.assertRegex(
-                said, f"(?s)^Making it failed, as there is no space left on a disk: free some, .* run this again; all .*{line[-9:-1]}"
+                said, f"(?s)^Making it failed, as there is no space left on a disk. Free some, .* run this again. The log .*{line[-9:-1]}"
             )
             self.assertEqual(len(said.splitlines()), 2)
 

@@ -115,14 +115,14 @@ class Failed(support.TemporaryCache):
         with mock.patch("efa_tools.times.failed", return_value={"another"}):
             status, done, said = self.check("--failed")
         self.assertEqual((status, done), (1, []))
-        expected = "What failed in the last run of lint (another) is no part of what this would do (good; bad; worse): give the options"
+        expected = "lint (another) are none of those that these options select (good; bad; worse): give the options"
         self.assertIn(expected, said)
 
     def test_nothing_failed(self):
         with mock.patch("efa_tools.times.failed", return_value=set()):
             status, done, said = self.check("--failed")
         self.assertEqual((status, done), (1, []))
-        self.assertIn("Nothing failed in the last run of lint.", said)
+        self.assertIn("Nothing failed in the last run of lint: leave --failed out", said)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ class Order(unittest.TestCase):
             (RESET, RESETTING, TOLD, UP, TOLD),
             (),
         ):
-            with self.assertRaisesRegex(Failed, "not told before"):
+            with self.assertRaisesRegex(Failed, "do not get their event before"):
                 self.check(*events)
 
 

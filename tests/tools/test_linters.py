@@ -76,7 +76,7 @@ class Program(support.TemporaryCache):
 
     def test_an_index_that_fails_is_one_sentence(self):
         self.script = "echo 'ERROR: No matching distribution found for ruff==0'; exit 1"
-        with self.assertRaisesRegex(Failure, "^Installing ruff failed, as the Python package index did not give"):
+        with self.assertRaisesRegex(Failure, "^Installing ruff failed, as the Python package index did not deliver"):
             linters.installed()
         self.assertFalse((self.folder / "efa-rs" / "ruff" / linters.RUFF).exists())
 

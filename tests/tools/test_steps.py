@@ -34,9 +34,7 @@ class Run(support.TemporaryCache):
         return str(caught.exception)
 
     def test_a_mirror_that_fails_is_one_sentence(self):
-        said = self.fails(
-            f"print({APT!r}); raise SystemExit(25)", r"\AMaking it failed, as Debian's mirror did not give what it was asked for: run"
-        )
+        said = self.fails(f"print({APT!r}); raise SystemExit(25)", r"\AMaking it failed, as Debian's mirror did not deliver a file. Run")
         self.assertEqual(len(said.splitlines()), 2)
         self.assertIn("qemu.deb  503", said)
 
@@ -46,12 +44,12 @@ class Run(support.TemporaryCache):
             "E: Unable to correct problems, you have held broken packages.",
         ):
             said = self.fails(
-                f"print({line!r}); raise SystemExit(100)", r"\AMaking it failed, as Debian's mirror has other versions .*: remove that"
+                f"print({line!r}); raise SystemExit(100)", r"\AMaking it failed, as the versions .* in Debian's mirror differ .* Remove"
             )
             self.assertEqual(said.splitlines()[1].strip(), line)
 
     def test_a_registry_that_fails_is_one_sentence(self):
-        self.fails(f"print({CARGO!r}); raise SystemExit(101)", "as the crates' registry did not give")
+        self.fails(f"print({CARGO!r}); raise SystemExit(101)", "as the crates' registry did not deliver")
 
     def test_what_an_earlier_command_of_the_step_said_is_not_the_cause(self):
         with self.assertRaisesRegex(Failure, "exit status 3"), steps.step("a step") as log:

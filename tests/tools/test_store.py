@@ -130,7 +130,7 @@ class Build(Clone):
             (self.source / "one.rs").write_text(str(next(numbers)))
             return []
 
-        with self.assertRaisesRegex(Failure, "changed while it was built, 5 times: stop editing"):
+        with self.assertRaisesRegex(Failure, "changed during each of 5 builds: do not edit"):
             store.build("thing", ["source"], (), "the thing", 0.001, make)
 
     def test_what_nobody_has_used_for_long_goes(self):

@@ -47,7 +47,7 @@ class Userland(support.TemporaryCache):
         self.recipe(RECIPE + "echo no network; exit 25\n")
         with self.assertRaises(Failure) as caught:
             userland.root("next")
-        self.assertRegex(str(caught.exception), r"(?s)no network.*\nMaking the next userland failed \(exit status 25\): see above")
+        self.assertRegex(str(caught.exception), r"(?s)no network.*\nMaking the next userland failed \(exit status 25\)\. The end")
         self.assertFalse((cache.folder("userland") / userland.key()).exists())
 
     def test_a_guest_has_it_with_the_modules_of_the_toolroot(self):

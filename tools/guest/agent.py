@@ -46,7 +46,7 @@ def status_of(process):
 
 
 class Served:
-    """A process that somebody has asked for."""
+    """A requested process."""
 
     def __init__(self, connection, messages):
         self.connection, self.messages = connection, messages
@@ -59,7 +59,7 @@ class Served:
             remote.send(self.connection, **message)
 
     def run(self, request):
-        """Runs what is requested and tells how it goes."""
+        """Runs the request and reports its progress."""
         command = request.command or ["bash", "-l"]
         environment = {**os.environ, **request.environment}
         try:
@@ -141,7 +141,7 @@ class Served:
                 self.input.close()
             return
         data = remote.decoded(message["stdin"])
-        # Who does not read to the end is not wrong.
+        # A client need not read to the end.
         with contextlib.suppress(BrokenPipeError):
             while data:
                 data = data[self.input.write(data) :]
@@ -156,7 +156,7 @@ def serve(connection, token):
 
 
 def serve_all(server, token):
-    """Serves all who connect to SERVER. Never returns."""
+    """Serves all clients of SERVER. Never returns."""
     while True:
         connection, _ = server.accept()
         threading.Thread(target=serve, args=(connection, token), daemon=True).start()

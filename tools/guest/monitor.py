@@ -70,7 +70,7 @@ class Monitor:
     def pull(self, number):
         """Pulls a device out of its slot, whether or not the guest wants to let it go.
 
-        Before, the emulator has to be told to unplug it, which is what ends its DMA.
+        Before, the emulator must unplug it, which ends its DMA.
         """
         self.replace(number, "empty", driver="pci-testdev")
 

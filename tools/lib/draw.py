@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Draws the panels that efa_tools/plot.py describes, one below the other: JSON comes in, an SVG goes out. Needs matplotlib."""
+"""Draws the panels that efa_tools/plot.py describes, one below the other: reads JSON, writes an SVG. Needs matplotlib."""
 
 import io
 import json

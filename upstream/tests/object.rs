@@ -24,7 +24,7 @@ mod tests {
         // SAFETY: The data was just initialized, and is not used any more.
         unsafe { Counted::drop_data(core) };
         drop(object);
-        // Nobody else has a reference.
+        // There is no other reference.
         assert!(Arc::into_unique_or_drop(data).is_some());
         Ok(())
     }
@@ -45,7 +45,7 @@ mod tests {
         let core: *mut u64 = (&raw mut *object).cast();
         // SAFETY: The object was just allocated, and does not move.
         unsafe { Counted::init(core, Ok(Arc::new(7, GFP_KERNEL)?)) }?;
-        // SAFETY: Nobody else uses the object.
+        // SAFETY: Nothing else uses the object.
         unsafe { Counted::keep(core, 9) };
         // SAFETY: The data was initialized, and is not used any more.
         unsafe { Counted::drop_data(core) };

@@ -19,8 +19,8 @@ use crate::{
 
 /// Coherent memory that work requests of a protection domain may refer to.
 ///
-/// As the device, or a peer of it, may write to it at any time, what is in there is only ever copied. Every
-/// work request that was posted keeps its buffer, and so does every region.
+/// The device, or a peer of it, may write to it at any time, so its content is only copied. Every posted work
+/// request keeps its buffer, and so does every region.
 pub(crate) struct Buffer<'a> {
     memory: Coherent<[u8]>,
     pd: Arc<Pd<'a>>,
@@ -104,7 +104,7 @@ impl<'w, 'a> Slice<'w, 'a> {
     /// - [`ERANGE`] if they end behind the buffer.
     pub(crate) fn new(buffer: &'w Arc<Buffer<'a>>, offset: usize, length: u32) -> Result<Self> {
         match offset.checked_add(length as usize) {
-            // INVARIANT: This is what was just looked at.
+            // INVARIANT: The condition of this branch.
             Some(end) if end <= buffer.size() => Ok(Self {
                 buffer,
                 offset,
@@ -125,7 +125,7 @@ impl<'w, 'a> Slice<'w, 'a> {
         (self.buffer.dma_address() + self.offset as u64, self.length)
     }
 
-    /// Returns what a work request says of it.
+    /// Returns the scatter-gather element of a work request.
     pub(super) fn sge(&self) -> ffi::ib_sge {
         let (addr, length) = self.range();
         ffi::ib_sge {

@@ -51,7 +51,7 @@ use crate::{
 
 /// The end of a work request.
 pub(crate) struct Completion<'a> {
-    /// By what the client knows it.
+    /// The client's id of the work request.
     pub(crate) id: u64,
     /// How it ended.
     pub(crate) status: WcStatus,
@@ -63,7 +63,7 @@ pub(crate) struct Completion<'a> {
     pub(crate) held: Held<'a>,
     /// What has arrived, if it was a receive, and something has.
     pub(crate) received: Option<Received>,
-    /// Where the peer is: the last reference to it is dropped by who drops this, who may sleep.
+    /// The address of the peer. Whoever drops this may drop the last reference, and so may sleep.
     _ah: Option<Arc<AddressHandle<'a>>>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Received {
     pub(crate) imm_data: Option<u32>,
 }
 
-/// The queue pairs of a completion queue: what they have posted, by the address that completions name.
+/// The queue pairs of a completion queue: their outstanding work requests, by the address in completions.
 type Pairs<'a> = RBTree<usize, Arc<Outstanding<'a>>>;
 
 /// Where the completions of queue pairs arrive.
@@ -94,7 +94,7 @@ impl<'a> CompletionQueue<'a> {
     ///
     /// # Errors
     ///
-    /// - [`EINVAL`] if there are to be no entries, or too many, or there is no such vector.
+    /// - [`EINVAL`] if the number of entries is 0 or too large, or there is no such vector.
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of the provider.
     pub(crate) fn new(
@@ -210,7 +210,7 @@ impl<'a> CompletionQueue<'a> {
 }
 
 impl<'a> Completion<'a> {
-    /// Makes a completion of what was posted and what the provider says of its end.
+    /// Makes a completion from the posted work request and the provider's completion of it.
     fn new(posted: Posted<'a>, wc: &ffi::ib_wc) -> Self {
         let status = status(wc.status);
         // Of others, the provider need not say anything else.
@@ -296,7 +296,7 @@ impl<'a> Member<'a> {
 
 impl Drop for Member<'_> {
     fn drop(&mut self) {
-        // Who has got a completion of it from the provider holds the lock until that was dealt with.
+        // A task that polls a completion of it holds the lock until the completion is handled.
         let mut pairs = self.cq.pairs.lock();
         // Another one may have its address by now.
         let is_own = |pair| Arc::ptr_eq(pair, &self.outstanding);

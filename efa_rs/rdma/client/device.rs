@@ -153,7 +153,7 @@ impl Device {
     unsafe fn destroy(&self, number: u64) -> bool {
         let (object, node) = {
             let mut objects = self.objects.lock();
-            // It is taken out first, so that nobody else destroys it as well.
+            // It is removed first, so that it is destroyed once.
             let object = objects.alive.get(&number).copied();
             (object, objects.alive.remove_node(&number))
         };
@@ -162,7 +162,7 @@ impl Device {
         };
         // SAFETY: What was alive exists; the caller guarantees that this is its last use.
         if let Err(error) = unsafe { object.destroy() } {
-            pr_err!("An object of the RDMA core can't be destroyed: {error:?}\n");
+            pr_err!("An object of the RDMA core could not be destroyed ({error:?}): the removal of its device retries\n");
             self.objects.lock().alive.insert(node);
             return false;
         }
@@ -178,13 +178,15 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// Nobody but completion handlers may use any of the objects any more.
+    /// Only completion handlers may still use the objects.
     pub(super) unsafe fn end(&self) {
         let turns: [fn(&Object) -> bool; 3] =
             [Object::is_completion_queue, Object::is_queue_pair, |_| true];
         let left = self.objects.lock().alive.keys().count();
         if left > 0 {
-            pr_err!("Objects of the RDMA core have no owner any more, and are destroyed: {left}\n");
+            pr_err!(
+                "{left} objects of the RDMA core were left by their owners, and are destroyed\n"
+            );
         }
         for (turn, is_turn) in turns.iter().enumerate() {
             let mut before = u64::MAX;
@@ -193,7 +195,7 @@ impl Device {
                     // SAFETY: What is alive exists, and its handler, as the owner of both was leaked.
                     unsafe { object.silence() };
                 } else {
-                    // SAFETY: All handlers are silent, and the caller guarantees that nobody else uses anything.
+                    // SAFETY: All handlers are silent, and the caller guarantees that nothing else uses anything.
                     unsafe { self.destroy(number) };
                 }
                 before = number;
@@ -218,7 +220,7 @@ impl Device {
 ///
 /// # Invariants
 ///
-/// The object exists, has this number, and is destroyed by nobody else as long as the device is present.
+/// The object exists and has this number. Nothing else destroys it as long as the device is present.
 pub(super) struct Owned<'a, T, D = ()> {
     device: &'a Device,
     raw: Raw<T>,
@@ -246,7 +248,7 @@ impl<'a, T, D> Owned<'a, T, D> {
         let place = RBTreeNodeReservation::new(GFP_KERNEL)?;
         let raw = create(&needs)?;
 
-        // INVARIANT: The object is new, and its number known to nobody else.
+        // INVARIANT: The object is new, and nothing else knows its number.
         Ok(Self {
             device,
             raw,
@@ -276,7 +278,7 @@ impl<T, D> Deref for Owned<'_, T, D> {
 
 impl<T, D> Drop for Owned<'_, T, D> {
     fn drop(&mut self) {
-        // SAFETY: A user of the object borrows from this. By the type invariant nobody else destroys it.
+        // SAFETY: A user of the object borrows from this. By the type invariant nothing else destroys it.
         let is_destroyed = unsafe { self.device.destroy(self.number) };
         if is_destroyed {
             // SAFETY: The object does not need it any more, and this is its last use.

@@ -41,7 +41,7 @@ pub(super) struct Gate {
 impl Gate {
     /// Has the handler not called any more, and waits until it is not. May sleep.
     pub(super) fn close(&self) {
-        // Who enters after this sees it; who has entered before is counted.
+        // A call that enters after this sees it; one that has entered before is counted.
         self.is_closed.xchg(true, Full);
         while self.calls.load(Acquire) != 0 {
             fsleep(CLOSE_INTERVAL);

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::ffi;
 
-/// A protection domain: what is to be used together belongs to the same one.
+/// A protection domain: objects that are used together belong to the same one.
 pub(crate) struct Pd<'a>(Owned<'a, ffi::ib_pd>);
 
 impl<'a> Pd<'a> {

@@ -138,7 +138,7 @@ impl<'a> Outstanding<'a> {
         )
     }
 
-    /// Has a work request posted by `post`, which is given its number; it is kept unless that fails.
+    /// Has `post` post a work request, with its number as the argument. The request is kept unless that fails.
     ///
     /// # Errors
     ///

@@ -397,8 +397,8 @@ impl<'a> QueuePair<'a> {
     ///
     /// # Safety
     ///
-    /// It must be in the structure that goes with its opcode and the transport, and what it names must be
-    /// there until it has completed: `posted` keeps it. Its buffers are needed for now only.
+    /// It must be in the structure of its opcode and transport. What it refers to must exist until it has
+    /// completed: `posted` keeps it. Its buffers are needed for this call only.
     unsafe fn post(&self, posted: Posted<'a>, wr: *mut ffi::ib_send_wr) -> Result {
         let post = self.owned.device().ops().post_send.ok_or(EOPNOTSUPP)?;
         self.owned.outstanding.post(posted, |number| {
@@ -434,7 +434,7 @@ unsafe fn set<T>(wr: *mut ffi::ib_send_wr, offset: usize, value: T) {
     unsafe { field.cast::<T>().write(value) };
 }
 
-/// What a queue pair is to be brought up with.
+/// The attributes with which a queue pair is brought up.
 pub(crate) struct BringUpAttr {
     /// Port, counted from 1.
     pub(crate) port: u32,
@@ -442,6 +442,6 @@ pub(crate) struct BringUpAttr {
     pub(crate) qkey: u32,
     /// Packet sequence number of the send queue.
     pub(crate) sq_psn: u32,
-    /// How often to try again if the receiver is not ready, if the device is to be told: 7 is for ever.
+    /// How often to try again if the receiver is not ready; 7 is for ever. `None` leaves the attribute unset.
     pub(crate) rnr_retry: Option<u8>,
 }

@@ -124,13 +124,13 @@ impl<'a> FastRegion<'a> {
 
         let mr = self.owned.as_ptr();
         let _guard = self.mapping.lock();
-        // SAFETY: The region is there, and as the lock is held nobody else changes it. The list is valid.
+        // SAFETY: The region is there, and as the lock is held nothing else changes it. The list is valid.
         // A page's size fits.
         let mapped = unsafe { ffi::ib_map_mr_sg(mr, entry, 1, null_mut(), PAGE_SIZE as c_uint) };
         if mapped != 1 {
             return Err(EINVAL);
         }
-        // SAFETY: The region is there, and nobody else uses these fields while the lock is held.
+        // SAFETY: The region is there, and nothing else uses these fields while the lock is held.
         let fields = unsafe { &mut *mr };
         fields.lkey = transport.next_key(fields.lkey);
         fields.rkey = transport.next_key(fields.rkey);
@@ -161,7 +161,7 @@ impl<'a> FastRegion<'a> {
         wr.opcode = ffi::ib_wr_opcode_IB_WR_LOCAL_INV;
 
         let _guard = self.mapping.lock();
-        // SAFETY: The region is there, and nobody changes its keys while the lock is held.
+        // SAFETY: The region is there, and its keys do not change while the lock is held.
         let rkey = unsafe { (*self.owned.as_ptr()).rkey };
         // SAFETY: All variants are numbers.
         unsafe { *wr.ex.invalidate_rkey.as_mut() = rkey };

@@ -47,14 +47,14 @@ pub(crate) trait Client: HasSlot {
     /// What the core calls the client, and the owner of what it creates.
     const NAME: &'static CStr;
 
-    /// What the client has of a device, from when it is told of it until it is to leave it: `'a`.
+    /// The client's data of a device, from `add` to the end of `remove`: `'a`.
     type Data<'a>: Send + Sync + 'a;
 
     /// A device is there. If this fails, the client has nothing to do with it.
     fn add<'a>(device: &'a Device) -> impl PinInit<Self::Data<'a>, Error> + 'a;
 
-    /// The device is about to be removed: whoever [uses](Registration::with_first) it must end soon, which is waited
-    /// for. The data is dropped then.
+    /// The device is about to be removed. All [users](Registration::with_first) of it must end soon: the core waits for
+    /// them. Then the data is dropped.
     fn remove<'a>(device: &'a Device, data: Pin<&Self::Data<'a>>) {
         let _ = (device, data);
     }
@@ -100,8 +100,8 @@ impl<T> Slot<T> {
 
 /// A registered client; unregistered when dropped. Then it has left all devices.
 ///
-/// A registration that is leaked stays until the module is unloaded, which it must not be: as with
-/// [`kernel::driver::Registration`], a module is to keep it in its data.
+/// A registration must not be leaked, as its callbacks would outlive the module. As with
+/// [`kernel::driver::Registration`], a module keeps it in its data.
 ///
 /// # Invariants
 ///
@@ -129,7 +129,7 @@ unsafe impl<T: Client> Sync for Registration<T> {}
 struct Present<T: Client> {
     presence: NonNull<Presence<T>>,
     users: usize,
-    /// The client is to leave it.
+    /// The device is being removed.
     goes: bool,
 }
 
@@ -163,7 +163,7 @@ impl<T: Client> Presence<T> {
         // SAFETY: The data is not moved by this.
         let data = KBox::into_raw(unsafe { Pin::into_inner_unchecked(data) });
 
-        // INVARIANT: The box was just given up.
+        // INVARIANT: The ownership of the box has just passed to this.
         let presence = Self {
             // SAFETY: A box is never null.
             data: unsafe { NonNull::new_unchecked(data.cast()) },
@@ -184,9 +184,9 @@ impl<T: Client> Presence<T> {
 
 impl<T: Client> Drop for Presence<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariant this is a box, which nobody uses any more.
+        // SAFETY: By the type invariant this is a box, which is not used any more.
         drop(unsafe { KBox::<T::Data<'_>>::from_raw(self.data.as_ptr().cast()) });
-        // SAFETY: Nobody uses what the client has created without its data.
+        // SAFETY: The client's objects are not used without its data.
         unsafe { self.device.end() };
     }
 }
@@ -225,8 +225,7 @@ impl<T: Client> Registration<T> {
 
     /// Calls `f` with the data of the device that has been there for longest, if there is one.
     ///
-    /// The device is there as long as this runs: when it is to go, that is waited for, after
-    /// [`Client::remove`].
+    /// The device is present as long as this runs: its removal waits for that, after [`Client::remove`].
     pub(crate) fn with_first<R>(
         &self,
         f: impl for<'a> FnOnce(Pin<&T::Data<'a>>) -> R,
@@ -237,8 +236,8 @@ impl<T: Client> Registration<T> {
             first.users += 1;
             first.presence
         };
-        // SAFETY: It is there as long as it has users. The function can't tell how long that is, so that
-        // nothing of it gets out.
+        // SAFETY: It exists as long as it has users. The function takes any lifetime, so it returns no
+        // reference to the data.
         let result = f(unsafe { presence.as_ref() }.data());
 
         let mut present = self.present.lock();
@@ -286,7 +285,7 @@ impl<T: Client> Registration<T> {
     ///
     /// # Safety
     ///
-    /// The client must be registered, and `data` must be what [`Self::add`] has given the core.
+    /// The client must be registered, and `data` must be what [`Self::add`] has passed to the core.
     unsafe extern "C" fn remove(_device: *mut ffi::ib_device, data: *mut c_void) {
         let Some(presence) = NonNull::new(data.cast::<Presence<T>>()) else {
             return;
@@ -304,7 +303,7 @@ impl<T: Client> Registration<T> {
             one.goes = true;
         }
 
-        // SAFETY: `add` has given it to the core, and below is who takes it back.
+        // SAFETY: `add` has passed its ownership to the core. Only the code below takes it over.
         let its = unsafe { presence.as_ref() };
         T::remove(&its.device, its.data());
 
@@ -317,7 +316,7 @@ impl<T: Client> Registration<T> {
             left.wait(&mut guard);
         }
         drop(guard);
-        // SAFETY: This was a box that `add` has given up, and nobody uses it any more.
+        // SAFETY: This was a box whose ownership `add` has passed to the core, and nothing uses it any more.
         drop(unsafe { KBox::from_raw(presence.as_ptr()) });
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     rdma::SendWrLayout, //
 };
 
-/// How a queue pair talks to its peers, who are named by each work request.
+/// How a queue pair reaches its peers, which each work request names.
 #[derive(Clone, Copy)]
 pub(crate) struct Transport {
     pub(super) qp_type: ffi::ib_qp_type,

@@ -88,8 +88,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) scenario: Option<PathBuf>,
 
-    /// Whether the program keeps itself from all that it does not need, by Landlock and seccomp: `auto` is as much as the
-    /// kernel can, `on` fails if that is not all.
+    /// Whether Landlock and seccomp deny the program all that it does not need. `auto`: as far as the kernel can. `on`: the
+    /// program fails if the kernel cannot do all of it.
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub(crate) sandbox: Mode,
 

@@ -148,7 +148,7 @@ pub(crate) fn serve_all<S: Send + Sync + 'static>(
             Ok(stream) => Arc::new(stream),
             Err(error) => {
                 if !failing {
-                    tracing::warn!(%error, name, "nobody can connect for now");
+                    tracing::warn!(%error, name, "no connection can be accepted, until that has passed");
                 }
                 failing = true;
                 thread::sleep(PAUSE);
@@ -157,7 +157,11 @@ pub(crate) fn serve_all<S: Send + Sync + 'static>(
         };
         failing = false;
         let Some(place) = places.take(&stream) else {
-            tracing::warn!(name, most, "too many connections: one is refused");
+            tracing::warn!(
+                name,
+                most,
+                "a connection is refused, as there are too many: close one"
+            );
             continue;
         };
         let serve = serve.clone();
@@ -169,7 +173,7 @@ pub(crate) fn serve_all<S: Send + Sync + 'static>(
             drop(place);
         });
         if let Err(error) = started {
-            tracing::warn!(%error, name, "a connection is refused");
+            tracing::warn!(%error, name, "a connection is refused, as no thread can be started");
             thread::sleep(PAUSE);
         }
     }

@@ -19,8 +19,8 @@ const NAME: &str = "efa-emu";
 
 /// What the command line does not say.
 const MORE: &str = r#".SH EXIT STATUS
-0 when it gets SIGTERM or SIGINT; 1 when it can't do its work any more, which it says on the standard error; 2 when the command
-line is wrong. \fBctl\fR ends with 1 if a reply is an error.
+0 after SIGTERM or SIGINT. 1 if it can't do its work any more: the standard error has the reason. 2 if the command line is wrong.
+\fBctl\fR ends with 1 if a reply is an error.
 .SH EXAMPLES
 A device, and the options of QEMU that attach it to a guest:
 .PP

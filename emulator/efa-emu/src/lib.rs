@@ -247,7 +247,9 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
 }
 
 fn bind(address: &str) -> Result<TcpListener, String> {
-    TcpListener::bind(address).map_err(|error| format!("cannot listen at {address}: {error}"))
+    TcpListener::bind(address).map_err(|error| {
+        format!("cannot listen at {address}: {error}; give an address of this host and a free port")
+    })
 }
 
 /// The addresses of an emulator to join. A sandboxed program can resolve no name.
@@ -279,7 +281,8 @@ impl Observers {
     ) -> Result<(Self, Vec<Writer>), String> {
         let cannot = |what: &str, path: &Option<PathBuf>, error: io::Error| {
             let path = path.as_deref().unwrap_or(Path::new(""));
-            format!("cannot write the {what} {}: {error}", path.display())
+            let path = path.display();
+            format!("cannot write the {what} {path}: {error}; name a file that can be written")
         };
         let (trace, writing) = Trace::new(&args.trace, specs.len(), start)
             .map_err(|error| cannot("trace", &args.trace.trace, error))?;
@@ -334,8 +337,12 @@ struct Sockets(Vec<Socket>);
 
 impl Sockets {
     fn listen(&mut self, path: &Path) -> Result<UnixListener, String> {
-        let (listener, socket) = listen(path)
-            .map_err(|error| format!("cannot listen at {}: {error}", path.display()))?;
+        let (listener, socket) = listen(path).map_err(|error| {
+            format!(
+                "cannot listen at {}: {error}; name another path",
+                path.display()
+            )
+        })?;
         self.0.push(socket);
         Ok(listener)
     }
@@ -373,7 +380,8 @@ fn exit_on_panic(sockets: Arc<Sockets>, observers: Observers) {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         print(panic);
-        let why = "that is a fault of the emulator, which ends here";
+        let why =
+            "this is a bug of the emulator, which ends here: please report it with the lines above";
         sockets.fail(why, &observers);
     }));
 }
@@ -381,6 +389,8 @@ fn exit_on_panic(sockets: Arc<Sockets>, observers: Observers) {
 fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     match thread::Builder::new().name(name).spawn(work) {
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("cannot start a thread: {error}")),
+        Err(error) => Err(format!(
+            "cannot start a thread: {error}; raise the limit of threads (ulimit -u, or TasksMax= of a unit)"
+        )),
     }
 }

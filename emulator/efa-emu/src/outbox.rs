@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What devices tell, on its way to the thread that writes it.
+//! The output of devices, until the thread that writes it has it.
 //!
-//! Who tells something holds the lock of a device, so it waits for nobody here: where the thread that writes is behind, as the
-//! reader of a pipe is slow or the disk is, what is told is lost, and counted.
+//! The caller holds the lock of a device, so it never waits here. If the thread that writes is behind, because a pipe's
+//! reader or the disk is slow, output is dropped and counted.
 
 use std::{io, thread, time::Duration};
 
@@ -127,7 +127,7 @@ impl<T> Outbox<T> {
         let mut spare = Vec::new();
         while let Some(mut batch) = self.take(spare) {
             if let Err(error) = write(&batch) {
-                tracing::error!(%error, "the {what} ends here: it can't be written");
+                tracing::error!(%error, "the {what} can't be written and ends here: restart the program with another file");
                 break;
             }
             batch.items.clear();

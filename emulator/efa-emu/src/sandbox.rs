@@ -2,8 +2,8 @@
 
 //! What the program keeps itself from once it has all that it needs: Landlock for files and ports, seccomp for system calls.
 //!
-//! Both hold for threads that are started after it, and for ever. A file, socket or program that somebody made this one want is not
-//! opened, connected to or executed; descriptors that it has, and those that monitors pass it, work as before.
+//! Both hold for all threads that are started afterwards, and cannot be undone. An attacker that controls the program cannot open
+//! another file, connect to another socket or execute a program. Descriptors that are open, or that monitors pass, still work.
 //!
 //! All threads have the same filter, as they share their memory: who rules one rules all. What each needs besides what threads and
 //! the allocator do:
@@ -107,7 +107,7 @@ pub(crate) fn enter(mode: Mode, needs: &Needs) -> Result<(), String> {
     let failed = |what, error: &dyn fmt::Display| {
         let message = format!("cannot be sandboxed by {what}: {error}");
         if is_needed {
-            return Err(message);
+            return Err(format!("{message}; use --sandbox=auto to run without it"));
         }
         tracing::warn!("{message}");
         Ok(())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a report of a fault needs: all that the program and its devices are at some moment, and what they did last, but nothing of
-//! what guests send or have in their memory.
+//! What a bug report needs: the state of the program and its devices at one moment, and their last operations. It has no data that
+//! guests send or have in their memory.
 
 use std::time::{Duration, SystemTime};
 

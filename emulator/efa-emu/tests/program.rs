@@ -546,7 +546,7 @@ fn a_socket_in_use_is_left_alone() {
         .arg(emulator.socket("control")));
     let path = emulator.socket("control");
     let why = format!(
-        "cannot listen at {}: something listens there already\n",
+        "cannot listen at {}: something listens there already; name another path\n",
         path.display()
     );
     assert_eq!(failure(&output), format!("efa-emu: {why}"));

@@ -102,10 +102,10 @@ impl Settings {
 
     /// A network that reorders as that of SRD does, and loses nothing.
     ///
-    /// SRD sprays packets over many of the equal paths between two servers: 64, as its authors tell ("A Cloud-Optimized Transport
-    /// Protocol for Elastic and Scalable HPC", IEEE Micro 40(6), 2020). What they and AWS tell of latency is some 15 µs for a small
-    /// message, cards and software included, so a way through idle switches takes half of that, and a queue in one of them as
-    /// much again. A packet of 8 KiB takes less than a microsecond at 100 Gbit/s: each is overtaken by several that were sent later.
+    /// SRD sprays packets over many of the equal paths between two servers: 64, according to its authors ("A Cloud-Optimized
+    /// Transport Protocol for Elastic and Scalable HPC", IEEE Micro 40(6), 2020). They and AWS report a latency of some 15 µs for a
+    /// small message, cards and software included. So a path through idle switches takes half of that, and a queue in one of them
+    /// as much again. A packet of 8 KiB takes less than a microsecond at 100 Gbit/s: several later ones overtake each packet.
     fn realistic() -> Self {
         Self {
             paths: 64,

@@ -38,8 +38,8 @@ pub trait Host {
     /// Waits until no copy from or to host memory is under way that was begun for this device.
     ///
     /// A device calls this before it gives up memory, that is, before a driver or program may learn that it can have the
-    /// memory back. Nothing is begun meanwhile. A host that copies while nobody works on the device has to do this, so whoever
-    /// works on a device must not have begun a copy that it ends only afterwards. Any other host has nothing to wait for.
+    /// memory back. Nothing is begun meanwhile. Only a host that copies in the background implements this. The caller must
+    /// not have begun a copy that it ends only afterwards.
     fn quiesce(&mut self) {}
 
     /// Raises an interrupt, given by its entry in the MSI-X table.

@@ -2,9 +2,9 @@
 
 //! A model of an EFA device.
 //!
-//! The model is what a device does with what a driver and its programs tell it, and nothing else: it has no threads, no clock and
-//! does no I/O. A front gives it register writes, doorbells and the time, a transport carries out the work requests that it fetches
-//! and delivers what comes from peers, and both implement [`Host`] for what the device does in turn: DMA, interrupts and a trace.
+//! The model is the device's reaction to a driver and its programs, and nothing else: it has no threads, no clock and does no I/O.
+//! A front passes it register writes, doorbells and the time. A transport carries out the work requests that it fetches, and delivers
+//! packets of peers. Both implement [`Host`] for what the device does in turn: DMA, interrupts and a trace.
 //!
 //! # Where things are
 //!

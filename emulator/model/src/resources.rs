@@ -150,7 +150,7 @@ impl Resources {
     }
 
     /// Posts an event about a completion queue, which need not exist, to an event queue, or to its
-    /// own; returns the interrupt that announces it, unless one is not wanted yet.
+    /// own. Returns the interrupt that announces it, unless the event queue is not armed.
     pub(crate) fn post_event(
         &mut self,
         host: &mut dyn Host,

@@ -2,9 +2,11 @@
 
 //! How an emulator scales with its endpoints, and what one does to others.
 //!
-//! Prints JSON: bytes a second that pairs of endpoints move by RDMA writes of 1 MiB, for 1 and for 4 pairs, of the same amount of memory in
-//! all; and how long a message of 64 bytes takes between two endpoints, alone and while a third one writes to itself as much as it can, in
-//! microseconds (medians).
+//! Prints JSON:
+//!
+//! - bytes a second that 1 and 4 pairs of endpoints move by RDMA writes of 1 MiB, with the same amount of memory in all;
+//! - the median latency of a message of 64 bytes between two endpoints, in microseconds: alone, and while a third endpoint
+//!   writes to itself as much as it can.
 
 use std::{
     sync::{

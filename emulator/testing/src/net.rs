@@ -286,8 +286,8 @@ impl Net {
         }
     }
 
-    /// Makes a region that gets its pages by work requests, and memory for it of so many pages, of which no two are
-    /// contiguous, from `offset` in the first page on.
+    /// Makes a region for fast registration, and memory of so many pages for it. No two pages are contiguous; the memory
+    /// begins at `offset` in the first one.
     pub fn fast_region(&mut self, qp: &Qp, pages: u64, offset: u64) -> Region {
         let command = AllocMr {
             pd: qp.pd,

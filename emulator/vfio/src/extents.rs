@@ -85,8 +85,8 @@ impl Extents {
     /// Writes all of it.
     ///
     /// A driver that sees the first eight bytes sees all of them, if they are aligned and memory is mapped. On a bus a descriptor
-    /// is written as a whole; here a driver on another CPU could see its phase bit, which all descriptors of the device have in
-    /// these eight bytes, before the rest. So these are one store, after all others.
+    /// is written as a whole. Here a driver on another CPU could see its phase bit before the rest. All descriptors of the device
+    /// have that bit in the first eight bytes, so these are one store, after all others.
     ///
     /// # Errors
     ///

@@ -70,8 +70,8 @@ impl Function {
             .with(self.port, |device, link, now| work(device, link, now))
     }
 
-    /// Lets a VMM share no more than so many files, each of which takes a descriptor of this program, and so many bytes of them, as
-    /// which what the device touches counts as memory of this program.
+    /// Limits the files that a VMM shares, and their bytes. Each file takes a descriptor of this program; the bytes that the device
+    /// touches count as memory of this program.
     pub fn limit_memory(&self, files: usize, bytes: u64) {
         self.runtime
             .with(self.port, |_, link, _| link.dma.limit(files, bytes));

@@ -6,9 +6,9 @@
 //! raises SIGBUS, which would end the program and so hurt all other guests. So a file is accessed through a mapping only if it
 //! can't shrink; others are read and written by system calls, which is slower.
 //!
-//! Huge pages are of the latter, even if their file can't shrink: the VMM can punch a hole, and an access to that raises SIGBUS as
-//! well when there are no free huge pages, which the VMM can see to. Nothing that is done when they are mapped prevents that. They
-//! can be read as a file, but not written, so they are written through a mapping by the kernel, which returns EFAULT instead.
+//! Huge pages are of the latter, even if their file can't shrink. The VMM can punch a hole and use up all free huge pages; an access
+//! then raises SIGBUS as well. Nothing that is done when they are mapped prevents that. They can be read as a file, but not
+//! written. So they are written through a mapping by the kernel, which returns EFAULT instead.
 
 use std::{
     fs::File,
@@ -109,8 +109,8 @@ impl Shareable {
     ///
     /// # Errors
     ///
-    /// The file is not memory, nor of a file system on a disk where these are `allowed`, or was opened so that its accesses wait
-    /// for a disk or are not where they should be.
+    /// The file is neither memory nor on a disk's file system that is `allowed`, or its flags make accesses wait for a disk or
+    /// append.
     pub(crate) fn new(file: File, allowed: Allowed) -> io::Result<Self> {
         let metadata = file.metadata()?;
         // CAST: the type is signed on some architectures.
@@ -204,7 +204,7 @@ impl Files {
         {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
-                "the VMM shares too much memory",
+                "the VMM shares more files or bytes than it may: see memory=SIZE",
             ));
         }
         if !sealed && !self.slow {

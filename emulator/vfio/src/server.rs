@@ -39,8 +39,10 @@ use crate::{
 /// with most of them, one more disconnects the one that has waited for longest.
 const MAX_WAITING: usize = 4;
 
-/// Most file descriptors that a device with so many interrupts takes, but for those of its guest's memory: its socket, those of VMMs
-/// with a message each, its interrupts, and its own memory, once more while another VMM gets the function, and a VMM that is not served until another one has left its place.
+/// Most file descriptors that a device with so many interrupts takes, but for those of its guest's memory.
+///
+/// They are its socket, those of VMMs with a message each, its interrupts, and its own memory. The last is there once more while
+/// another VMM gets the function, and one VMM more waits until another one has left its place.
 pub fn descriptors(vectors: u16) -> usize {
     const OWN: usize = 1 + 2 + 1 + 1;
     OWN + (MAX_WAITING + 1) * (1 + MAX_FDS) + usize::from(vectors)
@@ -333,9 +335,8 @@ fn write(device: &mut Device, link: &mut Slot, now: Duration, bars: Bars, write:
     }
 }
 
-// As on a PCI bus, no access within a region fails: reads of what does not exist are all ones, and writes are dropped. What a VMM
-// wants that does not have the function any more, as it was pulled out of its slot and has gone to another one, is likewise done to
-// nothing.
+// As on a PCI bus, no access within a region fails: reads of what does not exist are all ones, and writes are dropped. The same holds
+// for a VMM whose function was unplugged and attached to another one.
 impl vfio_user::Backend for Backend<'_> {
     fn may_idle(&self) -> bool {
         self.vmm.is_some()

@@ -151,7 +151,7 @@ impl Objects {
     ///
     /// Those of the driver.
     pub fn new_qp(&mut self, attr: &mut ib_qp_init_attr) -> Result {
-        // SAFETY: Nobody uses the queue pair, and what it needs is there.
+        // SAFETY: The queue pair is not in use, and what it needs exists.
         unsafe {
             verbs::destroy_qp(self.qp, null_mut())?;
             self.qp = null_mut();
@@ -468,7 +468,7 @@ pub struct Ulp<F> {
     drains: bool,
     /// What it has of the device.
     pub kept: RefCell<Option<Objects>>,
-    /// Held by whoever uses what is kept.
+    /// Held while the kept objects are in use.
     pub lock: RawLock,
 }
 

@@ -51,7 +51,7 @@ pub fn take_switches() -> (u64, u64) {
 /// How much may be wrong with the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Honesty {
-    /// Nothing is, but that it may be reset or taken away.
+    /// Nothing is, but that it may be reset or unplugged.
     Works,
     /// Commands, registers and resets fail, and it may die.
     Fails,
@@ -334,7 +334,7 @@ impl Life {
     }
 }
 
-/// A program that does some things, and ends.
+/// A program that makes some calls, and ends.
 fn program(seed: u64, trust: Trust) {
     let rng = Rng::new(seed);
     let mut choices = Random {

@@ -79,7 +79,7 @@ pub fn run_without_end<R: 'static>(
     let log = std::env::var_os("SIM_LOG").is_some();
     sim::keep_log(log);
     trace_device(log);
-    // A machine that loads the module would do other things than the next one with the same seed.
+    // A machine that loads the module would behave differently from the next one with the same seed.
     if bindings::registered_driver().is_null() {
         // For good, as its statics outlive it.
         crate::load().expect("memory").leak();

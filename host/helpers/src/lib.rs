@@ -2,7 +2,7 @@
 
 //! What the files of C in `efa_rs/ffi` do: static inlines and macros of the kernel, tracepoints, sizes of structures.
 //!
-//! Whoever links a module that uses `efa_rs/ffi.rs` links this crate.
+//! A crate that links a module with `efa_rs/ffi.rs` links this crate.
 
 #![allow(
     clippy::missing_safety_doc,

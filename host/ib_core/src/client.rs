@@ -156,7 +156,7 @@ impl Client for ClientOfC {
     }
 
     fn remove(&self, device: *mut ffi::ib_device, data: *mut c_void) {
-        // SAFETY: The client is valid, as nobody unregisters it while it leaves a device; the data is what it has set.
+        // SAFETY: The client is valid, as it is not unregistered while it leaves a device; the data is what it has set.
         unsafe { (*self.0).remove.expect("a function")(device, data) };
     }
 }

@@ -145,7 +145,7 @@ pub unsafe fn alloc_cq(
 
 /// As `ib_free_cq`.
 pub unsafe fn free_cq(cq: *mut ib_cq) {
-    // SAFETY: The caller guarantees that the queue is one of `alloc_cq`; once `is_ready` is false, nobody else borrows its work.
+    // SAFETY: The caller guarantees that the queue is one of `alloc_cq`; once `is_ready` is false, nothing else borrows its work.
     unsafe {
         if (*cq).usecnt.counter != 0 {
             return warn("ib_free_cq: the queue is in use".into());

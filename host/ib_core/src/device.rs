@@ -239,7 +239,7 @@ unsafe extern "C" fn ib_register_device(
             return Err(ENOMEM);
         }
         assign_name(device, name)?;
-        // SAFETY: By the contract of `ib_register_device`, the driver has set the device up, and nobody else registers it.
+        // SAFETY: By the contract of `ib_register_device`, the driver has set the device up, and nothing else registers it.
         unsafe {
             (*device).dma_device = dma_device;
             setup(device, &state)?;

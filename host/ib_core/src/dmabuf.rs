@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! DMA buffers: memory of another device, which can take it back.
+//! DMA buffers: memory of another device, which can revoke it.
 
 use core::cell::RefCell;
 use std::rc::Rc;
@@ -51,7 +51,7 @@ pub fn export(length: usize) -> c_int {
     })
 }
 
-/// Takes back what a DMA buffer is made of.
+/// Revokes the memory of a DMA buffer.
 pub fn revoke(number: c_int) {
     let exporter = EXPORTERS.with(|all| all.borrow()[number as usize].clone());
     exporter.reservation.lock(true);

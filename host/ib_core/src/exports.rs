@@ -33,7 +33,7 @@ unsafe extern "C" fn __ib_alloc_pd(
 
 #[no_mangle]
 unsafe extern "C" fn ib_dealloc_pd_user(pd: *mut ib_pd, udata: *mut ib_udata) -> c_int {
-    // SAFETY: By the contract of `ib_dealloc_pd_user`, the domain is there and nobody uses it.
+    // SAFETY: By the contract of `ib_dealloc_pd_user`, the domain exists and is not in use.
     errno(unsafe { verbs::dealloc_pd(pd, udata) })
 }
 
@@ -45,7 +45,7 @@ unsafe extern "C" fn rdma_create_ah(pd: *mut ib_pd, attr: *mut rdma_ah_attr, _: 
 
 #[no_mangle]
 unsafe extern "C" fn rdma_destroy_ah_user(ah: *mut ib_ah, _: u32, _: *mut ib_udata) -> c_int {
-    // SAFETY: By the contract of `rdma_destroy_ah_user`, the handle is there and nobody uses it.
+    // SAFETY: By the contract of `rdma_destroy_ah_user`, the handle exists and is not in use.
     errno(unsafe { verbs::destroy_ah(ah) })
 }
 
@@ -72,7 +72,7 @@ unsafe extern "C" fn __ib_create_cq(
 
 #[no_mangle]
 unsafe extern "C" fn ib_destroy_cq_user(cq: *mut ib_cq, udata: *mut ib_udata) -> c_int {
-    // SAFETY: By the contract of `ib_destroy_cq_user`, the queue is there and nobody uses it.
+    // SAFETY: By the contract of `ib_destroy_cq_user`, the queue exists and is not in use.
     errno(unsafe { verbs::destroy_cq(cq, udata) })
 }
 
@@ -82,7 +82,7 @@ unsafe extern "C" fn ib_create_qp_kernel(
     attr: *mut ib_qp_init_attr,
     _: *const c_char,
 ) -> *mut ib_qp {
-    // SAFETY: By the contract of `ib_create_qp_kernel`, the domain and the queues are there, and nobody else uses the attributes.
+    // SAFETY: By the contract of `ib_create_qp_kernel`, the domain and the queues exist, and nothing else uses the attributes.
     pointer(unsafe { verbs::create_qp(pd, &mut *attr, null_mut()) })
 }
 
@@ -94,7 +94,7 @@ unsafe extern "C" fn ib_modify_qp(qp: *mut ib_qp, attr: *mut ib_qp_attr, mask: c
 
 #[no_mangle]
 unsafe extern "C" fn ib_destroy_qp_user(qp: *mut ib_qp, udata: *mut ib_udata) -> c_int {
-    // SAFETY: By the contract of `ib_destroy_qp_user`, the queue pair is there and nobody uses it.
+    // SAFETY: By the contract of `ib_destroy_qp_user`, the queue pair exists and is not in use.
     errno(unsafe { verbs::destroy_qp(qp, udata) })
 }
 
@@ -109,7 +109,7 @@ unsafe extern "C" fn ib_alloc_mr(pd: *mut ib_pd, kind: ib_mr_type, pages: u32) -
 
 #[no_mangle]
 unsafe extern "C" fn ib_dereg_mr_user(mr: *mut ib_mr, udata: *mut ib_udata) -> c_int {
-    // SAFETY: By the contract of `ib_dereg_mr_user`, the region is there and nobody uses it.
+    // SAFETY: By the contract of `ib_dereg_mr_user`, the region exists and is not in use.
     errno(unsafe { verbs::dereg_mr(mr, udata) })
 }
 

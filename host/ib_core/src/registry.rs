@@ -145,7 +145,7 @@ pub fn name(device: *mut ffi::ib_device) -> String {
 ///
 /// If it is too long.
 pub fn rename(device: *mut ffi::ib_device, name: &str) {
-    // SAFETY: The device is allocated, and nobody else uses its name.
+    // SAFETY: The device is allocated, and nothing else uses its name.
     let place = unsafe { &mut (*device).name };
     assert!(name.len() < place.len());
     let bytes = name.bytes().chain(std::iter::repeat(0));

@@ -103,7 +103,7 @@ unsafe extern "C" fn rdma_alloc_hw_stats_struct(
 
 pub(crate) fn free_stats(stats: *mut ffi::rdma_hw_stats) {
     sim::count_live(-1);
-    // SAFETY: The counters are those of `rdma_alloc_hw_stats_struct`, nobody uses them any more, and their number never changes.
+    // SAFETY: The counters are those of `rdma_alloc_hw_stats_struct`, they are not used any more, and their number never changes.
     unsafe {
         let size = stats_size((*stats).num_counters as usize);
         sim::memory::free(stats.cast(), size, 8);

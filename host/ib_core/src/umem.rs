@@ -28,7 +28,7 @@ pub(crate) struct Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: `allocate` returned the pages for this length and alignment, and nobody refers to them any more.
+        // SAFETY: `allocate` returned the pages for this length and alignment, and nothing refers to them any more.
         unsafe { sim::memory::free(self.start, self.length, PAGE_SIZE) };
     }
 }
@@ -300,7 +300,7 @@ unsafe extern "C" fn ib_umem_find_best_pgsz(
     sizes: c_ulong,
     virt: u64,
 ) -> c_ulong {
-    // SAFETY: By the contract of `ib_umem_find_best_pgsz`, the memory is pinned, and nobody else uses it.
+    // SAFETY: By the contract of `ib_umem_find_best_pgsz`, the memory is pinned, and nothing else uses it.
     unsafe {
         (*umem).iova = virt;
         let umem = of(umem);

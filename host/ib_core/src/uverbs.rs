@@ -72,7 +72,7 @@ pub(crate) struct Uobject {
     pub(crate) kind: Kind,
     pub(crate) raw: Cell<*mut c_void>,
     pub(crate) is_locked: Cell<bool>,
-    /// How many events a queue has told of.
+    /// The number of events that a queue has delivered.
     pub(crate) events: Cell<u32>,
 }
 
@@ -85,7 +85,7 @@ impl Uobject {
     pub(crate) unsafe fn destroy(&self) -> Result {
         let raw = self.raw.get();
         // The driver looks at no input of these.
-        // SAFETY: The caller guarantees that the object exists and that nobody uses it; its kind is that of its creation.
+        // SAFETY: The caller guarantees that the object exists and is not in use; its kind is that of its creation.
         unsafe {
             let mut call = Call::new(null_mut(), &[], &mut []);
             let udata = call.udata();

@@ -29,12 +29,12 @@ pub unsafe fn allocate<T>(size: usize) -> Result<*mut T> {
 /// Frees an object.
 pub unsafe fn free<T>(object: *mut T, size: usize) {
     sim::count_live(-1);
-    // SAFETY: The caller guarantees that `allocate` has returned the object for this size, and that nobody uses it any more.
+    // SAFETY: The caller guarantees that `allocate` has returned the object for this size, and that it is not used any more.
     unsafe { sim::memory::free(object.cast(), size, 8) };
 }
 
 fn ops<'d>(device: *mut ib_device) -> &'d ib_device_ops {
-    // SAFETY: The device outlives its objects, and nobody writes to its table once it is registered.
+    // SAFETY: The device outlives its objects, and its table does not change once it is registered.
     unsafe { &(*device).ops }
 }
 

@@ -1,1 +1,43 @@
-../../../efa_rs/ffi.rs
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! C functions, types and constants that the kernel crate does not bind.
+//!
+//! bindgen makes them from `ffi/bindings_helper.h` when the module is built; `ffi/helpers.c` has
+//! functions for what the headers have as macros and static inlines.
+
+#[allow(
+    clippy::all,
+    clippy::multiple_unsafe_ops_per_block,
+    clippy::undocumented_unsafe_blocks,
+    clippy::ptr_as_ptr,
+    clippy::ref_as_ptr,
+    clippy::cast_lossless,
+    dead_code,
+    improper_ctypes,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unreachable_pub,
+    unsafe_op_in_unsafe_fn,
+    unused_imports,
+    reason = "bindgen's output"
+)]
+mod bindings {
+    include!("ffi/bindings_generated.rs");
+}
+
+pub(crate) use bindings::*;
+
+mod uapi;
+
+pub(crate) use uapi::UapiDefinitions;
+
+impl UapiDefinitions {
+    /// Those of EFA, `ffi/uapi.c`.
+    pub(crate) const EFA: Self = {
+        let list = (&raw const efa_uapi_definitions).cast();
+        // SAFETY: The list in C is constant, and ends as the core expects.
+        unsafe { Self::new(list) }
+    };
+}

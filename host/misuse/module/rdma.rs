@@ -1,1 +1,175 @@
-../../../efa_rs/rdma.rs
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! A safe layer over the RDMA core. This side is for drivers that provide an `ib_device`. `client`, with the
+//! `cfg` `rdma_client`, is for kernel clients that use one.
+//!
+//! A driver implements [`Provider`] and one trait for each kind of object that it supports: [`Ucontext`],
+//! [`ProtectionDomain`], [`AddressHandle`], [`CompletionQueue`], [`QueuePair`], [`CompletionCounter`],
+//! [`MemoryRegion`]. [`Absent`] stands for a kind that it does not support. A [`Registration`] registers them
+//! with the core. What a provider does not implement is not in its `ib_device_ops`.
+//!
+//! The lifetime `'a` is everywhere that of the data of a registration. In a driver, this is the binding of its
+//! device. Objects may borrow from it. They are destroyed before it ends, even if programs still have the device
+//! open.
+//!
+//! Each kind of object has a file with its attributes, its trait, and the callbacks through which the core
+//! uses the trait. [`ops`] has the table of the callbacks. The files `kernel_*` have those that only clients
+//! in the kernel use. Nothing here depends on EFA; it is written as `rust/kernel/rdma` might be.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+mod ah;
+mod attr;
+#[cfg(rdma_client)]
+pub(crate) mod client;
+mod comp_cntr;
+#[cfg(kverbs)]
+mod completions;
+mod context;
+mod counters;
+mod cq;
+mod details;
+mod device;
+mod dma_bufs;
+mod home;
+#[cfg(kverbs)]
+mod kernel_cq;
+#[cfg(kverbs)]
+mod kernel_mr;
+#[cfg(kverbs)]
+mod kernel_qp;
+mod mmap;
+mod mr;
+mod mr_attr;
+mod object;
+mod ops;
+mod pd;
+mod provider;
+mod qp;
+mod qp_attr;
+mod registration;
+mod revocable;
+mod udata;
+mod umem;
+#[cfg(any(kverbs, rdma_client))]
+mod wc;
+#[cfg(kverbs)]
+mod work;
+#[cfg(any(kverbs, rdma_client))]
+mod wr_layout;
+
+#[allow(unused_imports, reason = "for providers that lack a kind of object")]
+pub(crate) use self::provider::Absent;
+pub(crate) use crate::ffi::UapiDefinitions;
+
+pub(crate) use self::{
+    ah::{
+        AddressHandle,
+        AhInitAttr, //
+    },
+    attr::{
+        DeviceAttr,
+        Gid,
+        PortAttr,
+        PortPhysState,
+        PortSpeed,
+        PortState,
+        PortWidth, //
+    },
+    comp_cntr::{
+        CompCntrCaps,
+        CompCntrEntry,
+        CompCntrInitAttr,
+        CompCntrModifyOp,
+        CompletionCounter,
+        QpAttachOps, //
+    },
+    context::{
+        Context,
+        Ucontext, //
+    },
+    counters::CounterDesc,
+    cq::{
+        CompletionQueue,
+        CqEvents,
+        CqInitAttr, //
+    },
+    details::Details,
+    device::{
+        Device,
+        Named, //
+    },
+    home::Home,
+    mmap::{
+        Mapping,
+        MmapEntry, //
+    },
+    mr::MemoryRegion,
+    mr_attr::{
+        Access,
+        MrInitAttr,
+        MrKeys, //
+    },
+    pd::ProtectionDomain,
+    provider::{
+        DriverId,
+        Provider, //
+    },
+    qp::{
+        QpInitAttr,
+        QueuePair, //
+    },
+    qp_attr::{
+        ud_transition_is_ok,
+        QpAttr,
+        QpAttrMask,
+        QpCap,
+        QpState,
+        QpType,
+        QueriedQp, //
+    },
+    registration::{
+        NodeInfo,
+        Registration, //
+    },
+    revocable::{
+        Hold,
+        Revocable, //
+    },
+    udata::Udata,
+    umem::Umem, //
+};
+
+#[cfg(rdma_client)]
+pub(crate) use self::wc::WcOpcode;
+#[cfg(kverbs)]
+pub(crate) use self::wr_layout::RemoteMemory;
+#[cfg(kverbs)]
+pub(crate) use self::{
+    completions::{
+        QpRef,
+        Received,
+        WcPlace,
+        WorkCompletion,
+        WorkCompletions, //
+    },
+    cq::KernelCqInitAttr,
+    work::{
+        length,
+        InlineData,
+        MrRegistration,
+        PeerWr,
+        RecvWrs,
+        SendData,
+        SendOp,
+        SendWr,
+        SendWrs,
+        Sge,
+        WrToken, //
+    },
+};
+#[cfg(any(kverbs, rdma_client))]
+pub(crate) use self::{
+    wc::WcStatus,
+    wr_layout::SendWrLayout, //
+};

@@ -18,7 +18,7 @@
 //! | no task waits for more than two minutes | [`take_longest_wait`] |
 //! | a lock is not taken twice, nor freed while held | [`RawLock`] panics |
 //! | a device accesses mapped memory only | [`memory::take_violations`] |
-//! | memory is freed after the device has let go of it | [`memory::set_strict`] |
+//! | memory is freed after the device has released it | [`memory::set_strict`] |
 //! | each allocation may fail | [`fail_allocation`] |
 //! | what was allocated is freed | [`live`], [`memory::mappings`] |
 //! | no handler or work runs after the end | [`under_way`] |

@@ -134,7 +134,7 @@ pub(crate) fn is_running() -> bool {
 /// Gives the CPU up.
 pub(crate) fn switch() {
     if std::thread::panicking() {
-        // The message of the panic was printed. Whoever is woken would run in a machine that has stopped.
+        // The message of the panic was printed. A woken task would run in a machine that has stopped.
         eprintln!("a task waits while its panic unwinds");
         std::process::abort();
     }

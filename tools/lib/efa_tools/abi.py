@@ -25,7 +25,7 @@ PROFILES = ("efa3", "efa4", "efa2", "efa1")
 
 # The file of results that are kept.
 RESULTS = "results.json"
-# What a result starts with that is wrong whoever has it.
+# The beginning of a result that is wrong with either driver.
 BROKEN = "BROKEN "
 
 
@@ -37,12 +37,12 @@ class Allowed:
     reason: str
 
 
-# The heading of a table that goes before that of all kernels where pages have so many KiB.
+# The heading of a table for a page size, which overrides that for all kernels.
 PAGES = re.compile(r"^## .*?(\d+) KiB$", re.MULTILINE)
 
 
 def table(text, pages=4096):
-    """The allowed differences by case where pages have so many bytes: a line of theirs takes the place of the one for all kernels."""
+    """The allowed differences by case for a page size, whose lines override those for all kernels."""
     everywhere, *others = PAGES.split(text)
     tables = {int(size) << 10: lines(part) for size, part in zip(others[::2], others[1::2], strict=True)}
     return lines(everywhere) | tables.get(pages, {})
@@ -75,7 +75,7 @@ def results(output, driver):
         if separator:
             found[case] = result
     if not found or f"{len(found)} cases have run" not in lines:
-        raise Failure(f"The cases did not run to their end with driver {driver}: there are {len(found)} results and no last line.")
+        raise Failure(f"The cases ended early with the driver {driver}, after {len(found)} results: see the console of its guest.")
     return found
 
 

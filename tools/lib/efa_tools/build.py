@@ -64,8 +64,8 @@ def image(release):
     return f"{KERNEL}/vmlinux", [(unpacked_kernel(release), KERNEL, "ro")]
 
 
-# Of a bzImage's header, by Documentation/arch/x86/boot.rst: how many sectors of setup come before the rest, and, from the second offset on,
-# where in that the compressed kernel is and how many bytes it has, of which the last are its length when it is not compressed.
+# Of a bzImage's header, by Documentation/arch/x86/boot.rst: the offset of the number of setup sectors, and that of the compressed
+# kernel's offset and length. The last bytes of the compressed kernel are its uncompressed length.
 SETUP_SECTS, PAYLOAD, SECTOR, LENGTH = 0x1F1, 0x248, 512, 4
 
 
@@ -305,7 +305,7 @@ def emulator(release=False):
 
 
 INSTALLED = "/run/efa-rs/installed"
-# What it installs says who it is, and serves a device until it is told to end, which removes its sockets.
+# The installed program prints its version, and serves a device until a signal ends it and its sockets are removed.
 INSTALLED_WORKS = f"""
     PATH={INSTALLED}/bin:$PATH
     cd $(mktemp -d)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The cache folder: where things are kept, who may make them, and whether there is room.
+"""The cache folder: its entries, their locks, and its free space.
 
 Whatever is found under its final name is complete: it is made under another name, by one process at a time, and
 renamed.
@@ -135,7 +135,7 @@ def lock(name):
 
 def use(path):
     """Keeps a folder from discard() for as long as this process lives."""
-    # Never closed: the lock goes with the process, however that ends.
+    # Never closed: the end of the process releases the lock.
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
 

@@ -108,7 +108,7 @@ def add_guests(parser, guests=1):
     devices.add_argument("--instance", metavar="SPEC", help="the emulated devices of an EC2 instance for each guest, such as p4d.24xlarge")
     parser.add_argument("--hotplug", action="store_true", help="each device is in a slot of its own, and guests have QEMU's monitor")
     parser.add_argument(
-        "--memory-device", metavar="SIZE", help="guest 0 has a device with so much memory in a BAR, such as 16M, and an IOMMU"
+        "--memory-device", metavar="SIZE", help="guest 0 has an IOMMU, and a device with memory of SIZE in a BAR, such as 16M"
     )
     parser.add_argument("--scenario", type=Path, metavar="FILE", help="what the emulator does at its start")
     parser.add_argument(
@@ -136,9 +136,9 @@ def guest_options(arguments, **more):
     options = guest.Options(**{**vars(arguments), **more})
     for file in (options.emulator, options.module, options.scenario):
         if file and not file.is_file():
-            raise Failure(f"There is no file {file}.")
+            raise Failure(f"There is no file {file}: name one that exists.")
     if options.share and not options.share.is_dir():
-        raise Failure(f"There is no folder {options.share}.")
+        raise Failure(f"There is no folder {options.share}: give --share one that exists.")
     return options
 
 
@@ -152,8 +152,8 @@ def vm():
 def boot():
     parser = argparse.ArgumentParser(
         prog="vm",
-        description="Boots guests that have the toolroot, or the next userland, as their root file system, this clone at /efa-rs"
-        " and a scratch folder at /run/efa-rs/out, and runs a command in each, or a shell. The exit status is the command's.",
+        description="Boots guests, and runs a command or a shell in each. Their root file system is the toolroot, or the next userland."
+        " They have this clone at /efa-rs, and a scratch folder at /run/efa-rs/out. The exit status is the command's.",
         epilog="vm lab has guests that stay; vm exec runs a command in guests that run, and vm ctl controls their devices; vm root changes"
         " what guests have: each has --help.",
     )
@@ -185,8 +185,8 @@ def vm_lab(words):
 def vm_root(words):
     parser = argparse.ArgumentParser(
         prog="vm root",
-        description="Runs a command in a root of one's own, which is made if it is not there: programs run on this host's CPU and reach its"
-        " network, and what they change is what guests of vm --overlay DIR have. The exit status is the command's.",
+        description="Runs a command in a root of one's own, which is made if need be. Programs run on this host's CPU and reach its"
+        " network. Guests of vm --overlay DIR have the changed root. The exit status is the command's.",
     )
     add_userland(parser)
     parser.add_argument("folder", type=Path, metavar="DIR", help="where its changes are kept")
@@ -271,12 +271,12 @@ def those_that_failed(jobs, name):
     """Those of the jobs that failed in the last run of the suite NAME."""
     failed = times.failed(name)
     if not failed:
-        raise Failure(f"Nothing failed in the last run of {name}.")
+        raise Failure(f"Nothing failed in the last run of {name}: leave --failed out to run all of it.")
     chosen = [job for job in jobs if job.name in failed]
     if not chosen:
         raise Failure(
-            f"What failed in the last run of {name} ({'; '.join(sorted(failed))}) is no part of what this would do"
-            f" ({'; '.join(job.name for job in jobs)}): give the options of that run, too."
+            f"The jobs that failed in the last run of {name} ({'; '.join(sorted(failed))}) are none of those that these options select"
+            f" ({'; '.join(job.name for job in jobs)}): give the options of that run."
         )
     return chosen
 
@@ -376,7 +376,7 @@ def check_parser():
         file = os.environ.get("EFA_JUNIT") or None
         command.add_argument("--junit", type=Path, metavar="FILE", default=file, help="also write the results as JUnit's XML")
         command.add_argument("--failed", action="store_true", help="only what failed the last time that this was run")
-    command = suites.add_parser("check-long", help="all that takes too long for check-all, one after the other")
+    command = suites.add_parser("check-long", help="the suites that take too long for check-all, one after the other")
     command.add_argument("--rest", action="store_true", help="only what has not passed on this commit")
     return parser, suites.choices
 
@@ -501,9 +501,9 @@ def check_command():
 def bench_command():
     parser = argparse.ArgumentParser(
         prog="bench",
-        description="Compares what the Rust driver and the C driver cost on the same kernel and devices: instructions, commands and"
-        " round trips of each verb, memory of each object, a probe, the module; and kernel verbs with the figures of Amazon's"
-        " C driver in bench-amazon.json. Writes bench.json and bench.svg, too.",
+        description="Compares the costs of both drivers on the same kernel and devices: instructions, commands and round trips of each"
+        " verb, memory of each object, a probe, the module. Kernel verbs are compared with Amazon's C driver, whose figures are in"
+        " bench-amazon.json. Writes bench.json and bench.svg, too.",
     )
     parser.add_argument("--flavour", choices=toolroot.FLAVOURS, default="cloud-amd64", help="the kernel (default: cloud-amd64)")
     folder = cache.CLONE / "Documentation"

@@ -27,7 +27,7 @@ def measure(transport, driver):
     with steps.step(f"data bench {transport}"):
         if guest.execute(run):
             log = run.folder / "guest0.output.log"
-            raise Failure(f"{steps.tail(log)}\nThe bench failed over {transport}: see above, all of it is in {log}.")
+            raise Failure(f"{steps.tail(log)}\nThe bench failed over {transport}. The end of its log is above, the rest is in {log}.")
     results = json.loads((run.shared / "out" / "results.json").read_text())
     return {name: {int(size): value for size, value in values.items()} for name, values in results.items()}
 

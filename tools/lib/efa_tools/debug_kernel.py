@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The debug kernel: the toolroot's kernel source, built with all that finds bugs by tools/debug-kernel/build.sh."""
+"""The debug kernel: the toolroot's kernel source, built with KASAN, lockdep and other checks by tools/debug-kernel/build.sh."""
 
 import os
 

@@ -21,7 +21,7 @@ from .verdict import check
 VM = namespace.TOOLS / "vm"
 USE = "/efa-rs/tests/disturb/use.sh"
 USED = "the device was used"
-# Seconds that a run has to end once a part of it is gone, for which it may wait itself, and that what is left of it has to go then.
+# Seconds in which a run has to end once a part of it was killed, and in which its other processes have to end then.
 END_LIMIT, STRAY_LIMIT = 3 * PATIENCE, PATIENCE
 # Seconds that a run may take on a busy host.
 BUSY_LIMIT = 3600
@@ -118,7 +118,7 @@ def kills(count, seed=None):
     with steps.step("kills"):
         whole = Run(guests=2)
         status = whole.wait(BUSY_LIMIT)
-        total += check("a run that nobody disturbs", [] if status == 0 else [whole.said()])
+        total += check("an undisturbed run", [] if status == 0 else [whole.said()])
         length = whole.seconds()
         for number in range(count):
             tally, run = kill_one(number, length, chance)
@@ -134,7 +134,7 @@ def kills(count, seed=None):
 
 
 def busy(count, load):
-    """COUNT runs on a host with so many processes that want its CPUs: each comes to its end, and its device is there then."""
+    """COUNT runs on a busy host with LOAD other processes: each ends, and its device still works."""
     namespace.require("stress-ng", "stress-ng")
     total = Tally()
     with (

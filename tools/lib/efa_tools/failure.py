@@ -17,7 +17,7 @@ def match_in(pattern, text, where):
 
 
 def sentence(error):
-    """What a Failure says, or an error of the system that nobody has made one of."""
+    """The text of a Failure, or of an error of the system."""
     if isinstance(error, Failure):
         return str(error)
     where = f" for {error.filename}" if error.filename else ""
@@ -25,4 +25,4 @@ def sentence(error):
         return (
             f"There is no space left on the disk{where}: free some, or set XDG_CACHE_HOME to a folder on a larger one, and run this again."
         )
-    return f"The system refused something{where} ({error.strerror or error}): see to that, and run this again."
+    return f"The system refused an operation{where} ({error.strerror or error}): correct the cause, and run this again."

@@ -24,13 +24,13 @@ from .processes import Process
 
 RUN = qemu.RUN
 SHARE = "/run/efa-rs/share"
-# Of each clone, so many runs are kept that have ended, and those of the last seconds.
+# Runs that are kept of each clone: the newest, and those of the last seconds.
 KEPT_RUNS, YOUNG = 20, 3600
-# In a run folder: of which clone it is. One without is of nobody any more.
+# In a run folder: its clone. A folder without it has none any more.
 CLONE_FILE = "clone"
 # In a run folder that is never removed.
 KEEP_FILE = "keep"
-# The debug kernel is so many times slower.
+# The factor by which the debug kernel is slower.
 DEBUG_SLOW = 5
 BOOT_ATTEMPTS = 3
 # Of each boot that this process has repeated: what was wrong with it.
@@ -67,8 +67,8 @@ class Options:
     emulator: Path | None = None
     module: Path | None = None
     scenario: Path | None = None
-    # Whether each emulated CPU has a TCG thread. One thread for all (`thread=single`) takes half the CPU time or less: no CPU spins
-    # for a lock of another one that the host does not run, or sends an interrupt through another thread.
+    # Whether each emulated CPU has a TCG thread. One thread for all (`thread=single`) takes half the CPU time or less. No CPU spins
+    # for a lock whose owner is not scheduled, or interrupts another thread.
     threads: bool = False
     # What the network between the devices is like, see efa-emu --fabric.
     fabric: str = "ideal"
@@ -92,9 +92,9 @@ class Options:
     agent: bool = False
     # Each device is in a slot of its own, and the guest has QEMU's monitor, see tools/guest/monitor.py.
     hotplug: bool = False
-    # Guest 0 has a device with so much memory in a BAR, and an IOMMU: see tests/peer.
+    # Memory in the BAR of a device of guest 0, which also has an IOMMU then: see tests/peer.
     memory_device: str | None = None
-    # Guests are told for how long the host stands still, see stalls.py.
+    # Whether guests can read the host's stalls, see stalls.py.
     stalls: bool = False
     # Counts instructions, which needs TCG, one CPU and a device that does nothing at a time of its own.
     plugin: Path | None = None
@@ -137,7 +137,7 @@ class Run:
         (self.shared / "out").mkdir(parents=True)
         self.processes = {}
         self.copiers = []
-        # The guests that were told of guest 0's end.
+        # The guests that were notified of guest 0's end.
         self.told = set()
         # How long what depends on a program that has ended may still go on.
         self.ends = {}
@@ -172,7 +172,7 @@ class Run:
         streams.setdefault("stdin", subprocess.DEVNULL)
         # A group of its own: the terminal's Ctrl-C is for this program, which then ends the others in order.
         group = None if streams["stdin"] is None else 0
-        # The root of a kernel of another architecture has all that the toolroot has.
+        # The root of another architecture has the same programs as the toolroot.
         release = next(filter(arm64.is_release, self.releases), self.release)
         process = Process(build.in_toolroot(command, binds, release=release), process_group=group, **streams)
         self.processes[name] = process
@@ -264,7 +264,7 @@ class Run:
             "EFA_PATIENCE": os.environ.get("EFA_PATIENCE", ""),
             "EFA_SEED": self.seed,
             "EFA_LEADER": "1" if options.leader else "",
-            # Who may ask the guest's agent, if there is one.
+            # The token of the guest's agent, if there is one.
             "EFA_AGENT": "host" if options.agent else "guests" if options.leader else "",
             "TERM": os.environ.get("TERM", "dumb") if options.command is None else "dumb",
         }
@@ -273,7 +273,7 @@ class Run:
         return " ".join([options.append, *(f"{name}={value}" for name, value in environment.items())])
 
     def boot(self, guest):
-        """Starts a guest; its console goes to a file, and its command's terminal to our standard output."""
+        """Starts a guest, with its console in a file, and its command's terminal on our standard output."""
         options = self.options
         image, binds = self.image(guest)
         append = self.parameters(guest)
@@ -324,7 +324,7 @@ class Run:
         if options.command is None:
             self.start(self.name_of(guest), command, binds, stdin=None, stdout=None, stderr=errors)
         else:
-            # A guest that follows another is told by its terminal that this has ended.
+            # The terminal of a guest that follows another notifies it of that one's end.
             told = subprocess.PIPE if options.leader and guest else subprocess.DEVNULL
             self.start_with_output(guest, command, binds, stdin=told, stderr=errors)
 
@@ -399,7 +399,7 @@ class Run:
             if name == "efa-emu" or (guests[int(served)].poll() is None and (killed or self.end_of(name).over())):
                 log = self.folder / f"{name}.log"
                 said = f"{steps.tail(log)}\n{name} ended during the run ({steps.ending(process.returncode)}): see above"
-                raise Failure(f"{said}, all that it said is in {log}.")
+                raise Failure(f"{said}. The rest is in {log}.")
 
     def end_of(self, name):
         """How long what depends on a program may go on that was seen to have ended."""
@@ -433,7 +433,7 @@ class Run:
         # Until guest 0 has ended, another guest only ends if its command fails, or it itself: see follow() of tools/guest/init.
         self.check_console(ended[0])
         log = self.folder / f"guest{ended[0]}.output.log"
-        return f"{steps.tail(log)}\nGuest {ended[0]} ended while guest 0 still ran: see above, all that it printed is in {log}."
+        return f"{steps.tail(log)}\nGuest {ended[0]} ended while guest 0 still ran: see above. The rest is in {log}."
 
     def end_followers(self, guests):
         """Tells those that guest 0 has ended, as soon as they listen: see follow() of tools/guest/init."""
@@ -464,7 +464,7 @@ class Run:
                 raise Failure(
                     f"{steps.tail(log) if log.exists() else ''}\n{steps.tail(said) if said.exists() else ''}\n"
                     f"Guest {guest} ended before its command did ({name}: {steps.ending(self.processes[name].returncode)}):"
-                    f" see the end of its console above, all of it is in {log}."
+                    f" the end of its console is above, the rest is in {log}."
                 ) from None
             if taint:
                 raise Failure(f"The kernel of guest {guest} ended with the unexpected taint {taint}: see {log}.")
@@ -491,7 +491,7 @@ class Run:
         text, dropped = console.without(log.read_text(errors="replace"), self.options.known_reports)
         if found := console.trouble(text):
             shown = "\n".join(f"    {line}" for line in found)
-            raise Failure(f"{shown}\nThe kernel of guest {guest} reported trouble: see above, all of it is in {log}.")
+            raise Failure(f"{shown}\nThe kernel of guest {guest} reported trouble. The end of its log is above, the rest is in {log}.")
         return dropped
 
     def logs(self):
@@ -554,7 +554,7 @@ def new_folder(keep=False):
     old = [folder for folder in sorted(runs.iterdir(), key=last_change) if last_change(folder) < time.time() - YOUNG]
     ours = [folder for folder in old if clone_of(folder) == str(cache.CLONE)]
     for folder in runs.iterdir():
-        # Who was killed could not remove its own.
+        # A process that was killed did not remove its own.
         if clone_of(folder) == str(cache.CLONE) and not cache.in_use(folder):
             remove_sockets(folder)
     for folder in [folder for folder in old if not Path(clone_of(folder)).exists()] + ours[:-KEPT_RUNS]:
@@ -577,7 +577,7 @@ def clone_of(folder):
 
 
 def output_folder(path, before):
-    """The folder that somebody wants a run to be in; BEFORE is the same if an earlier attempt has filled it."""
+    """The folder of --output. BEFORE is the same folder if an earlier attempt has filled it."""
     path = path.absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -642,7 +642,7 @@ def execute(run):
 
 
 class Interrupted(Exception):
-    """Somebody ends this program by a signal, its number."""
+    """A signal ends this program: its number."""
 
 
 def execute_until_interrupted(run):

@@ -84,7 +84,7 @@ def lab(flavour, output):
 
         def ready():
             if process.poll() is not None:
-                raise Failure(f"tools/vm lab has ended: {log.read_text()}")
+                raise Failure(f"{log.read_text()}\ntools/vm lab ended before its guests could be reached: see above.")
             return (output / "agents").exists() and cache.in_use(output) and all(map(running.Running(output).answers, (0, 1)))
 
         patience.wait_until(ready, "the guests of tools/vm lab did not answer", interval=0.5)

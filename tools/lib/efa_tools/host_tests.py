@@ -13,7 +13,7 @@ from .verdict import attempt
 
 CARGO_TEST = re.compile(r"^test (\S+) (?:- .*)?\.\.\. (ok|FAILED|ignored)\b", re.MULTILINE)
 CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
-# Seconds for the emulator's tests on an emulated CPU, and of the random inputs of each test so many, which are 256 else.
+# Seconds for the emulator's tests on an emulated CPU, and the random inputs of each test, in place of 256.
 HOST_TESTS_LIMIT, FEWER_CASES = 2400, 16
 
 

@@ -85,9 +85,9 @@ TRACES = (
 )
 # What README tells the user of an instance to type.
 README_COMMANDS = re.compile(r"^## On EC2.*?```console\n(.*?)```", re.DOTALL | re.MULTILINE)
-# What the driver's guide tells who has built a module by hand.
+# The driver's guide to a module that was built by hand.
 INSERT_COMMANDS = re.compile(r"^A module that was built by hand is loaded by `(modprobe [^`]*)` and `(insmod [^`]*)`", re.MULTILINE)
-# What the guide tells who wants two guests.
+# The emulator's guide to two guests.
 GUIDE = "Documentation/emulator-vmm.md"
 GUIDE_COMMANDS = re.compile(r"^## Two guests.*?```console\n(.*?)```", re.DOTALL | re.MULTILINE)
 GUIDE_IMAGE = "IMAGE.qcow2"
@@ -157,7 +157,7 @@ class Scenario:
         return text
 
     def is_repaired(self, command):
-        """After a build that failed, the machine boots without driver, and a command is all that it takes to have it."""
+        """After a build that failed, the machine boots without driver, and one command installs it."""
         self.boots("the machine boots", f"{DRIVER} absent")
         self.does("one command repairs it", command)
         self.boots("the driver is there", f"{DRIVER} present")
@@ -204,7 +204,7 @@ def layers(scenario):
 
 
 def fresh():
-    """One apt command on a machine that has nothing but a kernel of the floor and its headers; then nobody types anything."""
+    """One apt command on a machine with only a kernel of the floor and its headers, without further input."""
     it = Scenario("install")
     text = it.does("one command installs all that is needed", INSTALL)
     it.has_built(text, FLOOR)
@@ -219,7 +219,7 @@ def fresh():
 
 
 def depends(installed):
-    """A machine that has all that the package depends on, and the Rust kits of its kernels, but not the package."""
+    """A machine with the package's dependencies and the Rust kits of its kernels, but not the package."""
     it = Scenario("dependencies", *layers(installed))
     it.machine.must(
         f"apt-mark manual $(apt-mark showauto) >/dev/null; cp -a {KITS} /var/cache/kits; apt-get purge --yes efa-rs-dkms;"
@@ -265,7 +265,7 @@ def cloud_image(_base):
 
 
 def upgrade(base):
-    """The package comes to a machine whose kernel is too old; then a kernel of backports comes, and goes again."""
+    """The package is installed on a machine whose kernel is too old. Then a kernel of backports is installed, and removed."""
     it = Scenario("upgrade", *layers(base))
     old, new = it.release_of("old"), toolroot.series(it.release_of("backports"))
     it.machine.must(f"apt-get install --yes linux-image-{old} linux-headers-{old} && apt-get purge --yes {kernel_packages(FLOOR)}")
@@ -290,7 +290,7 @@ def newer_version():
 
 
 def new_version(installed):
-    """A newer version of the package comes, and goes again."""
+    """A newer version of the package is installed, and then this one again."""
     it = Scenario("new version", *layers(installed))
     it.machine.must(MAKE_NEWER)
     old, new = package.version(), newer_version()
@@ -323,7 +323,7 @@ def full_disk(base):
 
 
 def interrupted(base):
-    """The power goes in the middle of a build."""
+    """The power fails in the middle of a build."""
     it = Scenario("interrupted build", *layers(base))
     it.machine.must(f"rm -rf {KITS}/*")
     kill = "while ! ls -d /var/cache/efa-rs/work.*/rust-kit.*/object/rust >/dev/null 2>&1; do sleep 0.2; done; kill -KILL -1"
@@ -347,7 +347,7 @@ def older_kernel(installed):
 
 
 def administrator(installed):
-    """What the administrator has in /etc goes before what the package has."""
+    """The administrator's files in /etc override the package's."""
     it = Scenario("administrator", *layers(installed))
     # A device would have udev load the driver, whatever becomes of the unit.
     for what, script, found, devices in (
@@ -389,7 +389,7 @@ def insmod(base):
 
 
 def coexistence(base):
-    """A kernel that has a C driver: ours goes first, and gives way when it is removed."""
+    """A kernel that has a C driver: ours takes precedence until it is removed."""
     it = Scenario("C driver", *layers(base))
     release = it.release_of("floor")
     it.machine.must(f"""

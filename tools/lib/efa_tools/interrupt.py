@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What happens when somebody ends this program by a signal, such as Ctrl-C: it ends at once, and so what it has started."""
+"""Signals such as Ctrl-C: the program ends at once, with all processes that it has started."""
 
 import contextlib
 import os
@@ -53,4 +53,4 @@ def end(number):
 def sentence(number):
     doing = f" during {', '.join(names)}" if (names := steps.under_way()) else ""
     name = signal.Signals(number).name
-    return f"{Path(sys.argv[0]).name} was interrupted by {name}{doing}: what is complete is kept, and the next run goes on from there."
+    return f"{Path(sys.argv[0]).name} was interrupted by {name}{doing}: complete results are kept, and the next run continues from there."

@@ -22,7 +22,7 @@ MEASURED = (ENDLESS, "deaths.py")
 OTHERS = {"rust": ("outcomes.py", "deaths.py"), "c": ("outcomes.py",)}
 # Seconds that a guest may take whatever it does, and for each round, which are several times as many as it needs.
 BASE, ROUND = 3600, 20
-# The debug kernel is so much slower.
+# The factor by which the debug kernel is slower.
 SLOW = 4
 
 
@@ -123,7 +123,7 @@ def jobs(driver, flavour, rounds=None, chosen=(), measured=False):
 
 
 def mixture(driver, flavour, seed, minutes):
-    """The job of any triggers under any loads, which SEED chooses, for so many minutes."""
+    """The job of random triggers under random loads, chosen by SEED, for MINUTES."""
     share = Share(f"mixture of seed {seed}", {MIXTURE: []}, seed=seed, minutes=minutes)
     return [job(share, driver, flavour, f"life {driver} {flavour} {share.name}")]
 

@@ -134,7 +134,7 @@ def executed(text):
     """The number of executions in libFuzzer's output."""
     counts = re.findall(r"^#(\d+): ", text, re.MULTILINE)
     if not counts:
-        raise Failure("libFuzzer has not said how many executions there were.")
+        raise Failure("libFuzzer printed no number of executions: see its output above.")
     return int(counts[-1])
 
 

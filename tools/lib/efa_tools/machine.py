@@ -15,7 +15,7 @@ from .failure import Failure, match_in
 RECIPE = namespace.TOOLS / "machine"
 LAYERS = "/run/efa-rs/layer"
 MACHINE = "/run/efa-rs/machine"
-# Whoever puts keys into the firmware's variables has an id there.
+# The id of the owner of keys in the firmware's variables.
 OWNER = "0a1ef7a5-6d5b-4c0e-9f0e-0efa0efa0efa"
 # How many times longer than a guest a machine may print nothing before its session: until then systemd starts all else.
 SLOW = 5
@@ -161,7 +161,7 @@ class Machine:
         if status:
             log = self.folder / f"offline{self.count}.log"
             what = f"{self.name}: '{script}' ended with status {status}"
-            raise Failure(f"{steps.tail(log)}\n{what}: see above, all of it is in {log}.")
+            raise Failure(f"{steps.tail(log)}\n{what}. The end of its log is above, the rest is in {log}.")
         return text
 
     def choose_kernel(self, release=None):

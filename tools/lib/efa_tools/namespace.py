@@ -27,7 +27,7 @@ PASSED_PREFIXES = ("CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGI
 def unshare():
     """The command that makes the namespaces."""
     require("unshare", "util-linux")
-    # Whatever ends this program ends what it has started, too, which could not be told from a later run's.
+    # The end of this program ends its processes, too. They could not be distinguished from a later run's.
     command = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child"]
     user = pwd.getpwuid(os.geteuid()).pw_name
     if os.geteuid() != 0:
@@ -74,7 +74,7 @@ def require(program, package):
 
 @dataclass
 class Overlay:
-    """A root of several layers, the uppermost first, which is mounted at MOUNT; what is written goes to UPPER, if there is one."""
+    """A root of several layers, the uppermost first, which is mounted at MOUNT. Writes are in UPPER, if there is one."""
 
     lowers: list[Path]
     mount: Path
@@ -127,7 +127,7 @@ def enter(root, command, binds=(), environment=None, emulator=None):
 
 
 def certificates():
-    """The host's CA bundle: where the network is inspected on its way, only the host knows whom to trust."""
+    """The host's CA bundle: a host behind a proxy that inspects TLS has its certificate there."""
     bundle = Path(os.environ.get("SSL_CERT_FILE") or "/etc/ssl/certs/ca-certificates.crt")
     return [(bundle, "/etc/ssl/certs/ca-certificates.crt", "ro")] if bundle.is_file() else []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Roots of guests that somebody has changed: a folder of one's own with what differs from a userland, which programs of this host write.
+"""Changed roots of guests: a user's folder with the differences from a userland, written by programs of this host.
 
 In the folder, `upper` has the changes, and `of` says what they were made to.
 """
@@ -55,7 +55,7 @@ def use(folder, name, release):
     if arm64.is_release(release):
         raise Failure("A root for arm64 cannot be changed here, where its programs don't run: leave --overlay out.")
     check(folder, userland.root(name, release))
-    # Never closed: the lock goes with the process, however that ends.
+    # Never closed: the end of the process releases the lock.
     descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

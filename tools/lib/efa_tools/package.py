@@ -110,7 +110,7 @@ def dist():
     """Makes the source tarball of the clone's files; returns it."""
     root = f"{NAME}-{version()}"
     output = cache.clone_folder("package") / f"{root}.tar.xz"
-    # The time of the last commit, whenever and by whom it is packed.
+    # The time of the last commit: the same for each packager.
     when = int(git("log", "-1", "--format=%ct"))
     if git("status", "--porcelain"):
         steps.note("the clone has changes that are not committed: the tarball has them, too")
@@ -128,7 +128,7 @@ def dist():
 
 
 def add(tar, name, content, when):
-    """Adds a file, a link or a text, with nothing of who packs it."""
+    """Adds a file, a link or a text, with no trace of the packager."""
     entry = tarfile.TarInfo(name)
     entry.mtime = when
     entry.mode = 0o644
@@ -151,8 +151,8 @@ def deb():
     return built("deb", "Debian package", debian_script("deb", "all", package), package)
 
 
-# The same again on a machine of which all is otherwise that a package could have something of: dpkg's tools and uname say arm64, and time,
-# host, user, places, time zone, permissions of new files, the order of files in a folder, and threads are others.
+# Builds the package again on a machine that differs in all that could leak into it. That is the architecture of dpkg's tools and uname,
+# time, host, user, folders, time zone, umask, the order of files in a folder, and the number of threads.
 ELSEWHERE = f"""
     set -eu
     hostname elsewhere

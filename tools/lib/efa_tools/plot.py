@@ -38,5 +38,5 @@ def draw(panels):
     if done.returncode:
         log = cache.folder("logs") / "picture.log"
         log.write_text(done.stderr)
-        raise Failure(f"{steps.tail(log)}\nThe picture could not be drawn: see above, all of it is in {log}.")
+        raise Failure(f"{steps.tail(log)}\nThe picture could not be drawn. The end of its log is above, the rest is in {log}.")
     return done.stdout

@@ -44,7 +44,7 @@ class Process(subprocess.Popen):
         return self.returncode
 
     def kill(self):
-        """As of any process; what its children have used by now is not known any more once they are nobody's."""
+        """As of any process. The usage of its children is lost once they were reaped by another."""
         if self.poll() is None:
             self.cpu = max(self.cpu, used_by_tree(self.pid))
         super().kill()
@@ -80,7 +80,7 @@ def children(pid):
 
 
 def tree(pid):
-    """A process and all that it has started, and they."""
+    """A process and its descendants."""
     return [pid, *(other for child in children(pid) for other in tree(child))]
 
 

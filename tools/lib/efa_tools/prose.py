@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Sentences of documents, of comments in Rust and of docstrings in Python, and how many words each has."""
+"""Sentences of documents, comments and messages, and how many words each has."""
 
 import ast
+import inspect
+import io
 import re
+import tokenize
 
 # A sentence should have at most 25 words. This is where it becomes an error.
 MOST_WORDS = 30
@@ -15,7 +18,26 @@ FENCE = re.compile(r"(```|~~~)")
 ITEM = re.compile(r"(?:[-*+]|(\d+)[.)])\s+")
 GLUE = "\0"
 CELLS = re.compile(r"(?<!\\)\|")
-COMMENT = re.compile(r"\s*(//[/!]?)(.*)")
+# A line of a comment, after its sign: in Rust and C; in Lua; elsewhere.
+SLASHES, DASHES, HASHES = (re.compile(rf"\s*({sign})(.*)") for sign in ("//[/!]?", "--", "#+"))
+# Tokens of C and Rust: comments, strings, and characters, which may be quotes.
+C = re.compile(
+    r"""(?s)//[^\n]*|/\*(?P<block>.*?)\*/|\bb?r(?P<hashes>\#*)"(?P<raw>.*?)"(?P=hashes)"""
+    r"""|"(?P<string>(?:\\.|[^"\\])*)"|'(?:\\[^']*|[^'\\])'"""
+)
+STAR = re.compile(r"(?m)^[ \t]*\*+ ?")
+# Tokens of a shell and of TOML: comments that take lines, and strings. A command in a string may have strings.
+SHELL = re.compile(r"""(?sm)^\s*\#[^\n]*|'[^']*'|"(?P<string>(?:\\.|\$\((?:[^()]|\([^()]*\))*\)|[^"\\])*)\"""")
+CONTINUED = re.compile(r"\\\n\s*")
+# What a string has that is a script, an expression, or what a program prints as a table.
+NO_MESSAGE = re.compile(r"\$\w|\w ?= ?\S|&&| > |://|\\[^n\"]|\S  +\S")
+# A macro of a man page whose arguments are part of a sentence.
+FONT = re.compile(r"\.[BIR]{1,2} (.*)")
+DESCRIPTION = re.compile(r"(?ms)^%description.*?\n(.*?)^%")
+
+
+def numbered(text, first=1):
+    return list(enumerate(text.splitlines(), first))
 
 
 def markdown(lines):
@@ -45,11 +67,11 @@ def markdown(lines):
             text.append(bare[item.end() :] if item else bare)
 
 
-def comments(lines):
-    """The comments of a Rust file, each as its numbered lines: lines of one kind that follow each other."""
+def comments(lines, sign=HASHES):
+    """The comments that take lines, each as its numbered lines: lines of one kind that follow each other."""
     found, kind = [], None
     for number, line in lines:
-        match = COMMENT.fullmatch(line)
+        match = sign.fullmatch(line)
         if found and (not match or match[1] != kind):
             yield found
             found = []
@@ -60,25 +82,95 @@ def comments(lines):
         yield found
 
 
-def docstrings(source):
-    """The docstrings of a Python file, each as its numbered lines."""
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+def strings(source, token):
+    """The comments in blocks and the messages of a source."""
+    for match in token.finditer(source):
+        first, found = source.count("\n", 0, match.start()) + 1, match.groupdict()
+        if block := found.get("block"):
+            yield numbered(STAR.sub("", block), first)
+        elif text := found.get("raw") or CONTINUED.sub("", found["string"] or ""):
+            yield from message(text.replace(r"\n", "\n").replace(r"\"", '"'), first)
+
+
+def message(text, first):
+    """The part that a string is, if it may be a message."""
+    if not NO_MESSAGE.search(text):
+        yield numbered(text, first)
+
+
+def c(source):
+    """The comments and messages of Rust and C."""
+    yield from comments(numbered(source), SLASHES)
+    yield from strings(source, C)
+
+
+def shell(source):
+    """The comments and messages of a shell and of TOML."""
+    yield from comments(numbered(source))
+    yield from strings(source, SHELL)
+
+
+def python(source):
+    """The comments, docstrings and messages of Python."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    lines = {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
+    yield from comments([(number, line if number in lines else "") for number, line in numbered(source)])
+    done = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, kinds) and (text := ast.get_docstring(node)) is not None:
-            yield list(enumerate(text.splitlines(), node.body[0].lineno))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if (text := ast.get_docstring(node)) is not None and isinstance(start := node.body[0], ast.Expr):
+                done.add(id(start.value))
+                yield numbered(text, start.lineno)
+        elif isinstance(node, ast.JoinedStr):
+            done |= {id(value) for value in node.values}
+            # What is inserted is a word.
+            yield from message("".join(value.value if isinstance(value, ast.Constant) else "{x}" for value in node.values), node.lineno)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in done:
+            yield from message(inspect.cleandoc(node.value), node.lineno)
 
 
-def texts(name, source):
-    """The texts of a file, each with the number of the line on which it begins."""
-    numbered = list(enumerate(source.splitlines(), 1))
-    if name.endswith(".md"):
-        parts = [numbered]
-    elif name.endswith(".rs"):
-        parts = comments(numbered)
-    else:
-        parts = docstrings(source)
-    for part in parts:
-        yield from markdown(part)
+def manual(source):
+    """The text of a man page."""
+    fonts = [(number, line, FONT.fullmatch(line)) for number, line in numbered(source)]
+    yield [(number, font[1] if font else "" if line.startswith(".") else line) for number, line, font in fonts]
+
+
+def control(source):
+    """The descriptions of Debian packages, and the comments."""
+    yield from comments(numbered(source))
+    yield [(number, line.strip() if line.startswith(" ") and line != " ." else "") for number, line in numbered(source)]
+
+
+def spec(source):
+    """The description of an RPM, and the comments."""
+    yield from comments(numbered(source))
+    for match in DESCRIPTION.finditer(source):
+        yield numbered(match[1], source.count("\n", 0, match.start(1)) + 1)
+
+
+READERS = {
+    # Licences, what a tool has written, and pictures.
+    r"^LICENSES?\b|\.(lock|json|svg)$": lambda _: [],
+    r"\.(md|msg)$": lambda source: [numbered(source)],
+    r"\.(rs|c|h)$": c,
+    r"\.py$": python,
+    r"\.(sh|toml)$": shell,
+    r"\.[18]$": manual,
+    r"\.lua$": lambda source: comments(numbered(source), DASHES),
+    r"\.spec$": spec,
+    r"debian/control$": control,
+}
+PROGRAMS = {"python3": python, "sh": shell, "bash": shell}
+SHEBANG = re.compile(r"#!.*\b(python3|sh|bash)\b")
+
+
+def parts(name, source):
+    """The parts of a file that have sentences: of other files than those above, comments that begin with a #."""
+    for pattern, reader in READERS.items():
+        if re.search(pattern, name):
+            return reader(source)
+    program = SHEBANG.match(source)
+    return PROGRAMS[program[1]](source) if program else comments(numbered(source))
 
 
 def long_sentences(name, source):
@@ -86,7 +178,7 @@ def long_sentences(name, source):
 
     Code counts as one word, and a sign as none.
     """
-    for number, text in texts(name, source):
+    for number, text in (text for part in parts(name, source) for text in markdown(part)):
         # What is glued together is one word, in which a full stop ends no sentence.
         glued = CODE.sub(lambda code: code[0].replace(" ", GLUE), LINK_TARGET.sub("]", text))
         for sentence in END.split(glued):

@@ -15,8 +15,8 @@ RUN = "/run/efa-rs/run"
 # With more devices, eight share a slot: the root bus has 32, of which the guest needs some for itself.
 OWN_SLOTS = 16
 FIRST_SHARED_SLOT = 0x10
-# Milliseconds that QEMU waits for an answer of the emulator, after which the device is dead for good: a busy host may let the emulator
-# wait longer than the 5 s that QEMU has by itself. An emulator that has ended is noticed at once.
+# Milliseconds that QEMU waits for an answer of the emulator, after which the device is dead for good. QEMU's default of 5 s is too
+# short on a busy host. The end of an emulator is noticed at once.
 ANSWER_LIMIT = PATIENCE * 1000
 # What a CPU can do that runs guests by itself. Without, KVM is another one than Linux's, such as one of a host's own guests, under which a
 # stock kernel is so slow that it seems to hang.
@@ -80,7 +80,7 @@ def endpoints(devices):
 
 
 def places(number, count):
-    """Where the device NUMBER of COUNT goes: to the next slot that is free, or, if there are too many, to the next function."""
+    """The place of device NUMBER of COUNT: the next free slot or, if there are too many, the next function."""
     if count <= OWN_SLOTS:
         return {}
     return {"addr": f"{FIRST_SHARED_SLOT + number // 8:x}.{number % 8}", "multifunction": True}
@@ -102,8 +102,8 @@ def hotplug(devices, monitor, foreign=False):
 
     QEMU listens at MONITOR and connects to itself. See tools/guest/monitor.py.
     """
-    # Without a power controller: when a guest switches a slot off, QEMU deletes what is in it, and up to 11.1 it aborts when it
-    # deletes a vfio-user device, as vfio_user_msix_teardown() then takes apart what is gone already.
+    # Without a power controller: when a guest switches a slot off, QEMU deletes its device. Up to 11.1 it aborts for a vfio-user
+    # device, as vfio_user_msix_teardown() tears MSI-X down twice.
     port = {"driver": "pcie-root-port", "chassis": 1, "power_controller_present": False}
     options = [] if foreign else ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
     # The firmware numbers buses from the last port on: thus the devices' addresses are in their order.

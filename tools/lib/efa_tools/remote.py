@@ -41,7 +41,7 @@ class Request:
     terminal: tuple[int, int, str] | None = None
     # The guest says so as soon as a program listens at this port.
     listens_at: int | None = None
-    # Who has it may run programs: see guest.Run.
+    # Its owner may run programs: see guest.Run.
     token: str = ""
 
 

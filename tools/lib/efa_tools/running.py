@@ -22,7 +22,7 @@ LOWEST_PORT = 10000
 
 
 def make_token(shared):
-    """Makes what a set's agents have to be told, in the folder that its guests see."""
+    """Writes the configuration of a set's agents into the folder that its guests see."""
     token = shared / "token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(16))
@@ -42,9 +42,9 @@ _counted = itertools.count()
 
 
 def free_port(count=1):
-    """The first of COUNT successive TCP ports of this host at which nobody listens, and which it gives to nobody by itself.
+    """The first of COUNT successive free TCP ports of this host, outside of its ephemeral range.
 
-    Who closes a port that the host has given, to use it by its number, may find that somebody else has been given it.
+    An ephemeral port that is closed, to be used by its number, may belong to another process by then.
     """
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     places = (first_given - LOWEST_PORT) // count
@@ -116,7 +116,7 @@ def find(folder=None):
     if folder:
         found = Running(folder)
         if not cache.in_use(found.folder):
-            raise Failure(f"The guests of {folder} have ended.")
+            raise Failure(f"The guests of {folder} have ended: start others by tools/vm lab, or tools/vm --agent.")
         return found
     for file in sorted(cache.folder("runs").glob("*/agents"), key=lambda file: file.stat().st_mtime, reverse=True):
         if cache.in_use(file.parent):

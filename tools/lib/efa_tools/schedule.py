@@ -28,7 +28,7 @@ class Job:
     memory: float = 1.5
     # The names of those that have to be over before, if they are done at all.
     after: tuple[str, ...] = ()
-    # It has limits of time: nothing goes on beside it but others of its kind.
+    # It has limits of time: only others of its kind run beside it.
     timed: bool = False
 
 
@@ -74,7 +74,7 @@ def by_urgency(jobs):
 
 
 def urgency(jobs):
-    """For each job how long it takes until all that has to come after it is over, by name."""
+    """For each job, by name, the time until the last of its dependants has ended."""
     by_name = {job.name: job for job in jobs}
     later = {job.name: [other for other in jobs if job.name in other.after] for job in jobs}
     found = {}
@@ -127,7 +127,7 @@ def next_of(waiting, running, machine):
 
 
 def ready(job, waiting, running):
-    """Whether what a job waits for is over; for one that is timed, all that is not."""
+    """Whether the jobs that a job waits for have ended. A timed one waits for all untimed ones."""
     if job.timed and any(not other.timed for other in (*waiting, *running)):
         return False
     return not any(other.name in job.after for other in (*waiting, *running))

@@ -8,8 +8,8 @@ from collections import Counter
 from . import build
 from .failure import Failure
 
-# Parts, in the order in which they are shown: code by the source line that the debug information has for each byte, so that
-# what is inlined counts where it was written. The first expression that matches the file's path decides.
+# Parts, in the order in which they are shown. Code counts by the source line that the debug information has for each byte, so
+# inlined code counts where it was written. The first expression that matches the file's path decides.
 SOURCES = {
     "code: com (C: efa_com*.c)": r"/module/com[/.]|\befa_com\w*\.c$",
     "code: hw": r"/module/hw/",

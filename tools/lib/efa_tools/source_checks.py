@@ -158,7 +158,7 @@ def clippy_driver():
 
 
 def deny():
-    """The emulator's dependencies have licences and sources that emulator/deny.toml allows, and nobody has warned of them."""
+    """The emulator's dependencies have licences and sources that emulator/deny.toml allows, and no advisories."""
     build.cargo_deny()
     with steps.step("licences, bans and sources of crates") as log:
         tally = attempt("licences, bans and sources of crates", build.deny, log, "cargo deny", "check", "bans", "licenses", "sources")

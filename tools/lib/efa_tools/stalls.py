@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""For how long the host has stood still: guests that measure time are told, so that they do not take the host's for their own."""
+"""Stalls of the host. Guests that measure time read them, to subtract them from their own times."""
 
 import contextlib
 import threading

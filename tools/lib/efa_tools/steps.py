@@ -16,7 +16,7 @@ from .failure import Failure
 from .processes import Process
 
 TAIL = 30
-# Seconds after which a step that still goes on says so, and again after as many.
+# Seconds between the progress lines of a step.
 HEARTBEAT = 20
 # Characters of a log's line that are shown then.
 SHOWN = 100
@@ -56,7 +56,7 @@ def step(name, output=None):
 
 @contextlib.contextmanager
 def heartbeat(name, span, output):
-    """Shows from time to time for how long a step goes on, and the last line of its output."""
+    """Shows the duration of a running step and the last line of its output, at intervals."""
     over = threading.Event()
 
     def beat():
@@ -86,7 +86,7 @@ def last_line(path):
     except OSError:
         return ""
     lines = [UNSEEN.sub("", line).strip() for line in re.split("[\r\n]", text)]
-    # That of a command says nothing to somebody who waits for it.
+    # The line of a command says nothing of the step's progress.
     line = next((line for line in reversed(lines) if line and not line.startswith("$ ")), "")
     return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
 
@@ -144,21 +144,19 @@ def run(command, log, what, **options):
     if (full := FULL.search(said)) or is_full(log.name):
         line = full[0].strip() if full else f"{log.name} is on a disk that is full"
         raise Failure(
-            f"{what} failed, as there is no space left on a disk: free some, or set XDG_CACHE_HOME to a folder on a larger one if it is"
-            f" that of {cache.folder()}, and run this again; all of it is in {log.name}.\n    {line}"
+            f"{what} failed, as there is no space left on a disk. Free some, or set XDG_CACHE_HOME to a folder on a larger one if it is"
+            f" that of {cache.folder()}. Then run this again. The log is {log.name}.\n    {line}"
         )
     if others := OTHER_PACKAGES.search(said):
         raise Failure(
-            f"{what} failed, as Debian's mirror has other versions of packages than the toolroot in {cache.folder()} was made with: remove"
-            f" that (tools/build distclean) and run this again, which makes it anew; all of it is in {log.name}.\n    {others[0].strip()}"
+            f"{what} failed, as the versions of packages in Debian's mirror differ from those of the toolroot in {cache.folder()}. Remove"
+            f" the toolroot (tools/build distclean) and run this again, which makes a new one. The log is {log.name}."
+            f"\n    {others[0].strip()}"
         )
     if missing := unfetched(said):
         whom, line = missing
-        raise Failure(
-            f"{what} failed, as {whom} did not give what it was asked for: run this again once it does; all of it is in {log.name}."
-            f"\n    {line}"
-        )
-    raise Failure(f"{tail(log.name)}\n{what} failed ({ending(status)}): see above, all of it is in {log.name}.")
+        raise Failure(f"{what} failed, as {whom} did not deliver a file. Run this again once it does. The log is {log.name}.\n    {line}")
+    raise Failure(f"{tail(log.name)}\n{what} failed ({ending(status)}). The end of its log is above, the rest is in {log.name}.")
 
 
 # Bytes of a disk that is full, and what programs say then.
@@ -174,7 +172,7 @@ def is_full(path):
 
 # What apt says if it is asked for what there was when the toolroot was made, and choose-kernel if the archive has no such kernel any more.
 OTHER_PACKAGES = re.compile(r"^E: (?:Version '.*' for '.*' was not found|Unable to correct problems, you have held broken).*", re.MULTILINE)
-# What apt and cargo say if something could not be fetched, each with whom they asked.
+# Messages of apt and cargo about files that could not be fetched, each with its source.
 UNFETCHED = (
     (
         "Debian's mirror",
@@ -193,7 +191,7 @@ UNFETCHED = (
 
 
 def unfetched(text):
-    """Who did not give something that a command asked for, and the line that says so, if that is in what it printed."""
+    """The source that did not deliver a file, and the line about it, if the output has one."""
     for whom, pattern in UNFETCHED:
         if found := re.search(pattern, text, re.MULTILINE):
             return whom, found[0].strip()

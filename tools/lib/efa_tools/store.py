@@ -52,7 +52,7 @@ def key(folders, *others):
 def build(kind, folders, others, what, gigabytes, make):
     """The folder of what was built of the clone's folders, and OTHERS, which are texts; it is made by make() if it is not there.
 
-    make() returns the files that are kept. A build of which somebody changes the sources meanwhile is done again.
+    make() returns the files that are kept. A build whose sources change meanwhile is repeated.
     """
     for _ in range(ATTEMPTS):
         name = key(folders, *others)
@@ -74,11 +74,11 @@ def build(kind, folders, others, what, gigabytes, make):
         os.utime(path)
         discard_old(path.parent)
         return path
-    raise Failure(f"The sources of {what} changed while it was built, {ATTEMPTS} times: stop editing them for as long as that.")
+    raise Failure(f"The sources of {what} changed during each of {ATTEMPTS} builds: do not edit them during the next one.")
 
 
 def discard_old(folder):
-    """Removes what nobody has used for long."""
+    """Removes entries that were not used for long."""
     known = sorted(((path.stat().st_mtime, path) for path in folder.iterdir() if path.suffix != ".tmp"), reverse=True)
     for used, path in known[KEPT:]:
         if used < time.time() - HOURS * 3600:

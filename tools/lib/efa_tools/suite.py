@@ -72,7 +72,7 @@ def bounce(driver, flavour):
 
 
 def programs_without_kverbs(flavour):
-    """Programs have all that they have otherwise."""
+    """Programs have their usual environment."""
     name = f"kselftest rust {flavour} KVERBS=0"
     command = "/efa-rs/tests/kselftest/run.sh queues.py resource_details.py dmesg.py"
     module = build.module_without_kverbs(toolroot.kernel(flavour))
@@ -119,7 +119,7 @@ def kernel_clients(flavour):
 def kverbs(flavour, rounds=None):
     """Clients in the kernel: of two devices of one guest, and of two guests, where that in C and that in Rust talk to each other.
 
-    A device goes as often as `rounds` says, or as often as the tests find enough.
+    A device is removed `rounds` times, or as often as the tests choose.
     """
     options = {"share": client_modules(toolroot.kernel(flavour)), "timeout": LIMIT + KVERBS_ROUND * (rounds or 0)}
     local = f"{f'EFA_ROUNDS={rounds} ' if rounds else ''}/efa-rs/tests/kverbs/kverbs.py"
@@ -268,7 +268,7 @@ def power_off_problems(trace):
         "a device in use is reset for a shutdown, and left alone then": [f"after {last}: {after}"] if after != ["reset end"] else [],
         "a device without driver is left alone": [last] * unbound.count(last),
         # Once more after a reset of the bus.
-        "a device that does not answer is told twice at most": [f"{told} times {last}"] if told not in (1, 2) else [],
+        "a device that does not answer gets two resets at most": [f"{told} times {last}"] if told not in (1, 2) else [],
         "no device sees what a correct driver never does": re.findall(r"protocol error.*", trace),
     }
 

@@ -56,7 +56,7 @@ def measured(name, parent=None):
     span = Span(name, time.time())
     parent = parent or _current.get()
     if parent:
-        # At once: what is interrupted is told of, too.
+        # At once, so that an interrupted run has it, too.
         parent.steps.append(span)
     token = _current.set(span)
     try:

@@ -113,7 +113,7 @@ def rustfmt(text):
     command = build.in_toolroot(["rustfmt", "--edition", "2021", "--emit", "stdout"])
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Failure(f"rustfmt does not accept what becomes of a file:\n{done.stderr}")
+        raise Failure(f"rustfmt rejects a rewritten file: correct the tables in in_tree.py.\n{done.stderr}")
     return done.stdout
 
 

@@ -128,8 +128,8 @@ fn network() -> Settings {
     }
 }
 
-/// The least time that some messages take over one link of a server, with what the first packet takes to come and to be
-/// acknowledged on a network that does nothing else.
+/// The least time that some messages take over one link of a server. It includes the time until the first packet arrives and is
+/// acknowledged on an idle network.
 fn ideal(messages: u64, length: u32) -> Duration {
     let packets = u64::from(length.div_ceil(MSS));
     let bytes = messages * (u64::from(length) + packets * u64::from(HEADER));

@@ -33,8 +33,8 @@ const DUPLICATES: u64 = 3;
 /// Packets that the receiver's buffer has room for: 16 MiB, well above what the network holds.
 const MOST: u64 = 1880;
 
-/// The least time-out. Linux has 200 ms by default, with which TCP would be still slower; this one gives completion times as SRD's
-/// authors are said to have measured, whose paper was not at hand.
+/// The least time-out. Linux has 200 ms by default, with which TCP would be still slower. This value gives the completion times that
+/// SRD's authors are said to have measured; their paper was not available.
 const MIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The time-out before there was a round trip, and the longest one.

@@ -24,8 +24,8 @@ const MAX_CONNECTIONS: usize = 64 << 10;
 /// Most responses to reads of one peer that wait to be sent or acknowledged. A read beyond is dropped, and retransmitted.
 const MAX_RESPONSES: usize = 16 << 10;
 
-/// Responses to all peers, of which each peer may have an equal share. The first may use up its own, then the second half of them, the third
-/// a third, and so on: however many there are, that is no more than some times as many in all.
+/// Responses to all peers, of which each peer may have an equal share. The share shrinks with the number of peers: the first may have
+/// all, the second half, the third a third. So the sum is a small multiple of this, whatever the number of peers.
 const SHARED_RESPONSES: usize = 64 << 10;
 
 /// Packets that a connection sends before others have their turn.

@@ -28,8 +28,8 @@ pub(super) const BYTES: usize = {
 /// those above it.
 pub(super) const ENTRY: usize = 40;
 
-/// How many things a receiver may remember for which there is no room, of packets in their order: without any, a sender that has used
-/// up what there is would get nowhere. One is how a packet was refused, the others are writes that have begun.
+/// Records that a receiver may keep beyond its budget, for packets in their order. Without any, a sender that has used up the budget
+/// would make no progress. One record is how a packet was refused, the others are writes that have begun.
 const FREE: usize = 4;
 
 /// What has arrived over a connection.

@@ -2,16 +2,16 @@
 
 //! How much a connection may have in flight.
 //!
-//! A connection keeps so little in flight that queues in the network stay short. Once in a round trip it looks at how long the
-//! packets of the last one took: if most of them took much longer than the shortest way to the peer takes, what they share is
-//! full, and the window becomes smaller, the more so the later they were; else it grows. If only some are late, their paths are
-//! busy and not what all share. So those who share a link get about the same, and none has to be told.
+//! A connection keeps so little in flight that queues in the network stay short. Once per round trip it compares the delays of
+//! the last packets with the base delay, the shortest to the peer. If most took much longer, the shared link is congested, and
+//! the window shrinks in proportion to the excess. Otherwise it grows. If only some are late, their paths are congested and not
+//! the shared link. So the connections that share a link get about the same rate, without signals from the network.
 //!
-//! What counts as long is the less, the larger a window is. So where many share a link, small windows grow while large ones
-//! shrink, and all come to the same size even if what they take for the shortest way is not quite the same; and a queue becomes
-//! longer with the number of those who share it, but much less than in proportion. (Swift, of Google, does this, too: "Delay is
-//! Simple and Effective for Congestion Control in the Datacenter", SIGCOMM 2020.) The shortest way to a peer is measured for all
-//! connections to it together: one that begins when the queue is long would else take that for the length of the way.
+//! The delay that counts as long is smaller for larger windows. So if many share a link, small windows grow while large ones
+//! shrink. All converge to one size, even if their base delays differ a little. The queue grows with the number of connections,
+//! but much less than in proportion. Google's Swift does the same ("Delay is Simple and Effective for Congestion Control in the
+//! Datacenter", SIGCOMM 2020). The base delay to a peer is measured for all connections to it together. A connection that begins
+//! while the queue is long would otherwise include the queue in it.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ const INITIAL: f64 = 4.0;
 /// Most packets that a connection may have in flight.
 pub(crate) const MOST: f64 = 256.0;
 
-/// The smallest window if packets are late. Where there is no more than a packet of each in flight, it is not for this that the
-/// network has too much to do, or it is a long queue that is no harm.
+/// The smallest window if packets are late. With at most one packet of each connection in flight, the congestion has another cause,
+/// or the long queue does no harm.
 const LEAST_IF_LATE: f64 = 1.0;
 
 /// The smallest window if packets are lost. One of less than a packet is one packet now and then: so thousands may share a link
@@ -35,9 +35,9 @@ const LEAST_PART: f64 = 0.7;
 /// How much of the excess of a round trip the window becomes smaller by.
 const DECREASE: f64 = 0.8;
 
-/// By how many packets the window grows in the first round trip without congestion. It grows twice as much in each that
-/// follows: where many share a link, all grow at once, and small steps keep them from filling it together; where nobody else
-/// does, the window is soon what it can be.
+/// By how many packets the window grows in the first round trip without congestion. The step doubles with each further one. If
+/// many share a link, all grow at once, and small steps keep them from filling it together. A connection alone soon has its full
+/// window.
 const STEP: f64 = 0.25;
 
 /// Time that packets may wait in queues if the window is one packet, or half of the shortest round trip if that is more.
@@ -56,8 +56,8 @@ const MIN_TIMEOUT: Duration = Duration::from_millis(2);
 /// How long to wait before the first round trip was measured.
 const INITIAL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The part by which the share of a packet differs from one to the next, so that the fraction of a window comes to what it is
-/// over any few packets: the golden ratio.
+/// The share of a packet differs by this from one packet to the next: the golden ratio. So the mean over any few packets is the
+/// fraction of the window.
 const SPREAD: f64 = 0.618_033_988_75;
 
 /// The window of a connection.

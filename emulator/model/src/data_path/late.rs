@@ -2,8 +2,8 @@
 
 //! Completions that a rule makes late, or holds.
 //!
-//! The data path has no clock: how late a completion is to be is known when its work request ends, and when it comes only when the
-//! device is run next, which is to be at once.
+//! The data path has no clock. The delay of a completion is known when its work request ends; the time only when the device runs
+//! next, which is at once.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Fast registration and invalidation: work requests that give a memory region its pages, and take them away.
+//! Fast registration and invalidation: work requests that map and unmap the pages of a memory region.
 //!
-//! The device carries them out by itself, when it fetches them, so that each later work request of the send queue finds them
-//! done, and so do the earlier ones that are still in flight. Where a list of pages is long, it reads a part of it each time
-//! that it is the queue pair's turn. It reads one such list at a time: all queue pairs may want to register the same region, whose pages
-//! count once.
+//! The device carries them out itself, when it fetches them. So each later work request of the send queue finds them done, and so
+//! do the earlier ones that are still in flight. It reads a long list of pages in parts, one at each turn of the queue pair. It
+//! reads one such list at a time: all queue pairs may want to register the same region, whose pages count once.
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
 

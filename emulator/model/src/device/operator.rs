@@ -118,8 +118,8 @@ impl Device {
         self.overrides.apply(&mut self.data.attributes);
     }
 
-    /// Removes all rules and replacements, and answers and events that are still to come; what is held is released; a reset that would
-    /// never have ended ends, and the next one revives a dead device.
+    /// Removes all rules and replacements, and pending answers and events. Releases what is held. A reset that would never have ended
+    /// ends, and the next one revives a dead device.
     pub fn clear(&mut self) {
         if let Some(dead) = &mut self.dead {
             dead.heal();

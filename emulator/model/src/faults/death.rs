@@ -19,8 +19,8 @@ pub struct Death {
     pub resets: NonZeroU32,
     /// How those before fail.
     pub how: FailedReset,
-    /// It goes on writing to the memory of the queues and memory regions that it has, until it is revived or its PCI
-    /// function is reset: such a reset ends DMA, by the specification of PCI Express.
+    /// It goes on writing to the memory of its queues and memory regions, until it is revived or its PCI function is reset.
+    /// A function level reset ends DMA, by the specification of PCI Express.
     pub dma: bool,
 }
 
@@ -88,9 +88,9 @@ impl Dead {
     }
 }
 
-/// Bytes that a dead device writes at the end of every line of the memory that it knew: where no queue has a phase, so that
-/// a program or driver that still looks at them sees nothing new, and who has got the memory since sees them. Only event
-/// counters are nothing but their value, which becomes this.
+/// Bytes that a dead device writes at the end of every line of the memory that it knew. No queue has a phase bit there, so a
+/// program or driver that still polls it sees nothing new. A new owner of the memory sees them. Only an event counter has no
+/// other place, so its value becomes this.
 const STRAY: [u8; 8] = [0xef, 0xa0, 0xde, 0xad, 0xef, 0xa0, 0xde, 0xad];
 
 /// Bytes of such a line.

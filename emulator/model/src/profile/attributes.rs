@@ -119,8 +119,8 @@ attributes! {
     shared_ah: bool,
     /// Whether packets of SRD with the wrong Q_Key are dropped, too, and not only datagrams.
     ///
-    /// Nobody says whether hardware does that. Against it: no status of a work request is for it, and according to libfabric
-    /// (prov/efa/docs/efa_rdm_protocol_v4.md, section 4.4) a device knows peers by GID and number of the queue pair only, so that
+    /// No source says whether hardware does that. Against it: no status of a work request is for it. According to libfabric
+    /// (prov/efa/docs/efa_rdm_protocol_v4.md, section 4.4), a device knows peers by GID and queue pair number only. So
     /// libfabric sends the Q_Key as "connid" in its own headers. For it: every client sends the one of its peer.
     check_srd_qkey: bool,
     /// Whether the remote key of an RDMA read or write of no bytes has to be good, as `strict=guesses` sets it.

@@ -4,9 +4,9 @@
 //!
 //! Each user access region has doorbell pages of its own, of 4 KiB, so that a process that may map
 //! one can't reach the doorbells of another. A host with larger pages maps those of several regions
-//! at once, and there it can. In these every queue pair and completion queue that the device
-//! can have has a fixed place, as has every queue pair's send ring in the memory BAR: none overlap,
-//! whatever is created and destroyed in which order.
+//! at once, and there it can. Every queue pair and completion queue that the device can have has
+//! a fixed place in these pages, and every queue pair's send ring has one in the memory BAR. So none
+//! overlap, in whatever order they are created and destroyed.
 
 use super::attributes::Attributes;
 

@@ -247,8 +247,8 @@ impl Cqs {
         }
     }
 
-    /// Takes note of the completion of a work request. Returns what is wrong if these are more than there are entries, without a
-    /// doorbell of the program in between: it has posted more work requests than the queue has room for.
+    /// Counts the completion of a work request. Returns an error if there are more of them than entries since the program's last
+    /// doorbell: it has posted more work requests than the queue has room for.
     pub(crate) fn note_completion(&mut self, index: u16) -> Option<ProgramError> {
         let cq = self.0.get_mut(index).ok()?;
         cq.quiet = cq.quiet.saturating_add(1);

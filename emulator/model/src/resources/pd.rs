@@ -14,8 +14,8 @@ use crate::profile::attributes::Attributes;
 #[derive(Debug, Default)]
 pub(crate) struct Pd {
     users: Users,
-    /// Whether its queue pairs may change memory regions. It is if the driver ever made a region in it that programs can't
-    /// have, for the interface has nothing else by which a device could know those of the kernel.
+    /// Whether its queue pairs may change memory regions. They may once the driver has made a region in it that programs can't
+    /// have. By nothing else in the interface can a device tell those of the kernel.
     privileged: bool,
 }
 

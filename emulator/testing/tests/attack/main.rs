@@ -68,8 +68,8 @@ struct Seen {
     longest_command: Duration,
 }
 
-/// How long it takes at most on this host, which may have other things to do, until a thread gets the CPU that works for as long as a
-/// command does, and has another one answer.
+/// The longest delay on this host, which may be busy, of a thread that works for as long as a command does and has another thread
+/// answer.
 fn stall(stop: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     let (mut near, mut far) = UnixStream::pair().unwrap();

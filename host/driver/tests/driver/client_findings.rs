@@ -137,7 +137,7 @@ fn a_receive_queue_is_no_larger_than_the_device_allows() {
             pairs.iter().map(|pair| pair.receive_queue.depth).max()
         });
         if let Ok(qp) = result {
-            // SAFETY: Nobody uses the queue pair.
+            // SAFETY: The queue pair is not in use.
             verbs::ignore("ib_destroy_qp", unsafe {
                 verbs::destroy_qp(qp, null_mut())
             });
@@ -240,7 +240,7 @@ impl client::Client for Patient {
     }
 }
 
-/// The driver finds out, although nobody sends a command.
+/// The driver detects it, although no command is sent.
 #[test]
 fn a_client_does_not_wait_for_a_device_that_dies_while_it_is_unbound() {
     let ended = Rc::new(Cell::new(false));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Asynchronous events: keep-alives, warnings and what nobody knows.
+//! Asynchronous events: keep-alives, warnings and unknown groups.
 
 use driver::{
     program::Objects,

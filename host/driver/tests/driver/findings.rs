@@ -43,7 +43,7 @@ fn a_region_whose_deregistration_is_refused_keeps_no_bar() {
     refused_destroy_keeps_no_bar(Opcode::DeregMr);
 }
 
-/// Kills a device that goes on with DMA, and that no reset stops.
+/// Kills a device that continues DMA, and that no reset stops.
 fn die_and_write(rig: &Rig) {
     // Each access takes time: a model that is as fast as it can be writes millions of times.
     rig.shared.set_pace(50_000_000);

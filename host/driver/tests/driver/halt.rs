@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A device is halted by whoever needs it: what waits for that, what it may do meanwhile, and what brings it back.
+//! Halting a device: who waits for it, what the device may do meanwhile, and what restarts it.
 
 use std::cell::Cell;
 
@@ -21,7 +21,7 @@ use kernel::{error::code::EIO, sim};
 
 use crate::{command, run};
 
-/// Kills a device that goes on with DMA. A reset of this number revives it.
+/// Kills a device that continues DMA. A reset of this number revives it.
 fn die_and_write(rig: &Rig, resets: u32) {
     rig.shared.set_pace(50_000_000);
     rig.die(Death {

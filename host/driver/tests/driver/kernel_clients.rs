@@ -290,7 +290,7 @@ fn a_queue_pair_has_completions_of_its_own() {
             let (pair, pd, mut attr) =
                 (objects.qp as usize, objects.pd as usize, objects.qp_attr());
             let destroyer = sim::spawn("destroyer", move || {
-                // SAFETY: Nobody else uses the queue pair.
+                // SAFETY: Nothing else uses the queue pair.
                 verbs::ignore("ib_destroy_qp", unsafe {
                     verbs::destroy_qp(pair as *mut _, null_mut())
                 });

@@ -90,7 +90,7 @@ fn a_device_keeps_its_name() {
     }
 }
 
-/// Nobody waits for the time limit of a command that the reset has ended.
+/// No task waits for the timeout of a command that the reset has ended.
 #[test]
 fn a_failure_ends_the_commands_in_flight() {
     run(|rig| {

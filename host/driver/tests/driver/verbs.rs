@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A device that errs in the middle of each verb: the verb ends, nothing is lost, and nobody waits twice.
+//! A device that errs in the middle of each verb: the verb ends, nothing is lost, and no task waits twice.
 
 use driver::{
     fault::rule,

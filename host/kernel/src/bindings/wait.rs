@@ -77,7 +77,7 @@ pub struct semaphore {
     first: Cell<*const Waiter>,
 }
 
-/// On the stack of who waits.
+/// On the stack of the waiter.
 struct Waiter {
     is_served: Cell<bool>,
     next: Cell<*const Waiter>,
