@@ -159,10 +159,6 @@ suite.add("a device that dies", lambda: goes(dies), GONE)
 suite.add(f"a device that is unbound under load, {ROUNDS} times", lambda: rounds(unbound), GONE)
 suite.add(f"a device that dies under load, {ROUNDS} times", lambda: rounds(dies), GONE)
 
-# Nobody says whether hardware looks at the Q_Key of SRD.
-for device in FUNCTIONS:
-    device.set(check_srd_qkey=True)
-
 subprocess.run(["insmod", "/share/kverbs_client.ko"], check=True)
 try:
     suite.run()

@@ -107,6 +107,13 @@ class Guest(unittest.TestCase):
         answers = ['{"status": "running", "running": true}', "{}"]
         self.assertEqual(result.stdout.splitlines(), [*answers, "01:00.0 02:00.0", "02:00.0", "01:00.0 02:00.0"], result.stderr)
 
+    def test_links_in_slots(self):
+        # Of the device, and of its port: NIXL takes it for the limit of the device.
+        links = "cat /sys/bus/pci/devices/0000:01:00.0/{current,max}_link_{speed,width}"
+        port = "cd /sys/bus/pci/devices/0000:01:00.0/..; cat current_link_speed current_link_width"
+        result = tool("vm", "--hotplug", "--instance", "p5en.48xlarge", f"bash -c '{links}; {port}'")
+        self.assertEqual(result.stdout.splitlines(), ["16.0 GT/s PCIe", "16"] * 3, result.stderr)
+
     def devices(self, instance):
         """What a guest says of its devices: how many there are, PCI ids, link speeds, and how many GUIDs."""
         command = (

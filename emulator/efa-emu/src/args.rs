@@ -317,11 +317,7 @@ fn memory(value: &str) -> Result<u64, String> {
 /// What only a guess says that devices refuse.
 fn strict(value: &str) -> Result<Overrides, String> {
     match value {
-        "guesses" => Ok(Overrides {
-            check_srd_qkey: Some(true),
-            check_empty_keys: Some(true),
-            ..Overrides::default()
-        }),
+        "guesses" => Ok(Overrides::guesses()),
         _ => Err(format!("strict is `{value}`, but it must be guesses")),
     }
 }
@@ -393,12 +389,10 @@ mod tests {
 
     #[test]
     fn guesses_are_checked_on_request() {
-        let checks = |spec: &str| {
-            let overrides = spec.parse::<DeviceSpec>().unwrap().overrides;
-            (overrides.check_srd_qkey, overrides.check_empty_keys)
-        };
-        assert_eq!(checks("socket=a"), (None, None));
-        assert_eq!(checks("socket=a,strict=guesses"), (Some(true), Some(true)));
+        let overrides = |spec: &str| spec.parse::<DeviceSpec>().unwrap().overrides;
+        assert_eq!(overrides("socket=a"), Overrides::default());
+        let guesses = Overrides::guesses();
+        assert_eq!(overrides("socket=a,strict=guesses"), guesses);
     }
 
     #[test]

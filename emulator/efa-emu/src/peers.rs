@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Changes when an older emulator would not understand.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Most bytes of a message: a packet with the largest payload that one has, or the addresses of all devices of a program.
 const MAX_MESSAGE: usize = 16 << 10;

@@ -206,6 +206,7 @@ impl From<Subject> for Said {
                 memory,
                 length,
                 reader,
+                ..
             } => Self {
                 code: 3,
                 qp,

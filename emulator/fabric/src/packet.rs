@@ -104,6 +104,8 @@ pub(crate) enum Subject {
         memory: (u32, u64),
         length: u32,
         reader: Reader,
+        /// Version of the device that reads.
+        version: u32,
     },
     /// Memory that was read.
     Response { reader: Reader },

@@ -176,13 +176,11 @@ fn each_event_is_counted_once() {
         let (mut net, mut a, mut b) = pair(settings);
         for port in [a.qp.port, b.qp.port] {
             // Messages of several packets that are not long.
-            net.driver(port, |driver| {
-                let mtu = Some(256);
-                driver.device.set(Overrides {
-                    mtu,
-                    ..Overrides::default()
-                });
-            });
+            let overrides = Overrides {
+                mtu: Some(256),
+                ..Overrides::default()
+            };
+            net.set(port, overrides);
         }
         let (mut of_a, mut of_b) = (Counts::default(), Counts::default());
         for round in 0..ROUNDS {

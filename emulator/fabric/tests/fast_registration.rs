@@ -32,10 +32,6 @@ fn resources(net: &mut Net, qp: &Qp) -> ResourceCounts {
     state(net, qp).resources
 }
 
-fn set(net: &mut Net, qp: &Qp, overrides: Overrides) {
-    net.driver(qp.port, |driver| driver.device.set(overrides));
-}
-
 /// Whether a peer can write to a region, which is tried.
 fn is_writable(net: &mut Net, a: &Qp, b: &mut Qp, region: &Region) -> bool {
     let from = net.region(b, 1, 0);
@@ -490,7 +486,7 @@ fn unprivileged() {
         fast_mr: Some(false),
         ..Overrides::default()
     };
-    set(&mut net, &a, without);
+    net.set(a.port, without);
     refused(&mut net, &mut a, &register, UNSUPPORTED, "another device");
     net.driver(a.port, |driver| driver.device.clear());
     assert_eq!(net.outcome(&mut a, &register), OK);
@@ -606,7 +602,7 @@ fn permissions() {
             ..Overrides::default()
         };
         assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
-        set(&mut net, &a, without);
+        net.set(a.port, without);
         let status = net.outcome(&mut a, &Send::register(&request));
         let possible = bits & 6 == 0;
         assert_eq!(status, if possible { OK } else { UNSUPPORTED });
@@ -660,7 +656,7 @@ fn room() {
         max_total_pages: Some(6),
         ..Overrides::default()
     };
-    set(&mut net, &a, few);
+    net.set(a.port, few);
     let fast = net.fast_region(&a, 4, 0);
     let more = AllocMr {
         pd: a.pd,

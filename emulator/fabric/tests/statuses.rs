@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use efa_fabric::{Denied, PathSettings, Settings};
+use efa_fabric::{Denied, PathSettings, PortId, Settings};
 use efa_hw::{
     admin::{
         Status,
@@ -15,7 +15,7 @@ use efa_hw::{
     },
     io::{CompStatus, OpType, RxDesc, RxLkeyCtrl},
 };
-use efa_model::{Overrides, Profile};
+use efa_model::{Instance, Overrides, Profile};
 use efa_testing::net::{DEPTH, Net, Qp, Region, Send, pattern};
 
 /// Two queue pairs with a region each; that of the second is full of a pattern.
@@ -274,12 +274,11 @@ fn keys_of_no_bytes() {
     for check in [false, true] {
         for operation in [OpType::RdmaWrite, OpType::RdmaRead] {
             let (mut net, mut a, b, from, to) = set();
-            net.driver(b.port, |driver| {
-                driver.device.set(Overrides {
-                    check_empty_keys: Some(check),
-                    ..Overrides::default()
-                });
-            });
+            let overrides = Overrides {
+                check_empty_keys: Some(check),
+                ..Overrides::default()
+            };
+            net.set(b.port, overrides);
             let mut send = Send::write(&b, &from, &to, 0);
             send.operation = operation.into();
             net.post(&mut a, &send);
@@ -361,6 +360,42 @@ fn feature_mismatch() {
         send.ah = Some(net.handle(&a, b.port));
         net.post(&mut a, &send);
         assert_eq!(net.status(&mut a), CompStatus::RemoteFeatureMismatch);
+    }
+}
+
+/// Whether devices of the first version and others read from each other is a guess: see `strict=guesses`.
+#[test]
+fn reads_between_versions() {
+    let profiles = [Profile::Efa0, Profile::Efa1, Profile::Efa2];
+    let permissions = RegMrPermissions {
+        local_write_enable: true,
+        remote_read_enable: true,
+        ..RegMrPermissions::default()
+    };
+    for (reader, peer) in (0..9).map(|pair| (pair / 3, pair % 3)) {
+        let mut net = Net::new(&[profiles[reader], profiles[peer]], Settings::default());
+        // A p4d has the first version, and reads.
+        let mut overrides = Instance::find("p4d.24xlarge").unwrap().overrides();
+        (0..2).for_each(|port| net.set(PortId(port), overrides.clone()));
+        let qp = |net: &mut Net, port| {
+            let flags = CreateQpFlags::default();
+            net.qp_with(port, QpType::Srd, flags, CqCaps1::default(), 64)
+        };
+        let (mut a, mut b) = (qp(&mut net, 0), qp(&mut net, 1));
+        net.introduce(&mut a, &mut b);
+        let to = net.region_with(&a, 1, 0, permissions);
+        let from = net.region_with(&b, 1, 0, permissions);
+        for check in [false, true] {
+            overrides.check_read_version = Some(check);
+            net.set(b.port, overrides.clone());
+            net.post(&mut a, &Send::read(&b, &to, &from, 8));
+            let expected = if check && (reader == 0) != (peer == 0) {
+                CompStatus::RemoteFeatureMismatch
+            } else {
+                CompStatus::Ok
+            };
+            assert_eq!(net.status(&mut a), expected, "{reader} {peer} {check}");
+        }
     }
 }
 
@@ -708,12 +743,11 @@ fn queue_pairs_in_error_flush() {
 fn a_queue_pair_that_is_destroyed_is_flushed() {
     for flush in [true, false] {
         let (mut net, mut a, b, from, to) = set();
-        net.driver(a.port, |driver| {
-            driver.device.set(Overrides {
-                flush_on_destroy: Some(flush),
-                ..Overrides::default()
-            });
-        });
+        let overrides = Overrides {
+            flush_on_destroy: Some(flush),
+            ..Overrides::default()
+        };
+        net.set(a.port, overrides);
         net.set_rnr_retry(&a, 7);
         for _ in 0..2 {
             net.post(&mut a, &Send::message(&b, &from, 8));

@@ -399,7 +399,11 @@ fn datagrams_do_not_access_memory() {
             length,
             end: None,
         },
-        Content::Read { memory, length },
+        Content::Read {
+            memory,
+            length,
+            version: 0,
+        },
     ] {
         let arrival = Arrival {
             transport: QpType::Ud,

@@ -102,6 +102,11 @@ impl Net {
         (net, a, b)
     }
 
+    /// Changes attributes of a device.
+    pub fn set(&mut self, port: PortId, overrides: Overrides) {
+        self.driver(port, |driver| driver.device.set(overrides));
+    }
+
     /// Works on the world of a device.
     pub fn world<R>(&mut self, port: PortId, work: impl FnOnce(&mut World) -> R) -> R {
         self.fabric

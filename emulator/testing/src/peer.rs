@@ -5,7 +5,7 @@
 use crate::net::pattern;
 
 /// The version of the protocol.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// A message, as it is made.
 #[derive(Debug, Default)]

@@ -50,6 +50,9 @@ const EXPRESS_ID: u8 = 0x10;
 const EXPRESS_FLAGS: usize = EXPRESS + 0x02;
 const DEVICE_CAPABILITIES: usize = EXPRESS + 0x04;
 const DEVICE_CONTROL: usize = EXPRESS + 0x08;
+const LINK_CAPABILITIES: usize = EXPRESS + 0x0c;
+const LINK_STATUS: usize = EXPRESS + 0x12;
+const LINK_CAPABILITIES_2: usize = EXPRESS + 0x2c;
 const EXPRESS_VERSION_2_ENDPOINT: u16 = 0x0002;
 const MAX_PAYLOAD_256: u32 = 1;
 const ROLE_BASED_ERROR_REPORTING: u32 = 1 << 15;
@@ -58,6 +61,9 @@ const RELAXED_ORDERING: u16 = 1 << 4;
 const NO_SNOOP: u16 = 1 << 11;
 const MAX_READ_REQUEST_512: u16 = 2 << 12;
 const INITIATE_FUNCTION_LEVEL_RESET: u16 = 1 << 15;
+const LINK_WIDTH_16: u16 = 16 << 4;
+/// Of each speed of PCI Express from 2.5 GT/s on, the Gbit/s of 16 lanes.
+const LINK_GBPS: [u16; 6] = [32, 64, 126, 252, 504, 968];
 
 // MSI-X capability.
 const MSIX: usize = 0xb0;
@@ -91,8 +97,8 @@ pub(crate) struct ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// That of device id `device`, with `msix_vectors` (1 to [`MAX_MSIX_VECTORS`]) interrupt vectors.
-    pub(crate) fn new(device: u16, bars: Bars, msix_vectors: u16) -> Self {
+    /// That of device id `device` for so many Gbit/s, with `msix_vectors` (1 to [`MAX_MSIX_VECTORS`]) interrupt vectors.
+    pub(crate) fn new(device: u16, gbps: u16, bars: Bars, msix_vectors: u16) -> Self {
         let mut new = Self {
             bytes: Box::new([0; SIZE]),
             writable: Box::new([0; SIZE]),
@@ -100,7 +106,7 @@ impl ConfigSpace {
         };
         new.header(device, bars);
         new.power();
-        new.express();
+        new.express(gbps);
         new.msix(bars, msix_vectors);
         new.errors();
         new.after_reset = new.bytes.clone();
@@ -148,7 +154,7 @@ impl ConfigSpace {
         self.allow(CORRECTABLE_MASK, ALL_CORRECTABLE.to_le_bytes());
     }
 
-    fn express(&mut self) {
+    fn express(&mut self, gbps: u16) {
         self.set(EXPRESS, [EXPRESS_ID, MSIX as u8]);
         self.set(EXPRESS_FLAGS, EXPRESS_VERSION_2_ENDPOINT.to_le_bytes());
         let capabilities = MAX_PAYLOAD_256 | ROLE_BASED_ERROR_REPORTING | FUNCTION_LEVEL_RESET;
@@ -159,6 +165,15 @@ impl ConfigSpace {
             DEVICE_CONTROL,
             (!INITIATE_FUNCTION_LEVEL_RESET).to_le_bytes(),
         );
+        // The slowest link that is fast enough. Programs take it for the limit of the device, as NIXL does.
+        let slower = LINK_GBPS.iter().filter(|link| **link < gbps).count();
+        // CAST: There are few.
+        let speed = slower.min(LINK_GBPS.len() - 1) as u16 + 1;
+        let link = speed | LINK_WIDTH_16;
+        self.set(LINK_CAPABILITIES, u32::from(link).to_le_bytes());
+        self.set(LINK_STATUS, link.to_le_bytes());
+        // A bit for each speed, from the second on.
+        self.set(LINK_CAPABILITIES_2, ((2_u32 << speed) - 2).to_le_bytes());
     }
 
     fn msix(&mut self, bars: Bars, vectors: u16) {
@@ -269,7 +284,7 @@ mod tests {
 
     #[test]
     fn is_as_lspci_has_confirmed() {
-        let config = ConfigSpace::new(0xefa2, ALL, 33);
+        let config = ConfigSpace::new(0xefa2, 200, ALL, 33);
         assert_eq!(dump(&config), include_str!("../tests/efa2.lspci"));
         // lspci reads these as root only: an advanced error reporting capability, and no other.
         let mut errors = [0; SIZE - 256];
@@ -277,6 +292,26 @@ mod tests {
         errors[0x0c..0x10].copy_from_slice(&[0x30, 0x20, 0x46, 0x00]);
         errors[0x15] = 0x20;
         assert_eq!(config.bytes[256..], errors);
+    }
+
+    #[test]
+    fn the_link_is_as_fast_as_the_device() {
+        for (gbps, speed) in [
+            (0, 1),
+            (100, 3),
+            (150, 4),
+            (200, 4),
+            (400, 5),
+            (800, 6),
+            (u16::MAX, 6),
+        ] {
+            let config = ConfigSpace::new(0xefa2, gbps, ALL, 1);
+            let link = [speed, 1];
+            assert_eq!(config.bytes[LINK_CAPABILITIES..][..2], link, "{gbps}");
+            assert_eq!(config.bytes[LINK_STATUS..][..2], link, "{gbps}");
+            let speeds = [0x02, 0x06, 0x0e, 0x1e, 0x3e, 0x7e][usize::from(speed) - 1];
+            assert_eq!(config.bytes[LINK_CAPABILITIES_2], speeds, "{gbps}");
+        }
     }
 
     #[test]
@@ -288,6 +323,7 @@ mod tests {
         ] {
             let mut config = ConfigSpace::new(
                 0xefa2,
+                200,
                 Bars {
                     missing: Some(bar),
                     ..ALL
@@ -306,7 +342,7 @@ mod tests {
 
     #[test]
     fn bars_tell_their_size() {
-        let mut config = ConfigSpace::new(0xefa2, ALL, 1);
+        let mut config = ConfigSpace::new(0xefa2, 200, ALL, 1);
         for bar in ALL.iter() {
             let register = (BAR0 + 4 * usize::from(bar.index())) as u64;
             config.write(register, &[0xff; 8]);
@@ -320,7 +356,7 @@ mod tests {
 
     #[test]
     fn only_writable_bits_change() {
-        let mut config = ConfigSpace::new(0xefa2, ALL, 4);
+        let mut config = ConfigSpace::new(0xefa2, 200, ALL, 4);
         let before = config.bytes.clone();
         assert!(!config.write(0, &[0xff; DEVICE_CONTROL]));
         assert!(!config.is_on());
@@ -339,7 +375,7 @@ mod tests {
 
     #[test]
     fn bus_master_follows_the_command_register() {
-        let mut config = ConfigSpace::new(0xefa2, ALL, 4);
+        let mut config = ConfigSpace::new(0xefa2, 200, ALL, 4);
         assert!(!config.bus_master());
         config.write(COMMAND as u64, &COMMAND_BUS_MASTER.to_le_bytes());
         assert!(config.bus_master());
@@ -349,7 +385,7 @@ mod tests {
 
     #[test]
     fn power_comes_back_with_a_reset() {
-        let mut config = ConfigSpace::new(0xefa2, ALL, 4);
+        let mut config = ConfigSpace::new(0xefa2, 200, ALL, 4);
         let state = |config: &mut ConfigSpace, state: u8| {
             let resets = config.write(POWER_CONTROL as u64, &[state, 0]);
             (resets, config.power_state())
@@ -367,7 +403,7 @@ mod tests {
 
     #[test]
     fn function_level_reset_is_asked_for_once() {
-        let mut config = ConfigSpace::new(0xefa2, ALL, 4);
+        let mut config = ConfigSpace::new(0xefa2, 200, ALL, 4);
         let control = INITIATE_FUNCTION_LEVEL_RESET.to_le_bytes();
         assert!(config.write(DEVICE_CONTROL as u64, &control));
         let mut found = [0; 2];
@@ -378,7 +414,7 @@ mod tests {
 
     #[test]
     fn beyond_the_end_is_nothing() {
-        let mut config = ConfigSpace::new(0xefa2, ALL, 4);
+        let mut config = ConfigSpace::new(0xefa2, 200, ALL, 4);
         for (offset, expected) in [
             (SIZE as u64 - 1, [0, 0xff, 0xff, 0xff]),
             (SIZE as u64, [0xff; 4]),

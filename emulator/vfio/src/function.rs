@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     bar::{Bar, Bars},
-    config_space::MAX_MSIX_VECTORS,
+    config_space::{ConfigSpace, MAX_MSIX_VECTORS},
     llq::Llq,
     runtime::Runtime,
     slot::{Observer, Slot, VmmId},
@@ -46,13 +46,15 @@ impl Function {
     ) -> io::Result<Self> {
         let device_id = config.profile.pci_device();
         let msix_vectors = config.vectors.clamp(1, MAX_MSIX_VECTORS);
+        let gbps = config.link_gbps();
         let device = Device::new(config);
         let bars = Bars {
             llq: device.memory_bar_size(),
             doorbells: device.doorbell_bar_size(),
             missing,
         };
-        let link = Slot::new(device_id, bars, msix_vectors, observer, runtime.start())?;
+        let space = ConfigSpace::new(device_id, gbps, bars, msix_vectors);
+        let link = Slot::new(space, bars, msix_vectors, observer, runtime.start())?;
         let port = runtime.attach(device, link);
         Ok(Self {
             device_id,

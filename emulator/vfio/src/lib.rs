@@ -14,6 +14,8 @@ mod config_space;
 mod dma;
 mod extents;
 mod function;
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 mod llq;
 mod memory;
 mod msix;

@@ -153,7 +153,7 @@ impl Slot {
     ///
     /// There is no memory for the device's own memory, or the kernel has no asynchronous I/O for its interrupts.
     pub(crate) fn new(
-        device_id: u16,
+        config: ConfigSpace,
         bars: Bars,
         msix_vectors: u16,
         observer: Box<dyn Observer>,
@@ -162,7 +162,7 @@ impl Slot {
         Ok(Self {
             dma: DmaTable::default(),
             vectors: Vectors::new(msix_vectors)?,
-            config: ConfigSpace::new(device_id, bars, msix_vectors),
+            config,
             llq: Llq::new(bars.size(Bar::Llq))?,
             vmm: None,
             vmms: 0,

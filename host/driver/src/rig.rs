@@ -88,7 +88,10 @@ pub fn run_without_end<R: 'static>(
 }
 
 impl Rig {
-    fn new(config: Config) -> Self {
+    /// Of a device that refuses what only a guess says that devices refuse.
+    fn new(mut config: Config) -> Self {
+        let overrides = std::mem::replace(&mut config.overrides, Overrides::guesses());
+        config.overrides.merge(overrides);
         ib_core::registry::start();
         module::set_parameter("recovery", None);
         sim::fail_allocation(None);
@@ -111,15 +114,6 @@ impl Rig {
     /// Returns what the device knows of itself.
     pub fn device(&self) -> State {
         self.shared.with(|device, _, _| device.state())
-    }
-
-    /// Has the device drop packets of SRD with the wrong Q_Key.
-    pub fn check_qkeys(&self) {
-        let overrides = Overrides {
-            check_srd_qkey: Some(true),
-            ..Overrides::default()
-        };
-        self.shared.with(|device, _, _| device.set(overrides));
     }
 
     /// Binds the device.

@@ -133,7 +133,7 @@ def add_guests(parser, guests=1):
 def guest_options(arguments, **more):
     """The options that were given."""
     userland.require(arguments.userland)
-    options = guest.Options(**{**vars(arguments), **more})
+    options = guest.Options(**{"guesses": False, **vars(arguments), **more})
     for file in (options.emulator, options.module, options.scenario):
         if file and not file.is_file():
             raise Failure(f"There is no file {file}: name one that exists.")

@@ -34,7 +34,7 @@ class Run:
     """A run of tools/vm: as it starts, and what there is of it once it has ended."""
 
     def __init__(self, guests=1, timeout=1800):
-        command = [str(VM), "--device", "profile=efa3", "--guests", str(guests), "--timeout", str(timeout), USE]
+        command = [str(VM), "--device", "strict=guesses,profile=efa3", "--guests", str(guests), "--timeout", str(timeout), USE]
         self.output = tempfile.TemporaryFile("w+")
         self.start = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.output, stderr=subprocess.STDOUT)

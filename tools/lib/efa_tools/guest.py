@@ -72,6 +72,8 @@ class Options:
     threads: bool = False
     # What the network between the devices is like, see efa-emu --fabric.
     fabric: str = "ideal"
+    # Devices refuse what only a guess says that devices refuse, see efa-emu --device: no client of the suites does any of that.
+    guesses: bool = True
     # More words of its command line.
     emulator_options: list[str] = field(default_factory=list)
     # A folder of the host that guests see at /share.
@@ -216,12 +218,14 @@ class Run:
         options = self.options
         command = [f"{RUN}/efa-emu", "--control", f"{RUN}/control", "--trace", f"{RUN}/trace.log", "--fabric", options.fabric]
         command += ["--seed", str(self.seed)]
+        # What a device is asked for by name counts more, so it comes later.
+        strict = "strict=guesses," if options.guesses else ""
         for guest in range(options.guests):
             sockets = f"{RUN}/efa{guest}."
             if options.instance:
                 command += ["--instance", f"{options.instance},socket={sockets}"]
             for number, device in enumerate(options.devices):
-                command += ["--device", f"{device},socket={sockets}{number}"]
+                command += ["--device", f"{strict}{device},socket={sockets}{number}"]
         if options.memory_device:
             # The memory of its BAR is a file in the run's folder, which guests have by virtiofs.
             command += ["--file-memory"]

@@ -138,7 +138,7 @@ def wireshark():
     return cargo_tally("wireshark", build.dissection)
 
 
-FUZZ_TARGETS = ("control", "control_path", "data_path", "peers", "transport", "vfio_user")
+FUZZ_TARGETS = ("control", "control_path", "data_path", "descriptors", "peers", "transport", "vfio_user")
 
 
 def fuzz(seconds):

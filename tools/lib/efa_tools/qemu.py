@@ -104,7 +104,9 @@ def hotplug(devices, monitor, foreign=False):
     """
     # Without a power controller: when a guest switches a slot off, QEMU deletes its device. Up to 11.1 it aborts for a vfio-user
     # device, as vfio_user_msix_teardown() tears MSI-X down twice.
-    port = {"driver": "pcie-root-port", "chassis": 1, "power_controller_present": False}
+    # The link of a port is that of its device, but not faster than the port's own.
+    link = {"x-speed": "64", "x-width": "16"}
+    port = {"driver": "pcie-root-port", "chassis": 1, "power_controller_present": False, **link}
     options = [] if foreign else ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
     # The firmware numbers buses from the last port on: thus the devices' addresses are in their order.
     for position, number in enumerate(reversed(range(len(devices)))):

@@ -94,12 +94,21 @@ impl<G: Guest> State<G> {
                 (qp, content)
             }
             Subject::Read {
-                qp, memory, length, ..
+                qp,
+                memory,
+                length,
+                version,
+                ..
             } => {
                 if !self.connections.can_respond(from) {
                     return Received::Silence;
                 }
-                (qp, Content::Read { memory, length })
+                let content = Content::Read {
+                    memory,
+                    length,
+                    version,
+                };
+                (qp, content)
             }
             Subject::Response { reader } => return self.receive_response(part, reader, flip),
             Subject::Failure { reader, status } => {

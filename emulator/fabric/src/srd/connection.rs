@@ -245,6 +245,7 @@ impl Connection {
                         memory,
                         length,
                         reader: super::reader(request),
+                        version: request.version,
                     },
                 }
             }

@@ -40,6 +40,8 @@ pub struct Request {
     pub remote: (u32, u64),
     /// Bytes to send or to read.
     pub length: u32,
+    /// Version of the device.
+    pub version: u32,
     /// How often to try again if the receiver is not ready; 7 means for ever.
     pub rnr_retry: u8,
     data: Data,
@@ -154,6 +156,7 @@ impl DataPath {
             immediate: work.immediate,
             remote: (work.remote.key, work.remote.address),
             length: work.length,
+            version: self.attributes.device_version,
             rnr_retry: qp.rnr_retry,
             data: work.data,
         };

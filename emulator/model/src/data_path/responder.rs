@@ -61,6 +61,8 @@ pub enum Content {
         memory: (u32, u64),
         /// Bytes to read.
         length: u32,
+        /// Version of the device that reads.
+        version: u32,
     },
 }
 
@@ -185,7 +187,7 @@ impl DataPath {
                     delivery.receive = Some(self.take_receive(host, arrival)?);
                 }
             }
-            Content::Read { memory, length } => {
+            Content::Read { memory, length, .. } => {
                 let checked = segments.len();
                 self.translate_for_peer(pd, memory, length, Access::RemoteRead, segments)?;
                 segments.truncate(checked);
@@ -347,7 +349,7 @@ impl DataPath {
             }
             Content::Send { .. } => return Ok(()),
             Content::Write { .. } => self.attributes.rdma_write,
-            Content::Read { .. } => self.attributes.rdma_read,
+            Content::Read { version, .. } => self.attributes.rdma_read && self.reads(version),
         };
         if !possible {
             return Err(Refusal::Status(CompStatus::RemoteFeatureMismatch));
@@ -363,6 +365,12 @@ impl DataPath {
     fn has_right_qkey(&self, qp: &Qp, arrival: &Arrival) -> bool {
         let matters = qp.qp_type == QpType::Ud || self.attributes.check_srd_qkey;
         qp.qkey == arrival.qkey || !matters
+    }
+
+    /// Whether a device of this version may read memory of this one, where that matters.
+    fn reads(&self, version: u32) -> bool {
+        let own = self.attributes.device_version;
+        (own == 0) == (version == 0) || !self.attributes.check_read_version
     }
 
     fn translate_for_peer(

@@ -127,6 +127,11 @@ attributes! {
     ///
     /// Nobody says whether hardware does that. For it: libfabric PR 11890.
     check_empty_keys: bool,
+    /// Whether RDMA reads between a device of version 0 and one of another version are refused, as `strict=guesses` sets it.
+    ///
+    /// Nobody says whether hardware does that. For it: libfabric (prov/efa/src/rdm/efa_rdm_ep.h) never reads between a device with
+    /// PCI id 0xefa0 and one with another id.
+    check_read_version: bool,
     /// Whether `DESTROY_QP` completes what the queue pair has as flushed, before it completes itself.
     ///
     /// Nobody has measured it. rdma-core's `efa_io_defs.h` has status 1 as "Flushed during QP destroy".
@@ -190,6 +195,18 @@ attributes! {
     admin_completion_timeout_ms: u16,
     /// Hint: how often to poll for a completion, in ms.
     poll_interval_ms: u16,
+}
+
+impl Overrides {
+    /// A device that refuses what only a guess says that devices refuse.
+    pub fn guesses() -> Self {
+        Self {
+            check_srd_qkey: Some(true),
+            check_empty_keys: Some(true),
+            check_read_version: Some(true),
+            ..Self::default()
+        }
+    }
 }
 
 impl Attributes {

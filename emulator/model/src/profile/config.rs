@@ -72,6 +72,11 @@ impl Config {
         }
     }
 
+    /// Speed of the link in Gbit/s.
+    pub fn link_gbps(&self) -> u16 {
+        self.attributes().link_gbps
+    }
+
     pub(crate) fn attributes(&self) -> Attributes {
         let mut attributes = self.profile.attributes();
         attributes.guid = self.guid();

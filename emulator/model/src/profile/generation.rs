@@ -117,6 +117,7 @@ impl Profile {
             shared_ah: !newest,
             check_srd_qkey: false,
             check_empty_keys: false,
+            check_read_version: false,
             flush_on_destroy: true,
             // All numbers that there are.
             max_mr: 65534,

@@ -238,7 +238,8 @@ impl Attack {
                 .numbers(&[2, number])
                 .numbers(&memory)
                 .number(whole)
-                .numbers(&reader),
+                .numbers(&reader)
+                .number(0),
             6 => bytes.number(3).numbers(&reader),
             // Less than 128, so it is a byte as it is.
             _ => bytes
@@ -333,7 +334,7 @@ pub fn send_payload_with_requests<P: Protocol>() {
     let reader = [1, 0, 1];
     let mut read = Bytes::default();
     read.numbers(&[2, qp.number.into(), region.rkey.into(), region.iova, 64]);
-    read.numbers(&reader);
+    read.numbers(&reader).number(0);
     let mut failure = Bytes::default();
     failure.number(4).numbers(&reader).number(1);
     for (psn, subject) in (0..).zip([read, failure]) {

@@ -172,7 +172,11 @@ fn arrival(input: &mut Input<'_>, addresses: &[u64], qp: u16) -> Arrival {
                 length,
                 end: (input.byte() < 128).then_some(WriteEnd { length, immediate }),
             },
-            1 => Content::Read { memory, length },
+            1 => Content::Read {
+                memory,
+                length,
+                version: (input.byte() % 2).into(),
+            },
             _ => Content::Send { length, immediate },
         },
     }

@@ -41,9 +41,20 @@ impl Emulator {
         Self::numbered(devices, 0, arguments)
     }
 
+    /// One that may have no more than so many descriptors.
+    pub fn with_descriptors(most: usize, devices: usize, arguments: &[&str]) -> Self {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -n {most} && exec \"$@\"");
+        command.args(["-c", &script, "sh"]).arg(program());
+        Self::run(command, devices, 0, arguments)
+    }
+
     fn numbered(devices: usize, first: usize, arguments: &[&str]) -> Self {
+        Self::run(Command::new(program()), devices, first, arguments)
+    }
+
+    fn run(mut command: Command, devices: usize, first: usize, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(program());
         for device in 0..devices {
             let socket = folder.path().join(format!("efa{device}"));
             let spec = format!(

@@ -32,7 +32,6 @@ fn sends_to_itself() {
     for context in [DIRECT, WORKQUEUE] {
         for profile in PROFILES {
             run_with(profile, |rig| {
-                rig.check_qkeys();
                 rig.probe().unwrap();
                 let device = registered().unwrap();
                 // SAFETY: It is registered.

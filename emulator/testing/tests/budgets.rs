@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What one monitor takes of the process, no other one lacks: descriptors, memory, the process itself.
+
+use std::{
+    fs::File,
+    io::{Error, ErrorKind},
+    os::fd::AsRawFd,
+};
+
+use efa_hw::{admin::qp::QpType, io::CompStatus};
+use efa_testing::{
+    machine::{BASE, Emulator, End},
+    qp::Send,
+};
+use rustix::fs::{MemfdFlags, memfd_create};
+use vfio_user::{Client, DmaMap};
+
+const PAGE: u64 = 4096;
+
+fn memory(size: u64) -> File {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(memfd_create("guest", flags).unwrap());
+    file.set_len(size).unwrap();
+    file
+}
+
+/// Shares a whole file for reading and writing.
+fn share(client: &mut Client, address: u64, file: &File) -> Result<(), ErrorKind> {
+    let map = DmaMap {
+        readable: true,
+        writable: true,
+        offset: 0,
+        address,
+        size: file.metadata().unwrap().len(),
+    };
+    let shared = client.dma_map(map, Some(file));
+    shared.map_err(|error: Error| error.kind())
+}
+
+/// Somebody else gets a device, and it works.
+fn check(emulator: &Emulator) {
+    let mut end = End::new(&emulator.device(0), QpType::Srd);
+    end.connect(end.address);
+    let write = Send::write(&end.qp, &end.region, &end.region, 64);
+    assert_eq!(end.run(&write), CompStatus::Ok);
+}
+
+/// Of the descriptors that a process has, each device has its share.
+#[test]
+fn files_of_memory() {
+    const DEVICES: usize = 4;
+    // What they, and clients of the control socket, take at most without any file, and 8 files for each.
+    let emulator = Emulator::with_descriptors(32 + 65 + DEVICES * (123 + 8), DEVICES, &[]);
+    let mut hoarders: Vec<_> = (1..DEVICES)
+        .map(|device| Client::connect(&emulator.device(device)).unwrap())
+        .collect();
+    for hoarder in &mut hoarders {
+        let shared = (0..64)
+            .map(|number| share(hoarder, BASE + number * PAGE, &memory(PAGE)))
+            .take_while(Result::is_ok);
+        assert_eq!(shared.count(), 8);
+        let more = share(hoarder, 0, &memory(PAGE));
+        assert_eq!(more, Err(ErrorKind::StorageFull));
+    }
+    check(&emulator);
+}
+
+/// Memory that a monitor shares counts as that of the process.
+#[test]
+fn bytes_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("efa");
+    let device = format!("number=1,memory=1M,socket={}", socket.display());
+    let emulator = Emulator::start(1, &["--device", &device]);
+    let mut hoarder = Client::connect(&socket).unwrap();
+    for (size, expected) in [(1 << 30, Err(ErrorKind::StorageFull)), (1 << 20, Ok(()))] {
+        assert_eq!(share(&mut hoarder, BASE, &memory(size)), expected);
+    }
+    check(&emulator);
+}
+
+/// A write to memory that can't be written would end the process.
+#[test]
+fn memory_that_can_only_be_read() {
+    let emulator = Emulator::start(2, &[]);
+    let mut client = Client::connect(&emulator.device(1)).unwrap();
+    let file = memory(PAGE);
+    let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    let shared = share(&mut client, BASE, &file);
+    assert_eq!(shared, Err(ErrorKind::PermissionDenied));
+    check(&emulator);
+}
