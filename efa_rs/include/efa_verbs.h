@@ -47,7 +47,7 @@ static inline const struct ib_srd_rdma_wr *srd_rdma_wr(const struct ib_send_wr *
 #define EFA_MR_GEN_SHIFT 20
 #define EFA_MR_GEN_MASK 0x00F00000
 
-/* To be called before each registration, so that who has the keys of the last one can't use this one. */
+/* To be called before each registration, which then has other keys than the last one. */
 static inline void efa_inc_fast_reg_key_gen(struct ib_mr *mr)
 {
 	u32 generation = (mr->rkey + (1 << EFA_MR_GEN_SHIFT)) & EFA_MR_GEN_MASK;
