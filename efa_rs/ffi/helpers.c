@@ -114,15 +114,17 @@ void __iomem *efa_ioremap_wc(phys_addr_t address, size_t size)
 	return ioremap_wc(address, size);
 }
 
-/* Between all that was written before, also to memory of ioremap_wc(), and all accesses that follow. */
+/* Writes to a doorbell, which no other access passes. */
 void efa_ring_ordered(u32 value, void __iomem *doorbell)
 {
+	/* What was written before, also to memory of ioremap_wc(), is there first. */
 	wmb();
 	writel(value, doorbell);
+	/* What follows, such as the next descriptor, is after it. */
 	mb();
 }
 
-/* Pages with reference counts of their own, which userspace may keep: vm_insert_page() takes one. */
+/* Pages that each have a reference count, as vm_insert_page() gives them to userspace. */
 void *efa_alloc_user_pages(size_t size)
 {
 	return alloc_pages_exact(size, GFP_KERNEL | __GFP_ZERO | __GFP_NOWARN);

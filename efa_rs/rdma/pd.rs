@@ -35,6 +35,7 @@ use crate::ffi;
 /// #[vtable]
 /// impl<'a, P: Provider<Data<'a> = Atomic<u32>>> ProtectionDomain<'a, P> for Pd {
 ///     fn alloc(device: &Device<P::Data<'a>>, udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+///         udata.expect_no_input()?;
 ///         let number = device.data().fetch_add(1, Relaxed);
 ///         udata.respond(&number.to_ne_bytes())?;
 ///         Ok(Self(number))

@@ -81,6 +81,7 @@ impl DriverId {
 /// impl Provider for Null {
 ///     const DRIVER_ID: DriverId = DriverId::UNKNOWN;
 ///     const UVERBS_ABI_VERSION: u32 = 1;
+///     const ROBUST_UDATA: bool = true;
 ///
 ///     type Data<'a> = ();
 ///     type Ucontext<'a> = Absent;
@@ -92,7 +93,7 @@ impl DriverId {
 ///     type Mr<'a> = Absent;
 ///
 ///     fn query_device<'a>(_: &rdma::Device<()>, udata: &Udata<'_>) -> Result<DeviceAttr> {
-///         udata.expect_no_input()?;
+///         udata.expect_no_io()?;
 ///         Ok(DeviceAttr::default())
 ///     }
 ///
@@ -111,6 +112,12 @@ pub(crate) trait Provider: Sized + 'static {
 
     /// Version of the interface between driver and userspace library.
     const UVERBS_ABI_VERSION: u32;
+
+    /// Whether each verb checks its whole input and fills its whole output, by [`Udata`].
+    ///
+    /// The core reports it to programs. Destroying is no such verb: to undo a creation, the core passes the
+    /// input and output of the creation.
+    const ROBUST_UDATA: bool = false;
 
     /// Methods of the core's objects that are the driver's own.
     const UAPI: Option<ffi::UapiDefinitions> = None;

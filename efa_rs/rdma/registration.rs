@@ -170,6 +170,7 @@ impl<'data, P: Provider> Registered<'data, P> {
         // SAFETY: Nothing else uses the device before it is registered.
         let raw = unsafe { &mut *device };
         raw.ops.owner = <P::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
+        raw.ops.set_uverbs_robust_udata(P::ROBUST_UDATA.into());
         if !info.has_port_counters {
             raw.ops.alloc_hw_port_stats = None;
         }

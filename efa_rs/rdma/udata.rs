@@ -6,11 +6,7 @@ use core::marker::PhantomData;
 
 use kernel::{
     error::to_result,
-    prelude::*,
-    uaccess::{
-        UserPtr,
-        UserSlice, //
-    },
+    prelude::*, //
 };
 
 use crate::ffi;
@@ -102,31 +98,17 @@ impl Udata<'_> {
         to_result(unsafe { ffi::_ib_copy_validate_udata_in(self.raw, core::ptr::null_mut(), 0, 0) })
     }
 
-    /// Returns the first `N` bytes of the input, with zeroes for those that are missing.
+    /// Fails unless there is no input, or just zeroes. Zeroes the output.
+    ///
+    /// For verbs of which the userspace library passes and gets nothing.
     ///
     /// # Errors
     ///
-    /// - [`EFAULT`] if they can't be read.
-    pub(crate) fn input_prefix<const N: usize>(&self) -> Result<[u8; N]> {
-        let mut bytes = [0; N];
-        if self.raw.is_null() {
-            return Ok(bytes);
-        }
-
-        // SAFETY: By the type invariant, `raw` is valid.
-        let input = UserPtr::from_ptr(unsafe { (*self.raw).inbuf }.cast_mut());
-        // SAFETY: By the type invariant, `raw` is valid.
-        let length = unsafe { (*self.raw).inlen }.min(N);
-        if let Some(bytes) = bytes.get_mut(..length) {
-            UserSlice::new(input, length).reader().read_slice(bytes)?;
-        }
-        Ok(bytes)
-    }
-
-    /// Returns whether the caller has room for output.
-    pub(crate) fn wants_output(&self) -> bool {
-        // SAFETY: By the type invariant, `raw` is null or valid.
-        !self.raw.is_null() && unsafe { (*self.raw).outlen != 0 }
+    /// - `EOPNOTSUPP` if there is input.
+    /// - [`EFAULT`] if the input can't be read, or the output can't be written.
+    pub(crate) fn expect_no_io(&self) -> Result {
+        self.expect_no_input()?;
+        self.respond(&[])
     }
 
     /// Writes the output: as much of it as the caller has room for, and zeroes to the end of that.

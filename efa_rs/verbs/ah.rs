@@ -70,15 +70,13 @@ impl Ah {
         let ah_cache = efa.session.ah_cache();
         let (ah, number) = ah_cache.create(pd.pdn, attr.dgid)?;
 
-        if udata.wants_output() {
-            let response = CreateAhResp {
-                efa_address_handle: number,
-                ..CreateAhResp::default()
-            };
-            udata
-                .respond(&response.encode())
-                .inspect_err(|_| efa.session.epoch().settle(ah_cache.destroy(&ah)))?;
-        }
+        let response = CreateAhResp {
+            efa_address_handle: number,
+            ..CreateAhResp::default()
+        };
+        udata
+            .respond(&response.encode())
+            .inspect_err(|_| efa.session.epoch().settle(ah_cache.destroy(&ah)))?;
 
         Ok(Self {
             ah,

@@ -336,9 +336,7 @@ impl<'a> Cq<'a> {
             })
             .transpose()?;
 
-        if udata.wants_output() {
-            udata.respond(&response.encode())?;
-        }
+        udata.respond(&response.encode())?;
 
         Ok(Self {
             cq_idx: created.cq_idx,

@@ -42,6 +42,7 @@ use crate::rdma::{
 impl rdma::Provider for Verbs {
     const DRIVER_ID: DriverId = abi::DRIVER_ID;
     const UVERBS_ABI_VERSION: u32 = abi::VERSION;
+    const ROBUST_UDATA: bool = true;
     const UAPI: Option<UapiDefinitions> = Some(abi::METHODS);
     const DEVICE_COUNTERS: &'static [CounterDesc] = counters::DEVICE;
     const PORT_COUNTERS: &'static [CounterDesc] = counters::PORT;
@@ -135,18 +136,16 @@ fn query(efa: &Efa<'_>, udata: &Udata<'_>) -> Result<DeviceAttr> {
     let device = &efa.attributes().device;
     let queues = &efa.attributes().queues;
 
-    if udata.wants_output() {
-        let response = QueryDeviceResp {
-            max_sq_wr: queues.max_sq_depth,
-            max_rq_wr: queues.max_rq_depth,
-            max_sq_sge: queues.max_wr_send_sges,
-            max_rq_sge: queues.max_wr_recv_sges,
-            max_rdma_size: device.max_rdma_size,
-            device_caps: caps(efa),
-            ..QueryDeviceResp::default()
-        };
-        udata.respond(&response.encode())?;
-    }
+    let response = QueryDeviceResp {
+        max_sq_wr: queues.max_sq_depth,
+        max_rq_wr: queues.max_rq_depth,
+        max_sq_sge: queues.max_wr_send_sges,
+        max_rq_sge: queues.max_wr_recv_sges,
+        max_rdma_size: device.max_rdma_size,
+        device_caps: caps(efa),
+        ..QueryDeviceResp::default()
+    };
+    udata.respond(&response.encode())?;
 
     Ok(DeviceAttr {
         max_mr_size: u64::from(queues.max_mr_pages).saturating_mul(PAGE_SIZE as u64),

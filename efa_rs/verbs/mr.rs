@@ -231,7 +231,7 @@ impl<'a> Mr<'a> {
         if attr.has_dmah {
             return Err(EOPNOTSUPP);
         }
-        udata.expect_no_input()?;
+        udata.expect_no_io()?;
 
         let mut supported = Access::LOCAL_WRITE;
         if device.device_caps.rdma_read {

@@ -370,9 +370,7 @@ impl<'a> Qp<'a> {
         let respond = || {
             let (response, mmap_entries) =
                 map(efa, context, &device_qp, &created, command.sq_ring_size)?;
-            if udata.wants_output() {
-                udata.respond(&response.encode())?;
-            }
+            udata.respond(&response.encode())?;
             Ok(mmap_entries)
         };
         let mmap_entries = respond().inspect_err(|_: &Error| {
@@ -548,7 +546,7 @@ impl<'a> Qp<'a> {
     ///   attributes.
     /// - Those of the admin command and of [`Udata`].
     fn modify_at(&self, efa: &Efa<'a>, attr: &QpAttr, udata: &Udata<'_>) -> Result {
-        udata.expect_no_input()?;
+        udata.expect_no_io()?;
         let has = |attribute| attr.mask.contains(attribute);
 
         let cur_state = if has(QpAttrMask::CUR_STATE) {

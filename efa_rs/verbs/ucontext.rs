@@ -56,7 +56,7 @@ impl Ucontext {
         let queues = &efa.attributes().queues;
 
         // Other flags of an older or newer library have no effect. The response has those that do.
-        let supported = AllocUcontextCmd::decode(&udata.input_prefix()?).supported_caps;
+        let supported = AllocUcontextCmd::decode(&udata.input(0)?).supported_caps;
         if queues.max_tx_batch != 0 && !supported.tx_batch
             || queues.min_sq_depth != 0 && !supported.min_sq_wr
         {

@@ -118,6 +118,7 @@ struct Null;
 impl rdma::Provider for Null {
     const DRIVER_ID: DriverId = DriverId::UNKNOWN;
     const UVERBS_ABI_VERSION: u32 = 1;
+    const ROBUST_UDATA: bool = true;
 
     type Data<'a> = Numbers;
     type Ucontext<'a> = Ucontext;
@@ -133,7 +134,7 @@ impl rdma::Provider for Null {
     }
 
     fn query_device<'a>(_device: &Device<Numbers>, udata: &Udata<'_>) -> Result<DeviceAttr> {
-        udata.expect_no_input()?;
+        udata.expect_no_io()?;
         Ok(DeviceAttr {
             max_pd: MAX_PD,
             ..DeviceAttr::default()
@@ -169,7 +170,8 @@ struct Ucontext;
 
 #[vtable]
 impl<'a> rdma::Ucontext<'a, Null> for Ucontext {
-    fn alloc(_device: &Device<Numbers>, _udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+    fn alloc(_device: &Device<Numbers>, udata: &Udata<'_>) -> impl PinInit<Self, Error> {
+        udata.expect_no_io()?;
         Ok(Self)
     }
 }

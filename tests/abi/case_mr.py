@@ -9,7 +9,7 @@ import objects
 from harness import Cases, as_another_user, attempt
 from memory import EXEC, HUGE_PAGE, PAGE, READ, WRITE, Area, Contiguous, Irregular, Mapped, Scattered, dmabuf, heap, scattered_dmabuf
 from objects import IoctlMemoryRegion, object_handle
-from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, pointer_in, pointer_out
+from uverbs import UHW_IN, Attribute, Buffer, pointer_in, pointer_out
 
 cases = Cases("mr")
 LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ = 1, 2, 4
@@ -208,12 +208,6 @@ for name, data in (("zeros", bytes(8)), ("a bit", b"\1" + bytes(7)), ("a late bi
     )
 for size in (4, 8, 64):
     cases.add(f"output of {size} bytes", lambda s, size=size: s.mr(out_size=size))
-
-    def output_by_ioctl(s, size=size):
-        buffer = Buffer(size)
-        return s.mr(kind=IoctlMemoryRegion, attributes=(pointer_out(UHW_OUT, buffer),)), buffer.bytes()
-
-    cases.add(f"output of {size} bytes by ioctl", output_by_ioctl)
 for accessible in (0, 4, 11):
     cases.add(
         f"response to nowhere after {accessible} bytes",

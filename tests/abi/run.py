@@ -13,8 +13,8 @@ import harness
 
 # In the order in which the cases run.
 SUBJECTS = (
-    *("registers", "context", "query", "cq", "cq_memory", "qp_create", "qp_modify", "req_id", "comp_cntr", "mr", "ah", "mmap", "framing"),
-    "process",
+    *("registers", "context", "query", "cq", "cq_memory", "qp_create", "qp_modify", "req_id", "comp_cntr", "mr", "ah", "mmap", "udata"),
+    *("framing", "process"),
 )
 for subject in SUBJECTS:
     importlib.import_module(f"case_{subject}")

@@ -222,6 +222,8 @@ class QueuePair:
         driver_data=b"",
         handle=None,
         rate_limit=None,
+        driver_out=0,
+        buffer=None,
     ):
         destinations = bytes(2 * 32)
         body = destinations + struct.pack(
@@ -234,7 +236,7 @@ class QueuePair:
         if rate_limit is None:
             self.context.send(MODIFY_QP, body + driver_data)
         else:
-            self.context.extended(MODIFY_QP, body + struct.pack("<II", rate_limit, 0), 8, driver_data)
+            self.context.extended(MODIFY_QP, body + struct.pack("<II", rate_limit, 0), 8, driver_data, driver_out, buffer)
 
     def to_rts(self):
         """Takes it from RESET to RTS, each step with the attributes that both drivers ask for."""

@@ -10,6 +10,7 @@
 
 #include "client.h"
 
+/* Of the next. */
 DEFINE_MUTEX(devices_lock);
 struct ib_device *devices[2];
 

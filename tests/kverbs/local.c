@@ -715,7 +715,7 @@ static int test_drain_by(enum ib_poll_context context)
 	for (i = 0; i < PATIENCE_MS && !err && atomic_read(&send.ends) + atomic_read(&recv.ends) < 2; i++) {
 		if (context == IB_POLL_DIRECT)
 			ib_process_cq_direct(end.cq, -1);
-		msleep(1);
+		usleep_range(1000, 2000);
 	}
 	if (!err && (atomic_read(&send.ends) != 1 || atomic_read(&recv.ends) != 1 || send.status || recv.status)) {
 		pr_err("%d sends and %d receives have ended, status %d and %d\n", atomic_read(&send.ends),

@@ -92,5 +92,26 @@ class Program(support.TemporaryCache):
         self.assertEqual(linters.settings(), [(self.folder / "named.conf", linters.SETTINGS, "ro")])
 
 
+class Checkpatch(support.TemporaryCache):
+    """What checkpatch says is followed, but for what is listed."""
+
+    SAID = "a.rs:1: CHECK:LONG_LINE: line length of 101 exceeds 100 columns\nb/c.h:2: WARNING:MSLEEP: msleep < 20ms\n"
+
+    def checked(self, *not_followed):
+        self.patch(mock.patch.object(source_checks, "NOT_FOLLOWED", dict.fromkeys(not_followed, "A reason.")))
+        self.patch(mock.patch.object(linters, "checkpatch", return_value=list(linters.FOUND.finditer(self.SAID))))
+        return source_checks.checkpatch()
+
+    def test_what_is_listed_is_not_followed(self):
+        self.assertEqual(self.checked(("*.rs", "LONG_LINE"), ("b/*", "MSLEEP")).passed, 1)
+
+    def test_what_is_not_listed_is_a_failure(self):
+        for listed in ((), (("*.rs", "LONG_LINE"),), (("*.rs", "LONG_LINE"), ("*.rs", "MSLEEP"))):
+            self.assertEqual(self.checked(*listed).failures, ["checkpatch"])
+
+    def test_what_is_listed_in_vain_is_a_failure(self):
+        self.assertEqual(self.checked(("*", "LONG_LINE"), ("*", "MSLEEP"), ("*", "TYPO")).failures, ["checkpatch"])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -58,7 +58,7 @@ impl Program {
         let mut context: ffi::efa_ibv_alloc_ucontext_resp = zeroed();
         process.alloc_context(bytes(&command), bytes_mut(&mut context))?;
         let mut device: ffi::efa_ibv_ex_query_device_resp = zeroed();
-        process.query_device(bytes_mut(&mut device))?;
+        process.query_device(&[], bytes_mut(&mut device))?;
         Ok(Self {
             process,
             sub_cqs: context.sub_cqs_per_cq,
@@ -83,7 +83,7 @@ impl Program {
     /// See [`Process`].
     pub fn alloc_pd(&self) -> Result<u32> {
         let mut response: ffi::efa_ibv_alloc_pd_resp = zeroed();
-        self.process.alloc_pd(bytes_mut(&mut response))
+        self.process.alloc_pd(&[], bytes_mut(&mut response))
     }
 
     /// Creates a completion queue, and maps its ring unless that is in memory of the program.
@@ -215,7 +215,7 @@ impl Program {
     /// See [`Process`].
     pub fn modify_qp(&self, id: u32, state: u32) -> Result {
         let (mut attr, mask) = qp_attr(state);
-        self.process.modify_qp(id, &mut attr, mask)
+        self.process.modify_qp(id, &mut attr, mask, &[], &mut [])
     }
 
     /// Makes a queue pair ready to receive and to send.
@@ -235,7 +235,8 @@ impl Program {
     /// See [`Process`].
     pub fn create_ah(&self, pd: u32, gid: &[u8; 16]) -> Result<(u32, u16)> {
         let mut response: ffi::efa_ibv_create_ah_resp = zeroed();
-        let id = self.process.create_ah(pd, gid, bytes_mut(&mut response))?;
+        let output = bytes_mut(&mut response);
+        let id = self.process.create_ah(pd, gid, &[], output)?;
         Ok((id, response.efa_address_handle))
     }
 
@@ -245,7 +246,8 @@ impl Program {
     ///
     /// See [`Process`].
     pub fn register(&self, pd: u32, start: u64, length: u64) -> Result<(u32, u32)> {
-        let (id, keys) = self.process.register(pd, start, length, LOCAL)?;
+        let memory = (start, length);
+        let (id, keys) = self.process.register(pd, memory, LOCAL, &[], &mut [])?;
         Ok((id, keys.local))
     }
 

@@ -44,6 +44,9 @@ unsafe extern "C" fn _ib_respond_udata(
     // SAFETY: The output has room for as many bytes as it says, and the source has `length`.
     unsafe {
         let udata = &*udata;
+        if udata.outlen == 0 {
+            return 0;
+        }
         let copied = length.min(udata.outlen);
         core::ptr::copy_nonoverlapping(source.cast::<u8>(), udata.outbuf.cast(), copied);
         udata

@@ -20,7 +20,7 @@ fn a_leaked_region_ends_with_a_leaked_registration() {
         let module = misuse::load().unwrap();
         let process = Process::open().unwrap();
         process.alloc_context(&[], &mut []).unwrap();
-        let pd = process.alloc_pd(&mut []).unwrap();
+        let pd = process.alloc_pd(&[], &mut []).unwrap();
         let buffers: Vec<_> = (0..3).map(|_| dmabuf::export(LENGTH as usize)).collect();
         for number in &buffers {
             process
@@ -39,7 +39,7 @@ fn a_leaked_region_ends_with_a_leaked_registration() {
         // The end of the device takes the others from it. The region that was deregistered was leaked, too.
         drop(module);
         assert_eq!(misuse::take_revoked(), 3);
-        assert_eq!(process.alloc_pd(&mut []), Err(EIO));
+        assert_eq!(process.alloc_pd(&[], &mut []), Err(EIO));
         for number in &buffers {
             dmabuf::revoke(*number);
         }

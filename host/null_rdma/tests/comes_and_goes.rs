@@ -8,6 +8,8 @@ use kernel::{
     sim::{self, Policy},
 };
 
+const EOPNOTSUPP: i32 = -95;
+
 #[test]
 fn programs_have_its_protection_domains() {
     sim::run(Policy::Sequential, || {
@@ -15,20 +17,24 @@ fn programs_have_its_protection_domains() {
         let module = null_rdma::load().unwrap();
         assert_eq!(registry::name(registry::registered().unwrap()), "null0");
         let process = Process::open().unwrap();
-        process.alloc_context(&[], &mut []).unwrap();
+        let mut nothing = [1; 3];
+        let error = process.alloc_context(&[0, 1], &mut nothing).unwrap_err();
+        assert_eq!((error.to_errno(), nothing), (EOPNOTSUPP, [1; 3]));
+        process.alloc_context(&[0, 0], &mut nothing).unwrap();
+        assert_eq!(nothing, [0; 3]);
         let mut number = [0; 4];
         let domains: Vec<_> = (0..4)
-            .map(|_| process.alloc_pd(&mut number).unwrap())
+            .map(|_| process.alloc_pd(&[], &mut number).unwrap())
             .collect();
         assert_eq!(u32::from_ne_bytes(number), 3);
-        assert_eq!(process.alloc_pd(&mut number), Err(ENOMEM));
+        assert_eq!(process.alloc_pd(&[], &mut number), Err(ENOMEM));
         process.destroy(domains[1]).unwrap();
-        process.alloc_pd(&mut number).unwrap();
+        process.alloc_pd(&[], &mut number).unwrap();
         assert_eq!(u32::from_ne_bytes(number), 1);
 
         // The module is unloaded while the program has the device open.
         drop(module);
-        assert_eq!(process.alloc_pd(&mut number), Err(EIO));
+        assert_eq!(process.alloc_pd(&[], &mut number), Err(EIO));
         drop(process);
         assert_eq!(kernel::take_warnings(), [""; 0]);
         assert_eq!(sim::live(), 0);

@@ -42,6 +42,8 @@ def lint():
         Job("ruff check", source_checks.ruff_check, 2),
         Job("mypy", source_checks.mypy, 10),
         Job("shellcheck", source_checks.shellcheck, 2),
+        Job("codespell", source_checks.codespell, 2),
+        Job("checkpatch", source_checks.checkpatch, 5),
         # Both are built in one folder, of which cargo lets one have the lock.
         Job("clippy of the emulator", source_checks.clippy_emulator, 60, after=("host tests",), cores=2),
         Job("clippy of the driver as a program", source_checks.clippy_driver, 40, after=("host tests of the driver",), cores=2),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Layers of packages over the toolroot, for what few need: packaging and its tests; pictures; captures; checks of Python and shell."""
+"""Layers of packages over the toolroot, for what few need: packaging and its tests; pictures; captures; linters."""
 
 from dataclasses import dataclass
 
@@ -54,6 +54,6 @@ PACKAGING = Layer(
 PLOTTING = Layer("plotting tools", ("python3-matplotlib",))
 DISSECTING = Layer("dissecting tools", ("tshark",))
 # python3-pip: gets what Debian 13 does not have, see linters.py.
-LINTING = Layer("linting tools", ("mypy", "shellcheck", "python3-pip"))
+LINTING = Layer("linting tools", ("mypy", "shellcheck", "codespell", "python3-pip"))
 
 folder, enter = PACKAGING.folder, PACKAGING.enter

@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The programs that check Python and shell scripts: mypy and shellcheck of Debian 13, and ruff, which that does not have.
+"""The programs that check sources: mypy, shellcheck and codespell of Debian 13, Linux's checkpatch, and ruff, which Debian does not have.
 
-pip gets a release of ruff from the Python package index.
+pip gets a release of ruff from the Python package index. checkpatch is in the source of the kernel that the driver is for.
 """
 
 import contextlib
 import os
+import re
+import subprocess
 import tempfile
 from pathlib import Path
 
-from . import cache, layer, steps
+from . import build, cache, layer, steps, toolroot
+from .failure import Failure
 
 RUFF = "0.17.6"
 # Of its wheel for x86-64 and glibc, by which pip knows that this is the file that was looked at.
 SHA256 = "aa3b08254a732acba246891089a152c47c5733dc36b8ecb76ce8602f8326e5e4"
 # Where ruff, pip's settings, what a program keeps of a clone, and the names of files are in the toolroot.
 INSTALLED, SETTINGS, KEPT, NAMES = "/run/efa-rs/ruff", "/run/efa-rs/pip.conf", "/run/efa-rs/kept", "/run/efa-rs/names"
+# Where checkpatch is, and what it reads there.
+SCRIPTS = "/run/efa-rs/scripts"
+SCRIPT_FILES = ("checkpatch.pl", "const_structs.checkpatch", "spelling.txt")
+# A line of checkpatch: where, and the type of what it is about.
+FOUND = re.compile(r"^(?P<file>[^:]+):\d+: (?:ERROR|WARNING|CHECK):(?P<type>\w+): ", re.MULTILINE)
 # What pip gets of the host's environment: how to reach the index.
 PASSED = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_PROXY", "PIP_DEFAULT_TIMEOUT", "PIP_RETRIES")
 
@@ -64,6 +72,40 @@ def mypy(log):
 def shellcheck(log, names, *arguments):
     """Runs shellcheck on files of the clone, by .shellcheckrc."""
     run(log, "shellcheck", ["shellcheck", "--format=gcc", *arguments], names)
+
+
+def codespell(log, names):
+    """Runs codespell on files of the clone, by pyproject.toml."""
+    run(log, "codespell", ["codespell"], names)
+
+
+def scripts():
+    """The folder with checkpatch and its files, which is made first if it is not in the cache."""
+
+    def unpack(path):
+        path.mkdir()
+        names = " ".join(f"'*/scripts/{name}'" for name in SCRIPT_FILES)
+        command = f"tar -x -f {toolroot.source(toolroot.SERIES)} -C {SCRIPTS} --strip-components=2 --wildcards {names}"
+        with steps.step("unpacking checkpatch") as log:
+            steps.run(build.in_toolroot(["sh", "-c", command], [(path, SCRIPTS, "rw")]), log, "Unpacking checkpatch")
+
+    key = cache.key(*toolroot.versions(f"linux-source-{toolroot.SERIES}"), *SCRIPT_FILES)
+    return cache.make(cache.folder("checkpatch") / key, "checkpatch", 0.1, unpack)
+
+
+def checkpatch(log, names):
+    """Runs checkpatch on files of the clone; returns what it has found, as matches of FOUND."""
+    command = [f"{SCRIPTS}/checkpatch.pl", "--no-tree", "--strict", "--terse", "--show-types", "--no-summary", "--file"]
+    inside = build.in_toolroot(["env", "--chdir=/efa-rs", *command, *names], [(scripts(), SCRIPTS, "ro")])
+    begin = log.tell()
+    status = steps.call(inside, stdout=log, stderr=subprocess.STDOUT)
+    with open(log.name, errors="replace") as file:
+        file.seek(begin)
+        said = file.read()
+    found = list(FOUND.finditer(said))
+    if status and not found:
+        raise Failure(f"{steps.tail(log.name)}\ncheckpatch failed: see above, all of it is in {log.name}.")
+    return found
 
 
 @contextlib.contextmanager

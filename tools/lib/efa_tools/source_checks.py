@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """What the sources are checked for, without running any of them: each check is a function that returns its tally."""
 
+import fnmatch
 import re
 import subprocess
 
@@ -92,6 +93,47 @@ def shellcheck():
             linters.shellcheck(log, RECIPES, "--exclude=SC2086")
 
     return attempt("shellcheck", action)
+
+
+def codespell():
+    """codespell knows no word of any file as misspelt."""
+
+    def action():
+        with steps.step("codespell") as log:
+            linters.codespell(log, laws.files())
+
+    return attempt("codespell", action)
+
+
+# What checkpatch says of which files that is not followed, and why.
+NOT_FOLLOWED = {
+    ("*.rs", "LONG_LINE"): "rustfmt breaks lines of code. `make upstream` wraps what it does not.",
+    ("*.rs", "LONG_LINE_COMMENT"): "`make upstream` wraps comments for Linux's tree.",
+    ("*.rs", "LONG_LINE_STRING"): "A message is one line.",
+    **{("tests/*", kind): "Tests are not for Linux's tree." for kind in ("LONG_LINE", "LONG_LINE_COMMENT", "LONG_LINE_STRING")},
+    ("tests/bench/client/rounds.c", "MACRO_ARG_REUSE"): "Only one of both uses runs.",
+    ("efa_rs/ffi/trace.h", "PARENTHESIS_ALIGNMENT"): "All of Linux's tracepoints are indented like this.",
+}
+
+
+def checkpatch():
+    """checkpatch --strict says nothing of the kernel's files but what NOT_FOLLOWED has."""
+    names = laws.files("efa_rs/*.rs", "samples/*.rs", "*.c", "*.h", "*Kbuild")
+
+    def action():
+        with steps.step("checkpatch") as log:
+            found = linters.checkpatch(log, names)
+        unused = set(NOT_FOLLOWED)
+        problems = []
+        for match in found:
+            rules = {rule for rule in NOT_FOLLOWED if fnmatch.fnmatchcase(match["file"], rule[0]) and match["type"] == rule[1]}
+            unused -= rules
+            problems += [] if rules else [match.string[match.start() : match.string.find("\n", match.start())]]
+        problems += [f"{pattern}: nothing is ignored any more of type {kind}: remove it" for pattern, kind in sorted(unused)]
+        if problems:
+            raise Failure("\n".join(problems))
+
+    return attempt("checkpatch", action)
 
 
 CLIPPY = ("CLIPPY=1", "W=e", "CLIPPY_CONF_DIR=/efa-rs")

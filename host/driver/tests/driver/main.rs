@@ -18,6 +18,7 @@ mod programs;
 mod races;
 mod recovery;
 mod schedules;
+mod udata;
 mod verbs;
 
 use driver::rig::{self, Rig};

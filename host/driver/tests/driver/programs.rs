@@ -154,8 +154,9 @@ fn reads_and_writes_memory_of_a_peer() {
             | ib_core::ffi::ib_access_flags_IB_ACCESS_REMOTE_READ;
         let remote = Memory::new(8192);
         let process = &objects.program.process;
+        let place = (remote.address(), 8192);
         let (_, keys) = process
-            .register(objects.pd, remote.address(), 8192, access)
+            .register(objects.pd, place, access, &[], &mut [])
             .unwrap();
         let (local, peer) = (
             Sge {

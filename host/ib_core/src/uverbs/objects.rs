@@ -51,9 +51,9 @@ impl Process {
     /// # Errors
     ///
     /// See [`Process`].
-    pub fn alloc_pd(&self, output: &mut [u8]) -> Result<u32> {
+    pub fn alloc_pd(&self, input: &[u8], output: &mut [u8]) -> Result<u32> {
         self.with_context(|device, context| {
-            let mut call = Call::new(context, &[], output);
+            let mut call = Call::new(context, input, output);
             // SAFETY: The device stays registered while the call runs, and the data is that of this call.
             let pd = unsafe { verbs::alloc_pd(device, call.udata())? };
             Ok(self.add(self.new_object(Kind::Pd), pd))
@@ -121,10 +121,17 @@ impl Process {
     /// # Errors
     ///
     /// See [`Process`].
-    pub fn modify_qp(&self, id: u32, attr: &mut ffi::ib_qp_attr, mask: u32) -> Result {
+    pub fn modify_qp(
+        &self,
+        id: u32,
+        attr: &mut ffi::ib_qp_attr,
+        mask: u32,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result {
         self.with_context(|_, context| {
             let qp = self.raw(id, Kind::Qp)?;
-            let mut call = Call::new(context, &[], &mut []);
+            let mut call = Call::new(context, input, output);
             // SAFETY: The queue pair is an object of the process, which no other thread destroys meanwhile.
             unsafe { verbs::modify_qp(qp, attr, mask, call.udata()) }
         })
@@ -135,9 +142,15 @@ impl Process {
     /// # Errors
     ///
     /// See [`Process`].
-    pub fn create_ah(&self, pd: u32, gid: &[u8; 16], output: &mut [u8]) -> Result<u32> {
+    pub fn create_ah(
+        &self,
+        pd: u32,
+        gid: &[u8; 16],
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<u32> {
         self.with_context(|_, context| {
-            let mut call = Call::new(context, &[], output);
+            let mut call = Call::new(context, input, output);
             // SAFETY: The domain is an object of the process, which no other thread destroys meanwhile.
             let ah = unsafe { verbs::create_ah(self.raw(pd, Kind::Pd)?, gid, call.udata())? };
             Ok(self.add(self.new_object(Kind::Ah), ah))
@@ -149,9 +162,16 @@ impl Process {
     /// # Errors
     ///
     /// See [`Process`].
-    pub fn register(&self, pd: u32, start: u64, length: u64, access: u32) -> Result<(u32, Keys)> {
+    pub fn register(
+        &self,
+        pd: u32,
+        (start, length): (u64, u64),
+        access: u32,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<(u32, Keys)> {
         let access = access as c_int;
-        self.new_region(pd, |device, pd, udata, _| {
+        self.new_region(pd, input, output, |device, pd, udata, _| {
             // SAFETY: The domain is an object of the process, and the data is that of the call.
             unsafe {
                 (*device).ops.reg_user_mr.unwrap()(
@@ -180,7 +200,7 @@ impl Process {
         access: u32,
     ) -> Result<(u32, Keys)> {
         let access = access as c_int;
-        self.new_region(pd, |device, pd, _, attrs| {
+        self.new_region(pd, &[], &mut [], |device, pd, _, attrs| {
             // SAFETY: The domain is an object of the process, and the attributes are those of the call.
             unsafe {
                 let register = (*device).ops.reg_user_mr_dmabuf.unwrap();
@@ -192,6 +212,8 @@ impl Process {
     fn new_region(
         &self,
         pd: u32,
+        input: &[u8],
+        output: &mut [u8],
         make: impl FnOnce(
             *mut ib_device,
             *mut ffi::ib_pd,
@@ -201,7 +223,7 @@ impl Process {
     ) -> Result<(u32, Keys)> {
         self.with_context(|device, context| {
             let pd = self.raw(pd, Kind::Pd)?;
-            let mut call = Call::new(context, &[], &mut []);
+            let mut call = Call::new(context, input, output);
             let (udata, attrs) = (call.udata(), call.attrs());
             // SAFETY: The domain is an object of the process, and the driver returns a new region or an error.
             unsafe {

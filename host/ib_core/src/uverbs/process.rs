@@ -164,10 +164,10 @@ impl Process {
     /// # Errors
     ///
     /// See [`Process`].
-    pub fn query_device(&self, output: &mut [u8]) -> Result {
+    pub fn query_device(&self, input: &[u8], output: &mut [u8]) -> Result {
         self.call(|device| {
             let mut attr: ffi::ib_device_attr = super::zeroed();
-            let mut call = Call::new(self.0.context.get(), &[], output);
+            let mut call = Call::new(self.0.context.get(), input, output);
             // SAFETY: The device stays registered while the call runs, and so does its table.
             let query = unsafe { (*device).ops.query_device.expect("a function") };
             // SAFETY: The device stays registered while the call runs, and the attributes and the data are those of this call.

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+"""What a library passes to the driver with each verb, and gets from it, in each length."""
+
+import struct
+
+import objects
+import uverbs
+from harness import Cases, attempt
+from objects import IoctlMemoryRegion, IoctlQueuePair
+from uverbs import UHW_IN, UHW_OUT, Attribute, Buffer, pointer_in, pointer_out
+
+cases = Cases("udata", "efa4")
+METHOD_INVOKE_WRITE, METHOD_GET_CONTEXT = 0, 3
+# How much longer than the driver's own inputs and outputs are.
+MORE = 16
+
+CONTEXT = struct.pack("<II", 3, 0)
+CQ = struct.pack("<IIHB5s", 0, 32, 1, 0, bytes(5))
+QP = struct.pack("<4IHB5s", 0, 16 * 16, 32 * 64, 0, 0, 0, bytes(5))
+INIT = objects.QP_STATE | objects.QP_PKEY_INDEX | objects.QP_PORT | objects.QP_QKEY
+
+
+def gone(function):
+    """The output of a verb, whose object is destroyed before the next one is created."""
+
+    def call(s, request, room):
+        made, output = function(s, request, room)
+        made.destroy()
+        return output
+
+    return call
+
+
+def get_context(s, request, room):
+    context = uverbs.Context(s.function.uverbs())
+    try:
+        return context.get_context(request=request, out_size=room)
+    finally:
+        context.close()
+
+
+def get_context_by_ioctl(s, request, room):
+    context, output = uverbs.Context(s.function.uverbs()), Buffer(room)
+    sent = [pointer_out(0, Buffer(4)), pointer_out(1, Buffer(8)), pointer_in(UHW_IN, request), pointer_out(UHW_OUT, output)]
+    try:
+        context.ioctl(uverbs.OBJECT_DEVICE, METHOD_GET_CONTEXT, *sent)
+    finally:
+        context.close()
+    return output.bytes()
+
+
+def alloc_pd(s, request, room):
+    handle, output = s.context.alloc_pd(request, room)
+    s.context.dealloc_pd(handle)
+    return output
+
+
+@gone
+def create_ah(s, request, room):
+    ah = s.ah(request=request, out_size=room)
+    return ah, ah.raw
+
+
+@gone
+def create_cq(s, request, room):
+    cq = s.cq(request=request, out_size=room)
+    return cq, cq.raw
+
+
+@gone
+def create_qp(s, request, room):
+    qp = s.qp(request=request, out_size=room)
+    return qp, qp.raw
+
+
+@gone
+def create_qp_by_ioctl(s, request, room):
+    qp = s.qp(IoctlQueuePair, request=request, out_size=room)
+    return qp, qp.raw
+
+
+def modify_qp(s, request, room):
+    """By an extended command, as the other one has nothing for the driver."""
+    buffer = Buffer(8 + room)
+    s.a_qp.modify(INIT, objects.QPS_INIT, rate_limit=0, driver_data=request, driver_out=room, buffer=buffer)
+    return buffer.bytes()[8:]
+
+
+def reg_mr(s, request, room):
+    buffer = Buffer(12 + room)
+    s.mr(driver_data=request, out_size=room, buffer=buffer).dereg()
+    return buffer.bytes()[12:]
+
+
+def reg_mr_by_ioctl(s, request, room):
+    output = Buffer(room)
+    s.mr(kind=IoctlMemoryRegion, attributes=(pointer_in(UHW_IN, request), pointer_out(UHW_OUT, output))).dereg()
+    return output.bytes()
+
+
+# Each verb: the bytes of which lengths are multiples, an input with which it succeeds, and the bytes of its output.
+VERBS = {
+    "GET_CONTEXT": (get_context, 4, CONTEXT, 24),
+    "GET_CONTEXT by ioctl": (get_context_by_ioctl, 1, CONTEXT, 24),
+    "EX_QUERY_DEVICE": (lambda s, request, room: s.context.query_device(request, room)[1], 8, b"", 24),
+    "ALLOC_PD": (alloc_pd, 4, b"", 8),
+    "CREATE_AH": (create_ah, 4, b"", 8),
+    "CQ_CREATE": (create_cq, 1, CQ, 40),
+    "CREATE_QP": (create_qp, 4, QP, 64),
+    "QP_CREATE": (create_qp_by_ioctl, 1, QP, 64),
+    "EX_MODIFY_QP": (modify_qp, 8, b"", 0),
+    "REG_MR": (reg_mr, 4, b"", 0),
+    "REG_MR by ioctl": (reg_mr_by_ioctl, 1, b"", 0),
+}
+
+
+def spans(results):
+    """Results by a number: consecutive ones that are alike are one."""
+    texts = []
+    start = last = None
+    for number, result in results:
+        if last is None or result != last[1]:
+            start = number
+            texts.append("")
+        texts[-1] = f"{start} {result}" if start == number else f"{start}-{number} {result}"
+        last = number, result
+    return ", ".join(texts)
+
+
+def written(output, known):
+    """Which bytes of an output are written: what is behind the driver's own has to be zero."""
+    if output and not output.strip(b"\xff"):
+        return "untouched"
+    rest = output[known:]
+    if rest and not rest.strip(b"\xff"):
+        return "untouched behind it"
+    return "other bytes behind it" if any(rest) else "written"
+
+
+def inputs(s, call, step, request, room, ending):
+    """The result of each length of the input; where it is longer than the driver's, its last byte is `ending`."""
+    s.shows_commands = False
+    found = []
+    for length in range(0, len(request) + MORE + 1, step):
+        data = request[:length].ljust(length, b"\0")
+        if length > len(request):
+            data = data[:-1] + ending
+        found.append((length, attempt(lambda data=data: call(s, data, room) and None)))
+    return spans(found)
+
+
+def outputs(s, call, step, request, known):
+    s.shows_commands = False
+    lengths = range(0, known + MORE + 1, step)
+    return spans((length, attempt(lambda length=length: written(call(s, request, length), known))) for length in lengths)
+
+
+def add(verb, call, step, request, known):
+    for kind, ending in (("zeros", b"\0"), ("a bit", b"\x80")):
+        name = f"{verb}: input of each length, then {kind}"
+        cases.add(name, lambda s, ending=ending: inputs(s, call, step, request, known, ending))
+    cases.add(f"{verb}: output of each length", lambda s: outputs(s, call, step, request, known))
+
+
+for verb, (call, step, request, known) in VERBS.items():
+    add(verb, call, step, request, known)
+
+
+def reg_mr_to_nowhere(s, **options):
+    s.shows_commands = False
+    return s.mr(**options)
+
+
+cases.add("REG_MR: output to nowhere", lambda s: reg_mr_to_nowhere(s, out_size=8, buffer=Buffer(12, accessible=12)))
+cases.add(
+    "REG_MR by ioctl: output to nowhere",
+    lambda s: reg_mr_to_nowhere(s, kind=IoctlMemoryRegion, attributes=(Attribute(UHW_OUT, 8, 4096),)),
+)
+
+
+def destroyed(s, command, handle, out_size, body):
+    """A command that destroys, by an ioctl, which lets it have input and output for the driver."""
+    output, core = Buffer(8), Buffer(out_size)
+    sent = [pointer_in(2, struct.pack("<I", command)), pointer_in(0, body(handle, core.address))]
+    if out_size:
+        sent.append(pointer_out(1, core))
+    sent += [pointer_in(UHW_IN, b"\1" * 16), pointer_out(UHW_OUT, output)]
+    s.context.ioctl(uverbs.OBJECT_DEVICE, METHOD_INVOKE_WRITE, *sent)
+    return output.bytes()
+
+
+def plain(handle, _):
+    return struct.pack("<I", handle)
+
+
+def answered(handle, response):
+    return struct.pack("<QII", response, handle, 0)
+
+
+# The core passes what a creation got when it undoes that, so that a driver can't look at either.
+for name, command, make, out_size, body in (
+    ("DEALLOC_PD", uverbs.DEALLOC_PD, lambda s: s.pd, 0, plain),
+    ("DESTROY_AH", objects.DESTROY_AH, lambda s: s.ah().handle, 0, plain),
+    ("DESTROY_CQ", objects.DESTROY_CQ, lambda s: s.a_cq.handle, 8, answered),
+    ("DESTROY_QP", objects.DESTROY_QP, lambda s: s.a_qp.handle, 4, answered),
+    ("DEREG_MR", objects.DEREG_MR, lambda s: s.mr().handle, 0, plain),
+):
+    cases.add(
+        f"{name}: with input and output",
+        lambda s, command=command, make=make, out_size=out_size, body=body: destroyed(s, command, make(s), out_size, body),
+    )
