@@ -12,7 +12,6 @@ import gc
 import mmap
 import os
 import resource
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -329,7 +328,7 @@ def probe(function):
     observe(function, "probe", function.bind)
     function.clear()
     # What names the device meanwhile is not to run between the measurements.
-    subprocess.run(["udevadm", "settle"], check=True)
+    selftest.udev_settles()
 
 
 def main():

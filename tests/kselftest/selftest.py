@@ -57,6 +57,11 @@ class Skipped(Exception):
     """A test case can't run here; says why."""
 
 
+def udev_settles():
+    """Waits until udev has handled all events. udevadm fails if udev closes its connection before it has written to it."""
+    wait_until(lambda: not subprocess.run(["udevadm", "settle"], check=False).returncode, "udev has handled all events")
+
+
 def name_of_driver():
     """`rust`, or `c` for any other EFA driver."""
     name = os.environ.get("EFA_DRIVER")
@@ -349,7 +354,7 @@ class Function:
         """Waits until it can be opened, and udev has given it its name."""
         wait_until(lambda: self.names("infiniband") and self.names("infiniband_verbs"), f"the RDMA device of {self.address}")
         if shutil.which("udevadm"):
-            subprocess.run(["udevadm", "settle"], check=True)
+            udev_settles()
         self.uverbs()
 
     def counter(self, name, port=False):

@@ -107,9 +107,9 @@ def no_request():
         return result_of(context.get_context, 0, b"")
 
 
-@suite.case("a library may say more than the driver knows", needs_emulator=False)
+@suite.case("a library may know of a longer request", needs_emulator=False)
 def long_request():
-    opened(main, request=struct.pack("<I4x", TX_BATCH | MIN_SQ_WR) + b"\xff" * 32).close()
+    opened(main, request=struct.pack("<I4x", TX_BATCH | MIN_SQ_WR) + bytes(32)).close()
 
 
 # The response to the library.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kselftest"))
 
-from selftest import Failed, Suite, equal, result_of, wait_until
+from selftest import Failed, Suite, equal, result_of, udev_settles, wait_until
 from uverbs import QUERY_DEVICE_LIMITS, QUERY_DEVICE_SIZE, Context
 
 MODULE = "/share/null_rdma.ko"
@@ -46,7 +46,7 @@ def remove_under(context):
 
 def before():
     run("insmod", MODULE)
-    run("udevadm", "settle")
+    udev_settles()
 
 
 def after():
@@ -129,7 +129,7 @@ def rounds():
         context.alloc_pd()
         remove_under(context)
         run("insmod", MODULE)
-        run("udevadm", "settle")
+        udev_settles()
         context.close()
 
 

@@ -166,7 +166,7 @@ class Diff(support.TemporaryCache):
         """Runs tools/check abi-diff; returns its exit status and what it printed, line by line."""
         with (
             mock.patch("sys.argv", ["check", "abi-diff", *arguments]),
-            mock.patch("signal.signal"),
+            mock.patch("efa_tools.interrupt.watch"),
             contextlib.redirect_stdout(io.StringIO()) as printed,
         ):
             status = cli.check_command()

@@ -98,7 +98,7 @@ class NoRoom(support.TemporaryCache):
         def main():
             raise error
 
-        with mock.patch("signal.signal"), contextlib.redirect_stderr(io.StringIO()) as said:
+        with mock.patch("efa_tools.interrupt.watch"), contextlib.redirect_stderr(io.StringIO()) as said:
             self.assertEqual(cli.guarded(main)(), 1)
         return said.getvalue()
 

@@ -93,7 +93,7 @@ class Failed(support.TemporaryCache):
         with (
             mock.patch("sys.argv", ["check", "lint", *arguments]),
             mock.patch("efa_tools.check.lint", return_value=jobs),
-            mock.patch("signal.signal"),
+            mock.patch("efa_tools.interrupt.watch"),
             contextlib.redirect_stdout(output),
             contextlib.redirect_stderr(output),
         ):

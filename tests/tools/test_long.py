@@ -92,7 +92,7 @@ class Run(Results):
         with (
             mock.patch("sys.argv", ["check", "check-long", *arguments]),
             mock.patch("efa_tools.cli.jobs_of", lambda arguments: [Job("a job", lambda: self.job(arguments.suite))]),
-            mock.patch("signal.signal"),
+            mock.patch("efa_tools.interrupt.watch"),
             contextlib.redirect_stdout(io.StringIO()) as printed,
         ):
             status = cli.check_command()
