@@ -123,6 +123,11 @@ class Reference(support.TemporaryCache):
         self.assertEqual(abi.reference("cloud-amd64", "efa3", renew=True), {"a": "2"})
         self.assertEqual(abi.reference("cloud-amd64", "efa3"), {"a": "2"})
 
+    def test_a_case_that_could_not_run_is_run_again(self):
+        with mock.patch("efa_tools.abi.run", return_value={"a": f"{abi.BROKEN}no"}):
+            self.assertEqual(abi.reference("cloud-amd64", "efa3"), {"a": f"{abi.BROKEN}no"})
+        self.assertEqual(abi.reference("cloud-amd64", "efa3"), {"a": "1"})
+
     def test_what_they_depend_on_has_them_run_again(self):
         abi.reference("cloud-amd64", "efa3")
         for file in self.files.values():

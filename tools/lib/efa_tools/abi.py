@@ -138,7 +138,7 @@ LIBRARY = suite.KSELFTEST
 def reference(flavour, profile, renew=False):
     """The results of the C driver, which are kept: they depend on the kernel, the module, the emulator and the cases alone.
 
-    RENEW runs the cases again, and keeps what they give then.
+    RENEW runs the cases again, and keeps what they give then. Results with a case that could not run are not kept.
     """
     release = toolroot.kernel(flavour)
     library = [file for file in LIBRARY.glob("*.py") if not os.access(file, os.X_OK)]
@@ -154,7 +154,10 @@ def reference(flavour, profile, renew=False):
 
     kept = cache.make(path, "the C driver's results", 0.01, make)
     store.discard_old(path.parent)
-    return json.loads((kept / RESULTS).read_text())
+    found = json.loads((kept / RESULTS).read_text())
+    if any(BROKEN in result for result in found.values()):
+        cache.discard(path)
+    return found
 
 
 def run_on_debug_kernel():
