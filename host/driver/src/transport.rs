@@ -86,6 +86,7 @@ fn carry_out(
         Operation::RdmaRead => Content::Read {
             memory: request.remote,
             length,
+            version: request.version,
         },
     };
     let arrival = Arrival {
