@@ -14,7 +14,7 @@ use efa_model::{Death, Profile};
 use ib_core::{client, cq, ffi::ib_device, registry::registered, verbs};
 use kernel::{
     error::{code::*, Result},
-    sim::{self, Policy, Rng},
+    sim::{self, Policy, RawLock, Rng},
 };
 
 use crate::findings::run_without_end;
@@ -148,6 +148,108 @@ fn a_receive_queue_is_no_larger_than_the_device_allows() {
             "a receive queue of {depths:?} descriptors"
         );
     });
+}
+
+/// The device is not asked for a queue that its doorbell can't count.
+#[test]
+fn a_receive_queue_has_no_more_descriptors_than_a_doorbell_counts() {
+    run_without_end(|rig| {
+        rig.set(r#"{"max_rq_depth": 65536}"#);
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let mut attr = objects.qp_attr();
+        attr.cap.max_recv_wr = 65_536;
+        let before = rig.device().admin.submitted;
+        // SAFETY: The domain and the queue are there.
+        let result = unsafe { verbs::create_qp(objects.pd, &mut attr, null_mut()) };
+        let commands = rig.device().admin.submitted - before;
+        drop(objects);
+        assert_eq!((result.err(), commands), (Some(EINVAL), 0));
+    });
+}
+
+/// Keeps what it has of its first device until its request has ended.
+struct Waiting {
+    objects: Cell<Option<Objects>>,
+    request: Box<Request>,
+    /// Held by whoever uses the objects.
+    lock: RawLock,
+    has_ended: Cell<bool>,
+}
+
+impl client::Client for Waiting {
+    fn add(&self, device: *mut ib_device) -> Result<*mut core::ffi::c_void> {
+        if self.has_ended.get() {
+            return Err(EIO);
+        }
+        self.objects.set(Some(Objects::new(device, WORKQUEUE)?));
+        Ok(null_mut())
+    }
+
+    fn remove(&self, _: *mut ib_device, _: *mut core::ffi::c_void) {
+        for _ in 0..100 {
+            if self.request.status.get().is_some() {
+                break;
+            }
+            sim::sleep(SECOND);
+        }
+        self.has_ended.set(self.request.status.get().is_some());
+        self.lock.lock(true);
+        drop(self.objects.take());
+        self.lock.unlock(true);
+    }
+}
+
+/// Has a task post, which stands still at one of its points. The device is halted meanwhile. Returns whether the request
+/// has ended, or `None` if the task has fewer points.
+fn post_in_a_halt(points: u64, post: fn(&Objects, &Request) -> Result) -> Option<bool> {
+    let client = Rc::new(Waiting {
+        objects: Cell::new(None),
+        request: Request::new(0),
+        lock: RawLock::new(),
+        has_ended: Cell::new(false),
+    });
+    let is_beyond = Rc::new(Cell::new(false));
+    let (poster, was_beyond) = (client.clone(), is_beyond.clone());
+    // While a task stands still between two halves of a post, the core polls without a pause.
+    let policy = Policy::Random {
+        rng: Rng::new(points),
+        preempt: 0,
+        hurry: 20,
+    };
+    rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+        let number = client::register_client(poster.clone());
+        rig.probe().unwrap();
+        let sender = sim::spawn("sender", move || {
+            poster.lock.lock(true);
+            let objects = poster.objects.take().expect("objects");
+            sim::stall(points, 20 * SECOND);
+            post(&objects, &poster.request).unwrap();
+            was_beyond.set(sim::take_stall());
+            poster.objects.set(Some(objects));
+            poster.lock.unlock(true);
+        });
+        sim::sleep(SECOND / 1000);
+        rig.die(Death::default());
+        sim::join(sender);
+        rig.check_quiet();
+        client::unregister_client(number);
+        rig.remove();
+    });
+    (!is_beyond.get()).then(|| client.has_ended.get())
+}
+
+/// The last poll may be before the work request.
+#[test]
+fn a_request_that_is_posted_in_a_halt_ends() {
+    for post in [Objects::post_recv, Objects::post_send] {
+        let results: Vec<_> = (0..)
+            .map_while(|points| post_in_a_halt(points, post))
+            .collect();
+        assert!(results.len() > 3, "{} points", results.len());
+        let lost = results.iter().position(|has_ended| !has_ended);
+        assert_eq!(lost, None, "a point at which a request is lost");
+    }
 }
 
 /// A client posts while the device is stopped. What is posted ends all the same.
