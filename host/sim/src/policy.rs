@@ -121,9 +121,9 @@ pub fn stall(points: u64, span: Nanos) {
     PREEMPTS.set(true);
 }
 
-/// Forgets the last [stall], and returns whether it was still to come.
-pub fn take_stall() -> bool {
-    STALL.take().is_some()
+/// Forgets the last [stall]. If it was still to come, returns after how many points.
+pub fn take_stall() -> Option<u64> {
+    STALL.take().map(|stall| stall.points)
 }
 
 /// Counts a point of the task that runs.

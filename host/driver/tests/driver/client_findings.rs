@@ -11,7 +11,12 @@ use driver::{
     rig::{self, Rig, SECOND},
 };
 use efa_model::{Death, Profile};
-use ib_core::{client, cq, ffi::ib_device, registry::registered, verbs};
+use ib_core::{
+    client, cq,
+    ffi::{ib_cq, ib_device},
+    registry::registered,
+    verbs,
+};
 use kernel::{
     error::{code::*, Result},
     sim::{self, Policy, RawLock, Rng},
@@ -63,13 +68,23 @@ fn queue(rig: &Rig) -> (u16, u16) {
     })
 }
 
-/// Neither an event of a queue that has none, nor a second one.
+thread_local! {
+    static EVENTS: Cell<u32> = const { Cell::new(0) };
+}
+
+extern "C" fn count_event(_: *mut ib_cq, _: *mut core::ffi::c_void) {
+    EVENTS.set(EVENTS.get() + 1);
+}
+
+/// Neither an event of a queue that has none, nor a second one before the client has requested that.
 #[test]
 fn an_event_that_nobody_asked_for_is_ignored() {
     run_without_end(|rig| {
         rig.probe().unwrap();
         let other = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();
         let (eqn, other_cqn) = queue(rig);
+        // SAFETY: The queue is there. The core has requested an event, and does not poll it any more.
+        unsafe { (*other.cq).comp_handler = Some(count_event) };
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let cqn = rig.shared.with(|device, _, now| {
             let queues = device.snapshot(now).completion_queues;
@@ -83,6 +98,7 @@ fn an_event_that_nobody_asked_for_is_ignored() {
             post.unwrap();
         }
         sim::sleep(SECOND);
+        assert_eq!(EVENTS.take(), 1);
         assert_eq!(kernel::take_warnings(), [""; 0]);
         drop((objects, other));
     });
@@ -97,6 +113,8 @@ fn events_while_queues_are_created_and_freed_are_ignored() {
             hurry: 0,
         };
         rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+            // All queues have the same number.
+            rig.set(r#"{"max_cq": 1}"#);
             rig.probe().unwrap();
             let device = registered().unwrap();
             let objects = Objects::new(device, WORKQUEUE).unwrap();
@@ -225,7 +243,7 @@ fn post_in_a_halt(points: u64, post: fn(&Objects, &Request) -> Result) -> Option
             let objects = poster.objects.take().expect("objects");
             sim::stall(points, 20 * SECOND);
             post(&objects, &poster.request).unwrap();
-            was_beyond.set(sim::take_stall());
+            was_beyond.set(sim::take_stall().is_some());
             poster.objects.set(Some(objects));
             poster.lock.unlock(true);
         });
@@ -285,8 +303,8 @@ fn a_request_that_is_posted_during_a_failure_ends() {
     }
 }
 
-/// Posts a receive when its device is removed.
-struct Farewell(Cell<Option<Objects>>, Rc<Cell<Option<Result>>>);
+/// Sends a message to itself when its device is removed.
+struct Farewell(Cell<Option<Objects>>, Rc<Cell<bool>>);
 
 impl client::Client for Farewell {
     fn add(&self, device: *mut ib_device) -> Result<*mut core::ffi::c_void> {
@@ -296,25 +314,73 @@ impl client::Client for Farewell {
 
     fn remove(&self, _: *mut ib_device, _: *mut core::ffi::c_void) {
         let objects = self.0.take().expect("objects");
-        let request = Request::new(0);
-        self.1.set(Some(objects.post_recv(&request)));
+        objects.exchange(1);
+        self.1.set(true);
         drop(objects);
     }
 }
 
 #[test]
 fn a_client_can_use_a_device_that_is_unbound() {
-    let posted = Rc::new(Cell::new(None));
+    let was_removed = Rc::new(Cell::new(false));
     run_without_end(|rig| {
-        client::register_client(Rc::new(Farewell(Cell::new(None), posted.clone())));
+        let client = Farewell(Cell::new(None), was_removed.clone());
+        client::register_client(Rc::new(client));
         rig.probe().unwrap();
         rig.remove();
     });
-    assert_eq!(
-        posted.get(),
-        Some(Ok(())),
-        "a client posts its last request"
-    );
+    assert!(was_removed.get());
+}
+
+/// Polls what it has posted when its halted device is removed. Counts the steps.
+struct Flushed(Cell<Option<Objects>>, Vec<Box<Request>>, Cell<Option<u64>>);
+
+impl client::Client for Flushed {
+    fn add(&self, device: *mut ib_device) -> Result<*mut core::ffi::c_void> {
+        if self.2.get().is_some() {
+            return Err(EIO);
+        }
+        let mut objects = Objects::new(device, DIRECT)?;
+        objects.replace_qp(self.1.len() as u32, 1)?;
+        for request in &self.1 {
+            objects.post_recv(request)?;
+        }
+        self.0.set(Some(objects));
+        Ok(null_mut())
+    }
+
+    fn remove(&self, _: *mut ib_device, _: *mut core::ffi::c_void) {
+        let Some(objects) = self.0.take() else {
+            return;
+        };
+        sim::stall(u64::MAX, 0);
+        let polled = std::iter::from_fn(|| objects.poll_one()).count();
+        let left = sim::take_stall().expect("a stall that does not come");
+        drop(objects);
+        assert_eq!(polled, self.1.len());
+        self.2.set(Some(u64::MAX - left));
+    }
+}
+
+/// A step is an access of what posts and polls share.
+#[test]
+fn a_flush_takes_a_few_steps_for_each_request() {
+    let steps = |count: usize| {
+        let requests = (0..count).map(|_| Request::new(0)).collect();
+        let client = Rc::new(Flushed(Cell::new(None), requests, Cell::new(None)));
+        let registered = client.clone();
+        run_without_end(|rig| {
+            let number = client::register_client(registered);
+            rig.probe().unwrap();
+            rig.die(Death::default());
+            rig.check_quiet();
+            client::unregister_client(number);
+            rig.remove();
+        });
+        client.2.get().expect("a removal")
+    };
+    let (few, many) = (steps(128), steps(2048));
+    assert!(many < 20 * few, "{few} and {many} steps");
 }
 
 /// Waits for what it has posted when its device is removed, which dies then.
