@@ -200,8 +200,12 @@ impl<'bound> Function<'bound> {
         false
     }
 
-    /// Returns whether the device reports a fatal error, or can't be read at all.
+    /// Returns whether the device reports a fatal error, or can't be read at all. One that the bus has isolated is not
+    /// read: the bus has the driver [stop](Self::stop) it next.
     pub(super) fn find_fault(&self) -> Option<Cause> {
+        if sys::pci::channel(self.device.pdev()) == Channel::IsFrozen {
+            return None;
+        }
         health::read_status(self.device.registers())
     }
 

@@ -157,7 +157,7 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
     }
 
     /// Runs the command that gives the memory to the device. If it fails such that the device does not have the memory, that
-    /// is not lent.
+    /// is not lent. Else this counts as an object that the device has refused to release.
     ///
     /// # Errors
     ///
@@ -168,7 +168,9 @@ impl<'bound, T: Send + Sync + 'bound> Lent<'bound, T> {
     ) -> Result<R, CommandError> {
         self.lend_until_stop();
         command().inspect_err(|error| {
-            if !error.device_may_use_memory() {
+            if error.device_may_use_memory() {
+                self.epoch.count_refused();
+            } else {
                 self.give_back();
             }
         })

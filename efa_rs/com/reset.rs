@@ -36,6 +36,7 @@ const RESET_POLL_INTERVAL: Delta = Delta::from_millis(1);
 ///
 /// - [`EINVAL`] if the device is not ready for a reset, or announces that a reset takes no time.
 /// - [`ETIME`] if a reset does not start or does not end in the time that the device has given.
+/// - [`ENODEV`] if the device reports a fatal error at its end.
 /// - Those of [`Registers::read`].
 pub(super) fn reset(dev: &Device, registers: &Registers<'_>, reason: ResetReason) -> Result {
     // A reset by the bus, or power off, has made the device forget.
@@ -68,18 +69,26 @@ pub(super) fn reset(dev: &Device, registers: &Registers<'_>, reason: ResetReason
         .inspect_err(|error| log::failed(dev, "A reset did not start", error))?;
 
     registers.write(Register::DevCtl, DevCtl::default().into_raw());
-    wait_for(registers, false, timeout)
-        .inspect_err(|error| log::failed(dev, "A reset did not end", error))
+    let status = wait_for(registers, false, timeout)
+        .inspect_err(|error| log::failed(dev, "A reset did not end", error))?;
+    if status.fatal_error {
+        dev_err!(
+            dev,
+            "The device reports a fatal error after its reset ({})\n",
+            Hex(status.into_raw())
+        );
+        return Err(ENODEV);
+    }
+    Ok(())
 }
 
-/// Waits until a reset is, or is not, in progress.
-fn wait_for(registers: &Registers<'_>, in_progress: bool, timeout: Delta) -> Result {
+/// Waits until a reset is, or is not, in progress, and returns the status.
+fn wait_for(registers: &Registers<'_>, in_progress: bool, timeout: Delta) -> Result<DevSts> {
     read_poll_timeout(
         || Ok(DevSts::from_raw(registers.read(Register::DevSts)?)),
         |status| status.reset_in_progress == in_progress,
         RESET_POLL_INTERVAL,
         timeout,
     )
-    .map(|_| ())
     .map_err(|error| if error == ETIMEDOUT { ETIME } else { error })
 }

@@ -190,7 +190,10 @@ impl<'bound> Enabled<'bound> {
     /// Those of `pci_enable_device_mem`.
     pub(crate) fn new(pdev: &'bound pci::Device<Core<'_>>) -> Result<Self> {
         let marks = bindings::PCI_COMMAND_INTX_DISABLE | bindings::PCI_COMMAND_MASTER;
-        let was_left_halted = command(pdev) & marks == bindings::PCI_COMMAND_INTX_DISABLE;
+        let command = command(pdev);
+        // What can't be read has all bits. It may have the mark.
+        let was_left_halted =
+            command == u32::from(u16::MAX) || command & marks == bindings::PCI_COMMAND_INTX_DISABLE;
         pdev.enable_device_mem()?;
         Ok(Self {
             pdev,

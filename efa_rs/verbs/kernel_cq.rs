@@ -11,8 +11,10 @@ use kernel::{
     },
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         barrier::{
             smp_mb,
@@ -131,6 +133,9 @@ pub(super) struct Notifier {
     received: Atomic<u32>,
     /// Whether the client has requested an event since the last one.
     is_armed: Atomic<bool>,
+    /// Whether a queue pair was attached. The core requests the first event before it has set the work queue in which it
+    /// polls, and creates queue pairs after that. So an event that comes before is none of the client's.
+    is_used: Atomic<bool>,
 }
 
 impl Notifier {
@@ -145,6 +150,7 @@ impl Notifier {
                 events: events.clone(),
                 received: Atomic::new(0),
                 is_armed: Atomic::new(false),
+                is_used: Atomic::new(false),
             },
             GFP_KERNEL,
         )?)
@@ -161,7 +167,10 @@ impl CompletionHandler for Notifier {
 
     /// A client that has not requested an event gets none: its function may not be there yet, or any more.
     fn wake(&self) {
-        if self.is_armed.load(Relaxed) && self.is_armed.xchg(false, Relaxed) {
+        if self.is_used.load(Acquire)
+            && self.is_armed.load(Relaxed)
+            && self.is_armed.xchg(false, Relaxed)
+        {
             self.events.notify();
         }
     }
@@ -227,6 +236,10 @@ impl<'a> KernelCq<'a> {
         let before = polled.pairs.insert(node);
         drop(polled);
         drop(before);
+        if let Some(notifier) = &self.notifier {
+            // Whoever sees it sees what the core has set before.
+            notifier.is_used.store(true, Release);
+        }
         Ok(())
     }
 

@@ -24,6 +24,10 @@ use crate::{
     },
 };
 
+/// Most descriptors of a receive queue. A doorbell has 16 bits for the producer counter: after a full queue of 2^16 it
+/// would have the value from before.
+const MAX_RECV_ENTRIES: u32 = 1 << 15;
+
 /// Sizes of the queues of a queue pair in the kernel.
 pub(super) struct Sizes {
     /// Bytes of a send work request.
@@ -67,7 +71,7 @@ impl Sizes {
                 .ok_or(EINVAL)?,
         };
         // The device's limit is one of descriptors.
-        if recv_entries > queues.max_rq_depth {
+        if recv_entries > queues.max_rq_depth.min(MAX_RECV_ENTRIES) {
             return Err(EINVAL);
         }
 

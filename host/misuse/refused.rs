@@ -2,7 +2,13 @@
 
 // What the types and private fields refuse. Each line with an error has its code.
 
-use kernel::prelude::*;
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    prelude::*, //
+};
 
 use crate::{
     rdma::{
@@ -18,7 +24,10 @@ use crate::{
             Attached,
             Attachment, //
         },
-        mmio::Pages,
+        mmio::{
+            Pages,
+            Slots, //
+        },
         spsc, //
     },
 };
@@ -80,6 +89,14 @@ fn reads_anywhere() -> SendWrLayout {
     let mut layout = SendWrLayout::UD;
     layout.ah = 1 << 20; //~ E0616
     layout
+}
+
+fn writes_where_others_write(slots: &Slots<'_>) {
+    slots.slot(0); //~ E0596
+}
+
+fn attaches_to_what_outlives_the_module(dev: &Device<Bound>) {
+    let _ = Attachment::new(dev); //~ E0624
 }
 
 fn maps_more_than_there_is(pages: &mut Pages<'_>) {

@@ -135,10 +135,13 @@ pub unsafe fn alloc_cq(
         let work = RefCell::new(sim::Work::new(poll_work, cq as usize));
         let polled = Rc::new(Polled {
             work,
-            is_ready: Cell::new(true),
+            is_ready: Cell::new(false),
         });
-        POLLED.with(|all| all.borrow_mut().insert(cq as usize, polled));
+        POLLED.with(|all| all.borrow_mut().insert(cq as usize, polled.clone()));
         (*device).ops.req_notify_cq.unwrap()(cq, ib_cq_notify_flags_IB_CQ_NEXT_COMP);
+        // Only now does the core say in which queue the work is queued.
+        sim::point();
+        polled.is_ready.set(true);
         Ok(cq)
     }
 }

@@ -43,7 +43,10 @@ use crate::{
         PortWidth,
         Udata, //
     },
-    sys::attach::Attachment,
+    sys::{
+        attach::Attachment,
+        dma::UserBuffer, //
+    },
 };
 
 module! {
@@ -57,11 +60,18 @@ module! {
 std::thread_local! {
     /// How many regions were revoked.
     static REVOKED: Cell<u32> = const { Cell::new(0) };
+    /// What memory for DMA of a device without DMA has failed with.
+    static BUFFER: Cell<Option<Error>> = const { Cell::new(None) };
 }
 
 /// Returns how many regions were revoked since the last call.
 pub fn take_revoked() -> u32 {
     REVOKED.take()
+}
+
+/// Returns what memory for DMA of a device without DMA has failed with.
+pub fn take_buffer_error() -> Option<Error> {
+    BUFFER.take()
 }
 
 struct Misuse {
@@ -77,6 +87,7 @@ impl kernel::Module for Misuse {
             has_port_counters: false,
         };
         let parent = Attachment::of_faux(&device);
+        BUFFER.set(UserBuffer::zeroed(parent.dev(), 1).err());
         let home = Home::new(c"misuse%d")?;
         let registration = rdma::Registration::<Careless>::new(parent, home, info, Ok(()))?;
         core::mem::forget(registration);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What safe code leaks ends with the registration all the same, and is not called afterwards.
+//! What safe code leaks ends with the registration all the same, and is not called afterwards. What makes no sense fails.
 
 use ib_core::{dmabuf, registry, uverbs::Process};
 use kernel::{
@@ -12,6 +12,16 @@ use kernel::{
 const LENGTH: u64 = 8192;
 /// `IB_ACCESS_LOCAL_WRITE`.
 const LOCAL_WRITE: u32 = 1;
+
+#[test]
+fn a_device_without_dma_has_no_memory_for_it() {
+    sim::run(Policy::Sequential, || {
+        registry::start();
+        let module = misuse::load().unwrap();
+        assert_eq!(misuse::take_buffer_error(), Some(EINVAL));
+        drop(module);
+    });
+}
 
 #[test]
 fn a_leaked_region_ends_with_a_leaked_registration() {

@@ -45,7 +45,7 @@ pub use self::{
     lock::{RawLock, Rw},
     log::{keep_log, log, take_log},
     machine::{abandon, now, run, switches},
-    policy::{point, search, searched, Policy, Rng},
+    policy::{point, search, searched, stall, take_stall, Policy, Rng},
     task::{
         block, change_atomic, current, is_atomic, join, might_sleep, signal, sleep, spawn,
         take_longest_wait, under_way, wait_for, wait_until, wake,

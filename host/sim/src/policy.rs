@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use crate::{machine, task};
+use crate::{machine, task, Nanos, TaskId};
 
 /// Chooses the task that runs next, and when the clock moves.
 pub enum Policy {
@@ -101,10 +101,49 @@ pub fn searched<R>(f: impl FnOnce() -> R) -> R {
 thread_local! {
     static POLICY: RefCell<Policy> = const { RefCell::new(Policy::Sequential) };
     static PREEMPTS: Cell<bool> = const { Cell::new(false) };
+    static STALL: Cell<Option<Stall>> = const { Cell::new(None) };
+}
+
+/// A task that is to stand still.
+#[derive(Clone, Copy)]
+struct Stall {
+    task: TaskId,
+    /// After so many of its points.
+    points: u64,
+    span: Nanos,
+}
+
+/// Has the task that runs stand still for a time at a [point], after so many others. It may hold spinlocks, like a task
+/// whose CPU the hypervisor gives to others.
+pub fn stall(points: u64, span: Nanos) {
+    let task = task::current();
+    STALL.set(Some(Stall { task, points, span }));
+    PREEMPTS.set(true);
+}
+
+/// Forgets the last [stall]. If it was still to come, returns after how many points.
+pub fn take_stall() -> Option<u64> {
+    STALL.take().map(|stall| stall.points)
+}
+
+/// Counts a point of the task that runs.
+fn count_point() {
+    let Some(stall) = STALL.get() else {
+        return;
+    };
+    if stall.task != task::current() {
+        return;
+    }
+    let points = stall.points.checked_sub(1);
+    STALL.set(points.map(|points| Stall { points, ..stall }));
+    if points.is_none() {
+        task::block(Some(machine::now() + stall.span));
+    }
 }
 
 /// Sets the policy of this machine.
 pub(crate) fn set(policy: Policy) {
+    STALL.set(None);
     PREEMPTS.set(matches!(
         policy,
         Policy::Random { preempt: 1.., .. } | Policy::Planned(_)
@@ -143,6 +182,7 @@ pub fn point() {
 
 #[cold]
 fn maybe_preempt() {
+    count_point();
     let preempts = POLICY.with(|policy| match &mut *policy.borrow_mut() {
         Policy::Sequential => false,
         Policy::Random { rng, preempt, .. } => rng.below(1024) < u64::from(*preempt),

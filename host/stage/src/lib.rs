@@ -4,7 +4,8 @@
 //!
 //! A module is one crate, whose root begins with attributes that only a root may have. [`module`] makes
 //! a folder of links to the module's files, and a root without these attributes. The crate of the host
-//! includes that root, so that not one line of the module is different.
+//! includes that root, so that not one line of the module is different. Only `sys/atomic.rs` is replaced: its accesses are
+//! places to be preempted here.
 
 use std::{
     env, fs,
@@ -14,6 +15,9 @@ use std::{
 
 /// The variable that names bindgen's output, which a build of the module makes.
 const BINDINGS: &str = "EFA_BINDINGS";
+
+/// What takes the place of `sys/atomic.rs`.
+const ATOMIC: &str = include_str!("atomic.rs");
 
 /// Stages the module whose `root` is in `folder`, and sets `cfgs` as its Kbuild does. The host's crate has
 /// `include!(concat!(env!("OUT_DIR"), "/module/root.rs"))`.
@@ -35,19 +39,27 @@ pub fn module(folder: &str, root: &str, cfgs: &[&str]) {
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it")).join("module");
     let _ = fs::remove_dir_all(&out);
     fs::create_dir_all(out.join("ffi")).expect("a folder");
-    for entry in fs::read_dir(&folder).expect("the folder of the module") {
-        let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a name");
-        let is_source = path.is_dir() || path.extension().is_some_and(|end| end == "rs");
-        if is_source && name != "ffi" && name != root {
-            link(&path, &out.join(name));
-        }
-    }
+    link_all(&folder, &out, &["ffi", "sys", root]);
+    fs::create_dir(out.join("sys")).expect("a folder");
+    link_all(&folder.join("sys"), &out.join("sys"), &["atomic.rs"]);
+    fs::write(out.join("sys/atomic.rs"), ATOMIC).expect("the staged atomics");
     link(&folder.join("ffi/uapi.rs"), &out.join("ffi/uapi.rs"));
     link(Path::new(&bindings), &out.join("ffi/bindings_generated.rs"));
 
     let text = fs::read_to_string(folder.join(root)).expect("the root of the module");
     fs::write(out.join("root.rs"), without_inner(&text)).expect("the staged root");
+}
+
+/// Links all folders and sources in a folder but some.
+fn link_all(from: &Path, to: &Path, others: &[&str]) {
+    for entry in fs::read_dir(from).expect("a folder of the module") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name");
+        let is_source = path.is_dir() || path.extension().is_some_and(|end| end == "rs");
+        if is_source && !others.iter().any(|other| name == *other) {
+            link(&path, &to.join(name));
+        }
+    }
 }
 
 fn link(from: &Path, to: &Path) {

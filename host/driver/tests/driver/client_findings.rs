@@ -11,10 +11,15 @@ use driver::{
     rig::{self, Rig, SECOND},
 };
 use efa_model::{Death, Profile};
-use ib_core::{client, cq, ffi::ib_device, registry::registered, verbs};
+use ib_core::{
+    client, cq,
+    ffi::{ib_cq, ib_device},
+    registry::registered,
+    verbs,
+};
 use kernel::{
     error::{code::*, Result},
-    sim::{self, Policy, Rng},
+    sim::{self, Policy, RawLock, Rng},
 };
 
 use crate::findings::run_without_end;
@@ -63,13 +68,23 @@ fn queue(rig: &Rig) -> (u16, u16) {
     })
 }
 
-/// Neither an event of a queue that has none, nor a second one.
+thread_local! {
+    static EVENTS: Cell<u32> = const { Cell::new(0) };
+}
+
+extern "C" fn count_event(_: *mut ib_cq, _: *mut core::ffi::c_void) {
+    EVENTS.set(EVENTS.get() + 1);
+}
+
+/// Neither an event of a queue that has none, nor a second one before the client has requested that.
 #[test]
 fn an_event_that_nobody_asked_for_is_ignored() {
     run_without_end(|rig| {
         rig.probe().unwrap();
         let other = Objects::new(registered().unwrap(), WORKQUEUE).unwrap();
         let (eqn, other_cqn) = queue(rig);
+        // SAFETY: The queue is there. The core has requested an event, and does not poll it any more.
+        unsafe { (*other.cq).comp_handler = Some(count_event) };
         let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
         let cqn = rig.shared.with(|device, _, now| {
             let queues = device.snapshot(now).completion_queues;
@@ -83,6 +98,7 @@ fn an_event_that_nobody_asked_for_is_ignored() {
             post.unwrap();
         }
         sim::sleep(SECOND);
+        assert_eq!(EVENTS.take(), 1);
         assert_eq!(kernel::take_warnings(), [""; 0]);
         drop((objects, other));
     });
@@ -97,6 +113,8 @@ fn events_while_queues_are_created_and_freed_are_ignored() {
             hurry: 0,
         };
         rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+            // All queues have the same number.
+            rig.set(r#"{"max_cq": 1}"#);
             rig.probe().unwrap();
             let device = registered().unwrap();
             let objects = Objects::new(device, WORKQUEUE).unwrap();
@@ -150,6 +168,108 @@ fn a_receive_queue_is_no_larger_than_the_device_allows() {
     });
 }
 
+/// The device is not asked for a queue that its doorbell can't count.
+#[test]
+fn a_receive_queue_has_no_more_descriptors_than_a_doorbell_counts() {
+    run_without_end(|rig| {
+        rig.set(r#"{"max_rq_depth": 65536}"#);
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let mut attr = objects.qp_attr();
+        attr.cap.max_recv_wr = 65_536;
+        let before = rig.device().admin.submitted;
+        // SAFETY: The domain and the queue are there.
+        let result = unsafe { verbs::create_qp(objects.pd, &mut attr, null_mut()) };
+        let commands = rig.device().admin.submitted - before;
+        drop(objects);
+        assert_eq!((result.err(), commands), (Some(EINVAL), 0));
+    });
+}
+
+/// Keeps what it has of its first device until its request has ended.
+struct Waiting {
+    objects: Cell<Option<Objects>>,
+    request: Box<Request>,
+    /// Held by whoever uses the objects.
+    lock: RawLock,
+    has_ended: Cell<bool>,
+}
+
+impl client::Client for Waiting {
+    fn add(&self, device: *mut ib_device) -> Result<*mut core::ffi::c_void> {
+        if self.has_ended.get() {
+            return Err(EIO);
+        }
+        self.objects.set(Some(Objects::new(device, WORKQUEUE)?));
+        Ok(null_mut())
+    }
+
+    fn remove(&self, _: *mut ib_device, _: *mut core::ffi::c_void) {
+        for _ in 0..100 {
+            if self.request.status.get().is_some() {
+                break;
+            }
+            sim::sleep(SECOND);
+        }
+        self.has_ended.set(self.request.status.get().is_some());
+        self.lock.lock(true);
+        drop(self.objects.take());
+        self.lock.unlock(true);
+    }
+}
+
+/// Has a task post, which stands still at one of its points. The device is halted meanwhile. Returns whether the request
+/// has ended, or `None` if the task has fewer points.
+fn post_in_a_halt(points: u64, post: fn(&Objects, &Request) -> Result) -> Option<bool> {
+    let client = Rc::new(Waiting {
+        objects: Cell::new(None),
+        request: Request::new(0),
+        lock: RawLock::new(),
+        has_ended: Cell::new(false),
+    });
+    let is_beyond = Rc::new(Cell::new(false));
+    let (poster, was_beyond) = (client.clone(), is_beyond.clone());
+    // While a task stands still between two halves of a post, the core polls without a pause.
+    let policy = Policy::Random {
+        rng: Rng::new(points),
+        preempt: 0,
+        hurry: 20,
+    };
+    rig::run_without_end(Profile::Efa3, policy, |mut rig| {
+        let number = client::register_client(poster.clone());
+        rig.probe().unwrap();
+        let sender = sim::spawn("sender", move || {
+            poster.lock.lock(true);
+            let objects = poster.objects.take().expect("objects");
+            sim::stall(points, 20 * SECOND);
+            post(&objects, &poster.request).unwrap();
+            was_beyond.set(sim::take_stall().is_some());
+            poster.objects.set(Some(objects));
+            poster.lock.unlock(true);
+        });
+        sim::sleep(SECOND / 1000);
+        rig.die(Death::default());
+        sim::join(sender);
+        rig.check_quiet();
+        client::unregister_client(number);
+        rig.remove();
+    });
+    (!is_beyond.get()).then(|| client.has_ended.get())
+}
+
+/// The last poll may be before the work request.
+#[test]
+fn a_request_that_is_posted_in_a_halt_ends() {
+    for post in [Objects::post_recv, Objects::post_send] {
+        let results: Vec<_> = (0..)
+            .map_while(|points| post_in_a_halt(points, post))
+            .collect();
+        assert!(results.len() > 3, "{} points", results.len());
+        let lost = results.iter().position(|has_ended| !has_ended);
+        assert_eq!(lost, None, "a point at which a request is lost");
+    }
+}
+
 /// A client posts while the device is stopped. What is posted ends all the same.
 #[test]
 fn a_request_that_is_posted_during_a_failure_ends() {
@@ -183,8 +303,8 @@ fn a_request_that_is_posted_during_a_failure_ends() {
     }
 }
 
-/// Posts a receive when its device is removed.
-struct Farewell(Cell<Option<Objects>>, Rc<Cell<Option<Result>>>);
+/// Sends a message to itself when its device is removed.
+struct Farewell(Cell<Option<Objects>>, Rc<Cell<bool>>);
 
 impl client::Client for Farewell {
     fn add(&self, device: *mut ib_device) -> Result<*mut core::ffi::c_void> {
@@ -194,25 +314,73 @@ impl client::Client for Farewell {
 
     fn remove(&self, _: *mut ib_device, _: *mut core::ffi::c_void) {
         let objects = self.0.take().expect("objects");
-        let request = Request::new(0);
-        self.1.set(Some(objects.post_recv(&request)));
+        objects.exchange(1);
+        self.1.set(true);
         drop(objects);
     }
 }
 
 #[test]
 fn a_client_can_use_a_device_that_is_unbound() {
-    let posted = Rc::new(Cell::new(None));
+    let was_removed = Rc::new(Cell::new(false));
     run_without_end(|rig| {
-        client::register_client(Rc::new(Farewell(Cell::new(None), posted.clone())));
+        let client = Farewell(Cell::new(None), was_removed.clone());
+        client::register_client(Rc::new(client));
         rig.probe().unwrap();
         rig.remove();
     });
-    assert_eq!(
-        posted.get(),
-        Some(Ok(())),
-        "a client posts its last request"
-    );
+    assert!(was_removed.get());
+}
+
+/// Polls what it has posted when its halted device is removed. Counts the steps.
+struct Flushed(Cell<Option<Objects>>, Vec<Box<Request>>, Cell<Option<u64>>);
+
+impl client::Client for Flushed {
+    fn add(&self, device: *mut ib_device) -> Result<*mut core::ffi::c_void> {
+        if self.2.get().is_some() {
+            return Err(EIO);
+        }
+        let mut objects = Objects::new(device, DIRECT)?;
+        objects.replace_qp(self.1.len() as u32, 1)?;
+        for request in &self.1 {
+            objects.post_recv(request)?;
+        }
+        self.0.set(Some(objects));
+        Ok(null_mut())
+    }
+
+    fn remove(&self, _: *mut ib_device, _: *mut core::ffi::c_void) {
+        let Some(objects) = self.0.take() else {
+            return;
+        };
+        sim::stall(u64::MAX, 0);
+        let polled = std::iter::from_fn(|| objects.poll_one()).count();
+        let left = sim::take_stall().expect("a stall that does not come");
+        drop(objects);
+        assert_eq!(polled, self.1.len());
+        self.2.set(Some(u64::MAX - left));
+    }
+}
+
+/// A step is an access of what posts and polls share.
+#[test]
+fn a_flush_takes_a_few_steps_for_each_request() {
+    let steps = |count: usize| {
+        let requests = (0..count).map(|_| Request::new(0)).collect();
+        let client = Rc::new(Flushed(Cell::new(None), requests, Cell::new(None)));
+        let registered = client.clone();
+        run_without_end(|rig| {
+            let number = client::register_client(registered);
+            rig.probe().unwrap();
+            rig.die(Death::default());
+            rig.check_quiet();
+            client::unregister_client(number);
+            rig.remove();
+        });
+        client.2.get().expect("a removal")
+    };
+    let (few, many) = (steps(128), steps(2048));
+    assert!(many < 20 * few, "{few} and {many} steps");
 }
 
 /// Waits for what it has posted when its device is removed, which dies then.

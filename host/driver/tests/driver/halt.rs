@@ -6,18 +6,21 @@ use std::cell::Cell;
 
 use driver::{
     client,
-    fault::{always, command as of_command, death, silence, status},
+    fault::{always, command as of_command, death, once, register, silence, status},
     hardware::trace_device,
     program::{Objects, Program},
     rig::{Rig, SECOND},
 };
-use efa_hw::admin::Opcode;
-use efa_model::{Death, FailedReset, When};
+use efa_hw::{admin::Opcode, aenq::AenqGroup, regs::Register};
+use efa_model::{Death, FailedReset, Then, When};
 use ib_core::{
     dmabuf,
     registry::{registered, registrations, Reference},
 };
-use kernel::{error::code::EIO, sim};
+use kernel::{
+    error::code::{EIO, ENODEV},
+    sim,
+};
 
 use crate::{command, run};
 
@@ -187,14 +190,83 @@ fn a_function_that_was_left_halted_is_reset_by_the_bus_first() {
     });
 }
 
+/// One read of the configuration says that the function is gone as it is bound again.
+#[test]
+fn a_function_that_seems_to_be_gone_may_have_been_left_halted() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let objects = Objects::new().unwrap();
+        die_and_write(rig, u32::MAX);
+        sim::sleep(100 * SECOND);
+        drop(objects);
+        rig.remove();
+        rig.shared.set_present(false);
+        assert_eq!(rig.probe(), Err(ENODEV));
+        rig.shared.set_present(true);
+        rig.heal();
+        rig.probe().unwrap();
+    });
+}
+
+/// The device reports a fatal error at the end of a reset. The bus resets it, too.
+#[test]
+fn a_reset_that_ends_with_a_fatal_error_halts_nothing() {
+    run(|rig| {
+        rig.set(r#"{"keep_alive_ms": 0}"#);
+        rig.probe().unwrap();
+        let failed = Then {
+            value: Some(0x31),
+            ..Then::default()
+        };
+        // The reads before are: the fault, ready, reset in progress.
+        rig.inject(once(register(Register::DevSts), failed, 3));
+        trace_device(true);
+        sim::keep_log(true);
+        rig.event(AenqGroup::FatalError.into(), 1);
+        rig.check_quiet();
+        trace_device(false);
+        let log = sim::take_log().concat();
+        sim::keep_log(false);
+        assert!(log.contains("function reset"), "{log}");
+        assert!(command().0.is_ok());
+    });
+}
+
+/// A recovery waits for an interrupt that does not come. The machine shuts down.
+#[test]
+fn a_shutdown_does_not_wait_for_a_recovery() {
+    run(|rig| {
+        rig.probe().unwrap();
+        let no_interrupt = Then {
+            no_interrupt: true,
+            ..Then::default()
+        };
+        rig.inject(always(of_command(None), no_interrupt));
+        rig.die(Death::default());
+        sim::sleep(SECOND);
+        assert_eq!(rig.state("state").as_deref(), Some("resetting"));
+        let start = sim::now();
+        rig.slot.shutdown();
+        assert!(
+            sim::now() - start < 10 * SECOND,
+            "{} ns",
+            sim::now() - start
+        );
+    });
+}
+
 /// The bus isolates a function, and resets it.
 #[test]
 fn a_frozen_function_is_left_alone() {
     run(|rig| {
+        rig.set(r#"{"keep_alive_ms": 0}"#);
         rig.probe().unwrap();
         let _objects = Objects::new().unwrap();
         trace_device(true);
         sim::keep_log(true);
+        // The driver looks at the device once a second.
+        rig.slot.freeze();
+        sim::sleep(5 * SECOND);
         let accesses = Cell::new(None);
         rig.slot.bus_error(false, || {
             let log = sim::take_log();
@@ -278,7 +350,7 @@ fn a_device_dies_in_each_step_of_a_halt() {
             rig.probe().unwrap();
             let objects = Objects::new().unwrap();
             rig.die(Death::default());
-            rig.inject(driver::fault::once(
+            rig.inject(once(
                 efa_model::When::Register(None),
                 efa_model::Then {
                     die: Some(death(1 + number % 4, FailedReset::NeverEnds)),

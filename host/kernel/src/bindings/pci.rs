@@ -225,7 +225,13 @@ pub unsafe fn pci_load_saved_state(pdev: *mut pci_dev, state: *mut pci_saved_sta
 pub unsafe fn pci_read_config_word(pdev: *mut pci_dev, place: c_int, value: *mut u16) -> c_int {
     assert_eq!(place, PCI_COMMAND as c_int);
     // SAFETY: As above.
-    unsafe { *value = (*pdev).command };
+    unsafe {
+        *value = if pci_device_is_present(pdev) {
+            (*pdev).command
+        } else {
+            u16::MAX
+        };
+    }
     0
 }
 

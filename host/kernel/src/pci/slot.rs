@@ -159,6 +159,12 @@ impl Slot {
         });
     }
 
+    /// Isolates the function because of an error, which is not reported to the driver yet.
+    pub fn freeze(&self) {
+        // SAFETY: The device is valid.
+        unsafe { (*self.raw()).error_state = bindings::pci_channel_io_frozen };
+    }
+
     /// Reports an error of the bus to the driver; if it asks for a reset, `reset` is what the device makes of it.
     pub fn bus_error(&self, is_permanent: bool, reset: impl FnOnce()) {
         let handlers = self.handlers();

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+
+//! What takes the place of `sys/atomic.rs`: each access is a place to be preempted.
+
+use kernel::sim;
+
+pub(crate) use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+macro_rules! atomics {
+    ($($name:ident $(<$parameter:ident>)?, $value:ty;)*) => {$(
+        #[allow(dead_code, reason = "not all modules have each type")]
+        pub(crate) struct $name $(<$parameter>)? (core::sync::atomic::$name $(<$parameter>)?);
+
+        #[allow(dead_code, reason = "not all modules access each type in each way")]
+        impl $(<$parameter>)? $name $(<$parameter>)? {
+            pub(crate) const fn new(value: $value) -> Self {
+                Self(core::sync::atomic::$name::new(value))
+            }
+
+            pub(crate) fn load(&self, order: core::sync::atomic::Ordering) -> $value {
+                sim::point();
+                self.0.load(order)
+            }
+
+            pub(crate) fn store(&self, value: $value, order: core::sync::atomic::Ordering) {
+                sim::point();
+                self.0.store(value, order);
+            }
+        }
+    )*};
+}
+
+atomics! {
+    AtomicBool, bool;
+    AtomicPtr<T>, *mut T;
+    AtomicU32, u32;
+    AtomicU8, u8;
+}
+
+/// As that of the module.
+pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(core::cell::UnsafeCell::new(value))
+    }
+
+    pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
+        access(self.0.get())
+    }
+}
