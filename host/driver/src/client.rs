@@ -12,7 +12,7 @@ use ib_core::{client, cq, ffi::*, registry, uverbs::zeroed, verbs};
 use kernel::{
     bindings::scatterlist,
     error::{to_result, Result},
-    ffi::c_int,
+    ffi::{c_int, c_void},
     sim::{self, RawLock},
 };
 
@@ -25,6 +25,9 @@ pub const WORKQUEUE: ib_poll_context = ib_poll_context_IB_POLL_WORKQUEUE;
 
 /// Bytes of a message.
 const LENGTH: u32 = 1000;
+
+/// More buffers than a receive of [`Objects`] has.
+const TOO_MANY: usize = 17;
 
 /// Bytes of a client's memory: a page to send from, and one to receive to.
 const MEMORY: usize = 8192;
@@ -47,6 +50,20 @@ extern "C" fn done(_: *mut ib_cq, wc: *mut ib_wc) {
             sim::sleep(request.takes.get());
         }
         request.status.set(Some((*wc).status));
+    }
+}
+
+extern "C" fn poll_and_arm(cq: *mut ib_cq, _: *mut c_void) {
+    let flags = ib_cq_notify_flags_IB_CQ_NEXT_COMP | ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
+    // SAFETY: The queue is there, and so is the function of the driver.
+    unsafe {
+        let arm = (*(*cq).device).ops.req_notify_cq.unwrap();
+        loop {
+            cq::ib_process_cq_direct(cq, -1);
+            if arm(cq, flags) <= 0 {
+                break;
+            }
+        }
     }
 }
 
@@ -243,6 +260,61 @@ impl Objects {
         }
     }
 
+    /// Posts a list of receives, of which one has too many buffers. Returns the place of the one with which the driver ends.
+    pub fn post_recvs(&self, requests: &[Box<Request>], bad: usize) -> (Result, Option<usize>) {
+        let mut sges = [(); TOO_MANY].map(|()| self.sge(4096, LENGTH));
+        let mut wrs: Vec<ib_recv_wr> = requests.iter().map(|_| zeroed()).collect();
+        for (index, (wr, request)) in wrs.iter_mut().zip(requests).enumerate() {
+            wr.sg_list = sges.as_mut_ptr();
+            wr.num_sge = if index == bad { TOO_MANY as c_int } else { 1 };
+            // SAFETY: All variants are as large.
+            unsafe { *wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe() };
+        }
+        for index in 1..wrs.len() {
+            wrs[index - 1].next = &raw mut wrs[index];
+        }
+        let mut end = core::ptr::null();
+        // SAFETY: The queue pair is there.
+        let result = unsafe {
+            let post = (*self.device).ops.post_recv.unwrap();
+            to_result(post(self.qp, wrs.as_ptr(), &raw mut end))
+        };
+        (result, wrs.iter().position(|wr| core::ptr::eq(wr, end)))
+    }
+
+    /// The same of sends to itself, of which one has an operation that there is not.
+    pub fn post_sends(&self, requests: &[Box<Request>], bad: usize) -> (Result, Option<usize>) {
+        let mut sge = self.sge(0, LENGTH);
+        let mut wrs: Vec<ib_srd_wr> = requests.iter().map(|_| zeroed()).collect();
+        for (index, (wr, request)) in wrs.iter_mut().zip(requests).enumerate() {
+            wr.wr.sg_list = &raw mut sge;
+            wr.wr.num_sge = 1;
+            wr.wr.opcode = if index == bad {
+                ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP
+            } else {
+                ib_wr_opcode_IB_WR_SEND
+            };
+            wr.wr.send_flags = ib_send_flags_IB_SEND_SIGNALED as c_int;
+            (wr.ah, wr.remote_qkey) = (self.ah, QKEY);
+            // SAFETY: The queue pair is there, and all variants are as large.
+            unsafe {
+                wr.remote_qpn = (*self.qp).qp_num;
+                *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
+            }
+        }
+        for index in 1..wrs.len() {
+            wrs[index - 1].wr.next = (&raw mut wrs[index]).cast();
+        }
+        let mut end = core::ptr::null();
+        // SAFETY: The queue pair is there.
+        let result = unsafe {
+            let post = (*self.device).ops.post_send.unwrap();
+            to_result(post(self.qp, wrs.as_ptr().cast(), &raw mut end))
+        };
+        let is_end = |wr: &ib_srd_wr| core::ptr::eq((&raw const wr.wr), end);
+        (result, wrs.iter().position(is_end))
+    }
+
     /// Polls one completion, whose function is not called, and returns its id.
     pub fn poll_one(&self) -> Option<u64> {
         let mut wc: ib_wc = zeroed();
@@ -251,6 +323,12 @@ impl Objects {
             let count = (*self.device).ops.poll_cq.unwrap()(self.cq, 1, &raw mut wc);
             (count == 1).then(|| *wc.__bindgen_anon_1.wr_id.as_ref())
         }
+    }
+
+    /// Has events poll the completion queue, which is one of [`WORKQUEUE`], in place of work.
+    pub fn poll_in_events(&self) {
+        // SAFETY: The queue is there.
+        unsafe { (*self.cq).comp_handler = Some(poll_and_arm) };
     }
 
     /// Polls the completion queue, if that is the client's task.
@@ -327,6 +405,29 @@ impl Objects {
         // SAFETY: The region was just made.
         assert_eq!(unsafe { verbs::map_mr_sg(mr, &mut list) }, Ok(1));
         mr
+    }
+
+    /// Makes such a region while `f` runs, which gets what posts its registration.
+    pub fn with_registration(&self, request: &Request, f: impl FnOnce(&dyn Fn() -> Result)) {
+        let mr = self.mapped_region();
+        let mut wr: ib_reg_wr = zeroed();
+        wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
+        wr.mr = mr;
+        // SAFETY: The region is there. All variants are as large.
+        unsafe {
+            wr.key = (*mr).rkey;
+            *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
+        }
+        f(&|| {
+            let mut bad = core::ptr::null();
+            // SAFETY: The queue pair and the region are there.
+            unsafe {
+                let post = (*self.device).ops.post_send.unwrap();
+                to_result(post(self.qp, (&raw const wr).cast(), &raw mut bad))
+            }
+        });
+        // SAFETY: Its registration has ended.
+        unsafe { verbs::dereg_mr(mr, null_mut()) }.expect("the end of a region");
     }
 
     /// Posts a registration of a region that was mapped to nothing.

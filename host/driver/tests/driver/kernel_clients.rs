@@ -15,7 +15,7 @@ use efa_model::Profile;
 use ib_core::{ffi, registry::registered, verbs};
 use kernel::{
     bindings,
-    error::code::{EINVAL, EOPNOTSUPP},
+    error::code::{EINVAL, ENOMEM, EOPNOTSUPP},
     sim::{self, Policy, Rng},
 };
 
@@ -249,6 +249,72 @@ fn a_work_request_fills_its_slot() {
         drop(objects);
         // The least size of a slot is 64 bytes.
         assert_eq!(written, 8);
+    });
+}
+
+/// The client frees what a list has from the work request on with which the driver ends. Those before it complete.
+#[test]
+fn a_list_ends_with_the_work_request_that_fails() {
+    const ROOM: usize = 32;
+
+    for (count, bad) in [(5, 0), (5, 2), (5, 4), (40, 40), (40, 8)] {
+        for is_closed in [false, true] {
+            run_with(Profile::Efa3, |rig| {
+                rig.probe().unwrap();
+                let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+                if is_closed {
+                    objects.modify_qp(&[ffi::ib_qp_state_IB_QPS_ERR]).unwrap();
+                }
+                let lists = [(); 2].map(|()| (0..count).map(|_| Request::new(0)).collect());
+                let [sends, recvs]: &[Vec<_>; 2] = &lists;
+                let posted = [
+                    objects.post_sends(sends, bad),
+                    objects.post_recvs(recvs, bad),
+                ];
+                for _ in 0..100 {
+                    objects.poll();
+                    sim::sleep(10_000);
+                }
+                drop(objects);
+                // What is flushed may have any number of buffers.
+                let places = [bad, if is_closed { count } else { bad }];
+                for ((list, posted), place) in lists.iter().zip(posted).zip(places) {
+                    let place = place.min(ROOM);
+                    let wanted = match place {
+                        ROOM => (Err(ENOMEM), Some(place)),
+                        _ if place == count => (Ok(()), None),
+                        _ => (Err(EINVAL), Some(place)),
+                    };
+                    assert_eq!(posted, wanted, "{count}, {bad}");
+                    for (index, one) in list.iter().enumerate() {
+                        let has_ended = one.status.get().is_some();
+                        assert_eq!(has_ended, index < place, "{index} of {count}, {bad}");
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Sends complete in one ring of the queue, and receives in the other one.
+#[test]
+fn rings_of_a_completion_queue_are_polled_in_turn() {
+    run(|rig| {
+        rig.set(r#"{"sub_cqs_per_cq": 2}"#);
+        rig.probe().unwrap();
+        let objects = Objects::new(registered().unwrap(), DIRECT).unwrap();
+        let [sends, recvs] = [(); 2].map(|()| [(); 8].map(|()| Request::new(0)));
+        recvs.iter().for_each(|one| objects.post_recv(one).unwrap());
+        sends.iter().for_each(|one| objects.post_send(one).unwrap());
+        sim::sleep(SECOND);
+        let order: Vec<_> = core::iter::from_fn(|| objects.poll_one()).collect();
+        drop(objects);
+        assert_eq!(order.len(), 16);
+        let is_send = |id: &u64| sends.iter().any(|one| one.id() == *id);
+        let in_turn = order
+            .windows(2)
+            .all(|pair| is_send(&pair[0]) != is_send(&pair[1]));
+        assert!(in_turn, "neither waits until the other one is empty");
     });
 }
 
