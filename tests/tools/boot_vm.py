@@ -110,7 +110,7 @@ class Guest(unittest.TestCase):
     def test_links_in_slots(self):
         # Of the device, and of its port: NIXL takes it for the limit of the device.
         links = "cat /sys/bus/pci/devices/0000:01:00.0/{current,max}_link_{speed,width}"
-        port = "cd /sys/bus/pci/devices/0000:01:00.0/..; cat current_link_speed current_link_width"
+        port = "cd -P /sys/bus/pci/devices/0000:01:00.0/..; cat current_link_speed current_link_width"
         result = tool("vm", "--hotplug", "--instance", "p5en.48xlarge", f"bash -c '{links}; {port}'")
         self.assertEqual(result.stdout.splitlines(), ["16.0 GT/s PCIe", "16"] * 3, result.stderr)
 

@@ -14,7 +14,7 @@ use efa_hw::{
     io::{CompStatus, OpType},
 };
 use efa_model::{Overrides, Profile};
-use efa_testing::net::{DEPTH, MOST, Net, PAGE, Qp, Region, Send};
+use efa_testing::net::{DEPTH, MOST, Net, PAGE, Qp, Region, Send, networks};
 
 const SEND_COMP: usize = 0;
 const SEND_ERR: usize = 1;
@@ -143,36 +143,8 @@ fn each_event_is_counted_once() {
     /// Both ends post a whole queue in each.
     const ROUNDS: u32 = 80;
 
-    let slow = Settings {
-        delay_us: 20.0,
-        ..Settings::default()
-    };
-    for (name, settings) in [
-        ("a perfect one", Settings::default()),
-        ("a good one", slow.clone()),
-        (
-            "one that loses",
-            Settings {
-                loss: 0.1,
-                ..slow.clone()
-            },
-        ),
-        (
-            "one that reorders",
-            Settings {
-                jitter_us: 200.0,
-                ..slow.clone()
-            },
-        ),
-        (
-            "one that does both",
-            Settings {
-                loss: 0.05,
-                jitter_us: 500.0,
-                ..slow
-            },
-        ),
-    ] {
+    let perfect = ("a perfect one", Settings::default());
+    for (name, settings) in networks().into_iter().chain([perfect]) {
         let (mut net, mut a, mut b) = pair(settings);
         for port in [a.qp.port, b.qp.port] {
             // Messages of several packets that are not long.

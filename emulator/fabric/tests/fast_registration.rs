@@ -24,12 +24,8 @@ const UNSUPPORTED: CompStatus = CompStatus::LocalUnsupportedOp;
 const MALFORMED: CompStatus = CompStatus::LocalQpInternalError;
 const ADDRESS: CompStatus = CompStatus::RemoteBadAddress;
 
-fn state(net: &mut Net, qp: &Qp) -> State {
-    net.driver(qp.port, |driver| driver.device.state())
-}
-
 fn resources(net: &mut Net, qp: &Qp) -> ResourceCounts {
-    state(net, qp).resources
+    net.state(qp.port).resources
 }
 
 /// Whether a peer can write to a region, which is tried.
@@ -45,9 +41,9 @@ fn is_writable(net: &mut Net, a: &Qp, b: &mut Qp, region: &Region) -> bool {
 
 /// Posts a work request that has to end with this status and to change no region.
 fn refused(net: &mut Net, a: &mut Qp, send: &Send, expected: CompStatus, what: &str) {
-    let before = state(net, a);
+    let before = net.state(a.port);
     assert_eq!(net.outcome(a, send), expected, "{what}");
-    let after = state(net, a);
+    let after = net.state(a.port);
     assert_eq!(after.resources, before.resources, "{what}");
     let changes = |state: &State| (state.fast_regs, state.fast_invs);
     assert_eq!(changes(&after), changes(&before), "{what}");
@@ -118,7 +114,7 @@ fn invalidation() {
         fast.renew();
         let request = net.listed(&fast);
         assert_eq!(net.outcome(&mut a, &Send::register(&request)), OK);
-        assert_eq!(state(&mut net, &a).fast_regs, round);
+        assert_eq!(net.state(a.port).fast_regs, round);
 
         let bytes = pattern(5000, round);
         net.fill(&other, 0, &bytes);
@@ -136,7 +132,7 @@ fn invalidation() {
         // Clients of Amazon's driver give either key.
         let key = if round % 2 == 0 { fast.lkey } else { fast.rkey };
         assert_eq!(net.outcome(&mut a, &Send::invalidate(key)), OK);
-        assert_eq!(state(&mut net, &a).fast_invs, round);
+        assert_eq!(net.state(a.port).fast_invs, round);
         let counts = resources(&mut net, &a);
         assert_eq!((counts.registered_fast_mr, counts.mr_pages), (0, 0));
         assert_eq!(net.outcome(&mut b, &write), ADDRESS);

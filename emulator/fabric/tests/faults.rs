@@ -13,7 +13,6 @@ use efa_hw::{
     io::{Cdesc, CompStatus, OpType},
     regs::ResetReason,
 };
-use efa_model::State;
 use efa_testing::{
     mock::Driver,
     net::{Net, Qp, Region, Send, pattern},
@@ -35,10 +34,6 @@ fn inject(net: &mut Net, qp: &Qp, work: &str, then: &str, more: &str) {
     let rule = format!(r#"{{"when":{{"work":"{work}","qp":{number}}},"then":{then}{more}}}"#);
     let rule = serde_json::from_str(&rule).unwrap_or_else(|error| panic!("{rule}: {error}"));
     net.driver(qp.port, |driver| driver.device.inject(rule));
-}
-
-fn state(net: &mut Net, qp: &Qp) -> State {
-    net.driver(qp.port, |driver| driver.device.state())
 }
 
 fn qp_state(net: &mut Net, qp: &Qp) -> QpState {
@@ -92,7 +87,7 @@ fn the_nth_send_ends_with_a_status() {
             QpState::Rts
         };
         assert_eq!(qp_state(&mut net, &a), expected, "{status}");
-        assert_eq!(state(&mut net, &a).faults_hit, 1);
+        assert_eq!(net.state(a.port).faults_hit, 1);
         assert_eq!(net.protocol_errors(), 0);
     }
 }
@@ -133,10 +128,10 @@ fn a_completion_is_late() {
     net.run_for(Duration::from_millis(49));
     assert_eq!(net.content(&to, 0, 4096), pattern(4096, 1));
     assert_eq!(net.poll(&mut a).map(|entry| entry.req_id), Some(other));
-    assert_eq!((net.poll(&mut a), state(&mut net, &a).late), (None, 1));
+    assert_eq!((net.poll(&mut a), net.state(a.port).late), (None, 1));
     net.run_for(Duration::from_millis(2));
     assert_eq!(net.poll(&mut a).map(|entry| entry.req_id), Some(late));
-    assert_eq!(state(&mut net, &a).late, 0);
+    assert_eq!(net.state(a.port).late, 0);
 }
 
 #[test]
@@ -177,7 +172,7 @@ fn what_is_late_ends_with_its_queue_pair() {
 
 /// What is held at a device.
 fn held(net: &mut Net, qp: &Qp) -> Vec<(String, usize)> {
-    state(net, qp).held.into_iter().collect()
+    net.state(qp.port).held.into_iter().collect()
 }
 
 /// Releases, and returns how many that are.
@@ -197,7 +192,7 @@ fn held_completions_come_when_they_are_released() {
     assert_eq!(net.content(&to, 0, 4096), pattern(4096, 1));
     assert_eq!(all(&mut net, &mut a), [(3, 0)]);
     assert_eq!(held(&mut net, &a), [("a".into(), 3)]);
-    assert_eq!(state(&mut net, &a).late, 0);
+    assert_eq!(net.state(a.port).late, 0);
 
     assert_eq!(release(&mut net, &a, "b", None), 0);
     assert_eq!(release(&mut net, &b, "a", None), 0);
@@ -319,7 +314,7 @@ fn not_too_many_are_held() {
         assert_eq!(net.poll(&mut a).is_some(), round == 1024);
     }
     assert_eq!(held(&mut net, &a), [("x".into(), 1000)]);
-    assert_eq!(state(&mut net, &a).late, 24);
+    assert_eq!(net.state(a.port).late, 24);
     assert_eq!(release(&mut net, &a, "x", None), 1000);
 }
 
@@ -332,7 +327,7 @@ fn not_too_many_are_late() {
         net.run();
         assert_eq!(net.poll(&mut a).is_some(), round == 1024);
     }
-    assert_eq!(state(&mut net, &a).late, 1024);
+    assert_eq!(net.state(a.port).late, 1024);
 }
 
 #[test]
@@ -472,7 +467,7 @@ fn a_device_dies_or_is_gone_at_any_work_request() {
                 completions += usize::from(net.poll(&mut a).is_some());
                 completions += usize::from(net.poll(&mut b).is_some());
             }
-            let state = state(&mut net, &its);
+            let state = net.state(its.port);
             assert_eq!(
                 (state.dead, state.plugged),
                 (then.contains("die"), !then.contains("unplug"))
@@ -492,6 +487,6 @@ fn memory_regions_are_not_changed() {
     inject(&mut net, &a, "FAST_REG", then, r#","times":1"#);
     let register = Send::register(&region.inline());
     assert_eq!(net.outcome(&mut a, &register), CompStatus::LocalInvalidLkey);
-    assert_eq!(state(&mut net, &a).fast_regs, 0);
+    assert_eq!(net.state(a.port).fast_regs, 0);
     assert_eq!(u8::from(OpType::FastReg), register.operation);
 }

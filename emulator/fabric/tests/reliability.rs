@@ -6,55 +6,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use efa_fabric::{Denied, PathSettings, Settings};
 use efa_hw::{admin::qp::QpType, io::CompStatus, stats::NetworkStats};
-use efa_testing::net::{DEPTH, Net, Qp, Send, pattern};
+use efa_testing::net::{DEPTH, Net, Qp, Send, networks, pattern};
 use proptest::prelude::*;
-
-/// Networks that do what networks do.
-fn networks() -> [(&'static str, Settings); 5] {
-    let slow = Settings {
-        delay_us: 20.0,
-        ..Settings::default()
-    };
-    let down = PathSettings {
-        down: true,
-        ..PathSettings::default()
-    };
-    [
-        ("a good one", slow.clone()),
-        (
-            "one that loses",
-            Settings {
-                loss: 0.1,
-                ..slow.clone()
-            },
-        ),
-        (
-            "one that reorders",
-            Settings {
-                jitter_us: 200.0,
-                ..slow.clone()
-            },
-        ),
-        (
-            "one with a path that is down",
-            Settings {
-                path: vec![down],
-                ..slow.clone()
-            },
-        ),
-        (
-            "one with slow links and short buffers",
-            Settings {
-                link_gbps: 1.0,
-                path_gbps: 0.5,
-                buffer_kib: 40,
-                loss: 0.01,
-                jitter_us: 50.0,
-                ..slow
-            },
-        ),
-    ]
-}
 
 #[test]
 fn each_message_arrives_once() {

@@ -614,7 +614,7 @@ fn peers_that_give_up() {
     // What is in its receive queue is no work request.
     let (mut net, mut a, mut b, from, to) = set();
     net.receive(&mut b, &[(to.iova, 8, to.lkey)]);
-    let doorbell = net.driver(b.port, |driver| driver.device.state().doorbells);
+    let doorbell = net.state(b.port).doorbells;
     assert_eq!(doorbell, 1);
     net.spoil_receive(&b);
     net.post(&mut a, &Send::message(&b, &from, 8));

@@ -10,6 +10,7 @@
 )]
 
 mod computer;
+mod networks;
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,9 +24,12 @@ use efa_hw::{
     },
     io::{Cdesc, CompStatus, FastMrRegReq, PblMode, RxDesc},
 };
-use efa_model::{Config, Device, Overrides, Profile};
+use efa_model::{Config, Device, Overrides, Profile, State};
 
-pub use self::computer::{Computer, Pages};
+pub use self::{
+    computer::{Computer, Pages},
+    networks::networks,
+};
 use crate::{
     bus::Memory,
     commands::reg_mr,
@@ -105,6 +109,11 @@ impl Net {
     /// Changes attributes of a device.
     pub fn set(&mut self, port: PortId, overrides: Overrides) {
         self.driver(port, |driver| driver.device.set(overrides));
+    }
+
+    /// What is to be known of a device.
+    pub fn state(&mut self, port: PortId) -> State {
+        self.driver(port, |driver| driver.device.state())
     }
 
     /// Works on the world of a device.
@@ -480,7 +489,7 @@ impl Net {
 
     pub fn protocol_errors(&mut self) -> u64 {
         (0..self.drivers.len())
-            .map(|port| self.driver(PortId(port), |driver| driver.device.state().protocol_errors))
+            .map(|port| self.state(PortId(port)).protocol_errors)
             .sum()
     }
 }

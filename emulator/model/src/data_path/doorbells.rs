@@ -9,6 +9,7 @@ use crate::{
     Host,
     profile::bars::{Bars, Doorbell},
     protocol_error::ProtocolError,
+    resources::qp::{Qp, Qps},
 };
 
 impl DataPath {
@@ -38,13 +39,9 @@ impl DataPath {
         number: u16,
         value: u32,
     ) -> Result<(), ProtocolError> {
-        let qp = self.resources.qps.get_mut(number);
-        let Some(qp) = qp.filter(|qp| qp.uar == uar) else {
-            return Err(ProtocolError::ForeignDoorbell { uar });
+        let Some(qp) = rung(&mut self.resources.qps, uar, number, value)? else {
+            return Ok(());
         };
-        if qp.state == QpState::Reset {
-            return empty(number, value);
-        }
         self.resources.cqs.note_doorbell(qp.send_cq.0);
         // CAST: the doorbell counts modulo 2^16.
         if qp.send_queue.ring(host.now(), value as u16).is_err() {
@@ -67,13 +64,9 @@ impl DataPath {
         number: u16,
         value: u32,
     ) -> Result<(), ProtocolError> {
-        let qp = self.resources.qps.get_mut(number);
-        let Some(qp) = qp.filter(|qp| qp.uar == uar) else {
-            return Err(ProtocolError::ForeignDoorbell { uar });
+        let Some(qp) = rung(&mut self.resources.qps, uar, number, value)? else {
+            return Ok(());
         };
-        if qp.state == QpState::Reset {
-            return empty(number, value);
-        }
         self.resources.cqs.note_doorbell(qp.recv_cq.0);
         // CAST: the doorbell counts modulo 2^16.
         if !qp.receive_queue.ring(value as u16) {
@@ -105,10 +98,18 @@ impl DataPath {
     }
 }
 
-/// A doorbell of a queue pair that is reset. A program that could not post anything may ring nevertheless.
-fn empty(number: u16, value: u32) -> Result<(), ProtocolError> {
-    match value {
-        0 => Ok(()),
-        _ => Err(ProtocolError::QueueState { qp: number }),
+/// The queue pair of a doorbell, unless it is reset: a program that could not post anything may ring nevertheless.
+fn rung(
+    qps: &mut Qps,
+    uar: u16,
+    number: u16,
+    value: u32,
+) -> Result<Option<&mut Qp>, ProtocolError> {
+    let qp = qps.get_mut(number).filter(|qp| qp.uar == uar);
+    let qp = qp.ok_or(ProtocolError::ForeignDoorbell { uar })?;
+    match (qp.state, value) {
+        (QpState::Reset, 0) => Ok(None),
+        (QpState::Reset, _) => Err(ProtocolError::QueueState { qp: number }),
+        _ => Ok(Some(qp)),
     }
 }

@@ -174,14 +174,7 @@ impl EventCounters {
         qps: &mut Qps,
         command: &AttachEventCounter,
     ) -> Result<NoData, Status> {
-        let found = self.find(
-            attributes,
-            qps,
-            command.cntr_handle,
-            command.attach_type,
-            command.qp_handle,
-            command.events,
-        )?;
+        let found = self.find(attributes, qps, command)?;
         // Source: rdma-core, libibverbs/man/ibv_qp_attach_comp_cntr.3.md. Linux leaves the check to the device.
         if !matches!(found.state, QpState::Reset | QpState::Init) {
             return Err(Status::IllegalParameter);
@@ -202,14 +195,14 @@ impl EventCounters {
         qps: &mut Qps,
         command: &DetachEventCounter,
     ) -> Result<NoData, Status> {
-        let found = self.find(
-            attributes,
-            qps,
-            command.cntr_handle,
-            command.attach_type,
-            command.qp_handle,
-            command.events,
-        )?;
+        // It names what an attachment named.
+        let command = &AttachEventCounter {
+            cntr_handle: command.cntr_handle,
+            attach_type: command.attach_type,
+            qp_handle: command.qp_handle,
+            events: command.events,
+        };
+        let found = self.find(attributes, qps, command)?;
         let number = Some(found.number);
         if found
             .attached
@@ -230,18 +223,16 @@ impl EventCounters {
         &'a mut self,
         attributes: &Attributes,
         qps: &'a mut Qps,
-        cntr_handle: u32,
-        attach_type: u8,
-        qp_handle: u32,
-        events: QpEvents,
+        command: &AttachEventCounter,
     ) -> Result<Attachment<'a>, Status> {
         check_possible(attributes)?;
-        AttachType::try_from(attach_type).map_err(|_| Status::IllegalParameter)?;
-        let number = Self::number(cntr_handle)?;
+        AttachType::try_from(command.attach_type).map_err(|_| Status::IllegalParameter)?;
+        let number = Self::number(command.cntr_handle)?;
         let counter = self.0.get_mut(number)?;
         let qp = qps
-            .get_mut(Qps::number(qp_handle)?)
+            .get_mut(Qps::number(command.qp_handle)?)
             .ok_or(Status::IllegalParameter)?;
+        let events = command.events;
         if events.into_raw() & !attributes.event_counter_events != 0 {
             return Err(Status::IllegalParameter);
         }

@@ -120,7 +120,7 @@ impl Attack {
     /// How many work requests have changed a memory region of either device.
     fn changes(&mut self) -> [(u64, u64); 2] {
         [PortId(0), PortId(1)].map(|port| {
-            let state = self.net.driver(port, |driver| driver.device.state());
+            let state = self.net.state(port);
             (state.fast_regs, state.fast_invs)
         })
     }
