@@ -33,11 +33,9 @@ mod uapi;
 
 pub(crate) use uapi::UapiDefinitions;
 
-impl UapiDefinitions {
-    /// Those of EFA, `ffi/uapi.c`.
-    pub(crate) const EFA: Self = {
-        let list = (&raw const efa_uapi_definitions).cast();
-        // SAFETY: The list in C is constant, and ends as the core expects.
-        unsafe { Self::new(list) }
-    };
-}
+/// The methods of the core's objects that are EFA's own, `ffi/uapi.c`.
+pub(crate) const EFA_UAPI_DEFINITIONS: UapiDefinitions = {
+    let list = (&raw const efa_uapi_definitions).cast();
+    // SAFETY: The list in C is constant, and ends as the core expects.
+    unsafe { UapiDefinitions::new(list) }
+};

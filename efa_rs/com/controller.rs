@@ -32,8 +32,8 @@ use crate::{
         ResetReason, //
     },
     sys::{
-        self,
         attach::Binding,
+        dma,
         pci::Enabled,
         work::Waker, //
     },
@@ -110,7 +110,7 @@ impl<'bound> Controller<'bound> {
 
         controller.inner.lock().function.prepare()?;
         let width = Caps::from_raw(controller.registers().read(Register::Caps)?).dma_addr_width;
-        sys::dma::set_address_width(pdev, width).inspect_err(|error| {
+        dma::set_address_width(pdev, width).inspect_err(|error| {
             dev_err!(
                 controller.dev(),
                 "DMA addresses of {} bits can't be used ({:?})\n",

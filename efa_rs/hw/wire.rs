@@ -350,7 +350,9 @@ macro_rules! bits {
             pub fn from_raw(word: $word) -> Self {
                 let word = u32::from(word);
                 Self {
-                    $($field: wire::BitField::from_bits((word & const { wire::mask($high, $low) }) >> $low),)*
+                    $($field: wire::BitField::from_bits(
+                        (word & const { wire::mask($high, $low) }) >> $low,
+                    ),)*
                 }
             }
 
@@ -358,7 +360,8 @@ macro_rules! bits {
             #[inline]
             pub fn into_raw(self) -> $word {
                 let word = 0 $(
-                    | (wire::BitField::to_bits(self.$field) << $low) & const { wire::mask($high, $low) }
+                    | (wire::BitField::to_bits(self.$field) << $low)
+                        & const { wire::mask($high, $low) }
                 )*;
                 // CAST: no field is outside of the word, see `DEFINED`.
                 word as $word

@@ -144,7 +144,7 @@ impl<'p> WcPlace<'p, '_> {
         wc.slid = received.slid.into();
         if let Some(imm_data) = received.imm_data {
             // SAFETY: All variants are numbers.
-            unsafe { *wc.ex.imm_data.as_mut() = imm_data.to_be() };
+            unsafe { (&raw mut wc.ex).cast::<u32>().write(imm_data.to_be()) };
             // CAST: A flag of a few bits.
             wc.wc_flags = ffi::ib_wc_flags_IB_WC_WITH_IMM as c_int;
         }
@@ -169,7 +169,11 @@ impl<'p> WcPlace<'p, '_> {
         // SAFETY: All zeroes are a completion.
         let wc = unsafe { place.assume_init_mut() };
         // SAFETY: All variants are as large, and numbers or pointers.
-        unsafe { *wc.__bindgen_anon_1.wr_id.as_mut() = request.into_wr_id() };
+        unsafe {
+            (&raw mut wc.__bindgen_anon_1)
+                .cast::<u64>()
+                .write(request.into_wr_id())
+        };
         wc.status = completion.status as ffi::ib_wc_status;
         wc.opcode = opcode as ffi::ib_wc_opcode;
         wc.vendor_err = completion.vendor_err;

@@ -171,7 +171,7 @@ impl<'w, Ah> PeerWr<'w, Ah> {
             ffi::ib_wr_opcode_IB_WR_SEND_WITH_IMM | ffi::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM
         );
         // SAFETY: All variants are numbers.
-        has_imm.then(|| u32::from_be(unsafe { *raw.ex.imm_data.as_ref() }))
+        has_imm.then(|| u32::from_be(unsafe { (&raw const raw.ex).cast::<u32>().read() }))
     }
 
     /// Returns the data, or for an RDMA read where it is written to.
@@ -373,7 +373,7 @@ impl<'w, Ah, Mr> SendWr<'w, Ah, Mr> {
             ffi::ib_wr_opcode_IB_WR_REG_MR => SendOp::RegMr(unsafe { self.registration() }?),
             ffi::ib_wr_opcode_IB_WR_LOCAL_INV => SendOp::LocalInv {
                 // SAFETY: All variants are numbers.
-                rkey: unsafe { *raw.ex.invalidate_rkey.as_ref() },
+                rkey: unsafe { (&raw const raw.ex).cast::<u32>().read() },
             },
             _ => return Err(EINVAL),
         })
@@ -449,7 +449,7 @@ impl<'w, Ah, Mr> SendWrs<'w, Ah, Mr> {
 
     /// Returns the next work request.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<NextSend<'_, 'w, Ah, Mr>> {
+    pub(crate) fn peek(&mut self) -> Option<NextSend<'_, 'w, Ah, Mr>> {
         // INVARIANT: By the requirement of `new` it is in such a structure.
         let wr = SendWr {
             raw: NonNull::new(self.next.cast_mut())?,
@@ -489,7 +489,7 @@ impl<'w, Ah, Mr> NextSend<'_, 'w, Ah, Mr> {
         *self.next = raw.next;
         Ok(WrToken {
             // SAFETY: All variants are as large, and numbers or pointers.
-            wr_id: unsafe { *raw.__bindgen_anon_1.wr_id.as_ref() },
+            wr_id: unsafe { (&raw const raw.__bindgen_anon_1).cast::<u64>().read() },
             opcode,
         })
     }
@@ -522,7 +522,7 @@ impl<'w> RecvWrs<'w> {
 
     /// Returns the next work request.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<NextRecv<'_, 'w>> {
+    pub(crate) fn peek(&mut self) -> Option<NextRecv<'_, 'w>> {
         // SAFETY: By the requirement of `new` the work request is valid.
         let raw = unsafe { self.next.as_ref() }?;
         Some(NextRecv {
@@ -552,7 +552,7 @@ impl<'w> NextRecv<'_, 'w> {
         *self.next = self.raw.next;
         WrToken {
             // SAFETY: All variants are as large, and numbers or pointers.
-            wr_id: unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() },
+            wr_id: unsafe { (&raw const self.raw.__bindgen_anon_1).cast::<u64>().read() },
             opcode: WcOpcode::Recv,
         }
     }

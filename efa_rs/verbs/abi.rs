@@ -35,7 +35,7 @@ pub(super) const VERSION: u32 = ffi::EFA_UVERBS_ABI_VERSION;
 pub(super) const DRIVER_ID: DriverId = DriverId::new(ffi::rdma_driver_id_RDMA_DRIVER_EFA);
 
 /// The methods of the core's objects that are EFA's own.
-pub(super) const METHODS: ffi::UapiDefinitions = ffi::UapiDefinitions::EFA;
+pub(super) const METHODS: ffi::UapiDefinitions = ffi::EFA_UAPI_DEFINITIONS;
 
 /// The transport that userspace may ask for as one that the driver defines: SRD.
 pub(super) const DRIVER_QP_TYPE_SRD: u32 = ffi::EFA_QP_DRIVER_TYPE_SRD;

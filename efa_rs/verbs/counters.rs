@@ -128,8 +128,12 @@ pub(super) fn read_port(efa: &Efa<'_>, values: &mut [u64]) -> Result {
     let values: &mut [u64; PORT.len()] = values.first_chunk_mut().ok_or(EINVAL)?;
     // What the device does not count stays zero.
     *values = [0; PORT.len()];
-    let [tx_bytes, tx_pkts, rx_bytes, rx_pkts, rx_drops, send_bytes, send_wrs, recv_bytes, recv_wrs, read_wrs, read_bytes, read_wr_err, read_resp_bytes, write_wrs, write_bytes, write_wr_err, write_recv_bytes, retrans_bytes, retrans_pkts, retrans_timeout_events, unresponsive_remote_events, impaired_remote_conn_events] =
-        values;
+    let [tx_bytes, tx_pkts, rx_bytes, rx_pkts, rx_drops, values @ ..] = values;
+    let [send_bytes, send_wrs, recv_bytes, recv_wrs, values @ ..] = values;
+    let [read_wrs, read_bytes, read_wr_err, read_resp_bytes, values @ ..] = values;
+    let [write_wrs, write_bytes, write_wr_err, write_recv_bytes, values @ ..] = values;
+    let [retrans_bytes, retrans_pkts, retrans_timeout_events, values @ ..] = values;
+    let [unresponsive_remote_events, impaired_remote_conn_events] = values;
 
     let sets = if efa.attributes().device.device_caps.rdma_write {
         StatsType::ALL

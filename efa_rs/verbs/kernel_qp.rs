@@ -227,7 +227,7 @@ impl<'a> KernelQp<'a> {
 
     #[inline]
     fn post_sends(&self, queue: &mut SendQueue<'a>, wrs: &mut SendWrs<'_, Ah, Mr<'a>>) -> Result {
-        while let Some(next) = wrs.next() {
+        while let Some(next) = wrs.peek() {
             let wr = next.wr();
             if !wr.is_signaled() && !self.signals_all {
                 return Err(EINVAL);
@@ -286,7 +286,7 @@ impl<'a> KernelQp<'a> {
 
     #[inline]
     fn post_recvs(&self, queue: &mut RecvQueue<'a>, wrs: &mut RecvWrs<'_>) -> Result {
-        while let Some(next) = wrs.next() {
+        while let Some(next) = wrs.peek() {
             let sges = next.sges();
             if sges.len() > self.limits.recv_sges {
                 return Err(EINVAL);
@@ -311,7 +311,7 @@ impl<'a> KernelQp<'a> {
 /// Adds send work requests to a closed queue. The core's for a drain is one without a destination.
 #[cold]
 fn flush_sends(queue: &mut SendQueue<'_>, wrs: &mut SendWrs<'_, Ah, Mr<'_>>) -> Result {
-    while let Some(next) = wrs.next() {
+    while let Some(next) = wrs.peek() {
         let room = queue.requests.room().ok_or(ENOMEM)?;
         room.put(next.accept()?);
     }
@@ -321,7 +321,7 @@ fn flush_sends(queue: &mut SendQueue<'_>, wrs: &mut SendWrs<'_, Ah, Mr<'_>>) -> 
 /// Adds receive work requests to a closed queue.
 #[cold]
 fn flush_recvs(queue: &mut RecvQueue<'_>, wrs: &mut RecvWrs<'_>) -> Result {
-    while let Some(next) = wrs.next() {
+    while let Some(next) = wrs.peek() {
         let room = queue.requests.room().ok_or(ENOMEM)?;
         room.put(next.accept());
     }

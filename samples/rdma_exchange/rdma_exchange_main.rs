@@ -4,13 +4,12 @@
 //!
 //! The file `rdma_exchange/run` of debugfs takes a command, and has the answer of the last one:
 //!
-//! | command | does | answers |
-//! |---|---|---|
-//! | `open PAIRS` | creates so many queue pairs, 1 to 8, on the first EFA device | `GID QPN QPN ...` |
-//! | `meet GID QPN QPN ...` | tells of the peer's, which is what its `open` has answered | |
-//! | `send COUNT SIZE` | sends messages, and receives as many | `calls COUNT bytes .. ns .. latency_ns ..` |
-//! | `exchange COUNT SIZE` | has the peer read and write regions, and does so with its regions | the same |
-//! | `close` | destroys all of it | |
+//! - `open PAIRS` creates so many queue pairs, 1 to 8, on the first EFA device. It answers `GID QPN QPN ...`.
+//! - `meet GID QPN QPN ...` names the peer's, which is the answer to its `open`.
+//! - `send COUNT SIZE` sends messages, and receives as many. It answers `calls COUNT bytes .. ns .. latency_ns ..`.
+//! - `exchange COUNT SIZE` lets the peer read and write regions, and does so with those of the peer. The answer is
+//!   of the same form.
+//! - `close` destroys all of it.
 
 #![deny(unsafe_code)]
 #![deny(clippy::multiple_unsafe_ops_per_block)]

@@ -3,15 +3,16 @@
 //! What there is of a device between `open` and `close`: queue pairs, their memory, and how they are waited for.
 
 use kernel::{
+    new_condvar, new_spinlock_irq,
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc, //
+        Arc,
+        CondVar,
+        CondVarTimeoutResult,
+        SpinLockIrq, //
     },
     time::{
+        msecs_to_jiffies,
         Delta,
         Instant,
         Monotonic, //
@@ -43,10 +44,6 @@ use crate::{
         QpCap,
         WcStatus, //
     },
-    sys::{
-        self,
-        time::to_jiffies, //
-    },
     wire::{
         self,
         Header,
@@ -71,36 +68,74 @@ const RNR_RETRY: u8 = 7;
 /// How long to wait for the next completion.
 const PATIENCE: Delta = Delta::from_secs(20);
 
-/// Wakes who waits for completions, or for the device to go.
+/// What a session waits for.
+#[derive(Default)]
+struct Events {
+    /// There may be completions.
+    completed: bool,
+    /// The device is about to be removed.
+    ended: bool,
+}
+
+/// Wakes the session, for completions and when the device is about to be removed.
 #[pin_data]
 pub(crate) struct Wake {
     #[pin]
-    event: sys::completion::Completion,
-    goes: Atomic<bool>,
+    events: SpinLockIrq<Events>,
+    #[pin]
+    changed: CondVar,
 }
 
 impl Wake {
-    /// Makes one of which nothing is known yet.
+    /// Makes one without events.
     pub(crate) fn new() -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
-                event <- sys::completion::Completion::new(),
-                goes: Atomic::new(false),
+                events <- new_spinlock_irq!(Events::default(), "rdma_exchange_events"),
+                changed <- new_condvar!("rdma_exchange_changed"),
             }),
             GFP_KERNEL,
         )
     }
 
-    /// Ends what is being done with the device.
+    /// Ends the session's use of the device.
     pub(crate) fn end(&self) {
-        self.goes.store(true, Relaxed);
-        self.event.complete();
+        self.events.lock().ended = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for completions, and consumes their event.
+    ///
+    /// # Errors
+    ///
+    /// - [`EIO`] if the device is about to be removed.
+    /// - [`ETIMEDOUT`] if there are none in time.
+    /// - [`EINTR`] if the task has a signal.
+    fn wait(&self, time: Delta) -> Result {
+        let millis = time.as_millis().clamp(0, i64::from(u32::MAX));
+        // CAST: It was just limited.
+        let mut left = msecs_to_jiffies(millis as u32);
+        let mut events = self.events.lock();
+        loop {
+            if events.ended {
+                return Err(EIO);
+            }
+            if core::mem::take(&mut events.completed) {
+                return Ok(());
+            }
+            left = match self.changed.wait_interruptible_timeout(&mut events, left) {
+                CondVarTimeoutResult::Woken { jiffies } => jiffies,
+                CondVarTimeoutResult::Signal { .. } => return Err(EINTR),
+                CondVarTimeoutResult::Timeout => return Err(ETIMEDOUT),
+            };
+        }
     }
 }
 
 impl CompletionHandler for Wake {
     fn completed(&self) {
-        self.event.complete();
+        self.events.lock().completed = true;
+        self.changed.notify_all();
     }
 }
 
@@ -388,28 +423,28 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     ///
-    /// - [`EIO`] if the device goes.
-    /// - [`ETIMEDOUT`] if nothing completes for a while.
+    /// - [`EIO`] if the device is about to be removed.
+    /// - [`ETIMEDOUT`] if nothing completes for a while, [`EINTR`] if the task has a signal.
     /// - [`EBADMSG`] if a work request fails.
     /// - Those of the job.
     pub(crate) fn run(&self, job: &mut impl Job<'a>) -> Result {
         let mut last = Instant::<Monotonic>::now();
         while !job.is_done() {
-            if self.wake.goes.load(Relaxed) {
+            if self.wake.events.lock().ended {
                 return Err(EIO);
             }
             if let Some(completion) = self.cq.poll()? {
                 self.completed(job, &completion)?;
                 last = Instant::now();
             } else if !self.cq.request_notify()? {
-                let left = PATIENCE - last.elapsed();
-                if left.is_negative() || !self.wake.event.wait_timeout(to_jiffies(left)) {
+                let waited = self.wake.wait(PATIENCE - last.elapsed());
+                if waited == Err(ETIMEDOUT) {
                     pr_err!(
                         "Nothing has completed for {} s\n",
                         PATIENCE.as_millis() / 1000
                     );
-                    return Err(ETIMEDOUT);
                 }
+                waited?;
             }
         }
         Ok(())

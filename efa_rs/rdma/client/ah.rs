@@ -48,7 +48,7 @@ impl<'a> AddressHandle<'a> {
         attr.ah_flags = ffi::ib_ah_flags_IB_AH_GRH as u8;
         attr.grh.hop_limit = 1;
         // SAFETY: A GID is 16 bytes, however they are looked at.
-        unsafe { *attr.grh.dgid.raw.as_mut() = *dgid };
+        unsafe { (&raw mut attr.grh.dgid).cast::<Gid>().write(*dgid) };
 
         let create = |pd: &Arc<Pd<'a>>| {
             let flags = ffi::rdma_create_ah_flags_RDMA_CREATE_AH_SLEEPABLE;

@@ -168,7 +168,7 @@ impl<'a> CompletionQueue<'a> {
             // SAFETY: The provider has filled it; all zeroes are valid as well.
             let wc = unsafe { wc.assume_init_ref() };
             // SAFETY: All variants are as large, and numbers or pointers.
-            let number = unsafe { *wc.__bindgen_anon_1.wr_id.as_ref() };
+            let number = unsafe { (&raw const wc.__bindgen_anon_1).cast::<u64>().read() };
             let posted = pairs.get(&wc.qp.addr()).and_then(|pair| pair.take(number));
             match posted {
                 Some(posted) => return Ok(Some(Completion::new(posted, wc))),
@@ -224,7 +224,7 @@ impl<'a> Completion<'a> {
                     _ => WcOpcode::Recv,
                 };
                 // SAFETY: All variants are numbers.
-                let imm_data = u32::from_be(unsafe { *wc.ex.imm_data.as_ref() });
+                let imm_data = u32::from_be(unsafe { (&raw const wc.ex).cast::<u32>().read() });
                 let received = Received {
                     byte_len: wc.byte_len,
                     src_qp: wc.src_qp,

@@ -132,7 +132,7 @@ impl Device {
         // SAFETY: All zeroes are a GID.
         let gid = unsafe { gid.assume_init() };
         // SAFETY: A GID is 16 bytes, however they are looked at.
-        Ok(unsafe { *gid.raw.as_ref() })
+        Ok(unsafe { (&raw const gid).cast::<Gid>().read() })
     }
 
     /// Keeps an object, to destroy it when the device is removed if not before; returns its number.

@@ -276,7 +276,7 @@ impl<'a> QueuePair<'a> {
             // SAFETY: All zeroes are a valid work request: it has numbers and pointers, which may be null.
             let mut wr = unsafe { wr.assume_init() };
             // SAFETY: All variants are as large.
-            unsafe { *wr.__bindgen_anon_1.wr_id.as_mut() = number };
+            unsafe { (&raw mut wr.__bindgen_anon_1).cast::<u64>().write(number) };
             wr.sg_list = &mut sge;
             wr.num_sge = 1;
             // SAFETY: The queue pair is there as long as this is, and the work request during the call.
@@ -324,7 +324,7 @@ impl<'a> QueuePair<'a> {
         base.num_sge = 1;
         if let Some(data) = operation.imm_data() {
             // SAFETY: All variants are numbers.
-            unsafe { *base.ex.imm_data.as_mut() = data.to_be() };
+            unsafe { (&raw mut base.ex).cast::<u32>().write(data.to_be()) };
         }
         // SAFETY: The transport's work requests have an address handle there.
         unsafe { set(wr, layout.ah, peer.ah.as_raw()) };
@@ -404,9 +404,9 @@ impl<'a> QueuePair<'a> {
         self.owned.outstanding.post(posted, |number| {
             let mut bad = null();
             // SAFETY: The caller guarantees that the work request is valid.
-            let id = unsafe { &mut (*wr).__bindgen_anon_1.wr_id };
+            let id = unsafe { &raw mut (*wr).__bindgen_anon_1 };
             // SAFETY: All variants are as large.
-            unsafe { *id.as_mut() = number };
+            unsafe { id.cast::<u64>().write(number) };
             // SAFETY: The queue pair is there as long as this is, and the caller guarantees the work request.
             to_result(unsafe { post(self.owned.as_ptr(), wr, &mut bad) })
         })

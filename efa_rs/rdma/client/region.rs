@@ -164,7 +164,7 @@ impl<'a> FastRegion<'a> {
         // SAFETY: The region is there, and its keys do not change while the lock is held.
         let rkey = unsafe { (*self.owned.as_ptr()).rkey };
         // SAFETY: All variants are numbers.
-        unsafe { *wr.ex.invalidate_rkey.as_mut() = rkey };
+        unsafe { (&raw mut wr.ex).cast::<u32>().write(rkey) };
         post(wr)
     }
 }

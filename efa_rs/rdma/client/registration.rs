@@ -74,7 +74,7 @@ pub(crate) unsafe trait HasSlot: Sized + 'static {
 macro_rules! client_slot {
     ($client:ty) => {
         const _: () = {
-            static SLOT: $crate::rdma::client::Slot<$client> = $crate::rdma::client::Slot::new();
+            static SLOT: $crate::rdma::client::Slot<$client> = $crate::rdma::client::Slot::empty();
 
             #[allow(unsafe_code, reason = "the macro is part of the layer")]
             // SAFETY: There is one such variable, which is returned each time.
@@ -93,7 +93,7 @@ pub(crate) struct Slot<T>(Atomic<*mut c_void>, PhantomData<fn() -> T>);
 
 impl<T> Slot<T> {
     /// Makes the slot of a client.
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn empty() -> Self {
         Self(Atomic::new(null_mut()), PhantomData)
     }
 }

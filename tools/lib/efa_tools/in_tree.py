@@ -13,17 +13,39 @@ PATHS = {
     ("crate", "sys", "attach"): ("crate", "device", "attach"),
     ("crate", "sys", "dma"): ("crate", "dma", "user"),
     ("crate", "sys", "mmio"): ("crate", "pci", "region"),
-    ("crate", "sys", "atomic"): ("crate", "rdma", "atomic"),
+    ("crate", "sys", "atomic"): ("core", "sync", "atomic"),
+    ("crate", "sys", "atomic", "Relaxed"): ("core", "sync", "atomic", "Ordering", "Relaxed"),
     ("kernel",): ("crate",),
 }
 # The same for what is not a part of the kernel crate.
 PATHS_OUTSIDE = {
     ("crate", "rdma"): ("kernel", "rdma"),
     ("crate", "sys", "attach"): ("kernel", "device", "attach"),
+    ("crate", "sys", "dma"): ("kernel", "dma", "user"),
+    ("crate", "sys", "mmio"): ("kernel", "pci", "region"),
+    # From files of a driver's own sys/.
+    ("super", "attach"): ("kernel", "device", "attach"),
 }
+# What a driver has in its own ffi/ and sys/, and what of these is in the kernel crate or elsewhere in the tree.
+DRIVER = (
+    (re.compile(r"^pub\(crate\) mod (?:attach|device|dma|mmio);\n", re.MULTILINE), ""),
+    (re.compile(r"^(?:#\[[^\n]*\]\n)?mod rdma;\n", re.MULTILINE), ""),
+    (re.compile(r"^mod uapi;\n\n", re.MULTILINE), ""),
+    (re.compile(r"\buse uapi::UapiDefinitions\b"), "use kernel::rdma::UapiDefinitions"),
+    # Only the layer uses it.
+    (re.compile(r"^    AtomicPtr,\n", re.MULTILINE), ""),
+    # Only the emulator compiles hw/ as a crate.
+    (re.compile(r"^#!\[cfg_attr\(not\(MODULE\), no_std\)\]\n\n?", re.MULTILINE), ""),
+    (re.compile(r'"[.][.]/include/efa_verbs[.]h"'), "<rdma/efa_verbs.h>"),
+    (re.compile(r"[$][(]src[)]/include/efa_verbs[.]h"), "$(srctree)/include/rdma/efa_verbs.h"),
+    (re.compile(r"^obj-m := ", re.MULTILINE), "obj-$(CONFIG_INFINIBAND_EFA_RUST) := "),
+    # Of a module that is built on its own.
+    (re.compile(r" Needs kernel headers with Rust metadata;.*?leaves it out[.]", re.DOTALL), ""),
+    (re.compile(r"# What clients in the kernel need, unless KVERBS=0[.]\n.*?\nendif\n\n", re.DOTALL), ""),
+)
 # The modules that are a part of the crate here, and of the kernel crate there.
 SHARED = re.compile(r"(?:^#\[allow\([^\n]*\)\]\n)?^mod (?:ffi|rdma|sys);\n", re.MULTILINE)
-# Paths whose uses are rewritten below, so that nothing imports them.
+# Paths whose uses are rewritten below in the kernel crate, so that nothing imports them there.
 UNUSED = {("crate", "sys"), ("crate", "sys", "device"), ("super", "device", "as_raw"), ("super", "pci", "as_raw")}
 # What is rewritten outside of imports and documentation.
 CODE = (
@@ -39,6 +61,10 @@ TEXT = (
     (re.compile(r"\bpub\(crate\) "), "pub "),
     (re.compile(r"\bkverbs\b(?=[,)])"), "CONFIG_RUST_INFINIBAND_KVERBS"),
     (re.compile(r"\brdma_client\b(?=[,)])"), "CONFIG_RUST_INFINIBAND_CLIENTS"),
+    # Only in a module of its own it is at the root of the crate that uses it.
+    (re.compile(r"^macro_rules! client_slot\b", re.MULTILINE), "#[macro_export]\nmacro_rules! client_slot"),
+    (re.compile(r"`include/efa_verbs[.]h`"), "`include/rdma/efa_verbs.h`"),
+    (re.compile(r"`samples/rdma_exchange`"), "`samples/rust/rdma_exchange`"),
     # The option needs 64BIT there.
     (re.compile(r"on every architecture that has EFA\b"), "where the abstractions are"),
 )
@@ -103,6 +129,14 @@ def mapped(path, table=PATHS):
     return path
 
 
+def imported(path, table):
+    """The same for an import. Outside of the kernel crate, a module keeps the name that the code has for it."""
+    new = mapped(path, table)
+    if table is PATHS or path not in table or new[-1] == path[-1]:
+        return new
+    return (*new[:-1], f"{new[-1]} as {path[-1]}")
+
+
 def imports(paths):
     """The import of paths in the kernel's form: each name on its line."""
     roots = {}
@@ -117,7 +151,7 @@ def imports(paths):
         if not children:
             return name
         names = [("self", {"": {}})] if "" in node else []
-        names += sorted(children.items(), key=lambda item: (item[0].lower() != item[0], item[0]))
+        names += sorted(children.items(), key=lambda item: (item[0].lower() != item[0], item[0].isupper(), item[0]))
         if len(names) == 1:
             return f"{name}::{form(*names[0], indent)}"
         inner = indent + "    "
@@ -134,8 +168,15 @@ def outside(text):
     """A Rust file of a module as it is in the tree, where the layer is a part of the kernel crate."""
     shared = bool(SHARED.search(text))
     text = with_imports(SHARED.sub("", text), PATHS_OUTSIDE)
-    # What was a module of the crate is imported.
-    return text.replace("use kernel::{\n", "use kernel::{\n    rdma,\n", 1) if shared and "    rdma,\n" not in text else text
+    # What was a module of the crate is imported, if it is used by its name.
+    body = re.sub(r"//.*", "", USE.sub("", text))
+    named = shared and re.search(r"(?<![:\w])rdma::", body) and "    rdma,\n" not in text
+    return text.replace("use kernel::{\n", "use kernel::{\n    rdma,\n", 1) if named else text
+
+
+def driver(text):
+    """A file of a driver as it is in drivers/, with an ffi/ and a sys/ of its own."""
+    return with_imports(rewritten(text, DRIVER), PATHS_OUTSIDE)
 
 
 def source(text):
@@ -150,7 +191,8 @@ def with_imports(text, table):
 
     def take(match):
         paths = groups.setdefault(match["attributes"], {})
-        paths.update((mapped(path, table), None) for path in leaves(match["tree"]) if path not in UNUSED)
+        left_out = UNUSED if table is PATHS else ()
+        paths.update((imported(path, table), None) for path in leaves(match["tree"]) if path not in left_out)
         return ""
 
     at_first = USE.search(text)
@@ -205,6 +247,12 @@ def shorter(comment):
 def called(texts):
     """The helpers of ffi/helpers.c that files call."""
     return {name for text in texts for name in re.findall(r"\bffi::(efa_\w+)\(", text)}
+
+
+def with_functions(text, names):
+    """A file of C with only those of its functions that have these names."""
+    text = FUNCTION.sub(lambda match: match[0] if match["name"] in names else "", text)
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
 
 
 def helpers(text, names, includes):
@@ -279,6 +327,8 @@ def about(text, names):
         # What is about providers comes with them.
         paragraphs = [paragraphs[0], paragraphs[-1]]
     kept = []
+    if "client" in names:
+        paragraphs = [paragraph.replace(", with the `cfg` `rdma_client`,", "") for paragraph in paragraphs]
     for paragraph in paragraphs:
         sentences = [sentence for sentence in re.split(r"(?<=[.]) ", paragraph) if not NOT_THERE.search(sentence)]
         if "kernel_qp" not in names:
@@ -330,8 +380,13 @@ def item_end(text, start):
     raise Failure(f"An item has no end: {text[start : start + 80]!r}")
 
 
+# The same for an attribute.
+CONDITIONAL = re.compile(r"^#\[cfg_attr\(\s*not\((?P<name>kverbs|rdma_client)\),(?:[^\n]*\n)*?[^\n]*\)\]\n", re.MULTILINE)
+
+
 def resolved(text, on):
     """A file without conditions on the names in ON, which are set, and on the others, which are not."""
+    text = CONDITIONAL.sub(lambda match: "" if match["name"] in on else match[0], text)
     while match := CONDITION.search(text):
         begin, end = match.span()
         if holds(match["condition"], on):
@@ -347,6 +402,8 @@ def resolved(text, on):
 
 
 COMMENT = re.compile(r"^(?P<indent>\s*)(?P<sign>///|//!|//) (?P<text>\S.*)$")
+# A further line of an entry of a list.
+HANGING = re.compile(r"^(?P<indent>\s*)(?P<sign>///|//!|//)   (?P<text>\S.*)$")
 # The columns of a line in Linux.
 WIDTH = 100
 
@@ -362,7 +419,8 @@ def wrapped(text):
             continue
         paragraph, begin = [first["text"]], position
         position += 1
-        while position < len(lines) and (more := COMMENT.match(lines[position])):
+        next_line = HANGING if first["text"].startswith("- ") else COMMENT
+        while position < len(lines) and (more := next_line.match(lines[position])):
             same = (more["indent"], more["sign"]) == (first["indent"], first["sign"])
             if not same or more["text"].startswith(("- ", "#", "```")) or re.match(r"(?:SAFETY|INVARIANT|CAST):", more["text"]):
                 break

@@ -32,6 +32,10 @@ LEFT_OUT = (
 )
 MAKE = f"make --no-print-directory -j{build.os.cpu_count()} LLVM=-19 CLIPPY=1"
 CHECKS = ("builds", "clippy", "rustdoc", "checkpatch")
+# How a Rust file is rewritten for its place.
+REWRITES = {"rust/kernel/": in_tree.source, "samples/": in_tree.outside, "drivers/": in_tree.driver}
+# What a driver has for its build.
+DRIVER_FILES = ("*.rs", "*.[ch]", "*.awk", "Kbuild", "Makefile.*")
 # A warning of a compiler, and where it is.
 WARNING = re.compile(r"^(?:warning|error)(?:\[\w+\])?: (?P<what>.*)\n(?:.*\n){0,2}?\s*--> (?P<place>\S+)", re.MULTILINE)
 
@@ -44,6 +48,7 @@ class Patch:
     message: str
     changes: dict[str, tuple[str, str]]
     state: dict[str, str]
+    config: str
     key: str = ""
 
     @property
@@ -68,6 +73,7 @@ class Parts:
     files: dict[str, str] = field(default_factory=dict)
     includes: list[str] = field(default_factory=list)
     on: list[str] = field(default_factory=list)
+    config: list[str] = field(default_factory=list)
     edits: list[dict[str, str]] = field(default_factory=list)
     # The modules that have what only a later patch uses.
     dead: list[str] = field(default_factory=list)
@@ -129,6 +135,12 @@ def formatted(texts):
     return texts
 
 
+def with_tests(source, text):
+    """What becomes of a file of the layer, with the tests that there are for it."""
+    tests = FOLDER / "tests" / source.removeprefix("efa_rs/rdma/")
+    return text + "\n" + tests.read_text() if source.startswith("efa_rs/rdma/") and tests.exists() else text
+
+
 def made(parts, before):
     """All files that differ from the tree BEFORE once the PARTS are in it."""
     texts = {}
@@ -140,40 +152,55 @@ def made(parts, before):
         if text.count(anchor) != 1:
             raise Failure(f"{path} has {anchor!r} not just once, where upstream/series.toml adds lines: correct that.")
         texts[path] = text.replace(anchor, anchor + edit["text"] if "after" in edit else edit["text"] + anchor)
-    rust, used = {}, []
+    rust, used, called = {}, [], set()
     for source, target in parts.files.items():
         text = (cache.CLONE / source).read_text()
         if target.endswith(".rs"):
             if source.startswith("efa_rs/sys/"):
                 # What the rest of sys/ uses is for drivers there.
                 text = text.replace("pub(super) ", "pub(crate) ")
-            rewrite = in_tree.source if target.startswith("rust/kernel/") else in_tree.outside
-            used.append(in_tree.resolved(text, on))
-            rust[target] = rewrite(used[-1])
+            rewrite = next(rewrite for start, rewrite in REWRITES.items() if target.startswith(start))
+            text = in_tree.resolved(text, on)
+            if rewrite == in_tree.source:
+                used.append(text)
+            else:
+                called |= in_tree.called([text])
+            rust[target] = with_tests(source, rewrite(text))
         else:
-            texts[target] = text
+            texts[target] = in_tree.rewritten(text, in_tree.DRIVER)
     root = in_tree.resolved((cache.CLONE / "efa_rs/rdma.rs").read_text(), on)
     files = {name: cache.CLONE / f"efa_rs/rdma/{name}.rs" for name in parts.modules}
     modules = {name: in_tree.resolved(file.read_text(), on) for name, file in files.items() if file.exists()}
     rust["rust/kernel/rdma.rs"] = in_tree.module(root, modules, parts.modules, parts.dead)
     for name, text in modules.items():
-        tests = FOLDER / "tests" / f"{name}.rs"
-        rust[f"rust/kernel/rdma/{name}.rs"] = in_tree.source(text) + ("\n" + tests.read_text() if tests.exists() else "")
+        rust[f"rust/kernel/rdma/{name}.rs"] = with_tests(f"efa_rs/rdma/{name}.rs", in_tree.source(text))
     texts |= formatted(rust)
+    for path in texts:
+        if path.endswith("/ffi/helpers.c"):
+            texts[path] = in_tree.with_functions(texts[path], called)
     helpers = (cache.CLONE / "efa_rs/ffi/helpers.c").read_text()
     texts["rust/helpers/rdma.c"] = in_tree.helpers(helpers, in_tree.called([*used, *modules.values()]), parts.includes)
     return texts
+
+
+def driver(target, parts):
+    """The files of efa_rs/ that are in no patch yet, and their places in the folder TARGET."""
+    # The kernel crate has a method for what sys/device.rs does.
+    there = {*parts.files, "efa_rs/rdma.rs", "efa_rs/sys/device.rs", *(f"efa_rs/rdma/{name}.rs" for name in parts.modules)}
+    found = {file.relative_to(cache.CLONE) for pattern in DRIVER_FILES for file in (cache.CLONE / "efa_rs").rglob(pattern)}
+    return {str(file): f"{target}/{file.relative_to('efa_rs')}" for file in sorted(found) if str(file) not in there}
 
 
 def series(before):
     """The patches in their order; BEFORE has the files of the tree that they change."""
     parts, last, patches = Parts(), {}, []
     for entry in description()["patch"]:
-        for name in ("modules", "on"):
+        for name in ("modules", "on", "config"):
             setattr(parts, name, getattr(parts, name) + entry.get(name, []))
         parts.includes = sorted({*parts.includes, *entry.get("includes", [])})
         parts.dead = entry.get("dead", [])
         parts.files |= entry.get("files", {})
+        parts.files |= driver(entry["driver"], parts) if "driver" in entry else {}
         parts.edits += entry.get("edit", [])
         state = made(parts, before)
         changes = {}
@@ -183,8 +210,9 @@ def series(before):
                 old = (before / path).read_text() if (before / path).exists() else ""
             if text != old:
                 changes[path] = (old, text)
-        patch = Patch(entry["message"].removesuffix(".msg"), (FOLDER / entry["message"]).read_text(), changes, state)
-        patch.key = cache.key(key(), RECIPE, (FOLDER / "config").read_text(), *(earlier.text() for earlier in patches), patch.text())
+        config = (FOLDER / "config").read_text() + "".join(f"{option}\n" for option in parts.config)
+        patch = Patch(entry["message"].removesuffix(".msg"), (FOLDER / entry["message"]).read_text(), changes, state, config)
+        patch.key = cache.key(key(), RECIPE, config, *(earlier.text() for earlier in patches), patch.text())
         patches.append(patch)
         last = state
     return patches
@@ -242,8 +270,9 @@ def inspect(folder, patch, ignored):
     put(folder, patch.state)
     (folder / "tree" / "rustdoc.mk").write_text(RUSTDOC)
     (folder / "tree" / "this.patch").write_text(patch.text())
+    (folder / "tree" / "this.config").write_text(patch.config)
     with steps.step(f"upstream {patch.name}") as log:
-        status, said = run(folder, BUILD, log)
+        status, said = run(folder, BUILD.replace(CONFIG, "this.config"), log)
         found["builds"] = [f"see {log.name}", *warnings(said)[:20]] if status else []
         found["clippy"] = ["it does not build"] * bool(status) or warnings(said)
         status, said = run(folder, DOCUMENT_ONE, log)
@@ -307,22 +336,27 @@ INIT = """#!/bin/busybox sh
 busybox=/bin/busybox
 $busybox mount -t proc proc /proc
 $busybox mount -t sysfs sysfs /sys
+number=0
 result() {
+	number=$((number + 1)) name=$1
+	shift
 	if "$@"; then echo "ok $number - sample: $name"; else echo "not ok $number - sample: $name"; fi
 }
-echo 1..3
-number=1 name="the module loads"
-result $busybox insmod /rust_null_rdma.ko
-number=2 name="its device is registered"
-result $busybox test -e /sys/class/infiniband/null0/node_guid
-number=3 name="the module is removed"
-result $busybox rmmod rust_null_rdma
+echo 1..7
+result "the provider loads" $busybox insmod /rust_null_rdma.ko
+result "its device is registered" $busybox test -e /sys/class/infiniband/null0/node_guid
+result "the client loads" $busybox insmod /rust_rdma_exchange.ko
+result "the client is removed" $busybox rmmod rust_rdma_exchange
+result "the provider is removed" $busybox rmmod rust_null_rdma
+result "the driver loads" $busybox insmod /efa.ko
+result "the driver is removed" $busybox rmmod efa
 $busybox reboot -f
 """
 IMAGE = """
     rm -rf guest && mkdir -p guest/bin guest/proc guest/sys guest/dev
     cp /bin/busybox guest/bin
-    cp samples/rust/rust_null_rdma.ko guest
+    cp samples/rust/rust_null_rdma.ko samples/rust/rdma_exchange/rust_rdma_exchange.ko guest
+    cp drivers/infiniband/hw/efa_rust/efa.ko guest
     cp guest.init guest/init && chmod +x guest/init
     cd guest && find . | cpio -o -H newc >../guest.cpio
 """
@@ -333,9 +367,9 @@ GUEST = (
 
 
 def kunit(folder, patch):
-    """The output of a guest that runs the examples and KUnit tests of a tree with all patches, and loads the sample."""
+    """The output of a guest that runs the examples and KUnit tests of a tree with all patches, and loads its modules."""
     put(folder, patch.state)
-    tests = (FOLDER / "config").read_text() + "CONFIG_RUST_KERNEL_DOCTESTS=y\n"
+    tests = patch.config + "CONFIG_RUST_KERNEL_DOCTESTS=y\n"
     for name, text in (("kunit.config", tests), ("guest.init", INIT)):
         (folder / "tree" / name).write_text(text)
     with steps.step("upstream KUnit") as log:
@@ -350,7 +384,7 @@ def kunit(folder, patch):
 
 
 def test():
-    """The examples and KUnit tests of the layer, and the sample, in a guest."""
+    """The examples and KUnit tests of the layer, and its modules, in a guest."""
     patch = series(tree() / "before")[-1]
     kept = cache.folder("upstream-results") / cache.key(patch.key, INIT, IMAGE, GUEST)
     if not kept.exists():
