@@ -13,8 +13,7 @@ TRACE_EVENT(efa_command_submitted,
 	    TP_PROTO(const struct device *dev, const char *opcode, u32 length, u16 id),
 	    TP_ARGS(dev, opcode, length, id),
 	    TP_STRUCT__entry(__string(device, dev_name(dev))
-			     __string_len(opcode, opcode, length)
-			     __field(u16, id)),
+			     __string_len(opcode, opcode, length) __field(u16, id)),
 	    TP_fast_assign(__assign_str(device); __assign_str(opcode); __entry->id = id;),
 	    TP_printk("%s %s id=%u", __get_str(device), __get_str(opcode), __entry->id)
 );
@@ -36,8 +35,7 @@ TRACE_EVENT(efa_event,
 	    TP_PROTO(const struct device *dev, u16 group, u16 syndrome),
 	    TP_ARGS(dev, group, syndrome),
 	    TP_STRUCT__entry(__string(device, dev_name(dev))
-			     __field(u16, group)
-			     __field(u16, syndrome)),
+			     __field(u16, group) __field(u16, syndrome)),
 	    TP_fast_assign(__assign_str(device); __entry->group = group;
 			   __entry->syndrome = syndrome;),
 	    TP_printk("%s group=%u syndrome=%u", __get_str(device), __entry->group,

@@ -192,7 +192,11 @@ mod tests {
         let second = srd(bindings::ib_wr_opcode_IB_WR_SEND);
         let mut first = srd(bindings::ib_wr_opcode_IB_WR_RDMA_READ);
         // SAFETY: All variants are as large, and numbers or pointers.
-        unsafe { (&raw mut first.wr.wr.__bindgen_anon_1).cast::<u64>().write(11) };
+        unsafe {
+            (&raw mut first.wr.wr.__bindgen_anon_1)
+                .cast::<u64>()
+                .write(11)
+        };
         first.wr.wr.next = (&raw const second.wr.wr).cast_mut();
         first.wr.wr.send_flags = bindings::ib_send_flags_IB_SEND_SIGNALED;
 

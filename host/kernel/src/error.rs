@@ -35,6 +35,7 @@ pub mod code {
     codes! {
         EPERM = 1,
         ENOENT = 2,
+        EINTR = 4,
         EIO = 5,
         ENOEXEC = 8,
         EAGAIN = 11,

@@ -14,6 +14,7 @@ use sim::RawLock;
 use crate::{
     alloc::{flags::Flags, AllocError, Counted},
     error::{Error, Result},
+    time::{Jiffies, JIFFY},
 };
 
 pub use crate::global_lock;
@@ -258,8 +259,27 @@ impl<T> GlobalLock<T> {
     }
 }
 
+/// How a wait with a timeout ended.
+pub enum CondVarTimeoutResult {
+    /// There was a notification.
+    Woken {
+        /// What is left of the timeout.
+        jiffies: Jiffies,
+    },
+    /// The task has a signal.
+    Signal {
+        /// What is left of the timeout.
+        jiffies: Jiffies,
+    },
+    /// The timeout is over.
+    Timeout,
+}
+
 /// Where tasks wait for a condition of what a lock protects.
 pub struct CondVar(core::cell::Cell<u8>, PhantomPinned);
+
+// SAFETY: All tasks are in one thread.
+unsafe impl Sync for CondVar {}
 
 impl CondVar {
     /// Returns an initializer.
@@ -278,6 +298,27 @@ impl CondVar {
         guard.lock.raw.release(B::SLEEPS);
         sim::wait_for(self.place());
         guard.lock.raw.lock(B::SLEEPS);
+    }
+
+    /// The same for at most so many jiffies. No task has signals.
+    pub fn wait_interruptible_timeout<T: ?Sized, B: Backend>(
+        &self,
+        guard: &mut Guard<'_, T, B>,
+        jiffies: Jiffies,
+    ) -> CondVarTimeoutResult {
+        sim::might_sleep("a condition is waited for");
+        let deadline = sim::now() + jiffies as u64 * JIFFY;
+        guard.lock.raw.release(B::SLEEPS);
+        let woken = sim::wait_until(self.place(), Some(deadline));
+        guard.lock.raw.lock(B::SLEEPS);
+        if woken {
+            let left = deadline.saturating_sub(sim::now()) / JIFFY;
+            CondVarTimeoutResult::Woken {
+                jiffies: left as Jiffies,
+            }
+        } else {
+            CondVarTimeoutResult::Timeout
+        }
     }
 
     /// Wakes all tasks that wait.
