@@ -36,8 +36,7 @@ TRACE_EVENT(efa_event,
 	    TP_PROTO(const struct device *dev, u16 group, u16 syndrome),
 	    TP_ARGS(dev, group, syndrome),
 	    TP_STRUCT__entry(__string(device, dev_name(dev))
-			     __field(u16, group)
-			     __field(u16, syndrome)),
+			     __field(u16, group) __field(u16, syndrome)),
 	    TP_fast_assign(__assign_str(device); __entry->group = group;
 			   __entry->syndrome = syndrome;),
 	    TP_printk("%s group=%u syndrome=%u", __get_str(device), __entry->group,
