@@ -4,9 +4,15 @@
 
 use driver::rig;
 use efa_model::Profile;
+use ib_core::{
+    ffi::{ib_cq, ib_wc},
+    registry::registered,
+    uverbs::zeroed,
+};
 use kernel::{
     debugfs,
     error::{code::*, Result},
+    ffi::c_int,
     sim::Policy,
 };
 
@@ -16,6 +22,13 @@ const RUN: &str = "rdma_exchange/run";
 fn command(text: &str) -> Result<String> {
     debugfs::write(RUN, text.as_bytes()).expect("the file")?;
     Ok(debugfs::read(RUN).expect("the file"))
+}
+
+/// Reports a completion of nothing at each call.
+unsafe extern "C" fn repeat(_: *mut ib_cq, _: c_int, wc: *mut ib_wc) -> c_int {
+    // SAFETY: The caller has room for one.
+    unsafe { wc.write(zeroed()) };
+    1
 }
 
 // One test, as the module has statics that all threads share.
@@ -35,6 +48,11 @@ fn data_goes_both_ways() {
             .unwrap()
             .starts_with("calls 200 "));
         assert_eq!(command("nonsense"), Err(EINVAL));
+        // SAFETY: The device is registered.
+        let ops = unsafe { &mut (*registered().unwrap()).ops };
+        let poll = ops.poll_cq.replace(repeat);
+        assert_eq!(command("send 200 1000"), Err(EIO));
+        ops.poll_cq = poll;
         command("close").unwrap();
 
         // The device is removed while a session is open, and then the module.
