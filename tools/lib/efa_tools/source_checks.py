@@ -112,7 +112,6 @@ NOT_FOLLOWED = {
     ("*.rs", "LONG_LINE_STRING"): "A message is one line.",
     **{("tests/*", kind): "Tests are not for Linux's tree." for kind in ("LONG_LINE", "LONG_LINE_COMMENT", "LONG_LINE_STRING")},
     ("tests/bench/client/rounds.c", "MACRO_ARG_REUSE"): "Only one of both uses runs.",
-    ("efa_rs/ffi/trace.h", "PARENTHESIS_ALIGNMENT"): "All of Linux's tracepoints are indented like this.",
 }
 
 
