@@ -117,11 +117,9 @@ void __iomem *efa_ioremap_wc(phys_addr_t address, size_t size)
 /* Writes to a doorbell, which no other access passes. */
 void efa_ring_ordered(u32 value, void __iomem *doorbell)
 {
-	/* What was written before, also to memory of ioremap_wc(), is there first. */
-	wmb();
+	wmb(); /* What was written before, also to memory of ioremap_wc(), is there first. */
 	writel(value, doorbell);
-	/* What follows, such as the next descriptor, is after it. */
-	mb();
+	mb(); /* What follows, such as the next descriptor, is after it. */
 }
 
 /* Pages that each have a reference count, as vm_insert_page() gives them to userspace. */

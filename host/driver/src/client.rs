@@ -12,7 +12,7 @@ use ib_core::{client, cq, ffi::*, registry, uverbs::zeroed, verbs};
 use kernel::{
     bindings::scatterlist,
     error::{to_result, Result},
-    ffi::{c_int, c_void},
+    ffi::c_int,
     sim::{self, RawLock},
 };
 
@@ -50,20 +50,6 @@ extern "C" fn done(_: *mut ib_cq, wc: *mut ib_wc) {
             sim::sleep(request.takes.get());
         }
         request.status.set(Some((*wc).status));
-    }
-}
-
-extern "C" fn poll_and_arm(cq: *mut ib_cq, _: *mut c_void) {
-    let flags = ib_cq_notify_flags_IB_CQ_NEXT_COMP | ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS;
-    // SAFETY: The queue is there, and so is the function of the driver.
-    unsafe {
-        let arm = (*(*cq).device).ops.req_notify_cq.unwrap();
-        loop {
-            cq::ib_process_cq_direct(cq, -1);
-            if arm(cq, flags) <= 0 {
-                break;
-            }
-        }
     }
 }
 
@@ -325,12 +311,6 @@ impl Objects {
         }
     }
 
-    /// Has events poll the completion queue, which is one of [`WORKQUEUE`], in place of work.
-    pub fn poll_in_events(&self) {
-        // SAFETY: The queue is there.
-        unsafe { (*self.cq).comp_handler = Some(poll_and_arm) };
-    }
-
     /// Polls the completion queue, if that is the client's task.
     pub fn poll(&self) {
         // SAFETY: The queue is there.
@@ -405,29 +385,6 @@ impl Objects {
         // SAFETY: The region was just made.
         assert_eq!(unsafe { verbs::map_mr_sg(mr, &mut list) }, Ok(1));
         mr
-    }
-
-    /// Makes such a region while `f` runs, which gets what posts its registration.
-    pub fn with_registration(&self, request: &Request, f: impl FnOnce(&dyn Fn() -> Result)) {
-        let mr = self.mapped_region();
-        let mut wr: ib_reg_wr = zeroed();
-        wr.wr.opcode = ib_wr_opcode_IB_WR_REG_MR;
-        wr.mr = mr;
-        // SAFETY: The region is there. All variants are as large.
-        unsafe {
-            wr.key = (*mr).rkey;
-            *wr.wr.__bindgen_anon_1.wr_cqe.as_mut() = request.cqe();
-        }
-        f(&|| {
-            let mut bad = core::ptr::null();
-            // SAFETY: The queue pair and the region are there.
-            unsafe {
-                let post = (*self.device).ops.post_send.unwrap();
-                to_result(post(self.qp, (&raw const wr).cast(), &raw mut bad))
-            }
-        });
-        // SAFETY: Its registration has ended.
-        unsafe { verbs::dereg_mr(mr, null_mut()) }.expect("the end of a region");
     }
 
     /// Posts a registration of a region that was mapped to nothing.

@@ -5,10 +5,10 @@
 use std::rc::Rc;
 
 use driver::{
-    client::{Objects, Request, Ulp, DIRECT, WORKQUEUE},
+    client::{Objects, Request, Ulp, DIRECT},
     fault::{always, command as of_command, once, silence},
     program::{self, Program},
-    rig::{self, Rig, SECOND},
+    rig::{self, Rig},
 };
 use efa_hw::{admin::Opcode, aenq::AenqGroup};
 use efa_model::{Death, Profile};
@@ -126,39 +126,6 @@ fn a_kernel_client_and_a_removal() {
             rig.remove();
             sim::join(sender);
         });
-        client::unregister_client(number);
-    });
-}
-
-/// A client that polls when there is an event only posts while the device is stopped. What it has posted ends.
-#[test]
-fn a_work_request_and_a_reset() {
-    search(2, |rig| {
-        let add = |device| Objects::new(device, WORKQUEUE).inspect(Objects::poll_in_events);
-        let ulp = Ulp::new(add, true);
-        let number = client::register_client(ulp.clone());
-        // The device does not come back while the client has it.
-        ulp.lock.lock(true);
-        let poster = {
-            let ulp = ulp.clone();
-            sim::spawn("poster", move || {
-                let kept = ulp.kept.borrow();
-                let objects = kept.as_ref().expect("objects");
-                let request = Request::new(0);
-                // The driver reads its pages between the look at whether the device was stopped and the post.
-                objects.with_registration(&request, |post| {
-                    sim::searched(post).unwrap();
-                    sim::sleep(SECOND);
-                    assert!(request.status.get().is_some(), "it does not end");
-                });
-            })
-        };
-        // The poster begins.
-        sim::sleep(1);
-        rig.reset();
-        sim::join(poster);
-        ulp.lock.unlock(true);
-        rig.check_quiet();
         client::unregister_client(number);
     });
 }
