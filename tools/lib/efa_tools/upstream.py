@@ -363,7 +363,8 @@ IMAGE = """
 # On a busy machine, timers of an emulated CPU are too late for the kernel's check of them.
 GUEST = (
     "qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none -machine q35 -cpu qemu64 -m 512M -bios qboot.rom"
-    " -kernel arch/x86/boot/bzImage -initrd guest.cpio -append 'console=ttyS0 panic=-1 no_timer_check kunit.enable=1 kunit.autorun=1' -serial stdio"
+    " -kernel arch/x86/boot/bzImage -initrd guest.cpio -serial stdio"
+    " -append 'console=ttyS0 panic=-1 no_timer_check kunit.enable=1 kunit.autorun=1'"
 )
 
 

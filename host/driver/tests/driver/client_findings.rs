@@ -333,7 +333,7 @@ fn a_client_can_use_a_device_that_is_unbound() {
 }
 
 /// Polls what it has posted when its halted device is removed. Counts the steps.
-struct Flushed(Cell<Option<Objects>>, Vec<Box<Request>>, Cell<Option<u64>>);
+struct Flushed(Cell<Option<Objects>>, Vec<Request>, Cell<Option<u64>>);
 
 impl client::Client for Flushed {
     fn add(&self, device: *mut ib_device) -> Result<*mut core::ffi::c_void> {
@@ -366,7 +366,7 @@ impl client::Client for Flushed {
 #[test]
 fn a_flush_takes_a_few_steps_for_each_request() {
     let steps = |count: usize| {
-        let requests = (0..count).map(|_| Request::new(0)).collect();
+        let requests = (0..count).map(|_| *Request::new(0)).collect();
         let client = Rc::new(Flushed(Cell::new(None), requests, Cell::new(None)));
         let registered = client.clone();
         run_without_end(|rig| {
