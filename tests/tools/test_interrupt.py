@@ -92,6 +92,11 @@ cli.guarded(main)()
         (said,) = self.interrupt(script, signal.SIGINT)
         self.assertRegex(said, "^vm was interrupted by SIGINT: ")
 
+    def test_the_last_look_for_signals_is_before_the_end(self):
+        script = "from efa_tools import interrupt; interrupt.LOOK = 1e-4; interrupt.watch(); print('there')"
+        process = self.python(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual((process.communicate(timeout=support.PATIENCE), process.returncode), (("there\n", ""), 0))
+
 
 class NoRoom(support.TemporaryCache):
     def fails(self, error):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Signals such as Ctrl-C: the program ends at once, with all processes that it has started."""
 
+import atexit
 import contextlib
 import os
 import signal
@@ -25,6 +26,8 @@ def watch():
     # Python runs handlers in the main thread. A signal that arrives just before that thread blocks does not end its call.
     signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, LOOK, LOOK)
+    # Python ends without its handlers, and SIGALRM would kill it then.
+    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
 
 
 @contextlib.contextmanager
