@@ -16,6 +16,7 @@ from . import (
     interrupt,
     junit,
     life,
+    package,
     processes,
     record,
     schedule,
@@ -251,7 +252,15 @@ def everything():
         *life_jobs("rust", cloud),
         *life_jobs("c", cloud),
         Job("deny", source_checks.deny),
+        Job("packages", packages, 60),
     ]
+
+
+def packages():
+    """The driver's packages are built, and lintian and rpmlint find nothing."""
+    tally = verdict.attempt("Debian package", package.deb)
+    tally += verdict.attempt("RPM", package.rpm)
+    return tally
 
 
 def life_jobs(driver, flavour, rounds=None, chosen=(), measured=False):
