@@ -293,9 +293,9 @@ impl CondVar {
 
     /// Releases the lock, waits to be notified, and takes the lock.
     pub fn wait<T: ?Sized, B: Backend>(&self, guard: &mut Guard<'_, T, B>) {
-        sim::might_sleep("a condition is waited for");
         // No task is preempted between the release and the wait.
         guard.lock.raw.release(B::SLEEPS);
+        sim::might_sleep("a condition is waited for");
         sim::wait_for(self.place());
         guard.lock.raw.lock(B::SLEEPS);
     }
@@ -306,9 +306,9 @@ impl CondVar {
         guard: &mut Guard<'_, T, B>,
         jiffies: Jiffies,
     ) -> CondVarTimeoutResult {
-        sim::might_sleep("a condition is waited for");
         let deadline = sim::now() + jiffies as u64 * JIFFY;
         guard.lock.raw.release(B::SLEEPS);
+        sim::might_sleep("a condition is waited for");
         let woken = sim::wait_until(self.place(), Some(deadline));
         guard.lock.raw.lock(B::SLEEPS);
         if woken {
