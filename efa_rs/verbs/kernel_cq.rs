@@ -237,7 +237,7 @@ impl<'a> KernelCq<'a> {
         drop(polled);
         drop(before);
         if let Some(notifier) = &self.notifier {
-            // Whoever sees it sees what the core has set before.
+            // A reader of the flag sees what the core has set before.
             notifier.is_used.store(true, Release);
         }
         Ok(())

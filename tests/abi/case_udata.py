@@ -20,13 +20,13 @@ QP = struct.pack("<4IHB5s", 0, 16 * 16, 32 * 64, 0, 0, 0, bytes(5))
 INIT = objects.QP_STATE | objects.QP_PKEY_INDEX | objects.QP_PORT | objects.QP_QKEY
 
 
-def gone(function):
-    """The output of a verb, whose object is destroyed before the next one is created."""
+def created(create):
+    """The output of a verb that creates. Its object is destroyed before the next one is created."""
 
     def call(s, request, room):
-        made, output = function(s, request, room)
+        made = create(s, request=request, out_size=room)
         made.destroy()
-        return output
+        return made.raw
 
     return call
 
@@ -55,30 +55,6 @@ def alloc_pd(s, request, room):
     return output
 
 
-@gone
-def create_ah(s, request, room):
-    ah = s.ah(request=request, out_size=room)
-    return ah, ah.raw
-
-
-@gone
-def create_cq(s, request, room):
-    cq = s.cq(request=request, out_size=room)
-    return cq, cq.raw
-
-
-@gone
-def create_qp(s, request, room):
-    qp = s.qp(request=request, out_size=room)
-    return qp, qp.raw
-
-
-@gone
-def create_qp_by_ioctl(s, request, room):
-    qp = s.qp(IoctlQueuePair, request=request, out_size=room)
-    return qp, qp.raw
-
-
 def modify_qp(s, request, room):
     """By an extended command, as the other one has nothing for the driver."""
     buffer = Buffer(8 + room)
@@ -104,10 +80,10 @@ VERBS = {
     "GET_CONTEXT by ioctl": (get_context_by_ioctl, 1, CONTEXT, 24),
     "EX_QUERY_DEVICE": (lambda s, request, room: s.context.query_device(request, room)[1], 8, b"", 24),
     "ALLOC_PD": (alloc_pd, 4, b"", 8),
-    "CREATE_AH": (create_ah, 4, b"", 8),
-    "CQ_CREATE": (create_cq, 1, CQ, 40),
-    "CREATE_QP": (create_qp, 4, QP, 64),
-    "QP_CREATE": (create_qp_by_ioctl, 1, QP, 64),
+    "CREATE_AH": (created(lambda s, **options: s.ah(**options)), 4, b"", 8),
+    "CQ_CREATE": (created(lambda s, **options: s.cq(**options)), 1, CQ, 40),
+    "CREATE_QP": (created(lambda s, **options: s.qp(**options)), 4, QP, 64),
+    "QP_CREATE": (created(lambda s, **options: s.qp(IoctlQueuePair, **options)), 1, QP, 64),
     "EX_MODIFY_QP": (modify_qp, 8, b"", 0),
     "REG_MR": (reg_mr, 4, b"", 0),
     "REG_MR by ioctl": (reg_mr_by_ioctl, 1, b"", 0),

@@ -63,7 +63,7 @@ pub(crate) struct Completion<'a> {
     pub(crate) held: Held<'a>,
     /// What has arrived, if it was a receive, and something has.
     pub(crate) received: Option<Received>,
-    /// The address of the peer. Whoever drops this may drop the last reference, and so may sleep.
+    /// The address of the peer. A drop of this may drop the last reference, and so may sleep.
     _ah: Option<Arc<AddressHandle<'a>>>,
 }
 

@@ -314,7 +314,7 @@ fn memory(value: &str) -> Result<u64, String> {
     size(value).map_err(|error| format!("memory: {error}"))
 }
 
-/// What only a guess says that devices refuse.
+/// What devices are guessed to refuse.
 fn strict(value: &str) -> Result<Overrides, String> {
     match value {
         "guesses" => Ok(Overrides::guesses()),

@@ -38,7 +38,7 @@ fn share(client: &mut Client, address: u64, file: &File) -> Result<(), ErrorKind
     shared.map_err(|error: Error| error.kind())
 }
 
-/// Somebody else gets a device, and it works.
+/// Another VMM gets a device, and it works.
 fn check(emulator: &Emulator) {
     let mut end = End::new(&emulator.device(0), QpType::Srd);
     end.connect(end.address);

@@ -88,7 +88,7 @@ pub fn run_without_end<R: 'static>(
 }
 
 impl Rig {
-    /// Of a device that refuses what only a guess says that devices refuse.
+    /// Of a device that refuses what devices are guessed to refuse.
     fn new(mut config: Config) -> Self {
         let overrides = std::mem::replace(&mut config.overrides, Overrides::guesses());
         config.overrides.merge(overrides);

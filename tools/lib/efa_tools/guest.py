@@ -72,7 +72,7 @@ class Options:
     threads: bool = False
     # What the network between the devices is like, see efa-emu --fabric.
     fabric: str = "ideal"
-    # Devices refuse what only a guess says that devices refuse, see efa-emu --device: no client of the suites does any of that.
+    # Devices refuse what they are guessed to refuse, see efa-emu --device. No client of the suites does any of that.
     guesses: bool = True
     # More words of its command line.
     emulator_options: list[str] = field(default_factory=list)

@@ -143,7 +143,7 @@ def control(socket):
 
 
 def host_id(guest):
-    """The instance's id, as EC2 has it in board_asset_tag, by which libfabric tells hosts apart."""
+    """The instance's id, as EC2 has it in board_asset_tag, by which libfabric distinguishes hosts."""
     return ["-smbios", f"type=2,asset=i-{0xEFA000 + guest:017x}"]
 
 

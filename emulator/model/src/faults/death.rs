@@ -19,7 +19,7 @@ pub struct Death {
     pub resets: NonZeroU32,
     /// How those before fail.
     pub how: FailedReset,
-    /// It goes on writing to the memory of its queues and memory regions, until it is revived or its PCI function is reset.
+    /// It continues to write to the memory of its queues and memory regions, until it is revived or its PCI function is reset.
     /// A function level reset ends DMA, by the specification of PCI Express.
     pub dma: bool,
 }

@@ -125,11 +125,11 @@ attributes! {
     check_srd_qkey: bool,
     /// Whether the remote key of an RDMA read or write of no bytes has to be good, as `strict=guesses` sets it.
     ///
-    /// Nobody says whether hardware does that. For it: libfabric PR 11890.
+    /// No source says whether hardware does that. For it: libfabric PR 11890.
     check_empty_keys: bool,
     /// Whether RDMA reads between a device of version 0 and one of another version are refused, as `strict=guesses` sets it.
     ///
-    /// Nobody says whether hardware does that. For it: libfabric (prov/efa/src/rdm/efa_rdm_ep.h) never reads between a device with
+    /// No source says whether hardware does that. For it: libfabric (prov/efa/src/rdm/efa_rdm_ep.h) never reads between a device with
     /// PCI id 0xefa0 and one with another id.
     check_read_version: bool,
     /// Whether `DESTROY_QP` completes what the queue pair has as flushed, before it completes itself.
@@ -198,7 +198,7 @@ attributes! {
 }
 
 impl Overrides {
-    /// A device that refuses what only a guess says that devices refuse.
+    /// A device that refuses what devices are guessed to refuse.
     pub fn guesses() -> Self {
         Self {
             check_srd_qkey: Some(true),

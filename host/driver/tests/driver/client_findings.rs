@@ -190,7 +190,7 @@ fn a_receive_queue_has_no_more_descriptors_than_a_doorbell_counts() {
 struct Waiting {
     objects: Cell<Option<Objects>>,
     request: Box<Request>,
-    /// Held by whoever uses the objects.
+    /// Held while the objects are used.
     lock: RawLock,
     has_ended: Cell<bool>,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Halting a device: who waits for it, what the device may do meanwhile, and what restarts it.
+//! Halting a device: what waits for it, what the device may do meanwhile, and what restarts it.
 
 use std::cell::Cell;
 
@@ -144,7 +144,7 @@ fn an_exporter_halts_a_device_that_does_not_answer() {
     });
 }
 
-/// One read of the configuration says that the device is gone.
+/// One read of the configuration has all ones, as if the device were gone.
 #[test]
 fn a_device_that_seems_to_be_gone_keeps_its_memory() {
     run(|rig| {
@@ -190,7 +190,7 @@ fn a_function_that_was_left_halted_is_reset_by_the_bus_first() {
     });
 }
 
-/// One read of the configuration says that the function is gone as it is bound again.
+/// One read of the configuration has all ones when the function is bound again.
 #[test]
 fn a_function_that_seems_to_be_gone_may_have_been_left_halted() {
     run(|rig| {
