@@ -248,7 +248,7 @@ impl Cqs {
     }
 
     /// Counts the completion of a work request. Returns an error if there are more of them than entries since the program's last
-    /// doorbell: it has posted more work requests than the queue has room for.
+    /// doorbell. The program has posted more work requests than the queue has room for.
     pub(crate) fn note_completion(&mut self, index: u16) -> Option<ProgramError> {
         let cq = self.0.get_mut(index).ok()?;
         cq.quiet = cq.quiet.saturating_add(1);
