@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Boots guests, without a driver or a device: what the runner makes of how they end."""
 
+import collections
 import os
 import re
 import signal
@@ -30,6 +31,9 @@ class Arguments(unittest.TestCase):
 
     def test_no_guests(self):
         self.refuses("must be 1 or more", "--guests", "0", "true")
+
+    def test_wrong_memory(self):
+        self.refuses("--memory: must be a whole number of M or G, such as 512M", "--memory", "1.5G", "true")
 
     def test_missing_file(self):
         self.refuses("There is no file /nowhere/efa-emu: name one that exists.", "--emulator", "/nowhere/efa-emu", "true")
@@ -114,22 +118,40 @@ class Guest(unittest.TestCase):
         result = tool("vm", "--hotplug", "--instance", "p5en.48xlarge", f"bash -c '{links}; {port}'")
         self.assertEqual(result.stdout.splitlines(), ["16.0 GT/s PCIe", "16"] * 3, result.stderr)
 
-    def devices(self, instance):
+    def devices(self, *arguments):
         """What a guest says of its devices: how many there are, PCI ids, link speeds, and how many GUIDs."""
         command = (
             "cd /sys/class/infiniband; ls | wc -l; cat */device/device | sort -u; cat */ports/1/rate | sort -u;"
             " cat */node_guid | sort -u | wc -l"
         )
-        result = tool("vm", "--instance", instance, command)
+        result = tool("vm", *arguments, command)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout.splitlines()
 
     def test_an_instance(self):
         # InfiniBand has no 150 Gbit/s: this is the next below. A profile's link is 100, 200 or 400 Gbit/s.
-        self.assertEqual(self.devices("hpc7a.96xlarge"), ["2", "0xefa1", "120 Gb/sec (12X FDR10)", "2"])
+        self.assertEqual(self.devices("--instance", "hpc7a.96xlarge"), ["2", "0xefa1", "120 Gb/sec (12X FDR10)", "2"])
 
-    def test_an_instance_with_more_devices_than_slots(self):
-        self.assertEqual(self.devices("p5.48xlarge"), ["32", "0xefa1", "100 Gb/sec (4X EDR)", "32"])
+    def test_more_devices_than_slots(self):
+        devices = ("--device", "profile=efa2") * 17
+        self.assertEqual(self.devices(*devices), ["17", "0xefa2", "200 Gb/sec (4X HDR)", "17"])
+
+    def test_root_buses_and_nodes_of_an_instance(self):
+        devices = "cd /sys/class/infiniband; for one in *; do echo $(cat $one/device/numa_node) $(cd -P $one/device/..; pwd); done"
+        result = tool("vm", "--instance", "p4d.24xlarge", f"cat /sys/devices/system/node/node*/cpulist; {devices}")
+        places = [f"{node} /sys/devices/pci0000:{bus}/0000:{bus}:00.0" for node, bus in ((0, 10), (0, 20), (1, 90), (1, "a0"))]
+        cpus, places_seen = result.stdout.splitlines()[:2], result.stdout.splitlines()[2:]
+        self.assertEqual((cpus, sorted(places_seen)), (["0", "1"], places), result.stderr)
+
+    def test_switches_of_an_instance(self):
+        # A device's port is behind another one, which is the switch.
+        above = "cd /sys/class/infiniband; for one in *; do echo $(cat $one/device/numa_node) $(cd -P $one/device/../..; pwd); done"
+        link = "cat */device/current_link_speed */device/../current_link_speed */device/../../current_link_speed | sort -u"
+        result = tool("vm", "--instance", "p5.48xlarge", f"{above}; {link}")
+        *lines, speed = result.stdout.splitlines()
+        seen = collections.Counter(lines)
+        self.assertEqual((list(seen.values()), speed), ([4] * 8, "8.0 GT/s PCIe"), result.stderr)
+        self.assertEqual(sorted(line.split()[0] for line in seen), [*"00001111"])
 
     def test_a_device_is_pulled_out_and_plugged_in(self):
         # Twice, as what was pulled out stays in QEMU.

@@ -9,7 +9,7 @@ from unittest import mock
 
 import support
 import test_lab
-from efa_tools import patience, qemu
+from efa_tools import patience, qemu, topology
 
 CPU = "processor\t: 0\nmodel name\t: one with svm\nflags\t\t: fpu svm avx2\n"
 
@@ -29,6 +29,26 @@ class HostId(unittest.TestCase):
             option, value = qemu.host_id(number)
             self.assertRegex(value, f"^type=2,asset=i-0[0-9a-f]{{15}}{number}$")
             self.assertIn(f"{option} {value} ", " ".join(lab_command(number)))
+
+
+class Nodes(unittest.TestCase):
+    def test_cpus_and_memory_are_divided(self):
+        options = qemu.resources("1G", 3, 2)
+        backends = [f"memory-backend-memfd,id=memory{node},size=512M,share=on" for node in (0, 1)]
+        nodes = ["node,nodeid=0,memdev=memory0,cpus=0-0", "node,nodeid=1,memdev=memory1,cpus=1-2"]
+        self.assertEqual(options[2:], ["-object", backends[0], "-numa", nodes[0], "-object", backends[1], "-numa", nodes[1]])
+
+    def test_a_node_may_have_no_cpu(self):
+        self.assertIn("node,nodeid=0,memdev=memory0", qemu.resources("512M", 1, 2))
+
+    def test_devices_are_divided_in_their_order(self):
+        parts, places = topology.of("p5.48xlarge,profile=efa2").places(32)
+        switch = {part["id"]: part.get("bus") for part in parts}
+        self.assertEqual([switch[place["bus"]] for place in places], [f"switch{number // 4}" for number in range(32)])
+
+    def test_most_instances_have_none(self):
+        for instance in (None, "c7gn.16xlarge"):
+            self.assertEqual(topology.of(instance).places(1), ([], []))
 
 
 class Answer(unittest.TestCase):

@@ -4,6 +4,7 @@
 import argparse
 import functools
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -63,6 +64,12 @@ def positive(text):
     return value
 
 
+def size(text):
+    if not re.fullmatch(r"[1-9]\d*[MG]", text):
+        raise argparse.ArgumentTypeError("must be a whole number of M or G, such as 512M")
+    return text
+
+
 def add_part(parser, what):
     """The options that choose one thing of many."""
     parser.add_argument("--program", default="", metavar="NAME", help=f"only this: {what}")
@@ -120,7 +127,7 @@ def add_guests(parser, guests=1):
     text = "one more word of efa-emu's command line, as in --emulator-option=--file-memory; can be given again"
     parser.add_argument("--emulator-option", dest="emulator_options", action="append", default=[], metavar="WORD", help=text)
     parser.add_argument("--share", type=Path, metavar="FOLDER", help="of the host, which guests see at /share, read-only")
-    parser.add_argument("--memory", default="1G", help="of each guest (default: 1G)")
+    parser.add_argument("--memory", type=size, default="1G", help="of each guest, such as 512M (default: 1G)")
     parser.add_argument("--cpus", type=positive, default=2, metavar="N", help="of each guest (default: 2)")
     parser.add_argument("--append", default="", metavar="TEXT", help="more parameters of the kernel, such as swiotlb=force")
     text = "where logs, traces and /run/efa-rs/out are: a new folder, or an empty one (default: in the cache)"

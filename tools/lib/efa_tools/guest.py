@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import arm64, build, cache, console, namespace, overlay, patience, qemu, running, stalls, steps, times, toolroot, userland
+from . import arm64, build, cache, console, namespace, overlay, patience, qemu, running, stalls, steps, times, toolroot, topology, userland
 from .failure import Failure, sentence
 from .processes import Process
 
@@ -296,11 +296,14 @@ class Run:
             append += " tsc=reliable"
             features += ",+rdrand"
         append += f" {self.init()}"
-        if foreign := arm64.is_release(self.releases[guest]):
+        foreign = arm64.is_release(self.releases[guest])
+        # A slot is of the machine's own root bus, and its number is that of the device.
+        where = topology.of(None if foreign or options.hotplug else options.instance)
+        if foreign:
             machine = arm64.machine(image, options.memory, options.cpus, append, options.threads)
         else:
-            cpus, firmware = options.cpus, self.firmware()
-            machine = qemu.machine(image, self.accelerator, options.memory, cpus, append, features, options.threads, firmware)
+            cpus, firmware = options.cpus, qemu.SEABIOS if where.buses else self.firmware()
+            machine = qemu.machine(image, self.accelerator, options.memory, cpus, append, features, options.threads, firmware, where.nodes)
         command = [
             *machine,
             *("-serial", f"file:{RUN}/guest{guest}.console.log"),
@@ -319,7 +322,7 @@ class Run:
             (self.shared / f"guest{guest}" / "slots").write_text("".join(f"{json.dumps(device)}\n" for device in devices))
             command += qemu.hotplug(devices, f"{RUN}/monitor{guest}", foreign)
         else:
-            command += qemu.endpoints(devices)
+            command += qemu.endpoints(devices, where)
         if self.devices:
             command += qemu.control(f"{RUN}/control")
         if options.plugin:

@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from . import arm64, build, cache, remote, steps, toolroot
+from . import arm64, build, cache, remote, steps, toolroot, topology
 from .patience import PATIENCE
 
 RUN = "/run/efa-rs/run"
@@ -21,28 +21,45 @@ ANSWER_LIMIT = PATIENCE * 1000
 # What a CPU can do that runs guests by itself. Without, KVM is another one than Linux's, such as one of a host's own guests, under which a
 # stock kernel is so slow that it seems to hang.
 VIRTUALIZATION = re.compile(r"^flags\s*:.*\b(?:vmx|svm)\b", re.MULTILINE)
-# The firmware that starts a kernel without delay.
-QBOOT = ("-bios", "qboot.rom")
+# The firmware that starts a kernel without delay, but sets up only the first root bus. SeaBIOS, QEMU's default, sets up all.
+QBOOT, SEABIOS = ("-bios", "qboot.rom"), ()
 KVM, CPUS, BOOT = Path("/dev/kvm"), Path("/proc/cpuinfo"), Path("/proc/sys/kernel/random/boot_id")
 
 
-def machine(kernel, accelerator, memory, cpus, append, features="", threads=False, firmware=QBOOT):
+def machine(kernel, accelerator, memory, cpus, append, features="", threads=False, firmware=QBOOT, nodes=1):
     """A PC whose root file system is a virtiofs share called "root", and whose memory other processes can map.
 
-    FEATURES, such as ",+erms", are what the emulated CPU can do besides the minimum. With ONE_THREAD, emulated CPUs take turns in one
-    thread.
+    FEATURES, such as ",+erms", are what the emulated CPU can do besides the minimum. Without THREADS, emulated CPUs take turns in one
+    thread. Each of its NODES has a share of CPUs and memory.
     """
     turns = ",thread=single" if accelerator == "tcg" and not threads else ""
     return [
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
-        *("-machine", "q35,memory-backend=memory", "-accel", f"{accelerator}{turns}"),
+        *("-machine", "q35", "-accel", f"{accelerator}{turns}"),
         # Under TCG, the less a CPU can do, the less there is to emulate.
-        *("-cpu", "host" if accelerator == "kvm" else f"qemu64{features}", "-smp", str(cpus), "-m", memory),
-        *("-object", f"memory-backend-memfd,id=memory,size={memory},share=on"),
+        *("-cpu", "host" if accelerator == "kvm" else f"qemu64{features}", "-m", memory),
+        *resources(memory, cpus, nodes),
         *(*firmware, "-kernel", kernel),
         # An emulated timer is late on a busy host; a kernel that then takes it for broken may not boot.
         *("-append", f"console=ttyS0 no_timer_check root=root rootfstype=virtiofs ro panic=-1 {append}"),
     ]
+
+
+def resources(memory, cpus, nodes):
+    """CPUs, and MEMORY that other processes can map, divided between NODES in their order."""
+    if nodes == 1:
+        memory_options = ("-machine", "memory-backend=memory", "-object", f"memory-backend-memfd,id=memory,size={memory},share=on")
+        return ["-smp", str(cpus), *memory_options]
+    amount, unit = re.fullmatch(r"(\d+)([MG])", memory).groups()
+    share = int(amount) * {"M": 1, "G": 1024}[unit] // nodes
+    # Linux warns if CPUs of one socket, which share a cache, are of several nodes.
+    options = ["-smp", f"{cpus},sockets={cpus}"]
+    for node in range(nodes):
+        first, end = cpus * node // nodes, cpus * (node + 1) // nodes
+        of_node = f",cpus={first}-{end - 1}" if first < end else ""
+        options += ["-object", f"memory-backend-memfd,id=memory{node},size={share}M,share=on"]
+        options += ["-numa", f"node,nodeid={node},memdev=memory{node}{of_node}"]
+    return options
 
 
 def secure_boot(code, variables):
@@ -71,12 +88,12 @@ def efa(socket, synchronous=False):
     return device
 
 
-def endpoints(devices):
-    """The options for devices on the root bus, where their addresses are in their order."""
-    options = []
-    for number, description in enumerate(devices):
-        options += device({**description, **places(number, len(devices))})
-    return options
+def endpoints(devices, where):
+    """The options for devices in a topology WHERE; without root buses of its own, on the machine's, with addresses in their order."""
+    parts, of_devices = where.places(len(devices))
+    of_devices = of_devices or [places(number, len(devices)) for number in range(len(devices))]
+    placed = [{**description, **place} for description, place in zip(devices, of_devices, strict=True)]
+    return [option for description in [*parts, *placed] for option in device(description)]
 
 
 def places(number, count):
@@ -104,9 +121,7 @@ def hotplug(devices, monitor, foreign=False):
     """
     # Without a power controller: when a guest switches a slot off, QEMU deletes its device. Up to 11.1 it aborts for a vfio-user
     # device, as vfio_user_msix_teardown() tears MSI-X down twice.
-    # The link of a port is that of its device, but not faster than the port's own.
-    link = {"x-speed": "64", "x-width": "16"}
-    port = {"driver": "pcie-root-port", "chassis": 1, "power_controller_present": False, **link}
+    port = {"driver": "pcie-root-port", "chassis": 1, "power_controller_present": False, **topology.LINK}
     options = [] if foreign else ["-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"]
     # The firmware numbers buses from the last port on: thus the devices' addresses are in their order.
     for position, number in enumerate(reversed(range(len(devices)))):
