@@ -108,7 +108,8 @@ pub(crate) use self::{
     mr_attr::{
         Access,
         MrInitAttr,
-        MrKeys, //
+        MrKeys,
+        PinnedMemory, //
     },
     pd::ProtectionDomain,
     provider::{
@@ -137,7 +138,10 @@ pub(crate) use self::{
         Revocable, //
     },
     udata::Udata,
-    umem::Umem, //
+    umem::{
+        Pages,
+        Umem, //
+    },
 };
 
 #[cfg(rdma_client)]

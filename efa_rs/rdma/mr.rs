@@ -105,20 +105,8 @@ impl<'a, P: Provider> MemoryRegion<'a, P> for Absent {
     type Shared = ();
 }
 
-/// The layer's copy of values of a region. The driver's own methods find the first field right behind the
-/// core's object.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Kept<S> {
-    shared: S,
-    details: Details,
-}
-
-core_object!(
-    ib_mr,
-    Kept<<P::Mr<'a> as MemoryRegion<'a, P>>::Shared>,
-    P::Mr<'a>
-);
+// The driver's own methods find the copy right behind the core's object.
+core_object!(ib_mr, <P::Mr<'a> as MemoryRegion<'a, P>>::Shared, P::Mr<'a>);
 
 impl<P: Provider> Ops<P> {
     pub(super) const HAS_USER_MR: bool =
@@ -227,12 +215,8 @@ impl<P: Provider> Ops<P> {
             core.lkey = keys.lkey;
             core.rkey = keys.rkey;
             core.length = length;
-            let kept = Kept {
-                shared: region.shared(),
-                details: region.details(),
-            };
             // SAFETY: The object was just allocated, and nothing else uses it yet.
-            unsafe { ObjectOf::<P, _>::keep(mr, kept) };
+            unsafe { ObjectOf::<P, _>::keep(mr, region.shared()) };
             Ok(mr)
         };
         make().unwrap_or_else(|error: Error| Error::to_ptr(error))
@@ -277,9 +261,10 @@ impl<P: Provider> Ops<P> {
         msg: *mut bindings::sk_buff,
         mr: *mut ffi::ib_mr,
     ) -> c_int {
-        // SAFETY: By the contract, `register` has created the region, and set its details.
-        let kept = unsafe { ObjectOf::<P, _>::kept(mr) };
+        // SAFETY: By the contract, `register` has created the region. It is not destroyed during the call, as the core first
+        // removes a region from what it shows, see `ib_dereg_mr_user`.
+        let (region, _) = unsafe { Self::object(mr) };
         // SAFETY: By the requirement of this function, the message is being built.
-        unsafe { kept.details.put(msg, P::Mr::DETAILS) }
+        unsafe { region.details().put(msg, P::Mr::DETAILS) }
     }
 }

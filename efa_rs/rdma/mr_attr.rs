@@ -54,6 +54,14 @@ pub(super) enum Memory {
     DmaBuf { fd: c_int, offset: u64 },
 }
 
+/// The pinned memory of a new region, which the device has as `H`.
+pub(crate) enum PinnedMemory<'a, H: Hold> {
+    /// Memory of a process.
+    Process(Umem<'a>),
+    /// Memory of a DMA buffer.
+    DmaBuf(Revocable<'a, H>),
+}
+
 /// Attributes of a new memory region of a process.
 ///
 /// # Invariants
@@ -74,13 +82,16 @@ pub(crate) struct MrInitAttr<'a> {
 }
 
 impl<'a> MrInitAttr<'a> {
-    /// Pins the memory. When its exporter revokes it, `hold` is called.
+    /// Pins the memory. If it has an exporter, what `hold` returns is called when that one revokes the memory.
     ///
     /// # Errors
     ///
     /// - [`ENOMEM`] if there is no memory.
     /// - Those of pinning memory.
-    pub(crate) fn pin<H: Hold + 'a>(&self, hold: H) -> Result<Revocable<'a, H>> {
+    pub(crate) fn pin<H: Hold + 'a>(
+        &self,
+        hold: impl FnOnce() -> H,
+    ) -> Result<PinnedMemory<'a, H>> {
         // CAST: A set of bits.
         let access = self.access.bits() as c_int;
         let (device, length) = (self.device, self.length);
@@ -89,11 +100,12 @@ impl<'a> MrInitAttr<'a> {
             Memory::Process { start } => {
                 // SAFETY: By the type invariant, the device is valid, and the registration for `'a`.
                 let umem = unsafe { Umem::get_va(device, start, length, access) }?;
-                Revocable::of_process(umem, hold)
+                Ok(PinnedMemory::Process(umem))
             }
             Memory::DmaBuf { fd, offset } => {
                 // SAFETY: By the type invariant, the device is valid, and the registration for `'a`.
-                unsafe { Revocable::of_dmabuf(device, fd, offset, length, access, hold) }
+                let memory = unsafe { Revocable::pin(device, fd, offset, length, access, hold()) }?;
+                Ok(PinnedMemory::DmaBuf(memory))
             }
         }
     }

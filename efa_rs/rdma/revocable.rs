@@ -39,13 +39,13 @@ pub(crate) trait Hold: Send + Unpin {
     fn revoke(&mut self);
 }
 
-/// Pinned memory, with the device's registration of it, `H`.
+/// Pinned memory of a DMA buffer, with the device's registration of it, `H`.
 ///
-/// Memory of a DMA buffer is unpinned at the end of the device's registration, even if this is leaked.
+/// It is unpinned at the end of the device's registration, even if this is leaked.
 pub(crate) struct Revocable<'a, H: Hold> {
     pinned: Arc<Pinned<'a, H>>,
-    /// Of a DMA buffer: where the registration finds it.
-    dma_bufs: Option<Arc<DmaBufs>>,
+    /// Where the device's registration finds it.
+    dma_bufs: Arc<DmaBufs>,
 }
 
 /// Memory that the core may have pointers to.
@@ -57,25 +57,13 @@ struct Pinned<'a, H> {
 
 /// The state of the memory.
 struct State<'a, H> {
-    /// The memory, until it is unpinned.
+    /// The memory, from when it is pinned until it is unpinned.
     umem: Option<Umem<'a>>,
     hold: H,
     is_revoked: bool,
 }
 
 impl<'a, H: Hold + 'a> Revocable<'a, H> {
-    /// Takes memory that is never revoked.
-    ///
-    /// # Errors
-    ///
-    /// - [`ENOMEM`] if there is no memory.
-    pub(super) fn of_process(umem: Umem<'a>, hold: H) -> Result<Self> {
-        Ok(Self {
-            pinned: Pinned::new(Some(umem), hold)?,
-            dma_bufs: None,
-        })
-    }
-
     /// Pins `length` bytes at `offset` of a DMA buffer.
     ///
     /// # Errors
@@ -86,7 +74,7 @@ impl<'a, H: Hold + 'a> Revocable<'a, H> {
     /// # Safety
     ///
     /// `device` must be valid, and of a registration whose data is valid for `'a`.
-    pub(super) unsafe fn of_dmabuf(
+    pub(super) unsafe fn pin(
         device: *mut ffi::ib_device,
         fd: c_int,
         offset: u64,
@@ -94,7 +82,7 @@ impl<'a, H: Hold + 'a> Revocable<'a, H> {
         access: c_int,
         hold: H,
     ) -> Result<Self> {
-        let pinned = Pinned::new(None, hold)?;
+        let pinned = Pinned::new(hold)?;
         let node = RBTreeNodeReservation::new(GFP_KERNEL)?;
         let revoked = Pinned::<'a, H>::revoked;
         let this = Arc::as_ptr(&pinned).cast_mut().cast();
@@ -108,35 +96,27 @@ impl<'a, H: Hold + 'a> Revocable<'a, H> {
         let reference = Arc::into_raw(pinned.clone()).cast();
         // SAFETY: This is the function for the reference.
         unsafe { dma_bufs.add(node, reference, Pinned::<'a, H>::end) };
-        Ok(Self {
-            pinned,
-            dma_bufs: Some(dma_bufs),
-        })
+        Ok(Self { pinned, dma_bufs })
     }
 
     /// Prevents a revocation as long as the returned value is kept.
     pub(crate) fn keep(&self) -> Kept<'_, 'a, H> {
-        Kept {
-            state: self.pinned.state.lock(),
-            can_be_revoked: self.dma_bufs.is_some(),
-        }
+        Kept(self.pinned.state.lock())
     }
 }
 
 impl<H: Hold> Drop for Revocable<'_, H> {
     fn drop(&mut self) {
-        if let Some(dma_bufs) = &self.dma_bufs {
-            dma_bufs.end(Arc::as_ptr(&self.pinned).addr());
-        }
+        self.dma_bufs.end(Arc::as_ptr(&self.pinned).addr());
     }
 }
 
 impl<'a, H: Hold> Pinned<'a, H> {
-    fn new(umem: Option<Umem<'a>>, hold: H) -> Result<Arc<Self>> {
+    fn new(hold: H) -> Result<Arc<Self>> {
         Arc::pin_init(
             pin_init!(Self {
                 state <- new_mutex!(State {
-                    umem,
+                    umem: None,
                     hold,
                     is_revoked: false,
                 }),
@@ -173,20 +153,12 @@ impl<'a, H: Hold> Pinned<'a, H> {
 }
 
 /// Memory that is not revoked for now. An exporter that revokes it waits.
-pub(crate) struct Kept<'m, 'a, H: Hold> {
-    state: MutexGuard<'m, State<'a, H>>,
-    can_be_revoked: bool,
-}
+pub(crate) struct Kept<'m, 'a, H: Hold>(MutexGuard<'m, State<'a, H>>);
 
 impl<H: Hold> Kept<'_, '_, H> {
     /// Returns the device's registration of the memory.
     pub(crate) fn hold(&mut self) -> &mut H {
-        &mut self.state.hold
-    }
-
-    /// Returns whether the memory has an exporter that may revoke it.
-    pub(crate) fn can_be_revoked(&self) -> bool {
-        self.can_be_revoked
+        &mut self.0.hold
     }
 
     /// Divides the memory into pages of the largest size in the bit mask `page_sizes` that fits. `iova` is the
@@ -196,8 +168,8 @@ impl<H: Hold> Kept<'_, '_, H> {
     ///
     /// - [`ENODEV`] if the memory was revoked.
     pub(crate) fn divide(&mut self, page_sizes: u64, iova: u64) -> Result<Option<Pages<'_>>> {
-        let umem = match &self.state.umem {
-            Some(umem) if !self.state.is_revoked => umem,
+        let umem = match &self.0.umem {
+            Some(umem) if !self.0.is_revoked => umem,
             _ => return Err(ENODEV),
         };
         // SAFETY: The lock is held, so that nothing else divides the memory. It was not revoked, and

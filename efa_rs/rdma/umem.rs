@@ -128,7 +128,13 @@ impl<'a> Umem<'a> {
     }
 
     /// Divides the memory into pages of the largest size in the bit mask `page_sizes` that fits. `iova` is the
-    /// device's address of the first byte.
+    /// device's address of the first byte. `None` if no size fits.
+    pub(crate) fn pages(&mut self, page_sizes: u64, iova: u64) -> Option<Pages<'_>> {
+        // SAFETY: It is borrowed exclusively. Memory that may be revoked is in a `Revocable`, which does not lend it so.
+        unsafe { self.divide(page_sizes, iova) }
+    }
+
+    /// As [`Self::pages`], of memory that others may refer to.
     ///
     /// # Safety
     ///

@@ -37,8 +37,10 @@ use crate::{
         Details,
         MrInitAttr,
         MrKeys,
+        PinnedMemory,
         Revocable,
-        Udata, //
+        Udata,
+        Umem, //
     },
 };
 
@@ -60,24 +62,54 @@ use {
 /// A memory region.
 pub(crate) struct Mr<'a> {
     keys: MrKeys,
-    memory: Memory<'a>,
     interconnects: MrInterconnects,
-    details: Details,
+    memory: Memory<'a>,
 }
 
 /// What a memory region consists of.
+///
+/// Boxed, because the core's object and this then fit into 256 bytes, one of the allocator's sizes.
 enum Memory<'a> {
-    /// Memory of a process or of a DMA buffer.
-    User(Lent<'a, Revocable<'a, Hold<'a>>>),
+    /// Memory of a process.
+    Process(KBox<UserPages<'a, Umem<'a>>>),
+    /// Memory of a DMA buffer.
+    DmaBuf(KBox<UserPages<'a, Revocable<'a, Hold<'a>>>>),
     /// All memory that the device can address.
     #[cfg(kverbs)]
     All,
     /// What work requests give it.
     #[cfg(kverbs)]
-    Fast(FastPages<'a>),
+    Fast(KBox<FastPages<'a>>),
 }
 
-/// What the device has of the memory of a region.
+/// Memory of userspace, in pages of the same size.
+struct UserPages<'a, T: Send + Sync> {
+    memory: Lent<'a, T>,
+    page_size: u64,
+    count: usize,
+}
+
+impl<'a, T: Send + Sync + 'a> UserPages<'a, T> {
+    /// Keeps the memory of a request, which the device does not have yet.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENOMEM`] if there is no memory.
+    fn new(efa: &Efa<'a>, memory: Arc<T>, request: &Request<'a>) -> Result<KBox<Self>> {
+        let region = Self {
+            memory: Lent::new(efa.session.epoch(), "a memory region", memory)?,
+            page_size: request.page_size,
+            count: request.count,
+        };
+        Ok(KBox::new(region, GFP_KERNEL)?)
+    }
+
+    fn details(&self) -> Details {
+        Details::new([self.page_size, self.count as u64])
+    }
+}
+
+/// What the device has of the memory of a DMA buffer.
 struct Hold<'a> {
     what: Held,
     reclaim: Arc<Reclaim<'a>>,
@@ -88,7 +120,7 @@ enum Held {
     Nothing,
     /// It may have something, as it has not completed the registration.
     Unknown,
-    /// A region with these keys. There is a place for the remote one if it can be revoked.
+    /// A region with these keys, and a place for the remote one until it is revoked.
     Region(MrKeys, Option<KeyPlace>),
     /// Nothing, as it was revoked. The region had this remote key.
     Revoked(u32),
@@ -178,7 +210,14 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
     }
 
     fn details(&self) -> Details {
-        self.details
+        match &self.memory {
+            Memory::Process(pages) => pages.details(),
+            Memory::DmaBuf(pages) => pages.details(),
+            #[cfg(kverbs)]
+            Memory::All => Details::default(),
+            #[cfg(kverbs)]
+            Memory::Fast(pages) => Details::new([0, pages.max.into()]),
+        }
     }
 
     fn shared(&self) -> MrInterconnects {
@@ -192,8 +231,9 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
         };
         let deregister = || efa.admin().execute(&command);
         match &self.memory {
-            Memory::User(memory) => {
-                let mut kept = memory.keep();
+            Memory::Process(pages) => pages.memory.settle(deregister()),
+            Memory::DmaBuf(pages) => {
+                let mut kept = pages.memory.keep();
                 let result = match kept.hold().what {
                     Held::Nothing => Ok(NoData {}),
                     Held::Revoked(r_key) => {
@@ -206,7 +246,7 @@ impl<'a> rdma::MemoryRegion<'a, Verbs> for Mr<'a> {
                     kept.hold().what = Held::Nothing;
                 }
                 drop(kept);
-                memory.settle(result);
+                pages.memory.settle(result);
             }
             #[cfg(kverbs)]
             Memory::All => efa.session.epoch().settle(deregister()),
@@ -226,7 +266,7 @@ impl<'a> Mr<'a> {
     /// - [`ENOMEM`] if there is no memory, or if it has more pages than the device can have in a region.
     /// - Those of pinning memory, of the admin command and of [`Udata`].
     fn register(efa: &Efa<'a>, pd: &Pd, attr: &MrInitAttr<'a>, udata: &Udata<'_>) -> Result<Self> {
-        let (device, queues) = (&efa.attributes().device, &efa.attributes().queues);
+        let device = &efa.attributes().device;
 
         if attr.has_dmah {
             return Err(EOPNOTSUPP);
@@ -244,83 +284,74 @@ impl<'a> Mr<'a> {
             return Err(EOPNOTSUPP);
         }
 
-        let bound = efa.session.device();
-        let hold = Hold {
+        let hold = || Hold {
             what: Held::Nothing,
             reclaim: efa.session.reclaim().clone(),
         };
-        let memory = Arc::new(attr.pin(hold)?, GFP_KERNEL)?;
+        match attr.pin(hold)? {
+            PinnedMemory::Process(memory) => Self::register_process(efa, pd, attr, memory),
+            PinnedMemory::DmaBuf(memory) => Self::register_dma_buf(efa, pd, attr, memory),
+        }
+    }
+
+    /// Creates a region of memory of a process.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::register`].
+    fn register_process(
+        efa: &Efa<'a>,
+        pd: &Pd,
+        attr: &MrInitAttr<'a>,
+        mut memory: Umem<'a>,
+    ) -> Result<Self> {
+        let pages = memory.pages(efa.attributes().device.page_size_cap, attr.iova);
+        let request = Request::new(efa, pd, attr, pages)?;
+        let pages = UserPages::new(efa, Arc::new(memory, GFP_KERNEL)?, &request)?;
+        let registered = pages.memory.lend(|| request.execute(efa))?;
+        Ok(Self::registered(&registered, Memory::Process(pages)))
+    }
+
+    /// Creates a region of a DMA buffer, whose exporter can't revoke it meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// - [`ENODEV`] if the memory was revoked.
+    /// - Those of [`Self::register`].
+    fn register_dma_buf(
+        efa: &Efa<'a>,
+        pd: &Pd,
+        attr: &MrInitAttr<'a>,
+        memory: Revocable<'a, Hold<'a>>,
+    ) -> Result<Self> {
+        let memory = Arc::new(memory, GFP_KERNEL)?;
         // Until the device has said that it has the region.
         let mut kept = memory.keep();
 
-        let mut addresses = kept
-            .divide(device.page_size_cap, attr.iova)?
-            .ok_or(EOPNOTSUPP)?;
-        let (page_size, count) = (addresses.page_size(), addresses.count());
-        if count > queues.max_mr_pages as usize {
-            return Err(ENOMEM);
-        }
-        let (list, pages) = Pages::new(bound.dev(), count, |pages| addresses.fill(pages))?;
-
-        let epoch = efa.session.epoch();
-        let memory = Lent::new(epoch, "a memory region", memory.clone())?;
-        let pages = match pages {
-            Some(pages) => {
-                let pages = Arc::new(pages, GFP_KERNEL)?;
-                Some(Lent::new(epoch, "a list of pages", pages)?)
-            }
-            None => None,
-        };
-
-        let has = |flag| attr.access.bits() & flag != 0;
-        let mut command = RegMr {
-            pd: pd.pdn,
-            mr_length: attr.length,
-            flags: RegMrFlags {
-                // CAST: A power of two of 64 bits.
-                phys_page_size_shift: page_size.trailing_zeros() as u8,
-                mem_addr_phy_mode_en: false,
-            },
-            permissions: RegMrPermissions {
-                local_write_enable: has(Access::LOCAL_WRITE),
-                remote_write_enable: has(Access::REMOTE_WRITE),
-                remote_read_enable: has(Access::REMOTE_READ),
-            },
-            iova: attr.iova,
-            ..RegMr::default()
-        };
-        command.set_page_list(list);
-
-        let place = if kept.can_be_revoked() {
-            Some(KeyPlace::new(GFP_KERNEL)?)
-        } else {
-            None
-        };
+        let pages = kept.divide(efa.attributes().device.page_size_cap, attr.iova)?;
+        let request = Request::new(efa, pd, attr, pages)?;
+        let pages = UserPages::new(efa, memory.clone(), &request)?;
+        let place = KeyPlace::new(GFP_KERNEL)?;
         kept.hold().what = Held::Unknown;
-        let register = || efa.register_mr(&command);
-        let registered = memory
-            .lend(|| match &pages {
-                Some(pages) => pages.lend(register).inspect(|_| pages.give_back()),
-                None => register(),
-            })
+        let registered = pages
+            .memory
+            .lend(|| request.execute(efa))
             .inspect_err(|error| {
                 if !error.device_may_use_memory() {
                     kept.hold().what = Held::Nothing;
                 }
             })?;
-        let keys = MrKeys {
-            lkey: registered.l_key,
-            rkey: registered.r_key,
-        };
-        kept.hold().what = Held::Region(keys, place);
+        kept.hold().what = Held::Region(keys(&registered), Some(place));
         drop(kept);
+        Ok(Self::registered(&registered, Memory::DmaBuf(pages)))
+    }
 
-        Ok(Self {
-            keys,
-            memory: Memory::User(memory),
-            interconnects: interconnects(&registered),
-            details: Details::new([page_size, count as u64]),
-        })
+    fn registered(registered: &RegMrResponse, memory: Memory<'a>) -> Self {
+        Self {
+            keys: keys(registered),
+            interconnects: interconnects(registered),
+            memory,
+        }
     }
 
     /// Creates a region of at most so many pages, for clients in the kernel.
@@ -338,14 +369,20 @@ impl<'a> Mr<'a> {
         let count = max_pages.checked_next_power_of_two().ok_or(EINVAL)?;
         let list = Entries::zeroed(efa.session.device().dev(), count)?;
         let list = Arc::new(list, GFP_KERNEL)?;
-        let list = Lent::new(efa.session.epoch(), "a list of pages", list)?;
+        let pages = FastPages {
+            list: Lent::new(efa.session.epoch(), "a list of pages", list)?,
+            max: max_pages,
+            count: Atomic::new(0),
+            first: Atomic::new(0),
+        };
+        let pages = KBox::new(pages, GFP_KERNEL)?;
         // From here on work requests have the address of the list.
         let command = AllocMr {
             pd: pd.pdn,
             max_pages,
         };
         let alloc = || efa.admin().execute(&command);
-        let allocated = list.lend(|| {
+        let allocated = pages.list.lend(|| {
             efa.session
                 .reclaim()
                 .with_new_key(alloc, |mr| (mr.l_key, mr.r_key))
@@ -355,14 +392,8 @@ impl<'a> Mr<'a> {
                 lkey: allocated.l_key,
                 rkey: allocated.r_key,
             },
-            memory: Memory::Fast(FastPages {
-                list,
-                max: max_pages,
-                count: Atomic::new(0),
-                first: Atomic::new(0),
-            }),
             interconnects: MrInterconnects::default(),
-            details: Details::new([0, max_pages.into()]),
+            memory: Memory::Fast(pages),
         })
     }
 
@@ -408,15 +439,80 @@ impl<'a> Mr<'a> {
             },
             ..RegMr::default()
         })?;
-        Ok(Self {
-            keys: MrKeys {
-                lkey: registered.l_key,
-                rkey: registered.r_key,
+        Ok(Self::registered(&registered, Memory::All))
+    }
+}
+
+/// A registration of memory of userspace, before the device gets it.
+struct Request<'a> {
+    command: RegMr,
+    /// The list of pages, if it is not in the command itself.
+    list: Option<Lent<'a, Pages>>,
+    page_size: u64,
+    count: usize,
+}
+
+impl<'a> Request<'a> {
+    /// Has a region of `pages`, which are there if one of the device's page sizes fits.
+    ///
+    /// # Errors
+    ///
+    /// - `EOPNOTSUPP` if there are none.
+    /// - [`ENOMEM`] if there are more than the device can have in a region, or no memory for the list.
+    fn new(
+        efa: &Efa<'a>,
+        pd: &Pd,
+        attr: &MrInitAttr<'a>,
+        pages: Option<rdma::Pages<'_>>,
+    ) -> Result<Self> {
+        let mut pages = pages.ok_or(EOPNOTSUPP)?;
+        let (page_size, count) = (pages.page_size(), pages.count());
+        if count > efa.attributes().queues.max_mr_pages as usize {
+            return Err(ENOMEM);
+        }
+        let dev = efa.session.device().dev();
+        let (place, list) = Pages::new(dev, count, |part| pages.fill(part))?;
+        let list = match list {
+            Some(list) => {
+                let list = Arc::new(list, GFP_KERNEL)?;
+                Some(Lent::new(efa.session.epoch(), "a list of pages", list)?)
+            }
+            None => None,
+        };
+
+        let has = |flag| attr.access.bits() & flag != 0;
+        let mut command = RegMr {
+            pd: pd.pdn,
+            mr_length: attr.length,
+            flags: RegMrFlags {
+                // CAST: A power of two of 64 bits.
+                phys_page_size_shift: page_size.trailing_zeros() as u8,
+                mem_addr_phy_mode_en: false,
             },
-            memory: Memory::All,
-            interconnects: interconnects(&registered),
-            details: Details::default(),
+            permissions: RegMrPermissions {
+                local_write_enable: has(Access::LOCAL_WRITE),
+                remote_write_enable: has(Access::REMOTE_WRITE),
+                remote_read_enable: has(Access::REMOTE_READ),
+            },
+            iova: attr.iova,
+            ..RegMr::default()
+        };
+        command.set_page_list(place);
+        Ok(Self {
+            command,
+            list,
+            page_size,
+            count,
         })
+    }
+
+    /// Registers the region. The device has the list of pages only meanwhile.
+    fn execute(&self, efa: &Efa<'_>) -> Result<RegMrResponse, CommandError> {
+        let register = || efa.register_mr(&self.command);
+        match &self.list {
+            Some(list) => list.lend(register).inspect(|_| list.give_back()),
+            None => register(),
+        }
     }
 }
 
@@ -447,6 +543,13 @@ impl FastPages<'_> {
         self.list.write(count, &addr.to_le_bytes());
         self.count.store(count + 1, Relaxed);
         Ok(())
+    }
+}
+
+fn keys(registered: &RegMrResponse) -> MrKeys {
+    MrKeys {
+        lkey: registered.l_key,
+        rkey: registered.r_key,
     }
 }
 

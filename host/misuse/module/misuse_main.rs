@@ -171,7 +171,7 @@ impl<'a> rdma::MemoryRegion<'a, Careless> for Object {
         attr: &MrInitAttr<'a>,
         _udata: &Udata<'_>,
     ) -> impl PinInit<Self, Error> {
-        let memory = attr.pin(Region)?;
+        let memory = attr.pin(|| Region)?;
         core::mem::forget(memory);
         Ok(Self)
     }
