@@ -3,7 +3,7 @@
 
 import unittest
 
-import support  # noqa: F401  It lets the tools be found.
+import support
 from efa_tools import in_tree
 
 FILE = """//! A file.
@@ -85,6 +85,16 @@ class InTree(unittest.TestCase):
         found = in_tree.wrapped("    /// " + "word " * 30 + "\n    fn f();")
         self.assertTrue(all(len(line) <= in_tree.WIDTH for line in found.splitlines()))
         self.assertTrue(found.endswith("\n    fn f();"))
+
+
+class Messages(unittest.TestCase):
+    """What the patches for Linux say of themselves."""
+
+    def test_checkpatch_finds_no_line_too_long(self):
+        messages = list((support.CLONE / "upstream").glob("*.msg"))
+        long = [f"{path.name}: {line}" for path in messages for line in path.read_text().splitlines() if len(line) > 75]
+        self.assertGreater(len(messages), 0)
+        self.assertEqual(long, [])
 
 
 if __name__ == "__main__":

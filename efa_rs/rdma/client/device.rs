@@ -162,7 +162,7 @@ impl Device {
         };
         // SAFETY: What was alive exists; the caller guarantees that this is its last use.
         if let Err(error) = unsafe { object.destroy() } {
-            pr_err!("An object of the RDMA core could not be destroyed ({error:?}): the removal of its device retries\n");
+            pr_err!("An object was not destroyed ({error:?}): the removal of its device retries\n");
             self.objects.lock().alive.insert(node);
             return false;
         }
