@@ -50,8 +50,7 @@ def resources(memory, cpus, nodes):
     if nodes == 1:
         memory_options = ("-machine", "memory-backend=memory", "-object", f"memory-backend-memfd,id=memory,size={memory},share=on")
         return ["-smp", str(cpus), *memory_options]
-    amount, unit = re.fullmatch(r"(\d+)([MG])", memory).groups()
-    share = int(amount) * {"M": 1, "G": 1024}[unit] // nodes
+    share = int(memory[:-1]) * {"M": 1, "G": 1024}[memory[-1]] // nodes
     # Linux warns if CPUs of one socket, which share a cache, are of several nodes.
     options = ["-smp", f"{cpus},sockets={cpus}"]
     for node in range(nodes):

@@ -109,7 +109,6 @@ def codespell():
 NOT_FOLLOWED = {
     ("*.rs", "LONG_LINE"): "rustfmt breaks lines of code. `make upstream` wraps what it does not.",
     ("*.rs", "LONG_LINE_COMMENT"): "`make upstream` wraps comments for Linux's tree.",
-    ("efa_rs/com/*", "LONG_LINE_STRING"): "A message is one line.",
     **{("tests/*", kind): "Tests are not for Linux's tree." for kind in ("LONG_LINE", "LONG_LINE_COMMENT", "LONG_LINE_STRING")},
     ("tests/bench/client/rounds.c", "MACRO_ARG_REUSE"): "Only one of both uses runs.",
 }
