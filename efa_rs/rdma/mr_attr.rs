@@ -82,7 +82,7 @@ pub(crate) struct MrInitAttr<'a> {
 }
 
 impl<'a> MrInitAttr<'a> {
-    /// Pins the memory. If it has an exporter, what `hold` returns is called when that one revokes the memory.
+    /// Pins the memory. `hold` makes the [`Hold`] that is called when an exporter revokes memory of a DMA buffer.
     ///
     /// # Errors
     ///

@@ -33,8 +33,8 @@ class HostId(unittest.TestCase):
 
 class Nodes(unittest.TestCase):
     def test_cpus_and_memory_are_divided(self):
-        options = qemu.resources("1G", 3, 2)
-        backends = [f"memory-backend-memfd,id=memory{node},size=512M,share=on" for node in (0, 1)]
+        options = qemu.resources("1023M", 3, 2)
+        backends = [f"memory-backend-memfd,id=memory{node},size={size}M,share=on" for node, size in enumerate((511, 512))]
         nodes = ["node,nodeid=0,memdev=memory0,cpus=0-0", "node,nodeid=1,memdev=memory1,cpus=1-2"]
         self.assertEqual(options[2:], ["-object", backends[0], "-numa", nodes[0], "-object", backends[1], "-numa", nodes[1]])
 

@@ -50,12 +50,14 @@ def resources(memory, cpus, nodes):
     if nodes == 1:
         memory_options = ("-machine", "memory-backend=memory", "-object", f"memory-backend-memfd,id=memory,size={memory},share=on")
         return ["-smp", str(cpus), *memory_options]
-    share = int(memory[:-1]) * {"M": 1, "G": 1024}[memory[-1]] // nodes
+    megabytes = int(memory[:-1]) * {"M": 1, "G": 1024}[memory[-1]]
     # Linux warns if CPUs of one socket, which share a cache, are of several nodes.
     options = ["-smp", f"{cpus},sockets={cpus}"]
     for node in range(nodes):
         first, end = cpus * node // nodes, cpus * (node + 1) // nodes
         of_node = f",cpus={first}-{end - 1}" if first < end else ""
+        # QEMU refuses nodes that do not have all memory.
+        share = megabytes * (node + 1) // nodes - megabytes * node // nodes
         options += ["-object", f"memory-backend-memfd,id=memory{node},size={share}M,share=on"]
         options += ["-numa", f"node,nodeid={node},memdev=memory{node}{of_node}"]
     return options
