@@ -6,7 +6,7 @@ import unittest
 from unittest import mock
 
 import support
-from efa_tools import install, ktap, machine, namespace, package, qemu, steps
+from efa_tools import install, ktap, machine, namespace, package, patience, qemu, steps
 from efa_tools.failure import Failure
 from efa_tools.tally import Tally
 from stand_ins import StandIns
@@ -148,6 +148,11 @@ class Driver(StandIns):
 class Boot(unittest.TestCase):
     def test_a_machine_has_its_own_kernel(self):
         self.assertEqual(machine.Boot.image(mock.Mock(), 0), (f"{qemu.RUN}/vmlinuz", []))
+
+    def test_services_have_as_long_to_start_as_the_boot(self):
+        for slow in (1, 4):
+            boot = mock.Mock(**{"boot_slowness.return_value": slow})
+            self.assertIn(f"systemd.default_timeout_start_sec={slow * patience.PATIENCE} ", machine.Boot.init(boot))
 
 
 class Guide(unittest.TestCase):

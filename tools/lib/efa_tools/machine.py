@@ -9,7 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from . import build, cache, guest, layer, namespace, qemu, steps, toolroot
+from . import build, cache, guest, layer, namespace, patience, qemu, steps, toolroot
 from .failure import Failure, match_in
 
 RECIPE = namespace.TOOLS / "machine"
@@ -105,7 +105,12 @@ class Boot(guest.Run):
         return qemu.secure_boot(*(f"{qemu.RUN}/{file}" for file in FIRMWARE)) if self.machine.secure else super().firmware()
 
     def init(self):
-        return "rw efa-test"
+        """systemd's limit of 90 seconds for the start of a service is short for an emulated CPU.
+
+        Updates after an exchange of /usr have the same limit in their units. A machine from packages does not need them.
+        """
+        limit = patience.PATIENCE * self.boot_slowness()
+        return f"rw efa-test systemd.default_timeout_start_sec={limit} systemd.condition_needs_update=0"
 
     def boot_slowness(self):
         return SLOW * super().boot_slowness()
