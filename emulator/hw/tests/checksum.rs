@@ -5,7 +5,7 @@
 use efa_hw::checksum::of_entry;
 use proptest::{collection::vec, prelude::*};
 
-/// The same CRC, one bit after the other.
+/// Reference implementation of the CRC, bit by bit.
 fn bitwise(bytes: &[u8]) -> u16 {
     let mut crc = 0xffff_u16;
     for byte in bytes {

@@ -15,7 +15,7 @@ use efa_hw::{
     wire::Undefined,
 };
 
-/// Bytes of the given length that are zero but for those at the given positions.
+/// Returns `N` bytes that are zero except for the given parts at the given offsets.
 fn sparse<const N: usize>(parts: &[(usize, &[u8])]) -> [u8; N] {
     let mut bytes = [0; N];
     for (offset, part) in parts {
@@ -24,8 +24,8 @@ fn sparse<const N: usize>(parts: &[(usize, &[u8])]) -> [u8; N] {
     bytes
 }
 
-/// The entry of a command, without id and phase, in the form of interface 0.1, with which that of 0.3
-/// has to agree.
+/// Returns the entry of a command in the format of interface 0.1, without id and phase. Checks that the
+/// format of 0.3 agrees.
 fn entry(command: &impl Command) -> [u8; 64] {
     let request = command.to_request();
     let entry = AqEntry::new(Protocol::V1, &request, 0, false);
@@ -231,7 +231,7 @@ fn commands() {
     );
 }
 
-/// Some of the events that can be counted.
+/// A subset of the countable events.
 const QP_EVENTS: event_counter::QpEvents = event_counter::QpEvents {
     send_comp: true,
     send_comp_err: false,
@@ -529,7 +529,7 @@ fn headers() {
     assert_eq!(AcqHeader::of(&entry), header);
 }
 
-/// Which form of commands belongs to which version, and how large its entries are.
+/// Format of commands for each interface version, and size of its entries.
 #[test]
 fn protocols() {
     for (major, minor, protocol, size) in [
@@ -552,7 +552,7 @@ fn protocols() {
     }
 }
 
-/// A whole entry of interface 0.3, whose checksum was computed by other means.
+/// A complete entry of interface 0.3. Its checksum was computed independently of this code.
 #[test]
 fn entry_with_checksum() {
     let mut entry = AqEntry::new(

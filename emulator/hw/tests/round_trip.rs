@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Whatever the other side writes decodes, and reserved bits and bytes do not survive a round trip.
+//! Any bytes from the other side decode. Reserved bits and bytes do not survive a round trip.
 
 use efa_hw::{
     admin::{self, AqEntry, Command, Protocol, ah, cq, eq, event_counter, mr, pd, qp, uar},
@@ -8,7 +8,7 @@ use efa_hw::{
 };
 use proptest::prelude::*;
 
-/// For each layout: the bytes that its fields cover come back, the others are zero.
+/// For each layout, a round trip preserves the fields and clears the reserved bytes.
 macro_rules! layouts {
     ($($test:ident: $type:ty, reserved [$($reserved:expr),*];)*) => {
         proptest! {$(
@@ -27,7 +27,7 @@ macro_rules! layouts {
             }
         )*}
 
-        /// All ones leave no byte zero that is not reserved.
+        /// After decoding all ones, exactly the reserved bytes are zero.
         #[test]
         fn reserved_bytes() {
             $(
@@ -115,7 +115,7 @@ proptest! {
         prop_assert_eq!(decoded.page_list(), Some(list));
     }
 
-    /// Whatever is in an entry of either form, its parts can be had, and none is outside of it.
+    /// For any content, the parts of an entry of either format are accessible and lie within it.
     #[test]
     fn entries(bytes in proptest::collection::vec(any::<u8>(), 128)) {
         for (protocol, payload) in [(Protocol::V1, 4..64), (Protocol::V2, 12..72)] {

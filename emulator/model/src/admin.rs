@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the driver has: registers and resets, the admin queue and its commands, asynchronous events and their interrupts.
+//! The control path: registers and resets, the admin queue and its commands, asynchronous events and their interrupts.
 
 pub(crate) mod aenq;
 pub(crate) mod commands;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The data path: queue pairs and what they work with, from doorbells to completions.
+//! The data path: queue pairs and the objects that they use, from doorbells to completions.
 //!
-//! The commands make and destroy the objects. Here is what the objects do then: [`requester`] for what a program sends,
-//! [`responder`] for what its peers send, [`region_change`] for work requests that the device carries out by itself. All of them
-//! end queue pairs by [`qp_state`] and tell programs of it by [`completion`]. What rules make of that is in [`faulty`].
+//! Admin commands create and destroy the objects. The modules here operate them: [`requester`] for work requests of a program,
+//! [`responder`] for operations of its peers, [`region_change`] for work requests that the device executes itself. All of them
+//! use [`qp_state`] to fail queue pairs, and [`completion`] to notify programs. [`faulty`] applies fault rules.
 
 mod completion;
 pub(crate) mod doorbells;
@@ -29,33 +29,33 @@ use crate::{
 };
 use late::LateCompletions;
 
-/// Most errors of one call that are told. One queue that is not mapped has as many as it has entries.
+/// Limit on errors reported per call. An unmapped queue causes as many errors as it has entries.
 const ERRORS_PER_CALL: usize = 64;
 
 /// The data path of a device.
 #[derive(Debug)]
 pub(crate) struct DataPath {
-    /// What the device can do.
+    /// Capabilities and limits of the device.
     pub(crate) attributes: Attributes,
     pub(crate) resources: Resources,
     pub(crate) statistics: Statistics,
     pub(crate) times: Times,
-    /// Errors of the program or driver that were not reported yet.
+    /// Errors of a program or driver that were not reported yet, at most [`ERRORS_PER_CALL`].
     errors: Vec<ProtocolError>,
-    /// Further errors, which are only counted.
+    /// Number of further errors, which are not recorded.
     more_errors: u64,
-    /// What programs did wrong, ever.
+    /// Counters of program errors since the device was made.
     pub(crate) program_errors: ProgramErrors,
-    /// Those of them that were not reported yet.
+    /// Program errors that were not reported yet, at most [`ERRORS_PER_CALL`].
     untold: Vec<ProgramError>,
-    /// Work requests that were flushed since that was asked for.
+    /// Number of work requests flushed since the last [`take_flushed`](Self::take_flushed).
     flushed: u32,
-    /// Rules for what queue pairs do.
+    /// Fault rules for the work of queue pairs.
     pub(crate) faults: Faults,
     pub(crate) late: LateCompletions,
-    /// The queue pair of which a long list of pages is read.
+    /// Queue pair whose long page list is being read.
     registering: Option<u16>,
-    /// What ends the device, if something does.
+    /// Pending fault that kills or unplugs the device.
     doom: Option<Box<Then>>,
 }
 
@@ -78,30 +78,30 @@ impl DataPath {
         }
     }
 
-    /// Forgets what it has begun, as a reset does.
+    /// Removes all objects, late completions and the pending fatal fault, as a reset does.
     pub(crate) fn forget(&mut self) {
         self.resources.end();
         self.late.clear();
         self.doom = None;
     }
 
-    /// How many work requests were flushed since the last call.
+    /// Returns the number of work requests flushed since the last call.
     pub(crate) fn take_flushed(&mut self) -> u32 {
         std::mem::take(&mut self.flushed)
     }
 
-    /// Takes what it met that a correct program or driver never does, and how often it met more of that.
+    /// Takes the unreported errors and the number of further ones. A correct program or driver causes none.
     pub(crate) fn take_errors(&mut self) -> (Vec<ProtocolError>, u64) {
         let more = std::mem::take(&mut self.more_errors);
         (std::mem::take(&mut self.errors), more)
     }
 
-    /// Takes what programs did wrong.
+    /// Takes the unreported program errors.
     pub(crate) fn take_program_errors(&mut self) -> Vec<ProgramError> {
         std::mem::take(&mut self.untold)
     }
 
-    /// Takes note of what a program did wrong.
+    /// Counts a program error, and records it for the report.
     pub(crate) fn note_program_error(&mut self, error: ProgramError) {
         self.program_errors.count(&error);
         if self.untold.len() < ERRORS_PER_CALL {
@@ -124,7 +124,7 @@ impl DataPath {
         Ok(done)
     }
 
-    /// Takes note of what a correct program or driver never does.
+    /// Records an error that a correct program or driver never causes.
     fn note_error(&mut self, error: DmaError) {
         if self.errors.len() < ERRORS_PER_CALL {
             self.errors.push(error.into());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The device: its parts put together. Each file below has what it does about one subject.
+//! The device, which combines the parts of the model. Each submodule has the methods for one subject.
 
 mod commands;
 mod data_path;
@@ -29,7 +29,7 @@ use crate::{
 
 /// An EFA device.
 ///
-/// All times are times of one monotonic clock, which may start anywhere.
+/// All times are readings of one monotonic clock with an arbitrary start.
 #[derive(Debug)]
 pub struct Device {
     config: Config,
@@ -46,20 +46,20 @@ pub struct Device {
 
     data: DataPath,
     doorbells: u64,
-    /// Whether programs may not know yet that a reset has ended their queues.
+    /// Whether no command was executed since a reset destroyed queues. Until then, programs may still ring their doorbells.
     stale: bool,
     stale_doorbells: u64,
 
-    /// Whether it is in its slot.
+    /// Whether the device is plugged into its slot.
     plugged: bool,
-    /// If it has died.
+    /// State of a dead device.
     dead: Option<Dead>,
     stray_writes: StrayWrites,
     late: Late,
     storms: AllStorms,
-    /// Rules for all but the data path, which has its own.
+    /// Fault rules, except those for work requests, which are in `data`.
     faults: Faults,
-    /// The last rule that was added.
+    /// Number of the last rule that was added.
     last_rule: RuleId,
 
     errors: Reporter,
@@ -68,7 +68,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Makes a device that was just powered on.
+    /// Creates a device in its state after power on.
     pub fn new(config: Config) -> Self {
         let attributes = config.attributes();
         Self {
@@ -99,27 +99,27 @@ impl Device {
         }
     }
 
-    /// How the device was made.
+    /// Configuration with which the device was created.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// BAR of the doorbells, as the device was made.
+    /// Number of the doorbell BAR. Later overrides do not change it.
     pub fn doorbell_bar(&self) -> u16 {
         self.config.attributes().db_bar
     }
 
-    /// Bytes of the doorbell BAR, a power of two.
+    /// Size of the doorbell BAR in bytes, a power of two.
     pub fn doorbell_bar_size(&self) -> u64 {
         self.bars.doorbell_size()
     }
 
-    /// Bytes of the memory BAR, a power of two.
+    /// Size of the memory BAR in bytes, a power of two.
     pub fn memory_bar_size(&self) -> u64 {
         self.bars.memory_size()
     }
 
-    /// Reports what the data path met.
+    /// Reports the errors that the data path has recorded.
     fn report_errors(&mut self, host: &mut dyn Host) {
         let (errors, more) = self.data.take_errors();
         for error in errors {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What can be wrong with an access to host memory.
+//! Errors of accesses to host memory.
 
 /// Host memory is not mapped for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What an operator makes a device do that no good one does.
+//! Fault injection: misbehaviour of a device that its operator requests.
 
 pub(crate) mod death;
 pub(crate) mod names;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How long admin commands and work requests take.
+//! Latencies of admin commands and work requests.
 
 use std::{array, collections::BTreeMap, time::Duration};
 
 use efa_hw::{admin::Opcode, io::OpType};
 
-/// What takes less than 2^10 ns (1 µs) is in the first bucket. Each further one has a doubling.
+/// Limit of the first bucket, 2^10 ns (1 us), as a power of two. Each further bucket doubles the limit.
 const FIRST: u32 = 10;
 
-/// What takes 2^34 ns (17 s) or more is in the last one.
+/// Start of the last bucket, 2^34 ns (17 s), as a power of two.
 const LAST: u32 = 34;
 
-/// Buckets of a histogram.
+/// Number of buckets of a histogram.
 const BUCKETS: usize = 2 + (LAST - FIRST) as usize;
 
-/// How often something took how long.
+/// Histogram of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     buckets: [u64; BUCKETS],
@@ -23,7 +23,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Counts something that took so long. This neither allocates nor takes longer the more there were.
+    /// Records a duration. Allocates nothing, and takes the same time for any number of records.
     pub(crate) fn record(&mut self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let bits = u64::BITS - ns.leading_zeros();
@@ -33,17 +33,17 @@ impl Histogram {
         self.sum = self.sum.saturating_add(time);
     }
 
-    /// How often it was done.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// How long all of them took together.
+    /// Sum of all durations.
     pub fn sum(&self) -> Duration {
         self.sum
     }
 
-    /// How often it took less than a time, and no less than the one before; the last has no limit.
+    /// Upper limit (exclusive) and count of each bucket. A bucket starts at the limit of the one before; the last has no limit.
     pub fn buckets(&self) -> [(Option<Duration>, u64); BUCKETS] {
         array::from_fn(|index| {
             let limit = (index < BUCKETS - 1).then(|| Duration::from_nanos(1 << FIRST << index));
@@ -52,19 +52,19 @@ impl Histogram {
     }
 }
 
-/// What a device did of one kind of admin command.
+/// Latencies of one kind of admin command.
 #[derive(Clone, Debug, Default)]
 pub struct CommandTimes {
-    /// How many of them had another status than success.
+    /// Number of commands with another status than success.
     pub failed: u64,
-    /// From when the driver rang until the completion was written, whatever its status.
+    /// Times from the doorbell to the written completion, regardless of its status.
     pub times: Histogram,
 }
 
-/// How long a device took for what it did since the program's start.
+/// Latencies of a device since its creation.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
-    /// Admin commands that were completed, by their names, of which there are only so many.
+    /// Completed admin commands by name. The fixed set of names bounds the map.
     pub commands: BTreeMap<&'static str, CommandTimes>,
     requests: [Histogram; REQUESTS.len()],
 }
@@ -79,7 +79,7 @@ const REQUESTS: [OpType; 5] = [
 ];
 
 impl Times {
-    /// Counts a command that was completed, so long after the driver has rung for it, if that is known.
+    /// Counts a completed command. `time` is the time since its doorbell, if known.
     pub(crate) fn count_command(&mut self, opcode: u8, ok: bool, time: Option<Duration>) {
         let name = Opcode::try_from(opcode).map_or("UNKNOWN", Opcode::name);
         let commands = self.commands.entry(name).or_default();
@@ -89,14 +89,14 @@ impl Times {
         }
     }
 
-    /// Counts a work request that has succeeded so long after the program has rung for it.
+    /// Counts a successful work request. `time` is the time since its doorbell.
     pub(crate) fn count_request(&mut self, operation: OpType, time: Duration) {
         if let Some(times) = self.requests.get_mut(usize::from(u8::from(operation))) {
             times.record(time);
         }
     }
 
-    /// Work requests that have succeeded, by kind: from when the program rang until the completion was written.
+    /// Times of successful work requests by kind, from the doorbell to the written completion.
     pub fn requests(&self) -> impl Iterator<Item = (&'static str, &Histogram)> {
         let names = REQUESTS.iter().map(|operation| operation.name());
         names

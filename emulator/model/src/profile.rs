@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What kind of device it is: what it says of itself, and what follows from that.
+//! Kinds of devices: their attributes, and the layout of BARs that follows from these.
 
 pub(crate) mod attributes;
 pub(crate) mod bars;

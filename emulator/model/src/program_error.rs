@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Errors of a program in the use of its queues that no status reports. Only an emulator can report them.
+//! Errors of a program in the use of its queues that no completion status reports. Only an emulator can report them.
 
 use std::fmt::{self, Display, Formatter};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Something that a program did wrong. The device carries on as the interface says.
+/// An error of a program. The device continues as the interface specifies.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProgramError {
-    /// Completions came that the program had not made room for.
+    /// A completion queue got more completions than it has room for.
     #[error("cq {cq} has {depth} entries and overflows: {unread} completions, {since}")]
     CqOverflow {
         /// The completion queue.
         cq: u16,
-        /// Its entries, of all sub-queues.
+        /// Number of entries of all its sub-queues.
         depth: u32,
-        /// Completions that it has got.
+        /// Number of completions that it got.
         unread: u32,
-        /// Since when.
+        /// Start of the count of completions.
         since: Since,
     },
     /// A memory region is deregistered while a send queue has a work request that uses it.
@@ -32,7 +32,7 @@ pub enum ProgramError {
         /// Id of the work request.
         req_id: u16,
     },
-    /// Two work requests of a send queue that have not ended have the same id.
+    /// Two work requests of a send queue in flight have the same id.
     #[error("sq {qp} has two work requests with id {req_id} at a time")]
     DuplicateId {
         /// The queue pair.
@@ -40,28 +40,28 @@ pub enum ProgramError {
         /// The id.
         req_id: u16,
     },
-    /// A work request that is none.
+    /// A work request is malformed.
     #[error("{queue} {qp} has a malformed work request at {index}: {reason}: {bytes}")]
     Malformed {
         /// The kind of queue, as in other lines of the trace: `sq` or `rq`.
         queue: &'static str,
         /// The queue pair.
         qp: u16,
-        /// Its place in the ring, in entries.
+        /// Index of the entry in the ring.
         index: u32,
-        /// What is wrong.
+        /// Reason why it is malformed.
         reason: Fault,
-        /// The entry.
+        /// Bytes of the entry.
         bytes: Hex,
     },
 }
 
-/// From when on the completions are counted that overflow a completion queue.
+/// Start of the count of the completions that overflow a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// The consumer index of a doorbell, so entries are lost for certain.
+    /// The consumer index of a doorbell. Entries are certainly lost.
     ConsumerIndex,
-    /// The last doorbell of any of its queues: more work requests were posted than it has entries.
+    /// The last doorbell of any of its queues. More work requests were posted than it has entries.
     Doorbell,
 }
 
@@ -74,13 +74,13 @@ impl Display for Since {
     }
 }
 
-/// What is wrong with a work request.
+/// Reason why a work request is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Of the first word of a send work request, `meta_desc` is not set.
+    /// `meta_desc` is not set in the first word of a send work request.
     #[error("`meta_desc` is 0")]
     NoMeta,
-    /// Of the first word of a send work request, `meta_extension` is set.
+    /// `meta_extension` is set in the first word of a send work request.
     #[error("`meta_extension` is 1")]
     Extension,
     /// A send work request is not its own first and last entry.
@@ -89,13 +89,13 @@ pub enum Fault {
     /// The phase is that of another round through the queue.
     #[error("`phase` is that of another round")]
     Phase,
-    /// What the interface reserves is not zero.
+    /// Reserved bits are not zero.
     #[error("reserved bits are not 0")]
     Reserved,
     /// The first receive descriptor lacks `first`, or another one has it.
     #[error("`first` does not begin it")]
     First,
-    /// No receive descriptor has `last` where the work request has to end.
+    /// No receive descriptor has `last` within the limit on descriptors of a work request.
     #[error("no descriptor has `last`")]
     Endless,
 }
@@ -110,16 +110,16 @@ impl Display for Hex {
     }
 }
 
-/// How often programs did something wrong, since the device was made.
+/// Numbers of program errors since the device was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ProgramErrors {
-    /// Completion queues that overflowed.
+    /// Overflows of completion queues.
     pub cq_overflows: u64,
-    /// Memory regions that were deregistered while a work request used them.
+    /// Deregistrations of memory regions that a work request used.
     pub regions_in_use: u64,
-    /// Ids of send work requests that another one had.
+    /// Send work requests with the id of another one in flight.
     pub duplicate_ids: u64,
-    /// Work requests that are none.
+    /// Malformed work requests.
     pub malformed_requests: u64,
 }
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a correct driver never does.
+//! Errors of a driver in the use of the interface.
 
 use efa_hw::{admin::Opcode, regs::Register};
 
 use crate::dma::DmaError;
 
-/// Something that a correct driver never does.
+/// An error that a correct driver never makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// A write to where no register is.
+    /// A write to an offset without a register.
     #[error("write of {value:#x} to {offset:#x}, where no register is")]
     NoRegister {
-        /// Where the write was.
+        /// Offset of the write.
         offset: u64,
-        /// What was written.
+        /// Value that was written.
         value: u32,
     },
     /// A write to a register that can only be read.
@@ -22,60 +22,60 @@ pub enum ProtocolError {
     ReadOnly {
         /// The register.
         register: Register,
-        /// What was written.
+        /// Value that was written.
         value: u32,
     },
-    /// A register was used that can't be used while a reset is in progress.
+    /// A write to a register that is not accessible during a reset.
     #[error("write of {value:#x} to {register} during a reset")]
     DuringReset {
         /// The register.
         register: Register,
-        /// What was written.
+        /// Value that was written.
         value: u32,
     },
-    /// A register read without an address for the answer.
+    /// A register read without an address for the response.
     #[error("read of register {offset:#x} without an address for the answer")]
     NoResponseAddress {
-        /// Where the register is.
+        /// Offset of the register.
         offset: u16,
     },
-    /// A read of where no register is.
+    /// A read of an offset without a register.
     #[error("read of {offset:#x}, where no register is")]
     NoSuchRegister {
-        /// Where the register would be.
+        /// Offset of the read.
         offset: u16,
     },
-    /// A ring that can't be.
+    /// A ring with an invalid geometry.
     #[error("{register} {value:#x} with base {base:#x} is not a possible ring")]
     Ring {
         /// The register with its geometry.
         register: Register,
         /// The geometry.
         value: u32,
-        /// Its bus address.
+        /// Bus address of the ring.
         base: u64,
     },
-    /// A control of the device that does not exist or is not possible now.
+    /// A write to `DEV_CTL` that is undefined, or invalid in the current state of the device.
     #[error("DEV_CTL {value:#x} asks for nothing that can be done")]
     Control {
-        /// What was written.
+        /// Value that was written.
         value: u32,
     },
-    /// A reset for a reason that does not exist.
+    /// A reset with an undefined reason.
     #[error("reset for the unknown reason {reason}")]
     ResetReason {
         /// The reason.
         reason: u8,
     },
-    /// The doorbell of the admin queue before its rings are known.
+    /// The doorbell of the admin queue before its rings are configured.
     #[error("admin doorbell without admin queues")]
     NoQueue,
-    /// More commands than can be outstanding.
+    /// More commands than can be in flight.
     #[error("{submitted} new admin commands, but there is room for {room}")]
     Overflow {
-        /// How many are new.
+        /// Number of commands that are submitted and not fetched.
         submitted: u16,
-        /// How many can be.
+        /// Limit on this number.
         room: usize,
     },
     /// A command with the phase of another round.
@@ -90,10 +90,10 @@ pub enum ProtocolError {
         /// Id of the command.
         command_id: u16,
     },
-    /// More events consumed than there were.
+    /// More events consumed than were posted.
     #[error("AENQ_CONS_DB {consumed} is not between events consumed and events posted")]
     Consumer {
-        /// How many were consumed according to the driver.
+        /// Number of consumed events according to the driver.
         consumed: u32,
     },
     /// The doorbell of an event queue that does not exist.
@@ -102,13 +102,13 @@ pub enum ProtocolError {
         /// Number of the queue.
         eqn: u16,
     },
-    /// A command for an object that a reset has ended.
+    /// A command for an object that a reset has destroyed.
     #[error("{opcode} for an object that a reset has ended")]
     EndedObject {
         /// The command.
         opcode: Opcode,
     },
-    /// A doorbell where none can be.
+    /// A write to an offset without a doorbell.
     #[error("doorbell at {offset:#x}, where none was handed out")]
     NoDoorbell {
         /// Offset in the doorbell BAR.
@@ -120,7 +120,7 @@ pub enum ProtocolError {
         /// The user access region.
         uar: u16,
     },
-    /// The doorbell of a queue pair that can have no work requests.
+    /// The doorbell of a queue pair in the reset state, which can have no work requests.
     #[error("doorbell of queue pair {qp}, which is reset")]
     QueueState {
         /// The queue pair.
@@ -132,7 +132,7 @@ pub enum ProtocolError {
         /// The queue pair.
         qp: u16,
     },
-    /// Memory that the device was told to use is not mapped.
+    /// Memory that the driver passed to the device is not mapped.
     #[error(transparent)]
     Dma(#[from] DmaError),
 }

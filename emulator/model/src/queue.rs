@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The queues that are in host memory, for who wants to see through the device's eyes what is there.
+//! The queues in host memory, for an operator to inspect and modify as the device sees them.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -31,13 +31,13 @@ impl Display for Queue {
     }
 }
 
-/// Something can't be done with a queue.
+/// Why an access to a queue failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// It does not exist.
+    /// The queue does not exist.
     #[error("there is no {0}")]
     Missing(Queue),
-    /// It is not so large.
+    /// The access extends beyond the end of the queue.
     #[error(
         "the {queue} has {size} bytes, which end before offset {offset} and {length} bytes more"
     )]
@@ -46,20 +46,20 @@ pub enum QueueError {
         queue: Queue,
         /// Its size in bytes.
         size: u64,
-        /// Where it was to be accessed.
+        /// Offset of the access in bytes.
         offset: u64,
-        /// How many bytes were to be accessed.
+        /// Length of the access in bytes.
         length: usize,
     },
-    /// It has no event queue.
+    /// The completion queue has no event queue.
     #[error("the {0} has no event queue")]
     NoEvents(Queue),
-    /// Its memory can't be accessed.
+    /// The memory of the queue is not accessible.
     #[error(transparent)]
     Dma(#[from] DmaError),
 }
 
-/// Where a queue is.
+/// Location of a queue in host memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
     pub(crate) base: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The address of a part of the queue.
+    /// Returns the bus address of a part of the queue.
     pub(crate) fn part(self, queue: Queue, offset: u64, length: usize) -> Result<u64, QueueError> {
         let fits = offset
             .checked_add(length as u64)
@@ -86,8 +86,8 @@ impl Place {
     }
 }
 
-/// Writes an entry; the byte with its phase last, so that a host that sees the new phase sees the
-/// rest too.
+/// Writes an entry, the byte with its phase last. A host that sees the new phase thus sees the whole
+/// entry.
 pub(crate) fn write_entry(
     host: &mut dyn Host,
     address: u64,

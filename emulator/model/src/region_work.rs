@@ -6,12 +6,12 @@ use std::fmt::{self, Display, Formatter};
 
 use efa_hw::io::{FastMrInvReq, FastMrRegReq, OpType, PblMode};
 
-/// What a work request asks for that changes a memory region.
+/// Change of a memory region that a work request requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionWork {
-    /// To give it pages.
+    /// Registers pages for the memory region.
     Register(FastMrRegReq),
-    /// To take them away.
+    /// Invalidates the memory region, which loses its pages.
     Invalidate(FastMrInvReq),
 }
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The objects that a driver makes, and the commands that make, change and destroy them.
+//! The objects that a driver creates, and the commands that create, change and destroy them.
 //!
-//! What the real firmware answers to a bad command is not documented. In the model
+//! The real firmware's answers to a bad command are not documented. In the model
 //! - a reserved bit that is set, or parts of a command that contradict each other, are a
 //!   `MALFORMED_REQUEST`,
-//! - a number of something that does not exist, or a value out of its range, are an
+//! - a number of an object that does not exist, or a value out of its range, are an
 //!   `ILLEGAL_PARAMETER`,
-//! - what this device can't do, but another might, is an `UNSUPPORTED_OPCODE`,
+//! - an operation that this device does not support, but another might, is an `UNSUPPORTED_OPCODE`,
 //! - a limit that is reached is a `RESOURCE_ALLOCATION_FAILURE`,
-//! - destroying what something else uses is `RESOURCE_BUSY`,
-//! - host memory that can't be read is an `UNKNOWN_ERROR`.
+//! - destroying an object that another one uses is `RESOURCE_BUSY`,
+//! - host memory that is not accessible is an `UNKNOWN_ERROR`.
 
 pub(crate) mod ah;
 pub(crate) mod cq;
@@ -47,7 +47,7 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// Removes all, as a reset does. What is made later has other numbers, as long as there are any.
+    /// Removes all objects, as a reset does. New objects get other numbers, as long as there are any.
     pub(crate) fn end(&mut self) {
         self.pds.end();
         self.uars.end();
@@ -59,7 +59,7 @@ impl Resources {
         self.qps.end();
     }
 
-    /// Removes all, as the loss of power does. Only what others may still refer to is not used again.
+    /// Removes all objects, as a power loss does. Incarnations of queue pairs are not reused, as old `QpId`s may exist.
     pub(crate) fn forget(&mut self) {
         *self = Self {
             qps: std::mem::take(&mut self.qps).emptied(),
@@ -67,7 +67,7 @@ impl Resources {
         };
     }
 
-    /// Whether an object was looked for since the last call that a reset has ended.
+    /// Returns whether a lookup since the last call named an object that a reset has removed.
     pub(crate) fn take_missed(&self) -> bool {
         [
             self.pds.take_missed(),
@@ -82,7 +82,7 @@ impl Resources {
         .contains(&true)
     }
 
-    /// Posts a completion to a completion queue and sub-queue that a queue pair refers to, and the event that is wanted.
+    /// Posts a completion to a completion queue and sub-queue of a queue pair, and an event if one is requested.
     pub(crate) fn complete(
         &mut self,
         host: &mut dyn Host,
@@ -95,7 +95,7 @@ impl Resources {
         }
     }
 
-    /// The same with what a fault makes of it.
+    /// Posts a completion like [`complete`](Self::complete), with the effects of a fault.
     pub(crate) fn complete_wrongly(
         &mut self,
         host: &mut dyn Host,
@@ -144,13 +144,13 @@ impl Resources {
         }
     }
 
-    /// Arms an event queue, if it exists; returns the interrupt that had to wait for that.
+    /// Arms an event queue, if it exists. Returns the interrupt that was pending until then.
     pub(crate) fn arm_eq(&mut self, eqn: u16) -> Option<Option<u16>> {
         self.eqs.arm(eqn).ok()
     }
 
-    /// Posts an event about a completion queue, which need not exist, to an event queue, or to its
-    /// own. Returns the interrupt that announces it, unless the event queue is not armed.
+    /// Posts an event about a completion queue to its own event queue, or to a given one. With a given one, the completion queue
+    /// need not exist. Returns the interrupt to raise, if the event queue is armed.
     pub(crate) fn post_event(
         &mut self,
         host: &mut dyn Host,
@@ -161,20 +161,20 @@ impl Resources {
         self.eqs.post(host, eqn, cqn, 1)
     }
 
-    /// The event queue with a number, or that of a completion queue.
+    /// Returns the given event queue, or that of a completion queue.
     pub(crate) fn event_queue(&self, eqn: Option<u16>, cqn: u16) -> Result<u16, QueueError> {
         let eqn = eqn.map_or_else(|| self.cqs.eqn(cqn), Ok)?;
         self.place(Queue::Eq(eqn))?;
         Ok(eqn)
     }
 
-    /// How many events of a storm an event queue takes now.
+    /// Returns the number of storm events that an event queue accepts now.
     pub(crate) fn storm_room(&self, eqn: u16) -> u64 {
         self.eqs.storm_room(eqn)
     }
 
-    /// Posts events about a completion queue, which need not exist, to an event queue; returns the interrupt that announces
-    /// them, unless one is not wanted yet.
+    /// Posts events about a completion queue, which need not exist, to an event queue. Returns the interrupt to raise, if the
+    /// event queue is armed.
     pub(crate) fn post_events(
         &mut self,
         host: &mut dyn Host,
@@ -185,7 +185,7 @@ impl Resources {
         self.eqs.post(host, eqn, cqn, count)
     }
 
-    /// Where a queue is.
+    /// Returns the location of a queue.
     pub(crate) fn place(&self, queue: Queue) -> Result<Place, QueueError> {
         match queue {
             Queue::Cq(number) => self.cqs.place(number),
@@ -195,7 +195,7 @@ impl Resources {
         .ok_or(QueueError::Missing(queue))
     }
 
-    /// All host memory that the device may write to for the driver's sake or that of its programs.
+    /// Returns host memory that the device may write to for the driver or its programs: of each region only the first page.
     pub(crate) fn written_places(&self) -> impl Iterator<Item = Place> {
         let queues = self.eqs.places().chain(self.cqs.places());
         queues
@@ -203,7 +203,7 @@ impl Resources {
             .chain(self.mrs.written_places())
     }
 
-    /// Event queues that are armed.
+    /// Returns the number of armed event queues.
     pub(crate) fn armed_eqs(&self) -> usize {
         self.eqs.armed()
     }

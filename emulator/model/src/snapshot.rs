@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! All that a device is at some moment, for who looks for a fault: settings, registers and queues, but nothing of the guest's
-//! memory.
+//! Snapshot of a device for debugging: settings, registers and queues, but no contents of guest memory.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +12,25 @@ use crate::{
     profile::attributes::{Attributes, Overrides},
 };
 
-/// Most objects of a kind that are listed.
+/// Limit on the objects of a kind that are listed.
 pub(crate) const MAX_LISTED: usize = 256;
 
-/// A device at some moment.
+/// State of a device at one time.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Snapshot {
-    /// How it was made.
+    /// Configuration with which the device was created.
     pub config: Config,
-    /// Attributes that were replaced since.
+    /// Attributes that were overridden since.
     pub overrides: Overrides,
-    /// What it tells a driver of itself.
+    /// Current attributes of the device.
     pub(crate) attributes: Attributes,
-    /// Values of its registers, and addresses that were written to them.
+    /// Values of its registers, and addresses that the driver wrote to them.
     pub registers: BTreeMap<&'static str, u64>,
     /// Its state.
     pub state: State,
     /// Its counters.
     pub counters: Counters,
-    /// The first of its queue pairs; `state` has how many of each kind there are.
+    /// The first of its queue pairs. `state` has the number of objects of each kind.
     pub queue_pairs: Vec<QueuePair>,
     /// The first of its completion queues.
     pub completion_queues: Vec<CompletionQueue>,
@@ -54,11 +53,11 @@ pub struct QueuePair {
     pub pd: u16,
     /// Its user access region.
     pub uar: u16,
-    /// Completion queue of its send queue, and the sub-queue of that.
+    /// Completion queue and sub-queue of its send queue.
     pub send_cq: (u16, u16),
-    /// Likewise of its receive queue.
+    /// Completion queue and sub-queue of its receive queue.
     pub recv_cq: (u16, u16),
-    /// How often a receiver that is not ready is tried again; 7 is for ever.
+    /// Number of retries if the receiver is not ready (RNR); 7 means unlimited.
     pub rnr_retry: u8,
     /// Its send queue.
     pub send_queue: WorkQueue,
@@ -69,13 +68,13 @@ pub struct QueuePair {
 /// One of the queues of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct WorkQueue {
-    /// How many descriptors it has room for.
+    /// Number of descriptors that it has room for.
     pub depth: u64,
-    /// How many the program has rung the doorbell for, modulo 2^16.
+    /// Number of descriptors for which the program has rung the doorbell, modulo 2^16.
     pub produced: u16,
-    /// How many the device has taken, modulo 2^16.
+    /// Number of descriptors that the device has taken, modulo 2^16.
     pub consumed: u16,
-    /// Work requests that were taken and have not ended.
+    /// Number of work requests that were taken and have not ended.
     pub outstanding: usize,
 }
 
@@ -86,15 +85,15 @@ pub struct CompletionQueue {
     pub number: u16,
     /// Bus address.
     pub base: u64,
-    /// Bytes in an entry.
+    /// Size of an entry in bytes.
     pub entry_size: usize,
-    /// Entries of each of its sub-queues.
+    /// Number of entries of each sub-queue.
     pub depth: u32,
-    /// Completions ever posted to each of them.
+    /// Total number of completions posted to each sub-queue.
     pub posted: Vec<u32>,
     /// Its event queue.
     pub eq: Option<u16>,
-    /// Whether the next completion is to raise an event.
+    /// Whether the next completion raises an event.
     pub armed: bool,
 }
 
@@ -105,13 +104,13 @@ pub struct EventQueue {
     pub number: u16,
     /// Bus address.
     pub base: u64,
-    /// Its entries.
+    /// Number of its entries.
     pub depth: u32,
-    /// Its interrupt.
+    /// Its interrupt vector.
     pub vector: u16,
-    /// Events ever posted.
+    /// Total number of events posted.
     pub posted: u32,
-    /// Whether the driver wants an interrupt.
+    /// Whether the driver has armed it, so that it raises an interrupt.
     pub armed: bool,
 }
 
@@ -124,20 +123,20 @@ pub struct MemoryRegion {
     pub pd: u16,
     /// The generation of its keys.
     pub generation: u8,
-    /// Address by which work requests refer to its start.
+    /// Address of its start in work requests.
     pub iova: u64,
-    /// Bytes; 0 for one that has no memory yet.
+    /// Length in bytes; 0 for a region without pages.
     pub length: u64,
-    /// Size of its pages, as a power of two.
+    /// Size of its pages, as an exponent of two.
     pub page_shift: u8,
-    /// Its device may write to it.
+    /// Whether its device may write to it.
     pub local_write: bool,
-    /// Peers may read it.
+    /// Whether peers may read it.
     pub remote_read: bool,
-    /// Peers may write to it.
+    /// Whether peers may write to it.
     pub remote_write: bool,
-    /// It gets its pages by work requests.
+    /// Whether it gets its pages by work requests (fast registration).
     pub fast: bool,
-    /// Its addresses are bus addresses.
+    /// Whether its addresses are bus addresses.
     pub physical: bool,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a device tells about itself to whoever operates it.
+//! State of a device, as reported to its operator.
 
 use std::collections::BTreeMap;
 
@@ -13,72 +13,72 @@ use crate::program_error::ProgramErrors;
 /// The state of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct State {
-    /// Whether the device says that it is ready.
+    /// Whether the device reports that it is ready.
     pub ready: bool,
     /// The reasons of the last resets, oldest first.
     pub resets: Vec<String>,
-    /// Resets of the PCI function, ever: function level resets, those of the bus, and returns from D3hot.
+    /// Total number of resets of the PCI function: function level resets, bus resets, and returns from D3hot.
     pub function_resets: u64,
-    /// Whether it has reported a fatal error since the last reset.
+    /// Whether the device has reported a fatal error since the last reset.
     pub fatal_error: bool,
-    /// Whether it is in its slot.
+    /// Whether the device is plugged into its slot.
     pub plugged: bool,
-    /// Whether it is [dead](crate::Death).
+    /// Whether the device is [dead](crate::Death).
     pub dead: bool,
-    /// What dead devices wrote to memory, ever.
+    /// Total number of writes to memory while the device was dead.
     pub stray_writes: u64,
-    /// How many of these writes were not possible, ever.
+    /// Total number of such writes that failed. They are not counted above.
     pub stray_writes_refused: u64,
-    /// How many of these writes came after a reset that failed, ever.
+    /// Total number of successful stray writes after a reset that failed.
     pub dma_after_reset: u64,
-    /// Answers that come in the session after the next reset, or later in this one, and completions of work requests that come
-    /// later.
+    /// Number of answers that are withheld for the session after the next reset or until later in this one, and of delayed
+    /// completions of work requests.
     pub late: usize,
-    /// How many completions are held, by the names under which they are.
+    /// Number of held completions by name.
     pub held: BTreeMap<String, usize>,
-    /// Events that are still to come of [storms](crate::Device::storm).
+    /// Number of events of [storms](crate::Device::storm) that are still to be posted.
     pub storm: u64,
-    /// What is allocated.
+    /// Numbers of allocated objects.
     pub resources: ResourceCounts,
     /// The admin queue.
     pub admin: AdminState,
-    /// What the driver told of the host since the last reset.
+    /// Description of the host that the driver has written since the last reset.
     pub host_info: Option<HostInfoState>,
-    /// The groups of asynchronous events that the driver wants, each its own bit.
+    /// Mask of the groups of asynchronous events that the driver has enabled.
     pub aenq_groups: u32,
-    /// Asynchronous events that were posted since the last reset.
+    /// Number of asynchronous events posted since the last reset or configuration of their queue.
     pub events: u64,
-    /// Event queues that are armed.
+    /// Number of armed event queues.
     pub armed_eqs: usize,
-    /// Reads of registers, ever.
+    /// Total number of register reads.
     pub register_reads: u64,
-    /// Writes to doorbells since the last reset.
+    /// Number of writes to doorbells since the last reset.
     pub doorbells: u64,
-    /// Writes to doorbells of queues that a reset had ended, before the driver's first command after it: programs that do not
-    /// know yet what has happened, ever.
+    /// Total number of writes to doorbells of queues that a reset had destroyed, before the driver's first command after it.
+    /// Programs that have not noticed the reset make them.
     pub stale_doorbells: u64,
-    /// How often the driver had commands for a device that had told it of a fatal error, ever.
+    /// Total number of admin doorbells while the device reported a fatal error.
     pub commands_when_fatal: u64,
-    /// How often the driver did what a correct driver never does.
+    /// Total number of protocol errors of the driver.
     pub protocol_errors: u64,
-    /// What programs did wrong, ever.
+    /// Numbers of program errors since the device was created.
     pub program_errors: ProgramErrors,
-    /// Fast registrations that were done, since power on.
+    /// Number of successful fast registrations since the device was created.
     pub fast_regs: u64,
-    /// Fast invalidations that were done, since power on.
+    /// Number of successful fast invalidations since the device was created.
     pub fast_invs: u64,
-    /// Rules that there are.
+    /// Number of fault rules, including exhausted ones.
     pub faults: usize,
-    /// How often a rule hit.
+    /// Total number of hits of fault rules.
     pub faults_hit: u64,
 }
 
-/// How many there are of each kind of object.
+/// Numbers of objects of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ResourceCounts {
     /// Protection domains.
     pub pd: usize,
-    /// Those of them that are privileged.
+    /// Privileged protection domains.
     pub privileged_pd: usize,
     /// User access regions.
     pub uar: usize,
@@ -88,11 +88,11 @@ pub struct ResourceCounts {
     pub ah: usize,
     /// Memory regions.
     pub mr: usize,
-    /// Those of them that get their pages by work requests.
+    /// Memory regions that get their pages by work requests.
     pub fast_mr: usize,
-    /// Those of the latter that have pages.
+    /// Memory regions that have got pages by work requests.
     pub registered_fast_mr: usize,
-    /// Memory regions that are bus addresses.
+    /// Memory regions that consist of bus addresses.
     pub physical_mr: usize,
     /// Pages of memory regions.
     pub mr_pages: usize,
@@ -104,23 +104,23 @@ pub struct ResourceCounts {
     pub event_counter: usize,
 }
 
-/// The admin queue.
+/// State of the admin queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AdminState {
-    /// Commands that the driver submitted, ever.
+    /// Total number of submitted commands, counted when they are executed.
     pub submitted: u64,
-    /// Commands that were completed, ever.
+    /// Total number of completed commands.
     pub completed: u64,
-    /// How often a command was submitted while no other was being executed, ever: how often the
-    /// driver waited, however many commands it waited for.
+    /// Total number of submissions while no command was in flight. This is how often the driver waited, regardless of the
+    /// number of commands that it waited for.
     pub round_trips: u64,
-    /// Commands that are being executed.
+    /// Number of commands that are submitted and not completed.
     pub in_flight: usize,
-    /// Most commands that ever were executed at the same time.
+    /// Largest number of commands that were in flight at the same time.
     pub max_in_flight: usize,
 }
 
-/// What a driver tells of its host.
+/// Description of its host that a driver writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HostInfoState {
     /// Release of the operating system.
@@ -133,7 +133,7 @@ pub struct HostInfoState {
     pub kernel_version: u32,
     /// Version of the driver.
     pub driver_version: String,
-    /// Where the device is on the PCI bus.
+    /// PCI address of the device in the host: bus, device and function.
     pub bdf: String,
     /// Version of the interface that the driver was written to.
     pub spec_version: String,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Statistics. They count from power on.
+//! Statistics. They count from the creation of the device.
 
 use efa_hw::{
     admin::Status,
@@ -45,52 +45,52 @@ pub struct Counters {
     pub qkey_viol: u64,
     /// Messages sent.
     pub send_wrs: u64,
-    /// Bytes of them.
+    /// Bytes of the messages sent.
     pub send_bytes: u64,
     /// Messages received.
     pub recv_wrs: u64,
-    /// Bytes of them.
+    /// Bytes of the messages received.
     pub recv_bytes: u64,
-    /// RDMA reads.
+    /// Successful RDMA reads.
     pub read_wrs: u64,
-    /// Bytes of them.
+    /// Bytes of these RDMA reads.
     pub read_bytes: u64,
     /// RDMA reads that failed.
     pub read_wr_err: u64,
     /// Bytes that peers have read.
     pub read_resp_bytes: u64,
-    /// RDMA writes.
+    /// Successful RDMA writes.
     pub write_wrs: u64,
-    /// Bytes of them.
+    /// Bytes of these RDMA writes.
     pub write_bytes: u64,
     /// RDMA writes that failed.
     pub write_wr_err: u64,
     /// Bytes that peers have written.
     pub write_recv_bytes: u64,
-    /// Packets sent again.
+    /// Packets retransmitted.
     pub retrans_pkts: u64,
-    /// Bytes of them.
+    /// Bytes of payload retransmitted.
     pub retrans_bytes: u64,
-    /// Packets that were not acknowledged in time.
+    /// Timeouts of packets that were not acknowledged.
     pub retrans_timeout_events: u64,
     /// Peers that did not respond.
     pub unresponsive_remote_events: u64,
-    /// Paths that were given up.
+    /// Paths to peers that became avoided after repeated losses.
     pub impaired_remote_conn_events: u64,
 }
 
-/// What the transport did for a device, for its statistics.
+/// Event of the transport that the statistics of a device count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportEvent {
-    /// So many bytes of payload were sent, in as few packets as it takes.
+    /// This number of payload bytes was sent, in the fewest possible packets.
     Sent(u32),
-    /// So many bytes were sent again.
+    /// This number of payload bytes was retransmitted.
     SentAgain(u32),
     /// A packet was not acknowledged in time.
     TimedOut,
-    /// A peer did not respond at all.
+    /// A peer did not respond, so its connection ended.
     Unresponsive,
-    /// A path to a peer was given up.
+    /// A path to a peer became avoided after repeated losses.
     Impaired,
 }
 
@@ -120,7 +120,7 @@ impl Statistics {
         }
     }
 
-    /// How many fast registrations and invalidations were done.
+    /// Numbers of successful fast registrations and invalidations.
     pub(crate) fn region_changes(&self) -> (u64, u64) {
         (self.registrations, self.invalidations)
     }
@@ -154,7 +154,7 @@ impl Statistics {
         }
     }
 
-    /// Counts a receive work request that was used.
+    /// Counts a receive work request that was consumed.
     pub(crate) fn count_receive(&mut self, length: u32) {
         add(&mut self.messages.recv_wrs, 1);
         add(&mut self.messages.recv_bytes, length.into());
@@ -171,7 +171,7 @@ impl Statistics {
         add(&mut self.basic.rx_bytes, length.into());
     }
 
-    /// Counts a packet that is not taken.
+    /// Counts a dropped packet.
     pub(crate) fn count_drop(&mut self, wrong_key: bool) {
         add(&mut self.basic.rx_drops, 1);
         add(&mut self.basic.qkey_viol, wrong_key.into());
@@ -182,7 +182,7 @@ impl Statistics {
         add(&mut self.rdma_read.read_resp_bytes, length.into());
     }
 
-    /// What a driver asks for.
+    /// Executes a `GET_STATS` command.
     pub(crate) fn get(
         &self,
         attributes: &Attributes,
@@ -201,7 +201,7 @@ impl Statistics {
         match stats_type {
             StatsType::Basic => Ok(self.basic.into_response()),
             StatsType::Messages => Ok(self.messages.into_response()),
-            // A driver asks for these also if the device does not do RDMA read.
+            // A driver requests these even if the device does not support RDMA read.
             StatsType::RdmaRead => Ok(self.rdma_read.into_response()),
             StatsType::RdmaWrite if attributes.rdma_write => Ok(self.rdma_write.into_response()),
             StatsType::Network if attributes.network_stats => Ok(self.network.into_response()),
@@ -209,7 +209,7 @@ impl Statistics {
         }
     }
 
-    /// Counts what the transport did.
+    /// Counts an event of the transport.
     pub(crate) fn count_transport(&mut self, event: TransportEvent, mtu: u32) {
         match event {
             TransportEvent::Sent(length) => {
@@ -227,7 +227,7 @@ impl Statistics {
     }
 }
 
-/// How many packets so many bytes of payload take.
+/// Number of packets that `length` bytes of payload take, at least one.
 pub(crate) fn packets(length: u32, mtu: u32) -> u32 {
     length.div_ceil(mtu.max(1)).max(1)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What happens, one line each.
+//! Trace events, formatted as one line each.
 
 mod command;
 mod flag;
@@ -18,10 +18,10 @@ use efa_hw::{
 
 use crate::{program_error::ProgramError, protocol_error::ProtocolError, region_work::RegionWork};
 
-/// What kind of thing happened.
+/// Kind of a trace event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceKind {
-    /// Commands.
+    /// Admin commands.
     Admin,
     /// Reads and writes of registers.
     Registers,
@@ -31,15 +31,15 @@ pub enum TraceKind {
     Events,
     /// Work requests that change memory regions.
     Data,
-    /// All work requests and completions, of which there are very many.
+    /// All work requests and completions. These are very frequent.
     Work,
-    /// What a correct driver or program never does.
+    /// Protocol errors of the driver, and errors of programs.
     Errors,
-    /// What an operator did to the device: death, unplug and plug.
+    /// Actions of the operator: death, unplug and plug.
     Operator,
 }
 
-/// Something that happened. `Display` gives one line.
+/// An event in the trace. `Display` formats it as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceEvent {
     /// A command was executed and completed.
@@ -48,35 +48,35 @@ pub enum TraceEvent {
         command: AqEntry,
         /// Its completion, unless none was written.
         completion: Option<AcqEntry>,
-        /// How many commands were in flight, this one included.
+        /// Number of commands in flight, including this one.
         in_flight: usize,
-        /// Whether a rule for faults hit it.
+        /// Whether a fault rule hit the command.
         injected: bool,
     },
-    /// A work request that changes a memory region was carried out, or was not.
+    /// A work request that changes a memory region has ended.
     RegionWork {
         /// The queue pair.
         qp: u16,
         /// The work request.
         work: RegionWork,
-        /// How it ended.
+        /// Status of the work request.
         status: CompStatus,
     },
-    /// A send work request was fetched. Only a host that [`traces_work`](crate::Host::traces_work) is told.
+    /// A send work request was fetched. Traced only if the host [`traces_work`](crate::Host::traces_work).
     WorkRequest {
         /// The queue pair.
         qp: u16,
         /// The descriptor as it was in the send queue.
         descriptor: Box<[u8]>,
     },
-    /// A receive work request was taken for what has arrived, likewise.
+    /// A receive work request was taken for an arrival. Traced likewise.
     Receive {
         /// The queue pair.
         qp: u16,
         /// Its descriptors.
         descriptors: Box<[u8]>,
     },
-    /// A completion was written, likewise.
+    /// A completion was written. Traced likewise.
     Completion {
         /// The completion queue.
         cq: u16,
@@ -85,12 +85,12 @@ pub enum TraceEvent {
     },
     /// The driver read a register.
     RegisterRead {
-        /// Where the register is.
+        /// Offset of the register.
         offset: u16,
-        /// What it was told, unless it got no answer.
+        /// Value in the response, unless none was written.
         value: Option<u32>,
     },
-    /// The driver wrote a register that is no doorbell, and does not ask for the value of another one.
+    /// The driver wrote a register, except for doorbells and `MMIO_REG_READ`.
     RegisterWrite {
         /// The register.
         register: Register,
@@ -99,7 +99,7 @@ pub enum TraceEvent {
     },
     /// The driver started a reset.
     Reset {
-        /// Why.
+        /// Name or number of the reason.
         reason: String,
     },
     /// The driver ended a reset.
@@ -112,7 +112,7 @@ pub enum TraceEvent {
         group: u16,
         /// The syndrome.
         syndrome: u16,
-        /// Whether there was room for it.
+        /// Whether the event queue had room for it.
         posted: bool,
     },
     /// The device posted asynchronous events of a storm.
@@ -121,28 +121,28 @@ pub enum TraceEvent {
         group: u16,
         /// The syndrome.
         syndrome: u16,
-        /// How many.
+        /// Number of events posted.
         posted: u64,
-        /// How many events are still to come, of any kind.
+        /// Number of asynchronous events of all storms that are still to be posted.
         left: u64,
     },
     /// The device died.
     Death {
-        /// Whether it told nobody.
+        /// Whether the device raised no event and set no error status.
         silent: bool,
     },
-    /// The device was pulled out of its slot.
+    /// The device was hot-unplugged.
     Unplugged,
-    /// The device was plugged in again.
+    /// The device was hot-plugged again.
     Plugged,
-    /// The driver did what a correct driver never does.
+    /// An error of the driver.
     ProtocolError(ProtocolError),
-    /// A program did what a correct program never does.
+    /// An error of a program.
     ProgramError(ProgramError),
 }
 
 impl TraceEvent {
-    /// What kind of thing it is.
+    /// Kind of the event.
     pub fn kind(&self) -> TraceKind {
         match self {
             Self::Command { .. } => TraceKind::Admin,
@@ -158,10 +158,10 @@ impl TraceEvent {
         }
     }
 
-    /// The bytes of a command in hexadecimal, without what differs from run to run; nothing if it is none.
+    /// Bytes of a command in hexadecimal, without the values that differ between runs; `None` for other events.
     ///
-    /// Two drivers that ask for the same thing have the same bytes, reserved ones included. Numbers of objects, the phase and the checksum are
-    /// zero. An address has its offset in a page.
+    /// Two drivers that issue the same command have the same bytes, including reserved ones. Numbers of objects, the phase and
+    /// the checksum are zero. Only the page offset of an address is kept.
     pub fn wire(&self) -> Option<String> {
         match self {
             Self::Command { command, .. } => Some(wire::bytes(command)),
@@ -169,7 +169,7 @@ impl TraceEvent {
         }
     }
 
-    /// Bytes of memory that it takes besides its own size.
+    /// Heap memory of the event in bytes.
     pub fn heap_size(&self) -> usize {
         match self {
             Self::WorkRequest { descriptor, .. } => descriptor.len(),

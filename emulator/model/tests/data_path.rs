@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a transport asks of a device: to fetch work requests, to deliver, and to give memory up only when nobody copies any more.
+//! A device's interface for a transport: to fetch work requests, to deliver, and to release memory only after all copies.
 
 use efa_hw::{
     admin::{
@@ -139,7 +139,7 @@ impl Set {
         req_id
     }
 
-    /// Fetches one work request: the queue pair and its number there, if it is for the transport.
+    /// Fetches one work request; returns its queue pair and its number there, if it is for the transport.
     fn fetch(&mut self) -> Option<(u16, u64)> {
         let Driver { device, world, .. } = &mut self.driver;
         match device.fetch(world) {
@@ -148,7 +148,7 @@ impl Set {
         }
     }
 
-    /// The queue pairs of all work requests, in the order in which they are fetched.
+    /// Fetches all work requests; returns their queue pairs in this order.
     fn fetch_all(&mut self) -> Vec<u16> {
         std::iter::from_fn(|| self.fetch().map(|(qp, _)| qp)).collect()
     }
@@ -191,13 +191,13 @@ impl Set {
         self.cq.poll(&self.driver.world)
     }
 
-    /// Ids and statuses of the completions that have come since.
+    /// Returns the ids and statuses of the new completions.
     fn completions(&mut self) -> Vec<(u16, CompStatus)> {
         let status = |cdesc: Cdesc| CompStatus::try_from(cdesc.status).unwrap();
         std::iter::from_fn(|| self.poll().map(|cdesc| (cdesc.req_id, status(cdesc)))).collect()
     }
 
-    /// How often the device waited for the end of all copies since, at the latest before it read or wrote so many bytes.
+    /// Returns how often the device waited for all copies since the last call. Asserts that its DMA was at most `bytes` by then.
     fn quiesced(&mut self, bytes: usize) -> usize {
         let quiesced = std::mem::take(&mut self.driver.world.quiesced);
         let late = quiesced.iter().find(|read| **read > bytes);
@@ -210,7 +210,7 @@ impl Set {
 fn a_doorbell_fetches_nothing() {
     let mut set = Set::new(1);
     set.send(0, 3);
-    // Not even what cannot be carried out fails before it is fetched.
+    // A malformed work request does not fail before it is fetched, either.
     set.put_raw(0, &[0; 64]);
     set.ring_send(0);
     assert_eq!(set.completions(), []);
@@ -233,7 +233,7 @@ fn queue_pairs_take_turns() {
     assert_eq!(set.fetch().map(|(qp, _)| qp), Some(a));
     assert_eq!(set.fetch_all(), [b, c, a, c, a]);
 
-    // One that has always more does not keep others from their turn.
+    // A queue pair that always has more work requests does not delay the turns of others.
     set.send(2, 8);
     assert_eq!(set.fetch().map(|(qp, _)| qp), Some(c));
     set.send(0, 1);
@@ -251,7 +251,7 @@ fn a_queue_pair_has_only_so_many_work_requests_in_the_transport() {
         requests.push(request);
     }
     assert_eq!(requests.len(), 256 + 1);
-    // As many as end are fetched.
+    // For each work request that ends, another is fetched.
     for request in requests.iter().take(3) {
         device.complete(world, request, CompStatus::Ok);
     }
@@ -322,7 +322,7 @@ fn overlapping_deliveries() {
     ));
     assert_eq!(set.completions(), []);
 
-    // They end in any order.
+    // Deliveries end in any order.
     set.delivered(&arrivals[1], b).unwrap();
     let completion = set.poll().unwrap();
     assert_eq!((completion.req_id, completion.length), (second, 200));
@@ -333,7 +333,7 @@ fn overlapping_deliveries() {
     assert_eq!(set.driver.device.state().protocol_errors, 0);
 }
 
-/// Q_Keys of SRD are checked by devices only that are told to.
+/// Devices check Q_Keys of SRD only with `check_srd_qkey`.
 #[test]
 fn a_wrong_qkey() {
     for check in [false, true] {
@@ -365,7 +365,7 @@ fn a_wrong_qkey() {
     }
 }
 
-/// Not even if there is room for it: a completion could not tell its length.
+/// A long message fails even if the buffer has room, as a completion can't express its length.
 #[test]
 fn a_message_that_is_longer_than_a_packet() {
     let mut set = Set::new(1);
@@ -385,7 +385,7 @@ fn a_message_that_is_longer_than_a_packet() {
     assert_eq!(set.poll().map(|completion| completion.length), Some(1000));
 }
 
-/// Memory is read and written by SRD only.
+/// Only SRD reads and writes remote memory.
 #[test]
 fn datagrams_do_not_access_memory() {
     let mut set = Set::new(0);
@@ -413,7 +413,7 @@ fn datagrams_do_not_access_memory() {
     }
 }
 
-/// What a delivery has taken still takes up room in the ring.
+/// A receive work request in a delivery still takes up room in the ring.
 #[test]
 fn a_ring_is_full_until_deliveries_end() {
     let mut set = Set::new(1);
@@ -436,7 +436,7 @@ fn a_cancelled_delivery_gives_its_receive_back() {
     let ids = [(); 3].map(|()| set.receive(0));
     let arrival = set.message(0, 1);
     let [a, b] = [(); 2].map(|()| set.deliver(&arrival).unwrap());
-    // In the order of the ring, whichever comes back first.
+    // They return in the order of the ring, whichever delivery is cancelled first.
     set.driver.device.cancel(b);
     set.driver.device.cancel(a);
     assert_eq!(set.completions(), []);
@@ -468,7 +468,7 @@ fn an_immediate_takes_a_receive_at_once() {
     assert_eq!(set.completions(), [(id, CompStatus::Ok)]);
 }
 
-/// A flush between begin and end of deliveries completes what they have taken, once, in the order of the ring.
+/// A flush during deliveries completes their receive work requests once, in the order of the ring.
 #[test]
 fn a_flush_during_deliveries() {
     let mut set = Set::new(1);
@@ -488,7 +488,7 @@ fn a_flush_during_deliveries() {
     assert_eq!(after.recv_wrs, before.recv_wrs);
 }
 
-/// One that could not be written is not completed again, either.
+/// A delivery whose write failed does not complete its receive work request again, either.
 #[test]
 fn a_flush_during_a_delivery_that_fails() {
     let mut set = Set::new(1);
@@ -524,11 +524,11 @@ fn a_reset_or_destruction_during_deliveries() {
         set.delivered(arrival, ended).unwrap();
         set.driver.device.cancel(cancelled);
     }
-    // What had been taken is flushed by the destruction, and once.
+    // The destruction flushes the receive work requests of the queue pair's deliveries, once.
     let flushed = [0x8000, 0x8001].map(|id| (id, CompStatus::Flushed));
     assert_eq!(set.completions(), flushed);
 
-    // The queue pair's new life has nothing of the old one.
+    // After the reset, the queue pair has nothing of its old deliveries.
     let delivery = set.deliver(&arrivals[0]).unwrap();
     assert_eq!(set.deliver(&arrivals[0]).err(), Some(Refusal::NotReady));
     set.delivered(&arrivals[0], delivery).unwrap();
@@ -555,7 +555,7 @@ fn commands_that_give_memory_up_wait_for_copies() {
     set.receive(0);
     set.send(0, 1);
 
-    // Nothing is given up, or nothing is found.
+    // Commands that release no memory, or find no object, do not wait.
     set.modify(1, QpState::Sqd);
     let missing = DestroyQp { qp_handle: 77 };
     assert_eq!(
@@ -564,7 +564,7 @@ fn commands_that_give_memory_up_wait_for_copies() {
     );
     assert_eq!(set.quiesced(usize::MAX), 0);
 
-    // A command is read, and nothing is written before the device waits.
+    // The device reads a command of 64 bytes, and waits before it writes.
     let before = |set: &Set| set.driver.world.dma_bytes;
     let bytes = before(&set) + 64;
     set.modify(0, QpState::Err);
@@ -581,7 +581,7 @@ fn commands_that_give_memory_up_wait_for_copies() {
     assert_eq!(set.quiesced(bytes), 1);
 }
 
-/// A queue pair that fails by itself: by what is in its rings, and by its doorbells.
+/// Queue pairs that fail due to malformed work requests and doorbells.
 #[test]
 fn queue_pairs_that_fail_wait_for_copies() {
     let mut set = Set::new(4);
@@ -593,7 +593,7 @@ fn queue_pairs_that_fail_wait_for_copies() {
     assert_eq!(set.quiesced(usize::MAX), 0);
     let Driver { device, world, .. } = &mut set.driver;
     assert!(matches!(device.fetch(world), Fetched::Internal));
-    // The completion of the work request itself comes before.
+    // The completion of the malformed work request precedes the wait.
     let bytes = set.driver.world.dma_bytes - 2 * 16;
     assert_eq!(set.quiesced(bytes), 1);
 
@@ -643,11 +643,11 @@ fn fast_invalidation_waits_for_copies() {
     assert_eq!(set.completions(), [(1, CompStatus::Ok)]);
 }
 
-/// Pages that are read in one call.
+/// Limit on page addresses that are read in one call.
 const PAGES_PER_CALL: u64 = 1 << 14;
 
 impl Set {
-    /// Makes a region that gets its pages by work requests, and the request that gives it so many; returns that.
+    /// Allocates a region for fast registration; returns the request that registers this number of pages.
     fn long_registration(&mut self, pages: u64) -> FastMrRegReq {
         let command = AllocMr {
             pd: self.pd,
@@ -674,7 +674,7 @@ impl Set {
         }
     }
 
-    /// Fetches once, which reads no more pages than one call may, and finds nothing for the transport.
+    /// Fetches once. Asserts that this reads the pages of one call at most, and finds nothing for the transport.
     fn fetch_internal(&mut self) {
         let Driver { device, world, .. } = &mut self.driver;
         let before = world.dma_bytes;
@@ -687,7 +687,7 @@ impl Set {
     }
 }
 
-/// What comes after it in its queue waits, and other queue pairs have their turns meanwhile.
+/// Later work requests of its queue wait, while other queue pairs have their turns.
 #[test]
 fn long_fast_registrations_are_read_in_pieces() {
     let mut set = Set::new(2);
@@ -707,7 +707,7 @@ fn long_fast_registrations_are_read_in_pieces() {
     assert_eq!(set.fetch_all(), [a]);
 }
 
-/// All of them may be for one region, whose pages count once. One that is short does not wait.
+/// Registrations may all be for one region, whose pages count once. A short one does not wait.
 #[test]
 fn one_long_fast_registration_is_read_at_a_time() {
     let mut set = Set::new(3);
@@ -720,10 +720,10 @@ fn one_long_fast_registration_is_read_at_a_time() {
     let read = |set: &mut Set| {
         let before = set.driver.world.dma_bytes;
         set.fetch_internal();
-        // A page's address has 8 bytes, and what else is read is a completion or a work request.
+        // A page address has 8 bytes. The rest is a completion or a work request.
         (set.driver.world.dma_bytes - before) as u64 / 8 / PAGES_PER_CALL
     };
-    // The first two begin, and the first ends, in whose place comes the second; each has two parts.
+    // The second registration starts only after the first has ended. Each of them has two parts.
     let parts: Vec<_> = (0..6).map(|_| read(&mut set)).collect();
     assert_eq!(parts, [1, 0, 1, 1, 1, 1]);
     let ends = [CompStatus::Ok, CompStatus::Ok, CompStatus::LocalInvalidLkey];
@@ -733,7 +733,7 @@ fn one_long_fast_registration_is_read_at_a_time() {
 
 #[test]
 fn long_fast_registrations_that_end_early() {
-    // A flush, and the end of the region, of which the queue pair hears when the pages are read.
+    // A flush, and a deregistration, which the queue pair detects when the pages are read.
     let mut set = Set::new(2);
     let register = set.long_registration(2 * PAGES_PER_CALL);
     for qp in [0, 1] {
@@ -741,7 +741,7 @@ fn long_fast_registrations_that_end_early() {
         set.ring_send(qp);
         set.fetch_internal();
     }
-    // It goes on while the queue drains.
+    // It continues while the queue drains.
     set.modify(1, QpState::Sqd);
     set.modify(0, QpState::Err);
     assert_eq!(set.completions(), [(0, CompStatus::Flushed)]);
@@ -784,7 +784,7 @@ fn a_device_that_stops_waits_for_copies() {
     assert_eq!(std::mem::take(&mut world.quiesced).len(), 1);
 }
 
-/// What programs do wrong is counted, and is in the trace.
+/// Errors of programs are counted and traced.
 #[test]
 fn program_errors() {
     let mut set = Set::new(3);
@@ -794,7 +794,7 @@ fn program_errors() {
             lines.filter_map(|line| line.strip_prefix("program error: ").map(str::to_owned));
         lines.collect::<Vec<_>>()
     };
-    // As many completions as there are entries, whatever had come before the last doorbell.
+    // The queue overflows with more completions than entries since the last doorbell, regardless of earlier ones.
     for count in [128, 129] {
         set.send(0, count);
         set.modify(0, QpState::Err);
@@ -824,7 +824,7 @@ fn program_errors() {
         [format!("sq 1 has two work requests with id {id} at a time")]
     );
 
-    // A region is in use from when the device fetches the work request.
+    // A region is in use once the device has fetched the work request.
     let send = Send {
         buffers: vec![(IOVA, 8, set.lkey)],
         ..Send::default()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Devices that die, and what revives them; and devices that are pulled out.
+//! Devices that die, their revival, and devices that are hot-unplugged.
 
 use std::{ops::Range, time::Duration};
 
@@ -20,7 +20,7 @@ use efa_testing::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a dead device writes.
+/// Bytes that a dead device writes.
 const STRAY: [u8; 8] = [0xef, 0xa0, 0xde, 0xad, 0xef, 0xa0, 0xde, 0xad];
 
 fn die(driver: &mut Driver, json: &str) {
@@ -31,7 +31,7 @@ fn die(driver: &mut Driver, json: &str) {
     device.die(world, *now, death);
 }
 
-/// A driver that has enabled all events.
+/// Returns a driver that has enabled fatal errors and keep-alives, with one event counter.
 fn driver() -> Driver {
     let mut driver = Driver::new(Profile::Efa2);
     let groups = AenqGroup::FatalError.mask() | AenqGroup::KeepAlive.mask();
@@ -42,7 +42,7 @@ fn driver() -> Driver {
     driver
 }
 
-/// Whether a reset has the result that it should have; gives up as soon as it has not.
+/// Resets the device; returns whether the reset begins and ends as it should.
 fn reset_works(driver: &mut Driver) -> bool {
     driver.set_response_address();
     driver.start_reset(ResetReason::KeepAliveTimeout);
@@ -69,7 +69,7 @@ fn it_tells_and_stops() {
     assert_eq!(event.group, u16::from(AenqGroup::FatalError));
     assert!(driver.status().fatal_error && driver.status().ready);
 
-    // Nothing is completed, executed or told.
+    // The device completes and executes no commands, and raises no events.
     driver.submit(&AllocPd {});
     assert_eq!(driver.run(10 * SECOND), None);
     assert!(driver.completion().is_none() && driver.event().is_none());
@@ -84,7 +84,7 @@ fn it_tells_and_stops() {
     assert_eq!(state.resources, Default::default());
     driver.set_up();
     assert!(driver.execute(&AllocPd {}).is_ok());
-    // Events are wanted again only when the driver says so.
+    // After a reset, the driver has to enable events again.
     assert_eq!(driver.run(10 * SECOND), None);
     driver.enable_keep_alive();
     driver.run(Duration::ZERO);
@@ -155,7 +155,7 @@ fn clearing_lets_the_next_reset_revive_it() {
     assert!(!driver.device.state().dead);
 }
 
-/// Objects for which the device writes to memory: returns where.
+/// Creates objects to whose memory the device writes; returns their addresses.
 fn objects(driver: &mut Driver) -> [u64; 5] {
     let [eq, cq, writable, read_only, counter] = [(); 5].map(|()| driver.world.map(1));
     let create = CreateEq {
@@ -167,24 +167,24 @@ fn objects(driver: &mut Driver) -> [u64; 5] {
     driver.execute(&create_cq(uar, cq)).unwrap();
     let pd = driver.execute(&AllocPd {}).unwrap().pd;
     for (page, local_write_enable) in [(writable, true), (read_only, false)] {
-        // It is in the middle of its page.
+        // The region is in the middle of its page.
         let mut command = reg_mr(pd, 0x7f00_0000_0400, 2048);
         command.permissions.local_write_enable = local_write_enable;
         command.set_page_list(PageList::Inline([page, 0, 0, 0]));
         driver.execute(&command).unwrap();
     }
-    // Its value is anywhere in the page.
+    // The value may be anywhere in the page.
     let paddr = counter + 24;
     driver.execute(&CreateEventCounter { uar, paddr }).unwrap();
     [eq, cq, writable, read_only, counter]
 }
 
-/// How many lines of a page have been written to.
+/// Returns how many lines of a page have been overwritten.
 fn strays(driver: &mut Driver, page: u64) -> usize {
     strays_in(driver, page, 0..4096 / 64)
 }
 
-/// How many of these lines of a page have been written to.
+/// Returns how many of these lines of a page have been overwritten.
 fn strays_in(driver: &mut Driver, page: u64, lines: Range<u64>) -> usize {
     let mut end = |line: u64| driver.world.read(page + line * 64 + 56) == STRAY;
     lines.filter(|line| end(*line)).count()
@@ -218,13 +218,13 @@ fn it_may_go_on_writing_to_memory() {
     expected[24..32].copy_from_slice(&STRAY);
     assert_eq!(driver.world.read(counter), expected);
     assert_eq!(strays(&mut driver, counter), 0);
-    // It looks like nothing new.
+    // No entry of a queue looks new.
     assert!(driver.completion().is_none() && driver.event().is_none());
     let state = driver.device.state();
     assert!(state.stray_writes > 0);
     assert_eq!((state.stray_writes_refused, state.dma_after_reset), (0, 0));
 
-    // A reset that fails does not end it, nor does memory that is gone.
+    // Neither a failed reset nor unmapped memory ends the writes.
     assert!(!reset_works(&mut driver));
     driver.world.write(cq, &[0; 4096]);
     driver.world.unmap(writable);
@@ -234,7 +234,7 @@ fn it_may_go_on_writing_to_memory() {
     assert!(state.dma_after_reset > 0 && state.stray_writes_refused > 0);
     assert_eq!(state.protocol_errors, 0);
 
-    // One that revives it does.
+    // A reset that revives the device does.
     assert!(reset_works(&mut driver));
     driver.world.write(cq, &[0; 4096]);
     assert_eq!(driver.run(SECOND), None);
@@ -263,7 +263,7 @@ fn its_work_at_a_time_is_bounded() {
     driver.world.dma_bytes = 0;
     driver.run(SECOND);
     assert!((1..=512 * 8).contains(&driver.world.dma_bytes));
-    // Not before its time.
+    // Nothing is written before the next write is due.
     driver.world.dma_bytes = 0;
     driver.run(Duration::ZERO);
     assert_eq!(driver.world.dma_bytes, 0);
@@ -277,7 +277,7 @@ fn it_may_die_of_anything() {
             format!(r#"{{"when":{when},"then":{{"die":{{"resets":2}}}},"skip":{skip},"times":1}}"#);
         driver.device.inject(serde_json::from_str(&rule).unwrap());
     };
-    // Of a command, which it does not execute, nor those that come with it.
+    // Death by a command: the device executes neither it nor later commands of the same doorbell.
     inject(&mut driver, r#"{"opcode":"ANY"}"#, 1);
     for _ in 0..3 {
         let entry = driver.entry(&AllocPd {}.to_request());
@@ -288,14 +288,14 @@ fn it_may_die_of_anything() {
     assert_eq!(driver.device.state().resources.pd, 1);
     assert!(driver.event().is_some() && driver.device.state().dead);
 
-    // Of a reset, which is the first of those that it takes.
+    // Death by a reset, which is the first of those that it takes.
     driver.device.clear();
     assert!(reset_works(&mut driver));
     inject(&mut driver, r#"{"reset":true}"#, 0);
     assert!(!reset_works(&mut driver));
     assert!(reset_works(&mut driver));
 
-    // Of a register read, whose answer tells it.
+    // Death by a register read, whose response has the fatal error already.
     driver.device.clear();
     inject(&mut driver, r#"{"register":"DEV_STS"}"#, 1);
     assert!(!driver.status().fatal_error);
@@ -326,7 +326,7 @@ fn it_may_be_pulled_out_at_any_step() {
         assert!(!state.plugged && !state.dead, "{when}");
         assert_eq!(state.resources, Default::default());
         assert!(driver.read_raw(Register::DevSts.into()).is_none());
-        // Not even this reaches it.
+        // An unplugged device ignores this.
         die(&mut driver, "{}");
         driver.world.dma_bytes = 0;
         driver.world.take_interrupts();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Event counters: their commands, and what of their queue pair they see without a peer.
+//! Event counters: their commands, and events of queue pairs that need no peer.
 
 use efa_hw::{
     admin::{
@@ -24,13 +24,13 @@ use efa_testing::{
     qp::{Cq, Qp, Send, Shape},
 };
 
-/// Largest value here.
+/// Largest value of a counter in these tests.
 const MOST: u64 = 99;
 
 const BUSY: Status = Status::ResourceBusy;
 const ILLEGAL: Status = Status::IllegalParameter;
 
-/// Events.
+/// Events of a queue pair, as a mask.
 const SEND_COMP: u32 = 1;
 const SEND_ERR: u32 = 1 << 1;
 const RECV_COMP: u32 = 1 << 2;
@@ -39,7 +39,7 @@ const READ_ERR: u32 = 1 << 5;
 const WRITE_ERR: u32 = 1 << 7;
 const ALL: u32 = 0x3ff;
 
-/// What all queue pairs are created with.
+/// Returns the attributes of all queue pairs.
 fn shape() -> Shape {
     Shape {
         depths: [32, 16],
@@ -67,7 +67,7 @@ impl Set {
         Self { driver, qp }
     }
 
-    /// Makes another queue pair of the same completion queue.
+    /// Creates another queue pair with the same completion queue.
     fn create_qp(&mut self) -> Qp {
         Qp::of_cq(&mut self.driver, self.qp.pd, self.qp.cq.clone(), shape())
     }
@@ -76,7 +76,7 @@ impl Set {
         self.qp.number.into()
     }
 
-    /// Makes an event counter, and returns its handle and where its value is.
+    /// Creates an event counter; returns its handle and the address of its value.
     fn counter(&mut self) -> (u32, u64) {
         let paddr = self.driver.world.map(1) + 8;
         let handle = self.create(paddr).unwrap();
@@ -125,7 +125,7 @@ impl Set {
         self.driver.execute(&command).map(|_| ())
     }
 
-    /// Makes a counter of some events of the queue pair, and returns where its value is.
+    /// Creates a counter of some events of the queue pair; returns the address of its value.
     fn counter_of(&mut self, events: u32) -> u64 {
         let (handle, paddr) = self.counter();
         self.attach(handle, events).unwrap();
@@ -140,7 +140,7 @@ impl Set {
         self.qp.start(&mut self.driver);
     }
 
-    /// Posts one send work request of each kind, of which none has an address handle.
+    /// Posts one send work request of each kind, with an address handle that does not exist.
     fn post_all(&mut self) {
         for operation in [OpType::Send, OpType::RdmaRead, OpType::RdmaWrite] {
             let send = Send {
@@ -155,7 +155,7 @@ impl Set {
         self.ring(0, self.qp.sent.into());
     }
 
-    /// Resets the queue pair, which keeps its counters, and posts one of each again.
+    /// Resets the queue pair, which keeps its counters, and posts one work request of each kind again.
     fn post_more(&mut self) {
         self.state(QpState::Reset);
         self.start();
@@ -170,7 +170,7 @@ impl Set {
         self.ring(1, self.qp.posted.into());
     }
 
-    /// Writes a doorbell and lets the device fetch all that is there.
+    /// Rings a doorbell and lets the device fetch all work requests.
     fn ring(&mut self, doorbell: usize, value: u32) {
         let offset = self.qp.doorbells[doorbell];
         let Driver { device, world, .. } = &mut self.driver;
@@ -204,7 +204,7 @@ impl Set {
     }
 }
 
-/// Lets a device have event counters.
+/// Enables event counters of a device.
 fn enable(driver: &mut Driver) {
     let overrides = format!(
         r#"{{"event_counters":true,"max_event_counters":8,"event_counter_max_val":{MOST},
@@ -274,7 +274,7 @@ fn creation() {
     set.driver.world.write(page, &[0x55; 16]);
     let first = set.create(page).unwrap();
     assert_eq!(set.counts().event_counter, 1);
-    // Its memory is not written to before it changes.
+    // The device does not write the value before it changes.
     assert_eq!(set.value(page), 0x5555_5555_5555_5555);
     set.modify(first, ModifyOp::Add, 1).unwrap();
     assert_eq!(
@@ -282,18 +282,18 @@ fn creation() {
         (1, 0x5555_5555_5555_5555)
     );
 
-    // Memory that can't be.
+    // Invalid addresses.
     for paddr in [0, page + 4, page + 1, 1 << 48, u64::MAX - 7] {
         let uar = set.qp.cq.uar;
         set.fails(&CreateEventCounter { uar, paddr }, ILLEGAL);
     }
     set.create((1 << 48) - 8).unwrap();
-    // A user access region that there is not.
+    // User access regions that do not exist.
     for uar in [0, set.qp.cq.uar + 1, u16::MAX] {
         let paddr = page + 8;
         set.fails(&CreateEventCounter { uar, paddr }, ILLEGAL);
     }
-    // More than there can be.
+    // More counters than the limit.
     for _ in 2..8 {
         set.create(page + 8).unwrap();
     }
@@ -303,7 +303,7 @@ fn creation() {
     };
     set.fails(&command, Status::ResourceAllocationFailure);
     assert_eq!(set.counts().event_counter, 8);
-    // Numbers are given out again as late as possible.
+    // Freed numbers are reused as late as possible.
     set.destroy(first).unwrap();
     set.destroy(first + 1).unwrap();
     assert_eq!(set.create(page), Ok(first));
@@ -398,7 +398,7 @@ fn changes() {
         (ModifyOp::Add, MOST, MOST - 1),
         (ModifyOp::Set, 3, 3),
         (ModifyOp::Add, 10 * (MOST + 1), 3),
-        // 2^64 is 16 more than a multiple of the values that there are.
+        // 2^64 is 16 more than a multiple of the number of values.
         (ModifyOp::Add, u64::MAX, 18),
         (ModifyOp::Set, 0, 0),
     ] {
@@ -429,7 +429,7 @@ fn memory_that_is_gone() {
     let unknown = Err(Status::UnknownError);
     assert_eq!(set.modify(handle, ModifyOp::Set, 9), unknown);
     assert_eq!(set.protocol_errors(), 1);
-    // Each event is one error, and is counted; its completion comes.
+    // Each event is one protocol error, is counted, and has a completion.
     set.start();
     set.post_all();
     assert_eq!(set.protocol_errors(), 4);
@@ -437,7 +437,7 @@ fn memory_that_is_gone() {
         let entry: [u8; 32] = set.driver.world.read(set.qp.cq.base + index * 32);
         assert_eq!(entry[2], u8::from(CompStatus::LocalInvalidAh));
     }
-    // A device that may not access memory is no fault of the driver.
+    // A device without bus mastering is no fault of the driver.
     set.driver.world.dma_is_off = true;
     set.ring(0, 4);
     set.driver.world.dma_is_off = false;
@@ -455,13 +455,13 @@ fn attachments() {
     assert_eq!(set.attach(first, SEND_COMP), Err(BUSY));
     assert_eq!(set.attach(second, SEND_COMP | SEND_ERR), Err(BUSY));
     set.attach(second, SEND_ERR).unwrap();
-    // Of no events.
+    // Attaching or detaching no events succeeds.
     set.attach(first, 0).unwrap();
     set.detach(first, 0).unwrap();
-    // What is attached can't be destroyed.
+    // An attached counter can't be destroyed.
     let busy = DestroyEventCounter { cntr_handle: first };
     set.fails(&busy, BUSY);
-    // What is not attached, or is to another one.
+    // Events that are not attached, or are attached to another counter.
     for events in [RECV_ERR, SEND_ERR, SEND_COMP | RECV_ERR, ALL] {
         assert_eq!(set.detach(first, events), Err(ILLEGAL));
     }
@@ -475,7 +475,7 @@ fn attachments() {
     let other = set.create_qp();
     let before = std::mem::replace(&mut set.qp, other);
     set.attach(second, SEND_COMP | SEND_ERR).unwrap();
-    // The end of a queue pair detaches all.
+    // The destruction of a queue pair detaches its counters.
     let qp_handle = std::mem::replace(&mut set.qp, before).number.into();
     set.driver.execute(&DestroyQp { qp_handle }).unwrap();
     assert_eq!(set.destroy(second), Err(BUSY));
@@ -497,7 +497,7 @@ fn events_that_a_device_does_not_count() {
     set.attach(handle, SEND_COMP | SEND_ERR).unwrap();
 }
 
-/// Counters are attached before anything can be counted.
+/// Counters can be attached in states in which no event occurs.
 #[test]
 fn states_in_which_counters_can_be_attached() {
     let mut set = Set::new();
@@ -542,7 +542,7 @@ fn a_reset_ends_all() {
     assert_eq!(set.counts(), ResourceCounts::default());
     set.driver.world.write(paddr, &[0x55; 8]);
     let mut set = Set::of(set.driver);
-    // The old one is one that a reset has ended, and the new one is another.
+    // The old handle is stale after the reset, and the new counter has another one.
     let (new, _) = set.counter();
     assert_ne!(new, handle);
     assert_eq!(set.modify(handle, ModifyOp::Set, 1), Err(ILLEGAL));
@@ -550,7 +550,7 @@ fn a_reset_ends_all() {
     set.start();
     set.post_all();
     assert_eq!(set.value(paddr), 0x5555_5555_5555_5555);
-    // So does a reset of the function.
+    // A reset of the function ends objects, too.
     set.driver.device.reset(&mut set.driver.world);
     assert_eq!(set.counts(), ResourceCounts::default());
 }
@@ -559,7 +559,7 @@ fn a_reset_ends_all() {
 fn failures_are_counted_by_operation() {
     let mut set = Set::new();
     let of_events: Vec<_> = (0..10).map(|bit| 1_u32 << bit).collect();
-    // One counter for each event, as far as there are any; the last one has three.
+    // One counter for each event, up to the limit of 8. The last one counts three events.
     let (last, rest) = (of_events[7..].iter().sum(), &of_events[..7]);
     let mut places: Vec<_> = rest.iter().map(|events| set.counter_of(*events)).collect();
     places.push(set.counter_of(last));
@@ -570,7 +570,7 @@ fn failures_are_counted_by_operation() {
     set.start();
     set.post_all();
     check(&mut set, [0, 1, 0, 0, 0, 1, 0, 1]);
-    // Those that are flushed are errors too.
+    // Flushed work requests are errors, too.
     set.post_receives(5);
     set.state(QpState::Err);
     check(&mut set, [0, 1, 0, 5, 0, 1, 0, 1]);
@@ -579,7 +579,7 @@ fn failures_are_counted_by_operation() {
     assert_eq!(set.protocol_errors(), 0);
 }
 
-/// Who sees a completion sees its event counted.
+/// An event is counted before its completion is visible.
 #[test]
 fn events_are_counted_before_they_are_told() {
     let mut set = Set::new();
@@ -605,7 +605,7 @@ fn a_malformed_work_request_is_counted() {
     let (errors, receives) = (set.counter_of(SEND_ERR), set.counter_of(RECV_ERR));
     set.start();
     set.post_receives(2);
-    // The ring has nothing but zeroes, which puts the queue pair in error.
+    // The ring has only zeroes, which moves the queue pair to the error state.
     set.ring(0, 2);
     assert_eq!((set.value(errors), set.value(receives)), (2, 2));
 }
@@ -634,7 +634,7 @@ fn values_wrap() {
     set.start();
     set.post_all();
     assert_eq!(set.value(paddr), 1);
-    // If the largest value becomes less, the value is less, too.
+    // A lower limit on values also reduces the value.
     set.set(r#"{"event_counter_max_val":0}"#);
     set.post_more();
     assert_eq!(set.value(paddr), 0);
@@ -645,7 +645,7 @@ fn values_wrap() {
     assert_eq!(set.protocol_errors(), 0);
 }
 
-/// What is not attached any more, or belongs to a queue pair that is gone, is not counted.
+/// Detached events, and those of destroyed queue pairs, are not counted.
 #[test]
 fn detached_counters_do_not_count() {
     let mut set = Set::new();

@@ -32,11 +32,11 @@ fn status() {
         driver.execute(&AllocPd {}).err(),
         Some(Status::ResourceBusy)
     );
-    // What fails has not happened.
+    // A failed command has no effect.
     assert_eq!(driver.device.state().resources.pd, 0);
     assert!(driver.execute(&AllocUar {}).is_ok());
 
-    // Also one that does not exist.
+    // Statuses that are not defined are possible, too.
     driver.device.clear();
     driver.device.inject(rule(
         r#"{"when":{"opcode":"ALLOC_PD"},"then":{"status":200}}"#,
@@ -87,7 +87,7 @@ fn silence() {
             .world
             .traced(&["ALLOC_PD() = no completion (injected)"])
     );
-    // It was executed all the same, and is not in flight any more.
+    // The command was executed, and is not in flight any more.
     let state = driver.device.state();
     assert_eq!((state.resources.pd, state.admin.in_flight), (1, 0));
     assert_eq!((state.admin.submitted, state.admin.completed), (1, 0));
@@ -104,12 +104,12 @@ fn delay() {
     assert_eq!(driver.world.take_interrupts(), [0]);
 }
 
-/// What is held: how many under each name.
+/// Returns the number of held completions by name.
 fn held(driver: &Driver) -> Vec<(String, usize)> {
     driver.device.state().held.into_iter().collect()
 }
 
-/// Releases, and returns how many that are and the commands that have completed then.
+/// Releases held completions; returns their number, and the ids of the commands that have completed since.
 fn release(driver: &mut Driver, name: &str, count: Option<u64>) -> (u64, Vec<u16>) {
     let released = driver.device.release(name, count);
     driver.run(Duration::ZERO);
@@ -134,7 +134,7 @@ fn held_commands_are_executed_and_complete_when_they_are_released() {
     let state = driver.device.state();
     assert_eq!((state.resources.pd, state.resources.uar), (3, 1));
     assert_eq!((state.admin.in_flight, state.admin.completed), (4, before));
-    // Others overtake them, and nothing is due because of them.
+    // Other commands overtake held ones, which leave nothing due.
     let other = driver.submit(&AllocPd {});
     assert_eq!(driver.completion().map(|(id, ..)| id), Some(other));
     assert_eq!(driver.run(Duration::ZERO), None);
@@ -182,7 +182,7 @@ fn a_reset_death_and_the_end_of_the_guest_discard_what_is_held() {
             driver.device.power_on(&mut driver.world);
             assert_eq!(held(&driver), []);
         } else if ends == "death" {
-            // A dead device completes nothing, whoever wants it to.
+            // A dead device completes nothing, even on release or clear.
             let (world, now) = (&mut driver.world, driver.now);
             driver.device.die(world, now, Death::default());
             assert_eq!(release(&mut driver, "pd", None), (0, vec![]));
@@ -206,7 +206,7 @@ fn no_more_commands_are_held_than_the_queue_has_entries() {
         driver.submit(&AllocPd {});
     }
     assert_eq!(held(&driver), [("pd".into(), depth)]);
-    // One more has no place.
+    // One more command does not fit.
     driver.submit(&AllocPd {});
     assert_eq!(held(&driver), [("pd".into(), depth)]);
     assert_eq!(driver.device.state().protocol_errors, 1);
@@ -248,7 +248,7 @@ fn wrong_id() {
     let id = driver.submit(&AllocPd {});
     let (completed, _, entry) = driver.completion().unwrap();
     assert_ne!(completed, id);
-    // All but the id is as it should be.
+    // Everything except the id is correct.
     assert_eq!(AcqHeader::of(&entry).checksum, checksum::of_entry(&entry));
 }
 
@@ -339,7 +339,7 @@ fn registers() {
 #[test]
 fn any_register() {
     let mut driver = Driver::new(Profile::Efa2);
-    // From the fourth read on all ones, whichever it is, then nothing any more.
+    // From the fourth read on all ones, from any register, and from the sixth on no response.
     for json in [
         r#"{"when":{"register":"ANY"},"then":{"value":4294967295},"skip":3}"#,
         r#"{"when":{"register":"ANY"},"then":{"silence":true},"skip":5}"#,
@@ -402,7 +402,7 @@ fn event_at_the_last_moment() {
         driver.event().map(|event| event.group),
         Some(AenqGroup::KeepAlive.into())
     );
-    // What must not be done with it, as the device is in its reset.
+    // The driver must not acknowledge the event, as the device is in its reset.
     driver.acknowledge_events();
     assert_eq!(driver.device.state().protocol_errors, 1);
 }

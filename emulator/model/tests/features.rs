@@ -156,7 +156,7 @@ fn overrides() {
         1234
     );
 
-    // More of them add to those before, until they are cleared.
+    // Further overrides add to the previous ones, until they are cleared.
     driver
         .device
         .set(serde_json::from_str(r#"{"ready":false}"#).unwrap());
@@ -171,7 +171,7 @@ fn overrides() {
         .set(serde_json::from_str(r#"{"link_gbps":50}"#).unwrap());
     assert!(driver.status().ready);
 
-    // Those that a device is made with stay.
+    // Overrides of a device's configuration are not cleared.
     let mut config = Config::new(Profile::Efa3, 0);
     config.overrides = serde_json::from_str(r#"{"db_bar":2}"#).unwrap();
     let mut driver = Driver::with(config);
@@ -194,7 +194,7 @@ fn features_that_are_missing() {
     for feature_id in [0, 8, 10, 64, 255] {
         assert_eq!(driver.execute(&get(feature_id)), Err(UNSUPPORTED));
     }
-    // The host's information can only be set, the others only be read.
+    // The host's information can only be set, all others except AENQ_CONFIG only be read.
     assert_eq!(
         driver.execute(&get(FeatureId::HostInfo.into())),
         Err(UNSUPPORTED)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A guest that does whatever it likes: nothing panics, and work and memory stay bounded.
+//! Arbitrary behaviour of guests: nothing panics, and work and memory stay bounded.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ proptest! {
         transport::play(&data);
     }
 
-    /// Whatever was made in whichever order can be destroyed, and then nothing is left.
+    /// Objects that were made in any order can be destroyed, and then nothing is left.
     #[test]
     fn teardown(data in vec(any::<u8>(), 0..4096), newest: bool) {
         let mut driver = Driver::with(config(if newest { Profile::Efa4 } else { Profile::Efa3 }));
@@ -58,7 +58,7 @@ proptest! {
             }
         }
 
-        // What others use comes last. Some of it is gone already.
+        // Objects that others use are destroyed last. Some are gone already.
         let destroy: [fn(&AqRequest, &AcqEntry) -> Option<AqRequest>; 3] = [
             |command, completion| match Opcode::try_from(command.opcode) {
                 Ok(Opcode::CreateQp) => {
@@ -113,7 +113,7 @@ proptest! {
         prop_assert_eq!(driver.device.state().protocol_errors, 0);
     }
 
-    /// Every command with random content, but for what the interface reserves.
+    /// Every command with random content and without reserved flags.
     #[test]
     fn commands(opcode in 0_u8..32, flags in 0_u8..8, body in vec(any::<u8>(), 60)) {
         for profile in [Profile::Efa3, Profile::Efa4] {
@@ -129,7 +129,7 @@ proptest! {
         }
     }
 
-    /// All of the queue at once, with any phases.
+    /// All entries of the queue at once, with random phases.
     #[test]
     fn queues(bytes in vec(any::<u8>(), 4096), newest: bool, submitted: u16) {
         let mut driver = Driver::new(if newest { Profile::Efa4 } else { Profile::Efa1 });
@@ -162,7 +162,7 @@ fn largest_queue() {
     }
     driver.write(Register::AqProdDb, 256);
 
-    // So many at a time; the device wants to run for the others at once.
+    // The device executes 32 commands in a call, and is due again at once for the others.
     let mut calls = 1;
     loop {
         let admin = driver.device.state().admin;
@@ -177,7 +177,7 @@ fn largest_queue() {
     }
     let state = driver.device.state();
     assert_eq!((state.admin.completed, state.resources.pd), (256, 256));
-    // The driver waited once, for all of them.
+    // The driver waited once for all of them.
     assert_eq!(
         (state.admin.round_trips, state.admin.max_in_flight),
         (1, 256)
@@ -185,7 +185,7 @@ fn largest_queue() {
     assert_eq!(state.protocol_errors, 0);
 }
 
-/// What one command flushes is bounded by its queues, and no other command is executed in the same call.
+/// A flush is bounded by the queues of its command, and no other command is executed in the same call.
 #[test]
 fn commands_that_flush() {
     const RECEIVES: u16 = 4096;
@@ -234,7 +234,7 @@ fn commands_that_flush() {
         assert!(driver.world.dma_bytes < usize::from(RECEIVES) * (16 + 32) + 256);
     }
 
-    // No completion could be written. All of that is counted, and some of it told.
+    // No completion could be written. All of these errors are counted, and 64 of them are traced.
     let errors = driver.device.state().protocol_errors;
     assert_eq!(errors, u64::from(RECEIVES));
     assert_eq!(driver.world.trace.len(), 64 + 1);

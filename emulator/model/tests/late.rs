@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Answers to one session that come in the next.
+//! Completions and events of one session that arrive in the next.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use efa_hw::{
 use efa_model::Profile;
 use efa_testing::mock::{DEPTH, Driver};
 
-/// A driver whose last command was not answered, and its id.
+/// Returns a driver that has no completion of its last command, and the command's id.
 fn unanswered(then: &str) -> (Driver, u16) {
     let mut driver = Driver::new(Profile::Efa2);
     let rule = format!(r#"{{"when":{{"opcode":"ALLOC_UAR"}},"then":{then},"times":1}}"#);
     driver.device.inject(serde_json::from_str(&rule).unwrap());
     let id = driver.submit(&AllocUar {});
-    // Others are.
+    // Other commands complete.
     driver.execute(&AllocPd {}).unwrap();
     assert!(driver.completion().is_none());
     (driver, id)
@@ -31,7 +31,7 @@ fn start_over(driver: &mut Driver) {
     driver.set_up();
 }
 
-/// Executes commands until a completion is not for the last one; returns how many, and the completion.
+/// Executes commands until a completion is of another command; returns how many, and the completion.
 fn until_late(driver: &mut Driver) -> (u32, (u16, u8, [u8; 64])) {
     for done in 0..3 * u32::from(DEPTH) {
         if let Some(completion) = driver.completion() {
@@ -47,7 +47,7 @@ fn a_completion_comes_in_the_next_session() {
     for (then, after) in [
         (r#"{"after_reset":true}"#, 1),
         (r#"{"after_reset":true,"after_commands":0}"#, 0),
-        // The ring has wrapped then.
+        // The ring has wrapped by then.
         (r#"{"after_reset":true,"after_commands":40}"#, 40),
     ] {
         let (mut driver, id) = unanswered(then);
@@ -58,7 +58,7 @@ fn a_completion_comes_in_the_next_session() {
         assert_eq!((done, late, status), (after, id, 0), "{then}");
         assert_eq!(AcqHeader::of(&entry).checksum, checksum::of_entry(&entry));
         assert!(!driver.world.take_interrupts().is_empty());
-        // Just once, and it has changed nothing.
+        // It arrives once, and has no effect.
         for _ in 0..DEPTH {
             driver.execute(&AllocPd {}).unwrap();
             assert!(driver.completion().is_none());

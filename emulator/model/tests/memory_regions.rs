@@ -32,7 +32,7 @@ impl Set {
         Self { driver, pd }
     }
 
-    /// A region of so many pages of 4 KiB.
+    /// Returns a command that registers `pages` pages of 4 KiB.
     fn region(&self, pages: u64, list: PageList) -> RegMr {
         let mut command = reg_mr(self.pd, 0x7f00_0000_0000, pages * PAGE);
         command.permissions.local_write_enable = true;
@@ -58,7 +58,7 @@ fn one_page(address: u64) -> PageList {
     PageList::Inline([address, 0, 0, 0])
 }
 
-/// Writes a list of pages and returns where it is.
+/// Writes a list of pages; returns its length and address.
 fn write_list(world: &mut World, pages: &[u64]) -> CtrlBuffInfo {
     let bytes: Vec<u8> = pages.iter().flat_map(|page| page.to_le_bytes()).collect();
     let address = world.map((bytes.len() as u64).div_ceil(PAGE));
@@ -69,7 +69,7 @@ fn write_list(world: &mut World, pages: &[u64]) -> CtrlBuffInfo {
     }
 }
 
-/// Writes an indirect list of pages and returns its chunks.
+/// Writes an indirect list of pages; returns its chunks.
 fn write_chunks(world: &mut World, pages: &[u64]) -> Vec<CtrlBuffInfo> {
     let buffers: Vec<u64> = pages
         .chunks(512)
@@ -197,7 +197,7 @@ fn pages_in_chunks() {
     assert_eq!(set.driver.device.state().protocol_errors, 0);
 }
 
-/// Pages that are read in one call, and what is read besides.
+/// Limit on page addresses that are read in one call, and bytes that are read besides.
 const PAGES_PER_CALL: usize = 1 << 14;
 const OVERHEAD: usize = 1024 + 2 * 4096;
 
@@ -261,7 +261,7 @@ fn a_reset_ends_a_long_registration() {
     assert_eq!(driver.device.state().resources, Default::default());
 }
 
-/// What is wrong in any part of a long list is found.
+/// Faults in any part of a long list are detected.
 #[test]
 fn long_lists_that_cannot_be() {
     let mut set = Set::new(Profile::Efa2);
@@ -343,7 +343,7 @@ fn page_sizes() {
         let expected = (12..=30).contains(&shift);
         assert_eq!(set.register(&command).is_ok(), expected, "shift {shift}");
     }
-    // A region that starts and ends within pages has one page more than its length tells.
+    // A region that starts and ends within pages has one page more than its length suggests.
     command.flags.phys_page_size_shift = 12;
     command.iova = PAGE - 1;
     command.mr_length = 2;
@@ -379,7 +379,7 @@ fn lengths() {
     command.iova = u64::MAX;
     command.mr_length = 2;
     assert_eq!(set.register(&command), Err(Status::IllegalParameter));
-    // Up to the last byte of all addresses there is one page.
+    // A region may end at the last byte of the address space.
     command.mr_length = 1;
     set.register(&command).unwrap();
 }
@@ -409,11 +409,11 @@ fn physical_memory() {
         phys_page_size_shift: 0,
         mem_addr_phy_mode_en: true,
     };
-    // As Amazon's driver does it.
+    // The parameters of Amazon's driver.
     command.iova = 0;
     command.mr_length = 1 << 48;
     set.register(&command).unwrap();
-    // As the header says.
+    // The parameters according to the header.
     command.iova = PAGE;
     command.mr_length = PAGE;
     command.page_num = 1;
@@ -450,7 +450,7 @@ fn physical_memory() {
     assert_eq!(set.driver.device.state().protocol_errors, 0);
 }
 
-/// What only kernel verbs need is not what each device can do.
+/// Not all devices have the features that only kernel verbs need.
 #[test]
 fn devices_without_kernel_verbs() {
     let unsupported = Err(Status::UnsupportedOpcode);
@@ -473,7 +473,7 @@ fn devices_without_kernel_verbs() {
             set.register(&physical).unwrap();
             set.driver.execute(&fast).unwrap();
         }
-        // Either can be had without the other.
+        // Each feature is possible without the other.
         for (fast_mr, physical_mr) in [(false, false), (true, false), (false, true)] {
             if possible || fast_mr || physical_mr {
                 let json = format!(r#"{{"fast_mr":{fast_mr},"physical_mr":{physical_mr}}}"#);
@@ -514,7 +514,7 @@ fn room_for_pages() {
     set.register(&four).unwrap();
 }
 
-/// Lustre's efalnd makes as many as it may have messages under way, 512 and 4,096 for each of its queue pairs, each of 1 MiB.
+/// Lustre's efalnd allocates a region of 1 MiB per message that may be in flight: 512, and 4,096 for each queue pair.
 #[test]
 fn room_for_the_regions_of_efalnd() {
     let mut set = Set::new(Profile::Efa2);

@@ -66,7 +66,7 @@ fn register_read_without_address() {
         .into_raw(),
     );
     assert_eq!(driver.device.state().protocol_errors, 1);
-    // A reset forgets the address.
+    // A reset clears the address.
     driver.set_response_address();
     assert!(driver.read_raw(0).is_some());
     driver.start_reset(ResetReason::Normal);
@@ -153,7 +153,7 @@ fn reset_out_of_order() {
     );
     assert_eq!(driver.device.state().protocol_errors, 3);
     assert_eq!(driver.device.state().resets, ["NORMAL", "15"]);
-    // Nothing but the reset itself goes on until it is over.
+    // Until the reset ends, these writes are protocol errors.
     driver.write(Register::AqProdDb, 1);
     assert_eq!(driver.device.state().protocol_errors, 4);
     driver.write(Register::IntrMask, 1);
@@ -282,7 +282,7 @@ fn delayed_commands_complete_in_order_of_their_time() {
     assert_eq!(driver.device.state().admin.max_in_flight, 3);
 }
 
-/// What is sent together is waited for once, what is sent one after the other once each.
+/// Commands that are submitted together take one round trip, separate ones take one each.
 #[test]
 fn round_trips() {
     let mut driver = Driver::new(Profile::Efa2);
@@ -330,7 +330,7 @@ fn masked_interrupts_are_not_lost() {
     driver.mask(false);
     assert!(driver.world.take_interrupts().is_empty());
 
-    // Nor is that of another queue.
+    // The same with a vector for each queue.
     driver.set_up_with_vectors(3, 5);
     driver.mask(true);
     driver.execute(&AllocPd {}).unwrap();
@@ -352,11 +352,11 @@ fn commands_that_are_none() {
             let (status, _) = driver.execute_request(&request);
             assert_eq!(status, u8::from(Status::BadOpcode));
         }
-        // It has a name in the interface, and nothing more.
+        // The interface names this opcode without defining it.
         let opcode = Opcode::Service.into();
         let (status, _) = driver.execute_request(&AqRequest { opcode, ..good });
         assert_eq!(status, u8::from(Status::UnsupportedOpcode));
-        // Every byte that the interface reserves in this command, and flags that it does not have.
+        // Every byte that is reserved in this command, and undefined flags.
         let entry_size = driver.protocol.entry_size();
         let after_header = (4..entry_size).map(|offset| (offset, 0x40));
         for (offset, bits) in after_header.chain([(3, 0b10), (3, 0b1000), (1, 0x10)]) {
@@ -388,7 +388,7 @@ fn checksums_of_commands() {
     let expected: u8 = Status::MalformedRequest.into();
     let good = AllocPd {}.to_request();
     for bit in 0..1024 {
-        // Not the phase, nor the command's id, by which the driver would find it.
+        // Except the phase and the id, by which the driver finds the completion.
         if bit == 24 || bit < 16 {
             continue;
         }
@@ -414,7 +414,7 @@ fn checksums_of_commands() {
     assert_eq!(driver.device.state().protocol_errors, errors + 1);
 }
 
-/// A driver and a device that do not agree on the form of commands: no queue, and no answer.
+/// A driver and a device that disagree on the format of commands: no queue, and no completion.
 #[test]
 fn entries_of_another_protocol() {
     for (profile, other, size) in [
@@ -442,7 +442,7 @@ fn entries_of_another_protocol() {
         assert!(driver.execute(&AllocPd {}).is_ok());
     }
 
-    // The device wants what its register says.
+    // The device expects the format of its version register.
     let mut driver = Driver::new(Profile::Efa3);
     let overrides = serde_json::from_str(r#"{"version":3}"#).unwrap();
     driver.device.set(overrides);
@@ -455,7 +455,7 @@ fn entries_of_another_protocol() {
     assert_eq!(driver.device.state().protocol_errors, 0);
 }
 
-/// All rounds through the queue, in either form.
+/// Several rounds through the queue, in either format.
 #[test]
 fn rounds_of_each_protocol() {
     for profile in [Profile::Efa3, Profile::Efa4] {
@@ -485,7 +485,7 @@ fn keep_alive() {
         assert!(driver.event().is_none());
         driver.acknowledge_events();
     }
-    // A host that was away for long gets one, not all that it missed.
+    // After a long pause of the host, one event is due, not all that it missed.
     assert_eq!(driver.run(100 * period), Some(driver.now + period));
     assert!(driver.event().is_some() && driver.event().is_none());
 
@@ -510,7 +510,7 @@ fn events_wait_for_room() {
     driver.run(Duration::from_secs(1));
     assert!(driver.event().is_some());
     assert_eq!(driver.device.state().protocol_errors, 0);
-    // More than were posted can not have been consumed.
+    // No more events can be consumed than were posted.
     driver.write(Register::AenqConsDb, 1000);
     assert_eq!(driver.device.state().protocol_errors, 1);
 }
@@ -542,7 +542,7 @@ fn event_without_queue() {
 fn doorbells() {
     let mut driver = Driver::new(Profile::Efa2);
     let size = driver.device.doorbell_bar_size();
-    // That of a queue that could be, but is not; outside of the BAR; between doorbells.
+    // A doorbell of a queue that does not exist, an offset beyond the BAR, and one between doorbells.
     for offset in [8, size, 2] {
         driver.device.write_doorbell(&mut driver.world, offset, 1);
     }

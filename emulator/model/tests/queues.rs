@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Queues in host memory: looking into them, and completion events.
+//! Queues in host memory: access to their entries, and completion events.
 
 use efa_hw::{
     admin::{
@@ -22,7 +22,7 @@ use efa_testing::{
 const DEPTH: u16 = 4;
 const VECTOR: u8 = 1;
 
-/// A driver with an event queue, a completion queue of it, one of none, and a queue pair.
+/// A driver with an event queue, a completion queue with and one without it, and a queue pair.
 struct Set {
     driver: Driver,
     eq_ring: u64,
@@ -109,7 +109,7 @@ fn an_event_interrupts_once_for_each_arming() {
     set.post(None, set.cq).unwrap();
     assert_eq!(set.interrupts(), vector);
 
-    // Two more, and no interrupt for them before the driver is ready for one.
+    // Two more events raise no interrupt before the driver arms the queue.
     set.post(None, set.cq).unwrap();
     set.post(None, set.cq).unwrap();
     assert_eq!(set.interrupts(), [0_u16; 0]);

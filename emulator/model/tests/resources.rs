@@ -27,7 +27,7 @@ use efa_testing::{
     mock::Driver,
 };
 
-/// A driver with one of each of what others depend on.
+/// A driver with one of each object on which others depend.
 struct Set {
     driver: Driver,
     pd: u16,
@@ -155,7 +155,7 @@ fn limits() {
     set.driver.execute(&command).unwrap();
     set.fails(&command, full);
 
-    // A lower limit counts for what there is already.
+    // A lower limit also applies to existing objects.
     set.set(r#"{"max_pd":2}"#);
     set.driver.execute(&DeallocPd { pd: 2 }).unwrap();
     set.fails(&AllocPd {}, full);
@@ -175,7 +175,7 @@ fn numbers_are_reused_late() {
         assert!(pd != 0 && seen.insert(pd), "{pd} again");
         driver.execute(&DeallocPd { pd }).unwrap();
     }
-    // The one that is free for longest comes first.
+    // The number that was freed first is reused first.
     for expected in seen.iter().take(10) {
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
         assert_eq!(pd, *expected);
@@ -256,7 +256,7 @@ fn numbers_of_nothing() {
             illegal,
         );
     }
-    // Freed numbers are numbers of nothing, too.
+    // Freed numbers are invalid, too.
     let pd = set.driver.execute(&AllocPd {}).unwrap().pd;
     set.driver.execute(&DeallocPd { pd }).unwrap();
     set.fails(&DeallocPd { pd }, illegal);
@@ -300,7 +300,7 @@ fn what_is_used_is_busy() {
     assert_eq!(set.counts(), ResourceCounts::default());
 }
 
-/// Each of the two completion queues of a queue pair counts.
+/// The completion queue of a send queue with such ids must support them.
 #[test]
 fn request_ids_of_64_bits() {
     let mut set = Set::new(Profile::Efa2);
@@ -309,7 +309,7 @@ fn request_ids_of_64_bits() {
     let short = set.cq();
     let mut create_qp = set.create_qp(QpType::Srd, short);
     create_qp.flags.sq_64_bit_req_id = true;
-    // To a device that has none, these bits mean nothing.
+    // On a device without this feature, these bits are reserved.
     set.fails(&create_cq, Status::MalformedRequest);
     set.fails(&create_qp, Status::MalformedRequest);
 
@@ -318,7 +318,7 @@ fn request_ids_of_64_bits() {
     set.fails(&create_qp, Status::IllegalParameter);
     create_qp.send_cq_idx = long.into();
     set.driver.execute(&create_qp).unwrap();
-    // Others can use it, too.
+    // Other queue pairs can use it, too.
     let create_qp = set.create_qp(QpType::Srd, long);
     set.driver.execute(&create_qp).unwrap();
 }
@@ -416,7 +416,7 @@ fn device_without_event_queues() {
     let mut set = Set::new(Profile::Efa0);
     let command = set.create_eq();
     set.fails(&command, Status::UnsupportedOpcode);
-    // Completion queues that are polled work.
+    // Completion queues without events work.
     set.cq();
 }
 
@@ -453,7 +453,7 @@ fn completion_queues() {
     };
     set.refuses(good, |it| it.caps_1 = caps_1);
 
-    // Only one with events has a doorbell.
+    // Only a completion queue with events has a doorbell.
     let response: CreateCqResponse = set.driver.execute(&good).unwrap();
     assert!(!response.flags.db_valid);
     assert_eq!(response.sub_cq_actual_depth, 64);
@@ -532,7 +532,7 @@ fn queue_pairs() {
         set.refuses(good, |it| it.rq_base_addr = rq_base_addr);
     }
 
-    // One that only sends, and one with two buffers per request.
+    // A queue pair that only sends, and one with two buffers per receive work request.
     for command in [
         CreateQp {
             recv_queue_depth: 0,
@@ -551,7 +551,7 @@ fn queue_pairs() {
     set.fails(&good, illegal);
     set.set(r#"{"max_llq_size":4096}"#);
     set.driver.execute(&good).unwrap();
-    // Where send queues have a least depth, as they have by default, all queue pairs can send.
+    // With a minimum depth of send queues, as by default, all queue pairs can send.
     for send_queue_depth in [0, 16] {
         let small = CreateQp {
             send_queue_depth,
@@ -599,7 +599,7 @@ fn capabilities_of_queue_pairs() {
 fn states() {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
 
-    // How to get to each state that the driver can reach, and where it can go from there.
+    // Paths to each state that the driver can reach, and the states that can follow.
     let table: [(&[QpState], &[QpState]); 6] = [
         (&[], &[Reset, Init]),
         (&[Init], &[Reset, Init, Rtr, Err]),
@@ -658,7 +658,7 @@ fn modification_of_attributes() {
     command.sq_psn = 0x00ab_cdef;
     command.rnr_retry = 5;
 
-    // What is wrong in one part has no effect in the others.
+    // A fault in one attribute leaves the others unchanged.
     for wrong in [
         ModifyQp {
             cur_qp_state: QpState::Init.into(),
@@ -701,7 +701,7 @@ fn modification_of_attributes() {
         (0x1111_2222, 0x00ab_cdef, 5)
     );
 
-    // A driver also sends modifications of nothing.
+    // A driver also sends commands that modify nothing.
     let nothing = ModifyQp {
         qp_handle,
         ..Default::default()
@@ -737,7 +737,7 @@ fn retries_are_for_reliable_queue_pairs() {
     set.fails(&command, Status::UnsupportedOpcode);
 }
 
-/// Nothing that the device hands out overlaps, and regions do not share pages of doorbells.
+/// Places in the BARs do not overlap, and user access regions do not share pages of doorbells.
 #[test]
 fn places_in_bars() {
     let mut set = Set::new(Profile::Efa3);
@@ -779,7 +779,7 @@ fn places_in_bars() {
     assert!(rings.windows(2).all(|pair| pair[1] - pair[0] >= llq_size));
 }
 
-/// A device that is said to have more than 32-bit offsets can address has what they can.
+/// BARs are limited to the range of 32-bit offsets, even with larger attributes.
 #[test]
 fn bars_hold_as_much_as_can_be_addressed() {
     let sizes = |overrides: &str| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a driver must not do after a reset, or to a device that is to be reset, and what it may.
+//! Driver actions that are permitted or forbidden after a reset, or on a device that needs one.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ fn objects(driver: &mut Driver) -> Objects {
     }
 }
 
-/// A command that has to fail, and whether it is one that a correct driver never sends.
+/// Executes a command that has to fail. `is_error`: whether a correct driver never sends it.
 fn fails(driver: &mut Driver, command: &impl Command, is_error: bool) {
     let before = protocol_errors(driver);
     let (status, _) = driver.execute_request(&command.to_request());
@@ -107,16 +107,16 @@ fn objects_end_with_their_session() {
     fails(&mut driver, &modify, true);
     fails(&mut driver, &DestroyAh { ah, pd }, true);
     fails(&mut driver, &DeregMr { l_key }, true);
-    // Likewise what would be made of them.
+    // Commands that would use them are errors, too.
     fails(&mut driver, &create_qp(pd, uar, cq_idx, ring), true);
     assert!(
         driver
             .world
             .traced(&["protocol error: DESTROY_CQ for an object that a reset has ended"])
     );
-    // One that never was is just wrong, as is one of this session that is gone.
+    // A number that was never used is no protocol error, nor that of an object of this session that was destroyed.
     fails(&mut driver, &DeallocPd { pd: 99 }, false);
-    // Also if it has got the number of one that a reset has ended.
+    // The same holds if an object that a reset has ended had this number.
     while driver.execute(&AllocPd {}).unwrap().pd != pd {}
     driver.execute(&DeallocPd { pd }).unwrap();
     fails(&mut driver, &DeallocPd { pd }, false);
@@ -138,7 +138,7 @@ fn numbers_are_others_in_the_next_session() {
     ];
     assert!(pairs.iter().all(|(old, new)| old != new), "{pairs:?}");
     assert_ne!(old.l_key, new.l_key);
-    // There are enough for any number of sessions, and one that is used again is good.
+    // Numbers suffice for any number of sessions, and a reused one is valid.
     for _ in 0..300 {
         start_over(&mut driver);
         objects(&mut driver);
@@ -146,7 +146,7 @@ fn numbers_are_others_in_the_next_session() {
     let all = objects(&mut driver);
     driver.execute(&DeregMr { l_key: all.l_key }).unwrap();
     assert_eq!(protocol_errors(&driver), 0);
-    // Power makes it forget them.
+    // Power-on clears the record of old numbers.
     driver.device.power_on(&mut driver.world);
     start_over(&mut driver);
     assert_eq!(objects(&mut driver), old);
@@ -168,7 +168,7 @@ fn programs_may_ring_what_a_reset_has_ended() {
     driver.set_response_address();
     driver.set_up();
     assert_eq!(ring(&mut driver), (2, 0));
-    // Once the driver has a new session, they can't any more.
+    // Once the driver has executed a command of a new session, such a doorbell is a protocol error.
     driver.execute(&AllocPd {}).unwrap();
     assert_eq!(ring(&mut driver), (2, 1));
 }
@@ -193,7 +193,7 @@ fn the_driver_may_not_ring_during_a_reset() {
     driver.write(Register::DevCtl, 0);
     driver.set_response_address();
     driver.set_up();
-    // Nor a queue that is gone.
+    // Neither may it arm a queue that the reset has ended.
     driver.write(Register::EqDb, doorbell.into_raw());
     assert_eq!(protocol_errors(&driver), 4);
 }
@@ -209,7 +209,7 @@ fn commands_for_a_device_that_is_broken_are_counted() {
     driver.submit(&AllocPd {});
     let count = |driver: &Driver| driver.device.state().commands_when_fatal;
     assert_eq!(count(&driver), 2);
-    // Those for one that has not told are not.
+    // Commands to a device that died silently are not counted.
     start_over(&mut driver);
     let silent = Death {
         silent: true,

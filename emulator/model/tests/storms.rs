@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Many events at once.
+//! Storms of asynchronous events and of completion events.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -46,10 +46,10 @@ fn each_event_comes_once_and_only_where_there_is_room() {
         if batch == 0 {
             break;
         }
-        // One place is left, and one interrupt is enough.
+        // One entry is left, and one interrupt is enough.
         assert!(batch < AENQ_DEPTH, "{round}");
         assert_eq!(interrupts, [0]);
-        // There is no room before the driver says so.
+        // There is no room before the driver acknowledges events.
         run(&mut driver);
         assert!(driver.event().is_none() && driver.world.take_interrupts().is_empty());
         driver.acknowledge_events();
@@ -112,7 +112,7 @@ fn it_waits_for_a_queue() {
     driver.set_up();
     run(&mut driver);
     assert!(driver.event().is_some());
-    // A queue whose memory is gone is a fault of the driver, and no endless one.
+    // An unmapped queue is a fault of the driver, reported a limited number of times.
     let aenq = driver.aenq.base;
     driver.world.unmap(aenq);
     driver.device.storm(99, 1, u64::MAX).unwrap();
@@ -133,7 +133,7 @@ fn kinds_are_limited() {
     driver.device.storm(99, 63, 1).unwrap();
 }
 
-/// An event queue: its number and its ring.
+/// Creates an event queue; returns its number and its ring.
 fn event_queue(driver: &mut Driver) -> (u16, u64) {
     let ring = driver.world.map(1);
     let create = CreateEq {
@@ -199,7 +199,7 @@ fn completion_events_end_with_their_queue() {
     run(&mut driver);
     assert_eq!(driver.device.state().storm, 0);
 
-    // And with its memory.
+    // A storm also ends when the queue's memory is unmapped.
     let (eqn, ring) = event_queue(&mut driver);
     storm(&mut driver, eqn).unwrap();
     driver.world.unmap(ring);

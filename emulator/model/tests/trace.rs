@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The trace, one line for each thing that happens.
+//! The trace, with one line for each operation and event.
 
 use efa_hw::{
     admin::{
@@ -421,7 +421,7 @@ fn what_else_happens() {
     );
 }
 
-/// How many commands are in flight is the number before each completion.
+/// The number of commands in flight includes the command that completes.
 #[test]
 fn commands_in_flight() {
     let mut driver = Driver::new(Profile::Efa2);

@@ -38,7 +38,7 @@ const HIDDEN: [(Opcode, usize); 26] = [
     (Opcode::ModifyEventCounter, 32),
     (Opcode::DetachEventCounter, 2 * 32),
 ];
-/// Bits of a header that do: the number of 12 bits and the phase, and in the second form a checksum.
+/// Bits of a header that differ: the id of 12 bits, the phase, and a checksum in [`Protocol::V2`].
 const HEADER: usize = 12 + 1;
 const CHECKSUM: usize = 16;
 

@@ -13,18 +13,18 @@ use crate::{DmaError, Host, queue::Place};
 #[derive(Debug, Default)]
 pub(crate) struct Aenq {
     ring: Option<EventRing>,
-    /// Events posted, ever.
+    /// Number of events posted since the ring was configured, modulo 2^32.
     produced: u32,
-    /// Events that the driver has consumed, ever.
+    /// Number of events that the driver has consumed, modulo 2^32.
     consumed: u32,
-    /// When the next keep-alive event is due.
+    /// Due time of the next keep-alive event.
     keep_alive: Option<Duration>,
-    /// Events posted since the reset.
+    /// Number of events posted since the ring was configured, without wraparound.
     pub(crate) posted: u64,
 }
 
 impl Aenq {
-    /// Starts with a new ring, or without one.
+    /// Replaces or removes the ring, and clears all state.
     pub(crate) fn configure(&mut self, ring: Option<EventRing>) {
         *self = Self {
             ring,
@@ -32,19 +32,19 @@ impl Aenq {
         };
     }
 
-    /// Where the ring is, if there is one.
+    /// Memory of the ring, if there is one.
     pub(crate) fn place(&self) -> Option<Place> {
         self.ring.as_ref().map(EventRing::place)
     }
 
-    /// For how many events there is room.
+    /// Number of free entries in the ring.
     pub(crate) fn room(&self) -> u64 {
         let depth = self.ring.as_ref().map_or(0, EventRing::depth);
         let taken = self.produced.wrapping_sub(self.consumed);
         u32::from(depth).saturating_sub(taken).into()
     }
 
-    /// Takes note of how many events the driver has consumed, if that can be.
+    /// Records the number of events that the driver has consumed. Ignores an impossible number and returns false.
     pub(crate) fn consume(&mut self, consumed: u32) -> bool {
         let possible =
             consumed.wrapping_sub(self.consumed) <= self.produced.wrapping_sub(self.consumed);
@@ -54,7 +54,7 @@ impl Aenq {
         possible
     }
 
-    /// Posts an event and returns the vector to raise, or nothing if there is no room for it.
+    /// Posts an event and returns the vector to raise, or `None` if the ring is full or missing.
     pub(crate) fn post(
         &mut self,
         host: &mut dyn Host,
@@ -83,7 +83,7 @@ impl Aenq {
         Ok(Some(ring.vector()))
     }
 
-    /// Whether a keep-alive event is due, and when the next one will be, if they are wanted.
+    /// Returns whether a keep-alive event is due, and the due time of the next one. They are disabled if `period` is `None`.
     pub(crate) fn keep_alive(
         &mut self,
         now: Duration,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Execution of admin commands: which command reads and changes what.
+//! Execution of admin commands: dispatch to the parts of the device that each command reads or changes.
 
 use efa_hw::admin::{AcqEntry, AqEntry, Command, Opcode, Response, Status};
 
@@ -13,20 +13,20 @@ use crate::{
     resources::{Resources, failure::Failure, mr::Registration},
 };
 
-/// What there is of a device for commands.
+/// Parts of a device that commands access.
 pub(crate) struct Parts<'a> {
     pub(crate) bars: &'a Bars,
-    /// Entries of the MSI-X table.
+    /// Number of entries in the MSI-X table.
     pub(crate) vectors: u16,
     pub(crate) features: &'a mut Features,
     pub(crate) data: &'a mut DataPath,
 }
 
-/// How far a command has come.
+/// Progress of a command.
 pub(crate) enum Execution {
-    /// It gave the content of its completion, or failed.
+    /// The command has ended: the content of its completion, or the reason of its failure.
     Done(Result<AcqEntry, Failure>),
-    /// It is a registration that has more pages than are read in one call.
+    /// The command registers a memory region whose page list exceeds the budget of this call.
     Unfinished(Box<Registration>),
 }
 
@@ -36,8 +36,7 @@ impl From<Failure> for Execution {
     }
 }
 
-/// Executes a command, and returns also what about it no correct driver does. Addresses of no more pages are read than `budget`
-/// has, from which they are taken.
+/// Executes a command. Also returns its protocol error, if any. Reads page addresses while `budget` lasts, and subtracts them.
 pub(crate) fn execute(
     mut parts: Parts<'_>,
     host: &mut dyn Host,
@@ -52,7 +51,7 @@ pub(crate) fn execute(
     let Ok(opcode) = Opcode::try_from(entry.header().opcode) else {
         return (Failure::from(Status::BadOpcode).into(), None);
     };
-    // What programs looked for in the meantime is their affair.
+    // Discard lookups by programs since the last command: they are not errors of the driver.
     parts.data.resources.take_missed();
     let execution = match opcode {
         Opcode::RegMr => register(parts.data, host, entry, budget),
@@ -84,7 +83,7 @@ fn register(
     }
 }
 
-/// Goes on with a registration.
+/// Resumes a registration.
 pub(crate) fn go_on(
     data: &mut DataPath,
     host: &mut dyn Host,
@@ -141,11 +140,11 @@ fn dispatch(
         qps,
     } = resources;
     match opcode {
-        // These concern work requests, and all that a queue pair refers to.
+        // These also affect work requests and the objects that a queue pair refers to.
         Opcode::ModifyQp => run(entry, |c: ModifyQp| data.modify_qp(host, &c)),
         Opcode::DestroyQp => run(entry, |c: DestroyQp| data.destroy_qp(host, &c)),
         Opcode::DeregMr => run(entry, |c: DeregMr| data.dereg_mr(host, &c)),
-        // The first is not executed here, see `register`.
+        // `register` executes the first one.
         Opcode::RegMr | Opcode::Service => Err(Status::UnsupportedOpcode.into()),
         Opcode::CreateQp => run(entry, |c: CreateQp| {
             qps.create(attributes, bars, pds, uars, cqs, &c)
@@ -185,7 +184,7 @@ fn dispatch(
     }
 }
 
-/// Executes a command of some kind.
+/// Decodes a command, executes it and encodes its response.
 fn run<C: Command, F: Into<Failure>>(
     entry: &AqEntry,
     execute: impl FnOnce(C) -> Result<C::Response, F>,
@@ -196,7 +195,7 @@ fn run<C: Command, F: Into<Failure>>(
     }
 }
 
-/// The command in an entry, if all that the interface reserves is zero there.
+/// Decodes the command of an entry. Fails unless all reserved bits are zero.
 fn command<C: Command>(entry: &AqEntry) -> Result<C, Failure> {
     let command = C::from_request(&entry.request());
     if is_canonical(&command, entry) {
@@ -206,7 +205,7 @@ fn command<C: Command>(entry: &AqEntry) -> Result<C, Failure> {
     }
 }
 
-/// Whether all that the interface reserves is zero in an entry.
+/// Whether all reserved bits of an entry are zero.
 fn is_canonical(command: &impl Command, entry: &AqEntry) -> bool {
     let header = entry.header();
     let (id, phase) = (header.command_id.id, header.flags.phase);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Features: what a driver reads of the device, and what it tells it.
+//! Features: attributes that the driver reads, and settings that it writes.
 
 use efa_hw::{
     admin::{NoData, Status},
@@ -10,16 +10,16 @@ use efa_hw::{
 
 use crate::{Host, profile::attributes::Attributes, resources::failure::Failure};
 
-/// What the driver has told the device since the last reset.
+/// Settings that the driver has written since the last reset.
 #[derive(Debug, Default)]
 pub(crate) struct Features {
-    /// Groups of asynchronous events that it wants.
+    /// Mask of the groups of asynchronous events that the driver has enabled.
     pub(crate) aenq_groups: u32,
-    /// What its host is.
+    /// Description of the driver's host.
     pub(crate) host_info: Option<HostInfo>,
 }
 
-/// Finds a feature that the device has.
+/// Decodes a feature id. Fails if the device does not support the feature.
 fn supported(attributes: &Attributes, id: u8) -> Result<FeatureId, Status> {
     FeatureId::try_from(id)
         .ok()
@@ -85,7 +85,7 @@ impl Features {
 
     fn set_host_info(&mut self, host: &mut dyn Host, command: &SetFeature) -> Result<(), Failure> {
         let buffer = command.control_buffer;
-        // A driver for a newer interface may have more to say.
+        // A driver for a newer interface may pass a longer structure.
         let canonical = command.control.ctrl_data
             && !command.control.ctrl_data_indirect
             && buffer.length as usize >= HostInfo::SIZE

@@ -10,7 +10,7 @@ use crate::Host;
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
     masked: bool,
-    /// Vectors that would have been raised if they were not masked.
+    /// Vectors that were raised while masked.
     pending: BTreeSet<u16>,
 }
 
@@ -23,7 +23,7 @@ impl Interrupts {
         }
     }
 
-    /// Masks or unmasks. What came while masked is not lost.
+    /// Masks or unmasks the interrupts. Unmasking raises the pending ones.
     pub(crate) fn mask(&mut self, host: &mut dyn Host, masked: bool) {
         self.masked = masked;
         if !masked {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Answers to the last session of a driver that come in a later one: what a reset should have made the device forget.
+//! Completions and events of one driver session that are delivered in a later one, although a reset should have discarded them.
 
 use std::collections::VecDeque;
 
 use super::queue::Pending;
 
-/// Most answers that are kept.
+/// Limit on the number of answers that are kept.
 const MAX: usize = 256;
 
-/// What comes late.
+/// A completion or event that is delivered late.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// The completion of a command.
@@ -21,13 +21,13 @@ pub(crate) enum Answer {
 #[derive(Debug)]
 struct Kept {
     answer: Answer,
-    /// How many commands the new session is to have completed before.
+    /// Number of commands that the new session completes before the answer is delivered.
     after_commands: u64,
-    /// Whether there was a reset since.
+    /// Whether the device was reset since the answer was kept.
     was_reset: bool,
 }
 
-/// Answers that were not given and will be.
+/// Answers that are withheld for a later session.
 #[derive(Debug, Default)]
 pub(crate) struct Late(VecDeque<Kept>);
 
@@ -36,8 +36,8 @@ impl Late {
         self.0.len()
     }
 
-    /// Keeps an answer until the session after the next reset has completed so many commands. If there are too many, the
-    /// oldest is lost.
+    /// Keeps an answer until the session after the next reset has completed `after_commands` commands. Drops the oldest answer
+    /// if there are too many.
     pub(crate) fn keep(&mut self, answer: Answer, after_commands: u64) {
         if self.0.len() == MAX {
             self.0.pop_front();
@@ -49,19 +49,19 @@ impl Late {
         });
     }
 
-    /// Takes note of a reset.
+    /// Records a reset.
     pub(crate) fn reset(&mut self) {
         self.0.iter_mut().for_each(|kept| kept.was_reset = true);
     }
 
-    /// Takes note that a command was completed.
+    /// Records the completion of a command.
     pub(crate) fn completed(&mut self) {
         for kept in self.0.iter_mut().filter(|kept| kept.was_reset) {
             kept.after_commands = kept.after_commands.saturating_sub(1);
         }
     }
 
-    /// Takes the next answer whose time has come, of those that there is a queue for.
+    /// Removes and returns the next answer that is due, of the kinds for which a queue exists.
     pub(crate) fn take_due(&mut self, completions: bool, events: bool) -> Option<Answer> {
         let possible = |answer: &Answer| match answer {
             Answer::Completion(_) => completions,

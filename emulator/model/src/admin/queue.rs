@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The admin queue: fetched commands that wait for their completion.
+//! The admin queue: submitted commands, from the doorbell to the completion.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,28 +19,28 @@ use crate::{
     resources::mr::Registration, state::AdminState,
 };
 
-/// A command that was executed and is not complete.
+/// A command that was executed and is not completed.
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// The command.
     pub(crate) command: AqEntry,
-    /// When the driver has rung the doorbell for it, if that is known.
+    /// Time of the doorbell for the command, if known.
     pub(crate) rung: Option<Duration>,
-    /// How it ended.
+    /// Status of the command.
     pub(crate) status: u8,
-    /// Content of its completion.
+    /// Content of the completion.
     pub(crate) response: AcqEntry,
-    /// What is wrong with its completion.
+    /// Fault to inject into the completion.
     pub(crate) fault: Option<Then>,
 }
 
-/// A command that takes more than one call to execute. Those after it wait.
+/// A command that takes more than one call to execute. Later commands wait for it.
 #[derive(Debug)]
 pub(crate) struct Executing {
     pub(crate) command: AqEntry,
-    /// When the driver has rung the doorbell for it, if that is known.
+    /// Time of the doorbell for the command, if known.
     pub(crate) rung: Option<Duration>,
-    /// What is to be wrong with its completion.
+    /// Fault to inject into the completion.
     pub(crate) fault: Option<Then>,
     pub(crate) registration: Box<Registration>,
 }
@@ -51,10 +51,10 @@ pub(crate) struct AdminQueue {
     pub(crate) submission: Option<SubmissionRing>,
     pub(crate) completion: Option<EventRing>,
     pub(crate) executing: Option<Executing>,
-    /// When the driver has rung the doorbell for each command that is submitted and not fetched.
+    /// Time of the doorbell for each command that is submitted and not fetched, if known.
     rung: VecDeque<Option<Duration>>,
-    /// Commands by when they complete and in which order they came. A submission has room for no more than have a place in the
-    /// completion queue, so this bounds also those that are held.
+    /// Executed commands by due time and order of execution. A submission can't exceed the free entries of the completion
+    /// queue, which also bounds the held commands.
     pending: BTreeMap<(Duration, u64), Pending>,
     submitted: u64,
     completed: u64,
@@ -65,7 +65,7 @@ pub(crate) struct AdminQueue {
 }
 
 impl AdminQueue {
-    /// Forgets rings and commands; what is counted stays counted.
+    /// Discards rings and commands, but keeps the counters.
     pub(crate) fn reset(&mut self) {
         self.submission = None;
         self.completion = None;
@@ -75,27 +75,27 @@ impl AdminQueue {
         self.was_idle = false;
     }
 
-    /// Where completions are written, if that is known.
+    /// Memory of the completion queue, if configured.
     pub(crate) fn place(&self) -> Option<Place> {
         self.completion.as_ref().map(EventRing::place)
     }
 
-    /// Commands that are fetched and not complete.
+    /// Number of commands that are fetched and not completed.
     fn fetched(&self) -> usize {
         self.pending.len() + usize::from(self.executing.is_some())
     }
 
-    /// Commands that are submitted and not complete.
+    /// Number of commands that are submitted and not completed.
     pub(crate) fn in_flight(&self) -> usize {
         self.fetched() + usize::from(self.waiting())
     }
 
-    /// Commands that are submitted and not fetched.
+    /// Number of commands that are submitted and not fetched.
     pub(crate) fn waiting(&self) -> u16 {
         self.submission.as_ref().map_or(0, SubmissionRing::waiting)
     }
 
-    /// Takes note of how many commands were ever submitted by now.
+    /// Handles the doorbell. `submitted` is the total number of submitted commands, modulo 2^16.
     pub(crate) fn submit(
         &mut self,
         now: Option<Duration>,
@@ -105,7 +105,7 @@ impl AdminQueue {
         let (Some(ring), Some(completion)) = (&mut self.submission, &self.completion) else {
             return Err(ProtocolError::NoQueue);
         };
-        // Each is to have a place for its completion.
+        // Each command needs an entry in the completion queue.
         let room = usize::from(completion.depth()).saturating_sub(fetched);
         let room = room.min(ring.depth().into());
         ring.submit(submitted, room)
@@ -116,12 +116,12 @@ impl AdminQueue {
         Ok(())
     }
 
-    /// When the driver has rung the doorbell for the command that was just fetched, if that is known.
+    /// Removes and returns the time of the doorbell for the command that was just fetched, if known.
     pub(crate) fn take_rung(&mut self) -> Option<Duration> {
         self.rung.pop_front().flatten()
     }
 
-    /// Takes a command that was executed and completes at some time. A later one has a higher number.
+    /// Queues an executed command for completion at `due`. Numbers increase in the order of execution.
     pub(crate) fn executed(&mut self, due: Duration, number: u64, pending: Pending) {
         self.round_trips += u64::from(std::mem::take(&mut self.was_idle));
         self.pending.insert((due, number), pending);
@@ -129,13 +129,13 @@ impl AdminQueue {
         self.max_in_flight = self.max_in_flight.max(self.in_flight());
     }
 
-    /// When the next command completes.
+    /// Due time of the next completion. Held commands have none.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         let due = self.pending.keys().next().map(|(due, _)| *due);
         due.filter(|due| *due != HELD)
     }
 
-    /// Commands that are held: their numbers, and the names under which they are.
+    /// Held commands: their numbers, and the names under which they are held.
     pub(crate) fn held(&self) -> impl Iterator<Item = (u64, &str)> {
         let held = self.pending.range((HELD, 0)..);
         held.filter_map(|((_, number), pending)| {
@@ -143,20 +143,20 @@ impl AdminQueue {
         })
     }
 
-    /// Lets one that is held complete when the device is run next.
+    /// Releases a held command, which completes when the device runs next.
     pub(crate) fn release(&mut self, number: u64) {
         if let Some(pending) = self.pending.remove(&(HELD, number)) {
             self.pending.insert((Duration::ZERO, number), pending);
         }
     }
 
-    /// Takes the next command that is to be complete by now.
+    /// Removes and returns the next command that is due.
     pub(crate) fn take_due(&mut self, now: Duration) -> Option<Pending> {
         let next = self.pending.first_entry()?;
         (next.key().0 <= now).then(|| next.remove())
     }
 
-    /// Writes the completion of a command and returns it as it was written.
+    /// Writes the completion of a command, with its fault, and returns the entry as written.
     pub(crate) fn complete(
         &mut self,
         host: &mut dyn Host,
@@ -169,8 +169,7 @@ impl AdminQueue {
         let fault = pending.fault.clone().unwrap_or_default();
         let mut id = pending.command.header().command_id.id;
         if fault.wrong_id {
-            // The driver can't have this command in flight as well: it has as many as fit into the
-            // low bits at most.
+            // No command in flight has this id: the driver has no more commands in flight than fit into the low bits.
             id ^= 0x800;
         }
         self.completed += 1;

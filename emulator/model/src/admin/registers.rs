@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the driver wrote into registers that only hold a value.
+//! Registers that only hold a value that the driver wrote.
 
 use efa_hw::regs::Register;
 
@@ -22,7 +22,7 @@ impl Address {
     }
 }
 
-/// The values.
+/// Values of these registers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Registers {
     pub(crate) aq_base: Address,
@@ -32,7 +32,7 @@ pub(crate) struct Registers {
 }
 
 impl Registers {
-    /// Stores half of an address, if the register holds one.
+    /// Stores half of an address. Returns false if the register does not hold one.
     pub(crate) fn write(&mut self, register: Register, value: u32) -> bool {
         match register {
             Register::AqBaseLo => self.aq_base.set_low(value),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Rings in host memory: one that the device reads, and those that it writes.
+//! Rings in host memory: the submission ring, which the device reads, and completion and event rings, which it writes.
 
 use efa_hw::{
     admin::{AqEntry, Protocol},
@@ -15,10 +15,10 @@ use crate::{
 /// Bytes in an entry of a ring that the device writes.
 const ENTRY_SIZE: usize = 64;
 
-/// Most entries of a ring. It bounds what one doorbell can make the device do.
+/// Limit on the entries of a ring. It bounds the work that one doorbell can cause.
 const MAX_DEPTH: u16 = 256;
 
-/// Whether a ring of entries of this size can be there.
+/// Whether the geometry of a ring is valid: alignment, depth, and no overflow of addresses.
 fn is_sensible(base: u64, entry_size: usize, depth: u16) -> bool {
     base != 0
         && base % entry_size as u64 == 0
@@ -42,7 +42,7 @@ impl Cursor {
         phase: true,
     };
 
-    /// Returns the offset of the entry and goes on to the next one.
+    /// Returns the offset of the entry and advances to the next one.
     fn advance(&mut self, entry_size: usize, depth: u16) -> u64 {
         let offset = u64::from(self.index) * entry_size as u64;
         self.index += 1;
@@ -61,13 +61,13 @@ pub(crate) struct SubmissionRing {
     depth: u16,
     protocol: Protocol,
     cursor: Cursor,
-    /// Commands that the driver has submitted and that were fetched, modulo 2^16.
+    /// Total numbers of commands submitted and fetched, modulo 2^16.
     submitted: u16,
     fetched: u16,
 }
 
 impl SubmissionRing {
-    /// Accepts a ring if its geometry makes sense and its entries have the size that the device wants.
+    /// Creates a ring if its geometry is valid and its entries have the size of the protocol.
     pub(crate) fn new(base: u64, caps: AqCaps, protocol: Protocol) -> Option<Self> {
         let entry_size = usize::from(caps.entry_size);
         let sensible =
@@ -86,7 +86,7 @@ impl SubmissionRing {
         self.depth
     }
 
-    /// Takes note of how many commands were ever submitted, if no more than `room` of them are not fetched.
+    /// Handles the doorbell. Fails with the number of commands to fetch if that exceeds `room` or the ring's entries.
     pub(crate) fn submit(&mut self, submitted: u16, room: usize) -> Result<(), u16> {
         let waiting = submitted.wrapping_sub(self.fetched);
         if usize::from(waiting) > room.min(self.depth.into()) {
@@ -96,12 +96,12 @@ impl SubmissionRing {
         Ok(())
     }
 
-    /// How many commands are submitted and not fetched.
+    /// Number of commands that are submitted and not fetched.
     pub(crate) fn waiting(&self) -> u16 {
         self.submitted.wrapping_sub(self.fetched)
     }
 
-    /// Fetches the next command, and tells whether it has the right phase.
+    /// Fetches the next command, and returns whether it has the right phase.
     pub(crate) fn fetch(&mut self, host: &mut dyn Host) -> Result<(AqEntry, bool), DmaError> {
         let phase = self.cursor.phase;
         let entry_size = self.protocol.entry_size();
@@ -113,7 +113,7 @@ impl SubmissionRing {
     }
 }
 
-/// A ring of what the device tells: completions or events.
+/// A ring of completions or events, which the device writes.
 #[derive(Debug)]
 pub(crate) struct EventRing {
     base: u64,
@@ -123,7 +123,7 @@ pub(crate) struct EventRing {
 }
 
 impl EventRing {
-    /// Accepts a ring if its geometry makes sense and the device has its vector.
+    /// Creates a ring if its geometry is valid and the device has its interrupt vector.
     pub(crate) fn new(base: u64, caps: EventRingCaps, vectors: u16) -> Option<Self> {
         let vector = caps.msix_vector.into();
         let sensible = usize::from(caps.entry_size) == ENTRY_SIZE
@@ -141,7 +141,7 @@ impl EventRing {
         self.depth
     }
 
-    /// Where it is.
+    /// Memory of the ring.
     pub(crate) fn place(&self) -> Place {
         Place {
             base: self.base,
@@ -149,7 +149,7 @@ impl EventRing {
         }
     }
 
-    /// The interrupt that announces an entry.
+    /// Interrupt vector that signals a new entry.
     pub(crate) fn vector(&self) -> u16 {
         self.vector
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How work requests end: what is counted, and what their program is told.
+//! The end of work requests: their statistics, event counters and completions.
 
 use efa_hw::io::{Cdesc, CdescFlags, CompStatus, QueueType, UNKNOWN_AH};
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl DataPath {
-    /// Counts and completes a work request.
+    /// Counts the end of a send-queue work request. Posts a completion if it is signaled or has failed.
     pub(super) fn end_send(
         &mut self,
         host: &mut dyn Host,
@@ -56,7 +56,7 @@ impl DataPath {
         self.post_completion(host, cq, completion, request.fault.as_deref());
     }
 
-    /// Takes note of how long a work request took.
+    /// Records the latency of a work request.
     fn count_time(&mut self, host: &dyn Host, request: &Outstanding) {
         if let (Some(posted), Some(now)) = (request.posted, host.now()) {
             let time = now.saturating_sub(posted);
@@ -82,7 +82,7 @@ impl DataPath {
         }
     }
 
-    /// Counts and posts the completion of something that was received, or of a receive work request.
+    /// Counts and posts the completion of a received message or write, or of a failed receive work request.
     pub(super) fn complete_receive(
         &mut self,
         host: &mut dyn Host,
@@ -112,7 +112,7 @@ impl DataPath {
         }
     }
 
-    /// Posts a completion, with its event if one is wanted, or what a fault makes of it.
+    /// Posts a completion, and an event if requested, with the effects of a fault.
     fn post_completion(
         &mut self,
         host: &mut dyn Host,
@@ -120,7 +120,7 @@ impl DataPath {
         completion: Cdesc,
         fault: Option<&Then>,
     ) {
-        // Unsolicited ones need no work request, so no doorbell has to come before them.
+        // Unsolicited completions consume no work request, so no doorbell has to precede them.
         if !completion.flags.unsolicited {
             if let Some(error) = self.resources.cqs.note_completion(cq.0) {
                 self.note_program_error(error);
@@ -149,7 +149,7 @@ impl DataPath {
         }
     }
 
-    /// Posts a completion with what is wrong with it.
+    /// Posts a completion with the errors that its fault specifies.
     pub(super) fn post_faulty(&mut self, host: &mut dyn Host, faulty: &Faulty) {
         let Faulty {
             cq,

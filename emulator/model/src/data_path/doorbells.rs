@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Doorbells: by which programs tell that they have written to a queue, or what they have read.
+//! Doorbells, which announce new descriptors of a work queue, or arm a completion queue and set its consumer index.
 
 use efa_hw::admin::qp::QpState;
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl DataPath {
-    /// A write to the doorbell BAR.
+    /// Handles a write to the doorbell BAR.
     pub(crate) fn ring(
         &mut self,
         host: &mut dyn Host,
@@ -31,7 +31,7 @@ impl DataPath {
         }
     }
 
-    /// A write to the doorbell of a send queue.
+    /// Handles a write to the doorbell of a send queue.
     fn ring_send_queue(
         &mut self,
         host: &mut dyn Host,
@@ -56,7 +56,7 @@ impl DataPath {
         Ok(())
     }
 
-    /// A write to the doorbell of a receive queue.
+    /// Handles a write to the doorbell of a receive queue.
     fn ring_receive_queue(
         &mut self,
         host: &mut dyn Host,
@@ -98,7 +98,7 @@ impl DataPath {
     }
 }
 
-/// The queue pair of a doorbell, unless it is reset: a program that could not post anything may ring nevertheless.
+/// Returns the queue pair of a doorbell, or `None` in the reset state, where a program may ring although it could post nothing.
 fn rung(
     qps: &mut Qps,
     uar: u16,

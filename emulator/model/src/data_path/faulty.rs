@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What rules do to the work of queue pairs, and how work requests end that may take their queue pair with them.
+//! Effects of fault rules on queue pairs, and the end of work requests that may put their queue pair in error.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::{
 };
 
 impl DataPath {
-    /// What rules make happen when a queue pair does something. If that ends the device, it does nothing until somebody has
-    /// [taken](Self::take_doom) that.
+    /// Returns the effects of the rules that match work of a queue pair. If they are fatal, the device does nothing until they
+    /// are [taken](Self::take_doom).
     pub(super) fn fault(
         &mut self,
         kind: WorkKind,
@@ -28,7 +28,7 @@ impl DataPath {
         Some(fault)
     }
 
-    /// Ends a work request that is not to be carried out because of its fault; returns whether it is so.
+    /// Returns whether a fault prevents the execution of a work request. Ends that request, unless the fault is fatal.
     pub(super) fn prevent(
         &mut self,
         host: &mut dyn Host,
@@ -41,7 +41,7 @@ impl DataPath {
         let status = match fault.status {
             _ if fault.is_fatal() => return true,
             _ if fault.executed => return false,
-            // The fault has another one.
+            // `Outstanding::status` replaces it by the status of the fault.
             Some(_) => CompStatus::Ok,
             None if fault.qp_error => CompStatus::Flushed,
             None => return false,
@@ -50,7 +50,7 @@ impl DataPath {
         true
     }
 
-    /// Counts and completes a work request, and puts its queue pair in error if it is to be.
+    /// Counts and completes a work request, and moves its queue pair to the error state if required.
     pub(super) fn end(
         &mut self,
         host: &mut dyn Host,
@@ -63,7 +63,7 @@ impl DataPath {
         self.break_qp(host, number, code, request.fault.as_deref());
     }
 
-    /// Puts a queue pair in error if that is what a status, or a fault, does.
+    /// Moves a queue pair to the error state if a status or a fault requires that.
     pub(super) fn break_qp(
         &mut self,
         host: &mut dyn Host,
@@ -77,7 +77,7 @@ impl DataPath {
         }
     }
 
-    /// Puts a queue pair in error for no reason.
+    /// Moves a queue pair to the error state without a cause, at the request of an operator.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl DataPath {
         number: u16,
     ) -> Result<(), QueueError> {
         let qp = self.resources.qps.get(number);
-        // One that is reset has nothing to fail.
+        // A queue pair in the reset state has no work requests to flush.
         let state = qp.ok_or(QueueError::Missing(Queue::Rq(number)))?.state;
         if state != QpState::Reset {
             self.fail(host, number);
@@ -96,22 +96,22 @@ impl DataPath {
         Ok(())
     }
 
-    /// Whether the device is about to end.
+    /// Whether a fatal fault is pending.
     pub(crate) fn is_doomed(&self) -> bool {
         self.doom.is_some()
     }
 
-    /// Takes what ends the device.
+    /// Takes the pending fatal fault.
     pub(crate) fn take_doom(&mut self) -> Option<Box<Then>> {
         self.doom.take()
     }
 
-    /// Whether the device has to be run at once.
+    /// Whether the device has to run at once: for a fatal fault, or to set the due times of late completions.
     pub(crate) fn is_urgent(&self) -> bool {
         self.doom.is_some() || self.late.has_fresh()
     }
 
-    /// Posts the late completions that are due, and returns when the next one is.
+    /// Posts the late completions that are due, and returns the next due time.
     pub(crate) fn post_late(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
         while let Some(faulty) = self.late.take_due(now) {
             self.post_faulty(host, &faulty);

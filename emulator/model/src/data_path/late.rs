@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Completions that a rule makes late, or holds.
+//! Completions that a rule delays or holds.
 //!
-//! The data path has no clock. The delay of a completion is known when its work request ends; the time only when the device runs
-//! next, which is at once.
+//! The data path has no clock. The delay of a completion is known when its work request ends. Its due time is only known when the
+//! device runs next, which is at once.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,10 +11,10 @@ use efa_hw::io::Cdesc;
 
 use crate::{Then, faults::then::HELD};
 
-/// Most completions that are late or held. What would be one more comes at once.
+/// Limit on late and held completions. Beyond it, a completion is posted at once.
 const MAX_LATE: usize = 1024;
 
-/// A completion, and what is wrong with it.
+/// A completion and its fault.
 #[derive(Debug)]
 pub(super) struct Faulty {
     /// The completion queue and its sub-queue.
@@ -26,9 +26,9 @@ pub(super) struct Faulty {
 /// Completions that are late or held.
 #[derive(Debug, Default)]
 pub(crate) struct LateCompletions {
-    /// Those for which the clock has not been looked at, and how late they are to be.
+    /// Late completions without a due time yet: delay, number and completion.
     fresh: Vec<(Duration, u64, Faulty)>,
-    /// The others by when they come, and in the order in which they were made late.
+    /// Other completions, by due time ([`HELD`] if held) and number, that is, in the order in which they were delayed.
     waiting: BTreeMap<(Duration, u64), Faulty>,
     made: u64,
 }
@@ -38,23 +38,23 @@ impl LateCompletions {
         self.fresh.len() + self.waiting.len()
     }
 
-    /// How many are late and not held.
+    /// Returns the number of completions that are late but not held.
     pub(crate) fn late(&self) -> usize {
         self.fresh.len() + self.waiting.range(..(HELD, 0)).count()
     }
 
-    /// The number of the next completion that waits, of a work request or of a command: they are released in this order.
+    /// Returns a number for the next work request or command whose completion waits. Held completions are released in this order.
     pub(crate) fn number(&mut self) -> u64 {
         self.made += 1;
         self.made
     }
 
-    /// Whether somebody has to look at the clock.
+    /// Whether a late completion needs the clock for its due time.
     pub(super) fn has_fresh(&self) -> bool {
         !self.fresh.is_empty()
     }
 
-    /// Makes a completion late, or returns it if too many are.
+    /// Delays or holds a completion, or returns it if [`MAX_LATE`] others wait already.
     pub(super) fn add(&mut self, delay: Duration, faulty: Faulty) -> Result<(), Box<Faulty>> {
         if self.len() >= MAX_LATE {
             return Err(Box::new(faulty));
@@ -69,20 +69,20 @@ impl LateCompletions {
         Ok(())
     }
 
-    /// Those that are held: their numbers, and the names under which they are.
+    /// Returns the numbers of the held completions, and the names under which they are held.
     pub(crate) fn held(&self) -> impl Iterator<Item = (u64, &str)> {
         let held = self.waiting.range((HELD, 0)..);
         held.filter_map(|((_, number), faulty)| Some((*number, faulty.fault.hold.as_deref()?)))
     }
 
-    /// Lets one that is held come when the device is run next.
+    /// Releases a held completion, which is then due when the device runs next.
     pub(crate) fn release(&mut self, number: u64) {
         if let Some(faulty) = self.waiting.remove(&(HELD, number)) {
             self.waiting.insert((Duration::ZERO, number), faulty);
         }
     }
 
-    /// Takes the next completion that is to come by now.
+    /// Takes the next completion that is due at `now`.
     pub(super) fn take_due(&mut self, now: Duration) -> Option<Faulty> {
         for (delay, number, faulty) in self.fresh.drain(..) {
             let due = now.saturating_add(delay);
@@ -92,13 +92,13 @@ impl LateCompletions {
         (next.key().0 <= now).then(|| next.remove())
     }
 
-    /// When the next one comes.
+    /// Returns the next due time.
     pub(super) fn next_due(&self) -> Option<Duration> {
         let due = self.waiting.keys().next().map(|(due, _)| *due);
         due.filter(|due| *due != HELD)
     }
 
-    /// Forgets those of a queue pair.
+    /// Drops the completions of a queue pair.
     pub(super) fn forget(&mut self, qp: u16) {
         self.fresh
             .retain(|(_, _, faulty)| faulty.completion.qp_num != qp);
@@ -106,7 +106,7 @@ impl LateCompletions {
             .retain(|_, faulty| faulty.completion.qp_num != qp);
     }
 
-    /// Forgets all.
+    /// Drops all completions.
     pub(crate) fn clear(&mut self) {
         self.fresh.clear();
         self.waiting.clear();

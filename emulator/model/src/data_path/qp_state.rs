@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The state machine of queue pairs: what the driver makes of them, how they fail, and what becomes of their work requests then.
+//! The state machine of queue pairs: transitions by the driver, failures, and the flush of work requests.
 
 use efa_hw::{
     admin::{
@@ -98,7 +98,7 @@ impl DataPath {
                 self.late.forget(number);
             }
             QpState::Err => self.flush(host, number),
-            // It sends now what was posted while it could not, or the other way round.
+            // Work requests posted before may now start, or the queue pair must no longer send.
             _ => self.resources.qps.schedule(number),
         }
         Ok(NoData {})
@@ -129,7 +129,7 @@ impl DataPath {
         Ok(NoData {})
     }
 
-    /// Puts a queue pair in error because of what its program did.
+    /// Moves a queue pair to the error state, and flushes it.
     pub(super) fn fail(&mut self, host: &mut dyn Host, number: u16) {
         host.quiesce();
         if let Some(qp) = self.resources.qps.get_mut(number) {
@@ -138,7 +138,7 @@ impl DataPath {
         self.flush(host, number);
     }
 
-    /// Completes all work requests of a queue pair that is in error.
+    /// Completes all work requests of a queue pair in the error state as flushed.
     pub(super) fn flush(&mut self, host: &mut dyn Host, number: u16) {
         self.resources.qps.renew(number);
         let Some(qp) = self.resources.qps.get_mut(number) else {
@@ -154,7 +154,7 @@ impl DataPath {
         self.flush_receives(host, number);
     }
 
-    /// Completes all receive work requests of a queue pair that is in error, first those that deliveries have taken.
+    /// Completes all receive work requests of a queue pair in the error state as flushed, first those taken by deliveries.
     pub(super) fn flush_receives(&mut self, host: &mut dyn Host, number: u16) {
         let most = self.attributes.max_wr_recv_sges.max(1);
         let Some(qp) = self.resources.qps.get_mut(number) else {

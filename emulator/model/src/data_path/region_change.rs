@@ -2,9 +2,9 @@
 
 //! Fast registration and invalidation: work requests that map and unmap the pages of a memory region.
 //!
-//! The device carries them out itself, when it fetches them. So each later work request of the send queue finds them done, and so
-//! do the earlier ones that are still in flight. It reads a long list of pages in parts, one at each turn of the queue pair. It
-//! reads one such list at a time: all queue pairs may want to register the same region, whose pages count once.
+//! The device executes them itself when it fetches them. Later work requests of the send queue thus see their effect, and so do
+//! earlier ones that are still in flight. The device reads a long page list in parts, one at each turn of the queue pair. It
+//! reads one long list at a time: all queue pairs could register the same region, whose pages count only once against the limit.
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
 
@@ -83,7 +83,7 @@ impl DataPath {
         }
     }
 
-    /// Reads more of the pages of a registration, and finishes it if these are all.
+    /// Resumes a registration: reads more of its pages, and finishes it if all are read.
     pub(super) fn go_on_registering(
         &mut self,
         host: &mut dyn Host,
@@ -131,7 +131,7 @@ impl DataPath {
         self.end_change(host, number, id, work, status);
     }
 
-    /// Whether a long list of pages of a queue pair may be read now: that of no other one is.
+    /// Reserves the reading of long page lists for a queue pair. Returns false while that of another queue pair is in progress.
     fn may_register(&mut self, number: u16) -> bool {
         let other = self.registering.filter(|other| *other != number);
         let other = other.and_then(|other| self.resources.qps.get(other));

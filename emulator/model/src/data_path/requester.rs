@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The sending side of the data path: from a work request to a request for the transport, and to where its bytes are.
+//! The requester: turns work requests into requests for the transport, and locates their data.
 //!
-//! A doorbell only notes that a queue pair has work. Its work requests are fetched one at a time, when the transport has room for
-//! them.
+//! A doorbell only schedules a queue pair. Its work requests are fetched one at a time, when the transport has room for them.
 
 use efa_hw::{admin::qp::QpType, io::CompStatus};
 
@@ -17,12 +16,12 @@ use crate::{
     },
 };
 
-/// A work request that the transport is to carry out.
+/// A work request for the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The queue pair.
     pub qp: QpId,
-    /// Number of the request, which no other of this queue pair ever has.
+    /// Number of the request, unique within its queue pair.
     pub id: u64,
     /// Transport.
     pub transport: QpType,
@@ -32,7 +31,7 @@ pub struct Request {
     pub peer_qp: u16,
     /// Q_Key that the peer's queue pair must have.
     pub qkey: u32,
-    /// What is asked for.
+    /// Operation to carry out.
     pub operation: Operation,
     /// Immediate data.
     pub immediate: Option<u32>,
@@ -40,30 +39,30 @@ pub struct Request {
     pub remote: (u32, u64),
     /// Bytes to send or to read.
     pub length: u32,
-    /// Version of the device.
+    /// Version of the requesting device.
     pub version: u32,
-    /// How often to try again if the receiver is not ready; 7 means for ever.
+    /// Number of retries if the receiver is not ready; 7 means no limit.
     pub rnr_retry: u8,
     data: Data,
 }
 
-/// What became of a send queue's next work request.
+/// Result of fetching a work request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fetched {
-    /// The transport is to carry it out.
+    /// A request for the transport.
     Request(Box<Request>),
-    /// The device has done it itself, or it has failed.
+    /// Nothing for the transport: the device executed the work request itself, at least in part, or ended it with an error.
     Internal,
-    /// There is none.
+    /// No queue pair is scheduled.
     Idle,
 }
 
-/// Where the bytes to send are.
+/// Location of the bytes to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
     /// In the request.
     Inline(&'a [u8]),
-    /// In the segments of host memory that were added.
+    /// In the segments of host memory that were appended.
     Memory,
 }
 
@@ -110,7 +109,7 @@ impl DataPath {
         }
     }
 
-    /// Makes a request of a work request, or completes it if it is not for the transport or can't be carried out.
+    /// Turns a work request into a request for the transport. If it is invalid or changes a region, handles it here instead.
     fn start(&mut self, host: &mut dyn Host, number: u16, wqe: &Wqe) -> Option<Request> {
         let region_work = wqe.region_work();
         let qp = self.resources.qps.get(number)?;
@@ -167,7 +166,7 @@ impl DataPath {
         Some(request)
     }
 
-    /// Completes a request; if its queue pair is not what it was, it has been completed before.
+    /// Completes a request. If its queue pair was reset, failed or destroyed since, the request has ended already.
     pub(crate) fn complete(&mut self, host: &mut dyn Host, qp: QpId, id: u64, status: CompStatus) {
         let request = self
             .resources
@@ -180,11 +179,11 @@ impl DataPath {
         }
     }
 
-    /// Finds the part of a request's data that starts at `offset`, to send it.
+    /// Locates the part of a request's data that starts at `offset`, to send it.
     ///
     /// # Errors
     ///
-    /// How the request ends if the data can't be had.
+    /// Completion status of the request if its data is not accessible.
     pub(crate) fn gather<'a>(
         &self,
         request: &'a Request,
@@ -199,11 +198,11 @@ impl DataPath {
         Ok(Payload::Memory)
     }
 
-    /// Finds the part of a request's buffers that starts at `offset`, to read the peer's memory into it.
+    /// Locates the part of a request's buffers that starts at `offset`, to read the peer's memory into it.
     ///
     /// # Errors
     ///
-    /// How the request ends if they can't be had.
+    /// Completion status of the request if its buffers are not accessible.
     pub(crate) fn scatter(
         &self,
         request: &Request,
@@ -233,11 +232,11 @@ impl DataPath {
         Ok(())
     }
 
-    /// Finds memory that a peer wants to read.
+    /// Locates the memory of an RDMA read by a peer.
     ///
     /// # Errors
     ///
-    /// How the peer's request ends if it can't be had.
+    /// Completion status of the peer's request if the memory is not accessible.
     pub(crate) fn gather_for_peer(
         &self,
         qp: QpId,
@@ -247,7 +246,7 @@ impl DataPath {
     ) -> Result<(), CompStatus> {
         let qp = self.resources.qps.current(qp);
         let pd = qp.ok_or(CompStatus::RemoteAbort)?.pd;
-        // Its key was looked at when the read came, if it is at all.
+        // If the device checks the key of an empty read, it did so when the read arrived.
         if length == 0 {
             return Ok(());
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The receiving side of the data path: what a peer sends, writes and asks to read.
+//! The responder: handles sends, RDMA writes and RDMA reads of peers.
 
 use efa_hw::{
     admin::qp::{QpState, QpType},
@@ -19,24 +19,24 @@ use crate::{
     },
 };
 
-/// Something from a peer, or a part of it.
+/// A message, an RDMA read, or a part of an RDMA write that arrives from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Address of the peer.
     pub peer: [u8; 16],
     /// Queue pair of the peer.
     pub peer_qp: u16,
-    /// Number of the queue pair that it is for.
+    /// Number of the destination queue pair.
     pub qp: u16,
     /// Transport.
     pub transport: QpType,
     /// Q_Key that the queue pair must have.
     pub qkey: u32,
-    /// What it is.
+    /// Operation of the peer.
     pub content: Content,
 }
 
-/// What a peer sends.
+/// An operation of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A message.
@@ -52,7 +52,7 @@ pub enum Content {
         memory: (u32, u64),
         /// Bytes of payload.
         length: u32,
-        /// If this is the last part to arrive.
+        /// End of the write, if this is the last part to arrive.
         end: Option<WriteEnd>,
     },
     /// An RDMA read.
@@ -61,7 +61,7 @@ pub enum Content {
         memory: (u32, u64),
         /// Bytes to read.
         length: u32,
-        /// Version of the device that reads.
+        /// Version of the reading device.
         version: u32,
     },
 }
@@ -76,33 +76,33 @@ impl Content {
     }
 }
 
-/// An RDMA write of which all has arrived.
+/// End of an RDMA write whose parts have all arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteEnd {
-    /// Bytes of all its parts.
+    /// Total length of its parts in bytes.
     pub length: u32,
     /// Immediate data.
     pub immediate: Option<u32>,
 }
 
-/// Why something from a peer is not taken.
+/// Why an arrival is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is dropped, as unreliable datagrams may be.
+    /// Dropped without a response, as unreliable datagrams may be.
     Drop,
-    /// There is no receive work request.
+    /// No receive work request is posted.
     NotReady,
-    /// The peer's request ends like this.
+    /// The peer's request ends with this status.
     Status(CompStatus),
 }
 
-/// A delivery that was begun. It is to be ended by [`Device::delivered`](crate::Device::delivered) or given up by
+/// A delivery in progress. The caller must end it by [`Device::delivered`](crate::Device::delivered) or abort it by
 /// [`Device::cancel`](crate::Device::cancel).
 #[derive(Debug)]
 #[must_use = "the receive work request of a delivery that is dropped stays taken"]
 pub struct Delivery {
     qp: QpId,
-    /// The receive work request that it has taken.
+    /// The receive work request that the delivery has taken.
     receive: Option<Receive>,
 }
 
@@ -114,8 +114,8 @@ impl Delivery {
 }
 
 impl DataPath {
-    /// Finds where something from a peer goes, and takes the receive work request that it uses. If it is not taken, what there
-    /// is to tell the program has been told.
+    /// Locates the destination of an arrival, and takes the receive work request that it consumes. If the arrival is refused, any
+    /// error is already reported to the program.
     pub(crate) fn deliver(
         &mut self,
         host: &mut dyn Host,
@@ -196,7 +196,7 @@ impl DataPath {
         Ok(delivery)
     }
 
-    /// Gives back the receive work request of a delivery that does not take place.
+    /// Aborts a delivery, and returns its receive work request to the queue.
     pub(crate) fn cancel(&mut self, delivery: Delivery) {
         let qp = self.resources.qps.current_mut(delivery.qp);
         if let (Some(qp), Some(receive)) = (qp, delivery.receive) {
@@ -204,7 +204,7 @@ impl DataPath {
         }
     }
 
-    /// Takes note that the payload is where it belongs, or that it could not be written there.
+    /// Ends a delivery, given the result of writing its payload.
     pub(crate) fn delivered(
         &mut self,
         host: &mut dyn Host,
@@ -230,7 +230,7 @@ impl DataPath {
         if let Content::Write { length, .. } = arrival.content {
             self.statistics.count_write(length);
         }
-        // What it had taken was ended with the life of the queue pair.
+        // The receive work request ended when the queue pair was reset or failed.
         if !is_current {
             return Ok(());
         }
@@ -297,7 +297,7 @@ impl DataPath {
                 unsolicited,
             },
             qp_num: number,
-            // CAST: the low half; a message has no more.
+            // CAST: the low half, which is all of it for a message.
             length: length as u16,
             ah: ah.unwrap_or(UNKNOWN_AH),
             src_qp_num: arrival.peer_qp,
@@ -309,14 +309,14 @@ impl DataPath {
         Ok(())
     }
 
-    /// Takes note that a peer has all that it wanted to read by a queue pair.
+    /// Counts an RDMA read through a queue pair, of which the peer has all data.
     pub(crate) fn read_served(&mut self, host: &mut dyn Host, qp: QpId) {
         if self.resources.qps.current(qp).is_some() {
             self.count(host, qp.number, QpEvent::RemoteReadComp);
         }
     }
 
-    /// Checks that a queue pair may get something from a peer.
+    /// Checks that a queue pair may accept an arrival.
     fn find(&self, arrival: &Arrival) -> Result<(), Refusal> {
         let receives = |qp: &&Qp| {
             matches!(
@@ -325,11 +325,11 @@ impl DataPath {
             ) && qp.qp_type == arrival.transport
         };
         let qp = self.resources.qps.get(arrival.qp).filter(receives);
-        // No device sends a longer message. Another program may.
+        // No device of this program sends a longer message, but one of another program may.
         let too_long =
             matches!(arrival.content, Content::Send { length, .. } if length > self.attributes.mtu);
         if arrival.transport == QpType::Ud {
-            // Another program may send what no queue pair of this kind can.
+            // A device of another program may send an operation that UD does not have.
             let is_message = matches!(arrival.content, Content::Send { .. }) && !too_long;
             return match qp {
                 Some(qp) if is_message && self.has_right_qkey(qp, arrival) => Ok(()),
@@ -339,7 +339,7 @@ impl DataPath {
         let Some(qp) = qp else {
             return Err(Refusal::Status(CompStatus::RemoteBadDestQpn));
         };
-        // There is nothing that its sender could be told.
+        // No completion status exists for a wrong Q_Key.
         if !self.has_right_qkey(qp, arrival) {
             return Err(Refusal::Drop);
         }
@@ -354,20 +354,20 @@ impl DataPath {
         if !possible {
             return Err(Refusal::Status(CompStatus::RemoteFeatureMismatch));
         }
-        // A peer may use memory only if the program knows it.
+        // A peer may access memory only if the protection domain has an address handle for it.
         if self.resources.ahs.find(qp.pd, arrival.peer).is_none() {
             return Err(Refusal::Status(CompStatus::RemoteUnknownPeer));
         }
         Ok(())
     }
 
-    /// Whether what arrives has the Q_Key of a queue pair, where that matters.
+    /// Whether an arrival has the Q_Key of the queue pair, if that is checked.
     fn has_right_qkey(&self, qp: &Qp, arrival: &Arrival) -> bool {
         let matters = qp.qp_type == QpType::Ud || self.attributes.check_srd_qkey;
         qp.qkey == arrival.qkey || !matters
     }
 
-    /// Whether a device of this version may read memory of this one, where that matters.
+    /// Whether a device of this version may read memory of this device, if that is checked.
     fn reads(&self, version: u32) -> bool {
         let own = self.attributes.device_version;
         (own == 0) == (version == 0) || !self.attributes.check_read_version
@@ -395,7 +395,7 @@ impl DataPath {
             .map_err(|_| Refusal::Status(CompStatus::RemoteBadAddress))
     }
 
-    /// Takes the receive work request that the next message uses.
+    /// Takes the next receive work request for an arrival. A malformed or unreadable one moves the queue pair to the error state.
     fn take_receive(&mut self, host: &mut dyn Host, arrival: &Arrival) -> Result<Receive, Refusal> {
         let most = self.attributes.max_wr_recv_sges.max(1);
         let Some(qp) = self.resources.qps.get_mut(arrival.qp) else {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Admin commands: fetched, executed and completed.
+//! Fetching, execution and completion of admin commands.
 
 use std::time::Duration;
 
@@ -23,25 +23,25 @@ use crate::{
     resources::{failure::Failure, page_list::PAGES_PER_CALL},
 };
 
-/// Most commands that are executed in one call: as many as drivers have in flight at once. What is left is executed when the device
-/// is run again, which it asks for at once.
+/// Limit on commands executed in one call: as many as drivers keep in flight. The device requests to be run again at once for
+/// the rest.
 const COMMANDS_PER_CALL: u32 = 32;
 
-/// After so many work requests were flushed by commands, no other command is executed in the same call. One command flushes the two
-/// queues of one queue pair.
+/// Number of flushed work requests after which a call executes no further command. One command flushes at most the two queues
+/// of one queue pair.
 const FLUSHED_PER_CALL: u32 = 4096;
 
-/// From this version on, completions have a checksum.
+/// First version of the interface with checksums in completions.
 const CHECKSUM_VERSION: Version = Version { major: 0, minor: 2 };
 
-/// A command, and when the driver has rung the doorbell for it, if that is known.
+/// A command, and the time of its doorbell, if known.
 type Submitted = (AqEntry, Option<Duration>);
 
 impl Device {
-    /// Executes commands that the driver has submitted, as many as one call may. Returns whether there are more.
+    /// Executes submitted commands up to the limits of one call. Returns whether more are left.
     pub(super) fn execute_commands(&mut self, host: &mut dyn Host, now: Duration) -> bool {
         let mut pages = PAGES_PER_CALL;
-        // What programs had flushed in the meantime does not count.
+        // Work requests that programs caused to be flushed since the last call do not count.
         self.data.take_flushed();
         let mut flushed = 0;
         for _ in 0..COMMANDS_PER_CALL {
@@ -79,7 +79,7 @@ impl Device {
         self.admin.executing.is_some() || self.admin.waiting() > 0
     }
 
-    /// Executes a command, or begins to.
+    /// Executes a command, or starts one that takes several calls.
     fn execute(
         &mut self,
         host: &mut dyn Host,
@@ -122,7 +122,7 @@ impl Device {
         }
     }
 
-    /// Goes on with a command that was begun.
+    /// Resumes a command that takes several calls.
     fn go_on(&mut self, host: &mut dyn Host, now: Duration, executing: Executing, pages: &mut u32) {
         let Executing {
             command,
@@ -134,7 +134,7 @@ impl Device {
         self.came_to(host, now, (command, rung), fault, execution);
     }
 
-    /// Takes note of how far a command has come.
+    /// Keeps an unfinished command for the next call, or queues the completion of a finished one.
     fn came_to(
         &mut self,
         host: &mut dyn Host,
@@ -166,7 +166,7 @@ impl Device {
         self.executed(now, submitted, fault, result);
     }
 
-    /// A command has given the content of its completion, or ended with a status.
+    /// Queues the completion of a command that succeeded with a response, or failed with a status.
     fn executed(
         &mut self,
         now: Duration,
@@ -231,7 +231,7 @@ impl Device {
         }
     }
 
-    /// Writes the completion of a command, and returns whether it is to interrupt.
+    /// Writes the completion of a command, and returns whether to raise an interrupt.
     fn write_completion(
         &mut self,
         host: &mut dyn Host,
@@ -273,7 +273,7 @@ impl Device {
     }
 }
 
-/// What the rules see of a command.
+/// Properties of a command that rules match.
 fn occasion(entry: &AqEntry) -> Occasion {
     let request = entry.request();
     let opcode = request.opcode;

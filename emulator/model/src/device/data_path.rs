@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The data path as the transport and the doorbells see it: only a device that is alive has one.
+//! Interface of the data path to the transport and to doorbells. A dead or unplugged device processes no work.
 
 use efa_hw::io::CompStatus;
 
@@ -30,7 +30,7 @@ impl Device {
         self.report_errors(host);
     }
 
-    /// Fetches a work request of the queue pair whose turn it is. A doorbell only gives its queue pair turns.
+    /// Fetches a work request of the next scheduled queue pair. A doorbell only schedules its queue pair.
     pub fn fetch(&mut self, host: &mut dyn Host) -> Fetched {
         if !self.is_alive() {
             return Fetched::Idle;
@@ -40,17 +40,17 @@ impl Device {
         fetched
     }
 
-    /// Whether a queue pair still is what it was when it was looked at.
+    /// Whether a queue pair was neither reset, put in error nor destroyed since this id was obtained.
     pub fn is_current(&self, qp: QpId) -> bool {
         self.is_alive() && self.data.resources.qps.current(qp).is_some()
     }
 
-    /// Whether there is a queue pair with this number.
+    /// Whether a queue pair with this number exists.
     pub fn has_qp(&self, number: u16) -> bool {
         self.data.resources.qps.get(number).is_some()
     }
 
-    /// Completes a work request. If its queue pair is not what it was, it has been completed before.
+    /// Completes a work request. Ignored unless its queue pair is [current](Self::is_current), as the request has ended then.
     pub fn complete(&mut self, host: &mut dyn Host, request: &Request, status: CompStatus) {
         if !self.is_alive() {
             return;
@@ -59,11 +59,11 @@ impl Device {
         self.report_errors(host);
     }
 
-    /// Finds the part of a request's data that starts at `offset`, to send it.
+    /// Finds the part of a request's payload that starts at `offset`, to send it.
     ///
     /// # Errors
     ///
-    /// How the request ends if the data can't be had.
+    /// Status with which the request ends if its payload is not accessible.
     pub fn gather<'a>(
         &self,
         request: &'a Request,
@@ -75,11 +75,11 @@ impl Device {
         self.data.gather(request, offset, length, segments)
     }
 
-    /// Finds the part of a request's buffers that starts at `offset`, to read the peer's memory into it.
+    /// Finds the part of a request's buffers that starts at `offset`, as the target of an RDMA read.
     ///
     /// # Errors
     ///
-    /// How the request ends if they can't be had.
+    /// Status with which the request ends if its buffers are not accessible.
     pub fn scatter(
         &mut self,
         request: &Request,
@@ -93,11 +93,11 @@ impl Device {
         self.data.scatter(request, offset, length, segments)
     }
 
-    /// Finds memory, given by remote key and address, that a peer wants to read.
+    /// Finds memory, given by remote key and address, for an RDMA read of a peer.
     ///
     /// # Errors
     ///
-    /// How the peer's request ends if it can't be had.
+    /// Status with which the peer's request ends if the memory is not accessible.
     pub fn gather_for_peer(
         &mut self,
         qp: QpId,
@@ -110,11 +110,11 @@ impl Device {
         self.data.gather_for_peer(qp, memory, length, segments)
     }
 
-    /// The same for somebody who only looks on: nothing is counted.
+    /// Like [`gather_for_peer`](Self::gather_for_peer), but for an observer: the statistics do not count it.
     ///
     /// # Errors
     ///
-    /// The same.
+    /// As for `gather_for_peer`.
     pub fn peek_for_peer(
         &self,
         qp: QpId,
@@ -126,14 +126,14 @@ impl Device {
         self.data.gather_for_peer(qp, memory, length, segments)
     }
 
-    /// Begins to deliver something from a peer: takes the receive work request that it uses, and adds to `segments` where its
-    /// payload goes.
+    /// Starts a delivery from a peer: takes the receive work request that it consumes, and adds the memory for its payload to
+    /// `segments`.
     ///
-    /// Other deliveries, commands and doorbells may come before it ends.
+    /// Other deliveries, commands and doorbells may be processed before it ends.
     ///
     /// # Errors
     ///
-    /// It is refused, and nothing is added. What there is to tell the program has been told.
+    /// The delivery is refused, and nothing is added to `segments`. Any completion for the program has been posted.
     pub fn deliver(
         &mut self,
         host: &mut dyn Host,
@@ -150,13 +150,13 @@ impl Device {
         delivery
     }
 
-    /// Ends a delivery, whose payload is where it belongs, or could not be written there.
+    /// Ends a delivery after its payload was written, or could not be written.
     ///
-    /// If its queue pair is not what it was, its receive work request was ended with that, and this only counts.
+    /// If the queue pair is not [current](Self::is_current), its receive work request has ended, and this only counts packets.
     ///
     /// # Errors
     ///
-    /// It is refused, because of the latter.
+    /// The delivery is refused, because its payload could not be written.
     pub fn delivered(
         &mut self,
         host: &mut dyn Host,
@@ -170,12 +170,12 @@ impl Device {
         delivered
     }
 
-    /// Gives up a delivery, as its sender has no such payload: its receive work request is the next that is taken.
+    /// Cancels a delivery whose sender can't access the payload. The next delivery takes its receive work request.
     pub fn cancel(&mut self, delivery: Delivery) {
         self.data.cancel(delivery);
     }
 
-    /// Takes note that a peer has all that it wanted to read by a queue pair.
+    /// Records the end of a peer's RDMA read from a queue pair, for event counters.
     pub fn read_served(&mut self, host: &mut dyn Host, qp: QpId) {
         if !self.is_alive() {
             return;
@@ -184,23 +184,23 @@ impl Device {
         self.report_errors(host);
     }
 
-    /// Counts what the transport did for the device.
+    /// Counts an event of the transport in the statistics.
     pub fn count(&mut self, event: TransportEvent) {
         let mtu = self.mtu();
         self.data.statistics.count_transport(event, mtu);
     }
 
-    /// Address of the device.
+    /// Address of the device, a GID.
     pub fn address(&self) -> [u8; 16] {
         self.data.attributes.address
     }
 
-    /// Most bytes of payload in one packet.
+    /// Limit on the payload of one packet, in bytes.
     pub fn mtu(&self) -> u32 {
         self.data.attributes.mtu
     }
 
-    /// How many packets so many bytes of payload take.
+    /// Number of packets that `length` bytes of payload take, at least one.
     pub fn packets(&self, length: u32) -> u32 {
         packets(length, self.mtu())
     }

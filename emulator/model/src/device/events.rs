@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Events: asynchronous ones, one or many at once, and those of completion queues.
+//! Asynchronous events and completion events, single ones and storms.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use super::Device;
 use crate::{Host, QueueError, StormError, TraceEvent, admin::late::Answer};
 
 impl Device {
-    /// Posts an asynchronous event, whether or not the driver wants its group. A fatal error also
-    /// shows in the device's status.
+    /// Posts an asynchronous event, whether or not the driver has enabled its group. A fatal error also sets its bit in the
+    /// device's status.
     pub fn post_event(&mut self, host: &mut dyn Host, now: Duration, group: u16, syndrome: u16) {
         if !self.is_alive() {
             return;
@@ -22,14 +22,14 @@ impl Device {
         self.push_event(host, now, group, syndrome);
     }
 
-    /// The same in the session after the next reset, when that has completed so many commands. It does not show in the
-    /// device's status, which it is too late for.
+    /// Posts an asynchronous event in the session after the next reset, once that has completed `after_commands` commands. The
+    /// device's status does not change.
     pub fn post_event_late(&mut self, group: u16, syndrome: u16, after_commands: u64) {
         self.late
             .keep(Answer::Event { group, syndrome }, after_commands);
     }
 
-    /// Posts an asynchronous event.
+    /// Posts an asynchronous event without a change of the device's status.
     pub(super) fn push_event(
         &mut self,
         host: &mut dyn Host,
@@ -54,12 +54,12 @@ impl Device {
         }
     }
 
-    /// Posts an event that a completion queue has something new: to its event queue, or to any if
-    /// one is given, in which case the completion queue need not exist.
+    /// Posts a completion event to event queue `eqn`, or by default to that of the completion queue. If `eqn` is given, the
+    /// completion queue need not exist.
     ///
     /// # Errors
     ///
-    /// There is no such queue, or its memory can't be written.
+    /// The queue does not exist, or its memory can't be written.
     pub fn post_completion_event(
         &mut self,
         host: &mut dyn Host,
@@ -73,7 +73,7 @@ impl Device {
         Ok(())
     }
 
-    /// Posts a keep-alive event if one is due, and returns when the next one will be.
+    /// Posts a keep-alive event if one is due, and returns the due time of the next one.
     pub(super) fn keep_alive(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
         let period = self.data.attributes.keep_alive_ms;
         let wanted = period != 0 && self.features.aenq_groups & AenqGroup::KeepAlive.mask() != 0;
@@ -85,22 +85,22 @@ impl Device {
         next
     }
 
-    /// Posts an asynchronous event many times, each as soon as the driver has consumed what was in its place. One place is
-    /// left to keep-alives. A reset ends it.
+    /// Posts an asynchronous event `count` times, each as soon as its queue has room. One entry stays free for keep-alive
+    /// events. A reset ends the storm.
     ///
     /// # Errors
     ///
-    /// Too many kinds of events are under way.
+    /// Too many kinds of events have storms already.
     pub fn storm(&mut self, group: u16, syndrome: u16, count: u64) -> Result<(), StormError> {
         self.storms.events.add((group, syndrome), count)
     }
 
-    /// Posts an event that a completion queue has something new many times: so many as fit into half of the event queue, each
-    /// time that the driver has armed it. A reset, and the end of the event queue, ends it.
+    /// Posts a completion event `count` times: each time that the driver arms the event queue, at most half of its entries. A
+    /// reset or the destruction of the event queue ends the storm.
     ///
     /// # Errors
     ///
-    /// There is no such queue, or too many kinds of events are under way.
+    /// The queue does not exist, or too many kinds of events have storms already.
     pub fn storm_of_completion_events(
         &mut self,
         eqn: Option<u16>,
@@ -111,7 +111,7 @@ impl Device {
         self.storms.notices.add((eqn, cqn), count)
     }
 
-    /// Posts what there is room for.
+    /// Posts the events of storms for which their queues have room.
     pub(super) fn post_storms(&mut self, host: &mut dyn Host, now: Duration) {
         let mut vector = None;
         while let Some(((group, syndrome), count)) = self

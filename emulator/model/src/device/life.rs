@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How a device dies and is revived, is reset, and is pulled out and plugged in.
+//! Life cycle of a device: death and revival, resets, hot-plug and hot-unplug.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ use crate::{
 };
 
 impl Device {
-    /// Whether the device does anything.
+    /// Whether the device works: it is plugged in, not dead, and no fault is about to end it.
     pub fn is_alive(&self) -> bool {
         self.plugged && self.dead.is_none() && !self.data.is_doomed()
     }
 
-    /// Whether the device is in its slot.
+    /// Whether the device is plugged into its slot.
     pub fn is_plugged(&self) -> bool {
         self.plugged
     }
 
-    /// The device is pulled out of its slot: nothing reaches it any more, and it does nothing. What it knew is lost.
+    /// Hot-unplugs the device. It ignores all accesses, performs no work, and loses its state.
     pub fn unplug(&mut self, host: &mut dyn Host) {
         if self.plugged {
             host.trace(&TraceEvent::Unplugged);
@@ -39,7 +39,7 @@ impl Device {
         }
     }
 
-    /// The device is plugged into its slot, where it finds power.
+    /// Hot-plugs the device, which powers it on.
     pub fn plug(&mut self, host: &mut dyn Host) {
         if !self.plugged {
             host.trace(&TraceEvent::Plugged);
@@ -47,7 +47,7 @@ impl Device {
         }
     }
 
-    /// What a rule makes happen to the device itself.
+    /// Applies the part of a fault that concerns the whole device: death or unplug.
     pub(super) fn apply(&mut self, host: &mut dyn Host, now: Duration, fault: Option<&Then>) {
         if let Some(death) = fault.and_then(|fault| fault.die) {
             self.die(host, now, death);
@@ -57,18 +57,17 @@ impl Device {
         }
     }
 
-    /// Fails with `error` if the device does nothing any more.
+    /// Fails with `error` unless the device is [alive](Self::is_alive).
     pub(super) fn check_alive<E>(&self, error: E) -> Result<(), E> {
         if self.is_alive() { Ok(()) } else { Err(error) }
     }
 
-    /// The device dies: it carries out no command, work request or anything else until a reset revives it. One that is not
-    /// plugged in can't.
+    /// Makes the device dead: it executes no command or work request until a reset revives it. Ignored if it is unplugged.
     pub fn die(&mut self, host: &mut dyn Host, now: Duration, death: Death) {
         if !self.plugged {
             return;
         }
-        // One that is dead already does not come back to life to tell it again.
+        // A device that is dead already posts no second event.
         if !death.silent {
             if self.is_alive() {
                 self.post_event(host, now, AenqGroup::FatalError.into(), 0);
@@ -85,7 +84,7 @@ impl Device {
         self.dead = Some(Dead::new(death, places));
     }
 
-    /// What a reset does to a dead device: forgets all that the driver did, and returns how the reset fails, if it does.
+    /// Discards all state of the driver, and lets a dead device count the reset. Returns how the reset fails, if it does.
     pub(super) fn revive(&mut self, host: &mut dyn Host) -> Option<FailedReset> {
         self.forget(host);
         let dead = self.dead.as_mut()?;
@@ -97,7 +96,7 @@ impl Device {
         failure
     }
 
-    /// Resets the PCI function: the device forgets all that the driver did.
+    /// Resets the PCI function, which discards all state of the driver.
     pub fn reset(&mut self, host: &mut dyn Host) {
         self.resets.of_function += 1;
         self.revive(host);
@@ -107,7 +106,7 @@ impl Device {
         self.resets.current = Reset::None;
     }
 
-    /// Takes the device's power away and gives it back. It is plugged in then.
+    /// Power-cycles the device, and plugs it in if it is unplugged.
     pub fn power_on(&mut self, host: &mut dyn Host) {
         self.plugged = true;
         self.dead = None;
@@ -118,13 +117,13 @@ impl Device {
         self.stale = false;
     }
 
-    /// Does what a dead device still does, and returns when it will do more.
+    /// Performs the stray writes of a dead device that are due, and returns the time of the next ones.
     pub(super) fn stray(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
         let dead = self.dead.as_mut()?;
         dead.strays.write(host, now, &mut self.stray_writes)
     }
 
-    /// Forgets all that the driver did.
+    /// Discards all state of the driver.
     fn forget(&mut self, host: &mut dyn Host) {
         host.quiesce();
         self.stale |= self.data.resources.counts().uar > 0;

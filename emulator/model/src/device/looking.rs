@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What somebody is shown who looks for a fault.
+//! Snapshots of a device for debugging.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::Device;
 use crate::Snapshot;
 
 impl Device {
-    /// All that the device is now, but for what is in the guest's memory.
+    /// Current state of the device, without the contents of guest memory.
     pub fn snapshot(&self, now: Duration) -> Snapshot {
         let values = [
             ("VERSION", Register::Version),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What somebody who operates a device sees of it, and makes it do.
+//! Interface for the operator of a device: state, fault injection, and access to queues.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Device {
-    /// What the device is like now.
+    /// Current state of the device.
     pub fn state(&self) -> State {
         let (fast_regs, fast_invs) = self.data.statistics.region_changes();
         State {
@@ -56,12 +56,12 @@ impl Device {
         self.data.statistics.counters()
     }
 
-    /// How long admin commands and work requests took.
+    /// Latencies of admin commands and work requests.
     pub fn times(&self) -> &Times {
         &self.data.times
     }
 
-    /// Adds a rule for a fault. Of very many the oldest are lost.
+    /// Adds a fault rule. Drops the oldest rule of its kind if there are too many.
     pub fn inject(&mut self, rule: Rule) -> RuleId {
         match rule.when {
             When::Work { .. } => self.data.faults.inject(rule),
@@ -71,13 +71,13 @@ impl Device {
         self.last_rule
     }
 
-    /// What is held: numbers in the order in which it is, and names.
+    /// Held completions: their numbers, in the order in which they were held, and their names.
     fn held(&self) -> impl Iterator<Item = (u64, &str)> {
         self.admin.held().chain(self.data.late.held())
     }
 
-    /// Has the oldest completions come that are held under a name, or all of them, when the device is run next. Returns how many
-    /// these are. A dead device completes nothing.
+    /// Releases the `count` oldest completions that are held under a name, or all of them. They are written when the device
+    /// runs next. Returns their number. A dead device releases none.
     pub fn release(&mut self, name: &str, count: Option<u64>) -> u64 {
         if !self.is_alive() {
             return 0;
@@ -98,11 +98,11 @@ impl Device {
         numbers.len() as u64
     }
 
-    /// Puts a queue pair in error for no reason: what it has not completed is flushed. The interface has no event for that.
+    /// Puts a queue pair in error without a cause, and flushes its work requests. The interface has no event for that.
     ///
     /// # Errors
     ///
-    /// There is no such queue pair.
+    /// The queue pair does not exist.
     pub fn fail_qp(&mut self, host: &mut dyn Host, qp: u16) -> Result<(), QueueError> {
         if self.is_alive() {
             self.data.fail_for_no_reason(host, qp)?;
@@ -111,15 +111,15 @@ impl Device {
         Ok(())
     }
 
-    /// Replaces attributes.
+    /// Overrides attributes of the device. Earlier overrides of other attributes stay.
     pub fn set(&mut self, overrides: Overrides) {
         self.overrides.merge(overrides);
         self.data.attributes = self.config.attributes();
         self.overrides.apply(&mut self.data.attributes);
     }
 
-    /// Removes all rules and replacements, and pending answers and events. Releases what is held. A reset that would never have ended
-    /// ends, and the next one revives a dead device.
+    /// Removes all rules, overrides, withheld answers and storms, and releases held completions. A reset that would never end
+    /// ends, and the next reset revives a dead device.
     pub fn clear(&mut self) {
         if let Some(dead) = &mut self.dead {
             dead.heal();
@@ -140,7 +140,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// There is no such queue, it is not so large, or its memory can't be read.
+    /// The queue does not exist, the range exceeds it, or its memory can't be read.
     pub fn peek(
         &self,
         host: &mut dyn Host,
@@ -157,7 +157,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// There is no such queue, it is not so large, or its memory can't be written.
+    /// The queue does not exist, the range exceeds it, or its memory can't be written.
     pub fn poke(
         &self,
         host: &mut dyn Host,

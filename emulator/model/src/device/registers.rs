@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Registers: what the driver writes, and what it reads by asking for it. Resets start and end here.
+//! Registers: writes, and reads, which the driver requests by a write to `MMIO_REG_READ`. Resets start and end here.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::{
 /// Value of a register that does not exist.
 const NO_VALUE: u32 = u32::MAX;
 
-/// Whether a register is a doorbell, or asks for the value of another one, which is traced as a read.
+/// Whether a register is a doorbell or `MMIO_REG_READ`, which is traced as a read.
 fn is_frequent(register: Register) -> bool {
     matches!(
         register,
@@ -63,7 +63,7 @@ impl Device {
             Some(register) => {
                 self.commands_when_fatal +=
                     u64::from(self.fatal_error && register == Register::AqProdDb);
-                // A dead device takes note of nothing.
+                // A dead device ignores the write.
                 if self.is_alive() {
                     self.write(host, now, register, value);
                 }
@@ -71,7 +71,7 @@ impl Device {
         }
     }
 
-    /// Writes a register that can be used only while there is no reset.
+    /// Writes a register that is accessible only while no reset is in progress.
     fn write(&mut self, host: &mut dyn Host, now: Duration, register: Register, value: u32) {
         match register {
             Register::Version | Register::ControllerVersion | Register::Caps | Register::DevSts => {
@@ -102,7 +102,7 @@ impl Device {
             Register::AqProdDb => {
                 // CAST: the register counts modulo 2^16.
                 match self.admin.submit(host.now(), value as u16) {
-                    // What is too much for one call is done by `run`.
+                    // `run` executes the commands that exceed the limits of one call.
                     Ok(()) => {
                         self.execute_commands(host, now);
                     }
@@ -223,7 +223,7 @@ impl Device {
                 fatal_error: self.fatal_error,
             }
             .into_raw(),
-            // The others are for the device to read.
+            // The others are write-only.
             _ => NO_VALUE,
         }
     }
@@ -263,7 +263,7 @@ impl Device {
             reg_off: reg_off.wrapping_add(if fault.wrong_offset { 4 } else { 0 }),
             reg_val,
         };
-        // The id last: the driver waits for it.
+        // Write the id last, as the driver polls it.
         let (id, rest) = {
             let bytes = response.encode();
             (At::<0>::load::<2, 8>(&bytes), At::<2>::load::<6, 8>(&bytes))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a device does as time goes by.
+//! Work of a device that becomes due as time passes.
 
 use std::time::Duration;
 
@@ -8,15 +8,14 @@ use super::Device;
 use crate::Host;
 
 impl Device {
-    /// Whether it is to be [run](Self::run) at once, because of something that the transport has told it.
+    /// Whether the device has to be [run](Self::run) at once, because of a call by the transport.
     pub fn is_urgent(&self) -> bool {
         self.data.is_urgent()
     }
 
-    /// Does what is due, and returns when something will be due next.
+    /// Performs the work that is due, and returns when more will be due.
     ///
-    /// To be called when that time has come, and after each other call that takes the time, which
-    /// may have made something due earlier.
+    /// The caller has to call this at that time, and after each other call with a time, which may have made work due earlier.
     pub fn run(&mut self, host: &mut dyn Host, now: Duration) -> Option<Duration> {
         self.report_errors(host);
         let doom = self.data.take_doom();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A device that dies, as one whose firmware hangs: it carries out nothing until a reset revives it.
+//! Death of a device, as by a firmware hang: it executes nothing until a reset revives it.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -13,14 +13,14 @@ use crate::{DmaError, Host, queue::Place};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Death {
-    /// It tells nobody: there is no event, and no fatal error in its status.
+    /// The device raises no event and sets no error status.
     pub silent: bool,
-    /// Which reset from then on revives it.
+    /// Number of resets that it takes to revive the device. All but the last fail.
     pub resets: NonZeroU32,
-    /// How those before fail.
+    /// How the resets before the last fail.
     pub how: FailedReset,
-    /// It continues to write to the memory of its queues and memory regions, until it is revived or its PCI function is reset.
-    /// A function level reset ends DMA, by the specification of PCI Express.
+    /// The device continues to write to the memory of its queues and memory regions, until it is revived or its PCI function is
+    /// reset. A function level reset ends DMA by the PCI Express specification.
     pub dma: bool,
 }
 
@@ -39,24 +39,24 @@ impl Default for Death {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FailedReset {
-    /// The device never says that it is in progress.
+    /// The device never reports the reset as in progress.
     #[default]
     NeverStarts,
-    /// The device says for ever that it is in progress.
+    /// The device reports the reset as in progress forever.
     NeverEnds,
 }
 
-/// A device that has died and was not revived.
+/// State of a device that has died and was not revived.
 #[derive(Debug)]
 pub(crate) struct Dead {
     death: Death,
-    /// Resets that it takes to revive it.
+    /// Number of resets that it still takes to revive the device.
     resets: u32,
     pub(crate) strays: Strays,
 }
 
 impl Dead {
-    /// `places` are all that the device may have written to.
+    /// `places` is all memory that the device may have written to.
     pub(crate) fn new(death: Death, places: impl Iterator<Item = Place>) -> Self {
         let strays = if death.dma {
             Strays::new(places)
@@ -70,57 +70,57 @@ impl Dead {
         }
     }
 
-    /// A reset: returns how it fails, or nothing if it revives the device.
+    /// Counts a reset. Returns how it fails, or `None` if it revives the device.
     pub(crate) fn reset(&mut self) -> Option<FailedReset> {
         self.resets -= 1;
         self.strays.was_reset = true;
         (self.resets > 0).then_some(self.death.how)
     }
 
-    /// Whether it told that it died.
+    /// Whether the device has reported its death.
     pub(crate) fn is_told(&self) -> bool {
         !self.death.silent
     }
 
-    /// Lets the next reset revive it.
+    /// Lets the next reset revive the device.
     pub(crate) fn heal(&mut self) {
         self.resets = 1;
     }
 }
 
-/// Bytes that a dead device writes at the end of every line of the memory that it knew. No queue has a phase bit there, so a
-/// program or driver that still polls it sees nothing new. A new owner of the memory sees them. Only an event counter has no
-/// other place, so its value becomes this.
+/// Pattern that a dead device writes at the end of every line of its memory. No queue has a phase bit there, so a program or
+/// driver that still polls it sees no new entry. A new owner of the memory sees the pattern. An event counter has no other
+/// bytes, so its value becomes the pattern.
 const STRAY: [u8; 8] = [0xef, 0xa0, 0xde, 0xad, 0xef, 0xa0, 0xde, 0xad];
 
-/// Bytes of such a line.
+/// Size of a line in bytes.
 const LINE: u64 = 64;
 
-/// Most places that are written to.
+/// Limit on the number of places that are written to.
 const MAX_PLACES: usize = 4096;
 
-/// Most bytes of a place that are written to.
+/// Limit on the part of a place that is written to, in bytes.
 const MAX_SIZE: u64 = 64 << 10;
 
-/// How often it writes.
+/// Interval between batches of stray writes.
 const PERIOD: Duration = Duration::from_millis(1);
 
-/// Writes each time.
+/// Number of writes in a batch.
 const AT_A_TIME: u32 = 512;
 
-/// What a dead device goes on writing to.
+/// Memory that a dead device keeps writing to.
 #[derive(Debug, Default)]
 pub(crate) struct Strays {
     places: Vec<Place>,
     place: usize,
     offset: u64,
-    /// When it is time to go on.
+    /// Due time of the next batch.
     due: Duration,
     /// Whether the driver has tried to reset the device since it died.
     was_reset: bool,
 }
 
-/// What stray writes there were.
+/// Numbers of stray writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StrayWrites {
     pub(crate) done: u64,
@@ -130,7 +130,7 @@ pub(crate) struct StrayWrites {
 
 impl Strays {
     fn new(places: impl Iterator<Item = Place>) -> Self {
-        // The value of an event counter is less than a line.
+        // The value of an event counter is shorter than a line.
         let usable = |place: &Place| {
             place.size == STRAY.len() as u64 || place.base % LINE == 0 && place.size >= LINE
         };
@@ -140,7 +140,7 @@ impl Strays {
         }
     }
 
-    /// Goes on writing if it is time, and returns when it will be again.
+    /// Writes a batch if it is due, and returns the due time of the next one.
     pub(crate) fn write(
         &mut self,
         host: &mut dyn Host,

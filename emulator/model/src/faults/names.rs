@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What is wrong with a rule, and how it names things.
+//! Errors of rules, and lookup of the names in them.
 
-/// A rule does not make sense.
+/// A rule is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// A name is unknown.
     #[error("there is no {kind} {name:?}, only {known}")]
     Unknown {
-        /// What it should have been.
+        /// Kind of value that was expected.
         kind: &'static str,
-        /// The name.
+        /// The unknown name.
         name: String,
-        /// The names that there are.
+        /// Valid names, separated by commas.
         known: String,
     },
-    /// The condition is not one of those that there are.
+    /// The condition does not select exactly one kind of match.
     #[error("`when` needs exactly one of `opcode`, `register`, `work` and `\"reset\":true`")]
     When,
     /// The condition contradicts itself.
     #[error("`{selector}` in `when` needs {needed}")]
     Selector {
-        /// The name of the part that does not fit.
+        /// Name of the field that does not fit.
         selector: &'static str,
-        /// What it fits.
+        /// Condition that the field requires.
         needed: &'static str,
     },
     /// The fault does not fit the condition.
@@ -35,28 +35,28 @@ pub enum RuleError {
     /// A name is empty or too long.
     #[error("the name in `hold` has {length} bytes, but it must have 1 to {most}")]
     Name {
-        /// Its bytes.
+        /// Length of the name in bytes.
         length: usize,
-        /// Most bytes that a name has.
+        /// Limit on the length in bytes.
         most: usize,
     },
     /// A byte has two values.
     #[error("`corrupt` has the byte at offset {offset} twice")]
     Twice {
-        /// Its position.
+        /// Offset of the byte in the completion.
         offset: u8,
     },
     /// A byte is outside of the completion.
     #[error("a completion has {size} bytes and none at offset {offset}")]
     Offset {
-        /// Its position.
+        /// Offset of the byte in the completion.
         offset: u8,
-        /// Bytes of the completion.
+        /// Size of the completion in bytes.
         size: u8,
     },
 }
 
-/// Finds what has a name.
+/// Finds the value with a name.
 pub(super) fn by_name<T: Copy>(
     kind: &'static str,
     all: &[T],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Faults: rules that make a device misbehave when something matches.
+//! Rules that inject faults into a device when their conditions match.
 
 use std::collections::VecDeque;
 
@@ -13,23 +13,23 @@ use super::{
     when::{Occasion, When},
 };
 
-/// Most rules of a kind that a device has: of work requests, and of all else. If there are more, the oldest are lost.
+/// Limit on the rules for work requests, and on all other rules of a device. Beyond it, the oldest rule is dropped.
 const MAX_RULES: usize = 1024;
 
-/// Number of a rule, unique as long as the device exists.
+/// Number of a rule, unique for the lifetime of the device.
 pub type RuleId = u64;
 
-/// A fault and when it happens.
+/// A fault, and the condition under which it is injected.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "RawRule")]
 pub struct Rule {
-    /// What it matches.
+    /// Condition of the rule.
     pub when: When,
-    /// What happens then.
+    /// Fault to inject.
     pub then: Then,
-    /// How many matches are let through first.
+    /// Number of matches to skip first.
     pub skip: u64,
-    /// How many matches are hit after these; all of them if absent.
+    /// Number of matches to hit after these; unlimited if absent.
     pub times: Option<u64>,
 }
 
@@ -37,14 +37,14 @@ pub struct Rule {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Rule")]
 struct RawRule {
-    /// What it matches.
+    /// Condition of the rule.
     when: When,
-    /// What happens then.
+    /// Fault to inject.
     then: Then,
-    /// How many matches are let through first.
+    /// Number of matches to skip first.
     #[serde(default)]
     skip: u64,
-    /// How many matches are hit after these; all of them if absent.
+    /// Number of matches to hit after these; unlimited if absent.
     times: Option<u64>,
 }
 
@@ -77,22 +77,22 @@ impl Faults {
         self.rules.push_back(rule);
     }
 
-    /// Removes all rules. What they hit so far stays counted.
+    /// Removes all rules, but keeps the counter of hits.
     pub(crate) fn clear(&mut self) {
         self.rules.clear();
     }
 
-    /// How many rules there are, including those that hit as often as they were to.
+    /// Number of rules, including exhausted ones.
     pub(crate) fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// How often a rule hit, in all.
+    /// Total number of hits of all rules.
     pub(crate) fn hits(&self) -> u64 {
         self.hits
     }
 
-    /// Returns what is to happen, from all rules together, or nothing if no rule hits.
+    /// Returns the combined fault of all rules that hit, or `None` if no rule hits.
     pub(crate) fn hit(&mut self, occasion: Occasion) -> Option<Then> {
         let mut hit = None;
         for rule in &mut self.rules {

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Storms: many events of a kind, each of which is posted as soon as there is room for it.
+//! Storms: many events of a kind, each posted as soon as its queue has room.
 
 use std::collections::VecDeque;
 
 use crate::QueueError;
 
-/// Most kinds of events that storm at a time.
+/// Limit on the kinds of events that have storms at a time.
 const MAX_KINDS: usize = 64;
 
-/// Events can't storm.
+/// A storm can't be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StormError {
-    /// Too many kinds of events do already.
+    /// Too many kinds of events have storms already.
     #[error("{MAX_KINDS} kinds of events are under way already")]
     TooManyKinds,
-    /// There is no queue for them.
+    /// The queue for the events does not exist.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
 
-/// Events of kinds `K` that are still to come, in the order in which they were asked for.
+/// Numbers of events still to post, by their kinds `K`, in the order of the requests.
 #[derive(Debug)]
 pub(crate) struct Storms<K>(VecDeque<(K, u64)>);
 
@@ -31,7 +31,7 @@ impl<K> Default for Storms<K> {
 }
 
 impl<K: Copy + PartialEq> Storms<K> {
-    /// How many events are to come.
+    /// Number of events still to post.
     pub(crate) fn left(&self) -> u64 {
         self.0
             .iter()
@@ -50,7 +50,7 @@ impl<K: Copy + PartialEq> Storms<K> {
         Ok(())
     }
 
-    /// Takes events of the first kind for which there is room; `room` says for how many. Returns the kind, and how many there are.
+    /// Removes events of the first kind with room, and returns the kind and their number. `room` returns the room for a kind.
     pub(crate) fn take(&mut self, mut room: impl FnMut(K) -> u64) -> Option<(K, u64)> {
         self.0.retain(|(_, left)| *left > 0);
         self.0.iter_mut().find_map(|(kind, left)| {
@@ -72,7 +72,7 @@ type Kind = (u16, u16);
 /// A kind of completion event: its event queue and completion queue.
 type Notice = (u16, u16);
 
-/// What storms.
+/// All storms of a device.
 #[derive(Debug, Default)]
 pub(crate) struct AllStorms {
     pub(crate) events: Storms<Kind>,
@@ -80,7 +80,7 @@ pub(crate) struct AllStorms {
 }
 
 impl AllStorms {
-    /// How many events are to come.
+    /// Number of events still to post.
     pub(crate) fn left(&self) -> u64 {
         self.events.left().saturating_add(self.notices.left())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What happens when a rule matches.
+//! Faults that rules inject.
 
 use std::time::Duration;
 
@@ -14,64 +14,64 @@ use super::{
     when::When,
 };
 
-/// How late a completion is that is held. No `delay_ms` is as long.
+/// Delay of a held completion. It exceeds every `delay_ms`.
 pub(crate) const HELD: Duration = Duration::MAX;
 
-/// Most bytes of the name of what is held. Each held completion has its own copy.
+/// Limit on the length of the name in `hold`, in bytes. Each held completion has its own copy.
 const MAX_NAME: usize = 64;
 
-/// What happens when a rule matches. Each field is for one or two kinds of matches.
+/// Fault that a rule injects. Each field applies to one or two kinds of matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Then {
-    /// The completion or the answer to a register read does not come. The command is executed.
+    /// The completion or the response to a register read is not written. The command is still executed.
     pub silence: bool,
-    /// The completion has this status. The command or work request is not executed if that is not success.
+    /// Status of the completion. Unless it is success, the command or work request is not executed.
     pub status: Option<StatusCode>,
-    /// The completion comes later, in ms.
+    /// Delay of the completion in ms.
     pub delay_ms: Option<u64>,
-    /// The completion comes when what is held under this name is [released](crate::Device::release).
+    /// Name under which the completion is held until it is [released](crate::Device::release).
     pub hold: Option<String>,
-    /// The completion comes twice.
+    /// The completion is written twice.
     pub duplicate: bool,
     /// The completion has the id of another command.
     pub wrong_id: bool,
-    /// The completion has a checksum that does not match.
+    /// The completion has a wrong checksum.
     pub wrong_checksum: bool,
-    /// The completion has the phase of the round before, so that it looks old.
+    /// The completion has the phase of the previous round, so that it looks stale.
     pub wrong_phase: bool,
-    /// The completion comes without an interrupt, or without the event that a program waits for.
+    /// The completion raises no interrupt, or no completion event for a program that waits for it.
     pub no_interrupt: bool,
-    /// The completion does not come before the next reset, but in the session after that.
+    /// The completion is withheld until the session after the next reset.
     pub after_reset: bool,
-    /// How many commands that session is to have completed then; one if absent.
+    /// Number of commands that this session completes before the completion is written; 1 if absent.
     pub after_commands: Option<u64>,
-    /// Some bytes of the completion have other values; its checksum is made of these.
+    /// Bytes of the completion to overwrite. The checksum covers the new values.
     pub corrupt: Vec<Corruption>,
-    /// The work request is executed, and has its status nevertheless.
+    /// The work request is executed in spite of its status.
     pub executed: bool,
-    /// The queue pair is in error then: what is left of its work requests is flushed.
+    /// The queue pair enters the error state, and its other work requests are flushed.
     pub qp_error: bool,
-    /// The register has this value.
+    /// Value of the register in the response to a read.
     pub value: Option<u32>,
-    /// The answer to a register read is for another register.
+    /// The response to a register read has the offset of another register.
     pub wrong_offset: bool,
-    /// The answer to a register read is for another request.
+    /// The response to a register read has the id of another request.
     pub wrong_req_id: bool,
-    /// The device does not say that the reset is in progress.
+    /// The device never reports the reset as in progress.
     pub never_starts: bool,
-    /// The device says for ever that the reset is in progress.
+    /// The device reports the reset as in progress forever.
     pub never_ends: bool,
-    /// A keep-alive event comes with its interrupt at the very last moment before the reset.
+    /// A keep-alive event is posted, with its interrupt, immediately before the reset.
     pub with_event: bool,
-    /// The device dies first: it does not execute the command or work request, answers the register read, or has one reset less to go.
+    /// The device dies first: it executes no command or work request, but answers a register read and counts a reset.
     pub die: Option<Death>,
-    /// The device is pulled out of its slot first.
+    /// The device is hot-unplugged first.
     pub unplug: bool,
 }
 
 impl Then {
-    /// Adds what another rule does; where both have a value, the other's counts.
+    /// Adds the fault of another rule. Where both have a value, that of the other rule takes precedence.
     pub(super) fn merge(&mut self, other: &Self) {
         self.silence |= other.silence;
         self.status = other.status.or(self.status);
@@ -86,7 +86,7 @@ impl Then {
         self.no_interrupt |= other.no_interrupt;
         self.after_reset |= other.after_reset;
         self.after_commands = other.after_commands.or(self.after_commands);
-        // There are never more than a completion has bytes, however many rules there are.
+        // Each offset is kept once, so the size of a completion bounds the list for any number of rules.
         let replaced = offsets(&other.corrupt);
         self.corrupt.retain(|byte| replaced & bit(byte.offset) == 0);
         self.corrupt.extend_from_slice(&other.corrupt);
@@ -102,12 +102,12 @@ impl Then {
         self.unplug |= other.unplug;
     }
 
-    /// Whether the device can't carry out anything then.
+    /// Whether the fault kills or unplugs the device.
     pub(crate) fn is_fatal(&self) -> bool {
         self.die.is_some() || self.unplug
     }
 
-    /// How much later the completion comes, if it does. Of several rules, one that holds it counts.
+    /// Delay of the completion, if any. If several rules hit, `hold` takes precedence over `delay_ms`.
     pub(crate) fn delay(&self) -> Option<Duration> {
         match self.hold {
             Some(_) => Some(HELD),
@@ -115,12 +115,12 @@ impl Then {
         }
     }
 
-    /// How many commands the session after the next reset is to have completed when the completion comes, if it comes so late.
+    /// Number of commands that the session after the next reset completes before the completion, if withheld until then.
     pub(crate) fn late(&self) -> Option<u64> {
         self.after_reset.then_some(self.after_commands.unwrap_or(1))
     }
 
-    /// Checks that all of it fits a condition.
+    /// Checks that all fields fit a condition.
     pub(super) fn check(&self, when: When) -> Result<(), RuleError> {
         let (command, register, reset, work) = match when {
             When::Command { .. } => (true, false, false, false),
@@ -188,7 +188,7 @@ impl Then {
     }
 }
 
-/// The positions of bytes, each of which is its own bit.
+/// Mask of the offsets of bytes.
 fn offsets(bytes: &[Corruption]) -> u64 {
     bytes.iter().fold(0, |mask, byte| mask | bit(byte.offset))
 }
@@ -197,13 +197,13 @@ fn bit(offset: u8) -> u64 {
     1_u64.wrapping_shl(offset.into())
 }
 
-/// A byte of a completion that has another value.
+/// A byte of a completion to overwrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Corruption {
-    /// Position of the byte in the entry.
+    /// Offset of the byte in the entry.
     pub offset: u8,
-    /// Its value.
+    /// New value of the byte.
     pub value: u8,
 }
 
@@ -212,11 +212,11 @@ pub struct Corruption {
 #[schemars(into = "RawStatus")]
 #[serde(try_from = "RawStatus")]
 pub enum StatusCode {
-    /// By its number, which may have no meaning.
+    /// Status by its number, which may be undefined.
     Number(u8),
-    /// Of a command.
+    /// Status of a command.
     Command(Status),
-    /// Of a work request.
+    /// Status of a work request.
     Work(CompStatus),
 }
 
@@ -229,7 +229,7 @@ impl StatusCode {
         }
     }
 
-    /// Its number.
+    /// Number of the status.
     pub fn code(self) -> u8 {
         match self {
             Self::Number(number) => number,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a rule matches.
+//! Conditions of rules.
 
 use std::net::Ipv6Addr;
 
@@ -10,41 +10,41 @@ use serde::Deserialize;
 
 use super::names::{RuleError, by_name};
 
-/// What a rule matches.
+/// Condition of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "RawWhen")]
 #[schemars(into = "RawWhen")]
 pub enum When {
-    /// A command.
+    /// An admin command.
     Command {
-        /// With this opcode; any if absent.
+        /// Opcode of the command; any if absent.
         opcode: Option<Opcode>,
-        /// For this feature.
+        /// Feature that the command is for; any if absent.
         feature: Option<FeatureId>,
-        /// For these statistics.
+        /// Kind of statistics that the command is for; any if absent.
         stats: Option<StatsType>,
     },
-    /// A read of a register; of any if absent, also of one that does not exist.
+    /// A read of a register. If absent, any read, also of a register that does not exist.
     Register(Option<Register>),
     /// A reset.
     Reset,
-    /// A work request that is begun, or something that was received.
+    /// The start of a work request, or the reception of a message or RDMA write.
     Work {
-        /// Which; any if absent.
+        /// Kind of work; any if absent.
         kind: Option<WorkKind>,
-        /// Of this queue pair; of any if absent.
+        /// Number of the queue pair; any if absent.
         qp: Option<u16>,
-        /// To or from the device with this address; any if absent.
+        /// Address of the peer; any if absent.
         peer: Option<[u8; 16]>,
     },
 }
 
-/// What queue pairs do.
+/// Kind of work of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkKind {
     /// A work request of a send queue.
     Request(OpType),
-    /// A message, or an RDMA write with immediate data, that was received.
+    /// Reception of a message, or of an RDMA write with immediate data.
     Receive,
 }
 
@@ -70,32 +70,32 @@ impl WorkKind {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "When")]
 struct RawWhen {
-    /// A command; any if it is `ANY`.
+    /// Opcode of an admin command, or `ANY`.
     #[serde(default)]
     #[schemars(schema_with = "opcodes")]
     opcode: Option<String>,
-    /// A command for this feature.
+    /// Feature that the command is for; any if absent.
     #[serde(default)]
     #[schemars(schema_with = "features")]
     feature: Option<String>,
-    /// A command for these statistics.
+    /// Kind of statistics that the command is for; any if absent.
     #[serde(default)]
     #[schemars(schema_with = "statistics")]
     stats: Option<String>,
-    /// A read of a register; of any if it is `ANY`.
+    /// Register that is read, or `ANY`.
     #[serde(default)]
     #[schemars(schema_with = "registers")]
     register: Option<String>,
-    /// A reset.
+    /// Whether to match resets.
     #[serde(default)]
     reset: bool,
-    /// A work request of this kind, or something that was received; any if it is `ANY`.
+    /// Kind of a work request, or `RECEIVE` for a reception, or `ANY`.
     #[serde(default)]
     #[schemars(schema_with = "works")]
     work: Option<String>,
-    /// Of this queue pair.
+    /// Number of the queue pair; any if absent.
     qp: Option<u16>,
-    /// To the device with this address.
+    /// Address of the peer; any if absent.
     peer: Option<Ipv6Addr>,
 }
 
@@ -119,7 +119,7 @@ fn works(_: &mut SchemaGenerator) -> Schema {
     optional_name(&WorkKind::ALL, WorkKind::name, Some("ANY"))
 }
 
-/// The schema of a name, of these or another one, or null.
+/// The schema of an optional name: one of `all`, `other`, or null.
 fn optional_name<T: Copy>(
     all: &[T],
     name_of: fn(T) -> &'static str,
@@ -131,7 +131,7 @@ fn optional_name<T: Copy>(
     json_schema!({ "enum": names })
 }
 
-/// Something by its name, or nothing if any of them is meant.
+/// Finds a value by its name. Returns `None` for `ANY`.
 fn one_or_any<T: Copy>(
     kind: &'static str,
     all: &[T],
@@ -198,7 +198,7 @@ impl TryFrom<RawWhen> for When {
     }
 }
 
-/// Something that a rule may match.
+/// An occurrence that a rule may match.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Occasion {
     /// A command, with the code of the feature or the statistics that it is for.
@@ -206,10 +206,10 @@ pub(crate) enum Occasion {
         opcode: u8,
         selector: Option<u8>,
     },
-    /// A read of a register, if there is one.
+    /// A read of a register, `None` if it does not exist.
     Register(Option<Register>),
     Reset,
-    /// Work of a queue pair, with the address of the peer if there is one.
+    /// Work of a queue pair, with the address of its peer, if any.
     Work {
         kind: WorkKind,
         qp: u16,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a device says of itself, and how it can be made to say something else.
+//! Attributes of a device, and their overrides.
 
 use efa_hw::{
     admin::event_counter::QpEvents,
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! attributes {
     ($($(#[$meta:meta])* $name:ident: $type:ty,)*) => {
-        /// Everything that a device says of itself and that differs between devices.
+        /// Attributes in which devices differ: values that they report, and behaviour.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
         pub(crate) struct Attributes {
             $($(#[$meta])* pub(crate) $name: $type,)*
@@ -34,7 +34,7 @@ macro_rules! attributes {
         }
 
         impl Overrides {
-            /// Takes over what `other` has.
+            /// Adds the overrides of `other`, which take precedence.
             pub fn merge(&mut self, other: Self) {
                 $(if other.$name.is_some() {
                     self.$name = other.$name;
@@ -51,154 +51,153 @@ macro_rules! attributes {
 }
 
 attributes! {
-    /// Whether the device says that it is ready.
+    /// Whether the device reports that it is ready.
     ready: bool,
     /// The `VERSION` register.
     version: u32,
     /// The `CONTROLLER_VERSION` register.
     controller_version: u32,
-    /// Bits of a bus address.
+    /// Width of a bus address in bits.
     dma_addr_width: u8,
-    /// How long each half of a reset may take, in units of 100 ms.
+    /// Timeout of each half of a reset, in units of 100 ms.
     reset_timeout: u8,
-    /// How long an admin command may take, in units of 100 ms; 0 if the device does not say.
+    /// Timeout of an admin command, in units of 100 ms; 0 if the device does not report one.
     admin_timeout: u8,
-    /// How long each half of a reset does take, in ms.
+    /// Actual duration of each half of a reset, in ms.
     reset_ms: u32,
-    /// Which features there are.
+    /// Mask of the supported features.
     supported_features: u64,
-    /// Version of the admin interface, as the device's attributes give it.
+    /// Version of the admin interface that the device attributes report.
     api_version: u32,
     /// Version of the firmware.
     fw_version: u32,
     /// Version of the device.
     device_version: u32,
-    /// Identifies the device among all, an EUI-64.
+    /// Globally unique identifier of the device, an EUI-64.
     guid: u64,
     /// Address of the device, a GID.
     address: [u8; 16],
-    /// Most bytes of payload in one packet.
+    /// Limit on the payload of one packet, in bytes.
     mtu: u32,
     /// Speed of the link in Gbit/s.
     link_gbps: u16,
-    /// BAR with the doorbells.
+    /// Number of the BAR with the doorbells.
     db_bar: u16,
-    /// Bits of a physical address.
+    /// Width of a physical address in bits.
     phys_addr_width: u8,
-    /// Bits of a virtual address.
+    /// Width of a virtual address in bits.
     virt_addr_width: u8,
-    /// Page sizes that memory regions may have; each is its own bit.
+    /// Mask of the page sizes that memory regions may have; each size is its own bit.
     page_size_cap: u64,
-    /// Whether it does RDMA read.
+    /// Whether the device supports RDMA read.
     rdma_read: bool,
     /// Whether the number of RNR retries can be set.
     rnr_retry: bool,
-    /// Whether it claims that memory may be polled in units of 128 bytes. Hosts that copy payload in any order do not keep to it.
+    /// Whether the device reports that memory may be polled in units of 128 bytes. Unordered copies of payload violate this.
     data_polling_128: bool,
-    /// Whether it does RDMA write.
+    /// Whether the device supports RDMA write.
     rdma_write: bool,
-    /// Whether it does RDMA write with immediate without a receive work request.
+    /// Whether the device supports RDMA write with immediate without a receive work request.
     unsolicited_write_recv: bool,
     /// Whether request ids of send queues can have 64 bits.
     sq_64_bit_req_id: bool,
-    /// Most bytes of one RDMA operation.
+    /// Limit on the bytes of one RDMA operation.
     max_rdma_size: u32,
-    /// Whether it has the statistics of the network.
+    /// Whether the device has network statistics.
     network_stats: bool,
-    /// Whether memory regions can get their pages by work requests.
+    /// Whether the device supports fast registration: memory regions that get their pages by work requests.
     fast_mr: bool,
-    /// Whether memory regions can be bus addresses.
+    /// Whether memory regions can consist of bus addresses.
     physical_mr: bool,
-    /// Most user access regions.
+    /// Limit on user access regions.
     max_uar: u32,
-    /// Most protection domains.
+    /// Limit on protection domains.
     max_pd: u32,
-    /// Most address handles.
+    /// Limit on address handles.
     max_ah: u32,
-    /// Whether a protection domain may create an address handle for a peer again that it has one for.
+    /// Whether a protection domain may create an address handle again for a peer for which it already has one.
     shared_ah: bool,
-    /// Whether packets of SRD with the wrong Q_Key are dropped, too, and not only datagrams.
+    /// Whether SRD packets with the wrong Q_Key are dropped, as datagrams are.
     ///
-    /// No source says whether hardware does that. Against it: no status of a work request is for it. According to libfabric
-    /// (prov/efa/docs/efa_rdm_protocol_v4.md, section 4.4), a device knows peers by GID and queue pair number only. So
-    /// libfabric sends the Q_Key as "connid" in its own headers. For it: every client sends the one of its peer.
+    /// No source says whether hardware does that. Against it: no status of a work request reports it. According to libfabric
+    /// (prov/efa/docs/efa_rdm_protocol_v4.md, section 4.4), a device identifies peers by GID and queue pair number only. So
+    /// libfabric sends the Q_Key as "connid" in its own headers. For it: every client sends the Q_Key of its peer.
     check_srd_qkey: bool,
-    /// Whether the remote key of an RDMA read or write of no bytes has to be good, as `strict=guesses` sets it.
+    /// Whether the remote key of an RDMA read or write of zero bytes has to be valid, as `strict=guesses` requires.
     ///
     /// No source says whether hardware does that. For it: libfabric PR 11890.
     check_empty_keys: bool,
-    /// Whether RDMA reads between a device of version 0 and one of another version are refused, as `strict=guesses` sets it.
+    /// Whether RDMA reads between a device of version 0 and one of another version are refused, as `strict=guesses` requires.
     ///
-    /// No source says whether hardware does that. For it: libfabric (prov/efa/src/rdm/efa_rdm_ep.h) never reads between a device with
-    /// PCI id 0xefa0 and one with another id.
+    /// No source says whether hardware does that. For it: libfabric (prov/efa/src/rdm/efa_rdm_ep.h) never reads between a
+    /// device with PCI id 0xefa0 and one with another id.
     check_read_version: bool,
-    /// Whether `DESTROY_QP` completes what the queue pair has as flushed, before it completes itself.
+    /// Whether `DESTROY_QP` flushes the work requests of the queue pair before its own completion.
     ///
-    /// Nobody has measured it. rdma-core's `efa_io_defs.h` has status 1 as "Flushed during QP destroy".
+    /// This was not measured on hardware. rdma-core's `efa_io_defs.h` describes status 1 as "Flushed during QP destroy".
     flush_on_destroy: bool,
-    /// Most memory regions.
+    /// Limit on memory regions.
     max_mr: u32,
-    /// Most pages in one memory region.
+    /// Limit on the pages in one memory region.
     max_mr_pages: u32,
-    /// Most pages in all memory regions together.
+    /// Limit on the pages in all memory regions together.
     max_total_pages: u64,
-    /// Most completion queues.
+    /// Limit on completion queues.
     max_cq: u32,
-    /// Most entries in a completion queue.
+    /// Limit on the entries in a completion queue.
     max_cq_depth: u32,
-    /// Sub-queues of each completion queue.
+    /// Number of sub-queues of each completion queue.
     sub_cqs_per_cq: u16,
-    /// Most queue pairs.
+    /// Limit on queue pairs.
     max_qp: u32,
-    /// Least work requests in a send queue.
+    /// Minimum number of work requests in a send queue.
     min_sq_depth: u16,
-    /// Most work requests in a send queue.
+    /// Limit on the work requests in a send queue.
     max_sq_depth: u32,
-    /// Most descriptors in a receive queue.
+    /// Limit on the descriptors in a receive queue.
     max_rq_depth: u32,
-    /// Most bytes of a low-latency send queue.
+    /// Limit on the size of a low-latency send queue, in bytes.
     max_llq_size: u32,
-    /// Most bytes of inline data in a send work request of 64 bytes.
+    /// Limit on the inline data in a send work request of 64 bytes, in bytes.
     inline_buf_size: u32,
-    /// Most bytes of inline data in a send work request of any size.
+    /// Limit on the inline data in a send work request of any size, in bytes.
     inline_buf_size_ex: u16,
-    /// Most buffers in a send work request.
+    /// Limit on the buffers in a send work request.
     max_wr_send_sges: u16,
-    /// Most buffers in a receive work request.
+    /// Limit on the buffers in a receive work request.
     max_wr_recv_sges: u16,
-    /// Most buffers in an RDMA work request.
+    /// Limit on the buffers in an RDMA work request.
     max_wr_rdma_sges: u16,
-    /// Units of 64 bytes that may be written to a send queue between two doorbells; 0 means any
-    /// number.
+    /// Limit on the data written to a send queue between two doorbells, in units of 64 bytes; 0 means unlimited.
     max_tx_batch: u16,
-    /// Most event queues.
+    /// Limit on event queues.
     max_eq: u32,
-    /// Most entries in an event queue.
+    /// Limit on the entries in an event queue.
     max_eq_depth: u32,
-    /// Whether it has event counters.
+    /// Whether the device has event counters.
     event_counters: bool,
-    /// Most event counters.
+    /// Limit on event counters.
     max_event_counters: u32,
-    /// Largest value of an event counter; the next one after it is 0.
+    /// Largest value of an event counter, after which it wraps to 0.
     event_counter_max_val: u64,
-    /// What event counters can count of queue pairs; each is its own bit.
+    /// Mask of the queue pair events that event counters can count.
     event_counter_events: u32,
-    /// Which groups of asynchronous events there are.
+    /// Mask of the supported groups of asynchronous events.
     aenq_groups: u32,
-    /// Time between two keep-alive events in ms; 0 means never.
+    /// Interval of keep-alive events in ms; 0 disables them.
     keep_alive_ms: u32,
-    /// Hint: how long to wait for a register, in ms.
+    /// Hint: timeout of a register read, in ms.
     mmio_read_timeout_ms: u16,
-    /// Hint: how long a keep-alive event may stay away, in ms.
+    /// Hint: timeout for the next keep-alive event, in ms.
     driver_watchdog_timeout_ms: u16,
-    /// Hint: how long to wait for a command, in ms.
+    /// Hint: timeout of an admin command, in ms.
     admin_completion_timeout_ms: u16,
-    /// Hint: how often to poll for a completion, in ms.
+    /// Hint: interval of polls for a completion, in ms.
     poll_interval_ms: u16,
 }
 
 impl Overrides {
-    /// A device that refuses what devices are guessed to refuse.
+    /// Overrides that enable all checks that hardware is only guessed to make.
     pub fn guesses() -> Self {
         Self {
             check_srd_qkey: Some(true),
@@ -261,7 +260,7 @@ impl Attributes {
                 sq_64_bit_req_id: self.sq_64_bit_req_id,
             },
             max_rdma_size: self.max_rdma_size,
-            // An EUI-64 is written with its first byte first, as drivers hand it on.
+            // Drivers pass an EUI-64 on in the byte order of the device, which is big-endian.
             guid: self.guid.swap_bytes(),
             max_link_speed_gbps: self.link_gbps,
         }

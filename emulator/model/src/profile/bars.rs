@@ -1,39 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Where doorbells and low-latency send queues are.
+//! Layout of the BARs with doorbells and low-latency send queues.
 //!
-//! Each user access region has doorbell pages of its own, of 4 KiB, so that a process that may map
-//! one can't reach the doorbells of another. A host with larger pages maps those of several regions
-//! at once, and there it can. Every queue pair and completion queue that the device can have has
-//! a fixed place in these pages, and every queue pair's send ring has one in the memory BAR. So none
-//! overlap, in whatever order they are created and destroyed.
+//! Each user access region has its own doorbell pages of 4 KiB. So a process that may map one region can't reach the doorbells
+//! of another, except on a host with larger pages, which maps several regions at once. Every possible queue pair and completion
+//! queue has a fixed place in these pages. Every possible send ring has a fixed place in the memory BAR. So none overlap, in
+//! any order of creation and destruction.
 
 use super::attributes::Attributes;
 
 /// Unit in which most hosts map BARs; others map several at once.
 const PAGE_SIZE: u64 = 4096;
 
-/// Bytes that each doorbell has for itself.
+/// Size of a doorbell in bytes.
 const DOORBELL_SIZE: u64 = 8;
 
-/// Most bytes of a BAR, so that 32-bit offsets can address all of it.
+/// Limit on the size of a BAR in bytes, so that 32-bit offsets can address all of it.
 const MAX_SIZE: u64 = 1 << 31;
 
-/// Places in the doorbell BAR and the memory BAR. They are fixed when the device is made.
+/// Layout of the doorbell BAR and the memory BAR. It is fixed when the device is created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bars {
-    /// Most user access regions.
+    /// Limit on user access regions.
     pub(crate) max_uar: u32,
-    /// Most completion queues.
+    /// Limit on completion queues.
     pub(crate) max_cq: u32,
-    /// Most queue pairs.
+    /// Limit on queue pairs.
     pub(crate) max_qp: u32,
-    /// Most bytes of a send ring.
+    /// Limit on the size of a send ring, in bytes.
     pub(crate) max_llq_size: u32,
 }
 
 impl Bars {
-    /// Reserves places for all that the device can have, or for as much of it as fits into the BARs.
+    /// Reserves places for all objects that the device can have, or for as many as fit into the BARs.
     pub(crate) fn new(attributes: &Attributes) -> Self {
         const MAX_OBJECTS: u32 = u16::MAX as u32;
         const MAX_LLQ_SIZE: u32 = 1 << 20;
@@ -48,25 +47,25 @@ impl Bars {
         bars
     }
 
-    /// Bytes of doorbells in one user access region.
+    /// Size of the doorbells of one user access region, in bytes.
     fn uar_size(&self) -> u64 {
         let doorbells = 2 * u64::from(self.max_qp) + u64::from(self.max_cq);
         (doorbells * DOORBELL_SIZE).next_multiple_of(PAGE_SIZE)
     }
 
-    /// Bytes of the memory BAR from one send ring to the next.
+    /// Distance between two send rings in the memory BAR, in bytes.
     fn llq_stride(&self) -> u64 {
         u64::from(self.max_llq_size).next_multiple_of(PAGE_SIZE)
     }
 
-    /// Bytes of the doorbell BAR.
+    /// Size of the doorbell BAR in bytes.
     pub(crate) fn doorbell_size(&self) -> u64 {
         (u64::from(self.max_uar) * self.uar_size())
             .next_power_of_two()
             .max(PAGE_SIZE)
     }
 
-    /// Bytes of the memory BAR.
+    /// Size of the memory BAR in bytes.
     pub(crate) fn memory_size(&self) -> u64 {
         (u64::from(self.max_qp) * self.llq_stride())
             .next_power_of_two()
@@ -92,7 +91,7 @@ impl Bars {
         self.doorbell(uar, 2 * u64::from(self.max_qp) + place_of(cq))
     }
 
-    /// What a doorbell is for, by its offset, and the user access region that it is in.
+    /// Finds the doorbell at an offset. Returns its user access region and its queue.
     pub(crate) fn find(&self, offset: u64) -> Option<(u16, Doorbell)> {
         let size = self.uar_size();
         let uar = offset.checked_div(size)?;
@@ -117,14 +116,14 @@ impl Bars {
     }
 }
 
-/// How many of `wanted` places of `size` bytes fit into a BAR.
+/// Number of `wanted` places of `size` bytes that fit into a BAR.
 fn places(wanted: u32, size: u64) -> u32 {
     let most = MAX_SIZE.checked_div(size).unwrap_or(u64::MAX);
     // CAST: It is at most `wanted`.
     most.min(wanted.into()) as u32
 }
 
-/// What a doorbell is for.
+/// Queue to which a doorbell belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doorbell {
     /// The send queue of a queue pair.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Which device to model.
+//! Configuration of a device.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -8,21 +8,21 @@ use serde::Serialize;
 use super::attributes::Attributes;
 use crate::{Overrides, Profile};
 
-/// Which device to model.
+/// Configuration of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Config {
-    /// The generation.
+    /// Generation of the device.
     pub profile: Profile,
     /// Number of entries in the MSI-X table: one for the admin queue, the others for event queues.
     pub vectors: u16,
-    /// Which of the devices it is. Addresses and GUIDs of devices with different numbers differ.
+    /// Number of the device. Addresses and GUIDs of devices with different numbers differ.
     pub number: u32,
-    /// What is different from the generation, for as long as the device exists.
+    /// Attributes that differ from the generation, for the lifetime of the device.
     pub overrides: Overrides,
 }
 
 impl Config {
-    /// A device of a generation, with a number that distinguishes it.
+    /// Creates the configuration of a device of a generation, with a number that distinguishes the device.
     pub fn new(profile: Profile, number: u32) -> Self {
         Self {
             profile,
@@ -32,11 +32,11 @@ impl Config {
         }
     }
 
-    /// Checks that attributes that belong together are set together.
+    /// Checks that attributes that depend on each other are set together.
     ///
     /// # Errors
     ///
-    /// One sentence about the first that contradict each other.
+    /// One sentence about the first contradiction.
     pub fn check(&self) -> Result<(), String> {
         let attributes = self.attributes();
         let (reads, writes) = (attributes.rdma_read, attributes.rdma_write);
@@ -90,7 +90,7 @@ impl Config {
         0x02ef_a0ff_fe00_0000 | u64::from(self.number)
     }
 
-    /// A link-local address made of the GUID.
+    /// A link-local address derived from the GUID.
     fn address(&self) -> [u8; 16] {
         let mut address = [0; 16];
         address[..2].copy_from_slice(&[0xfe, 0x80]);

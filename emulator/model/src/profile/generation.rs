@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 
 use super::attributes::{ALL_AENQ_GROUPS, Attributes};
 
-/// Event counters of a device that has them.
+/// Number of event counters of a device that has them.
 const EVENT_COUNTERS: u32 = 512;
 
-/// Their largest value.
+/// Largest value of an event counter.
 const EVENT_COUNTER_MAX: u64 = (1 << 48) - 1;
 
 /// A generation of devices: a PCI device id and what such a device can do.
 ///
-/// What the real generations can do is not documented. The profiles are chosen such that a driver
-/// meets each capability both present and absent.
+/// The capabilities of the real generations are not documented. The profiles are chosen such that each capability is present in
+/// some and absent in others.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -32,14 +32,14 @@ pub enum Profile {
     Efa0,
     /// RDMA read and event queues.
     Efa1,
-    /// RDMA write, statistics of the network, checksums on completions, and what only kernel verbs need: fast registration and
+    /// RDMA write, network statistics, checksums on completions, and features that only kernel verbs use: fast registration and
     /// regions of bus addresses.
     #[default]
     Efa2,
     /// Send work requests of 128 bytes, polling in units of 128 bytes, and a faster link.
     Efa3,
-    /// Entries of 128 bytes in the admin queue, with checksums on commands; event counters; request ids of
-    /// 64 bits; no second address handle for a peer; and a faster link.
+    /// Entries of 128 bytes in the admin queue, with checksums on commands; event counters; request ids of 64 bits; no second
+    /// address handle for a peer; and a faster link.
     Efa4,
 }
 
@@ -102,7 +102,7 @@ impl Profile {
             page_size_cap: (1 << 31) - (1 << 12),
             rdma_read,
             rnr_retry: true,
-            // Payload is copied in no order. A program that polls its last bytes could find others missing.
+            // Payload is copied in no particular order. A program that polls its last bytes could find others missing.
             data_polling_128: false,
             rdma_write,
             unsolicited_write_recv: rdma_write,
@@ -119,16 +119,16 @@ impl Profile {
             check_empty_keys: false,
             check_read_version: false,
             flush_on_destroy: true,
-            // All numbers that there are.
+            // All valid numbers.
             max_mr: 65534,
             max_mr_pages: 1 << 20,
-            // Twice what Lustre's efalnd takes by default for one interface, 33,280 regions of 256 pages.
+            // Twice the default use of Lustre's efalnd for one interface, 33,280 regions of 256 pages.
             max_total_pages: 1 << 24,
             max_cq: 512,
             max_cq_depth: 32768,
             sub_cqs_per_cq: 1,
             max_qp: 256,
-            // What users of EC2 report: a send queue that is asked for with a depth of 1 has 32.
+            // Users of EC2 report that a send queue that is requested with a depth of 1 has a depth of 32.
             min_sq_depth: 32,
             max_sq_depth: 4096,
             max_rq_depth: 32768,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Which devices EC2 instances have.
+//! EFA devices of EC2 instances.
 
 use crate::{Overrides, Profile};
 
-/// What of RDMA an instance's devices can do.
+/// RDMA operations that an instance's devices support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rdma {
     /// Messages only.
@@ -15,18 +15,18 @@ pub enum Rdma {
     ReadWrite,
 }
 
-/// A type of EC2 instance, as far as its EFA devices go.
+/// A type of EC2 instance, and its EFA devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// The name that EC2 has for it.
+    /// Name of the type in EC2.
     pub name: &'static str,
-    /// How many devices it has.
+    /// Number of devices.
     pub devices: u32,
-    /// Which generation they are, and thus their PCI device id.
+    /// Generation of the devices, which determines their PCI device id.
     pub profile: Profile,
-    /// Link speed of each of them, in Gbit/s.
+    /// Link speed of each device, in Gbit/s.
     pub link_gbps: u16,
-    /// What of RDMA they can do.
+    /// RDMA operations that the devices support.
     pub rdma: Rdma,
 }
 
@@ -47,10 +47,10 @@ const fn new(
 }
 
 impl Instance {
-    /// All instances that are known.
+    /// All known instances.
     ///
-    /// Documentation/emulator.md says where the figures come from. AWS does not document PCI ids: those
-    /// of p4d, p4de and p5.48xlarge have been seen, all others are a guess by the version of EFA.
+    /// Documentation/emulator.md lists the sources of the figures. AWS does not document PCI ids. Those of p4d, p4de and
+    /// p5.48xlarge were observed; all others are guesses from the version of EFA.
     pub const ALL: &[Self] = &[
         new("c5n.18xlarge", 1, Profile::Efa0, 100, Rdma::None),
         new("c6gn.16xlarge", 1, Profile::Efa1, 100, Rdma::ReadWrite),
@@ -81,12 +81,12 @@ impl Instance {
         new("trn2.48xlarge", 16, Profile::Efa2, 200, Rdma::ReadWrite),
     ];
 
-    /// The instance with this name.
+    /// Finds the instance with a name.
     pub fn find(name: &str) -> Option<&'static Self> {
         Self::ALL.iter().find(|instance| instance.name == name)
     }
 
-    /// What its devices have that their profile need not have.
+    /// Attributes of the devices that may differ from their profile.
     pub fn overrides(&self) -> Overrides {
         let (read, write) = (self.rdma != Rdma::None, self.rdma == Rdma::ReadWrite);
         Overrides {
@@ -96,7 +96,7 @@ impl Instance {
             max_wr_rdma_sges: Some(u16::from(read)),
             rdma_write: Some(write),
             unsolicited_write_recv: Some(write),
-            // Nitro v4 and newer have them, says AWS's network-flow-monitor-agent, PR 110. EFA's first version is older.
+            // Nitro v4 and newer have them, by AWS's network-flow-monitor-agent, PR 110. EFA's first version is older.
             network_stats: Some(self.profile > Profile::Efa0),
             ..Overrides::default()
         }

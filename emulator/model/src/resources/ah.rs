@@ -2,9 +2,9 @@
 
 //! Address handles.
 //!
-//! There is one for each peer in each protection domain, so that the handle by which a completion names a
-//! peer is unambiguous. Some devices let it be created again, and it exists until it is destroyed as
-//! often; others refuse that.
+//! A protection domain has at most one for each peer, so that the handle in a completion is unambiguous.
+//! Some devices let a driver create it again, and it exists until it is destroyed as often. Others refuse
+//! that.
 
 use std::collections::HashMap;
 
@@ -16,14 +16,14 @@ use efa_hw::admin::{
 use super::{pd::Pds, table::Table};
 use crate::profile::attributes::Attributes;
 
-/// A peer as one protection domain knows it.
+/// Protection domain and address of a peer.
 type Peer = (u16, [u8; 16]);
 
 /// An address handle.
 #[derive(Debug)]
 struct Ah {
     peer: Peer,
-    /// How often it was created and not destroyed.
+    /// Number of creations, minus that of destructions.
     created: u32,
 }
 
@@ -39,24 +39,24 @@ impl Ahs {
         self.table.len()
     }
 
-    /// Removes all, as a reset does.
+    /// Removes all address handles, as a reset does.
     pub(super) fn end(&mut self) {
         self.table.end();
         self.by_peer.clear();
     }
 
-    /// Whether one was looked for since the last call that a reset has ended.
+    /// Returns whether a lookup since the last call named an address handle that a reset has removed.
     pub(super) fn take_missed(&self) -> bool {
         self.table.take_missed()
     }
 
-    /// Address of the peer that a queue pair of `pd` knows by this handle.
+    /// Returns the address of the peer of a handle, if the handle belongs to `pd`.
     pub(crate) fn peer(&self, pd: u16, ah: u16) -> Option<[u8; 16]> {
         let ah = self.table.get(ah).ok()?;
         (ah.peer.0 == pd).then_some(ah.peer.1)
     }
 
-    /// Handle by which `pd` knows a peer.
+    /// Returns the handle of a peer in `pd`.
     pub(crate) fn find(&self, pd: u16, address: [u8; 16]) -> Option<u16> {
         self.by_peer.get(&(pd, address)).copied()
     }

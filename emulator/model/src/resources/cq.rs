@@ -27,24 +27,24 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Cq {
     uar: u16,
-    /// Event queue that gets its events, if it has any.
+    /// Event queue for its events, if any.
     eqn: Option<u16>,
     place: Place,
     /// Bytes in an entry.
     entry_size: usize,
     /// Entries in a sub-queue, a power of two.
     depth: u32,
-    /// Completions ever posted to each sub-queue; their entries and phases follow from it.
+    /// Number of completions ever posted to each sub-queue, from which their entries and phases follow.
     posted: Vec<u32>,
-    /// Whether entries tell the addresses of peers without an address handle.
+    /// Whether completions have the addresses of peers that have no address handle.
     pub(super) tells_address: bool,
     /// Whether completions of send queues have request ids of 64 bits.
     pub(super) has_long_ids: bool,
-    /// Whether the next completion is to raise an event.
+    /// Whether the next completion raises an event.
     armed: bool,
-    /// Completions of work requests since the last doorbell of any of its queues.
+    /// Number of completions of work requests since the last doorbell of any work queue that uses it, or its own.
     quiet: u32,
-    /// Completions that events have announced: all that were posted when the last one was raised.
+    /// Number of completions that events have announced: all that were posted when the last one was raised.
     announced: u32,
     users: Users,
 }
@@ -56,9 +56,9 @@ impl Shared for Cq {
 }
 
 impl Cq {
-    /// Posts a completion. Returns the event queue to tell, if it is to be told.
+    /// Posts a completion. Returns the event queue to notify, if any.
     ///
-    /// Where the program takes completions only later than they come, the oldest are overwritten: its queue is too small.
+    /// If the program polls too slowly, new completions overwrite the oldest: its queue is too small.
     fn post(
         &mut self,
         host: &mut dyn Host,
@@ -81,12 +81,12 @@ impl Cq {
             }
         }
         if !corrupt.is_empty() {
-            // One with the wrong phase would be none.
+            // With the wrong phase, the program would not see a completion.
             let flags = CdescFlags::from_raw(entry[CDESC_FLAGS_OFFSET]);
             let phase = completion.flags.phase;
             entry[CDESC_FLAGS_OFFSET] = CdescFlags { phase, ..flags }.into_raw();
         }
-        // The program waits for the phase, which is in the bytes that a host sees first.
+        // The program polls the phase, which is in the bytes that a host sees first.
         let entry = &entry[..self.entry_size];
         host.dma_write(self.place.base + index * self.entry_size as u64, entry)?;
         if host.traces_work() {
@@ -96,10 +96,10 @@ impl Cq {
         Ok(if self.armed { self.announce() } else { None })
     }
 
-    /// Handles a write to the doorbell. Returns the event queue that gets an event at once, if any.
+    /// Handles a write to the doorbell. Returns the event queue to notify at once, if any.
     ///
-    /// A completion that an event has announced raises no other one, although the program has not taken it yet. So a
-    /// program that arms its queue before it polls, as the manual of `ibv_get_cq_event` has it, gets one for each.
+    /// A completion that an event has announced raises no other one, even if the program has not polled it yet. So a program that
+    /// arms its queue before it polls, as in the manual of `ibv_get_cq_event`, gets one event for each.
     fn ring(&mut self, value: u32) -> Option<u16> {
         let doorbell = CqDb::from_raw(value);
         self.quiet = 0;
@@ -115,13 +115,13 @@ impl Cq {
         self.announce()
     }
 
-    /// Entries of all sub-queues.
+    /// Returns the number of entries of all sub-queues.
     fn entries(&self) -> u32 {
         // CAST: there are at most 2^16 sub-queues, of which each has at most 2^15 entries.
         self.depth * self.posted.len() as u32
     }
 
-    /// What the consumer index of a doorbell says, if entries were overwritten that the program had not taken.
+    /// Returns an error if the consumer index of a doorbell shows that unread entries were overwritten.
     fn overflow(&self, cq: u16, value: u32) -> Option<ProgramError> {
         // CAST: the doorbell counts modulo 2^16.
         let unread = (self.all_posted() as u16).wrapping_sub(CqDb::from_raw(value).consumer_index);
@@ -135,13 +135,13 @@ impl Cq {
         })
     }
 
-    /// Completions ever posted.
+    /// Returns the number of completions ever posted to all sub-queues.
     fn all_posted(&self) -> u32 {
         let sum = |sum: u32, posted: &u32| sum.wrapping_add(*posted);
         self.posted.iter().fold(0, sum)
     }
 
-    /// Disarms the queue, and returns the event queue to tell.
+    /// Disarms the queue, and returns the event queue to notify.
     fn announce(&mut self) -> Option<u16> {
         self.armed = false;
         self.announced = self.all_posted();
@@ -158,7 +158,7 @@ impl Cqs {
         self.0.len()
     }
 
-    /// What the first of them are now.
+    /// Describes the first completion queues for a snapshot.
     pub(crate) fn look(&self) -> Vec<CompletionQueue> {
         let look = |(number, cq): (u16, &Cq)| CompletionQueue {
             number,
@@ -172,12 +172,12 @@ impl Cqs {
         self.0.first().map(look).collect()
     }
 
-    /// Removes all, as a reset does.
+    /// Removes all completion queues, as a reset does.
     pub(super) fn end(&mut self) {
         self.0.end();
     }
 
-    /// Whether one was looked for since the last call that a reset has ended.
+    /// Returns whether a lookup since the last call named a completion queue that a reset has removed.
     pub(super) fn take_missed(&self) -> bool {
         self.0.take_missed()
     }
@@ -189,24 +189,24 @@ impl Cqs {
         Ok(index)
     }
 
-    /// Where a completion queue is.
+    /// Returns the location of a completion queue.
     pub(crate) fn place(&self, index: u16) -> Option<Place> {
         self.0.get(index).ok().map(|cq| cq.place)
     }
 
-    /// Where all of them are.
+    /// Returns the locations of all completion queues.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
         self.0.iter().map(|cq| cq.place)
     }
 
-    /// The event queue of a completion queue, if it has one.
+    /// Returns the event queue of a completion queue, if any.
     pub(crate) fn eqn(&self, index: u16) -> Result<u16, QueueError> {
         let queue = Queue::Cq(index);
         let cq = self.0.get(index).map_err(|_| QueueError::Missing(queue))?;
         cq.eqn.ok_or(QueueError::NoEvents(queue))
     }
 
-    /// The sub-queues of a completion queue that the queue pair with this number uses to send and to receive.
+    /// Returns the sub-queues of two completion queues that a queue pair uses to send and to receive.
     pub(super) fn sub_cqs(&self, send: u16, recv: u16, qp_num: u16) -> (u16, u16) {
         let pick = |index, turn: u32| {
             let count = self.0.get(index).map_or(1, |cq| cq.posted.len().max(1));
@@ -216,7 +216,7 @@ impl Cqs {
         (pick(send, 0), pick(recv, 1))
     }
 
-    /// Whether a completion queue tells the addresses of peers without an address handle.
+    /// Whether completions have the addresses of peers that have no address handle.
     pub(crate) fn tells_address(&self, index: u16) -> bool {
         self.0.get(index).is_ok_and(|cq| cq.tells_address)
     }
@@ -226,7 +226,7 @@ impl Cqs {
         self.0.get(index).is_ok_and(|cq| cq.has_long_ids)
     }
 
-    /// Posts a completion to a queue that a queue pair refers to. Returns the event queue to tell, if it is to be told.
+    /// Posts a completion to a completion queue of a queue pair. Returns the event queue to notify, if any.
     pub(super) fn post(
         &mut self,
         host: &mut dyn Host,
@@ -240,21 +240,21 @@ impl Cqs {
         }
     }
 
-    /// Takes note that a program gives a sign of life: a doorbell of a queue that has its completions here.
+    /// Records a doorbell of a work queue that uses this completion queue, as a sign that the program is alive.
     pub(crate) fn note_doorbell(&mut self, index: u16) {
         if let Ok(cq) = self.0.get_mut(index) {
             cq.quiet = 0;
         }
     }
 
-    /// Counts the completion of a work request. Returns an error if there are more of them than entries since the program's last
-    /// doorbell. The program has posted more work requests than the queue has room for.
+    /// Counts the completion of a work request. Returns an error if more of them than entries came since the program's last
+    /// doorbell. Then the program has posted more work requests than the queue has room for.
     pub(crate) fn note_completion(&mut self, index: u16) -> Option<ProgramError> {
         let cq = self.0.get_mut(index).ok()?;
         cq.quiet = cq.quiet.saturating_add(1);
         let (unread, depth) = (cq.quiet, cq.entries());
         let since = Since::Doorbell;
-        // It is said once.
+        // Reported only once.
         (unread == depth + 1).then_some(ProgramError::CqOverflow {
             cq: index,
             depth,
@@ -268,8 +268,7 @@ impl Cqs {
         self.0.get(index).ok()?.overflow(index, value)
     }
 
-    /// Handles a write to the doorbell of a queue in a user access region. Returns the event queue that gets an event at once,
-    /// if any.
+    /// Handles a write to the doorbell of a queue in a user access region. Returns the event queue to notify at once, if any.
     pub(crate) fn ring(&mut self, uar: u16, index: u16, value: u32) -> Result<Option<u16>, Status> {
         let cq = self.0.get_mut(index)?;
         if cq.uar != uar {
@@ -301,7 +300,7 @@ impl Cqs {
         let size = entry_size * u64::from(command.sub_cq_depth) * u64::from(command.num_sub_cqs);
         let legal = matches!(entry_size, 16 | 32)
             && (entry_size == 32 || !command.caps_2.set_src_addr)
-            // Only memory that the driver gives, not memory regions of its users.
+            // Only memory that the driver allocates, not memory regions of its users.
             && !command.caps_1.virt
             && command.l_key == 0
             && command.sub_cq_depth.is_power_of_two()
@@ -344,8 +343,7 @@ impl Cqs {
         if let Some(eqn) = eqn {
             eqs.add_user(eqn);
         }
-        // Without a doorbell, polling a completion queue costs the guest no exits. Only arming one
-        // needs it.
+        // Without a doorbell, polling a completion queue costs the guest no exits. Only arming needs a doorbell.
         let db_valid = eqn.is_some();
         Ok(CreateCqResponse {
             cq_idx,

@@ -24,9 +24,9 @@ pub(crate) struct Eq {
     place: Place,
     vector: u16,
     armed: bool,
-    /// Events ever posted; their entry and phase follow from it.
+    /// Number of events ever posted, from which entry and phase of the next follow.
     posted: u32,
-    /// Whether the interrupt for one of them waits for the driver to arm the queue.
+    /// Whether the interrupt for an event is pending until the driver arms the queue.
     waiting: bool,
     users: Users,
 }
@@ -38,7 +38,7 @@ impl Shared for Eq {
 }
 
 impl Eq {
-    /// How many entries it has.
+    /// Returns the number of entries.
     fn depth(&self) -> u32 {
         // CAST: `place` has at most `u16::MAX` entries.
         (self.place.size / Eqe::SIZE as u64) as u32
@@ -67,7 +67,7 @@ impl Eq {
         Ok(())
     }
 
-    /// Returns the interrupt if the driver wants it and there is something to tell.
+    /// Disarms the queue and returns its interrupt, if it is armed and has unannounced events.
     fn announce(&mut self) -> Option<u16> {
         let due = self.armed && self.waiting;
         if due {
@@ -87,7 +87,7 @@ impl Eqs {
         self.0.len()
     }
 
-    /// What the first of them are now.
+    /// Describes the first event queues for a snapshot.
     pub(crate) fn look(&self) -> Vec<EventQueue> {
         let look = |(number, eq): (u16, &Eq)| EventQueue {
             number,
@@ -100,24 +100,24 @@ impl Eqs {
         self.0.first().map(look).collect()
     }
 
-    /// Removes all, as a reset does.
+    /// Removes all event queues, as a reset does.
     pub(super) fn end(&mut self) {
         self.0.end();
     }
 
-    /// Whether one was looked for since the last call that a reset has ended.
+    /// Returns whether a lookup since the last call named an event queue that a reset has removed.
     pub(super) fn take_missed(&self) -> bool {
         self.0.take_missed()
     }
 
-    /// Arms an event queue, if it exists; returns the interrupt that had to wait for that.
+    /// Arms an event queue, if it exists. Returns the interrupt that was pending until then.
     pub(crate) fn arm(&mut self, eqn: u16) -> Result<Option<u16>, Status> {
         let eq = self.0.get_mut(eqn)?;
         eq.armed = true;
         Ok(eq.announce())
     }
 
-    /// How many events of a storm a queue takes now. One that does not exist takes any, to end it.
+    /// Returns the number of storm events that a queue accepts now; for a missing queue 1, whose failed post ends the storm.
     pub(crate) fn storm_room(&self, eqn: u16) -> u64 {
         match self.0.get(eqn) {
             Ok(eq) if eq.armed => (eq.depth() / 2).max(1).into(),
@@ -126,7 +126,7 @@ impl Eqs {
         }
     }
 
-    /// Posts events; returns the interrupt that announces them, unless one is not wanted yet.
+    /// Posts events. Returns the interrupt to raise, if the event queue is armed.
     pub(crate) fn post(
         &mut self,
         host: &mut dyn Host,
@@ -142,12 +142,12 @@ impl Eqs {
         Ok(eq.announce())
     }
 
-    /// Where an event queue is.
+    /// Returns the location of an event queue.
     pub(crate) fn place(&self, eqn: u16) -> Option<Place> {
         self.0.get(eqn).ok().map(|eq| eq.place)
     }
 
-    /// Where all of them are.
+    /// Returns the locations of all event queues.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
         self.0.iter().map(|eq| eq.place)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Event counters: how often something happened to queue pairs, in memory of the host. Queue pairs use them.
+//! Event counters, which count events of queue pairs and write their values to host memory.
 
 use efa_hw::admin::{
     NoData, Status,
@@ -20,17 +20,17 @@ use super::{
 };
 use crate::{DmaError, Host, profile::attributes::Attributes, queue::Place};
 
-/// Bytes of a value.
+/// Size of a value in bytes.
 const VALUE_SIZE: u64 = 8;
 
 /// An event counter.
 #[derive(Debug)]
 struct EventCounter {
     uar: u16,
-    /// Where the host sees its value.
+    /// Bus address of the value in host memory.
     paddr: u64,
     value: u64,
-    /// Each is a kind of events of a queue pair.
+    /// Attachments, one for each counted event kind of a queue pair.
     users: Users,
 }
 
@@ -41,13 +41,13 @@ impl Shared for EventCounter {
 }
 
 impl EventCounter {
-    /// Shows the host a value.
+    /// Writes a value to host memory.
     fn show(&self, host: &mut dyn Host, value: u64) -> Result<(), DmaError> {
         host.dma_write(self.paddr, &value.to_le_bytes())
     }
 }
 
-/// A value and what is added to it, if the value after `most` is 0.
+/// Returns `value + amount` for a counter that wraps to 0 after `most`.
 fn sum(value: u64, amount: u64, most: u64) -> u64 {
     let sum = u128::from(value) + u128::from(amount);
     // CAST: the remainder is at most `most`.
@@ -63,17 +63,17 @@ impl EventCounters {
         self.0.len()
     }
 
-    /// Removes all, as a reset does.
+    /// Removes all event counters, as a reset does.
     pub(super) fn end(&mut self) {
         self.0.end();
     }
 
-    /// Whether one was looked for since the last call that a reset has ended.
+    /// Returns whether a lookup since the last call named an event counter that a reset has removed.
     pub(super) fn take_missed(&self) -> bool {
         self.0.take_missed()
     }
 
-    /// Where the values of all of them are.
+    /// Returns the locations of all values in host memory.
     pub(crate) fn places(&self) -> impl Iterator<Item = Place> {
         self.0.iter().map(|counter| Place {
             base: counter.paddr,
@@ -85,7 +85,7 @@ impl EventCounters {
         u16::try_from(handle).map_err(|_| Status::IllegalParameter)
     }
 
-    /// Counts one event. It is counted also if the host can't be shown that.
+    /// Counts one event, even if the write to host memory fails.
     pub(crate) fn count(
         &mut self,
         host: &mut dyn Host,
@@ -99,7 +99,7 @@ impl EventCounters {
         counter.show(host, counter.value)
     }
 
-    /// Takes note that a queue pair with these counters is gone.
+    /// Removes the attachments of a destroyed queue pair.
     pub(crate) fn detach_all(&mut self, attached: Attached) {
         for number in attached.0.into_iter().flatten() {
             self.0.remove_user(number);
@@ -195,7 +195,7 @@ impl EventCounters {
         qps: &mut Qps,
         command: &DetachEventCounter,
     ) -> Result<NoData, Status> {
-        // It names what an attachment named.
+        // The fields are the same as those of an attachment.
         let command = &AttachEventCounter {
             cntr_handle: command.cntr_handle,
             attach_type: command.attach_type,
@@ -255,7 +255,7 @@ fn check_possible(attributes: &Attributes) -> Result<(), Status> {
     }
 }
 
-/// What is to be attached or detached, of what was found to exist.
+/// Existing objects that an attach or detach command refers to.
 struct Attachment<'a> {
     number: u16,
     counter: &'a mut EventCounter,

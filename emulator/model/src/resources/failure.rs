@@ -9,9 +9,9 @@ use crate::dma::DmaError;
 /// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The device does not want to execute it.
+    /// The device refuses to execute it.
     Refused(Status),
-    /// Its control buffer can not be read.
+    /// Host memory of the command is not accessible.
     Dma(DmaError),
 }
 
@@ -28,7 +28,7 @@ impl From<DmaError> for Failure {
 }
 
 impl Failure {
-    /// What the driver is told.
+    /// Returns the status that the driver gets.
     pub(crate) fn status(self) -> Status {
         match self {
             Self::Refused(status) => status,

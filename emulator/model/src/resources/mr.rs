@@ -15,11 +15,11 @@ use efa_hw::io::{CompStatus, FastMrRegReq, Key, PblMode};
 use super::{failure::Failure, page_list::PageReader, page_runs::PageRuns, pd::Pds, table::Table};
 use crate::{Host, MemoryRegion, profile::attributes::Attributes, queue::Place};
 
-/// The bit that distinguishes a remote key from the local key of the same region, so that a driver
-/// that mixes them up is noticed. It is of what keys have for the region itself, see [`Key`].
+/// Bit that distinguishes a remote key from the local key of the same region, to detect a driver that confuses them. It is in the
+/// part of a [`Key`] that identifies the region.
 const REMOTE_KEY: u32 = 1 << 19;
 
-/// Bytes in an address of a page list, and to what such a list is aligned.
+/// Size of an address in a page list, and alignment of such a list, in bytes.
 const PAGE_ADDRESS_SIZE: u64 = 8;
 
 /// A memory region.
@@ -28,20 +28,20 @@ pub(crate) struct Mr {
     pd: u16,
     /// The generation of its keys.
     generation: u8,
-    /// Address of its first byte, as work requests have it.
+    /// Address of its first byte in work requests.
     iova: u64,
-    /// Length in bytes; 0 for one that has no memory yet.
+    /// Length in bytes; 0 for a region without memory.
     length: u64,
     permissions: RegMrPermissions,
-    /// Its addresses are bus addresses.
+    /// Whether its addresses are bus addresses.
     physical: bool,
-    /// It gets its pages by work requests.
+    /// Whether it gets its pages by work requests.
     fast: bool,
     /// Size of each page, as a power of two.
     page_shift: u8,
-    /// Its pages, as far as they are known.
+    /// Its pages; none for a physical region, or one without memory.
     pages: PageRuns,
-    /// Room that it has for pages.
+    /// Limit on its pages, which counts against the limit on pages of all regions.
     capacity: u64,
 }
 
@@ -70,7 +70,7 @@ impl Mr {
         }
     }
 
-    /// Adds to `segments` where `length` bytes at `address` are. The caller has checked that they are in the region.
+    /// Appends the location of `length` bytes at `address` to `segments`. The caller has checked that they are in the region.
     fn translate(&self, address: u64, length: u32, segments: &mut Vec<Segment>) -> Option<()> {
         if self.physical {
             add(segments, address, length);
@@ -90,7 +90,7 @@ impl Mr {
     }
 }
 
-/// Adds contiguous memory, to the last segment if it follows that.
+/// Adds contiguous memory. Extends the last segment if it is adjacent.
 fn add(segments: &mut Vec<Segment>, address: u64, length: u32) {
     if let Some(last) = segments.last_mut() {
         let joined = last.length.checked_add(length);
@@ -104,7 +104,7 @@ fn add(segments: &mut Vec<Segment>, address: u64, length: u32) {
     segments.push(Segment { address, length });
 }
 
-/// How memory is to be used.
+/// Kind of access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Sent from by the queue pair.
@@ -132,7 +132,7 @@ pub struct Segment {
     pub length: u32,
 }
 
-/// There is no region of this protection domain that allows the access.
+/// No region of the protection domain allows the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Denied;
 
@@ -152,7 +152,7 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Reads more of its pages, as long as `budget` has any. Returns whether all are read.
+    /// Reads more of its pages, within `budget`. Returns whether all are read.
     pub(crate) fn read(
         &mut self,
         attributes: &Attributes,
@@ -163,7 +163,7 @@ impl Registration {
     }
 }
 
-/// A region that is being given pages.
+/// A fast registration of a region.
 #[derive(Debug)]
 pub(crate) struct FastRegistration {
     request: FastMrRegReq,
@@ -171,12 +171,12 @@ pub(crate) struct FastRegistration {
 }
 
 impl FastRegistration {
-    /// Whether its pages are more than one call reads.
+    /// Whether one call can't read all of its pages.
     pub(crate) fn is_long(&self) -> bool {
         self.pages.is_long()
     }
 
-    /// Reads more of its pages, as long as `budget` has any. Returns whether all are read.
+    /// Reads more of its pages, within `budget`. Returns whether all are read.
     pub(crate) fn read(
         &mut self,
         attributes: &Attributes,
@@ -187,7 +187,7 @@ impl FastRegistration {
     }
 }
 
-/// All memory regions. The local key of one is its number.
+/// All memory regions. The local key of a new region is its number.
 #[derive(Debug, Default)]
 pub(crate) struct Mrs {
     table: Table<Mr>,
@@ -199,7 +199,7 @@ impl Mrs {
         self.table.len()
     }
 
-    /// What the first of them are now.
+    /// Describes the first memory regions for a snapshot.
     pub(crate) fn look(&self) -> Vec<MemoryRegion> {
         let look = |(number, mr): (u16, &Mr)| MemoryRegion {
             number,
@@ -217,23 +217,23 @@ impl Mrs {
         self.table.first().map(look).collect()
     }
 
-    /// Removes all, as a reset does.
+    /// Removes all memory regions, as a reset does.
     pub(super) fn end(&mut self) {
         self.table.end();
         self.total_pages = 0;
     }
 
-    /// Whether one was looked for since the last call that a reset has ended.
+    /// Returns whether a lookup since the last call named a memory region that a reset has removed.
     pub(super) fn take_missed(&self) -> bool {
         self.table.take_missed()
     }
 
-    /// How many are of some kind.
+    /// Returns the number of regions of some kind.
     pub(super) fn count(&self, kind: impl Fn(&Mr) -> bool) -> usize {
         self.table.iter().filter(|mr| kind(mr)).count()
     }
 
-    /// How many pages the device knows.
+    /// Returns the number of pages of all regions.
     pub(crate) fn known_pages(&self) -> usize {
         self.table.iter().map(|mr| mr.pages.len() as usize).sum()
     }
@@ -249,8 +249,7 @@ impl Mrs {
         }
     }
 
-    /// The region of a protection domain that gets its pages by work requests and that a local key belongs to, whatever its
-    /// generation.
+    /// Finds the region of a local key of any generation, if it belongs to `pd` and gets its pages by work requests.
     fn find_fast(&mut self, pd: u16, key: u32) -> Result<&mut Mr, Denied> {
         let parts = Key::from_raw(key);
         let number = u16::try_from(parts.region).map_err(|_| Denied)?;
@@ -262,8 +261,8 @@ impl Mrs {
         }
     }
 
-    /// Begins to give a region the pages that a work request of a queue pair of `pd` has for it. They are read then, and the
-    /// region has them when that is [finished](Self::finish_fast).
+    /// Begins a fast registration for a work request of a queue pair of `pd`. The caller then reads its pages, and
+    /// [finishes](Self::finish_fast) it.
     pub(crate) fn begin_fast(
         &mut self,
         attributes: &Attributes,
@@ -296,14 +295,14 @@ impl Mrs {
         Ok(FastRegistration { request, pages })
     }
 
-    /// Gives a region its pages, of which all are read.
+    /// Finishes a fast registration whose pages are all read.
     pub(crate) fn finish_fast(
         &mut self,
         pd: u16,
         registration: FastRegistration,
     ) -> Result<(), CompStatus> {
         let FastRegistration { request, pages } = registration;
-        // It may not be there any more, or have other pages by now.
+        // The region may have been deregistered or registered meanwhile.
         let mr = self.find_empty(pd, request.lkey)?;
         mr.pages = pages.finish().ok_or(CompStatus::LocalInvalidLkey)?;
         mr.generation = Key::from_raw(request.lkey).generation;
@@ -314,7 +313,7 @@ impl Mrs {
         Ok(())
     }
 
-    /// The region that a work request of a queue pair of `pd` is to give pages. It has to be invalidated first.
+    /// Finds the region of a fast registration by a queue pair of `pd`. A region that has memory must be invalidated first.
     fn find_empty(&mut self, pd: u16, lkey: u32) -> Result<&mut Mr, CompStatus> {
         self.find_fast(pd, lkey)
             .ok()
@@ -322,7 +321,7 @@ impl Mrs {
             .ok_or(CompStatus::LocalInvalidLkey)
     }
 
-    /// Takes the pages of a region away, for a work request of a queue pair of `pd`. Amazon's driver takes either key for it.
+    /// Invalidates a region for a work request of a queue pair of `pd`. Amazon's driver uses either key for that.
     pub(crate) fn invalidate(
         &mut self,
         host: &mut dyn Host,
@@ -339,7 +338,7 @@ impl Mrs {
         Ok(())
     }
 
-    /// Fails if there is no room for another region of so many pages.
+    /// Fails if there is no room for another region of `pages` pages.
     fn check_room(&self, attributes: &Attributes, pages: u64) -> Result<(), Status> {
         let room = pages <= u64::from(attributes.max_mr_pages)
             && self
@@ -354,7 +353,7 @@ impl Mrs {
         }
     }
 
-    /// Adds to `segments` where memory is that a queue pair of `pd` wants to use.
+    /// Appends the location of memory that a queue pair of `pd` accesses to `segments`.
     pub(crate) fn translate(
         &self,
         pd: u16,
@@ -379,12 +378,12 @@ impl Mrs {
             .ok_or(Denied)
     }
 
-    /// The first page of each region that may be written to.
+    /// Returns the first page of each writable region, without the parts outside the region.
     pub(crate) fn written_places(&self) -> impl Iterator<Item = Place> {
         let writable = |mr: &&Mr| mr.allows(Access::LocalWrite) || mr.allows(Access::RemoteWrite);
         self.table.iter().filter(writable).filter_map(|mr| {
             let (first, page_size) = (mr.pages.first()?, 1 << mr.page_shift);
-            // What is before and behind it in its pages belongs to others.
+            // Memory before and behind the region in its pages has other uses.
             let offset = mr.iova & (page_size - 1);
             Some(Place {
                 base: first + offset,
@@ -400,7 +399,7 @@ impl Mrs {
         Ok(l_key.into())
     }
 
-    /// Begins to register a region. Its pages are read then, and it exists when that is [finished](Self::finish).
+    /// Begins to register a region. The caller then reads its pages, and [finishes](Self::finish) it, which creates the region.
     pub(crate) fn begin(
         &self,
         attributes: &Attributes,
@@ -420,7 +419,7 @@ impl Mrs {
             if !attributes.physical_mr {
                 return Err(Status::UnsupportedOpcode.into());
             }
-            // Amazon's driver gives no page at all.
+            // Amazon's driver passes no page.
             if !matches!(list, PageList::Inline([_, 0, 0, 0])) || command.page_num > 1 {
                 return Err(Status::MalformedRequest.into());
             }
@@ -443,7 +442,7 @@ impl Mrs {
         Ok(Registration { command, pages })
     }
 
-    /// Makes a region of which all pages are read.
+    /// Creates a region whose pages are all read.
     pub(crate) fn finish(
         &mut self,
         attributes: &Attributes,
@@ -520,7 +519,7 @@ impl Mrs {
     ) -> Result<NoData, Status> {
         let key = Key::from_raw(command.l_key);
         let number = u16::try_from(key.region).map_err(|_| Status::IllegalParameter)?;
-        // The driver may have made the key of a fast region newer in vain.
+        // The driver may have advanced the key of a fast region without registering it.
         let generation = if self.table.get(number)?.fast {
             key.generation
         } else {
@@ -537,7 +536,7 @@ impl Mrs {
     }
 }
 
-/// How many pages of size `1 << shift` a region has, if there can be such a region.
+/// Returns the number of pages of size `1 << shift` in a region, if its address and length are possible.
 fn page_count(iova: u64, length: u64, shift: u8) -> Option<u64> {
     let last = length.checked_sub(1)?;
     iova.checked_add(last)?;
@@ -546,7 +545,7 @@ fn page_count(iova: u64, length: u64, shift: u8) -> Option<u64> {
     Some(end.div_ceil(1 << shift))
 }
 
-/// Whether a device can do to a region what it is to be used for.
+/// Whether the device supports the permissions of a region.
 fn permits(attributes: &Attributes, permissions: RegMrPermissions) -> bool {
     (attributes.rdma_read || !permissions.remote_read_enable)
         && (attributes.rdma_write || !permissions.remote_write_enable)

@@ -14,37 +14,37 @@ use crate::{DmaError, Host, profile::attributes::Attributes};
 /// Bytes in a page of the host.
 const SMALLEST_PAGE: u64 = 4096;
 
-/// Addresses in a page of the host. So many are read at once.
+/// Number of addresses in a host page, which are read at once.
 const ENTRIES_PER_PAGE: usize = CHUNK_SIZE / CHUNK_ENTRY_SIZE;
 
-/// Pages whose addresses are read in one call. More are read in several, between which others have their turn.
+/// Limit on page addresses read in one call. A longer list takes several calls, between which other work runs.
 pub(crate) const PAGES_PER_CALL: u32 = 1 << 14;
 
-/// A list of pages that is being read. The longest take too long for one call.
+/// A page list that is being read. The longest take several calls.
 #[derive(Debug)]
 pub(crate) struct PageReader {
     source: Source,
     /// Size of the pages, as a power of two.
     shift: u8,
-    /// Pages that were not read.
+    /// Number of pages not read yet.
     left: usize,
     runs: PageRuns,
-    /// Whether those that were read can be where they are said to be.
+    /// Whether the addresses of all pages read are valid.
     possible: bool,
 }
 
-/// Where the rest of a list is.
+/// Location of the rest of a list.
 #[derive(Debug)]
 enum Source {
-    /// One address after the other, from this bus address on.
+    /// Consecutive addresses from this bus address on.
     Direct(u64),
-    /// In buffers of a page each, whose addresses are in chunks.
+    /// Buffers of a page each, whose addresses are in chunks.
     Indirect {
         /// The next chunk.
         chunk: CtrlBuffInfo,
-        /// Buffers in that and those after it.
+        /// Number of buffers in that chunk and those after it.
         buffers: usize,
-        /// Buffers of the chunk before it.
+        /// Addresses of the remaining buffers of the chunk before it.
         current: std::vec::IntoIter<u64>,
     },
 }
@@ -85,7 +85,7 @@ impl PageReader {
         }
     }
 
-    /// Pages that are known already.
+    /// Returns a reader for pages that are already known.
     pub(super) fn inline(attributes: &Attributes, pages: &[u64], shift: u8) -> Self {
         let mut reader = Self::new(Source::Direct(0), pages.len(), shift);
         for page in pages {
@@ -94,12 +94,12 @@ impl PageReader {
         reader
     }
 
-    /// Addresses that are one after the other in host memory.
+    /// Begins to read consecutive addresses in host memory.
     pub(super) fn direct(address: u64, count: usize, shift: u8) -> Self {
         Self::new(Source::Direct(address), count, shift)
     }
 
-    /// Whether it has more pages, those included that were read, than one call reads.
+    /// Whether the list, including pages already read, is longer than one call reads.
     pub(super) fn is_long(&self) -> bool {
         self.left + self.runs.len() as usize > PAGES_PER_CALL as usize
     }
@@ -114,7 +114,7 @@ impl PageReader {
         }
     }
 
-    /// Reads on, as long as `budget` has pages, and takes those from it that it reads. Returns whether all are read.
+    /// Reads more pages until `budget` is used up, and subtracts them from it. Returns whether all are read.
     pub(super) fn read(
         &mut self,
         attributes: &Attributes,
@@ -138,15 +138,15 @@ impl PageReader {
         Ok(self.left == 0)
     }
 
-    /// All pages, if they can be where they are said to be.
+    /// Returns all pages, if they are all read and their addresses are valid.
     pub(super) fn finish(mut self) -> Option<PageRuns> {
-        // They stay for long.
+        // The pages live as long as their region.
         self.runs.shrink();
         (self.left == 0 && self.possible).then_some(self.runs)
     }
 
-    /// Where the next addresses are, unless that has to be read first. Of an indirect list no more chunks are read than its
-    /// pages need.
+    /// Returns the bus address of the next addresses to read, or `None` after a chunk was read instead. Reads no more chunks than
+    /// the pages need.
     fn next(&mut self, host: &mut dyn Host) -> Result<Option<u64>, Failure> {
         let (chunk, buffers, current) = match &mut self.source {
             Source::Direct(address) => {
@@ -184,7 +184,7 @@ impl PageReader {
     }
 }
 
-/// The chunk after another one.
+/// Reads address and length of the chunk after `chunk`.
 fn next_chunk(host: &mut dyn Host, chunk: &CtrlBuffInfo) -> Result<CtrlBuffInfo, DmaError> {
     let mut next = [0; CHUNK_USED_SIZE - CHUNK_NEXT_OFFSET];
     let address = chunk.address.wrapping_add(CHUNK_NEXT_OFFSET as u64);
@@ -192,13 +192,13 @@ fn next_chunk(host: &mut dyn Host, chunk: &CtrlBuffInfo) -> Result<CtrlBuffInfo,
     Ok(CtrlBuffInfo::decode(&next))
 }
 
-/// Whether a page can be where it is said to be.
+/// Whether the address of a page is valid.
 fn is_possible(attributes: &Attributes, page: u64, size: u64) -> bool {
-    // No host gives out its very first page. Larger pages may begin there.
+    // No host allocates its very first page. A larger page may begin there.
     page % size == 0 && (page != 0 || size > SMALLEST_PAGE) && attributes.reaches(page, size)
 }
 
-/// The addresses that are one after the other in bytes.
+/// Decodes consecutive little-endian addresses.
 fn addresses(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     let entries = bytes.chunks_exact(CHUNK_ENTRY_SIZE);
     entries.map(|entry| {

@@ -2,13 +2,13 @@
 
 //! The pages of a memory region, as runs of contiguous bus addresses.
 //!
-//! Most memory is contiguous for the device, behind an IOMMU or as huge pages. A region of one run is found at once, however
-//! large it is; scattered pages take 12 bytes each and as many steps as their number has bits.
+//! Most memory is contiguous for the device, behind an IOMMU or as huge pages. A lookup in a region of one run takes one step,
+//! whatever its size. Scattered pages take 12 bytes each, and a lookup takes as many steps as their number has bits.
 
-/// Pages, of which those with contiguous bus addresses are one.
+/// Pages, with those at contiguous bus addresses merged into runs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageRuns {
-    /// Place of the first page of each run among all pages.
+    /// Index of the first page of each run among all pages.
     starts: Vec<u32>,
     /// Bus address of that page.
     addresses: Vec<u64>,
@@ -16,7 +16,7 @@ pub(crate) struct PageRuns {
 }
 
 impl PageRuns {
-    /// How many pages there are.
+    /// Returns the number of pages.
     pub(crate) fn len(&self) -> u32 {
         self.pages
     }
@@ -26,7 +26,7 @@ impl PageRuns {
         self.addresses.first().copied()
     }
 
-    /// Adds a page of size `1 << shift`, which is that of all of them.
+    /// Adds a page of size `1 << shift`, the same for all pages.
     pub(crate) fn push(&mut self, address: u64, shift: u8) {
         let follows = match (self.starts.last(), self.addresses.last()) {
             (Some(start), Some(first)) => {
@@ -41,13 +41,13 @@ impl PageRuns {
         self.pages += 1;
     }
 
-    /// Gives back memory for runs that will not come.
+    /// Frees the memory reserved for further runs.
     pub(crate) fn shrink(&mut self) {
         self.starts.shrink_to_fit();
         self.addresses.shrink_to_fit();
     }
 
-    /// The contiguous memory from an offset in all pages on: its bus address and how many bytes there are.
+    /// Returns the bus address at an offset in all pages, and the number of contiguous bytes from there on.
     pub(crate) fn at(&self, offset: u64, shift: u8) -> Option<(u64, u64)> {
         let page = u32::try_from(offset >> shift).ok()?;
         if page >= self.pages {
@@ -91,10 +91,10 @@ mod tests {
         assert_eq!(runs.at(256 << SHIFT, SHIFT), None);
     }
 
-    /// Whatever the pages are, each byte is where its page says.
+    /// For any pages, each byte is at the address that its page has.
     #[test]
     fn every_byte_is_in_its_page() {
-        // A page twice, one that goes down, and the last ones that there can be.
+        // A repeated page, descending pages, and the highest possible ones.
         let last = u64::MAX >> SHIFT;
         let pages = [7, 8, 9, 9, 10, 4, 3, 2, 3, 20, last - 1, last, 1, 2];
         let runs = runs(&pages);
@@ -105,7 +105,7 @@ mod tests {
                 let offset = ((index as u64) << SHIFT) + within;
                 let (address, length) = runs.at(offset, SHIFT).unwrap();
                 assert_eq!(address, (page << SHIFT) + within, "page {index}");
-                // So many pages follow each other, and no more.
+                // Exactly this number of pages follow contiguously.
                 let follow = (index + 1..pages.len())
                     .take_while(|next| pages[*next] == pages[next - 1] + 1)
                     .count() as u64;

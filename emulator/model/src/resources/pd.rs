@@ -14,8 +14,8 @@ use crate::profile::attributes::Attributes;
 #[derive(Debug, Default)]
 pub(crate) struct Pd {
     users: Users,
-    /// Whether its queue pairs may change memory regions. They may once the driver has made a region in it that programs can't
-    /// have. By nothing else in the interface can a device tell those of the kernel.
+    /// Whether its queue pairs may change memory regions. It is set when the driver creates a region in it that programs can't
+    /// have. The interface has no other sign that a protection domain belongs to the kernel.
     privileged: bool,
 }
 
@@ -39,7 +39,7 @@ impl Pds {
         Ok(NoData {})
     }
 
-    /// Takes note that a domain has a region now that programs can't have.
+    /// Marks a domain that has a region which programs can't have.
     pub(super) fn make_privileged(&mut self, number: u16) {
         if let Ok(pd) = self.get_mut(number) {
             pd.privileged = true;
@@ -50,7 +50,7 @@ impl Pds {
         self.get(number).is_ok_and(|pd| pd.privileged)
     }
 
-    /// How many are privileged.
+    /// Returns the number of privileged domains.
     pub(super) fn privileged(&self) -> usize {
         self.iter().filter(|pd| pd.privileged).count()
     }

@@ -26,10 +26,10 @@ use crate::{
 /// Bytes in a descriptor of a receive queue.
 const RX_DESCRIPTOR_SIZE: u64 = RxDesc::SIZE as u64;
 
-/// Most retries that can be set; this many mean that it never gives up.
+/// Largest number of retries that can be set; it means no limit.
 pub(crate) const MAX_RNR_RETRY: u8 = 7;
 
-/// Retries of a queue pair for which none were set: SRD never gives up. Source: libfabric, prov/efa/src/efa_base_ep.h.
+/// Returns the default number of retries: no limit for SRD. Source: libfabric, prov/efa/src/efa_base_ep.h.
 pub(crate) fn default_rnr_retry(qp_type: QpType) -> u8 {
     match qp_type {
         QpType::Srd => MAX_RNR_RETRY,
@@ -56,13 +56,13 @@ pub(crate) struct Qp {
     pub(crate) recv_cq: (u16, u16),
     pub(crate) send_queue: SendQueue,
     pub(crate) receive_queue: ReceiveQueue,
-    /// What counts its events, also after a reset.
+    /// Event counters that are attached, also after a reset.
     pub(crate) counters: Attached,
-    /// Distinguishes it from those that had its number before, and from what it was before a reset.
+    /// Distinguishes the queue pair from earlier ones with its number, and from itself before a reset or failure.
     pub(crate) incarnation: u32,
 }
 
-/// A queue pair that exists, and has not been reset or in error since it was looked at.
+/// Reference to a queue pair, which becomes stale when the queue pair is reset, fails or is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct QpId {
     /// Its number.
@@ -70,14 +70,14 @@ pub struct QpId {
     pub(crate) incarnation: u32,
 }
 
-/// All queue pairs. Handle and number of one are the same.
+/// All queue pairs. The handle of a queue pair is its number.
 #[derive(Debug, Default)]
 pub(crate) struct Qps {
     table: Table<Qp>,
     incarnations: u32,
-    /// Those that may have work requests to fetch.
+    /// Queue pairs that may have work requests to fetch.
     scheduled: BTreeSet<u16>,
-    /// The one whose turn it was last.
+    /// Queue pair that had the last turn.
     last: u16,
 }
 
@@ -86,7 +86,7 @@ impl Qps {
         self.table.len()
     }
 
-    /// What the first of them are now.
+    /// Describes the first queue pairs for a snapshot.
     pub(crate) fn look(&self) -> Vec<QueuePair> {
         let look = |(number, qp): (u16, &Qp)| QueuePair {
             number,
@@ -103,13 +103,13 @@ impl Qps {
         self.table.first().map(look).collect()
     }
 
-    /// A queue pair with a work request that uses the memory region with a local key, and the work request's id.
+    /// Returns a queue pair and the id of its work request that uses the memory region with a local key.
     pub(crate) fn user_of(&self, lkey: u32) -> Option<(u16, u16)> {
         let uses = |(number, qp): (u16, &Qp)| Some((number, qp.send_queue.user_of(lkey)?));
         self.table.numbered().find_map(uses)
     }
 
-    /// Where the receive queue of a queue pair is.
+    /// Returns the location of the receive queue of a queue pair.
     pub(crate) fn receive_queue(&self, number: u16) -> Option<Place> {
         self.table.get(number).ok().map(|qp| qp.receive_queue.place)
     }
@@ -122,19 +122,19 @@ impl Qps {
         self.table.get_mut(number).ok()
     }
 
-    /// The queue pair, unless it was reset, in error or destroyed since.
+    /// Returns the queue pair, unless it was reset, failed or destroyed since.
     pub(crate) fn current(&self, id: QpId) -> Option<&Qp> {
         self.get(id.number)
             .filter(|qp| qp.incarnation == id.incarnation)
     }
 
-    /// The queue pair, unless it was reset, in error or destroyed since.
+    /// Returns the queue pair, unless it was reset, failed or destroyed since.
     pub(crate) fn current_mut(&mut self, id: QpId) -> Option<&mut Qp> {
         self.get_mut(id.number)
             .filter(|qp| qp.incarnation == id.incarnation)
     }
 
-    /// What a queue pair is known by now.
+    /// Returns the current reference to a queue pair.
     pub(crate) fn id(&self, number: u16) -> Option<QpId> {
         let incarnation = self.get(number)?.incarnation;
         Some(QpId {
@@ -143,7 +143,7 @@ impl Qps {
         })
     }
 
-    /// The same without any queue pair.
+    /// Removes all queue pairs, but keeps the count of incarnations.
     pub(super) fn emptied(self) -> Self {
         Self {
             table: Table::default(),
@@ -152,13 +152,13 @@ impl Qps {
         }
     }
 
-    /// Removes all, as a reset does.
+    /// Removes all queue pairs, as a reset does.
     pub(super) fn end(&mut self) {
         self.table.end();
         self.scheduled.clear();
     }
 
-    /// Gives a queue pair turns to have its work requests fetched, if it can send and has any, or has begun one.
+    /// Schedules a queue pair if it may fetch a work request or resume a registration now. Otherwise unschedules it.
     pub(crate) fn schedule(&mut self, number: u16) {
         let sends = |qp: &Qp| match qp.state {
             QpState::Rts => qp.send_queue.registering.is_some() || qp.send_queue.can_start(),
@@ -172,7 +172,7 @@ impl Qps {
         }
     }
 
-    /// The queue pair whose turn it is, which thereby has none any more: the next after the last one that has work.
+    /// Unschedules and returns the next scheduled queue pair, round robin by number.
     pub(crate) fn next_scheduled(&mut self) -> Option<u16> {
         let (after, all) = (self.last.saturating_add(1).., ..);
         let mut candidates = self
@@ -185,12 +185,12 @@ impl Qps {
         Some(number)
     }
 
-    /// Whether one was looked for since the last call that a reset has ended.
+    /// Returns whether a lookup since the last call named a queue pair that a reset has removed.
     pub(super) fn take_missed(&self) -> bool {
         self.table.take_missed()
     }
 
-    /// Ends all that others do for a queue pair.
+    /// Makes all references to a queue pair stale, and unschedules it.
     pub(crate) fn renew(&mut self, number: u16) {
         self.incarnations = self.incarnations.wrapping_add(1);
         let incarnation = self.incarnations;
@@ -221,7 +221,7 @@ impl Qps {
         if has_long_ids && !attributes.sq_64_bit_req_id {
             return Err(Status::MalformedRequest);
         }
-        // The send queue is in the device, the receive queue in memory that the driver gives.
+        // The send queue is in the device, the receive queue in memory that the driver allocates.
         let virt = command.flags.sq_virt || command.flags.rq_virt;
         if virt || command.sq_base_addr != 0 || command.sq_l_key != 0 || command.rq_l_key != 0 {
             return Err(Status::IllegalParameter);
@@ -294,7 +294,7 @@ impl Qps {
         })
     }
 
-    /// Removes a queue pair that was just seen to exist.
+    /// Removes a queue pair that is known to exist.
     pub(crate) fn remove(&mut self, number: u16) -> Result<Qp, Status> {
         self.scheduled.remove(&number);
         self.table.remove(number)
@@ -323,7 +323,7 @@ fn check_send_queue(command: &CreateQp, attributes: &Attributes) -> Result<(), S
     }
 }
 
-/// Checks size and place of the receive queue's ring.
+/// Checks size and address of the receive queue's ring.
 fn check_receive_queue(command: &CreateQp, attributes: &Attributes) -> Result<(), Status> {
     let (depth, size) = (
         u64::from(command.recv_queue_depth),
@@ -332,8 +332,8 @@ fn check_receive_queue(command: &CreateQp, attributes: &Attributes) -> Result<()
     if depth == 0 && size == 0 {
         return Ok(());
     }
-    // Linux's `efa_admin_cmds_defs.h` has `max_rq_depth` in buffer descriptors, and the doorbell counts them modulo 2^16: more than
-    // half of that would make a full ring look empty.
+    // In Linux's `efa_admin_cmds_defs.h`, `max_rq_depth` counts buffer descriptors. The doorbell counts them modulo 2^16: more
+    // than half of that would make a full ring look empty.
     let most = u64::from(attributes.max_rq_depth).min(1 << 15);
     let descriptors = size / RX_DESCRIPTOR_SIZE;
     let legal = size % RX_DESCRIPTOR_SIZE == 0

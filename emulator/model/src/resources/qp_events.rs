@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What happens to a queue pair and can be counted, and which event counter counts it.
+//! Countable events of queue pairs, and the event counters that count them.
 
 use efa_hw::{admin::event_counter::QpEvents, io::OpType};
 
-/// How many kinds of events there are.
+/// Number of event kinds.
 const EVENTS: usize = QpEvents::DEFINED.count_ones() as usize;
 
-/// What happens to a queue pair and can be counted, in the order of the bits of [`QpEvents`].
+/// A countable event of a queue pair, in the order of the bits of [`QpEvents`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum QpEvent {
     SendComp,
@@ -23,7 +23,7 @@ pub(crate) enum QpEvent {
 }
 
 impl QpEvent {
-    /// A work request of the send queue has ended, if there is such an event.
+    /// Returns the event for the end of a send-queue work request, if there is one.
     pub(crate) fn of_request(operation: OpType, ok: bool) -> Option<Self> {
         match (operation, ok) {
             (OpType::Send, true) => Some(Self::SendComp),
@@ -36,7 +36,7 @@ impl QpEvent {
         }
     }
 
-    /// Something was received, or a work request of the receive queue has failed.
+    /// Returns the event for a received message or write, or for a failed receive work request.
     pub(crate) fn of_receive(ok: bool) -> Self {
         if ok {
             Self::RecvComp
@@ -46,7 +46,7 @@ impl QpEvent {
     }
 }
 
-/// The event counters of a queue pair: for each kind of events, the one that counts them.
+/// The attached event counter for each event kind of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Attached(pub(super) [Option<u16>; EVENTS]);
 
@@ -56,7 +56,7 @@ impl Attached {
         self.0[event as usize]
     }
 
-    /// The places of some kinds of events.
+    /// Returns the entries for the given event kinds.
     pub(super) fn of(&mut self, events: QpEvents) -> impl Iterator<Item = &mut Option<u16>> {
         let events = events.into_raw();
         let wanted = move |(bit, counter): (u32, _)| (events & (1 << bit) != 0).then_some(counter);

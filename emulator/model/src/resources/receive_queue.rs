@@ -2,8 +2,8 @@
 
 //! Receive queues: a ring of buffers in host memory.
 //!
-//! A delivery takes a work request out of the ring when it begins. Until it has ended the queue remembers the work request, so
-//! that a flush completes it, too.
+//! A delivery takes a work request out of the ring when it begins. The queue keeps track of the work request until the delivery
+//! ends, so that a flush completes it, too.
 
 use std::collections::BTreeMap;
 
@@ -16,44 +16,44 @@ use crate::{DmaError, Fault, Hex, Host, ProgramError, WorkQueue, queue::Place, t
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveQueue {
     pub(crate) place: Place,
-    /// Descriptors that the program has rung the doorbell for, modulo 2^16.
+    /// Number of descriptors that the program has posted, modulo 2^16.
     produced: u16,
-    /// Descriptors that were taken, modulo 2^16.
+    /// Number of descriptors that were taken, modulo 2^16.
     consumed: u16,
-    /// Numbers in completions of the work requests that were taken and have not ended, in the order of the ring.
+    /// Request ids of the work requests that were taken and have not ended, in the order of the ring.
     taken: BTreeMap<u64, u16>,
-    /// Those of them that deliveries have given back. They come before what is in the ring.
+    /// Those of them that aborted deliveries returned. They precede those in the ring.
     returned: BTreeMap<u64, Receive>,
-    /// Descriptors of all that were taken and have not ended.
+    /// Number of descriptors of all work requests that were taken and have not ended.
     busy: u64,
-    /// Place in the order of the next that is taken.
+    /// Number of the next work request that is taken from the ring.
     next: u64,
 }
 
 /// A receive work request.
 #[derive(Debug)]
 pub(crate) struct Receive {
-    /// Its place in the order of all that were taken.
+    /// Its place in the order in which work requests leave the ring.
     number: u64,
     pub(crate) req_id: u16,
     pub(crate) buffers: Vec<Keyed>,
-    /// How many descriptors it takes.
+    /// Number of its descriptors.
     descriptors: u16,
 }
 
-/// Why a work request can't be had.
+/// Why no work request can be taken.
 #[derive(Debug)]
 pub(crate) enum NoReceive {
-    /// There is none.
+    /// No work request is posted.
     Empty,
-    /// What is in the ring is none. It has this id.
+    /// The work request with this id is malformed.
     Malformed(u16, ProgramError),
     /// The ring can't be read.
     Dma(DmaError),
 }
 
 impl Receive {
-    /// Its descriptors, as they were in the ring.
+    /// Encodes its descriptors, as they were in the ring.
     fn descriptors(&self) -> Box<[u8]> {
         let last = self.buffers.len().saturating_sub(1);
         let descriptors = self.buffers.iter().enumerate().map(|(index, buffer)| {
@@ -82,7 +82,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// What it is now.
+    /// Describes the queue for a snapshot.
     pub(super) fn look(&self) -> WorkQueue {
         WorkQueue {
             depth: self.descriptors(),
@@ -92,7 +92,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Forgets all work requests.
+    /// Discards all work requests.
     pub(crate) fn reset(&mut self) {
         *self = Self {
             next: self.next,
@@ -104,8 +104,8 @@ impl ReceiveQueue {
         self.place.size / RxDesc::SIZE as u64
     }
 
-    /// Takes note of how many descriptors the program has written; returns whether there can be so many. It may write over
-    /// those of a work request that has ended only.
+    /// Sets the number of posted descriptors, and returns whether the ring has room for them. The program may only overwrite
+    /// descriptors of work requests that have ended.
     pub(crate) fn ring(&mut self, produced: u16) -> bool {
         let waiting = u64::from(produced.wrapping_sub(self.consumed));
         let possible = waiting + self.busy <= self.descriptors();
@@ -196,14 +196,14 @@ impl ReceiveQueue {
         }
     }
 
-    /// Gives back a work request that was taken.
+    /// Returns a taken work request to the queue.
     pub(crate) fn give_back(&mut self, receive: Receive) {
         if self.taken.contains_key(&receive.number) {
             self.returned.insert(receive.number, receive);
         }
     }
 
-    /// Ends all work requests that were taken, and returns their numbers in completions.
+    /// Ends all work requests that were taken, and returns their request ids.
     pub(crate) fn end_taken(&mut self) -> impl Iterator<Item = u16> + use<> {
         self.returned.clear();
         self.busy = 0;

@@ -22,13 +22,13 @@ use crate::{
     trace::TraceEvent,
 };
 
-/// Most work requests of a queue pair that the transport has at a time; the others stay in the ring until some of them end.
+/// Limit on fetched work requests of a queue pair that have not ended. Further ones stay in the ring.
 const MAX_OUTSTANDING: usize = 256;
 
-/// Words of a bitmap of all ids of work requests, which have 16 bits.
+/// Number of words in a bitmap of all request ids, which have 16 bits.
 const ID_WORDS: usize = (1 << 16) / 64;
 
-/// Most buffers that the largest send work request has room for.
+/// Limit on buffers of a send work request.
 const MAX_BUFFERS: usize = 2;
 
 /// A send queue.
@@ -40,19 +40,19 @@ pub(crate) struct SendQueue {
     wqe_size: u32,
     /// Work requests in the ring, a power of two.
     depth: u32,
-    /// How many the program has rung the doorbell for, modulo 2^16.
+    /// Number of work requests that the program has posted, modulo 2^16.
     produced: u16,
-    /// When it has rung for each that is not fetched, in ns, by its place in the ring; 0 if that is not known.
+    /// Time of the doorbell for each work request not fetched yet, in ns, by ring index; 0 if unknown.
     posted: Box<[u64]>,
-    /// How many were fetched, modulo 2^16.
+    /// Number of work requests fetched, modulo 2^16.
     fetched: u16,
-    /// Those that were fetched and have not ended, by their numbers. They need not end in this order.
+    /// Work requests that were fetched and have not ended, by number. They may end in any order.
     outstanding: BTreeMap<u64, Outstanding>,
-    /// A bit for each id of these; empty until there is one, and where ids have 64 bits.
+    /// Bitmap of the ids of these; empty before the first one, and if ids have 64 bits.
     ids: Box<[u64]>,
-    /// Number of the next.
+    /// Number of the next fetched work request.
     next: u64,
-    /// A registration of which not all pages are read. What comes after it waits.
+    /// Registration whose pages are not all read. Later work requests wait for it.
     pub(crate) registering: Option<Box<Registering>>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Registering {
     pub(crate) registration: FastRegistration,
 }
 
-/// What the transport does for a queue pair.
+/// Operation of the transport for a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Sends to a receive buffer.
@@ -76,7 +76,7 @@ pub enum Operation {
     RdmaWrite,
 }
 
-/// A work request that was fetched.
+/// A fetched work request.
 #[derive(Clone, Debug)]
 pub(crate) struct Outstanding {
     pub(crate) req_id: u16,
@@ -85,11 +85,11 @@ pub(crate) struct Outstanding {
     pub(crate) lkeys: [u32; MAX_BUFFERS],
     pub(crate) operation: OpType,
     pub(crate) length: u32,
-    /// Whether the program wants to know of its success.
+    /// Whether its success is reported by a completion.
     pub(crate) signaled: bool,
-    /// What is wrong with its end.
+    /// Fault of the work request and its completion.
     pub(crate) fault: Option<Box<Then>>,
-    /// When the program has rung the doorbell for it, if that is known.
+    /// Time of its doorbell, if known.
     pub(crate) posted: Option<Duration>,
 }
 
@@ -97,19 +97,19 @@ pub(crate) struct Outstanding {
 #[derive(Debug)]
 pub(crate) struct Wqe {
     pub(crate) meta: TxMetaDesc,
-    /// All of it; zero behind its end.
+    /// The whole work request, padded with zeros.
     raw: [u8; MAX_WQE_SIZE],
-    /// Bytes of the body, which is what follows the meta descriptor.
+    /// Bytes of the body, which follows the meta descriptor.
     size: usize,
-    /// Its place in the ring.
+    /// Its index in the ring.
     index: u32,
-    /// The phase that it has to have, which is that of the round through the queue.
+    /// Expected phase, which is that of the pass through the ring.
     phase: bool,
-    /// When the program has rung the doorbell for it, in ns; 0 if that is not known.
+    /// Time of its doorbell in ns; 0 if unknown.
     posted: u64,
 }
 
-/// What a work request asks for, apart from whom.
+/// Operation of a work request, without the destination.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) operation: Operation,
@@ -120,16 +120,16 @@ pub(crate) struct Work {
     pub(crate) data: Data,
 }
 
-/// What a work request sends, or where it reads to.
+/// Data that a work request sends, or destination of its read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// Memory of the host.
+    /// In host memory.
     Buffers([Keyed; MAX_BUFFERS]),
-    /// The work request itself.
+    /// In the work request itself.
     Inline(Box<[u8]>),
 }
 
-/// More work requests than there is room for.
+/// Error: more work requests are posted than the ring has room for.
 #[derive(Debug)]
 pub(crate) struct Overrun;
 
@@ -144,7 +144,7 @@ impl SendQueue {
         }
     }
 
-    /// What it is now.
+    /// Describes the queue for a snapshot.
     pub(super) fn look(&self) -> WorkQueue {
         WorkQueue {
             depth: self.depth.into(),
@@ -154,7 +154,7 @@ impl SendQueue {
         }
     }
 
-    /// Forgets all work requests.
+    /// Discards all work requests.
     pub(crate) fn reset(&mut self) {
         *self = Self {
             next: self.next,
@@ -162,13 +162,13 @@ impl SendQueue {
         };
     }
 
-    /// Takes note of how many work requests the program has written by now.
+    /// Sets the number of posted work requests, and records the time of the new ones.
     pub(crate) fn ring(&mut self, now: Option<Duration>, produced: u16) -> Result<(), Overrun> {
         let news = usize::from(produced.wrapping_sub(self.fetched));
         if news + self.outstanding.len() > self.depth as usize {
             return Err(Overrun);
         }
-        // No more than the ring has room for, as was just checked.
+        // The check above bounds this loop by the size of the ring.
         let now = now.map_or(0, nanos);
         for number in self.produced.wrapping_sub(self.fetched)..produced.wrapping_sub(self.fetched)
         {
@@ -210,12 +210,12 @@ impl SendQueue {
         })
     }
 
-    /// The place in the ring of a work request, by how many were before it, modulo 2^16.
+    /// Returns the ring index of a work request, given the number of those before it, modulo 2^16.
     fn index(&self, number: u16) -> u32 {
         u32::from(number) & (self.depth - 1)
     }
 
-    /// Adds a work request that was fetched and returns its number, which no other ever has.
+    /// Adds a fetched work request and returns its number, which is never reused.
     pub(crate) fn add(&mut self, request: Outstanding) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -223,7 +223,7 @@ impl SendQueue {
         number
     }
 
-    /// Takes note that a work request has this id; returns whether another one has it that has not ended.
+    /// Marks an id as used. Returns whether another work request that has not ended uses it.
     pub(crate) fn claim_id(&mut self, req_id: u16) -> bool {
         if self.ids.is_empty() {
             self.ids = vec![0; ID_WORDS].into_boxed_slice();
@@ -260,24 +260,24 @@ impl SendQueue {
         std::mem::take(&mut self.outstanding).into_values()
     }
 
-    /// Whether work requests have not ended.
+    /// Whether fetched work requests have not ended.
     pub(crate) fn is_busy(&self) -> bool {
         !self.outstanding.is_empty()
     }
 
-    /// Whether there is a work request to fetch, and the transport may have another one.
+    /// Whether there is a work request to fetch, within [`MAX_OUTSTANDING`].
     pub(crate) fn can_start(&self) -> bool {
         self.has_work() && self.outstanding.len() < MAX_OUTSTANDING
     }
 
-    /// Whether there are work requests that were not fetched.
+    /// Whether there are work requests to fetch.
     fn has_work(&self) -> bool {
         self.fetched != self.produced
     }
 }
 
 impl Outstanding {
-    /// How it ends, if it ends by itself with a status, or is flushed.
+    /// Returns its completion status: that of its fault, if any, unless it is flushed; otherwise `status`.
     pub(crate) fn status(&self, status: CompStatus) -> u8 {
         let fault = self.fault.as_ref().and_then(|fault| fault.status);
         match (status, fault) {
@@ -288,7 +288,7 @@ impl Outstanding {
 }
 
 impl Wqe {
-    /// What is remembered of it until it ends, if it moves so many bytes.
+    /// Returns the state to keep until it ends, if it transfers `length` bytes.
     pub(crate) fn outstanding(&self, length: u32) -> Outstanding {
         Outstanding {
             req_id: self.meta.req_id,
@@ -302,7 +302,7 @@ impl Wqe {
         }
     }
 
-    /// What is wrong with it, of what the interface promises of every work request.
+    /// Returns the first violation of a rule that holds for every work request, if any.
     pub(crate) fn fault(&self) -> Option<Fault> {
         let (ctrl1, ctrl2) = (self.meta.ctrl1, self.meta.ctrl2);
         [
@@ -315,7 +315,7 @@ impl Wqe {
         .find_map(|(is_wrong, fault)| is_wrong.then_some(fault))
     }
 
-    /// The error that it is, if this is wrong with it.
+    /// Returns the error for a malformed work request.
     pub(crate) fn malformed(&self, qp: u16, reason: Fault) -> ProgramError {
         let bytes = Hex(self.raw[..TxMetaDesc::SIZE + self.size].into());
         ProgramError::Malformed {
@@ -327,12 +327,12 @@ impl Wqe {
         }
     }
 
-    /// The operation, or the nearest there is to it.
+    /// Returns the operation, or a send for an unknown one.
     pub(crate) fn operation(&self) -> OpType {
         OpType::try_from(self.meta.ctrl1.op_type).unwrap_or(OpType::Send)
     }
 
-    /// What the work request asks for, if that is to change a memory region.
+    /// Returns the region change that the work request asks for, if any.
     pub(crate) fn region_work(&self) -> Option<RegionWork> {
         let body = At::<{ TxMetaDesc::SIZE }>::load(&self.raw);
         match self.operation() {
@@ -342,7 +342,7 @@ impl Wqe {
         }
     }
 
-    /// Whether all that the interface reserves is zero in such a work request.
+    /// Whether all reserved bits in the body of a region change are zero.
     pub(crate) fn is_canonical(&self, work: RegionWork) -> bool {
         let body = match work {
             RegionWork::Register(request) => request.encode(),
@@ -351,7 +351,7 @@ impl Wqe {
         self.raw[TxMetaDesc::SIZE..].starts_with(&body)
     }
 
-    /// Finds out what the transport is to do, if a queue pair of this device can do it.
+    /// Decodes the work for the transport, if queue pair and device support it.
     pub(crate) fn work(
         &self,
         qp_type: QpType,
@@ -409,11 +409,11 @@ impl Wqe {
         })
     }
 
-    /// The data in a part of the work request.
+    /// Decodes the data or buffers of the work request from `body`.
     fn data(&self, body: &[u8], most: usize) -> Result<Data, CompStatus> {
         let count = usize::from(self.meta.length);
         if self.meta.ctrl1.inline_msg {
-            // One of 64 bytes has no room for inline data beside the peer's memory.
+            // A 64-byte RDMA work request has no room for inline data after the remote address.
             let room = match (body.len(), self.size) {
                 (32, 32) => 32,
                 (_, 96) => 80,
@@ -443,13 +443,13 @@ impl Wqe {
     }
 }
 
-/// A time in ns, from 1 on.
+/// Converts a time to ns; at least 1, as 0 means unknown.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
 impl Data {
-    /// Length in bytes, if there is such a number.
+    /// Returns the length in bytes, unless it overflows.
     fn length(&self) -> Option<u32> {
         match self {
             Self::Buffers(buffers) => buffers

@@ -11,18 +11,18 @@ use efa_hw::admin::Status;
 
 use crate::snapshot::MAX_LISTED;
 
-/// Objects that are known by a number.
+/// Objects identified by numbers.
 ///
-/// Numbers start at 1, so that a number that was never set refers to nothing. One that was freed is
-/// given out again as late as possible, so that a driver that uses it after that is noticed. This holds over resets, too.
+/// Numbers start at 1, so that a number that was never set refers to nothing. A freed number is reused as late as possible,
+/// even after a reset, to detect a driver that still uses it.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     objects: Vec<Option<T>>,
     free: VecDeque<u16>,
     live: usize,
-    /// Numbers of objects that a reset has ended, and that were not given out again since.
+    /// Numbers of objects that a reset has removed, and that were not reused since.
     ended: HashSet<u16>,
-    /// Whether one of these was looked for.
+    /// Whether a lookup named one of these since the last [`take_missed`](Self::take_missed).
     missed: Cell<bool>,
 }
 
@@ -39,11 +39,10 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Most objects of a kind; also the largest number. The one above it means "unknown" in some
-    /// parts of the interface.
+    /// Limit on objects of a kind, and largest number. The next number means "unknown" in some parts of the interface.
     const MAX: usize = u16::MAX as usize - 1;
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     pub(crate) fn len(&self) -> usize {
         self.live
     }
@@ -96,7 +95,7 @@ impl<T> Table<T> {
         Ok(object)
     }
 
-    /// Removes all, as a reset does.
+    /// Removes all objects, as a reset does.
     pub(crate) fn end(&mut self) {
         for (number, object) in (1..).zip(&mut self.objects) {
             if object.take().is_some() {
@@ -107,7 +106,7 @@ impl<T> Table<T> {
         self.live = 0;
     }
 
-    /// What somebody who looks for an object is told that does not exist.
+    /// Returns the status for a lookup of a missing object. Records whether a reset has removed it.
     fn miss(&self, number: u16) -> Status {
         if self.ended.contains(&number) {
             self.missed.set(true);
@@ -115,7 +114,7 @@ impl<T> Table<T> {
         Status::IllegalParameter
     }
 
-    /// Whether an object was looked for since the last call that a reset has ended.
+    /// Returns whether a lookup since the last call named an object that a reset has removed.
     pub(crate) fn take_missed(&self) -> bool {
         self.missed.take()
     }
@@ -131,13 +130,13 @@ impl<T> Table<T> {
         objects.filter_map(|(number, object)| Some((number, object.as_ref()?)))
     }
 
-    /// The first of them, of which there may be very many.
+    /// Returns the first [`MAX_LISTED`] objects, as there may be very many.
     pub(super) fn first(&self) -> impl Iterator<Item = (u16, &T)> {
         self.numbered().take(MAX_LISTED)
     }
 }
 
-/// How many other objects need one that they refer to.
+/// Number of other objects that refer to an object.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Users(u32);
 
@@ -150,7 +149,7 @@ impl Users {
         self.0 -= 1;
     }
 
-    /// Fails if there are any.
+    /// Fails if there are users.
     pub(crate) fn none(self) -> Result<(), Status> {
         if self.0 == 0 {
             Ok(())
@@ -172,14 +171,14 @@ impl Shared for Users {
 }
 
 impl<T: Shared> Table<T> {
-    /// Takes note of a new user of an object that was just seen to exist.
+    /// Adds a user of an object that is known to exist.
     pub(crate) fn add_user(&mut self, number: u16) {
         if let Ok(object) = self.get_mut(number) {
             object.users().add();
         }
     }
 
-    /// Takes note that a user is gone.
+    /// Removes a user of an object.
     pub(crate) fn remove_user(&mut self, number: u16) {
         if let Ok(object) = self.get_mut(number) {
             object.users().remove();

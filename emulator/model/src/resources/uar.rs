@@ -10,7 +10,7 @@ use efa_hw::admin::{
 use super::table::{Table, Users};
 use crate::profile::{attributes::Attributes, bars::Bars};
 
-/// All user access regions, which have nothing but users.
+/// All user access regions. Their only state is their number of users.
 pub(crate) type Uars = Table<Users>;
 
 impl Uars {

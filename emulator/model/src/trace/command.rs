@@ -42,7 +42,7 @@ fn feature(id: u8) -> impl Display {
     Code(FeatureId::try_from(id), id.into())
 }
 
-/// Writes what a command asks for.
+/// Writes the arguments of a command.
 pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, request: &AqRequest) -> fmt::Result {
     match opcode {
         Opcode::CreateQp => {
@@ -241,7 +241,7 @@ pub(super) fn arguments(f: &mut Formatter<'_>, opcode: Opcode, request: &AqReque
     }
 }
 
-/// Writes what a command that succeeded gave, after a space if it gave anything.
+/// Writes the results of a successful command, if any, after a space.
 pub(super) fn results(
     f: &mut Formatter<'_>,
     opcode: Opcode,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What commands and work requests have in common.
+//! Formatting of flags in commands and work requests.
 
-/// A flag, by its name if it is set.
+/// Returns the name of a flag if it is set, or an empty string.
 pub(super) fn flag(name: &'static str, set: bool) -> &'static str {
     if set { name } else { "" }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The bytes of a command, without what differs from run to run.
+//! The bytes of a command, without the values that differ between runs.
 //!
-//! Two drivers that ask a device for the same thing have the same bytes here, reserved ones included.
+//! Two drivers that issue the same command have the same bytes here, including reserved ones.
 
 use std::fmt::Write;
 
@@ -17,10 +17,10 @@ use efa_hw::{
 /// Bits of an address that are the same in each run: its offset in a page.
 const IN_PAGE: u64 = 0xfff;
 
-/// Returns the bytes of an entry in hexadecimal, without zeroes at the end.
+/// Returns the bytes of an entry in hexadecimal, without trailing zeroes.
 ///
-/// These are zero: the command's number, the phase, the checksum, the numbers of objects, where control buffers are, and of other addresses all
-/// but the offset in a page.
+/// These are zero: the command's id, phase and checksum, numbers of objects, and addresses of control buffers. Only the page
+/// offset of other addresses is kept.
 pub(super) fn bytes(entry: &AqEntry) -> String {
     let mut masked = *entry;
     let request = entry.request();
@@ -31,13 +31,13 @@ pub(super) fn bytes(entry: &AqEntry) -> String {
     let payload = payload(entry);
     masked.bytes_mut()[start..start + payload.len()].copy_from_slice(&payload);
     let header = &mut masked.bytes_mut()[..start];
-    // The number has 12 bits. The four above it are reserved.
+    // The id has 12 bits. The four bits above it are reserved.
     header[0] = 0;
     header[1] &= 0xf0;
     header[3] &= !1;
     let control = request.control;
     if control.ctrl_data && control.ctrl_data_indirect {
-        // As the page list of a direct one, see below.
+        // An indirect page list is written as a direct one, see below.
         header[3] &= !4;
     }
     if let Some(checksum) = header.get_mut(4..6) {
@@ -50,19 +50,19 @@ pub(super) fn bytes(entry: &AqEntry) -> String {
         .map_or(0, |last| last + 1);
     let mut text = String::with_capacity(2 * length);
     for byte in &masked.bytes()[..length] {
-        // To a string.
+        // A write to a string can't fail.
         let _ = write!(text, "{byte:02x}");
     }
     text
 }
 
-/// The payload. Its reserved bits are as they were.
+/// Returns the masked payload. Its reserved bits are unchanged.
 fn payload(entry: &AqEntry) -> [u8; efa_hw::admin::PAYLOAD_SIZE] {
     let request = entry.request();
     let Ok(opcode) = Opcode::try_from(request.opcode) else {
         return request.payload;
     };
-    /// Decodes a command, changes it, and encodes it again, with the reserved bits that it had.
+    /// Decodes a command, changes it, and encodes it again with its original reserved bits.
     macro_rules! changed {
         ($command:ty, $change:expr) => {{
             let mut command = <$command>::from_request(&request);
@@ -97,11 +97,11 @@ fn payload(entry: &AqEntry) -> [u8; efa_hw::admin::PAYLOAD_SIZE] {
             command.iova &= IN_PAGE;
             match command.page_list() {
                 Some(mr::PageList::Inline(pages)) => {
-                    // How many pages there are stays visible.
+                    // The number of pages stays visible.
                     let pages = pages.map(|page| u64::from(page != 0));
                     command.set_page_list(mr::PageList::Inline(pages));
                 }
-                // Whether a long list is in one piece depends on the memory that the driver got for it.
+                // Whether a long list is contiguous depends on the memory that the driver allocated for it.
                 Some(mr::PageList::Direct(_) | mr::PageList::Indirect(_)) => {
                     command.set_page_list(mr::PageList::Direct(CtrlBuffInfo::default()));
                 }
@@ -116,7 +116,7 @@ fn payload(entry: &AqEntry) -> [u8; efa_hw::admin::PAYLOAD_SIZE] {
         }),
         Opcode::DestroyCq => changed!(cq::DestroyCq, |command| command.cq_idx = 0),
         Opcode::SetFeature => changed!(SetFeature, |command| {
-            // It is a buffer of the driver's own, which may be anywhere.
+            // The driver's own buffer may have any address.
             command.control_buffer.address = 0;
         }),
         Opcode::DeallocPd => changed!(pd::DeallocPd, |command| command.pd = 0),

@@ -10,7 +10,7 @@ use efa_hw::io::{
 
 use super::flag::flag;
 
-/// The first bytes, and zeroes for what is missing.
+/// Returns the first `N` bytes, padded with zeroes.
 fn start<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut start = [0; N];
     for (to, from) in start.iter_mut().zip(bytes) {
