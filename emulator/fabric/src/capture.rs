@@ -2,8 +2,8 @@
 
 //! Packets as records of a capture.
 //!
-//! A record is a header and payload, of which the end may be missing. All numbers are little-endian, as in the device's own
-//! structures. `Documentation/emulator-observe.md` has the whole format, and `efa.lua` reads it.
+//! A record is a header and a payload. The payload may be truncated. All numbers are little-endian, as in the device's
+//! structures. `Documentation/emulator-observe.md` specifies the format, and `efa.lua` parses it.
 
 use std::fmt::Debug;
 
@@ -12,19 +12,19 @@ use crate::packet::{Ack, Address, Data, Datagram, Header, PortId, Subject, Verdi
 /// Version of the format.
 const VERSION: u8 = 1;
 
-/// Bytes that all headers begin with.
+/// Length in bytes of the common start of all headers.
 const COMMON: usize = 8;
 
 const HAS_MESSAGE: u8 = 1 << 0;
 const HAS_IMMEDIATE: u8 = 1 << 1;
 const AGAIN: u8 = 1 << 2;
 
-/// What a record is.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
     /// A part of a message.
     Data = 1,
-    /// The answer to one.
+    /// The acknowledgement of a part of a message.
     Ack = 2,
     /// An unreliable datagram.
     Datagram = 3,
@@ -34,16 +34,16 @@ pub enum RecordKind {
     Receive = 5,
     /// A completion.
     Completion = 6,
-    /// Anything else that a device does, as text.
+    /// Any other event of a device, as text.
     Event = 7,
 }
 
-/// Who is shown all packets of the devices, when they leave and when they arrive. It is called under locks, so it waits for nobody.
+/// Observer of all packets of the devices, as they leave and as they arrive. It is called with locks held, so it must not block.
 pub trait Tap: Debug + Send + Sync {
-    /// Most bytes of payload that it wants of a packet.
+    /// Returns the maximum number of payload bytes that it wants per packet.
     fn snap(&self) -> u32;
 
-    /// A packet has left the device at a port, or arrived there.
+    /// Observes a packet that leaves the device at a port, or arrives there.
     fn show(&self, port: PortId, has_left: bool, record: Record);
 }
 
@@ -52,16 +52,16 @@ pub trait Tap: Debug + Send + Sync {
 pub struct Record {
     /// The header and the start of the payload.
     pub bytes: Vec<u8>,
-    /// Bytes that it has with all of its payload.
+    /// Length in bytes with the complete payload.
     pub length: u32,
 }
 
 impl Record {
-    /// A record of which the header goes on with `fields`.
+    /// Creates a record. `fields` follow the common start of its header.
     pub fn new(kind: RecordKind, fields: &[u8], payload: &[u8], payload_length: u32) -> Self {
         let header = COMMON + fields.len();
         let mut bytes = Vec::with_capacity(header + payload.len());
-        // CAST: few.
+        // CAST: headers are short.
         bytes.extend([VERSION, kind as u8]);
         bytes.extend((header as u16).to_le_bytes());
         bytes.extend(payload_length.to_le_bytes());
@@ -74,7 +74,7 @@ impl Record {
     }
 }
 
-/// What the sender of a part of a message knows besides.
+/// Details of a part of a message that only its sender knows.
 pub(crate) struct Message<'a> {
     pub(crate) header: &'a Header,
     /// The start of its payload.
@@ -83,7 +83,7 @@ pub(crate) struct Message<'a> {
     pub(crate) again: bool,
 }
 
-/// Where a packet goes.
+/// Source, destination and path of a packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Way {
     pub(crate) from: Address,
@@ -92,7 +92,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// What the headers of all packets have.
+    /// Returns the fields that the headers of all packets have in common.
     fn fields(self, qps: [u16; 2], flags: u8, code: u8, connection: u64, psn: u64) -> Vec<u8> {
         let mut fields = Vec::with_capacity(112);
         fields.extend(self.from);
@@ -161,13 +161,13 @@ impl Way {
     }
 }
 
-/// The start of a payload.
+/// Returns the start of a payload.
 pub(crate) fn start(payload: &[u8], snap: u32) -> &[u8] {
     // CAST: 32 bits fit.
     &payload[..payload.len().min(snap as usize)]
 }
 
-/// What a part of a message says of the message.
+/// Fields of a record that depend on the operation of the message.
 #[derive(Default)]
 struct Said {
     code: u8,

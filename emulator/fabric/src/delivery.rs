@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How payload gets from the memory of one endpoint to that of another: found under the lock of the one, placed under that of the
-//! other, and copied under none.
+//! Transfer of payload between endpoints: located under the lock of the sender, placed under the lock of the receiver, and copied
+//! under no lock.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use crate::{
     wire::Wire,
 };
 
-/// How often it is tried to pin memory whose owner waits for copies, which it does once for each command.
+/// Attempts to pin the sender's memory. One fails if the sender has just waited for copies, as it does once per command.
 const TRIES: usize = 8;
 
-/// What became of a packet.
+/// Result of the delivery of a packet.
 #[derive(Debug)]
 pub(crate) enum Delivered {
-    /// It was delivered, or is as good as lost.
+    /// The packet was delivered or dropped.
     Done,
-    /// A command occupies the sender or the receiver. The port is woken when it has ended.
+    /// A command occupies the sender or the receiver. The port is woken when the command ends.
     Later(Packet),
-    /// A command occupies the receiver, whose payload is placed but not processed: see [`finish`].
+    /// A command occupies the receiver. The payload is placed but not processed: see [`finish`].
     Unfinished,
 }
 
@@ -36,18 +36,18 @@ pub(crate) struct Ends<'a, G: Guest> {
     pub(crate) sender: Option<&'a Endpoint<G>>,
 }
 
-/// What is left to do for a packet.
+/// Remaining work for a packet.
 enum Rest<M> {
     Nothing,
-    /// All of it.
+    /// The whole delivery.
     All,
-    /// The payload was copied, or could not be. The receiver has to process the result.
+    /// The payload was copied, or the copy failed. The receiver has to process the result.
     Tell(Placement<M>, Written),
-    /// It could not be copied.
+    /// The payload could not be copied.
     Unplaced(Unplaced),
 }
 
-/// Delivers a part of a message to an endpoint, and tells the sender.
+/// Delivers a part of a message to an endpoint, and acknowledges it to the sender.
 pub(crate) fn deliver<G: Guest>(
     wire: &Wire,
     now: Duration,
@@ -71,7 +71,7 @@ pub(crate) fn deliver<G: Guest>(
             },
             (None, None) => return Delivered::Done,
         };
-        // What its sender does not know any more is nothing.
+        // The sender no longer has this message, so the packet is dropped.
         let Some(Located { header, payload }) = located else {
             fail(wire, now, ends, data, Unplaced::Gone, woken);
             break;
@@ -106,7 +106,7 @@ pub(crate) fn deliver<G: Guest>(
     Delivered::Done
 }
 
-/// Has a receiver process payload that was placed while a command occupied it.
+/// Lets a receiver process payload that was placed while a command occupied it.
 pub(crate) fn finish<G: Guest>(
     wire: &Wire,
     now: Duration,
@@ -150,8 +150,8 @@ pub(crate) fn finish<G: Guest>(
     }
 }
 
-/// Fails the packet of a sender whose payload can't be read. If a command occupies the sender, the packet is lost. Its retransmission
-/// fails again.
+/// Fails the message of a packet if its payload cannot be read from the sender's memory. If a command occupies the sender, the
+/// packet is dropped, and its retransmission fails again.
 fn fail<G: Guest>(
     wire: &Wire,
     now: Duration,
@@ -168,12 +168,12 @@ fn fail<G: Guest>(
             state.fail(now, data, CompStatus::LocalInvalidLkey);
         }
     }
-    // It may have given the message up, and has to say so to a peer that reads.
+    // The sender may have ended the message, and may have to send a failure to a reading peer.
     wire.wake(sender.port, woken);
 }
 
-/// Sends the sender of a packet the verdict. A sender of this program gets it at once if the network takes no time and no command
-/// occupies it.
+/// Sends the verdict to the sender of a packet. On a network without delay, a sender in this program processes it immediately,
+/// unless a command occupies that sender.
 fn answer<G: Guest>(
     wire: &Wire,
     now: Duration,
@@ -197,7 +197,7 @@ fn answer<G: Guest>(
     if wire.is_denied(&packet) {
         return;
     }
-    // One that can't be sent is one that is lost.
+    // An acknowledgement that cannot be sent counts as lost.
     let Ok(sent) = wire
         .network
         .send(now, (from.0, to.0), packet.path, load, packet)
@@ -218,7 +218,7 @@ fn answer<G: Guest>(
     }
 }
 
-/// Places payload at an endpoint, and tells its sender.
+/// Places payload at an endpoint, and acknowledges it to the sender.
 fn place<G: Guest>(
     wire: &Wire,
     now: Duration,
@@ -241,13 +241,13 @@ fn place<G: Guest>(
         }
         Received::Silence => return Rest::Nothing,
     };
-    // Nothing is waited for as long as this is kept.
+    // This thread must not block while it holds the pin.
     let pinned = state.guest.pins().pin();
     drop(state);
     let written = copy(payload, &placement);
     drop(pinned);
-    // The sender knows before the receiver's program does, whose answer so comes after the completion of what it answers. On
-    // hardware it takes longer, too, and perftest relies on it. Nothing that follows can fail.
+    // The sender is notified before the receiver's program. So the sender's completion precedes any reply from that program. On
+    // hardware, a reply takes longer, too, and perftest relies on this order. Nothing that follows can fail.
     if written == Ok(Ok(())) {
         let ack = part.ack(Verdict::Delivered);
         answer(wire, now, ends.sender, packet, ack, woken);
@@ -255,7 +255,7 @@ fn place<G: Guest>(
     tell(wire, now, ends, packet, part, (placement, written), woken)
 }
 
-/// Tells an endpoint of payload that was written, or could not be; and then its sender, if it could not.
+/// Lets an endpoint process the result of a copy. If the payload could not be written, the sender gets the verdict.
 fn tell<G: Guest>(
     wire: &Wire,
     now: Duration,
@@ -283,7 +283,7 @@ fn tell<G: Guest>(
     Rest::Nothing
 }
 
-/// Copies payload to its place, if it can be had; returns whether it was written.
+/// Copies payload to its place, unless it is unavailable; returns whether it was written.
 fn copy<M: Memory>(payload: &Payload<M>, placement: &Placement<M>) -> Written {
     let written = match payload {
         Payload::Nothing => Ok(()),
@@ -303,8 +303,8 @@ fn copy<M: Memory>(payload: &Payload<M>, placement: &Placement<M>) -> Written {
     Ok(written)
 }
 
-/// Reads the payload of a part of a message, for another program behind `port`; nothing, if the sender has none. If a command occupies
-/// the sender, the port is woken when it has ended.
+/// Reads the payload of a part of a message, for another program behind `port`. Returns `None` if the payload is unavailable. If
+/// a command occupies the sender, the port is woken when the command ends.
 pub(crate) fn read<G: Guest>(
     now: Duration,
     sender: &Endpoint<G>,
@@ -338,6 +338,6 @@ pub(crate) fn read<G: Guest>(
     Ok(None)
 }
 
-/// Somebody works on an endpoint.
+/// A command occupies an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Occupied;

@@ -32,56 +32,56 @@ use crate::{
     wire::{Mailbox, Wire},
 };
 
-/// Longer than a thread has an endpoint that only moves packets, unless it has lost its CPU.
+/// Upper bound on the time that a thread holds an endpoint to move packets, unless it is preempted.
 const MOMENT: Duration = Duration::from_micros(100);
 
-/// How often connections are looked at that may not be needed any more.
+/// Interval between searches for unused connections.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// Bytes that unreliable datagrams of a device take that have left it and have not been delivered. More is lost, as in a switch
-/// without room.
+/// Limit on the undelivered unreliable datagrams of a device, in bytes. Further ones are dropped, as in a switch with full
+/// buffers.
 const DATAGRAM_BYTES: usize = 8 << 20;
 
-/// A device, its guest, and what it exchanges with others.
+/// A device, its guest, and its state of the transport.
 #[derive(Debug)]
 pub(crate) struct Endpoint<G: Guest> {
     pub(crate) port: PortId,
     pub(crate) address: Address,
     pub(crate) mailbox: Arc<Mailbox>,
-    /// What may be remembered of its connections where they end.
+    /// Quota for the state that receivers keep of its connections.
     pub(crate) remembered: Quota,
-    /// Payload that was copied, if the endpoint has not processed it yet.
+    /// Payload that was copied, but not yet processed by the endpoint.
     pub(crate) unfinished: Mutex<Option<Copied<G::Memory>>>,
     users: Mutex<Users>,
     state: Mutex<State<G>>,
 }
 
-/// How many commands occupy the device of an endpoint, and the ports that wait for them.
+/// Number of commands that occupy the device of an endpoint, and the ports that wait for them.
 #[derive(Debug, Default)]
 struct Users {
     count: usize,
-    /// Ports whose turn has ended meanwhile, as they need the endpoint.
+    /// Ports whose turn ended early because they need the endpoint.
     waiting: BTreeSet<PortId>,
 }
 
-/// What the lock of an endpoint guards.
+/// State guarded by the lock of an endpoint.
 #[derive(Debug)]
 pub(crate) struct State<G> {
     port: PortId,
     address: Address,
     pub(crate) device: Device,
     pub(crate) guest: G,
-    /// When the device wants to run.
+    /// Time at which the device must run.
     due: Option<Duration>,
     connections: Connections,
     receivers: Receivers,
     reads: Reads,
-    /// Datagrams that leave the device, and when: their work requests are completed then.
+    /// Work requests of datagrams, and the times at which they leave the device and are completed.
     departures: VecDeque<(Duration, Box<Request>)>,
     datagrams: Quota,
-    /// When to look for what is not needed any more.
+    /// Time of the next search for unused state.
     sweep: Option<Duration>,
-    /// Where the payload of the packet at hand is; kept for its memory.
+    /// Location of the current packet's payload, kept to reuse the allocation.
     segments: Vec<Segment>,
 }
 
@@ -117,7 +117,7 @@ impl<G: Guest> Endpoint<G> {
         self.state.lock()
     }
 
-    /// Works with the endpoint locked for as long as that takes; returns the ports that have waited for it, too.
+    /// Calls `work` with the endpoint locked, however long it takes. Also returns the ports to wake that have waited for it.
     pub(crate) fn occupy<R>(&self, work: impl FnOnce(&mut State<G>) -> R) -> (R, BTreeSet<PortId>) {
         self.users.lock().count += 1;
         let result = work(&mut self.lock());
@@ -130,8 +130,8 @@ impl<G: Guest> Endpoint<G> {
         (result, waiting)
     }
 
-    /// Locks the endpoint for a moment, in the turn of a port. If a command occupies it, this returns nothing. The turn has to end,
-    /// and the port is woken when the command has ended.
+    /// Locks the endpoint briefly, during the turn of a port. Returns `None` if a command occupies the endpoint. The turn must
+    /// then end, and the port is woken when the command ends.
     pub(crate) fn lock_for(&self, port: PortId) -> Option<MutexGuard<'_, State<G>>> {
         if let Some(state) = self.state.try_lock() {
             return Some(state);
@@ -144,7 +144,7 @@ impl<G: Guest> Endpoint<G> {
                     return None;
                 }
             }
-            // All others have it for a moment only.
+            // All other threads hold the lock only briefly.
             if let Some(state) = self.state.try_lock_for(MOMENT) {
                 return Some(state);
             }
@@ -162,7 +162,7 @@ impl<G: Guest> Endpoint<G> {
 }
 
 impl<G: Guest> State<G> {
-    /// Works on the device, then lets it do what is due.
+    /// Calls `work` on the device, then lets the device process due work.
     pub(crate) fn with<R>(
         &mut self,
         now: Duration,
@@ -173,7 +173,7 @@ impl<G: Guest> State<G> {
         result
     }
 
-    /// Does what is due, then sends; returns how many packets it has sent, and whether there is more.
+    /// Processes due work, then sends. Returns the number of packets sent, and whether there is more work.
     pub(crate) fn work(
         &mut self,
         now: Duration,
@@ -189,7 +189,7 @@ impl<G: Guest> State<G> {
             self.expire(now);
         }
         let fetched_all = self.fetch(now, wire, woken);
-        // One that does nothing any more says nothing, either.
+        // A dead device does not send failures, either.
         if self.device.is_alive() {
             let device = &self.device;
             self.connections.end_all(|qp| device.is_current(qp));
@@ -205,7 +205,7 @@ impl<G: Guest> State<G> {
         (sent, !fetched_all || self.connections.has_work())
     }
 
-    /// Sees to it that somebody wakes the endpoint when there will be something to do.
+    /// Sets a timer that wakes the endpoint when its next work is due.
     fn arm(&mut self, now: Duration, wire: &Wire) {
         let nothing =
             self.connections.len() == 0 && self.receivers.is_empty() && self.reads.len() == 0;
@@ -221,7 +221,7 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Forgets what is not needed any more.
+    /// Drops unused state, and fails reads without a response.
     fn sweep(&mut self, now: Duration) {
         self.sweep = None;
         let device = &self.device;
@@ -232,7 +232,7 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Forgets a peer that is not there any more, and fails what was to be sent to it.
+    /// Drops the state of a peer that is gone, and fails the work requests for it.
     pub(crate) fn forget(&mut self, peer: PortId) {
         let reads = self.reads.forget(peer).into_iter();
         let reads = reads.map(|read| *read.request);

@@ -20,24 +20,24 @@ use crate::{
     wire::Wire,
 };
 
-/// Packets that a port moves before others have their turn.
+/// Number of packets that a port moves per turn.
 const TURN: u32 = 32;
 
-/// Payload that counts as one packet's when it is moved.
+/// Bytes of payload that count as one packet against the budget.
 const PACKET: u32 = 8928;
 
-/// Most payload of a packet of another program: the largest MTU of any device.
+/// Maximum payload of a packet from another program, in bytes: the largest MTU of any device.
 const MAX_PAYLOAD: usize = 8928;
 
-/// Bytes that a packet takes besides its payload.
+/// Bytes that a packet from another program is charged in addition to its payload.
 const OVERHEAD: usize = 256;
 
 /// Endpoints and links, with the network between them.
 ///
-/// All of it may be used by several threads at once. It has no threads and no clock itself: time is what the caller says, so that
-/// a test or a simulation can run it faster than any network. Each endpoint has a lock of its own, and nobody holds two of them.
-/// Threads that move packets hold it for a moment only. A command may hold it for long. Threads that move packets do not wait for
-/// it, and do the rest after it.
+/// Several threads may use it at the same time. It has no threads and no clock: the caller passes the time, so that a test or a
+/// simulation can run faster than any real network. Each endpoint has its own lock, and no thread holds two of them. Threads that
+/// move packets hold it only briefly. A command may hold it for long. Threads that move packets do not wait for the command, and
+/// do the rest after it.
 #[derive(Debug)]
 pub struct Fabric<G: Guest> {
     wire: Wire,
@@ -45,7 +45,7 @@ pub struct Fabric<G: Guest> {
     links: Mutex<Links>,
 }
 
-/// What is at a port of the network.
+/// Endpoint or remote device at a port of the network.
 #[derive(Debug)]
 enum Port<G: Guest> {
     Endpoint(Arc<Endpoint<G>>),
@@ -62,7 +62,7 @@ impl<G: Guest> Clone for Port<G> {
 }
 
 impl<G: Guest> Fabric<G> {
-    /// A network without devices. The same seed gives the same losses and delays.
+    /// Creates a network without devices. The same seed gives the same losses and delays.
     pub fn new(settings: Settings, seed: u64) -> Self {
         Self {
             wire: Wire::new(Network::new(settings, seed)),
@@ -71,7 +71,7 @@ impl<G: Guest> Fabric<G> {
         }
     }
 
-    /// Has all packets shown from now on.
+    /// Sets the observer of all packets. Only the first call has an effect.
     pub fn set_tap(&self, tap: Arc<dyn Tap>) {
         self.wire.set_tap(tap);
     }
@@ -86,7 +86,7 @@ impl<G: Guest> Fabric<G> {
         port
     }
 
-    /// The addresses of all devices of this program.
+    /// Returns the addresses of all devices of this program.
     pub fn addresses(&self) -> Vec<Address> {
         let endpoints = self.endpoints().into_iter();
         endpoints.map(|endpoint| endpoint.address).collect()
@@ -112,28 +112,28 @@ impl<G: Guest> Fabric<G> {
         }
     }
 
-    /// What the network is like.
+    /// Returns the settings of the network.
     pub fn settings(&self) -> Arc<Settings> {
         self.wire.network.settings()
     }
 
-    /// Changes what the network is like, for packets to come.
+    /// Changes the settings of the network, for packets sent from now on.
     pub fn set(&self, settings: Settings) {
         self.wire.network.set(settings);
     }
 
-    /// What each path did.
+    /// Returns the counters of each path.
     pub fn paths(&self) -> Vec<PathCounters> {
         self.wire.network.counters()
     }
 
-    /// Packets that were lost as there was no room for them where they arrived.
+    /// Returns the number of packets dropped because the queue of their port was full.
     pub fn overflows(&self) -> usize {
         self.wire.overflows()
     }
 
-    /// Works on a device, then lets it and those that it gives something to do work on `budget` packets. What is left is done by
-    /// [`run`](Self::run).
+    /// Calls `work` on a device. Then runs the device and the ports that it wakes, for about `budget` packets. [`run`](Self::run)
+    /// does the rest.
     ///
     /// # Panics
     ///
@@ -151,7 +151,7 @@ impl<G: Guest> Fabric<G> {
         result
     }
 
-    /// Works on the host of a device, which gives the device nothing to do.
+    /// Calls `work` on the host of a device. It must not create work for the device, which is not run afterwards.
     ///
     /// # Panics
     ///
@@ -161,7 +161,7 @@ impl<G: Guest> Fabric<G> {
         work(&mut endpoint.lock().guest)
     }
 
-    /// Wakes a port and those that have waited for it, and runs it and those that it wakes, but no more than `budget` packets.
+    /// Wakes a port and the ports that have waited for it. Then runs the woken ports, for about `budget` packets.
     fn prompt(&self, port: PortId, waiting: BTreeSet<PortId>, now: Duration, budget: u32) {
         let mut woken = Woken::new();
         self.wire.wake(port, &mut woken);
@@ -169,7 +169,7 @@ impl<G: Guest> Fabric<G> {
             self.wire.wake(port, &mut woken);
         }
         if woken.is_empty() && budget > 0 {
-            // Another thread has it in its list, and may have lost its CPU.
+            // Another thread has the port in its list, and may have been preempted.
             woken.push_back(port);
         }
         let mut left = budget;
@@ -182,8 +182,7 @@ impl<G: Guest> Fabric<G> {
         self.wire.schedule.leave(&mut woken);
     }
 
-    /// Does what is due, about as much as it takes to move `budget` packets, and returns when there will be something to do
-    /// next, which may be now.
+    /// Processes due work, as much as moving about `budget` packets takes. Returns the time of the next work, which may be now.
     pub fn run(&self, now: Duration, budget: u32) -> Option<Duration> {
         let mut woken = Woken::new();
         let mut left = budget;
@@ -210,7 +209,7 @@ impl<G: Guest> Fabric<G> {
         self.next_due(now)
     }
 
-    /// When there will be something to do, which may be now.
+    /// Returns the time of the next work, which may be now.
     pub fn next_due(&self, now: Duration) -> Option<Duration> {
         let own = [
             self.wire.schedule.next_due(now),
@@ -219,7 +218,7 @@ impl<G: Guest> Fabric<G> {
         own.into_iter().flatten().min()
     }
 
-    /// Runs a port that was woken; returns how many packets it has moved, or 1 if none.
+    /// Runs a woken port; returns the number of packets that it has moved, or 1 if none.
     fn serve(&self, port: PortId, now: Duration, budget: u32, woken: &mut Woken) -> u32 {
         let (used, again) = match self.port(port) {
             None => return 1,
@@ -251,7 +250,7 @@ impl<G: Guest> Fabric<G> {
         budget: u32,
         woken: &mut Woken,
     ) -> (u32, bool) {
-        // Whoever works on the endpoint wakes the port when that has ended, so this ends without it.
+        // If a command occupies the endpoint, this turn ends early. The port is woken when the command ends.
         let mut received = 0;
         let unfinished = endpoint.unfinished.lock().take();
         if let Some(copied) = unfinished {
@@ -327,7 +326,7 @@ impl<G: Guest> Fabric<G> {
         Delivered::Done
     }
 
-    /// Hands packets to another program.
+    /// Passes packets to another program.
     fn serve_peer(&self, peer: &Peer, now: Duration, budget: u32) -> (u32, bool) {
         let mut moved = 0;
         peer.mailbox.resume();
@@ -365,12 +364,12 @@ impl<G: Guest> Fabric<G> {
         (moved, true)
     }
 
-    /// Takes note of another program with these devices, which gets its packets by `way`. `program` distinguishes it from
-    /// others, and from itself after it was started again.
+    /// Registers another program with these devices. `way` sends packets to it. `program` distinguishes it from other programs,
+    /// and from earlier runs of the same program.
     ///
     /// # Errors
     ///
-    /// It can't join.
+    /// An address is taken, or there are too many links, devices or ports.
     pub fn join(
         &self,
         now: Duration,
@@ -411,19 +410,19 @@ impl<G: Guest> Fabric<G> {
         joined.map(|joined| joined.link)
     }
 
-    /// Takes note that a link is lost.
+    /// Marks a link as lost.
     pub fn leave(&self, now: Duration, link: LinkId) {
         self.links.lock().leave(now, &self.wire, link);
     }
 
-    /// How many devices of other programs there are.
+    /// Returns the number of devices of other programs with a working link.
     pub fn remote_devices(&self) -> usize {
         self.links.lock().devices()
     }
 
-    /// Takes a packet from another program, and works on `budget` packets.
+    /// Accepts a packet from another program, then processes about `budget` packets.
     pub fn accept(&self, now: Duration, link: LinkId, frame: Frame, budget: u32) {
-        // Nobody speaks for the devices of others.
+        // A program may only send packets of its own devices.
         let Some((from, quotas)) = self.links.lock().find(link, frame.from) else {
             return;
         };
@@ -440,7 +439,7 @@ impl<G: Guest> Fabric<G> {
                 payload,
             } => {
                 let genuine = header.peer == frame.from && payload.len() == data.length as usize;
-                // There would be no memory to write it to.
+                // These packets have no destination for payload.
                 let is_bare = matches!(
                     header.subject,
                     Subject::Read { .. } | Subject::Failure { .. }

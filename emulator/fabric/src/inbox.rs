@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Packets that have arrived at a port and wait for somebody to work on them.
+//! Packets that have arrived at a port and wait to be processed.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::packet::{MAX_IN_FLIGHT, Packet, PortId};
 
-/// Most packets of one sender that wait. Devices of this program never have so many in flight to one other
-/// ([`MAX_IN_FLIGHT`], and as many acknowledgements); what another program sends besides is lost.
+/// Limit on the queued packets of one sender. Devices of this program never exceed it: they have at most [`MAX_IN_FLIGHT`]
+/// packets and as many acknowledgements in flight to one other. Excess packets of other programs are lost.
 const MOST: usize = 2 * MAX_IN_FLIGHT;
 
-/// Packets that wait, by sender, each of whom gets its turn.
+/// Queued packets by sender. Senders take turns.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     by_sender: BTreeMap<PortId, Waiting>,
     turns: VecDeque<PortId>,
-    /// Senders that have no turn until [`Inbox::resume`]: nothing could be done yet with a packet of theirs.
+    /// Senders without a turn until [`Inbox::resume`]: a packet of theirs could not be processed yet.
     resting: Vec<PortId>,
 }
 
-/// What waits of a sender.
+/// Queued packets of a sender.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// The packet that was put back, which is the next.
+    /// The packet that was put back. It is the next one of this sender.
     again: Option<Packet>,
     packets: VecDeque<Packet>,
 }
 
-/// A packet whose turn it is.
+/// The next packet to process.
 #[derive(Debug)]
 pub(crate) struct Popped {
     pub(crate) packet: Packet,
@@ -36,7 +36,7 @@ pub(crate) struct Popped {
 }
 
 impl Inbox {
-    /// Adds a packet, unless there are too many of its sender; returns whether it was added.
+    /// Queues a packet, unless its sender has too many; returns whether it was queued.
     pub(crate) fn push(&mut self, packet: Packet) -> bool {
         let sender = packet.from;
         let waiting = self.by_sender.entry(sender).or_default();
@@ -72,7 +72,7 @@ impl Inbox {
         popped
     }
 
-    /// Puts back the packet that was taken last of its sender. The sender has no turn until [`Self::resume`].
+    /// Puts back the packet of a sender that was taken last. The sender has no turn until [`Self::resume`].
     pub(crate) fn put_back(&mut self, packet: Packet) {
         let sender = packet.from;
         self.turns.retain(|other| *other != sender);
@@ -80,7 +80,7 @@ impl Inbox {
         self.resting.push(sender);
     }
 
-    /// Gives turns to senders of which packets were put back.
+    /// Gives turns to the senders with packets that were put back.
     pub(crate) fn resume(&mut self) {
         self.turns.extend(self.resting.drain(..));
     }
@@ -141,7 +141,7 @@ mod tests {
         }
         assert!(inbox.push(packet(2, 0)));
         assert_eq!(next(&mut inbox), Some((1, 0, false)));
-        // One comes between, as of any sender.
+        // Another packet of the sender arrives in between, like those of any sender.
         assert!(inbox.push(packet(1, 3)));
         inbox.put_back(packet(1, 0));
         assert!(inbox.push(packet(1, 4)));
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!((next(&mut inbox), inbox.is_empty()), (None, true));
         inbox.resume();
         assert_eq!(next(&mut inbox), Some((1, 0, true)));
-        // The last one may be put back, and another one come before it is.
+        // The last packet may be put back after another one has arrived.
         while let Some((_, psn, _)) = next(&mut inbox) {
             if psn == 4 {
                 assert!(inbox.by_sender.is_empty());

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What is between EFA devices: a network, and the transport that makes something reliable of it.
+//! The network between EFA devices, and the reliable transport on top of it.
 //!
-//! A [`Fabric`] has endpoints, each a device with its guest's memory under a lock of its own, and links to other programs with
-//! devices of the same network. Between them, a network loses, delays and reorders packets. On top of it the work requests
-//! of devices are carried out: unreliable datagrams as they are, and SRD as scalable reliable datagrams. Nothing is unbounded on
-//! behalf of somebody else: packets in flight, packets that wait at a port, connections, and what is remembered of peers.
+//! A [`Fabric`] has endpoints and links. Each endpoint is a device with its guest's memory, under its own lock. Links lead to
+//! other programs with devices on the same network. That network loses, delays and reorders packets. On top of it, the transport
+//! executes the devices' work requests: unreliable datagrams, and SRD as scalable reliable datagrams. All state kept on behalf of
+//! others is bounded: packets in flight and in queues, connections, and what is remembered of peers.
 //!
-//! As the model of the device, this has no threads and no clock. Time is what the caller says, so a test can run it
-//! faster than any network.
+//! Like the device model, this crate has no threads and no clock. The caller passes the time, so a test can run faster than any
+//! real network.
 //!
-//! | file | what is there |
+//! | file | contents |
 //! |---|---|
-//! | `fabric` | endpoints and links at the ports of a network, and who works on them |
-//! | `links` | other programs |
-//! | `delivery` | payload on its way from one endpoint to another |
+//! | `fabric` | endpoints and links at the ports of a network, and the order of work on them |
+//! | `links` | links to other programs |
+//! | `delivery` | transfer of payload between endpoints |
 //! | `endpoint` | a device and its half of the transport |
-//! | `srd` | the transport without the device: connections, what has arrived, reads |
-//! | `wire`, `inbox`, `schedule` | ports, packets that wait there, and whose turn it is |
+//! | `srd` | the transport without the device: connections, received packets, reads |
+//! | `wire`, `inbox`, `schedule` | ports, their packet queues, and their turns |
 //! | `network`, `settings` | paths, delays, losses |
 //! | `capture` | packets as records of a capture |
-//! | `memory`, `quota`, `packet` | what the others share |
+//! | `memory`, `quota`, `packet` | types shared by the others |
 //!
-//! Each uses those below it.
+//! Each file uses those below it.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Links to other programs, with devices of the same network.
+//! Links to other programs with devices on the same network.
 
 use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
@@ -14,35 +14,35 @@ use crate::{
     wire::{Mailbox, Wire},
 };
 
-/// Most links, those included that were lost and may come back.
+/// Maximum number of links, including lost ones that may be restored.
 const MAX_LINKS: usize = 64;
 
-/// Most devices of another program.
+/// Maximum number of devices of another program.
 const MAX_DEVICES: usize = 256;
 
-/// Most ports of devices of other programs.
+/// Maximum number of ports of devices of other programs.
 const MAX_PORTS: usize = 4096;
 
-/// How long a port is not given to another device; longer than any packet is on its way.
+/// Time before a port is reused for another device. It exceeds the time that any packet is in flight.
 const PORT_REST: Duration = Duration::from_secs(60);
 
-/// How long others still find the devices behind a link that was lost, as it may come back.
+/// Time during which the devices behind a lost link stay addressable, because the link may be restored.
 const COMES_BACK: Duration = Duration::from_secs(5);
 
-/// Bytes of packets of another program that may wait for our devices. What comes beyond is lost.
+/// Limit on another program's packets that wait for local devices, in bytes. Packets beyond it are lost.
 const INCOMING_BYTES: usize = 8 << 20;
 
-/// Another program with devices of the same network.
+/// Identifier of a link to another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkId(usize);
 
-/// The way to another program.
+/// Connection to another program.
 pub trait Link: Send + Sync {
-    /// Hands a packet over, unless too many wait. It does not wait itself.
+    /// Queues a packet, or drops it if too many are queued. It does not block.
     fn send(&self, frame: Frame);
 }
 
-/// Why another program can't join.
+/// Reason why another program cannot join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// Two devices would have the same address.
@@ -50,7 +50,7 @@ pub enum JoinError {
         "a device of the other emulator has an address that is taken: give each a number of its own"
     )]
     AddressTaken,
-    /// There are too many.
+    /// There would be too many links, devices or ports.
     #[error("there are too many other emulators, or the other one has too many devices")]
     TooMany,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Hands a packet over, if the program is there.
+    /// Sends a packet, if the link is working.
     pub(crate) fn send(&self, frame: Frame) {
         let way = self.way.lock().clone();
         if let Some(way) = way {
@@ -79,29 +79,29 @@ impl Peer {
 pub(crate) struct Links {
     links: Vec<Option<Entry>>,
     ports: usize,
-    /// Ports that are not used any more, and since when.
+    /// Unused ports, and the times since which they are unused.
     free: VecDeque<(Duration, PortId, Arc<Mailbox>)>,
 }
 
 struct Entry {
-    /// Distinguishes the program from others, and from itself after it was started again.
+    /// Distinguishes the program from other programs, and from earlier runs of the same program.
     program: u64,
     peers: Vec<Arc<Peer>>,
     quotas: Quotas,
-    /// Since when the link is lost.
+    /// Time at which the link was lost.
     lost: Option<Duration>,
 }
 
-/// What another program may have here.
+/// Quotas of another program in this one.
 #[derive(Clone)]
 pub(crate) struct Quotas {
-    /// Bytes of its packets that wait.
+    /// Bytes of its packets that wait for local devices.
     pub(crate) incoming: Quota,
-    /// What is remembered of the connections of its devices.
+    /// Bytes of receiver state for its devices' connections.
     pub(crate) remembered: Quota,
 }
 
-/// What changes when another program joins.
+/// Result of the join of another program.
 pub(crate) struct Joined {
     pub(crate) link: LinkId,
     /// The ports of its devices.
@@ -109,13 +109,13 @@ pub(crate) struct Joined {
 }
 
 impl Entry {
-    /// Whether it is that of a program with these devices.
+    /// Whether the link is that of this program, with exactly these devices.
     fn is(&self, program: u64, addresses: &[Address]) -> bool {
         let own = self.peers.iter().map(|peer| peer.address);
         self.program == program && own.eq(addresses.iter().copied())
     }
 
-    /// Whether a device of it has one of these addresses.
+    /// Whether one of the link's devices has one of these addresses.
     fn shares(&self, addresses: &[Address]) -> bool {
         let mut own = self.peers.iter();
         own.any(|peer| addresses.contains(&peer.address))
@@ -123,8 +123,8 @@ impl Entry {
 }
 
 impl Links {
-    /// Forgets links that were lost and will not come back: for too long, or as a program is about to join that has an address of
-    /// theirs. Returns the ports of their devices, which others have to forget, too, whether or not that program can join.
+    /// Removes lost links that will not be restored: those lost for too long, or with an address that the joining program uses,
+    /// too. Returns the ports of their devices. Endpoints have to forget these ports, whether or not that program can join.
     pub(crate) fn forget_lost(
         &mut self,
         now: Duration,
@@ -150,7 +150,7 @@ impl Links {
         ports.collect()
     }
 
-    /// Takes note of another program. One whose link was lost has it back, with all connections.
+    /// Registers another program. If its link was lost, the link is restored with all connections.
     pub(crate) fn join(
         &mut self,
         now: Duration,
@@ -227,7 +227,7 @@ impl Links {
         wire.add_port(true)
     }
 
-    /// Takes note that a link is lost. What is sent to its devices is lost until it comes back.
+    /// Marks a link as lost. Packets for its devices are lost until the link is restored.
     pub(crate) fn leave(&mut self, now: Duration, wire: &Wire, link: LinkId) {
         if let Some(Some(entry)) = self.links.get_mut(link.0) {
             entry.lost = Some(now);
@@ -238,7 +238,7 @@ impl Links {
         }
     }
 
-    /// Forgets a link; returns the ports of its devices.
+    /// Removes a link; returns the ports of its devices.
     fn forget(&mut self, now: Duration, wire: &Wire, index: usize) -> Vec<PortId> {
         let entry = self.links[index].take();
         let peers = entry.into_iter().flat_map(|entry| entry.peers);
@@ -251,14 +251,14 @@ impl Links {
         ports.collect()
     }
 
-    /// The port of a device of a program, with what that may have.
+    /// Returns the port of a program's device, with the program's quotas.
     pub(crate) fn find(&self, link: LinkId, address: Address) -> Option<(PortId, Quotas)> {
         let entry = self.links.get(link.0)?.as_ref()?;
         let peer = entry.peers.iter().find(|peer| peer.address == address)?;
         Some((peer.port, entry.quotas.clone()))
     }
 
-    /// How many devices of other programs there are.
+    /// Returns the number of devices of other programs with a working link.
     pub(crate) fn devices(&self) -> usize {
         let there = self
             .links

@@ -1,48 +1,48 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory of guests, and copies from and to it that are under way.
+//! Memory of guests, and copies in progress from and to it.
 //!
-//! Copies run without any lock. What a copy needs is pinned: under the lock of the endpoint whose memory it is, or later if
-//! nobody has waited for copies since. Who takes memory away from a device holds its lock and waits until nothing is pinned,
-//! which is soon, as nobody waits for anything while it has pinned memory.
+//! Copies run without any lock, but their memory is pinned. It is pinned under the lock of its endpoint, or later if nothing has
+//! waited for copies since. Code that revokes memory holds this lock and waits until nothing is pinned. The wait is short,
+//! because no thread blocks while it has memory pinned.
 
 use std::{fmt::Debug, sync::Arc};
 
 use efa_model::{DmaError, Host, Segment};
 use parking_lot::{Condvar, Mutex};
 
-/// How a device uses memory of its guest.
+/// Kind of access by a device to memory of its guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reads it.
+    /// The device reads the memory.
     Read,
-    /// Writes it.
+    /// The device writes the memory.
     Write,
 }
 
-/// The host of a device, in whose memory payload is.
+/// Host of a device, with memory for payload.
 pub trait Guest: Host {
-    /// A piece of its memory.
+    /// Reference to some of its memory.
     type Memory: Memory;
 
-    /// Finds memory that the device may use, to be used without the device's lock while it is pinned.
+    /// Looks up memory that the device may access. While the memory is pinned, it can be used without the device's lock.
     ///
     /// # Errors
     ///
-    /// Not all of it is mapped for the device.
+    /// Some of it is not mapped for the device.
     fn memory(&self, segments: &[Segment], access: Access) -> Result<Self::Memory, DmaError>;
 
-    /// Copies that are under way. [`Host::quiesce`] waits for them, and so has to be done what takes memory away.
+    /// Returns the counter of copies in progress. [`Host::quiesce`] waits for them, as all code that revokes memory must.
     fn pins(&self) -> &Arc<Pins>;
 }
 
-/// A piece of a guest's memory. The guest may change it at any time, or even take it away.
+/// Reference to some of a guest's memory. The guest may change or revoke this memory at any time.
 pub trait Memory: Debug {
     /// Reads all of it.
     ///
     /// # Errors
     ///
-    /// It was taken away.
+    /// The memory was revoked.
     ///
     /// # Panics
     ///
@@ -53,35 +53,35 @@ pub trait Memory: Debug {
     ///
     /// # Errors
     ///
-    /// It was taken away.
+    /// The memory was revoked.
     ///
     /// # Panics
     ///
     /// The data has another length.
     fn write(&self, data: &[u8]) -> Result<(), DmaError>;
 
-    /// Copies all of it to memory that is as long.
+    /// Copies all of it to memory of the same length.
     ///
     /// # Errors
     ///
-    /// One of them was taken away.
+    /// The source or the target was revoked.
     ///
     /// # Panics
     ///
-    /// The other one has another length.
+    /// The target has another length.
     fn copy_to(&self, target: &Self) -> Result<(), CopyError>;
 }
 
-/// Memory can't be copied as it was taken away.
+/// Failure of a copy because memory was revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyError {
-    /// That of the sender.
+    /// The sender's memory was revoked.
     Source(DmaError),
-    /// That of the receiver.
+    /// The receiver's memory was revoked.
     Target(DmaError),
 }
 
-/// Counts the copies that are under way from and to the memory of a guest.
+/// Counter of the copies in progress from and to the memory of a guest.
 #[derive(Debug, Default)]
 pub struct Pins {
     state: Mutex<State>,
@@ -90,16 +90,16 @@ pub struct Pins {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How often somebody has waited for copies.
+    /// Number of times that [`Pins::quiesce`] was called.
     generation: u64,
     pinned: usize,
 }
 
-/// Memory stays where it is while this is kept. Its owner may not wait for anything.
+/// Pin that keeps memory in place. Its holder must not block.
 #[derive(Debug)]
 pub(crate) struct Pinned(Arc<Pins>);
 
-/// The right to pin memory later, for as long as nobody has waited for copies.
+/// Right to pin memory later, which ends with the next [`Pins::quiesce`].
 #[derive(Debug)]
 pub(crate) struct Unpinned {
     pins: Arc<Pins>,
@@ -107,20 +107,20 @@ pub(crate) struct Unpinned {
 }
 
 impl Pins {
-    /// Waits until no copy is under way. The caller holds the lock of the endpoint, so that none begins.
+    /// Waits until no copy is in progress. The caller holds the endpoint's lock, so that no copy begins.
     pub fn quiesce(&self) {
         let mut state = self.state.lock();
         state.generation += 1;
         self.idle.wait_while(&mut state, |state| state.pinned > 0);
     }
 
-    /// Pins memory that was found under the same hold of the endpoint's lock, which is still held.
+    /// Pins memory. The caller must have held the endpoint's lock since it looked up the memory.
     pub(crate) fn pin(self: &Arc<Self>) -> Pinned {
         self.state.lock().pinned += 1;
         Pinned(Arc::clone(self))
     }
 
-    /// Lets memory be pinned that was found under the same hold of the endpoint's lock.
+    /// Permits to pin memory later. The caller must have held the endpoint's lock since it looked up the memory.
     pub(crate) fn later(self: &Arc<Self>) -> Unpinned {
         Unpinned {
             generation: self.state.lock().generation,
@@ -130,7 +130,7 @@ impl Pins {
 }
 
 impl Unpinned {
-    /// Pins the memory, if it is sure that it still is what it was.
+    /// Pins the memory, unless it may have been revoked.
     pub(crate) fn pin(&self) -> Option<Pinned> {
         let mut state = self.pins.state.lock();
         if state.generation != self.generation {

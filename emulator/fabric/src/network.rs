@@ -2,9 +2,9 @@
 
 //! The network: links of devices, and paths between them.
 //!
-//! A packet goes over the sender's link, one path and the receiver's link. Each of these sends one packet after the other at
-//! its rate, and loses those for which its buffer has no room. Where devices are in racks, a path is two links: the one from
-//! the sender's rack up, and the one down to the receiver's.
+//! A packet uses the sender's link, one path and the receiver's link. Each of these sends packets one after the other at its
+//! rate. Paths and receivers' links drop packets that do not fit into their buffers. With racks, a path consists of two links:
+//! the uplink of the sender's rack, and the downlink of the receiver's rack.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -23,24 +23,24 @@ use serde::Serialize;
 
 use crate::{Settings, settings::micros};
 
-/// Bytes of a packet besides its payload: headers of Ethernet, IP and the transport.
+/// Bytes of a packet's headers: Ethernet, IP and the transport.
 const HEADER: u32 = 100;
 
-/// What a path did.
+/// Counters of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PathCounters {
-    /// Packets that it was given.
+    /// Packets sent over the path.
     pub packets: u64,
     /// Their payload in bytes.
     pub bytes: u64,
-    /// How many of them it lost.
+    /// Packets lost on the path.
     pub lost: u64,
 }
 
-/// What goes over a path at a time: a packet, or several of one message.
+/// Unit of transmission: a packet, or several packets of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Packets.
+    /// Number of packets.
     pub packets: u32,
     /// Their payload in bytes.
     pub bytes: u32,
@@ -50,24 +50,24 @@ pub struct Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoPath;
 
-/// What became of a packet that was sent.
+/// Result of sending a packet.
 #[derive(Debug)]
 pub struct Sent<P> {
-    /// When its last byte has left the sender.
+    /// Time at which the packet's last byte leaves the sender.
     pub left: Duration,
-    /// It, if it has arrived already.
+    /// The packet, if it has already arrived.
     pub arrived: Option<P>,
 }
 
 /// A network that carries packets of type `P`.
 ///
-/// [`Fabric`](crate::Fabric) has one. It can be used alone, to compare what another transport does on the same network.
+/// [`Fabric`](crate::Fabric) contains one. It can be used alone, to compare other transports on the same network.
 #[derive(Debug)]
 pub struct Network<P> {
     settings: RwLock<Arc<Settings>>,
-    /// Whether security groups let something not through.
+    /// Whether security groups deny any packets.
     denies: AtomicBool,
-    /// Of as many paths as there can be.
+    /// Counters of [`Settings::MAX_PATHS`] paths.
     counters: Box<[Counters]>,
     state: Mutex<State<P>>,
 }
@@ -79,33 +79,33 @@ struct Counters {
     lost: AtomicU64,
 }
 
-/// What takes time, or is random.
+/// State for delays and random choices.
 #[derive(Debug)]
 struct State<P> {
     random: Rng,
     up: Vec<Link>,
-    /// The links of paths. With racks, those of each rack up and down.
+    /// Links of the paths. With racks, each rack has an uplink and a downlink per path.
     paths: Vec<Link>,
     down: Vec<Link>,
-    /// Packets on their way.
+    /// Packets in transit.
     moving: BinaryHeap<Reverse<Moving<P>>>,
     sequence: u64,
 }
 
-/// Something that sends one packet after the other.
+/// Link that sends packets one after the other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
-    /// When it has sent all that it was given.
+    /// Time at which all packets so far are sent.
     free: Duration,
 }
 
-/// A packet on its way.
+/// A packet in transit.
 #[derive(Debug)]
 struct Moving<P> {
     at: Duration,
     sequence: u64,
     next: Stage,
-    /// The racks of its ends, if it takes the path.
+    /// The racks of its sender and receiver, if it uses a path.
     racks: Option<(usize, usize)>,
     to: usize,
     path: u16,
@@ -114,11 +114,11 @@ struct Moving<P> {
     packet: P,
 }
 
-/// What a packet comes to.
+/// Next stage of a packet in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Path,
-    /// The second half of a path between racks.
+    /// The downlink of a path between racks.
     Descent,
     Receiver,
     Arrival,
@@ -145,7 +145,7 @@ impl<P> Ord for Moving<P> {
 }
 
 impl Link {
-    /// Takes a packet at a time; returns when its last byte has left, or `None` if there is no room for it.
+    /// Accepts a packet at time `now`. Returns the time at which its last byte leaves, or `None` if the buffer is full.
     fn take(&mut self, now: Duration, bytes: u32, gbps: f64, buffer_kib: u32) -> Option<Duration> {
         if gbps == 0.0 {
             return Some(now);
@@ -162,10 +162,10 @@ impl Link {
 }
 
 impl<P> Network<P> {
-    /// Most bytes that it keeps for each packet on its way: the heap has room for up to twice as many as are in it.
+    /// Maximum memory per packet in transit, in bytes: the capacity of the heap is at most twice its length.
     pub(crate) const KEPT: usize = 2 * size_of::<Moving<P>>();
 
-    /// A network without ports. The same seed gives the same losses and delays.
+    /// Creates a network without ports. The same seed gives the same losses and delays.
     pub fn new(settings: Settings, seed: u64) -> Self {
         let paths = usize::from(Settings::MAX_PATHS);
         Self {
@@ -183,31 +183,31 @@ impl<P> Network<P> {
         }
     }
 
-    /// Sees to it that there are so many ports; they are numbered from 0.
+    /// Sets the number of ports, which are numbered from 0.
     pub fn set_ports(&self, ports: usize) {
         let mut state = self.state.lock();
         state.up.resize(ports, Link::default());
         state.down.resize(ports, Link::default());
     }
 
-    /// What the network is like.
+    /// Returns the settings of the network.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.read())
     }
 
-    /// Changes what the network is like, for packets to come.
+    /// Changes the settings of the network, for packets sent from now on.
     pub(crate) fn set(&self, settings: Settings) {
         self.denies
             .store(!settings.deny.is_empty(), Atomic::Relaxed);
         *self.settings.write() = Arc::new(settings);
     }
 
-    /// Whether security groups let something not through.
+    /// Whether security groups deny any packets.
     pub(crate) fn denies(&self) -> bool {
         self.denies.load(Atomic::Relaxed)
     }
 
-    /// What each path did.
+    /// Returns the counters of each path.
     pub(crate) fn counters(&self) -> Vec<PathCounters> {
         let paths = usize::from(self.settings().paths);
         let of_path = |counters: &Counters| PathCounters {
@@ -218,12 +218,12 @@ impl<P> Network<P> {
         self.counters.iter().take(paths).map(of_path).collect()
     }
 
-    /// A random number below `end`.
+    /// Returns a random number below `end`.
     pub(crate) fn below(&self, end: u32) -> u32 {
         self.state.lock().random.u32(..end.max(1))
     }
 
-    /// Which bit of a payload of so many bytes is wrong on arrival, if one is: its byte, and its number in that.
+    /// Decides at random whether a payload gets a bit error; returns the byte's offset, and the bit's number in that byte.
     pub(crate) fn flips(&self, length: u32) -> Option<(u32, u8)> {
         let part = self.settings.read().flip;
         if part == 0.0 || length == 0 {
@@ -233,11 +233,11 @@ impl<P> Network<P> {
         (random.f64() < part).then(|| (random.u32(..length), random.u8(..8)))
     }
 
-    /// Sends something from one port to another.
+    /// Sends a packet, or several as one, from one port to another.
     ///
     /// # Errors
     ///
-    /// There is no path that could take it.
+    /// All paths are down.
     ///
     /// # Panics
     ///
@@ -278,7 +278,7 @@ impl<P> Network<P> {
             None => (settings.loss, false, micros(settings.delay_us)),
         };
         let gbps = settings.link_gbps;
-        // What does not fit into the buffer of a sender waits in its memory, so nothing is lost there.
+        // Packets that exceed a sender's rate wait in its memory, so none are lost there.
         let left = state.up[from]
             .take(now, bytes, gbps, u32::MAX)
             .unwrap_or(now);
@@ -348,14 +348,14 @@ impl<P> Network<P> {
         None
     }
 
-    /// When something will arrive or move on.
+    /// Returns the time at which the next packet arrives, or reaches its next stage.
     pub fn next_due(&self) -> Option<Duration> {
         self.state.lock().moving.peek().map(|next| next.0.at)
     }
 }
 
 impl<P> State<P> {
-    /// Lets a packet go on from where it is, unless there is no room for it.
+    /// Moves a packet to its next stage. Returns `None` if the packet is dropped because a buffer is full.
     fn advance(&mut self, settings: &Settings, mut moving: Moving<P>) -> Option<Moving<P>> {
         let (path, racks) = (moving.path, moving.racks.unwrap_or_default());
         let (link, gbps, next) = match moving.next {
@@ -379,7 +379,7 @@ impl<P> State<P> {
         Some(moving)
     }
 
-    /// The link of a path, of those in one direction of one rack.
+    /// Returns the link of a path in a direction: twice the rack's number, plus 1 for a downlink.
     fn path(&mut self, direction: usize, path: u16) -> &mut Link {
         let index = direction * usize::from(Settings::MAX_PATHS) + usize::from(path);
         if index >= self.paths.len() {
@@ -398,7 +398,7 @@ mod tests {
         bytes: 9900,
     };
 
-    /// When packets arrive that are sent at once, by what they are.
+    /// Returns the arrival times, in nanoseconds, of packets that are sent at the same time.
     fn arrivals(settings: &Settings, sent: &[((usize, usize), u16)]) -> Vec<u128> {
         let network = Network::new(settings.clone(), 1);
         network.set_ports(8);
@@ -417,14 +417,14 @@ mod tests {
 
     #[test]
     fn paths_are_the_uplinks_of_racks() {
-        // 10 µs for each packet and link.
+        // 10 microseconds for each packet and link.
         let settings = Settings {
             rack: 4,
             link_gbps: 8.0,
             path_gbps: 8.0,
             ..Settings::default()
         };
-        // Nobody else is on the way of these: two links of devices, and two of a path.
+        // These packets share no link. Each uses two links of devices, and two of a path.
         assert_eq!(
             arrivals(&settings, &[((0, 4), 0), ((4, 0), 0)]),
             [40_000; 2]
@@ -433,7 +433,7 @@ mod tests {
             arrivals(&settings, &[((0, 4), 0), ((1, 5), 1)]),
             [40_000; 2]
         );
-        // Those of the same direction share a path, unless they stay in their rack.
+        // Packets of the same direction share a path, unless they stay within a rack.
         let shared = [((0, 4), 0), ((1, 5), 0)];
         assert_eq!(arrivals(&settings, &shared), [40_000, 50_000]);
         let local = [((0, 1), 0), ((2, 3), 0)];

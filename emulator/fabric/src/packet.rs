@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What crosses the network.
+//! Packets of the network.
 
 use efa_hw::io::CompStatus;
 use efa_model::QpId;
@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::quota::{Permit, Quota};
 
-/// Address of a device.
+/// Address of a device: its GID.
 pub type Address = [u8; 16];
 
-/// Most packets that a device has in flight, over all its connections.
+/// Maximum number of packets that a device has in flight, over all its connections.
 pub(crate) const MAX_IN_FLIGHT: usize = 16 << 10;
 
-/// A port of the network: that of a device of this program, or of another one behind a link.
+/// Port of the network: that of a device of this program, or of a device behind a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub usize);
 
@@ -27,18 +27,18 @@ pub(crate) struct Packet {
     pub(crate) body: Body,
 }
 
-/// What a packet is.
+/// Contents of a packet.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// A part of a message over a connection. That of a device of this program leaves its payload where it is until it
-    /// arrives; that of another program carries it.
+    /// Part of a message over a connection. From a device of this program, the payload stays in the sender's memory until the
+    /// packet arrives. From another program, the packet carries it.
     Data(Data, Option<Box<Carried>>),
-    /// The answer to a part, with its part of what packets of another program may take, if it is of one.
+    /// Acknowledgement of a part. One from another program holds a permit of the quota for that program's packets.
     Ack(
         Ack,
         #[allow(dead_code, reason = "it is there to be dropped")] Option<Permit>,
     ),
-    /// An unreliable datagram, with its payload: the sender may use its memory again.
+    /// Unreliable datagram with its payload, so that the sender may reuse its memory.
     Datagram(
         Box<Datagram>,
         #[allow(dead_code, reason = "it is there to be dropped")] Permit,
@@ -48,33 +48,33 @@ pub(crate) enum Body {
 /// A part of a message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Data {
-    /// Number of the connection, which no other of the sender's device ever has.
+    /// Number of the connection. The sender's device never uses it for another one.
     pub(crate) connection: u64,
-    /// Number of the packet in the connection. It keeps it if it is retransmitted.
+    /// Number of the packet in the connection. A retransmission has the same number.
     pub(crate) psn: u64,
-    /// All packets with lower numbers have been concluded.
+    /// No packet with a lower number is in flight any more.
     pub(crate) floor: u64,
     /// Number of the message in the connection.
     pub(crate) message: u64,
-    /// Where the payload is in the message.
+    /// Offset of the payload in the message, in bytes.
     pub(crate) offset: u32,
     /// Bytes of payload.
     pub(crate) length: u32,
 }
 
-/// What a packet from another program has besides.
+/// Further contents of a packet from another program.
 #[derive(Debug)]
 pub(crate) struct Carried {
     pub(crate) header: Header,
     pub(crate) payload: Vec<u8>,
-    /// Its part of what packets of that program may take.
+    /// Permit of the quota for that program's packets.
     #[allow(dead_code, reason = "it is there to be dropped")]
     pub(crate) permit: Permit,
-    /// What may be remembered of the connections of that program.
+    /// Quota for the state that receivers keep of that program's connections.
     pub(crate) remembered: Quota,
 }
 
-/// What a part of a message says of the message.
+/// Description of a message, in each of its parts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Header {
     /// Address of the sender.
@@ -86,41 +86,41 @@ pub(crate) struct Header {
     pub(crate) subject: Subject,
 }
 
-/// What a message is about.
+/// Operation of a message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Subject {
-    /// Something for the receive queue of a queue pair.
+    /// Send to the receive queue of a queue pair.
     Send { qp: u16, immediate: Option<u32> },
-    /// Something to write to memory, given by remote key and address.
+    /// Write to memory, given by remote key and address.
     Write {
         qp: u16,
         memory: (u32, u64),
         length: u32,
         immediate: Option<u32>,
     },
-    /// Memory to read, given by remote key and address.
+    /// Read of memory, given by remote key and address.
     Read {
         qp: u16,
         memory: (u32, u64),
         length: u32,
         reader: Reader,
-        /// Version of the device that reads.
+        /// Version of the reading device.
         version: u32,
     },
-    /// Memory that was read.
+    /// Response to a read, with the data.
     Response { reader: Reader },
-    /// Why memory can't be read, a [`CompStatus`].
+    /// Failure of a read, with its [`CompStatus`].
     Failure { reader: Reader, status: u8 },
 }
 
-/// Who reads memory: a queue pair, and its work request.
+/// Requester of a read: a queue pair, and its work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Reader {
     pub(crate) qp: QpId,
     pub(crate) request: u64,
 }
 
-/// The answer to a part of a message.
+/// Acknowledgement of a part of a message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Ack {
     pub(crate) connection: u64,
@@ -128,14 +128,14 @@ pub(crate) struct Ack {
     pub(crate) verdict: Verdict,
 }
 
-/// What became of a part of a message.
+/// Result of a part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Verdict {
-    /// It was delivered.
+    /// The part was delivered.
     Delivered,
     /// The receiver has no receive work request.
     NotReady,
-    /// The message ends like this, a [`CompStatus`].
+    /// The message has failed, with this [`CompStatus`].
     Failed(u8),
 }
 
@@ -157,7 +157,7 @@ pub(crate) struct Datagram {
     pub(crate) payload: Vec<u8>,
 }
 
-/// A packet for a device of another program, with all that the receiver has to know.
+/// Packet for a device of another program, with all information that the receiver needs.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Frame {
     pub(crate) from: Address,
@@ -166,7 +166,7 @@ pub struct Frame {
     pub(crate) body: FrameBody,
 }
 
-/// What a packet for another program is.
+/// Contents of a packet for another program.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FrameBody {
     Data {
@@ -180,7 +180,7 @@ pub(crate) enum FrameBody {
 }
 
 impl Frame {
-    /// Bytes of payload.
+    /// Returns the number of payload bytes.
     pub fn payload(&self) -> usize {
         match &self.body {
             FrameBody::Data { payload, .. } => payload.len(),

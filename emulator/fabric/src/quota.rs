@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How much somebody may have of something that others have to keep.
+//! Quotas on resources that are kept on behalf of others.
 
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
-/// What is left of a quota.
+/// Remainder of a quota.
 #[derive(Clone, Debug)]
 pub struct Quota(Arc<AtomicUsize>);
 
-/// A part of a quota, which has it back when this is dropped.
+/// Part of a quota, which is returned when this is dropped.
 #[derive(Debug)]
 pub struct Permit {
     left: Arc<AtomicUsize>,
@@ -19,12 +19,12 @@ pub struct Permit {
 }
 
 impl Quota {
-    /// So much, of which nothing is taken.
+    /// Creates a quota of this amount.
     pub fn new(amount: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(amount)))
     }
 
-    /// Takes so much of it, if that is left.
+    /// Takes an amount from the quota, if so much is left.
     pub fn take(&self, amount: usize) -> Option<Permit> {
         take(&self.0, amount).then(|| Permit {
             left: Arc::clone(&self.0),
@@ -33,7 +33,7 @@ impl Quota {
     }
 }
 
-/// Takes so much of what is left, if that is enough; returns whether it was.
+/// Subtracts an amount from the remainder, if that is enough; returns whether it was.
 fn take(left: &AtomicUsize, amount: usize) -> bool {
     let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
         left.checked_sub(amount)
@@ -42,12 +42,12 @@ fn take(left: &AtomicUsize, amount: usize) -> bool {
 }
 
 impl Permit {
-    /// How much it is.
+    /// Returns the amount of the permit.
     pub fn amount(&self) -> usize {
         self.amount
     }
 
-    /// Makes it as much as this, if so much more is left; returns whether it was.
+    /// Changes the amount of the permit, if the quota has enough left; returns whether it had.
     pub fn resize(&mut self, amount: usize) -> bool {
         if amount <= self.amount {
             let less = self.amount - amount;

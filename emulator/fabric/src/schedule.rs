@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Whose turn it is: ports that have something to do now, and those that will have later.
+//! Schedule of ports: those with work now, and the times of later work.
 //!
-//! A port is worked on by one thread at a time. Whoever gives it something to do wakes it; if it was asleep, the waker sees to it
-//! that somebody runs it.
+//! Only one thread at a time runs a port. A thread that creates work for a port wakes it. If the port was asleep, the waking
+//! thread must run it, or queue it for another thread.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -15,22 +15,22 @@ use parking_lot::Mutex;
 
 use crate::packet::PortId;
 
-/// Ports that have been woken and that the thread at hand runs next.
+/// Woken ports that the current thread runs next.
 pub(crate) type Woken = VecDeque<PortId>;
 
-/// What a port is up to.
+/// Scheduling state of a port.
 #[derive(Debug, Default)]
 pub(crate) struct Turn(AtomicU8);
 
 const ASLEEP: u8 = 0;
-/// It waits in some list.
+/// The port is in a list, to be run.
 const QUEUED: u8 = 1;
 const RUNNING: u8 = 2;
-/// It is to run again.
+/// The port is running, and has to run again.
 const WOKEN: u8 = 3;
 
 impl Turn {
-    /// Wakes the port; returns whether it is up to the caller to have it run.
+    /// Wakes the port; returns whether the caller must run or queue it.
     pub(crate) fn wake(&self) -> bool {
         let woken = self
             .0
@@ -42,7 +42,7 @@ impl Turn {
         woken == Ok(ASLEEP)
     }
 
-    /// The port runs, if it was queued, in whichever list, and no other thread has begun.
+    /// Marks a queued port as running. Returns `false` if another thread has already done this.
     pub(crate) fn begin(&self) -> bool {
         let begun = self
             .0
@@ -50,7 +50,7 @@ impl Turn {
         begun.is_ok()
     }
 
-    /// The port has run, and has more to do or not; returns whether it is to be queued.
+    /// Ends a run of the port; `more` is whether it has more work. Returns whether the caller must queue it.
     pub(crate) fn end(&self, more: bool) -> bool {
         if !more {
             let asleep =
@@ -65,14 +65,14 @@ impl Turn {
     }
 }
 
-/// Ports that any thread may run, and when others will have something to do.
+/// Ports that any thread may run, and the times of later work.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     ready: Mutex<VecDeque<PortId>>,
     timers: Mutex<Timers>,
 }
 
-/// When ports are to be woken, each once.
+/// Times at which ports are woken, one per port.
 #[derive(Debug, Default)]
 struct Timers {
     by_time: BTreeSet<(Duration, PortId)>,
@@ -80,7 +80,7 @@ struct Timers {
 }
 
 impl Schedule {
-    /// Leaves ports to whoever has time for them.
+    /// Queues ports for any thread.
     pub(crate) fn leave(&self, ports: &mut Woken) {
         if !ports.is_empty() {
             self.ready.lock().append(ports);
@@ -91,8 +91,8 @@ impl Schedule {
         self.ready.lock().pop_front()
     }
 
-    /// Has a port woken at `due`, unless it is woken before that. One that is woken too early finds nothing to do, and asks again:
-    /// that is cheaper than to change the time at each packet.
+    /// Has a port woken at `due`, or earlier. A port that is woken too early has no work yet, and sets a timer again. This is
+    /// cheaper than a change of the timer with each packet.
     pub(crate) fn arm(&self, port: PortId, due: Duration) {
         let mut timers = self.timers.lock();
         let Timers { by_time, by_port } = &mut *timers;
@@ -107,7 +107,7 @@ impl Schedule {
         by_port.insert(port, due);
     }
 
-    /// Takes a port whose time has come.
+    /// Takes a port with an expired timer.
     pub(crate) fn take_due(&self, now: Duration) -> Option<PortId> {
         let mut timers = self.timers.lock();
         let first = *timers.by_time.first()?;
@@ -119,7 +119,7 @@ impl Schedule {
         Some(first.1)
     }
 
-    /// When somebody will have something to do, which may be now.
+    /// Returns the time of the next work, which may be now.
     pub(crate) fn next_due(&self, now: Duration) -> Option<Duration> {
         if !self.ready.lock().is_empty() {
             return Some(now);
@@ -139,7 +139,7 @@ mod tests {
         assert!(turn.wake());
         assert!(!turn.wake());
         assert!(turn.begin());
-        // Another thread has it in its list, too.
+        // Another thread has the port in its list, too.
         assert!(!turn.begin());
         assert!(!turn.end(false));
         assert!(!turn.begin());
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(schedule.take_due(at(4)), Some(PortId(1)));
         assert_eq!(schedule.take_due(at(4)), Some(PortId(2)));
         assert_eq!(schedule.next_due(at(9)), None);
-        // One that was woken has to ask again, also for the same time: who runs it may have looked at the clock before.
+        // A woken port must set its timer again, even for the same time: the thread that runs it may have read the clock earlier.
         schedule.arm(PortId(1), at(2));
         assert_eq!(schedule.take_due(at(4)), Some(PortId(1)));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the network is like.
+//! Settings of the network.
 
 use std::{net::Ipv6Addr, time::Duration};
 
@@ -9,36 +9,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::packet::Address;
 
-/// What the network is like. By default nothing is lost, late or limited.
+/// Settings of the network. By default, no packet is lost or delayed, and no rate is limited.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// How many paths there are between any two devices.
+    /// Number of paths between any two devices.
     pub paths: u16,
-    /// Whether a connection uses all paths, or always the same one, which its addresses choose.
+    /// Whether a connection sprays packets over all paths, or keeps to one, chosen at random when it opens.
     pub multipath: bool,
-    /// How long a packet takes at least, in µs.
+    /// Minimum delay of a packet, in microseconds.
     pub delay_us: f64,
-    /// How much longer it may take at random, in µs. So packets overtake each other.
+    /// Maximum of the random addition to the delay, in microseconds. It makes packets overtake each other.
     pub jitter_us: f64,
-    /// The part of packets that is lost.
+    /// Fraction of packets that is lost, from 0 to 1.
     pub loss: f64,
-    /// The part of packets with payload in which a bit is wrong on arrival, which nothing notices.
+    /// Fraction of packets with payload that arrive with one wrong bit, from 0 to 1. The error is not detected.
     pub flip: f64,
-    /// Rate of the link of each device, in Gbit/s; 0 means that it is not limited.
+    /// Rate of each device's link, in Gbit/s; 0 means no limit.
     pub link_gbps: f64,
-    /// Rate of each path, in Gbit/s; 0 means that it is not limited.
+    /// Rate of each path, in Gbit/s; 0 means no limit.
     pub path_gbps: f64,
-    /// What may wait for a link before packets are lost, in KiB.
+    /// Size of the buffer before each path and before each receiver's link, in KiB. Packets that do not fit are lost.
     pub buffer_kib: u32,
-    /// After how long without any answer a peer is given up, in seconds. On a busy host, an emulator of others may take longer.
+    /// Time without a response after which a peer is given up, in seconds. Emulators on a busy host may take longer.
     pub silence_s: f64,
-    /// How many devices a rack has, in the order in which they were attached; 0 means that there are no racks. With racks, the
-    /// paths are the uplinks of each, with a queue for each direction, and packets within a rack take none.
+    /// Number of devices per rack, in the order of their attachment; 0 means no racks. With racks, the paths are the uplinks of
+    /// each rack, with a queue for each direction. Packets within a rack use no path.
     pub rack: u16,
-    /// What is different on some paths, by their numbers.
+    /// Settings that differ on individual paths, indexed by the path's number.
     pub path: Vec<PathSettings>,
-    /// What security groups do not let through.
+    /// Pairs of devices whose packets security groups deny.
     pub deny: Vec<Denied>,
 }
 
@@ -50,20 +50,20 @@ pub struct Denied {
     pub from: Ipv6Addr,
     /// GID of the receiver.
     pub to: Ipv6Addr,
-    /// Whether this is so in the other direction, too.
+    /// Whether packets in the other direction are denied, too.
     #[serde(default)]
     pub both: bool,
 }
 
-/// What is different on one path.
+/// Settings that differ on one path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PathSettings {
-    /// Whether it takes packets and loses them all.
+    /// Whether the path accepts packets and loses all of them.
     pub down: bool,
-    /// How long a packet takes at least, in µs.
+    /// Minimum delay of a packet, in microseconds.
     pub delay_us: Option<f64>,
-    /// The part of packets that is lost.
+    /// Fraction of packets that is lost, from 0 to 1.
     pub loss: Option<f64>,
 }
 
@@ -91,7 +91,7 @@ impl Settings {
     /// The names of settings for [`named`](Self::named).
     pub const NAMES: [&'static str; 2] = ["ideal", "realistic"];
 
-    /// Settings that have a name.
+    /// Returns the settings with this name, if there are any.
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "ideal" => Some(Self::default()),
@@ -100,12 +100,12 @@ impl Settings {
         }
     }
 
-    /// A network that reorders as that of SRD does, and loses nothing.
+    /// Returns a network that reorders packets like SRD's, and loses none.
     ///
     /// SRD sprays packets over many of the equal paths between two servers: 64, according to its authors ("A Cloud-Optimized
-    /// Transport Protocol for Elastic and Scalable HPC", IEEE Micro 40(6), 2020). They and AWS report a latency of some 15 µs for a
-    /// small message, cards and software included. So a path through idle switches takes half of that, and a queue in one of them
-    /// as much again. A packet of 8 KiB takes less than a microsecond at 100 Gbit/s: several later ones overtake each packet.
+    /// Transport Protocol for Elastic and Scalable HPC", IEEE Micro 40(6), 2020). They and AWS report a latency of some 15
+    /// microseconds for a small message, including cards and software. So an idle path takes half of that, and a queue in a
+    /// switch up to all of it. A packet of 8 KiB takes less than a microsecond at 100 Gbit/s, so several later ones overtake it.
     fn realistic() -> Self {
         Self {
             paths: 64,
@@ -115,23 +115,23 @@ impl Settings {
         }
     }
 
-    /// Most paths.
+    /// Maximum number of paths.
     pub const MAX_PATHS: u16 = 256;
 
-    /// Most pairs of addresses that `deny` has.
+    /// Maximum number of entries of `deny`.
     pub const MAX_DENIED: usize = 1024;
 
-    /// The longest silence in seconds.
+    /// Maximum of `silence_s`, in seconds.
     pub const MAX_SILENCE_S: f64 = 3600.0;
 
-    /// The longest delay in µs.
+    /// Maximum of each delay, in microseconds.
     pub const MAX_DELAY_US: f64 = 10e6;
 
-    /// Checks that all values make sense.
+    /// Checks that all values are within their limits.
     ///
     /// # Errors
     ///
-    /// One sentence about the first that does not.
+    /// A value is not. The error is a sentence about the first such value.
     pub fn check(&self) -> Result<(), String> {
         let paths = 1..=Self::MAX_PATHS;
         if !paths.contains(&self.paths) {
@@ -189,7 +189,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether a security group lets nothing through from one address to another.
+    /// Whether a security group denies packets from one address to another.
     pub(crate) fn denies(&self, from: Address, to: Address) -> bool {
         let (from, to) = (Ipv6Addr::from(from), Ipv6Addr::from(to));
         self.deny.iter().any(|denied| {
@@ -198,12 +198,12 @@ impl Settings {
         })
     }
 
-    /// Whether anything limits what can be sent at a time.
+    /// Whether links or paths have a limited rate.
     pub(crate) fn has_rate(&self) -> bool {
         self.link_gbps > 0.0 || self.path_gbps > 0.0
     }
 
-    /// Whether every packet arrives at once and as it was sent.
+    /// Whether every packet arrives immediately and unchanged.
     pub fn is_ideal(&self) -> bool {
         let as_sent = |path: &PathSettings| {
             !path.down && path.delay_us.unwrap_or(0.0) == 0.0 && path.loss.unwrap_or(0.0) == 0.0
@@ -215,7 +215,7 @@ impl Settings {
             && self.path.iter().all(as_sent)
     }
 
-    /// The racks of two ports, if packets between them take a path.
+    /// Returns the racks of two ports, or `None` if packets between them use no path. Without racks, all ports are in rack 0.
     pub(crate) fn racks(&self, from: usize, to: usize) -> Option<(usize, usize)> {
         if self.rack == 0 {
             return Some((0, 0));

@@ -2,8 +2,8 @@
 
 //! Scalable reliable datagrams: the transport's state of one device, without the device.
 //!
-//! A message is cut into packets that are sprayed over all paths. Each is acknowledged on its own, retransmitted on another path
-//! if it is not, and placed where it belongs as soon as it arrives, in whatever order. Nothing is delivered twice.
+//! A message is cut into packets that are sprayed over all paths. Each is acknowledged individually, and retransmitted on another
+//! path after a timeout. Payload is placed as soon as it arrives, in any order. No packet is delivered twice.
 
 mod connection;
 mod connections;
@@ -19,5 +19,5 @@ pub(crate) use reads::{Reads, reader};
 pub(crate) use receiver::News;
 pub(crate) use receivers::{REMEMBERED, Receivers};
 
-/// How far the number of a packet may be above that of the oldest one in flight of its connection.
+/// Exclusive limit on the distance between packet numbers in flight on a connection.
 pub(crate) const PSN_RANGE: u64 = 4096;

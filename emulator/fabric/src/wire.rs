@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What endpoints and links have in common: ports of a network, and packets that wait at them.
+//! Common parts of endpoints and links: the ports of a network, and the packets queued at them.
 
 use std::{
     collections::HashMap,
@@ -21,34 +21,34 @@ use crate::{
     schedule::{Schedule, Turn, Woken},
 };
 
-/// Where packets arrive.
+/// Queue of packets that arrived at a port, and the port's turn to run.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     pub(crate) turn: Turn,
-    /// Whether it is that of a device of another program.
+    /// Whether the port belongs to a device of another program.
     is_remote: bool,
     inbox: Mutex<Inbox>,
 }
 
-/// The network with its ports, and whose turn it is to work.
+/// The network with its ports, and their schedule.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) network: Network<Packet>,
     pub(crate) schedule: Schedule,
     mailboxes: RwLock<Vec<Arc<Mailbox>>>,
     directory: RwLock<HashMap<Address, Entry>>,
-    /// By port.
+    /// Device addresses, indexed by port.
     addresses: RwLock<Vec<Address>>,
-    /// Packets that were lost as there was no room for them where they arrived.
+    /// Number of packets dropped because the queue of their port was full.
     overflows: AtomicUsize,
     tap: OnceLock<Arc<dyn Tap>>,
 }
 
-/// Who has an address.
+/// Directory entry of an address.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     port: PortId,
-    /// Until when it is found, if it is not there any more.
+    /// Time at which the entry expires, if the link to the device is lost.
     until: Option<Duration>,
 }
 
@@ -58,12 +58,12 @@ impl Mailbox {
         self.inbox.lock().pop()
     }
 
-    /// Puts the packet that was taken last back, until [`Self::resume`].
+    /// Puts the packet that was taken last back. It is not available until [`Self::resume`].
     pub(crate) fn put_back(&self, packet: Packet) {
         self.inbox.lock().put_back(packet);
     }
 
-    /// What was put back can be taken again.
+    /// Makes packets that were put back available again.
     pub(crate) fn resume(&self) {
         self.inbox.lock().resume();
     }
@@ -86,23 +86,23 @@ impl Wire {
         }
     }
 
-    /// Has all packets shown. Only the first is shown any.
+    /// Sets the observer of all packets. Only the first call has an effect.
     pub(crate) fn set_tap(&self, tap: Arc<dyn Tap>) {
-        // There is one at most.
+        // An error means that an observer is set already. It stays.
         let _ = self.tap.set(tap);
     }
 
-    /// Whether packets are shown to anybody.
+    /// Whether there is an observer of packets.
     pub(crate) fn is_tapped(&self) -> bool {
         self.tap.get().is_some()
     }
 
-    /// Most bytes of payload that are shown.
+    /// Returns the maximum number of payload bytes that the observer wants per packet, or 0 without an observer.
     pub(crate) fn snap(&self) -> u32 {
         self.tap.get().map_or(0, |tap| tap.snap())
     }
 
-    /// Shows a packet that has left a device of this program, or arrived at one.
+    /// Passes a packet to the observer when it leaves a device of this program, or arrives at one.
     pub(crate) fn show(&self, packet: &Packet, has_left: bool, message: Option<Message<'_>>) {
         let Some(tap) = self.tap.get() else {
             return;
@@ -130,7 +130,7 @@ impl Wire {
         tap.show(port, has_left, record);
     }
 
-    /// Adds a port, which is the next one.
+    /// Adds a port with the next number.
     pub(crate) fn add_port(&self, is_remote: bool) -> (PortId, Arc<Mailbox>) {
         let mailbox = Arc::new(Mailbox {
             is_remote,
@@ -142,7 +142,7 @@ impl Wire {
         (PortId(mailboxes.len() - 1), mailbox)
     }
 
-    /// Makes packets for an address go to a port, for ever or until some time.
+    /// Directs packets for an address to a port, permanently or until a given time.
     pub(crate) fn enter(&self, address: Address, port: PortId, until: Option<Duration>) {
         let mut addresses = self.addresses.write();
         if addresses.len() <= port.0 {
@@ -155,7 +155,7 @@ impl Wire {
             .insert(address, Entry { port, until });
     }
 
-    /// Forgets an address, if it is that of a port.
+    /// Removes an address from the directory, if it belongs to this port.
     pub(crate) fn forget(&self, address: Address, port: PortId) {
         let mut directory = self.directory.write();
         if directory
@@ -166,18 +166,18 @@ impl Wire {
         }
     }
 
-    /// The port with an address.
+    /// Returns the port with an address.
     pub(crate) fn find(&self, now: Duration, address: Address) -> Option<PortId> {
         let entry = *self.directory.read().get(&address)?;
         let is_there = entry.until.is_none_or(|until| now < until);
         is_there.then_some(entry.port)
     }
 
-    /// Sends a packet; returns when its last byte has left.
+    /// Sends a packet; returns the time at which its last byte leaves.
     ///
     /// # Errors
     ///
-    /// There is no path that could take it.
+    /// All paths are down.
     pub(crate) fn send(
         &self,
         now: Duration,
@@ -185,7 +185,7 @@ impl Wire {
         load: Load,
         woken: &mut Woken,
     ) -> Result<Duration, NoPath> {
-        // A part of a message has been shown with what its sender knows.
+        // The observer already has parts of messages, with details that only the sender knows.
         if !matches!(packet.body, Body::Data(..)) {
             self.show(&packet, true, None);
         }
@@ -200,7 +200,7 @@ impl Wire {
         Ok(sent.left)
     }
 
-    /// Whether security groups do not let a packet through.
+    /// Whether security groups deny a packet.
     pub(crate) fn is_denied(&self, packet: &Packet) -> bool {
         if !self.network.denies() {
             return false;
@@ -211,7 +211,7 @@ impl Wire {
             .is_some_and(|(from, to)| self.network.settings().denies(from, to))
     }
 
-    /// A packet has arrived at its port. If there is no room for it, it is lost.
+    /// Queues a packet at its port, and wakes the port. If the queue is full, the packet is dropped.
     pub(crate) fn arrive(&self, packet: Packet, woken: &mut Woken) {
         let port = packet.to;
         let mailbox = self.mailboxes.read().get(port.0).cloned();
@@ -227,12 +227,12 @@ impl Wire {
         }
     }
 
-    /// Packets that were lost as there was no room for them where they arrived.
+    /// Returns the number of packets dropped because the queue of their port was full.
     pub(crate) fn overflows(&self) -> usize {
         self.overflows.load(Ordering::Relaxed)
     }
 
-    /// Whether a port is that of a device of another program.
+    /// Whether a port belongs to a device of another program.
     pub(crate) fn is_remote(&self, port: PortId) -> bool {
         let mailboxes = self.mailboxes.read();
         mailboxes

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What becomes of messages from and to a device that dies.
+//! Messages from and to a device that dies.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use efa_testing::{
     net::{Net, Qp, Region, Send, pattern},
 };
 
-/// Longer than anything is tried again.
+/// Longer than the transport retries anything.
 const LONG: Duration = Duration::from_secs(60);
 
 fn die(net: &mut Net, qp: &Qp) {
@@ -28,7 +28,7 @@ fn die(net: &mut Net, qp: &Qp) {
     });
 }
 
-/// Two queue pairs, and writes under way from the one to the other, over a network that takes a while.
+/// Returns two queue pairs and the target region, with writes in flight from the first to the second over a slow network.
 fn under_way() -> (Net, Qp, Qp, Region) {
     let slow = Settings {
         delay_us: 100.0,
@@ -49,7 +49,7 @@ fn under_way() -> (Net, Qp, Qp, Region) {
 fn a_dead_sender_sends_and_completes_nothing() {
     let (mut net, mut a, mut b, to) = under_way();
     die(&mut net, &a);
-    // The packets that have left arrive, and no other.
+    // Only packets that were sent before the death arrive.
     net.run_for(Duration::from_secs(1));
     let before = net.content(&to, 0, 60_000);
     net.run_for(LONG);

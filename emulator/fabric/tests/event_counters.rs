@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Event counters count each event once, whatever the network does.
+//! Event counters count each event once, on networks of all kinds.
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ const WRITE_ERR: usize = 7;
 const REMOTE_READ: usize = 8;
 const REMOTE_WRITE: usize = 9;
 
-/// How often each event has happened.
+/// Number of occurrences of each event.
 type Counts = [u64; 10];
 
-/// Counts of these events.
+/// Returns counts in which only these events are not zero.
 fn counts(events: &[(usize, u64)]) -> Counts {
     let mut counts = Counts::default();
     for (event, count) in events {
@@ -78,7 +78,7 @@ fn pair(settings: Settings) -> (Net, End, End) {
     (net, a, b)
 }
 
-/// Lets time go by until two queue pairs have counted so much, and then some more.
+/// Advances time until both queue pairs have these counts, for at most 4 s; checks them.
 fn settle(net: &mut Net, ends: [&End; 2], expected: [Counts; 2]) {
     let wrapped = expected.map(|counts| counts.map(|count| count % (MOST + 1)));
     for _ in 0..4000 {
@@ -90,7 +90,7 @@ fn settle(net: &mut Net, ends: [&End; 2], expected: [Counts; 2]) {
     assert_eq!(ends.map(|end| end.values(net)), wrapped);
 }
 
-/// Posts work requests of all kinds, as many as there is room for; returns what both ends will have counted of them.
+/// Fills the send queue with work requests of all kinds; returns the counts that both ends have afterwards.
 fn post_all_kinds(net: &mut Net, from: &mut End, to: &End) -> [Counts; 2] {
     let (mut ours, mut theirs) = (Counts::default(), Counts::default());
     for number in 0..u32::from(DEPTH) {
@@ -111,7 +111,7 @@ fn post_all_kinds(net: &mut Net, from: &mut End, to: &End) -> [Counts; 2] {
                 let read = Send::read(&to.qp, &from.region, &to.region, length);
                 (read, READ_COMP, &[REMOTE_READ])
             }
-            // Of nothing.
+            // A read of no bytes.
             4 => {
                 let read = Send::read(&to.qp, &from.region, &to.region, 0);
                 (read, READ_COMP, &[REMOTE_READ])
@@ -140,14 +140,14 @@ fn add(sum: &mut Counts, counts: Counts) {
 
 #[test]
 fn each_event_is_counted_once() {
-    /// Both ends post a whole queue in each.
+    /// Number of rounds. In each, both ends fill their send queues.
     const ROUNDS: u32 = 80;
 
     let perfect = ("a perfect one", Settings::default());
     for (name, settings) in networks().into_iter().chain([perfect]) {
         let (mut net, mut a, mut b) = pair(settings);
         for port in [a.qp.port, b.qp.port] {
-            // Messages of several packets that are not long.
+            // With a small MTU, short transfers have several packets.
             let overrides = Overrides {
                 mtu: Some(256),
                 ..Overrides::default()
@@ -174,7 +174,7 @@ fn each_event_is_counted_once() {
         }
         net.run_for(Duration::from_secs(10));
         settle(&mut net, [&a, &b], [of_a, of_b]);
-        // Ends count the same, and have wrapped.
+        // Both ends have the same counts, and the counters have wrapped.
         assert_eq!(of_a, of_b, "{name}");
         let total: u64 = [SEND_COMP, READ_COMP, WRITE_COMP]
             .map(|event| of_a[event])
@@ -193,19 +193,19 @@ fn each_event_is_counted_once() {
 fn failures_are_counted_as_such() {
     let (mut net, mut a, mut b) = pair(Settings::default());
     let region = a.region.clone();
-    // Nobody is there.
+    // The destination queue pair does not exist.
     let mut send = Send::message(&b.qp, &region, 8);
     send.peer_qp = 99;
     net.post(&mut a.qp, &send);
     assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadDestQpn);
     assert_eq!(a.values(&mut net), counts(&[(SEND_ERR, 1)]));
-    // The receive buffers are too short: both fail.
+    // The receive buffer is too short: both work requests fail.
     b.receive(&mut net, 4);
     net.post(&mut a.qp, &Send::message(&b.qp, &region, 8));
     assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadLength);
     assert_eq!(a.values(&mut net), counts(&[(SEND_ERR, 2)]));
     assert_eq!(b.values(&mut net), counts(&[(RECV_ERR, 1)]));
-    // Only part of the memory may be written or read.
+    // The region ends before the write and the read do.
     let all = RegMrPermissions {
         local_write_enable: true,
         remote_write_enable: true,
@@ -217,7 +217,7 @@ fn failures_are_counted_as_such() {
     assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadAddress);
     net.post(&mut a.qp, &Send::read(&b.qp, &region, &short, length));
     assert_eq!(net.status(&mut a.qp), CompStatus::RemoteBadAddress);
-    // What is to be read is not there when it is sent.
+    // The memory to be read is unmapped before the peer sends it.
     net.unmap(&short);
     net.post(
         &mut a.qp,
@@ -251,11 +251,11 @@ fn what_is_under_way_when_a_queue_pair_fails_is_flushed() {
     assert_eq!(a.values(&mut net), flushed);
     net.run_for(Duration::from_secs(10));
     assert_eq!(a.values(&mut net), flushed);
-    // Nothing of it was served.
+    // The peer has executed none of these requests.
     assert_eq!(b.values(&mut net), Counts::default());
 }
 
-/// What is in the receive queue is no work request, which puts its queue pair in error.
+/// A malformed descriptor in the receive queue moves its queue pair to the error state.
 #[test]
 fn a_malformed_receive_is_counted() {
     let (mut net, mut a, mut b) = pair(Settings::default());
@@ -307,7 +307,7 @@ fn a_write_with_immediate_that_needs_no_receive_is_received() {
     settle(&mut net, [&a, &b], [counts(&[(WRITE_COMP, 1)]), theirs]);
 }
 
-/// A datagram is sent, whether or not it arrives.
+/// A datagram counts as sent, whether or not it arrives.
 #[test]
 fn datagrams() {
     let mut net = Net::new(&[Profile::Efa3; 2], Settings::default());
@@ -325,7 +325,7 @@ fn datagrams() {
     net.post(&mut a.qp, &send);
     let theirs = counts(&[(RECV_COMP, 1), (RECV_ERR, 1)]);
     settle(&mut net, [&a, &b], [counts(&[(SEND_COMP, 3)]), theirs]);
-    // What can't be done at all.
+    // An operation that UD does not support.
     let read = Send {
         operation: OpType::RdmaRead.into(),
         ..Send::write(&b.qp, &a.region, &b.region, 8)
@@ -335,7 +335,7 @@ fn datagrams() {
     settle(&mut net, [&a, &b], [ours, theirs]);
 }
 
-/// Who sees a completion sees its event counted.
+/// An event is counted before its completion is visible.
 #[test]
 fn events_are_counted_before_they_are_told() {
     let (mut net, mut a, mut b) = pair(Settings::default());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Memory regions of clients in the kernel: those that work requests give their pages to, and those of bus addresses.
+//! Memory regions of kernel clients: those registered by work requests, and those of bus addresses.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn resources(net: &mut Net, qp: &Qp) -> ResourceCounts {
     net.state(qp.port).resources
 }
 
-/// Whether a peer can write to a region, which is tried.
+/// Tries a peer's write to a region; returns whether it has succeeded.
 fn is_writable(net: &mut Net, a: &Qp, b: &mut Qp, region: &Region) -> bool {
     let from = net.region(b, 1, 0);
     let bytes = pattern(16, from.lkey.into());
@@ -39,7 +39,7 @@ fn is_writable(net: &mut Net, a: &Qp, b: &mut Qp, region: &Region) -> bool {
     written
 }
 
-/// Posts a work request that has to end with this status and to change no region.
+/// Posts a work request, which must end with this status and change no region.
 fn refused(net: &mut Net, a: &mut Qp, send: &Send, expected: CompStatus, what: &str) {
     let before = net.state(a.port);
     assert_eq!(net.outcome(a, send), expected, "{what}");
@@ -89,7 +89,7 @@ fn contents() {
         assert_eq!(net.status(&mut a), OK);
         assert_eq!(net.content(&fast, 8, 64), pattern(64, 2));
         assert_eq!(net.status(&mut b), OK);
-        // But not behind its end.
+        // Access beyond the region's end fails.
         let mut beyond = Send::write(&a, &other, &fast, 1);
         beyond.remote = Some((fast.iova + u64::from(length), 1, fast.rkey));
         assert_eq!(net.outcome(&mut b, &beyond), ADDRESS);
@@ -101,7 +101,7 @@ fn contents() {
     }
 }
 
-/// After its invalidation a region is nothing to anybody, until it is registered again, with other pages and another key.
+/// An invalidated region is inaccessible until it is registered again, with other pages and another key.
 #[test]
 fn invalidation() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
@@ -121,7 +121,7 @@ fn invalidation() {
         let write = Send::write(&a, &other, &fast, 5000);
         assert_eq!(net.outcome(&mut b, &write), OK);
         assert!(net.content(&fast, 0, 5000) == bytes);
-        // The key of the last generation is a key of nothing, for peers and for the queue pair.
+        // The key of the previous generation is invalid, for peers and for the queue pair.
         let before = net.content(&old, 0, 5000);
         let late = Send::write(&a, &other, &old, 5000);
         assert_eq!(net.outcome(&mut b, &late), ADDRESS);
@@ -129,7 +129,7 @@ fn invalidation() {
         assert!(net.content(&fast, 0, 5000) == bytes);
         assert!(net.content(&old, 0, 5000) == before);
 
-        // Clients of Amazon's driver give either key.
+        // Clients of Amazon's driver invalidate by the local or by the remote key.
         let key = if round % 2 == 0 { fast.lkey } else { fast.rkey };
         assert_eq!(net.outcome(&mut a, &Send::invalidate(key)), OK);
         assert_eq!(net.state(a.port).fast_invs, round);
@@ -142,7 +142,7 @@ fn invalidation() {
         assert_eq!(net.outcome(&mut a, &write), KEY);
         assert!(net.content(&fast, 0, 5000) == bytes);
     }
-    // After 16 generations keys are what they were.
+    // Keys repeat after 16 generations.
     for _ in 0..8 {
         fast.renew();
     }
@@ -150,7 +150,7 @@ fn invalidation() {
     assert_eq!(net.protocol_errors(), 0);
 }
 
-/// Whatever is behind these work requests in the send queue finds them done.
+/// These work requests take effect before later ones of the send queue.
 #[test]
 fn order() {
     let (mut net, mut a, b) = Net::pair(Settings::default());
@@ -160,7 +160,7 @@ fn order() {
         fast = net.elsewhere(&fast);
         fast.renew();
         net.fill(&fast, 0, &pattern(4096, round));
-        // Invalidate what is left of the last round, register, and use it, with one doorbell.
+        // Invalidate the last round's registration, register again, and write, with one doorbell.
         let mut posted = Vec::new();
         if round > 0 {
             let mut old = fast.clone();
@@ -181,7 +181,7 @@ fn order() {
         }
         assert!(net.content(&to, 0, 4096) == pattern(4096, round));
     }
-    // What stands before an invalidation may find it done, too: nothing orders it behind what is in flight.
+    // An invalidation may overtake earlier work requests, as it does not wait for those in flight.
     let write = Send::write(&b, &fast, &to, 4096);
     let write = net.put(&mut a, &write);
     let invalidate = net.put(&mut a, &Send::invalidate(fast.lkey));
@@ -194,7 +194,7 @@ fn order() {
     assert_eq!(net.protocol_errors(), 0);
 }
 
-/// A peer's write that is on its way finds a region as it is on arrival.
+/// A peer's write in flight depends on the state of the region when it arrives.
 #[test]
 fn invalidation_while_a_peer_writes() {
     let settings = Settings {
@@ -215,7 +215,7 @@ fn invalidation_while_a_peer_writes() {
     assert!(net.content(&fast, 0, 8 * 4096) == before);
 }
 
-/// Each registration that is wrong in one way ends with a status, and with a region that is as before.
+/// A registration with one fault ends with an error status, and leaves the region unchanged.
 #[test]
 fn bad_registrations() {
     type Change = fn(&mut FastMrRegReq);
@@ -259,13 +259,13 @@ fn bad_registrations() {
     for (what, status, change) in wrong {
         let (mut net, mut a, mut b) = Net::pair(Settings::default());
         let fast = net.fast_region(&a, 4, 0);
-        // Behind the list there is memory, which is zero.
+        // The list is followed by zeroed memory.
         let good = net.listed(&fast);
         let mut bad = good;
         change(&mut bad);
         refused(&mut net, &mut a, &Send::register(&bad), *status, what);
         assert!(!is_writable(&mut net, &a, &mut b, &fast), "{what}");
-        // The good one still can be done, after which the bad one can't for another reason, and has no effect either.
+        // The good registration still succeeds. Then the bad one fails as the region is registered, without effect.
         assert_eq!(net.outcome(&mut a, &Send::register(&good)), OK, "{what}");
         refused(&mut net, &mut a, &Send::register(&bad), KEY, what);
         assert!(is_writable(&mut net, &a, &mut b, &fast), "{what}");
@@ -273,7 +273,7 @@ fn bad_registrations() {
     }
 }
 
-/// Pages in the work request.
+/// Invalid page addresses, in the work request and in a list.
 #[test]
 fn bad_pages() {
     for page in [0, 1, PAGE / 2, 3 * PAGE + 8, 1 << 48, u64::MAX - PAGE + 1] {
@@ -292,7 +292,7 @@ fn bad_pages() {
     }
 }
 
-/// Lists have to be aligned, but may be anywhere else.
+/// Lists must be aligned to 8 bytes, but may start at any such address.
 #[test]
 fn places_of_lists() {
     let (mut net, mut a, _) = Net::pair(Settings::default());
@@ -313,7 +313,7 @@ fn places_of_lists() {
     assert_eq!(net.protocol_errors(), 0);
 }
 
-/// A list in memory that is not there, or not all of it.
+/// Lists in memory that is not mapped, or only partly.
 #[test]
 fn lists_that_are_not_there() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
@@ -326,12 +326,12 @@ fn lists_that_are_not_there() {
     }
     assert_eq!(net.outcome(&mut a, &Send::register(&good)), OK);
     assert!(is_writable(&mut net, &a, &mut b, &fast));
-    // The list is not needed any more.
+    // The list is not needed after the registration.
     net.world(a.port, |world| world.unmap(good.pbl & !(PAGE - 1)));
     assert!(is_writable(&mut net, &a, &mut b, &fast));
 }
 
-/// What is registered can't be registered, what is not can't be invalidated, and neither by a key of another generation.
+/// Registering a registered region fails, as does invalidating another one, also with keys of other generations.
 #[test]
 fn twice() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
@@ -374,13 +374,13 @@ fn twice() {
     refused(&mut net, &mut a, &invalidate(fast.lkey), KEY, again);
     refused(&mut net, &mut a, &invalidate(fast.rkey), KEY, again);
     assert!(!is_writable(&mut net, &a, &mut b, &fast));
-    // The key of the generation before is as good as any, as is the same once more.
+    // A registration may reuse the key of the previous one.
     assert_eq!(net.outcome(&mut a, &Send::register(&good)), OK);
     assert!(is_writable(&mut net, &a, &mut b, &fast));
     assert_eq!(net.protocol_errors(), 0);
 }
 
-/// Regions of other domains, and of other kinds, are nothing to these work requests.
+/// These work requests can't use regions of other protection domains, nor other kinds of regions.
 #[test]
 fn regions_of_others() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
@@ -406,12 +406,12 @@ fn regions_of_others() {
         }
     }
     assert!(is_writable(&mut net, &a, &mut b, &listed));
-    // Nor can others invalidate what they did not register.
+    // A queue pair of another domain can't invalidate the region.
     assert_eq!(net.outcome(&mut a, &Send::register(&own.inline())), OK);
     let mut other = other;
     refused(&mut net, &mut other, &Send::invalidate(own.lkey), KEY, "");
     assert!(is_writable(&mut net, &a, &mut b, &own));
-    // Another queue pair of the same domain can do and use all.
+    // Another queue pair of the same domain can use and invalidate it.
     let mut sibling = net.sibling(&a, QpType::Srd);
     let to = net.region(&b, 1, 0);
     net.fill(&own, 0, &pattern(100, 5));
@@ -424,11 +424,11 @@ fn regions_of_others() {
     assert_eq!(net.protocol_errors(), 0);
 }
 
-/// Queue pairs of programs, and others that can't do it.
+/// Queue pairs of programs, and others that do not support fast registration.
 #[test]
 fn unprivileged() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
-    // What a program has: no region but those of REG_MR.
+    // A program's domain has no region except those of REG_MR.
     let listed = net.region(&a, 1, 0);
     assert_eq!(resources(&mut net, &a).privileged_pd, 0);
     let kernel = net.qp(0, QpType::Srd);
@@ -447,13 +447,13 @@ fn unprivileged() {
             );
         }
     }
-    // Not even what makes no sense gets further.
+    // Malformed work requests have this status, too.
     let mut nonsense = Send::register(&registration);
     nonsense.body = Some([0xff; 32]);
     refused(&mut net, &mut a, &nonsense, UNSUPPORTED, "nonsense");
     assert!(is_writable(&mut net, &a, &mut b, &listed));
 
-    // Either kind of region makes a domain the kernel's, and it remains that.
+    // Either kind of region makes its domain privileged, also beyond the region's end.
     let region = net.physical_region(&a, PAGE, PAGE, ALL_PERMISSIONS);
     let l_key = region.lkey;
     net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }))
@@ -467,7 +467,7 @@ fn unprivileged() {
         "the kernel's queue pair",
     );
 
-    // Datagrams, and devices that can't do it.
+    // UD queue pairs, and devices without fast registration.
     let own = net.fast_region(&a, 1, 0);
     let register = Send::register(&own.inline());
     let mut datagrams = net.sibling(&a, QpType::Ud);
@@ -489,7 +489,7 @@ fn unprivileged() {
     assert_eq!(net.protocol_errors(), 0);
 }
 
-/// What the interface reserves is zero, or else the queue pair is in error, and what is behind is not done.
+/// A reserved bit that is not zero moves the queue pair to the error state, which flushes later work requests.
 #[test]
 fn malformed() {
     let reserved = [(4, 0x08), (4, 0x80), (5, 0x80), (6, 1), (7, 0x80)];
@@ -527,7 +527,7 @@ fn malformed() {
     }
 }
 
-/// A queue pair that does not send yet does not register either.
+/// A queue pair that does not send in its state does not register either.
 #[test]
 fn states() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
@@ -543,14 +543,14 @@ fn states() {
     net.modify(&mut a, QpState::Err);
     net.post(&mut a, &Send::invalidate(fast.lkey));
     assert_eq!(net.status(&mut a), CompStatus::Flushed);
-    // The region has nothing to do with the state of who registered it.
+    // The region does not depend on the state of the queue pair that registered it.
     net.modify(&mut a, QpState::Reset);
     let sibling = net.sibling(&a, QpType::Srd);
     assert!(is_writable(&mut net, &sibling, &mut b, &fast));
     assert_eq!(net.protocol_errors(), 0);
 }
 
-/// A success that nobody wants to know of is not told, and counted by no event counter.
+/// A success is not reported if no completion was requested. Event counters do not count these work requests.
 #[test]
 fn completions() {
     let (mut net, mut a, _) = Net::pair(Settings::default());
@@ -562,7 +562,7 @@ fn completions() {
     net.run();
     assert_eq!(resources(&mut net, &a).registered_fast_mr, 1);
     assert_eq!(net.poll(&mut a), None);
-    // But a failure is.
+    // A failure is reported.
     assert_eq!(net.outcome(&mut a, &silent), KEY);
     assert_eq!(net.outcome(&mut a, &Send::invalidate(fast.lkey)), OK);
     assert_eq!(net.values(a.port, &places), [0]);
@@ -591,7 +591,7 @@ fn permissions() {
         let status = net.outcome(&mut a, &Send::write(&b, &fast, &other, 8));
         assert_eq!(status, OK, "sending from it needs none");
 
-        // A device that can't do RDMA can't be asked for it.
+        // A device without RDMA rejects permissions for it.
         let without = Overrides {
             rdma_read: Some(false),
             rdma_write: Some(false),
@@ -612,7 +612,7 @@ fn large_pages() {
     let fast = net.fast_region(&a, 2, 0);
     let from = net.region(&b, 8, 0);
     net.fill(&from, 0, &pattern(8 * 4096, 4));
-    // Two pages of 16 KiB, of which the region begins in the first and ends in the second.
+    // Two pages of 16 KiB: the region begins in the first and ends in the second.
     let (pages, list) = net.world(a.port, |world| {
         let mut aligned = || (world.map(8) + 4 * PAGE - 1) & !(4 * PAGE - 1);
         let pages = [aligned(), aligned()];
@@ -643,7 +643,7 @@ fn large_pages() {
     assert!([first, second].concat() == pattern(8 * 4096, 4)[..20_000]);
 }
 
-/// What a region may have is decided when it is allocated, and what it has counts then.
+/// A region's pages count against the limits from its allocation on, not only while they are registered.
 #[test]
 fn room() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
@@ -668,7 +668,7 @@ fn room() {
     assert_eq!(result, full);
 }
 
-/// A region is deregistered whatever the generation of its key, for the driver may have made that newer in vain.
+/// DEREG_MR ignores the generation of a key, which the driver may have advanced without a registration.
 #[test]
 fn deregistration() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
@@ -694,7 +694,7 @@ fn deregistration() {
         refused(&mut net, &mut a, &Send::register(&old.inline()), KEY, what);
         refused(&mut net, &mut a, &Send::invalidate(old.lkey), KEY, what);
     }
-    // Other regions have no generations.
+    // Keys of other regions have no generations.
     let listed = net.region(&a, 1, 0);
     let l_key = listed.lkey | (1 << 20);
     let result = net.driver(a.port, |driver| driver.execute(&DeregMr { l_key }));
@@ -702,7 +702,7 @@ fn deregistration() {
     assert!(is_writable(&mut net, &a, &mut b, &listed));
 }
 
-/// Bus addresses, for queue pairs and for peers.
+/// Regions of bus addresses, used by queue pairs and by peers.
 #[test]
 fn physical_regions() {
     let (mut net, mut a, mut b) = Net::pair(Settings::default());
@@ -726,7 +726,7 @@ fn physical_regions() {
     assert_eq!(net.outcome(&mut b, &read), OK);
     assert!(net.content(&theirs, 0, 96) == pattern(4096, 1)[..96]);
 
-    // Where no memory is.
+    // Addresses without memory.
     let mut nowhere = Send::write(&b, &dma, &theirs, 100);
     nowhere.buffers[0].0 = 0xdead_0000;
     assert_eq!(net.outcome(&mut a, &nowhere), KEY);
@@ -734,7 +734,7 @@ fn physical_regions() {
     nowhere.remote = Some((0xdead_0000, 100, dma.rkey));
     assert_eq!(net.outcome(&mut b, &nowhere), ADDRESS);
 
-    // One that is no more than a page, and one that lets nobody write.
+    // A region of one page, and one without permissions.
     let small = net.physical_region(&a, page, PAGE, ALL_PERMISSIONS);
     let before = net.content(&memory, 0, 3 * 4096);
     for (address, length) in [(page - 1, 2), (page + PAGE - 1, 2), (page + PAGE, 1)] {
@@ -747,7 +747,7 @@ fn physical_regions() {
     assert_eq!(net.outcome(&mut b, &write), ADDRESS);
     let read = Send::read(&b, &mute, &theirs, 16);
     assert_eq!(net.outcome(&mut a, &read), KEY);
-    // Their keys are nothing to queue pairs of programs.
+    // Queue pairs of programs can't use their keys.
     let mut program = net.qp(0, QpType::Srd);
     program.ah = net.handle(&program, b.port);
     let mut write = Send::write(&b, &dma, &theirs, 16);
@@ -756,7 +756,7 @@ fn physical_regions() {
     assert!(net.content(&memory, 0, 3 * 4096) == before);
 }
 
-/// The newest devices have work requests of 64 bytes as well.
+/// The newest devices also support work requests of 64 bytes.
 #[test]
 fn profiles() {
     for profile in [Profile::Efa2, Profile::Efa3, Profile::Efa4] {
@@ -772,7 +772,7 @@ fn profiles() {
     }
 }
 
-/// Each of these work requests is a line of the trace, also those that have no effect.
+/// The trace has a line for each of these work requests, also for those without effect.
 #[test]
 fn trace() {
     let (mut net, mut a, _) = Net::pair(Settings::default());
@@ -809,7 +809,7 @@ fn trace() {
     assert_eq!(trace, lines);
 }
 
-/// A device that dies writes to what is registered, and not to what was.
+/// A dead device writes to registered memory, and not to that of an invalidated region.
 #[test]
 fn death() {
     for invalidated in [false, true] {

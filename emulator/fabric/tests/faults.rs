@@ -18,7 +18,7 @@ use efa_testing::{
     net::{Net, Qp, Region, Send, pattern},
 };
 
-/// Longer than anything is tried again.
+/// Longer than the transport retries anything.
 const LONG: Duration = Duration::from_secs(60);
 
 fn set() -> (Net, Qp, Qp, Region, Region) {
@@ -28,7 +28,7 @@ fn set() -> (Net, Qp, Qp, Region, Region) {
     (net, a, b, from, to)
 }
 
-/// Gives the device of a queue pair a rule for it.
+/// Injects a rule for a queue pair into its device.
 fn inject(net: &mut Net, qp: &Qp, work: &str, then: &str, more: &str) {
     let number = qp.number;
     let rule = format!(r#"{{"when":{{"work":"{work}","qp":{number}}},"then":{then}{more}}}"#);
@@ -44,7 +44,7 @@ fn qp_state(net: &mut Net, qp: &Qp) -> QpState {
     QpState::try_from(answer.qp_state).unwrap()
 }
 
-/// All completions that come within a long time, as ids and statuses.
+/// Returns the ids and statuses of all completions within [`LONG`].
 fn all(net: &mut Net, qp: &mut Qp) -> Vec<(u16, u8)> {
     net.run_for(LONG);
     let completions = std::iter::from_fn(|| net.poll(qp));
@@ -78,7 +78,7 @@ fn the_nth_send_ends_with_a_status() {
         };
         let ok = CompStatus::Ok;
         assert_eq!(ended, [ok, ok, status, last]);
-        // What fails was not sent.
+        // The failed work request was not sent.
         let received = all(&mut net, &mut b).len();
         assert_eq!(received, if qp_is_in_error { 2 } else { 3 });
         let expected = if qp_is_in_error {
@@ -101,7 +101,7 @@ fn what_is_executed_may_have_a_wrong_status() {
     assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
     assert_eq!(net.content(&to, 0, 4096), pattern(4096, 1));
 
-    // And what is not may have a good one, or none that there is.
+    // A work request that is not executed may have status 0, or a status that is not defined.
     for status in [0, 200] {
         net.driver(a.port, |driver| driver.device.clear());
         inject(
@@ -164,18 +164,18 @@ fn what_is_late_ends_with_its_queue_pair() {
                 driver.reset(ResetReason::Generic);
             }),
         }
-        // What has ended before the error is told nevertheless.
+        // A work request that ended before the error is still reported.
         let expected = if index == 0 { vec![(0, 0)] } else { Vec::new() };
         assert_eq!(all(&mut net, &mut a), expected, "{what}");
     }
 }
 
-/// What is held at a device.
+/// Returns the number of held completions of a device, by name.
 fn held(net: &mut Net, qp: &Qp) -> Vec<(String, usize)> {
     net.state(qp.port).held.into_iter().collect()
 }
 
-/// Releases, and returns how many that are.
+/// Releases held completions; returns their number.
 fn release(net: &mut Net, qp: &Qp, name: &str, count: Option<u64>) -> u64 {
     net.driver(qp.port, |driver| driver.device.release(name, count))
 }
@@ -188,7 +188,7 @@ fn held_completions_come_when_they_are_released() {
         net.post(&mut a, &Send::write(&b, &from, &to, 4096));
     }
     net.run_for(Duration::from_secs(1000));
-    // They are carried out, and what comes after them completes before.
+    // The work requests are executed, and a later one completes before them.
     assert_eq!(net.content(&to, 0, 4096), pattern(4096, 1));
     assert_eq!(all(&mut net, &mut a), [(3, 0)]);
     assert_eq!(held(&mut net, &a), [("a".into(), 3)]);
@@ -287,7 +287,7 @@ fn what_is_held_ends_with_its_queue_pair() {
                 driver.reset(ResetReason::Generic);
             }),
         }
-        // What has ended before the error is told nevertheless.
+        // A work request that ended before the error is still reported.
         let stays = what == "error";
         let count = u64::from(stays);
         assert_eq!(release(&mut net, &a, "x", None), count, "{what}");
@@ -335,7 +335,7 @@ fn completions_are_doubled_lost_and_wrong() {
     for (then, expected) in [
         (r#"{"duplicate":true}"#, vec![(0, 0), (0, 0), (1, 0)]),
         (r#"{"silence":true}"#, vec![(1, 0)]),
-        // Its phase is right whatever the flags are.
+        // The phase stays correct when the flags are corrupted.
         (
             r#"{"corrupt":[{"offset":0,"value":77},{"offset":3,"value":0}]}"#,
             vec![(77, 0), (1, 0)],
@@ -373,7 +373,7 @@ fn a_queue_pair_goes_to_error() {
         }
         net.ring_send(&a);
         let flushed = u8::from(CompStatus::Flushed);
-        // Those before it may or may not have been delivered.
+        // Earlier messages may or may not have been delivered.
         let mut ended = all(&mut net, &mut a);
         ended.retain(|(id, _)| *id != 0);
         let expected = [
@@ -387,7 +387,7 @@ fn a_queue_pair_goes_to_error() {
         assert_eq!(net.protocol_errors(), 0);
     }
 
-    // Because of what it receives, and for no reason.
+    // The error state due to a received message, and at an operator's request.
     let (mut net, mut a, mut b, from, to) = set();
     inject(&mut net, &b, "RECEIVE", r#"{"qp_error":true}"#, "");
     for _ in 0..2 {
@@ -412,7 +412,7 @@ fn a_receive_has_a_status() {
     inject(&mut net, &b, "RECEIVE", then, r#","times":1"#);
     for status in [CompStatus::LocalBadLength, CompStatus::Ok] {
         net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
-        // Its sender is not told.
+        // The sender does not see the receiver's status.
         let sent = net.outcome(&mut a, &Send::message(&b, &from, 100));
         assert_eq!((sent, net.status(&mut b)), (CompStatus::Ok, status));
     }
@@ -472,7 +472,7 @@ fn a_device_dies_or_is_gone_at_any_work_request() {
                 (state.dead, state.plugged),
                 (then.contains("die"), !then.contains("unplug"))
             );
-            // What was acknowledged before its receiver died has ended well.
+            // Messages that were acknowledged before the receiver died have succeeded.
             let expected = if work == "RECEIVE" { 3 } else { 2 };
             assert_eq!(completions, expected, "{work} {then}");
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Whatever a program does to its queues: nothing panics, no byte moves that may not, and the devices work on.
+//! Programs that do anything to their queues: no panic, no forbidden access to memory, and the devices keep working.
 
 use proptest::{collection::vec, prelude::*};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What arrives is what was sent, where it belongs, and the program is told.
+//! Data arrives unchanged at its destination, and the program gets its completions.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ fn request_ids_of_64_bits() {
     let sent = net.post(&mut a, &Send::message(&b, &from, 8));
     is_whole(&net.wait(&mut a), CompStatus::Flushed, sent);
 
-    // A completion of a receive is as ever.
+    // A completion of a receive has its usual format.
     let received = net.wait(&mut b);
     assert_eq!((received.length, received.ah), (8, b.ah));
 }
@@ -138,7 +138,7 @@ fn datagrams_that_nobody_takes_are_dropped() {
 
 #[test]
 fn datagrams_on_their_way_take_room_however_short() {
-    // What the network keeps of them is 8 MiB, and 512 bytes for each.
+    // Limit on datagrams in flight: 8 MiB, of which each takes 512 bytes besides its payload.
     const MOST: u64 = (8 << 20) / 512;
     let settings = Settings {
         delay_us: 5e6,
@@ -159,14 +159,14 @@ fn datagrams_on_their_way_take_room_however_short() {
             }
             net.ring_send(&a);
             net.run();
-            // Nobody is told of those that are lost.
+            // Lost datagrams complete with success, too.
             for _ in 0..DEPTH {
                 assert_eq!(net.poll(&mut a).unwrap().status, 0);
             }
         }
         let most = sent(&net);
         assert!((MOST - 100..=MOST).contains(&most), "{most}");
-        // Those that have arrived make room for others.
+        // Delivered datagrams make room for others.
         net.run_for(Duration::from_secs(6));
         assert_eq!(u32::from(net.wait(&mut b).length), 40 + length);
         net.post(&mut a, &send);
@@ -222,7 +222,7 @@ fn queues_wrap() {
     assert_eq!(net.protocol_errors(), 0);
 }
 
-/// A queue pair whose completions raise events.
+/// Creates a queue pair whose completions raise events.
 fn with_events(net: &mut Net, port: usize) -> Qp {
     let id = efa_fabric::PortId(port);
     net.driver(id, |driver| {
@@ -261,7 +261,7 @@ fn an_armed_queue_raises_one_event() {
         assert_eq!(net.wait(a).status, 0);
     };
     let doorbell = net.driver(b.port, |driver| {
-        // Behind the doorbells of all queue pairs, of which there can be 256.
+        // They follow the doorbells of all queue pairs, of which there can be 256.
         let _ = driver;
         u64::from(b.cq.uar - 1) * uar_size() + (512 + u64::from(b.cq.idx) - 1) * 8
     });
@@ -273,29 +273,29 @@ fn an_armed_queue_raises_one_event() {
         };
         net.doorbell(efa_fabric::PortId(1), doorbell, value.into_raw());
     };
-    // Not armed: nothing.
+    // Not armed: no interrupt.
     exchange(&mut net, &mut a, &mut b);
     assert_eq!(interrupts(&mut net), 0);
-    // Armed with something that was not taken: at once.
+    // Armed with an unconsumed completion: an interrupt at once.
     arm(&mut net, 0);
     assert_eq!(interrupts(&mut net), 1);
-    // Armed: with the next one, and no more.
+    // Armed without an unconsumed completion: one interrupt, with the next completion.
     net.wait(&mut b);
     arm(&mut net, 1);
     assert_eq!(interrupts(&mut net), 0);
     exchange(&mut net, &mut a, &mut b);
     assert_eq!(interrupts(&mut net), 1);
-    // Armed with one that was announced and not taken: not again, but with the next one.
+    // Armed with an unconsumed completion that has raised an event: an interrupt only with the next completion.
     arm(&mut net, 1);
     assert_eq!(interrupts(&mut net), 0);
     exchange(&mut net, &mut a, &mut b);
     assert_eq!(interrupts(&mut net), 1);
-    // With one that was not announced, besides one that was: at once.
+    // Armed with an unconsumed completion that has raised no event: an interrupt at once.
     exchange(&mut net, &mut a, &mut b);
     arm(&mut net, 1);
     assert_eq!(interrupts(&mut net), 1);
     assert_eq!(net.protocol_errors(), 0);
-    // More than it has entries, as its consumer index says.
+    // More unconsumed completions than entries, by the consumer index.
     let overflows = |net: &mut Net| {
         net.driver(efa_fabric::PortId(1), |driver| {
             let errors = driver.device.state().program_errors;
@@ -313,7 +313,7 @@ fn an_armed_queue_raises_one_event() {
     assert_eq!(overflows(&mut net), (1, Some(line.to_owned())));
 }
 
-/// Bytes of the doorbells in a user access region of the profiles: those of 256 queue pairs and as many completion queues.
+/// Returns the bytes of a profile's doorbells in a user access region: two for each queue pair, one for each completion queue.
 fn uar_size() -> u64 {
     let driver = efa_testing::mock::Driver::new(Profile::Efa3);
     let attributes: efa_hw::features::QueueAttr1 = { driver }.feature().unwrap();
@@ -342,7 +342,7 @@ fn statistics_count() {
             )
         });
     assert_eq!((sent.0.tx_bytes, sent.0.rx_bytes), (20_060, 30_000));
-    // One message, three packets of the write, one request to read.
+    // One message, three packets of the write, one read request.
     assert_eq!((sent.0.tx_pkts, sent.0.rx_pkts), (5, 4));
     assert_eq!((sent.1.send_wrs, sent.1.send_bytes), (1, 60));
     assert_eq!((sent.2.read_wrs, sent.2.read_bytes), (1, 30_000));

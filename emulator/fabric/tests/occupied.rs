@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Threads that move packets do not wait for a command that occupies a device, and do the rest after it.
+//! Threads that move packets do not wait for a command that occupies a device, and serve the device after it.
 
 use std::{
     sync::{
@@ -20,14 +20,14 @@ use efa_testing::{
     wait::{patience, wait_for},
 };
 
-/// More packets than any test has.
+/// Budget of packets that no test exhausts.
 const MUCH: u32 = 1 << 20;
 
-/// Bytes of a message, and of what is read and written.
+/// Bytes of a message, and of a write or read.
 const SHORT: u32 = 4000;
 const LONG: u32 = 100_000;
 
-/// Works on a device until `meanwhile` has ended.
+/// Occupies a device while `meanwhile` runs.
 fn occupy<R>(net: &mut Net, port: PortId, meanwhile: impl FnOnce(&mut Net) -> R) -> R {
     let (fabric, now) = (Arc::clone(&net.fabric), net.now);
     let (begins, begun) = mpsc::channel();
@@ -35,7 +35,7 @@ fn occupy<R>(net: &mut Net, port: PortId, meanwhile: impl FnOnce(&mut Net) -> R)
     let occupant = thread::spawn(move || {
         fabric.with(port, now, 0, |_, _| {
             begins.send(()).unwrap();
-            // Nothing comes but the end.
+            // Blocks until the sender is dropped.
             let _ = ended.recv();
         });
     });
@@ -46,7 +46,7 @@ fn occupy<R>(net: &mut Net, port: PortId, meanwhile: impl FnOnce(&mut Net) -> R)
     result
 }
 
-/// Moves all packets that can be moved, which does not wait.
+/// Moves all packets that can be moved, which must not block.
 fn run(net: &Net) {
     let (fabric, now) = (Arc::clone(&net.fabric), net.now);
     let (ends, ended) = mpsc::channel();
@@ -58,15 +58,15 @@ fn run(net: &Net) {
     ended.expect("packets are moved though somebody works on a device");
 }
 
-/// Two devices that know each other.
+/// Two queue pairs with address handles of each other, and a region of each.
 struct Pair {
     qps: [Qp; 2],
     regions: [Region; 2],
-    /// Whether the first one has its completion.
+    /// Whether the first queue pair has its completion.
     has_succeeded: bool,
 }
 
-/// What the first of two devices does to the second one.
+/// Operation of the first device on the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Message,
@@ -110,7 +110,7 @@ impl Pair {
         net.post(a, &send);
     }
 
-    /// Whether all has happened, and all of it is right.
+    /// Returns whether the operation has ended; checks its result.
     fn has_ended(&mut self, net: &mut Net, what: What) -> bool {
         if !self.has_succeeded {
             let Some(completion) = net.poll(&mut self.qps[0]) else {
@@ -156,7 +156,7 @@ fn others_go_on_while_somebody_works_on_a_device() {
                 run(net);
                 assert!(other.has_ended(net, what), "{what:?}");
             });
-            // What was left for it.
+            // Moves the packets that were deferred.
             run(&net);
             assert!(one.has_ended(&mut net, what), "{what:?} {occupied}");
         }
@@ -186,7 +186,7 @@ fn packets_of_an_occupied_sender_do_not_hold_up_those_of_others() {
         let mut net = Net::new(&[Profile::Efa3; 3], Settings::default());
         let mut one = Pair::new(&mut net, [0, 2], what);
         let mut other = Pair::new(&mut net, [1, 2], what);
-        // They have left before a command occupies the sender of the first.
+        // The packets are sent before a command occupies the first pair's sender.
         net.fabric.set(Settings {
             delay_us: 100.0,
             ..Settings::default()
@@ -207,7 +207,7 @@ fn packets_of_an_occupied_sender_do_not_hold_up_those_of_others() {
     }
 }
 
-/// Passes time until all has completed.
+/// Advances time until the operation has ended, for at most 20 ms; returns whether it has.
 fn wait_for_end(net: &mut Net, pair: &mut Pair, what: What) -> bool {
     (0..100).any(|_| {
         net.run_for(Duration::from_micros(200));
@@ -252,7 +252,7 @@ fn nothing_is_left_undone_that_had_to_wait() {
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     fabric.with(PortId(port), now, 0, |_, _| thread::yield_now());
-                    // Packets move while both are free, which on a busy host would be too rare else.
+                    // Packets move while both devices are free, which would be too rare on a busy host otherwise.
                     thread::yield_now();
                 }
             });
@@ -265,13 +265,13 @@ fn nothing_is_left_undone_that_had_to_wait() {
                 }
             });
         }
-        // Others stop though this fails.
+        // Stops the other threads even if an assertion fails.
         let stopped = Stopped(stop);
         for _ in 0..ROUNDS {
             for (what, pair) in &mut pairs {
                 pair.post(&mut net, *what);
             }
-            // Time stands still, so nothing is tried again.
+            // Time does not advance, so nothing is retransmitted.
             for (what, pair) in &mut pairs {
                 wait_for("end", || match pair.has_ended(&mut net, *what) {
                     true => Ok(()),
@@ -283,7 +283,7 @@ fn nothing_is_left_undone_that_had_to_wait() {
     });
 }
 
-/// Has threads stop when it is dropped.
+/// Stops the threads when it is dropped.
 struct Stopped<'a>(&'a AtomicBool);
 
 impl Drop for Stopped<'_> {

@@ -18,7 +18,7 @@ use efa_hw::{
 use efa_model::Profile;
 use efa_testing::net::{Net, Qp, Send, pattern};
 
-/// Packets on their way to another program.
+/// Packets in flight to another program.
 #[derive(Default)]
 struct Wire(Mutex<Vec<Frame>>);
 
@@ -34,7 +34,7 @@ impl Wire {
     }
 }
 
-/// Lets another program join, and returns how it gets its packets.
+/// Joins another program to the network; returns its link and the packets that are sent over it.
 fn join(net: &Net, program: u64, address: [u8; 16]) -> (LinkId, Arc<Wire>) {
     let wire = Arc::new(Wire::default());
     let way: Arc<dyn Link> = Arc::clone(&wire) as _;
@@ -65,7 +65,7 @@ impl Programs {
         Self { nets, qps, links }
     }
 
-    /// Lets both do what they can, and carries their packets.
+    /// Runs both programs and carries their packets, until there are no more.
     fn run(&mut self) {
         loop {
             for net in &mut self.nets {
@@ -136,7 +136,7 @@ fn messages_writes_and_reads_cross() {
         assert_eq!(programs.wait(0).status, 0);
         assert!(programs.nets[0].content(from, 0, 200_000) == bytes);
 
-        // What can't be read.
+        // A read with an invalid key.
         let mut read = Send::read(&peer, from, to, 10);
         read.remote = Some((to.iova, 10, 99));
         programs.nets[0].post(&mut programs.qps[0], &read);
@@ -203,7 +203,7 @@ fn datagrams_that_are_longer_than_any_are_dropped() {
         programs.links[1].0,
     );
     net.receive(qp, &[(regions[1].iova, 12_000, regions[1].lkey)]);
-    // They do not get as far as to the device, which would drop them itself.
+    // They do not reach the device, which would drop them, too.
     let arrived = Arc::new(Arrived::default());
     net.fabric.set_tap(Arc::clone(&arrived) as _);
     for (length, arrives) in [(MTU + 1, false), (12_000, false), (MTU, true)] {
@@ -227,13 +227,13 @@ fn a_program_that_is_gone_does_not_respond() {
     let from = programs.nets[0].region(&qp, 1, 0);
     let peer = programs.qps[1].clone();
     programs.nets[0].post(&mut programs.qps[0], &Send::message(&peer, &from, 10));
-    // It never gets the packet.
+    // The peer never gets the packet.
     let link = programs.links[0].0;
     let net = &programs.nets[0];
     net.fabric.leave(net.now, link);
     let status = programs.nets[0].status(&mut programs.qps[0]);
     assert_eq!(status, CompStatus::LocalUnreachRemote);
-    // And is not found any more.
+    // Its address is not found any more.
     let mut send = Send::message(&peer, &from, 10);
     let address = programs.nets[1].address(PortId(0));
     send.ah = Some(programs.nets[0].handle_of(&qp, address));
@@ -255,7 +255,7 @@ fn a_program_that_is_gone_is_forgotten_though_another_one_cannot_join() {
         let from = programs.nets[0].region(&qp, 1, 0);
         let peer = programs.qps[1].clone();
         let to = programs.nets[1].region(&peer, 1, 0);
-        // One that has answered is given up later.
+        // A peer that has responded before is given up later.
         let write = Send::write(&peer, &from, &to, 10);
         programs.nets[0].post(&mut programs.qps[0], &write);
         assert_eq!(programs.wait(0).status, 0);
@@ -278,7 +278,7 @@ fn a_program_that_is_gone_is_forgotten_though_another_one_cannot_join() {
         let way: Arc<dyn Link> = Arc::new(Wire::default());
         let joined = net.fabric.join(net.now, 9, &addresses, &way);
         assert_eq!(joined, Err(JoinError::TooMany));
-        // All that was to be sent to it ends.
+        // All work requests to it end.
         let completion = net.poll(&mut programs.qps[0]).expect("a completion");
         let status = u8::from(CompStatus::LocalUnrespRemote);
         assert_eq!(completion.status, status);
@@ -305,7 +305,7 @@ fn nobody_speaks_for_the_devices_of_others() {
     assert_eq!(programs.nets[1].content(&to, 0, 10), [0; 10]);
 }
 
-/// What a program sent, as another one would send it for its own device.
+/// Returns a program's frame as another program would send it for its own device.
 fn forged(frame: &Frame, address: [u8; 16]) -> Frame {
     let mut value = serde_json::to_value(frame).unwrap();
     let address = serde_json::to_value(address).unwrap();
@@ -334,7 +334,7 @@ fn nobody_acknowledges_or_answers_reads_for_others() {
     ] {
         programs.nets[0].post(&mut programs.qps[0], &send);
         let (mut genuine, mut completion) = (Vec::new(), None);
-        // Whatever the peer sends, the other one says before, and the peer later.
+        // The other program sends copies of all of the peer's frames first. The peer's own frames follow.
         while completion.is_none() {
             programs.nets[0].run();
             let net = &programs.nets[1];
@@ -419,8 +419,8 @@ fn a_response_is_no_longer_than_its_read() {
     assert_eq!(programs.nets[0].content(from, 0, LENGTH), [7; LENGTH]);
 }
 
-/// A part of a message of a program, as another one would send it for its own device, by the numbers of its connection and of
-/// itself. It knows of no other that was concluded.
+/// Returns a function that forges parts of a program's message as another program's, by connection and packet number.
+/// The floor of the parts is 0: they report no earlier packet as concluded.
 fn parts(frame: &Frame, address: [u8; 16]) -> impl Fn(u64, u64) -> Frame + use<> {
     const PLACES: [&str; 2] = ["111111111", "222222222"];
     let mut value = serde_json::to_value(forged(frame, address)).unwrap();
@@ -439,7 +439,7 @@ fn parts(frame: &Frame, address: [u8; 16]) -> impl Fn(u64, u64) -> Frame + use<>
 
 #[test]
 fn acknowledgements_of_another_program_that_wait_have_a_bound() {
-    // 8 MiB for all of its devices, of which each takes this.
+    // Limit of 8 MiB for all its devices, of which each acknowledgement takes 256 bytes.
     const MOST: u32 = (8 << 20) / 256;
     const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
     let mut programs = Programs::new(QpType::Srd, &Settings::default());
@@ -447,7 +447,7 @@ fn acknowledgements_of_another_program_that_wait_have_a_bound() {
     let from = programs.nets[1].region(&qp, 1, 0);
     let send = Send::message(&programs.qps[0], &from, 10);
     programs.nets[1].post(&mut programs.qps[1], &send);
-    // The peer says that it is not ready.
+    // The peer responds that it is not ready.
     programs.nets[1].run();
     let net = &programs.nets[0];
     for frame in programs.links[1].1.take() {
@@ -464,7 +464,7 @@ fn acknowledgements_of_another_program_that_wait_have_a_bound() {
         let text = serde_json::to_string(&forged(&genuine, address)).unwrap();
         for _ in 0..MOST / 2 + 10 {
             let frame = serde_json::from_str(&text).unwrap();
-            // Nobody works on it.
+            // A budget of 0: the packet stays queued.
             net.fabric.accept(net.now, other, frame, 0);
         }
     }
@@ -474,7 +474,7 @@ fn acknowledgements_of_another_program_that_wait_have_a_bound() {
 
 #[test]
 fn nothing_is_remembered_of_packets_for_nobody() {
-    // 64 MiB, of which each connection would take this.
+    // Limit of 64 MiB, of which each connection would take 640 bytes.
     const CONNECTIONS: usize = (64 << 20) / 640;
     const OTHERS: [[u8; 16]; 2] = [[8; 16], [9; 16]];
     let mut programs = Programs::new(QpType::Srd, &Settings::default());
@@ -484,7 +484,7 @@ fn nothing_is_remembered_of_packets_for_nobody() {
     });
     let [from, to] = &regions;
     let peer = programs.qps[1].clone();
-    // A message for a queue pair that is not there, and what answers a read that is not.
+    // A message for a queue pair that does not exist, and a response to a read that does not exist.
     let mut send = Send::message(&peer, from, 10);
     send.peer_qp = peer.number + 1;
     programs.nets[0].post(&mut programs.qps[0], &send);
@@ -515,7 +515,7 @@ fn nothing_is_remembered_of_packets_for_nobody() {
             }
         }
     }
-    // Not by what is in the message, but what is answered is said.
+    // The message is not recorded, but its acknowledgement has the status.
     let answer = |net: &Net| {
         let frame = parts(&message, OTHERS[0])(0, 7);
         net.fabric.accept(net.now, other, frame, 1000);
@@ -527,7 +527,7 @@ fn nothing_is_remembered_of_packets_for_nobody() {
 
 #[test]
 fn what_is_remembered_of_another_program_has_a_bound() {
-    // 64 MiB, of which each connection takes this.
+    // Limit of 64 MiB, of which each connection takes 640 bytes.
     const CONNECTIONS: usize = (64 << 20) / 640;
     const OTHERS: [[u8; 16]; 3] = [[7; 16], [8; 16], [9; 16]];
     let mut programs = Programs::new(QpType::Srd, &Settings::default());
@@ -560,18 +560,18 @@ fn what_is_remembered_of_another_program_has_a_bound() {
         }
     }
     assert_eq!(answered, CONNECTIONS);
-    // What is left is less than another one would take.
+    // The remaining room is less than another connection takes.
     let gap = (2..100).take_while(|psn| is_answered(net, 1, 0, *psn));
     assert!(gap.count() < 640 / 40);
-    // What comes in its order needs nothing more. What does not is as if it were lost.
+    // Packets in order need no further room. Others are treated as lost.
     assert!(!is_answered(net, 0, 0, 2));
     assert!(is_answered(net, 0, 0, 1));
     assert!(is_answered(net, 0, 0, 2));
-    // Others have room of their own.
+    // Other programs have room of their own.
     net.fabric
         .accept(net.now, programs.links[1].0, genuine, 1000);
     assert_eq!(programs.wait(0).status, 0);
-    // What nobody uses is forgotten in the end.
+    // Idle connections are dropped eventually.
     let net = &mut programs.nets[1];
     net.run_for(Duration::from_secs(70));
     assert!(is_answered(net, 2, 40_000, 0));

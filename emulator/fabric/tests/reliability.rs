@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Whatever the network does, each message arrives once and whole.
+//! Each message arrives once and whole, on networks of all kinds.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -25,7 +25,7 @@ fn each_message_arrives_once() {
     }
 }
 
-/// Messages in rounds of a quarter of the queue, so that a slot of the sender's memory is used again only when it is free.
+/// Exchanges messages in rounds of a quarter of the queue, so that a slot of memory is reused only when it is free.
 fn exchange_in_rounds(net: &mut Net, a: &mut Qp, b: &mut Qp, count: u32) -> Vec<u32> {
     let (from, to) = (net.region(a, 1, 0), net.region(b, 1, 0));
     let round = u32::from(DEPTH) / 4;
@@ -120,7 +120,7 @@ fn a_path_that_comes_back_is_used_again() {
     assert_eq!(net.status(&mut a), CompStatus::Ok);
     let lost = net.fabric.paths()[0].lost;
     assert!(lost > 0);
-    // It is avoided: the next transfer meets it less often.
+    // The path is avoided: the next transfer uses it less often.
     net.post(&mut a, &write);
     assert_eq!(net.status(&mut a), CompStatus::Ok);
     let lost_again = net.fabric.paths()[0].lost - lost;
@@ -155,7 +155,7 @@ fn without_multipath_a_connection_has_one_path() {
 #[test]
 fn reads_that_wait_for_others_take_as_long_as_those_do() {
     const LENGTH: u32 = 512 << 10;
-    // A read is given up if nothing comes from its peer for 10 s. All together take 14 s, as would 128 of 16 MiB at 1.2 Gbit/s.
+    // A read expires if its peer sends nothing for 10 s. All reads take 14 s, as would 128 of 16 MiB at 1.2 Gbit/s.
     let settings = Settings {
         delay_us: 20.0,
         link_gbps: 0.02,
@@ -177,7 +177,7 @@ fn reads_that_wait_for_others_take_as_long_as_those_do() {
     assert_eq!(counters.unresponsive_remote_events, 0);
 }
 
-/// A read that its peer has given up ends, although later ones of the same queue pair are answered all the time.
+/// A read that its peer has given up expires, although later reads of the queue pair are answered all the time.
 #[test]
 fn a_read_that_is_given_up_is_not_kept_alive_by_others() {
     const LENGTH: u32 = 1 << 20;
@@ -228,7 +228,7 @@ fn a_queue_pair_that_is_not_ready_keeps_nothing_from_others() {
     };
     let (mut net, mut a, mut stalled) = Net::pair(settings);
     let mut ready = net.sibling(&stalled, QpType::Srd);
-    // It is tried for ever.
+    // Retries are unlimited.
     net.set_rnr_retry(&a, 7);
     let (from, to) = (net.region(&a, 1, 0), net.region(&stalled, 1, 0));
     for _ in 0..STALLED {
@@ -243,7 +243,7 @@ fn a_queue_pair_that_is_not_ready_keeps_nothing_from_others() {
             if let Some(completion) = net.poll(&mut a) {
                 break completion;
             }
-            // Alone it takes 50 µs.
+            // Without the stalled queue pair it takes 50 us.
             let time = net.now - start;
             assert!(time < Duration::from_micros(200), "{time:?}");
         };
@@ -266,7 +266,7 @@ fn nothing_is_due_when_nothing_moves() {
     let (from, to) = (net.region(&a, 256, 0), net.region(&b, 256, 0));
     net.post(&mut a, &Send::write(&b, &from, &to, 1 << 20));
     assert_eq!(net.status(&mut a), CompStatus::Ok);
-    // What is remembered of the connection is forgotten in the end.
+    // The state of the idle connection is dropped eventually.
     net.run_for(Duration::from_secs(100));
     assert_eq!(net.run(), None);
 }

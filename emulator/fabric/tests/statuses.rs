@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How work requests end that can't be carried out, one by one of all statuses that there are; and that no byte moves then.
+//! How work requests fail, for each status that exists. None of them moves a byte.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use efa_hw::{
 use efa_model::{Instance, Overrides, Profile};
 use efa_testing::net::{DEPTH, Net, Qp, Region, Send, pattern};
 
-/// Two queue pairs with a region each; that of the second is full of a pattern.
+/// Returns two queue pairs with a region each, filled with different patterns.
 fn set() -> (Net, Qp, Qp, Region, Region) {
     let (mut net, a, b) = Net::pair(Settings::default());
     let (from, to) = (net.region(&a, 4, 0), net.region(&b, 4, 0));
@@ -32,7 +32,7 @@ fn assert_untouched(net: &mut Net, from: &Region, to: &Region) {
     assert_eq!(net.content(from, 0, 4 * 4096), pattern(4 * 4096, 10));
 }
 
-/// Posts something that has to end with a status, and leave all memory alone and the queue pair usable.
+/// Posts a faulty work request. It must end with this status, change no memory, and leave the queue pair usable.
 fn refused(what: &str, expected: CompStatus, change: impl FnOnce(&mut Net, &Qp, &Qp, &mut Send)) {
     let (mut net, mut a, mut b, from, to) = set();
     let mut send = Send::write(&b, &from, &to, 100);
@@ -65,7 +65,7 @@ fn unsupported_op() {
         send.operation = OpType::RdmaRead.into();
         send.inline = Some(vec![1; 16]);
     });
-    // RDMA on a device or a queue pair that can't do it.
+    // RDMA on a device or a queue pair that does not support it.
     for (profile, qp_type) in [(Profile::Efa0, QpType::Srd), (Profile::Efa3, QpType::Ud)] {
         for operation in [OpType::RdmaRead, OpType::RdmaWrite] {
             let mut net = Net::new(&[profile], Settings::default());
@@ -167,7 +167,7 @@ fn invalid_lkey() {
 
 #[test]
 fn a_region_ends_where_it_ends() {
-    // Behind it the page goes on.
+    // The page extends beyond the region's end.
     let (mut net, mut a, b, _, to) = set();
     let region = net.region_cut(&a, 1, 0, 96, RegMrPermissions::default());
     for (length, expected) in [(4000, CompStatus::Ok), (4001, CompStatus::LocalInvalidLkey)] {
@@ -254,7 +254,7 @@ fn bad_address() {
             "memory that peers may not use",
             expected,
             |net, _, b, send| {
-                // Each may do what is not asked for.
+                // Each region permits only the other operation.
                 let permissions = RegMrPermissions {
                     local_write_enable: true,
                     remote_write_enable: operation == OpType::RdmaRead,
@@ -295,7 +295,7 @@ fn keys_of_no_bytes() {
     }
 }
 
-/// The guide has all statuses with what tests each.
+/// The guide lists all statuses, with the test of each.
 #[test]
 fn every_status_has_a_source_and_a_test() {
     let guide = include_str!("../../../Documentation/emulator.md");
@@ -374,7 +374,7 @@ fn reads_between_versions() {
     };
     for (reader, peer) in (0..9).map(|pair| (pair / 3, pair % 3)) {
         let mut net = Net::new(&[profiles[reader], profiles[peer]], Settings::default());
-        // A p4d has the first version, and reads.
+        // A p4d has the first version, and supports RDMA reads.
         let mut overrides = Instance::find("p4d.24xlarge").unwrap().overrides();
         (0..2).for_each(|port| net.set(PortId(port), overrides.clone()));
         let qp = |net: &mut Net, port| {
@@ -434,7 +434,7 @@ fn receivers_that_are_not_ready() {
         assert_eq!(net.status(&mut a), CompStatus::RemoteRnr);
         assert!(net.now - start >= Duration::from_micros(500) * retries.into());
     }
-    // For ever, until it is. So it is if nothing was set.
+    // Unlimited retries, until the receiver is ready. This is the default, too.
     for retries in [Some(7), None] {
         let (mut net, mut a, mut b, from, to) = set();
         if let Some(retries) = retries {
@@ -449,7 +449,7 @@ fn receivers_that_are_not_ready() {
         assert_eq!(net.wait(&mut b).length, 100);
         assert_eq!(net.content(&to, 0, 100), pattern(4 * 4096, 10)[..100]);
     }
-    // A write with immediate data needs one too.
+    // A write with immediate data needs a receive work request, too.
     net.set_rnr_retry(&a, 0);
     let mut write = Send::write(&b, &from, &to, 100);
     write.immediate = Some(1);
@@ -471,7 +471,7 @@ fn lossy() -> Settings {
 
 #[test]
 fn peers_that_do_not_respond() {
-    // One that never has.
+    // A peer that has never responded.
     let (mut net, mut a, b) = Net::pair(lossy());
     let from = net.region(&a, 1, 0);
     let sends = [
@@ -482,7 +482,7 @@ fn peers_that_do_not_respond() {
         net.post(&mut a, send);
         assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
     }
-    // One that has.
+    // A peer that has responded before.
     let (mut net, mut a, mut b, from, to) = set();
     net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
     let message = Send::message(&b, &from, 100);
@@ -493,7 +493,7 @@ fn peers_that_do_not_respond() {
     assert_eq!(net.status(&mut a), CompStatus::LocalUnrespRemote);
 }
 
-/// It is the peer that does not respond, and not a packet: all that was to be sent to it ends together.
+/// The peer expires, not a packet: all work requests to it end together.
 #[test]
 fn all_requests_to_a_peer_that_does_not_respond_end_at_once() {
     let (mut net, mut a, b) = Net::pair(lossy());
@@ -508,7 +508,7 @@ fn all_requests_to_a_peer_that_does_not_respond_end_at_once() {
     }
 }
 
-/// Security groups, in one direction or both: what they do not let through is lost, and so is an acknowledgement.
+/// Security groups, in one direction or both, drop packets that they do not permit, including acknowledgements.
 #[test]
 fn security_groups() {
     for (both, way_out) in [(true, true), (false, true), (false, false)] {
@@ -528,7 +528,7 @@ fn security_groups() {
         net.post(&mut a, &message);
         assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
         assert_eq!(net.poll(&mut b).is_some(), !way_out);
-        // Other addresses, and later ones.
+        // Rules for other addresses have no effect, and a new setting replaces the last one.
         net.fabric.set(denied(ours, "::1".parse().unwrap()));
         net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
         net.post(&mut a, &message);
@@ -549,7 +549,7 @@ fn peers_to_which_there_is_no_way() {
     let from = net.region(&a, 1, 0);
     net.post(&mut a, &Send::message(&b, &from, 100));
     assert_eq!(net.status(&mut a), CompStatus::LocalUnreachRemote);
-    // Nobody has this address.
+    // No device has this address.
     net.fabric.set(Settings::default());
     let mut send = Send::message(&b, &from, 100);
     let pd = a.pd;
@@ -568,7 +568,7 @@ fn peers_to_which_there_is_no_way() {
 
 #[test]
 fn peers_that_give_up() {
-    // What is read is deregistered, or its queue pair destroyed, before all of it was sent.
+    // The memory to be read is deregistered, or its queue pair stops, before all of it was sent.
     let settings = Settings {
         delay_us: 100.0,
         ..Settings::default()
@@ -597,13 +597,13 @@ fn peers_that_give_up() {
         net.run_for(Duration::from_micros(250));
         assert_eq!(net.poll(&mut a), None);
         end(&mut net, &mut b, &from);
-        // Long before anybody would find that nothing comes any more.
+        // This is long before a timeout would expire.
         net.run_for(Duration::from_millis(5));
         for _ in 0..2 {
             let completion = net.poll(&mut a).expect("a read has ended");
             assert_eq!(CompStatus::try_from(completion.status), Ok(status));
         }
-        // Others of the two devices go on, and nothing is left of these.
+        // Other queue pairs of the devices keep working, and no state of these is left.
         let (mut other, mut peer) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
         net.introduce(&mut other, &mut peer);
         let (to, from) = (net.region(&other, 1, 0), net.region(&peer, 1, 0));
@@ -611,7 +611,7 @@ fn peers_that_give_up() {
         assert_eq!(net.status(&mut other), CompStatus::Ok);
         assert_eq!((net.poll(&mut a), net.protocol_errors()), (None, 0));
     }
-    // What is in its receive queue is no work request.
+    // The receive queue has a malformed descriptor.
     let (mut net, mut a, mut b, from, to) = set();
     net.receive(&mut b, &[(to.iova, 8, to.lkey)]);
     let doorbell = net.state(b.port).doorbells;
@@ -625,7 +625,7 @@ fn peers_that_give_up() {
 
 #[test]
 fn garbage_in_the_receive_queue() {
-    // Descriptors by whether each says that it is the first, and the last, of a work request.
+    // Descriptors, by their flags `first` and `last`.
     for descriptors in [
         &[(false, true)][..],
         &[(true, false), (true, true)],
@@ -673,14 +673,14 @@ fn garbage_in_the_send_queue() {
 #[test]
 fn work_requests_of_the_round_before() {
     let (mut net, mut a, _, from, to) = set();
-    // A peer that there is not, so that each ends by itself.
+    // An address handle that does not exist, so that each work request ends by itself.
     let mut send = Send::message(&a, &from, 8);
     send.ah = Some(77);
     for _ in 0..2 * DEPTH {
         net.post(&mut a, &send);
         assert_eq!(net.status(&mut a), CompStatus::LocalInvalidAh);
     }
-    // The doorbell is rung, and nothing was written.
+    // The doorbell is rung without a new work request.
     net.skip(&mut a);
     net.ring_send(&a);
     assert_eq!(net.status(&mut a), CompStatus::LocalQpInternalError);
@@ -697,7 +697,7 @@ fn more_work_requests_than_there_is_room_for() {
     net.ring_send(&a);
     net.run();
     assert_eq!((net.poll(&mut a), net.protocol_errors()), (None, 1));
-    // The receive queue of the peer has one work request, and is said to have more than it can.
+    // The peer's receive queue has one work request. Its doorbell then announces more than the queue has room for.
     let (_, _) = (to, from);
     net.overrun_receive(&b);
     assert_eq!(net.status(&mut b), CompStatus::Flushed);
@@ -727,12 +727,12 @@ fn queue_pairs_in_error_flush() {
     for _ in 0..2 {
         assert_eq!(net.status(&mut b), CompStatus::Flushed);
     }
-    // And what comes later.
+    // Later work requests are flushed, too.
     net.post(&mut a, &Send::message(&c, &from, 8));
     assert_eq!(net.status(&mut a), CompStatus::Flushed);
     net.receive(&mut b, &[(to.iova, 8, to.lkey)]);
     assert_eq!(net.status(&mut b), CompStatus::Flushed);
-    // The receiver is ready now, but nothing comes.
+    // The receiver is ready now, but no message arrives.
     net.receive(&mut c, &[(to.iova, 8, to.lkey)]);
     net.run_for(Duration::from_secs(1));
     assert_eq!((net.poll(&mut a), net.poll(&mut c)), (None, None));
@@ -755,7 +755,7 @@ fn a_queue_pair_that_is_destroyed_is_flushed() {
         }
         let received = net.receive(&mut a, &[(from.iova, 8, from.lkey)]);
         net.destroy(&a);
-        // They have come before the command is complete.
+        // The completions precede that of the command.
         let expected = [0, 1, received].map(|id| (id, CompStatus::Flushed.into()));
         let flushed: Vec<_> = std::iter::from_fn(|| net.poll(&mut a)).collect();
         let flushed = flushed.iter().map(|cdesc| (cdesc.req_id, cdesc.status));
@@ -778,7 +778,7 @@ fn a_reset_queue_pair_starts_anew() {
     }
     net.receive(&mut b, &[(to.iova, 100, to.lkey)]);
     net.run_for(Duration::from_secs(1));
-    // What was posted before is gone.
+    // Earlier work requests are discarded.
     assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
     assert_eq!(net.post(&mut a, &Send::message(&b, &from, 50)), 0);
     assert_eq!(net.status(&mut a), CompStatus::Ok);
@@ -799,7 +799,7 @@ fn a_drained_send_queue_holds_what_is_posted() {
 
 #[test]
 fn regions_of_running_transfers_can_be_deregistered() {
-    // Neither side's memory is used after the device said that it is not.
+    // Memory of neither side is used after the device has completed its deregistration.
     for remote in [false, true] {
         let settings = Settings {
             delay_us: 50.0,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Whole devices, each with a driver, on the network of the product: what is measured is the code that guests use.
+//! Complete devices, each with a driver, on the emulator's network. So the experiments measure the code that guests use.
 //!
-//! There is no payload. No result depends on it, and its copies would take most of the time and memory of a large experiment.
+//! Payload has no contents. No result depends on them, and copies would take most of the time and memory of a large experiment.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -22,38 +22,38 @@ use parking_lot::Mutex;
 
 use crate::traffic::{Arrived, Flow};
 
-/// Work requests of a queue pair that are not completed: so many that there is always another one to send.
+/// Number of uncompleted work requests of a queue pair: so many that there is always another one to send.
 const OUTSTANDING: u64 = 32;
 
-/// Where the payload is that is not there, and the most of it.
+/// Address and maximum length of the payload, which has no contents.
 const BUFFER: u64 = 1 << 40;
 const LENGTH: u64 = 1 << 30;
 
-/// More packets than are moved at one time.
+/// Budget that exceeds the packets that are moved at one time.
 const MUCH: u32 = 1 << 20;
 
 /// A device's host.
 struct Machine {
     world: World,
     pins: Arc<Pins>,
-    /// Its queue pairs, by the address of their completion queues, and where these end.
+    /// Its queue pairs, by start address of the completion queue. The value is the queue's end and the queue pair's number.
     queues: BTreeMap<u64, (u64, usize)>,
-    /// Queue pairs of all machines with completions to take.
+    /// Queue pairs of all machines with completions to poll.
     completed: Arc<Mutex<Vec<usize>>>,
 }
 
-/// Payload that is not there.
+/// Memory of a length, without contents.
 #[derive(Debug)]
 struct Nothing(usize);
 
-/// A queue pair, which knows others by address handles, and what it sends.
+/// A queue pair with address handles of others, and its flows.
 struct Sender {
     port: usize,
     qp: Qp,
     region: Region,
-    /// What it sends, in this order.
+    /// Flows that are still to be posted, in reverse order.
     work: Vec<Work>,
-    /// How many messages of the first of `work` were posted.
+    /// Number of messages of the last entry of `work` that were posted.
     posted: u64,
     /// The flow of each work request.
     flows: [usize; DEPTH as usize],
@@ -68,7 +68,7 @@ struct Work {
     ah: u16,
 }
 
-/// Who sends by a queue pair.
+/// Assignment of flows to queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
     /// Each flow has a queue pair of its own at both ends.
@@ -144,7 +144,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// So many devices, with what they need for the flows.
+    /// Creates `ports` devices, with the queue pairs and address handles for the flows.
     pub(crate) fn new(
         settings: &Settings,
         seed: u64,
@@ -179,7 +179,7 @@ impl Cluster {
             }
         }
         for sender in &mut senders {
-            // The next one is the last.
+            // The next flow to post is the last entry.
             sender.work.reverse();
         }
         let fabric = Fabric::new(settings.clone(), seed);
@@ -211,7 +211,7 @@ impl Cluster {
         }
     }
 
-    /// Lets all flows send, until all has arrived or some time has passed; returns what arrived when.
+    /// Lets all flows send until all messages have arrived, or `time` has passed. Returns the arrivals.
     pub(crate) fn run(&mut self, time: Duration) -> Vec<Arrived> {
         let start = self.now;
         let mut arrived = Vec::new();
@@ -298,14 +298,14 @@ impl Cluster {
         Some(sender.flows[usize::from(completion.req_id % DEPTH)])
     }
 
-    /// Packets that paths lost.
+    /// Returns the number of packets lost on paths.
     pub(crate) fn lost(&self) -> u64 {
         self.fabric.paths().iter().map(|path| path.lost).sum()
     }
 }
 
 impl Machine {
-    /// A device with the least of a driver.
+    /// Returns a device with a minimal driver.
     fn drive(number: usize) -> Driver {
         Driver::with(Config::new(Profile::Efa3, number as u32))
     }
@@ -321,14 +321,14 @@ fn domain(driver: &mut Driver) -> (u16, Region) {
     (pd, Region::physical(driver, command))
 }
 
-/// Creates the handle by which a queue pair knows another device.
+/// Creates a queue pair's address handle for another device.
 fn handle(drivers: &mut [Driver], sender: &Sender, to: usize) -> u16 {
     let address = drivers[to].device.address();
     sender.qp.handle_of(&mut drivers[sender.port], address)
 }
 
 impl Sender {
-    /// A queue pair that can send and receive.
+    /// Creates a queue pair that can send and receive.
     fn new(driver: &mut Driver, port: usize, (pd, region): &(u16, Region)) -> Self {
         Self {
             port,

@@ -23,20 +23,20 @@ const UPLINK_GBPS: f64 = 25.0;
 /// Servers in each of two racks.
 const SERVERS: usize = 8;
 
-/// Bytes of a packet on the wire besides its payload.
+/// Bytes of a packet's headers on the wire.
 const HEADER: u32 = 100;
 
 const KIB: u32 = 1 << 10;
 const MIB: u32 = 1 << 20;
 
-/// Flows of an incast, and the servers that they come from.
+/// Number of flows of an incast, and of the servers that send them.
 const INCAST: usize = 48;
 const SENDERS: usize = 4;
 
-/// Different draws of delays and paths.
+/// Seeds for the random choice of delays and paths.
 const SEEDS: RangeInclusive<u64> = 1..=5;
 
-/// Longer than anything takes.
+/// Time limit that no experiment reaches.
 const LONG: Duration = Duration::from_secs(100);
 
 const TRANSPORTS: [Transport; 2] = [Transport::Srd, Transport::Tcp];
@@ -47,7 +47,7 @@ enum Transport {
     Tcp,
 }
 
-/// How long flows took, as parts of the ideal time.
+/// Completion times of flows, relative to the ideal time.
 struct Times {
     transport: Transport,
     length: u32,
@@ -64,7 +64,7 @@ impl Transport {
         }
     }
 
-    /// What arrives of some flows.
+    /// Runs flows; returns the arrivals.
     fn run(self, seed: u64, flows: &[Flow], time: Duration) -> Vec<Arrived> {
         let (network, ports) = (network(), 2 * SERVERS);
         match self {
@@ -73,7 +73,7 @@ impl Transport {
         }
     }
 
-    /// How long some flows take.
+    /// Runs flows once per seed; returns their completion times.
     fn times(self, seeds: RangeInclusive<u64>, flows: &[Flow], ideal: Duration) -> Times {
         let of_seed = |seed| completion_times(flows, &self.run(seed, flows, LONG));
         let ratio = |time: Duration| time.as_secs_f64() / ideal.as_secs_f64();
@@ -110,9 +110,9 @@ impl Times {
     }
 }
 
-/// Two racks, whose uplinks together have twice the rate of their servers. They are many and slower than the servers' links,
-/// so that it matters which of them a flow takes. What differs from one packet to the next by a random part of a microsecond is
-/// that of switches; without it, flows could keep in step for ever.
+/// Two racks, with uplinks of twice the total rate of their servers. The uplinks are many and slower than the servers' links, so
+/// that the choice of a flow's uplink matters. The jitter of up to a microsecond per packet models switches. Without jitter,
+/// flows could stay in step forever.
 fn network() -> Settings {
     Settings {
         // CAST: a small number.
@@ -122,18 +122,18 @@ fn network() -> Settings {
         link_gbps: LINK_GBPS,
         path_gbps: UPLINK_GBPS,
         buffer_kib: 2048,
-        // CAST: as well.
+        // CAST: a small number, too.
         rack: SERVERS as u16,
         ..Settings::default()
     }
 }
 
-/// The least time that some messages take over one link of a server. It includes the time until the first packet arrives and is
-/// acknowledged on an idle network.
+/// Returns the minimum time that messages take over one link of a server. It includes the time until the first packet arrives and
+/// is acknowledged on an idle network.
 fn ideal(messages: u64, length: u32) -> Duration {
     let packets = u64::from(length.div_ceil(MSS));
     let bytes = messages * (u64::from(length) + packets * u64::from(HEADER));
-    // Until the first packet is where it waits for the last link, and until an acknowledgement of it has come.
+    // Time until the first packet is queued at the last link, and until its acknowledgement arrives.
     let way = |bytes: u32| f64::from(bytes) * 8e-9 * (1.0 / LINK_GBPS + 2.0 / UPLINK_GBPS);
     let ack = way(HEADER) + f64::from(HEADER) * 8e-9 / LINK_GBPS;
     let delays = 2.0 * network().delay_us * 1e-6;
@@ -151,7 +151,7 @@ pub(crate) fn all() -> Value {
     })
 }
 
-/// Flows that all begin at once, to one server of the other rack.
+/// Flows to one server of the other rack, which all start at the same time.
 pub(crate) fn incast() -> Value {
     let lengths = [64 * KIB, 256 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB];
     let rows = lengths
@@ -166,7 +166,7 @@ fn incast_of(transport: Transport, seeds: RangeInclusive<u64>, length: u32) -> T
     transport.times(seeds, &flows, ideal(INCAST as u64, length))
 }
 
-/// Each server of one rack with 16 flows to those of the other.
+/// 16 flows from each server of one rack to those of the other.
 pub(crate) fn racks() -> Value {
     TRANSPORTS
         .map(|transport| racks_of(transport, SEEDS).json())
@@ -184,7 +184,7 @@ fn racks_of(transport: Transport, seeds: RangeInclusive<u64>) -> Times {
     transport.times(seeds, &flows, ideal(FLOWS as u64, 2 * MIB))
 }
 
-/// An incast that never ends: what each flow gets over time.
+/// An incast that never ends: the rate of each flow over time.
 pub(crate) fn persistent() -> Value {
     const TIME: Duration = Duration::from_millis(500);
     const STEP: Duration = Duration::from_millis(10);
@@ -201,7 +201,7 @@ pub(crate) fn persistent() -> Value {
     TRANSPORTS.map(of_transport).to_vec().into()
 }
 
-/// Bytes that arrive of each flow in each step.
+/// Returns the bytes of each flow that arrive in each step.
 fn persistent_of(transport: Transport, time: Duration, step: Duration) -> Vec<Vec<u64>> {
     let flow = |flow| Flow {
         messages: 1 << 30,
@@ -219,7 +219,7 @@ fn persistent_of(transport: Transport, time: Duration, step: Duration) -> Vec<Ve
     bytes
 }
 
-/// Each of so many devices sends a message to each other one.
+/// Each of `devices` devices sends a message to each other device.
 pub(crate) fn all_to_all(devices: usize) -> Value {
     const LENGTH: u32 = 8 * KIB;
     let begun = Instant::now();
@@ -253,7 +253,7 @@ pub(crate) fn all_to_all(devices: usize) -> Value {
     })
 }
 
-/// Most memory that the program ever had, as Linux says.
+/// Returns the peak memory of the program in MiB, as reported by Linux.
 fn peak_mib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status
@@ -263,7 +263,7 @@ fn peak_mib() -> Option<u64> {
     Some(kib >> 10)
 }
 
-/// What the program has used of processors, as Linux says.
+/// Returns the CPU time of the program in seconds, as reported by Linux.
 fn cpu_seconds() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/schedstat").ok()?;
     let ns: f64 = status.split_whitespace().next()?.parse().ok()?;
@@ -284,7 +284,7 @@ mod tests {
             let times = incast_of(Transport::Srd, 1..=1, length);
             assert_eq!(times.times.len(), INCAST);
             let most = times.part(100);
-            // Less than the ideal were a mistake in one of them.
+            // A time below the ideal one would show an error in one of them.
             assert!((0.99..=1.05).contains(&most), "{length}: {most}");
         }
     }
@@ -295,7 +295,7 @@ mod tests {
         let (median, most) = (srd.part(50), srd.part(100));
         let mean = racks_of(Transport::Tcp, 1..=1).mean();
         assert!(median <= 1.15 && most < mean, "{median}, {most}, {mean}");
-        // Connections that each keep to one path take longer than this.
+        // Connections that each keep to one path would take longer than this.
         assert!(most <= 1.1, "{most}");
     }
 

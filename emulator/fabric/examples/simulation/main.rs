@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Experiments with the emulated devices and their transport under a clock of their own, so that figures are those of the network
-//! and the transport, on whatever machine. Beside SRD, TCP does the same on the same network.
+//! Experiments with the emulated devices and their transport under a simulated clock, so that results do not depend on the
+//! machine. TCP runs on the same network, for comparison with SRD.
 //!
 //! `simulation [incast|persistent|racks|all-to-all [DEVICES]]` prints JSON; without arguments, the first three.
 

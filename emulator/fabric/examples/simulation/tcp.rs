@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! TCP with equal-cost multipath on the same network: what SRD is compared with.
+//! TCP with equal-cost multipath on the same network, for comparison with SRD.
 //!
-//! It is a model of what matters here: slow start and congestion avoidance, selective acknowledgements, fast recovery, and
-//! retransmission time-outs (RFC 5681, 6298, 6675), over connections that are established. Each keeps to one path, as a hash
-//! of its addresses and ports chooses it. Sequence numbers count packets. A host sends the packets of its connections in turn
-//! when its link is free, as fair queueing does, so that none are lost in the host. Each packet is acknowledged at once.
+//! It models what matters here: slow start and congestion avoidance, selective acknowledgements, fast recovery, and
+//! retransmission timeouts (RFC 5681, 6298, 6675). Connections are already established. Each keeps to one random path, as if
+//! chosen by a hash of its addresses and ports. Sequence numbers count packets. A host sends the packets of its connections in
+//! turn when its link is free, like fair queueing, so the host drops none. Each packet is acknowledged at once.
 
 use std::{
     cmp::Reverse,
@@ -18,40 +18,40 @@ use fastrand::Rng;
 
 use crate::traffic::{Arrived, Flow};
 
-/// Most payload of a packet, as that of the devices.
+/// Maximum payload of a packet in bytes, as for the devices.
 pub(crate) const MSS: u32 = 8928;
 
-/// Packets of the first window, RFC 6928.
+/// Initial window in packets, RFC 6928.
 const INITIAL_WINDOW: f64 = 10.0;
 
-/// The least window after a loss.
+/// Minimum window after a loss, in packets.
 const LEAST_WINDOW: f64 = 2.0;
 
-/// Packets after a missing one whose arrival shows that it is lost.
+/// Number of packets after a missing one whose arrival shows that it is lost.
 const DUPLICATES: u64 = 3;
 
-/// Packets that the receiver's buffer has room for: 16 MiB, well above what the network holds.
+/// Size of the receiver's buffer in packets: 16 MiB, well above the capacity of the network.
 const MOST: u64 = 1880;
 
-/// The least time-out. Linux has 200 ms by default, with which TCP would be still slower. This value gives the completion times that
-/// SRD's authors are said to have measured; their paper was not available.
+/// Minimum timeout. Linux uses 200 ms by default, which would make TCP even slower. This value reproduces the completion times
+/// that SRD's authors reportedly measured. Their paper was not available.
 const MIN_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// The time-out before there was a round trip, and the longest one.
+/// Timeout before the first round trip, and maximum timeout.
 const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What crosses the network.
+/// A packet on the network.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     flow: usize,
     sequence: u64,
     sent: Duration,
-    /// What was received in order, in an acknowledgement of this packet.
+    /// In an acknowledgement of this packet: the number of packets received in order.
     acknowledges: Option<u64>,
 }
 
-/// What becomes of a packet, as the sender knows.
+/// State of a packet, as known to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Flying,
@@ -65,30 +65,30 @@ enum State {
 struct Sender {
     flow: Flow,
     path: u16,
-    /// Packets in all.
+    /// Total number of packets.
     total: u64,
     /// The first packet that is not acknowledged.
     first: u64,
-    /// Packets from `first` on.
+    /// States of the packets from `first` on.
     packets: VecDeque<State>,
-    /// How many of them are on their way.
+    /// Number of them in flight.
     flying: u64,
     lost: BTreeSet<u64>,
-    /// The end of what was received, in whatever order.
+    /// The number after the highest packet that was received.
     highest: u64,
-    /// Packets below were looked at for losses.
+    /// Packets below this number were checked for losses.
     looked: u64,
     window: f64,
     threshold: f64,
-    /// The end of what was sent when a loss was found, until that is acknowledged.
+    /// Recovery from a loss, until all packets sent before its detection are acknowledged.
     recovery: Option<Recovery>,
     smoothed: Option<Duration>,
     variation: Duration,
     backoff: u32,
     due: Option<Duration>,
-    /// When it is looked at whether that has come.
+    /// Time of the event that checks `due`.
     armed: Option<Duration>,
-    /// Whether it waits for its turn to send.
+    /// Whether the connection waits for its turn to send.
     queued: bool,
 }
 
@@ -98,21 +98,21 @@ struct Recovery {
     timed_out: bool,
 }
 
-/// The receiving end.
+/// The receiving end of a connection.
 #[derive(Debug, Default)]
 struct Receiver {
     next: u64,
     above: BTreeSet<u64>,
 }
 
-/// A host.
+/// A host: the turns of its connections, and the time at which its link is free.
 #[derive(Debug, Default)]
 struct Host {
     turns: VecDeque<usize>,
     free: Duration,
 }
 
-/// What happens without a packet.
+/// Event other than the arrival of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Free(usize),
@@ -126,13 +126,13 @@ pub(crate) struct Tcp {
     receivers: Vec<Receiver>,
     hosts: Vec<Host>,
     events: BinaryHeap<Reverse<(Duration, Event)>>,
-    /// How many time-outs there were, and packets that were sent again.
+    /// Numbers of timeouts and of retransmitted packets.
     pub(crate) timeouts: u64,
     pub(crate) retransmissions: u64,
 }
 
 impl Tcp {
-    /// A connection for each flow.
+    /// Creates a connection for each flow.
     pub(crate) fn new(settings: &Settings, seed: u64, ports: usize, flows: &[Flow]) -> Self {
         let network = Network::new(settings.clone(), seed);
         network.set_ports(ports);
@@ -168,7 +168,7 @@ impl Tcp {
         }
     }
 
-    /// Lets all flows send, until all has arrived or some time has passed; returns what arrived when.
+    /// Lets all flows send until all packets have arrived, or `time` has passed. Returns the arrivals.
     pub(crate) fn run(&mut self, time: Duration) -> Vec<Arrived> {
         let mut arrived = Vec::new();
         let mut left = self.senders.len();
@@ -232,7 +232,7 @@ impl Tcp {
         arrived
     }
 
-    /// Takes a packet with payload, and acknowledges it.
+    /// Receives a packet with payload, and acknowledges it.
     fn receive(&mut self, now: Duration, segment: Segment) {
         let receiver = &mut self.receivers[segment.flow];
         if segment.sequence >= receiver.next {
@@ -249,7 +249,7 @@ impl Tcp {
         self.send(now, (flow.to, flow.from), path, 0, ack);
     }
 
-    /// Gives a connection its turn, if it has something to send.
+    /// Queues a connection for a turn, if it has packets to send.
     fn queue(&mut self, flow: usize) {
         let sender = &mut self.senders[flow];
         if !sender.queued && sender.may_send() {
@@ -297,7 +297,7 @@ impl Tcp {
         sent.map_or(now, |sent| sent.left)
     }
 
-    /// Sees to it that a connection's timer goes off.
+    /// Queues the timeout event of a connection.
     fn arm(&mut self, flow: usize) {
         let sender = &mut self.senders[flow];
         if let Some(due) = sender.due {
@@ -310,7 +310,7 @@ impl Tcp {
 }
 
 impl Sender {
-    /// The number after that of the last packet that was sent.
+    /// Returns the number after that of the last packet sent.
     fn end(&self) -> u64 {
         self.first + self.packets.len() as u64
     }
@@ -328,7 +328,7 @@ impl Sender {
         has_work && self.flying < self.window as u64
     }
 
-    /// Takes the next packet to send: its number and its payload.
+    /// Takes the next packet to send; returns its number and its bytes of payload.
     fn next(&mut self, now: Duration) -> Option<(u64, u32)> {
         if !self.may_send() {
             return None;
@@ -350,7 +350,7 @@ impl Sender {
         Some((sequence, self.length(sequence)))
     }
 
-    /// Payload of a packet: the last one of a message has what is left of it.
+    /// Returns the bytes of payload of a packet. The last packet of a message has the remainder.
     fn length(&self, sequence: u64) -> u32 {
         let of_message = u64::from(self.flow.length.div_ceil(MSS));
         if sequence % of_message == of_message - 1 {
@@ -367,7 +367,7 @@ impl Sender {
         (timeout * 2_u32.pow(self.backoff.min(10))).min(MAX_TIMEOUT)
     }
 
-    /// A packet has arrived, and all before `next` have; returns the bytes that have arrived in order with it.
+    /// Processes the acknowledgement of a packet, and of all before `next`. Returns the bytes that newly arrived in order.
     fn acknowledged(&mut self, now: Duration, ack: &Segment, next: u64) -> u64 {
         self.measure(now - ack.sent);
         self.mark(ack.sequence);
@@ -397,7 +397,7 @@ impl Sender {
             self.threshold = (self.window / 2.0).max(LEAST_WINDOW);
             self.window = self.threshold;
         }
-        // In fast recovery, the window stays as it is.
+        // In fast recovery, the window does not change.
         if recovers.is_none_or(|recovery| recovery.timed_out) && self.lost.is_empty() {
             let step = match self.window < self.threshold {
                 true => f64::from(packets),
@@ -408,7 +408,7 @@ impl Sender {
         bytes
     }
 
-    /// Takes note that a packet was received.
+    /// Marks a packet as received.
     fn mark(&mut self, sequence: u64) {
         let Some(state) = self.state(sequence) else {
             return;
@@ -423,7 +423,7 @@ impl Sender {
         }
     }
 
-    /// Finds packets that are lost, as others were received that were sent later.
+    /// Finds lost packets: those that were sent before others that were received.
     fn find_losses(&mut self) {
         let end = self.highest.saturating_sub(DUPLICATES);
         for sequence in self.looked.max(self.first)..end {
@@ -442,7 +442,7 @@ impl Sender {
         }
     }
 
-    /// Nothing was acknowledged for long: all that was not received is sent again, at first slowly.
+    /// Handles a timeout: all packets that were not received are sent again, at first slowly.
     fn time_out(&mut self, now: Duration) {
         let again = self.recovery.is_some_and(|recovery| recovery.timed_out);
         if !again {
@@ -463,7 +463,7 @@ impl Sender {
         self.due = Some(now + self.timeout());
     }
 
-    /// Takes a round trip into account. Each is that of one try, as with time stamps.
+    /// Updates the estimate of round trips. Each measurement is of one transmission, as with timestamps.
     fn measure(&mut self, round_trip: Duration) {
         match self.smoothed {
             None => {
@@ -494,7 +494,7 @@ mod tests {
         }
     }
 
-    /// How long flows take that all go to one host, and how many time-outs and retransmissions there are.
+    /// Returns the completion times of flows to one host, and the numbers of timeouts and retransmissions.
     fn incast(buffer_kib: u32, flows: usize, length: u32) -> (Vec<Duration>, u64, u64) {
         let flows: Vec<_> = (1..=flows)
             .map(|from| Flow::once(from, 0, length))

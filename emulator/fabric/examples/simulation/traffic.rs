@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What experiments send, and what they note of it.
+//! Flows of the experiments, and the arrivals that are recorded.
 
 use std::time::Duration;
 
-/// Messages that go from one port of the network to another, one after the other.
+/// Messages from one port of the network to another, in sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
     pub(crate) from: usize,
     pub(crate) to: usize,
     /// Bytes of each message.
     pub(crate) length: u32,
-    /// How many there are.
+    /// Number of messages.
     pub(crate) messages: u64,
 }
 
-/// Bytes of a flow that have arrived, as its sender knows.
+/// Bytes of a flow that have arrived, as known to the sender.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
-    /// Since all flows began.
+    /// Time since the start of all flows.
     pub(crate) at: Duration,
     pub(crate) flow: usize,
     pub(crate) bytes: u64,
 }
 
 impl Flow {
-    /// One message.
+    /// Returns a flow of one message.
     pub(crate) fn once(from: usize, to: usize, length: u32) -> Self {
         Self {
             from,
@@ -40,7 +40,7 @@ impl Flow {
     }
 }
 
-/// When each flow has all arrived.
+/// Returns the time at which each flow has arrived completely.
 pub(crate) fn completion_times(flows: &[Flow], arrived: &[Arrived]) -> Vec<Duration> {
     let mut left: Vec<_> = flows.iter().map(Flow::bytes).collect();
     let mut times = vec![Duration::MAX; flows.len()];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a capture shows of the packets that an endpoint sends.
+//! Capture of the packets that an endpoint sends.
 
 use efa_model::{Operation, Payload as Gathered};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl<G: Guest> State<G> {
-    /// Shows a part of a message that is about to leave, with the start of its payload as it is now.
+    /// Passes a part of a message that is about to leave to the observer, with the start of its current payload.
     pub(super) fn show(&mut self, wire: &Wire, packet: &Packet, again: bool) {
         let Body::Data(data, _) = &packet.body else {
             return;
@@ -30,7 +30,7 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// The start of the payload of a part of a message, nothing if it can't be had.
+    /// Returns the start of the payload of a part of a message, or nothing if the payload is unavailable.
     fn payload_start(&mut self, data: &Data, snap: u32) -> Vec<u8> {
         let length = data.length.min(snap);
         let Some((qp, _, content)) = self.connections.find(self.address, data) else {

@@ -10,30 +10,30 @@ use crate::{
     quota::Quota,
 };
 
-/// Where the payload of a part of a message is to be written.
+/// Destination of the payload of a part of a message.
 #[derive(Debug)]
 pub(crate) struct Placement<M> {
     pub(crate) memory: M,
-    /// The byte that the network makes wrong, and its bit.
+    /// The byte in which the network flips a bit, and the number of that bit.
     pub(super) flipped: Option<(M, u8)>,
     pub(super) purpose: Purpose,
 }
 
-/// Why payload was not copied.
+/// Reason why payload was not copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unplaced {
-    /// The sender waits for copies, so that no other can begin now.
+    /// The sender has waited for copies since the payload was located, so its location may be stale.
     Busy,
     /// The sender has no such message.
     Gone,
-    /// The sender's memory was taken away.
+    /// The sender's memory was revoked.
     Lost,
 }
 
-/// Whether payload was written, if it was copied.
+/// Result of writing payload, or the reason why it was not copied.
 pub(crate) type Written = Result<Result<(), DmaError>, Unplaced>;
 
-/// A part of a message whose payload was copied, or could not be. The endpoint has to process it.
+/// A part of a message whose payload was copied, or whose copy failed. The endpoint has to process it.
 #[derive(Debug)]
 pub(crate) struct Copied<M> {
     pub(crate) packet: Packet,
@@ -43,28 +43,28 @@ pub(crate) struct Copied<M> {
     pub(crate) written: Written,
 }
 
-/// What payload is for.
+/// Purpose of received payload.
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// It is something for a program.
+    /// Data of a send or write, for the device to deliver; empty for the request of a read.
     Delivery(Arrival, Delivery),
-    /// It is a part of what a read reads.
+    /// Part of the response to a read.
     Response(Reader),
 }
 
 impl<M: Memory> Placement<M> {
-    /// Does to what was written what the network does.
+    /// Applies the bit error of the network to written payload, if there is one.
     pub(crate) fn spoil(&self) {
         spoil(self.flipped.as_ref());
     }
 }
 
-/// Makes a bit wrong.
+/// Flips a bit of a byte.
 pub(super) fn spoil(flipped: Option<&(impl Memory, u8)>) {
     if let Some((memory, bit)) = flipped {
         let mut byte = [0];
         if memory.read(&mut byte).is_ok() {
-            // It was just written.
+            // The byte was just written successfully.
             let _ = memory.write(&[byte[0] ^ (1 << bit)]);
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The receiving half of an endpoint: what becomes of packets that arrive.
+//! The receiving half of an endpoint: processing of packets that arrive.
 
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ pub(crate) struct Part<'a> {
     pub(crate) from: PortId,
     pub(crate) data: &'a Data,
     pub(crate) header: &'a Header,
-    /// What may be remembered of its sender.
+    /// Quota for the state kept of its sender's connections.
     pub(crate) remembered: &'a Quota,
 }
 
 impl Part<'_> {
-    /// What its sender is told.
+    /// Returns the acknowledgement to its sender.
     pub(crate) fn ack(&self, verdict: Verdict) -> Ack {
         Ack {
             connection: self.data.connection,
@@ -40,22 +40,22 @@ impl Part<'_> {
     }
 }
 
-/// What becomes of a part of a message.
+/// Result of receiving a part of a message.
 #[derive(Debug)]
 pub(crate) enum Received<M> {
-    /// The sender is told this.
+    /// The verdict is sent to the sender.
     Answer(Verdict),
-    /// Nobody is told.
+    /// The packet is dropped without an acknowledgement.
     Silence,
-    /// Its payload is to be written, and the endpoint to be told.
+    /// The payload has to be written first, then `placed` or `not_placed` called.
     Place(Placement<M>),
 }
 
-/// A bit that the network makes wrong: its byte in the payload, and its number in that.
+/// A bit that the network flips: the offset of its byte in the payload, and its number in that byte.
 pub(crate) type Flip = Option<(u32, u8)>;
 
 impl<G: Guest> State<G> {
-    /// Takes a part of a message.
+    /// Receives a part of a message.
     pub(crate) fn receive(
         &mut self,
         now: Duration,
@@ -150,8 +150,8 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Whether a part of a message is for a queue pair or a read that does not exist, over a connection of which nothing is
-    /// remembered. The answer to it will be the same, so nothing has to be.
+    /// Whether a part of a message is for a missing queue pair or read, over a connection without receiver state. Its verdict
+    /// does not change, so no state is necessary.
     fn is_for_nobody(&mut self, part: Part<'_>) -> bool {
         let Part {
             from, data, header, ..
@@ -167,11 +167,11 @@ impl<G: Guest> State<G> {
         is_missing && self.receivers.get_mut(from, data.connection).is_none()
     }
 
-    /// Takes note that a part of a message has come; returns how many bytes of the message have.
+    /// Checks a part of a message against the receiver state; returns the bytes of the message that have arrived with it.
     ///
     /// # Errors
     ///
-    /// The packet is refused. The error is what the sender gets, if anything.
+    /// The packet is refused. The error is the verdict for the sender, or `None` to drop the packet.
     fn admit(&mut self, now: Duration, part: Part<'_>) -> Result<u32, Option<Verdict>> {
         let Part { from, data, .. } = part;
         let receiver = self
@@ -189,7 +189,7 @@ impl<G: Guest> State<G> {
         Ok(receiver.with(data.message, data.length))
     }
 
-    /// Takes a part of what a read reads.
+    /// Receives a part of the response to a read.
     fn receive_response(
         &mut self,
         part: Part<'_>,
@@ -197,11 +197,11 @@ impl<G: Guest> State<G> {
         flip: Flip,
     ) -> Received<G::Memory> {
         let Part { from, data, .. } = part;
-        // A read that is not there any more has ended.
+        // The read has already ended.
         let Some(read) = self.reads.get_mut(reader, from) else {
             return self.conclude(part, Ok(()));
         };
-        // There would be less memory than payload.
+        // The payload exceeds the memory of the read.
         let end = data.offset.checked_add(data.length);
         if end.is_none_or(|end| end > read.request.length) {
             return Received::Silence;
@@ -226,7 +226,7 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Where the byte is that the network makes wrong.
+    /// Returns the location of the byte in which the network flips a bit.
     fn flipped(&self, flip: Flip) -> Option<(G::Memory, u8)> {
         let (mut offset, bit) = flip?;
         for segment in &self.segments {
@@ -242,7 +242,7 @@ impl<G: Guest> State<G> {
         None
     }
 
-    /// Takes note that the payload of a part of a message was written, or could not be.
+    /// Processes a part of a message after its payload was written, or failed to be written.
     pub(crate) fn placed(
         &mut self,
         now: Duration,
@@ -292,14 +292,14 @@ impl<G: Guest> State<G> {
         self.conclude(part, delivered)
     }
 
-    /// The payload of a part of a message can't be had, so it is as if it had not arrived.
+    /// Cancels a part of a message whose payload is unavailable, as if it had not arrived.
     pub(crate) fn not_placed(&mut self, placement: Placement<G::Memory>) {
         if let Purpose::Delivery(_, delivery) = placement.purpose {
             self.device.cancel(delivery);
         }
     }
 
-    /// Takes note of how a part of a message ended.
+    /// Records the result of a part of a message.
     fn conclude(&mut self, part: Part<'_>, delivered: Result<(), Refusal>) -> Received<G::Memory> {
         let Part { from, data, .. } = part;
         let verdict = match delivered {
@@ -311,14 +311,14 @@ impl<G: Guest> State<G> {
         if let Some(receiver) = self.receivers.get_mut(from, data.connection) {
             receiver.conclude(data.psn, verdict);
             if let Verdict::Failed(_) = verdict {
-                // No other part of it comes.
+                // The sender sends no other part of it.
                 receiver.forget(data.message);
             }
         }
         Received::Answer(verdict)
     }
 
-    /// Starts to send what a peer reads.
+    /// Starts to send the response to a peer's read.
     #[allow(
         clippy::too_many_arguments,
         reason = "each is another part of one message"
@@ -341,7 +341,7 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Takes an unreliable datagram, or drops it.
+    /// Receives an unreliable datagram, or drops it.
     pub(crate) fn receive_datagram(&mut self, datagram: &Datagram, flip: Flip) {
         let length = match u32::try_from(datagram.payload.len()) {
             Ok(length) if length <= self.device.mtu() => length,
@@ -371,7 +371,7 @@ impl<G: Guest> State<G> {
             spoil(self.flipped(flip).as_ref());
             Ok(())
         });
-        // Nobody is told.
+        // Unreliable datagrams are not acknowledged.
         let _ = self
             .device
             .delivered(&mut self.guest, &arrival, delivery, written);

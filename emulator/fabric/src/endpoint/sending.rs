@@ -18,19 +18,19 @@ use crate::{
     wire::Wire,
 };
 
-/// Packets of a message that are moved as one where each would arrive at once and as it was sent.
+/// Number of packets of a message that are moved as one between devices of this program on an ideal network.
 const TOGETHER: u32 = 128;
 
-/// Work requests that are fetched at a time.
+/// Number of work requests that are fetched at a time.
 const FETCH: u32 = 64;
 
-/// Datagrams that wait for the link. While there are so many, no work request is fetched.
+/// Limit on datagrams that wait for the link. At the limit, no work request is fetched.
 const MAX_DEPARTURES: usize = 64;
 
-/// Bytes that the allocator takes besides those of an allocation, with what it rounds up to.
+/// Overhead of the allocator per allocation in bytes, including rounding.
 const ALLOCATION: usize = 32;
 
-/// Bytes that a datagram on its way takes besides its payload: what the network and the program keep for it.
+/// Bytes that a datagram in flight takes in addition to its payload, in the network and the program.
 const DATAGRAM_OVERHEAD: usize = {
     const BYTES: usize = 512;
     // The packet in the network, the datagram, and its payload.
@@ -38,26 +38,26 @@ const DATAGRAM_OVERHEAD: usize = {
     BYTES
 };
 
-/// A part of a message, where its sender has it.
+/// A part of a message, located at its sender.
 #[derive(Debug)]
 pub(crate) struct Located<M> {
     pub(crate) header: Header,
     pub(crate) payload: Payload<M>,
 }
 
-/// Where the payload of a part of a message is.
+/// Location of the payload of a part of a message.
 #[derive(Debug)]
 pub(crate) enum Payload<M> {
-    /// It has none.
+    /// There is no payload.
     Nothing,
-    /// It was in the work request.
+    /// The bytes themselves, from the work request or from a packet of another program.
     Inline(Box<[u8]>),
-    /// In the sender's memory.
+    /// Memory of the sender, which has to be pinned.
     Memory(M, Unpinned),
 }
 
 impl<G: Guest> State<G> {
-    /// Lets the device fetch work requests, and starts them; returns whether there are no more for now.
+    /// Lets the device fetch work requests, and starts them. Returns whether no more can be fetched for now.
     pub(super) fn fetch(&mut self, now: Duration, wire: &Wire, woken: &mut Woken) -> bool {
         for _ in 0..FETCH {
             if self.departures.len() >= MAX_DEPARTURES {
@@ -88,7 +88,7 @@ impl<G: Guest> State<G> {
             Err(status) => return self.complete(&request, status),
         };
         self.device.count(TransportEvent::Sent(request.length));
-        // One to nobody is one that is lost, and so is one for which there is no room.
+        // A datagram to an unknown address, or without room, is dropped. The work request still succeeds.
         let room = self.datagrams.take(payload.len() + DATAGRAM_OVERHEAD);
         let (Some(to), Some(permit)) = (wire.find(now, request.peer), room) else {
             return self.complete(&request, CompStatus::Ok);
@@ -145,7 +145,7 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Starts a work request of SRD.
+    /// Starts an SRD work request.
     fn start(&mut self, wire: &Wire, now: Duration, request: Box<Request>) {
         let to = wire.find(now, request.peer);
         let connection = to.and_then(|to| Some((to, self.connection(now, wire, request.qp, to)?)));
@@ -161,7 +161,7 @@ impl<G: Guest> State<G> {
             .push(connection, Content::Request(request), length);
     }
 
-    /// The connection of a queue pair to a peer.
+    /// Returns the connection of a queue pair to a peer, and opens it if necessary.
     pub(super) fn connection(
         &mut self,
         now: Duration,
@@ -171,12 +171,12 @@ impl<G: Guest> State<G> {
     ) -> Option<u64> {
         self.connections.open(now, qp, to, || {
             let paths = wire.network.settings().paths;
-            // CAST: a number below that of the paths.
+            // CAST: below the number of paths.
             wire.network.below(paths.into()) as u16
         })
     }
 
-    /// Sends packets, each connection in its turn; returns how many.
+    /// Sends packets of the connections in turn; returns the number of packets.
     pub(super) fn transmit(
         &mut self,
         now: Duration,
@@ -239,13 +239,13 @@ impl<G: Guest> State<G> {
         used
     }
 
-    /// Does what the answer to a packet asks for.
+    /// Processes an acknowledgement.
     pub(crate) fn acknowledge(&mut self, now: Duration, from: PortId, ack: &Ack) {
         let ended = self.connections.acknowledge(now, from, ack);
         self.end(now, ended);
     }
 
-    /// Retransmits what was not acknowledged, or gives it up.
+    /// Queues unacknowledged packets for retransmission, or gives up their connection.
     pub(super) fn expire(&mut self, now: Duration) {
         for (expired, ended) in self.connections.expire(now) {
             for _ in 0..expired.timeouts {
@@ -263,7 +263,7 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Gives the message of a packet up.
+    /// Fails the message of a packet.
     pub(crate) fn fail(&mut self, now: Duration, data: &Data, status: CompStatus) {
         let ended = self
             .connections
@@ -280,7 +280,7 @@ impl<G: Guest> State<G> {
                 self.complete(&request, status);
             }
             Some(Ended::Delivered(request)) if request.operation == Operation::RdmaRead => {
-                // It ends when all was read.
+                // A read completes when all of its data has arrived.
                 self.reads.heard(now, reader(&request));
                 if request.length == 0 {
                     self.end_read(reader(&request), CompStatus::Ok);
@@ -297,7 +297,7 @@ impl<G: Guest> State<G> {
         }
     }
 
-    /// Finds a part of a message, if the device still has it. If its payload can't be had, the message ends.
+    /// Locates a part of a message, if the device still has it. If its payload is unavailable, the message fails.
     pub(crate) fn locate(&mut self, now: Duration, data: &Data) -> Option<Located<G::Memory>> {
         let (qp, header, content) = self.connections.find(self.address, data)?;
         let is_failure = matches!(content, Content::Failure { .. });

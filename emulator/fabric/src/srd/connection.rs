@@ -18,22 +18,22 @@ use super::{
 };
 use crate::packet::{Address, Data, Header, PortId, Reader, Subject};
 
-/// How often a packet is retransmitted before the peer is given up, if it is silent. This takes about two seconds.
+/// Number of retransmissions of a packet before a silent peer is given up. They take about two seconds.
 const MAX_RETRIES: u32 = 24;
 
-/// Longest time between two tries.
+/// Maximum time between two transmissions of a packet.
 const MAX_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Losses one after the other that make a connection avoid a path.
+/// Number of consecutive losses after which a connection avoids a path.
 const PATH_LOSSES: u8 = 3;
 
-/// How long a connection avoids a path.
+/// Time for which a connection avoids a path.
 const PATH_REST: Duration = Duration::from_millis(200);
 
-/// The value of `rnr_retry` that means for ever.
+/// Value of `rnr_retry` for unlimited retries.
 const RETRY_FOR_EVER: u8 = 7;
 
-/// The sending end of a connection: of a queue pair to a peer's device.
+/// Sending end of a connection from a queue pair to a peer's device.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(super) to: PortId,
@@ -41,66 +41,66 @@ pub(crate) struct Connection {
     number: u64,
     messages: BTreeMap<u64, Message>,
     next_message: u64,
-    /// Messages of which not all was sent.
+    /// Messages that are not yet sent completely.
     unsent: VecDeque<u64>,
     in_flight: BTreeMap<u64, InFlight>,
-    /// When each packet in flight that is not in `again` is to be retransmitted.
+    /// Retransmission times of the packets in flight that are not in `again`.
     timers: BTreeSet<(Duration, u64)>,
-    /// Packets in flight by path and when they were sent, but for those that are known to be overtaken.
+    /// Packets in flight by path and transmission time, except for those known to be overtaken.
     order: BTreeSet<(u16, Duration, u64)>,
     next_psn: u64,
     /// Packets to retransmit.
     again: VecDeque<u64>,
     parked: Parked,
-    /// Parts that were parked, and are to be sent as new packets.
+    /// Parts that were parked, to be sent as new packets.
     parts: VecDeque<Part>,
     window: Window,
-    /// When the window admits a packet, if nothing else will show it.
+    /// Time at which the window admits a packet, if no acknowledgement or timeout is pending.
     paced: Option<Duration>,
-    /// By their numbers, as far as any has ever lost a packet.
+    /// State of paths by number, up to the highest one that has ever lost a packet.
     paths: Vec<Path>,
     next_path: u16,
-    /// Whether it waits for its turn to send.
+    /// Whether the connection waits for its turn to send.
     pub(super) active: bool,
-    /// When it is to be looked at, as its table knows.
+    /// Expiry of the timer that its table has set.
     pub(super) armed: Option<Duration>,
     pub(super) last_used: Duration,
-    /// When the peer answered last, if it ever did.
+    /// Time of the peer's last acknowledgement, if any.
     heard: Option<Duration>,
-    /// Whether its queue pair has ended, so that it only says so to peers that read.
+    /// Whether its queue pair has ended, so that only failures are sent to reading peers.
     has_ended: bool,
 }
 
-/// A message.
+/// A message that is not yet delivered.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) content: Content,
-    /// Bytes in packets.
+    /// Bytes that its packets carry.
     length: u32,
-    /// Bytes that are in packets already.
+    /// Bytes that are already in packets.
     cut: u32,
-    /// Whether its last packet is cut, which an empty message has too.
+    /// Whether its last packet is cut. An empty message has a packet, too.
     done: bool,
-    /// Packets that are not delivered.
+    /// Number of packets that are not delivered.
     waiting: u32,
     not_ready: u8,
 }
 
-/// What a message is about.
+/// Content of a message.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// A work request.
     Request(Box<Request>),
-    /// What a peer reads.
+    /// Response to a read of a peer.
     Response {
         reader: Reader,
         /// Remote key and address.
         memory: (u32, u64),
     },
-    /// Why it can't read it.
+    /// Failure of a read of a peer.
     Failure {
         reader: Reader,
-        /// How its request ends.
+        /// Completion status of its work request.
         status: CompStatus,
     },
 }
@@ -111,12 +111,12 @@ struct InFlight {
     part: Part,
     path: u16,
     sent: Duration,
-    /// When it is to be retransmitted, unless that has begun.
+    /// Time of its retransmission, or `None` once it is queued for that.
     due: Option<Duration>,
     retries: u32,
 }
 
-/// What a connection knows of a path.
+/// State of a path for a connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Path {
     losses: u8,
@@ -132,41 +132,41 @@ pub(crate) struct Outgoing {
     pub(crate) again: bool,
 }
 
-/// What became of a message.
+/// Progress of a message.
 #[derive(Debug)]
 pub(super) enum Progress {
     None,
-    /// All of it was delivered.
+    /// The whole message was delivered.
     Delivered(Box<Message>),
-    /// The receiver was not ready too often.
+    /// The receiver was not ready for the message too often.
     NotReady(u64),
 }
 
-/// What a timer found.
+/// Result of an expired timer.
 #[derive(Debug, Default)]
 pub(crate) struct Expired {
-    /// Packets that were not acknowledged in their time.
+    /// Number of packets that were not acknowledged in time.
     pub(crate) timeouts: u32,
-    /// Paths that are avoided now.
+    /// Number of paths that are now avoided.
     pub(crate) impaired: u32,
-    /// Whether the peer does not respond, so that all of the connection ends.
+    /// Whether the peer is unresponsive, so that the connection ends.
     pub(crate) gave_up: bool,
 }
 
-/// What limits a connection.
+/// Limits on a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) paths: u16,
     pub(crate) multipath: bool,
     pub(crate) has_rate: bool,
-    /// Most bytes of payload in a packet.
+    /// Maximum payload of a packet, in bytes.
     pub(crate) mtu: u32,
-    /// From when on a peer is silent. One that has too much to do is late with a packet, but acknowledges others.
+    /// Time without an acknowledgement after which a peer is silent. An overloaded peer still acknowledges some packets.
     pub(crate) silence: Duration,
 }
 
 impl Content {
-    /// The queue pair of the peer that has to have a receive work request for it.
+    /// Returns the peer's queue pair that has to be ready for it, if any.
     fn receiver(&self) -> Option<u16> {
         match self {
             Self::Request(request) if request.operation != Operation::RdmaRead => {
@@ -205,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// Adds a message of so many bytes in packets.
+    /// Queues a message whose packets carry `length` bytes.
     pub(super) fn push(&mut self, content: Content, length: u32) {
         let number = self.next_message;
         self.next_message += 1;
@@ -221,12 +221,12 @@ impl Connection {
         self.unsent.push_back(number);
     }
 
-    /// What a message is about.
+    /// Returns the content of a message.
     pub(super) fn content(&self, message: u64) -> Option<&Content> {
         Some(&self.messages.get(&message)?.content)
     }
 
-    /// What each part of a message says of it.
+    /// Returns the header that each part of a message carries.
     pub(super) fn header(&self, address: Address, content: &Content) -> Header {
         let subject = match content {
             Content::Request(request) => {
@@ -266,27 +266,27 @@ impl Connection {
         }
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the connection has no messages.
     pub(super) fn is_idle(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// How many packets are in flight.
+    /// Returns the number of packets in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Takes the next packet to send, if there is one and the window and `room` for more packets in flight allow it.
+    /// Takes the next packet to send, if the window admits one. A new packet also needs `room` for more packets in flight.
     pub(super) fn next(&mut self, now: Duration, limits: Limits, room: usize) -> Option<Outgoing> {
-        // Those that were concluded meanwhile are not to be retransmitted.
+        // Packets that are no longer in flight need no retransmission.
         while let Some(psn) = self.again.front() {
             if self.in_flight.contains_key(psn) {
                 break;
             }
             self.again.pop_front();
         }
-        // What is to be retransmitted is lost, so it is not on its way; but the window holds for it, too, as what lost it may
-        // lose as much again.
+        // Packets to retransmit are lost, so they are not in transit. The window limits retransmissions, too, because the cause
+        // of the loss may persist.
         let on_way = self.timers.len();
         let admitted = if limits.has_rate {
             self.window.admits(now, on_way)
@@ -362,13 +362,13 @@ impl Connection {
         }
     }
 
-    /// The number of the oldest packet in flight, or of the next one.
+    /// Returns the number of the oldest packet in flight, or of the next one if there is none.
     fn floor(&self) -> u64 {
         let oldest = self.in_flight.first_key_value();
         oldest.map_or(self.next_psn, |(psn, _)| *psn)
     }
 
-    /// Takes the next part that is not in flight.
+    /// Takes the next part to send as a new packet.
     fn next_part(&mut self, mtu: u32) -> Option<Part> {
         while let Some(part) = self.parts.pop_front() {
             if self.messages.contains_key(&part.message) {
@@ -396,7 +396,7 @@ impl Connection {
         }
     }
 
-    /// Chooses the path of a packet: one after the other of those that do not rest.
+    /// Chooses the path of a packet: the paths that are not avoided, in turn.
     fn choose_path(&mut self, now: Duration, limits: Limits) -> u16 {
         if !limits.multipath {
             return self.next_path % limits.paths.max(1);
@@ -411,7 +411,7 @@ impl Connection {
         self.next_path
     }
 
-    /// Takes a packet out of flight.
+    /// Removes a packet from those in flight after an acknowledgement, and resets the losses of its path.
     fn conclude(&mut self, psn: u64) -> Option<InFlight> {
         let packet = self.take(psn)?;
         if let Some(path) = self.paths.get_mut(usize::from(packet.path)) {
@@ -420,7 +420,7 @@ impl Connection {
         Some(packet)
     }
 
-    /// Forgets that a packet is in flight.
+    /// Removes a packet from those in flight.
     fn take(&mut self, psn: u64) -> Option<InFlight> {
         let packet = self.in_flight.remove(&psn)?;
         if let Some(due) = packet.due {
@@ -430,8 +430,8 @@ impl Connection {
         Some(packet)
     }
 
-    /// Waits no longer than is likely to help for packets that another one has overtaken on its path. What is on one path
-    /// stays in its order but for what delays packets at random, so they are probably lost.
+    /// Shortens the timeout of packets that a later one has overtaken on its path. A path preserves the order except for random
+    /// delays, so these packets are probably lost.
     fn overtaken(&mut self, now: Duration, path: u16, sent: Duration) {
         let first = (path, Duration::ZERO, 0);
         while let Some(earlier) = self.order.range(first..(path, sent, 0)).next().copied() {
@@ -450,7 +450,7 @@ impl Connection {
         }
     }
 
-    /// A packet was delivered. `shortest` is what the shortest round trip to the peer takes, if that is known.
+    /// Processes the delivery of a packet. `shortest` is the shortest round trip to the peer, if known.
     pub(super) fn delivered(
         &mut self,
         now: Duration,
@@ -462,7 +462,7 @@ impl Connection {
         };
         self.last_used = now;
         self.heard = Some(now);
-        // It can't be told which of several tries was acknowledged.
+        // After a retransmission, it is unknown which transmission was acknowledged.
         if packet.retries == 0 {
             let round_trip = now.saturating_sub(packet.sent);
             let shortest = shortest.get_or_insert(Shortest::new(now, round_trip));
@@ -488,7 +488,7 @@ impl Connection {
         })
     }
 
-    /// The receiver was not ready for a packet, which is nothing any more. What was in it is sent again later.
+    /// Processes the refusal of a packet for which the receiver was not ready. The packet ends, and its part is sent again later.
     pub(super) fn not_ready(&mut self, now: Duration, psn: u64) -> Progress {
         let Some(packet) = self.conclude(psn) else {
             return Progress::None;
@@ -513,12 +513,12 @@ impl Connection {
         Progress::None
     }
 
-    /// The message of a packet.
+    /// Returns the message of a packet.
     pub(super) fn message_of(&self, psn: u64) -> Option<u64> {
         Some(self.in_flight.get(&psn)?.part.message)
     }
 
-    /// Gives a message up.
+    /// Removes a message and its packets; returns its content.
     pub(super) fn remove(&mut self, number: u64) -> Option<Content> {
         let message = self.messages.remove(&number)?;
         let psns: Vec<_> = self
@@ -535,7 +535,7 @@ impl Connection {
         Some(message.content)
     }
 
-    /// Its queue pair has ended: takes all messages but failures.
+    /// Handles the end of its queue pair: removes and returns all messages except failures.
     pub(super) fn end(&mut self) -> Vec<Content> {
         self.has_ended = true;
         let is_failure = |message: &Message| matches!(message.content, Content::Failure { .. });
@@ -553,7 +553,7 @@ impl Connection {
         for psn in psns {
             self.take(psn);
         }
-        // Failures need no receive work request.
+        // Failures need no receive work request, so none is parked.
         self.parked = Parked::default();
         self.settle();
         let others = others.into_values().map(|message| message.content);
@@ -565,7 +565,7 @@ impl Connection {
         self.has_ended
     }
 
-    /// Gives memory back if nothing is to be sent: a device may have as many connections as it has peers, most of them idle.
+    /// Frees memory if no message is left. A device may have as many connections as it has peers, most of them idle.
     fn settle(&mut self) {
         if self.is_idle() {
             self.messages = BTreeMap::new();
@@ -578,24 +578,24 @@ impl Connection {
         }
     }
 
-    /// Takes all messages, with which the connection ends.
+    /// Ends the connection, and returns the content of all messages.
     pub(super) fn into_contents(self) -> impl Iterator<Item = Content> {
         self.messages.into_values().map(|message| message.content)
     }
 
-    /// Whether the peer has ever answered.
+    /// Whether the peer has ever acknowledged a packet.
     pub(super) fn was_heard(&self) -> bool {
         self.heard.is_some()
     }
 
-    /// When there is something to do that nobody else asks for.
+    /// Returns the time at which [`Self::expire`] has to be called.
     pub(super) fn next_due(&self) -> Option<Duration> {
         let packet = self.timers.first().map(|timer| timer.0);
         let others = [self.parked.next_due(), self.paced];
         packet.into_iter().chain(others.into_iter().flatten()).min()
     }
 
-    /// Finds what is to be sent again.
+    /// Queues packets for retransmission after their timeout, and parked parts whose retry is due.
     pub(super) fn expire(&mut self, now: Duration, silence: Duration) -> Expired {
         self.parked.take_due(now, &mut self.parts);
         self.paced = self.paced.filter(|paced| *paced > now);
@@ -654,7 +654,7 @@ mod tests {
 
     const ROUND_TRIP: Duration = Duration::from_micros(20);
 
-    /// A connection with a message of so many packets.
+    /// Returns a connection with a message of `packets` packets.
     fn connection(packets: u32) -> Connection {
         let qp: QpId = serde_json::from_str(r#"{"number":1,"incarnation":1}"#).unwrap();
         let mut connection = Connection::new(7, PortId(3), qp, 0);
@@ -678,12 +678,12 @@ mod tests {
         let start = Duration::from_secs(1);
         let first = send(&mut connection, start);
         assert_eq!(first, [(0, 1), (1, 0), (2, 1), (3, 0)]);
-        // The first of path 1 is lost. What is acknowledged of path 0 says nothing of it.
+        // The first packet on path 1 is lost. Acknowledgements of packets on path 0 do not show this.
         let mut now = start + ROUND_TRIP;
         connection.delivered(now, 1, &mut shortest);
         connection.delivered(now, 2, &mut shortest);
         connection.delivered(now, 3, &mut shortest);
-        // All were sent at once.
+        // All were sent at the same time, so none was overtaken.
         assert!(connection.next_due().unwrap() > now + Duration::from_millis(1));
         let next = send(&mut connection, now);
         let other = next.iter().find(|(_, path)| *path == 0).unwrap().0;
@@ -717,7 +717,7 @@ mod tests {
         );
         let again = send(&mut connection, now);
         assert!((1..lost).contains(&again.len()), "{again:?}");
-        // Those that arrive make room for others.
+        // Packets that arrive make room for others.
         for (psn, _) in &again[..2] {
             connection.delivered(now + ROUND_TRIP, *psn, &mut None);
         }
@@ -725,7 +725,7 @@ mod tests {
         assert_eq!(next[0].0, again.last().unwrap().0 + 1);
     }
 
-    /// Sends so many packets until one is given up, and `answers` each time that some may be sent again; returns how long that takes.
+    /// Sends packets until the peer is given up; returns how long that takes. `answers` runs before each check of the timers.
     fn give_up(packets: u32, mut answers: impl FnMut(&mut Connection, Duration)) -> Duration {
         let mut connection = connection(packets);
         let start = Duration::from_secs(1);
@@ -744,7 +744,7 @@ mod tests {
     fn a_peer_is_given_up_that_says_nothing() {
         let took = give_up(1, |_, _| {}).as_millis();
         assert!((2000..3000).contains(&took), "{took}");
-        // One that answers at all is only late.
+        // A peer that acknowledges any packet is only late.
         let took = give_up(1000, |connection, now| {
             let other = connection.in_flight.keys().copied().find(|psn| *psn > 0);
             if let Some(psn) = other.filter(|_| now.as_secs() < 10) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The connections of a device: which there are, whose turn it is to send, and how their messages end.
+//! The connections of a device, their turns to send, and the results of their messages.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
@@ -18,20 +18,20 @@ use super::{
 };
 use crate::packet::{Ack, Address, Data, Header, MAX_IN_FLIGHT, PortId, Verdict};
 
-/// Most connections of a device.
+/// Maximum number of connections of a device.
 const MAX_CONNECTIONS: usize = 64 << 10;
 
-/// Most responses to reads of one peer that wait to be sent or acknowledged. A read beyond is dropped, and retransmitted.
+/// Maximum number of unacknowledged responses to the reads of a peer. Further reads are dropped, and retransmitted.
 const MAX_RESPONSES: usize = 16 << 10;
 
-/// Responses to all peers, of which each peer may have an equal share. The share shrinks with the number of peers: the first may have
-/// all, the second half, the third a third. So the sum is a small multiple of this, whatever the number of peers.
+/// Number of responses of which each peer may have an equal share, up to [`MAX_RESPONSES`]. The share shrinks as peers are added:
+/// the eighth peer gets an eighth. So the sum is a small multiple of this, for any number of peers.
 const SHARED_RESPONSES: usize = 64 << 10;
 
-/// Packets that a connection sends before others have their turn.
+/// Number of packets that a connection sends per turn.
 const TURN: usize = 4;
 
-/// How long a connection is kept that nothing was sent over.
+/// Time after which an unused connection is closed.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// All connections of a device.
@@ -41,40 +41,40 @@ pub(crate) struct Connections {
     /// By queue pair and peer.
     by_flow: HashMap<(QpId, PortId), u64>,
     next: u64,
-    /// Those that may send, in the order of their turns, with some that were closed.
+    /// Connections that may send, in the order of their turns. Some may have been closed.
     active: VecDeque<u64>,
-    /// Packets that the one whose turn it is has sent in it.
+    /// Number of packets that the first of them has sent in its turn.
     sent: usize,
     timers: BTreeSet<(Duration, u64)>,
     in_flight: usize,
-    /// The shortest way to each peer.
+    /// Shortest round trip to each peer.
     shortest: HashMap<PortId, Option<Shortest>>,
-    /// From when on a peer is silent.
+    /// Time without an acknowledgement after which a peer is silent.
     silence: Duration,
-    /// Responses that were not acknowledged, by the reading port. Failures in the place of responses count.
+    /// Number of unacknowledged responses by reading port, including failures in place of responses.
     responses: HashMap<PortId, usize>,
-    /// Responses that were not acknowledged, by the queue pair that they are of.
+    /// Number of unacknowledged responses by queue pair that serves the read.
     serving: HashMap<QpId, usize>,
 }
 
-/// How a message ended.
+/// Result of a message.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// A work request was delivered. If it is a read, what it reads is still to come.
+    /// A work request was delivered. If it is a read, its data is still to come.
     Delivered(Box<Request>),
     /// A work request has failed.
     Failed(Box<Request>, CompStatus),
-    /// A peer has all that it wanted to read by a queue pair.
+    /// A peer has all data of a read by this queue pair.
     Served(QpId),
 }
 
 impl Connections {
-    /// How many there are.
+    /// Returns the number of connections.
     pub(crate) fn len(&self) -> usize {
         self.by_number.len()
     }
 
-    /// The connection of a queue pair to a peer, if there can be one. `first_path` is where a new one begins.
+    /// Returns the connection of a queue pair to a peer, or opens one from `first_path`. Fails if there are too many.
     pub(crate) fn open(
         &mut self,
         now: Duration,
@@ -97,7 +97,7 @@ impl Connections {
         Some(number)
     }
 
-    /// Sends a message of so many bytes in packets.
+    /// Queues a message whose packets carry `length` bytes.
     pub(crate) fn push(&mut self, connection: u64, content: Content, length: u32) {
         if let Some(found) = self.by_number.get_mut(&connection) {
             match content {
@@ -113,21 +113,21 @@ impl Connections {
         }
     }
 
-    /// Whether a peer may read something else.
+    /// Whether another response to a peer is allowed.
     pub(crate) fn can_respond(&self, to: PortId) -> bool {
         let own = self.responses.get(&to).copied();
         let peers = self.responses.len() + usize::from(own.is_none());
         own.unwrap_or(0) < (SHARED_RESPONSES / peers).clamp(1, MAX_RESPONSES)
     }
 
-    /// What a part of a message belongs to: its queue pair, what it says of the message, and what that is about.
+    /// Returns the queue pair, the header and the content of the message that a packet belongs to.
     pub(crate) fn find(&self, address: Address, data: &Data) -> Option<(QpId, Header, &Content)> {
         let connection = self.by_number.get(&data.connection)?;
         let content = connection.content(data.message)?;
         Some((connection.qp, connection.header(address, content), content))
     }
 
-    /// Whether a packet could be sent.
+    /// Whether a connection waits for a turn, and more packets may be in flight.
     pub(crate) fn has_work(&self) -> bool {
         !self.active.is_empty() && self.room() > 0
     }
@@ -136,14 +136,14 @@ impl Connections {
         MAX_IN_FLIGHT.saturating_sub(self.in_flight)
     }
 
-    /// The queue pair of the connection whose turn it is.
+    /// Returns the connection that has the turn, with its queue pair and peer.
     pub(crate) fn turn(&mut self) -> Option<(u64, QpId, PortId)> {
         loop {
             let number = *self.active.front()?;
             if let Some(connection) = self.by_number.get(&number) {
                 return Some((number, connection.qp, connection.to));
             }
-            // It was closed.
+            // The connection was closed.
             self.end_turn();
         }
     }
@@ -153,7 +153,7 @@ impl Connections {
         self.active.pop_front();
     }
 
-    /// Takes the next packet of the connection whose turn it is. Without one, its turn has ended.
+    /// Takes the next packet of the connection that has the turn. Without a packet, the turn ends.
     pub(crate) fn next(&mut self, now: Duration, limits: Limits) -> Option<Outgoing> {
         self.silence = limits.silence;
         let room = self.room();
@@ -178,10 +178,10 @@ impl Connections {
         packet
     }
 
-    /// Does what the answer of a peer to a packet asks for.
+    /// Processes the acknowledgement of a packet by a peer.
     pub(crate) fn acknowledge(&mut self, now: Duration, from: PortId, ack: &Ack) -> Option<Ended> {
         let number = ack.connection;
-        // Nobody acknowledges for others.
+        // Only the destination may acknowledge.
         let connection = self.by_number.get_mut(&number)?;
         if connection.to != from {
             return None;
@@ -221,7 +221,7 @@ impl Connections {
         ended
     }
 
-    /// Gives a message up.
+    /// Ends a message with an error status. A failure takes the place of a response.
     pub(crate) fn fail(
         &mut self,
         now: Duration,
@@ -249,7 +249,7 @@ impl Connections {
         ended
     }
 
-    /// Takes note that a message of a queue pair to a peer is not there any more.
+    /// Updates the counts of responses for a removed message.
     fn forget_message(&mut self, qp: QpId, to: PortId, content: &Content) {
         match content {
             Content::Request(_) => {}
@@ -261,7 +261,7 @@ impl Connections {
         }
     }
 
-    /// Tells peers that read by queue pairs that have ended.
+    /// Sends failures to peers that read by queue pairs that have ended.
     pub(crate) fn end_all(&mut self, is_current: impl Fn(QpId) -> bool) {
         let ended = self.serving.keys().copied();
         let ended: Vec<_> = ended.filter(|qp| !is_current(*qp)).collect();
@@ -276,8 +276,8 @@ impl Connections {
         }
     }
 
-    /// Ends the connection of a queue pair that has ended. Peers that read by it get failures. All else that was to be sent is
-    /// dropped. Returns whether anything is left to be sent.
+    /// Ends the connection of a queue pair that has ended. Failures take the place of responses. All other messages are dropped.
+    /// Returns whether anything is left to be sent.
     pub(crate) fn end(&mut self, number: u64) -> bool {
         let Some(connection) = self.by_number.get_mut(&number) else {
             return false;
@@ -303,12 +303,12 @@ impl Connections {
         !is_idle
     }
 
-    /// When there is something to do that nobody else asks for.
+    /// Returns the time at which [`Self::expire`] has to be called.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.timers.first().map(|timer| timer.0)
     }
 
-    /// Finds what is to be retransmitted; returns what came to light, and the messages that were given up, for each connection.
+    /// Handles expired timers of connections. For each, returns the result of the timer, and the messages that were given up.
     pub(crate) fn expire(&mut self, now: Duration) -> Vec<(Expired, Vec<Ended>)> {
         let mut all = Vec::new();
         while let Some((_, number)) = self.timers.first().copied().filter(|first| first.0 <= now) {
@@ -329,8 +329,8 @@ impl Connections {
         all
     }
 
-    /// Closes a connection to a peer that does not respond; returns how its requests end. The statuses are those of rdma-core's
-    /// `efa_io_defs.h`: the peer was responsive before, or has never answered.
+    /// Closes a connection to an unresponsive peer; returns the results of its work requests. The status, as in rdma-core's
+    /// `efa_io_defs.h`, depends on whether the peer has ever responded.
     fn give_up(&mut self, number: u64) -> Vec<Ended> {
         let Some(connection) = self.by_number.get(&number) else {
             return Vec::new();
@@ -349,7 +349,7 @@ impl Connections {
             .collect()
     }
 
-    /// Gives a connection its turn and its timer, if it has something to do.
+    /// Queues a connection for a turn if it has packets to send, and sets its timer.
     fn update(&mut self, number: u64) {
         let Some(connection) = self.by_number.get_mut(&number) else {
             return;
@@ -361,7 +361,7 @@ impl Connections {
         self.arm(number);
     }
 
-    /// Sees to it that a connection is looked at when there is something to do.
+    /// Sets the timer of a connection to the time of its next work.
     fn arm(&mut self, number: u64) {
         let Some(connection) = self.by_number.get_mut(&number) else {
             return;
@@ -378,7 +378,7 @@ impl Connections {
         }
     }
 
-    /// Closes a connection, with all that was to be sent over it; returns the requests of that.
+    /// Closes a connection, and drops its messages; returns their work requests.
     pub(crate) fn close(&mut self, number: u64) -> Vec<Request> {
         let Some(connection) = self.by_number.remove(&number) else {
             return Vec::new();
@@ -386,7 +386,7 @@ impl Connections {
         self.in_flight -= connection.in_flight();
         let (qp, to) = (connection.qp, connection.to);
         self.by_flow.remove(&(qp, to));
-        // Its turn ends when it comes: to look for it would take longer, the more there are.
+        // It stays in `active` until its turn, because a search takes longer with more connections.
         if let Some(due) = connection.armed {
             self.timers.remove(&(due, number));
         }
@@ -400,13 +400,13 @@ impl Connections {
         requests
     }
 
-    /// Closes all connections to a peer that is not there any more; returns the requests that fail with that.
+    /// Closes all connections to a peer that is gone; returns the work requests that fail.
     pub(crate) fn forget(&mut self, peer: PortId) -> Vec<Request> {
         self.shortest.remove(&peer);
         self.close_all(|connection| connection.to == peer)
     }
 
-    /// Closes connections that are not needed any more, or whose queue pairs are not what they were and have nothing to say of that.
+    /// Closes unused connections, and those of queue pairs that were reset, failed or destroyed and have no failures to send.
     pub(crate) fn sweep(&mut self, now: Duration, is_current: impl Fn(QpId) -> bool) {
         self.close_all(|connection| {
             let idle = connection.is_idle() && now.saturating_sub(connection.last_used) > IDLE;
@@ -427,7 +427,7 @@ impl Connections {
     }
 }
 
-/// Counts one less of something.
+/// Decrements a count, and removes it at 0.
 fn count_less<K: Eq + Hash>(counts: &mut HashMap<K, usize>, of: K) {
     if let Entry::Occupied(mut count) = counts.entry(of) {
         *count.get_mut() -= 1;
@@ -457,12 +457,12 @@ mod tests {
             }
             count
         };
-        // One alone has all that a peer may have, and leaves something to each of those that come later.
+        // A single peer gets the maximum, which leaves a share for each later peer.
         assert_eq!(most(&mut connections, 0), MAX_RESPONSES);
         let counts: Vec<_> = (1..1000).map(|port| most(&mut connections, port)).collect();
         assert_eq!(counts[998], SHARED_RESPONSES / 1000);
         assert!(counts.iter().sum::<usize>() < 8 * SHARED_RESPONSES);
-        // Who has more than its share now has to wait.
+        // A peer that exceeds its reduced share has to wait.
         assert!(!connections.can_respond(PortId(0)));
     }
 
@@ -474,7 +474,7 @@ mod tests {
         silence: Duration::from_secs(2),
     };
 
-    /// What is counted of reads by peers.
+    /// Returns the numbers of responses, of responses by queue pair, and of packets in flight.
     fn reads(connections: &Connections) -> (usize, usize, usize) {
         let responses = connections.responses.values().sum();
         let serving = connections.serving.values().sum();
@@ -496,7 +496,7 @@ mod tests {
             connections.next(now, LIMITS).unwrap();
         }
         assert_eq!(reads(&connections), (3, 3, 4));
-        // One that can't be read, then the end of the queue pair.
+        // A failed response, then the end of the queue pair.
         connections.fail(now, number, 1, CompStatus::RemoteBadAddress);
         assert_eq!(reads(&connections), (3, 2, 2));
         connections.end_all(|_| true);
@@ -546,7 +546,7 @@ mod tests {
         connections.next(now, limits).unwrap();
         connections.close(numbers[0]);
         connections.close(numbers[2]);
-        // The turn of the one that is left has just begun.
+        // The turn of the remaining connection has just begun.
         for _ in 0..2 * TURN {
             assert_eq!(connections.turn(), Some((numbers[1], qp, PortId(1))));
             connections.next(now, limits).unwrap();

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Parts of messages that a queue pair of the peer was not ready for.
+//! Parts of messages for which the peer's queue pair was not ready.
 //!
-//! They are not in flight, so that they are in nobody's way. One of them is sent again after a while, which becomes longer with
-//! each failure; when that, or anything else for the queue pair, is delivered, others follow it.
+//! Parked parts are not in flight, so that they do not block other packets. One of them is retried after a while, which becomes
+//! longer with each failure. When it, or any other packet for the queue pair, is delivered, others follow it.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     time::Duration,
 };
 
-/// How long to wait before the first try.
+/// Time before the first retry.
 const FIRST_WAIT: Duration = Duration::from_micros(500);
 
-/// Longest time between two tries.
+/// Maximum time between two retries.
 const LONGEST_WAIT: Duration = Duration::from_millis(8);
 
-/// How many follow one that was delivered, so that a queue that is ready again gets all soon.
+/// Number of parts that follow a delivered one, so that a queue pair that is ready again soon gets all of them.
 const FOLLOW: usize = 2;
 
 /// A part of a message.
@@ -27,17 +27,17 @@ pub(super) struct Part {
     pub(super) length: u32,
 }
 
-/// All that waits of a connection, by queue pair of the peer.
+/// Parked parts of a connection, by queue pair of the peer.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     by_qp: HashMap<u16, Waiting>,
-    /// When the next part for each queue pair is to be tried, if one waits.
+    /// Time of the next retry for each queue pair with a waiting part.
     timers: BTreeSet<(Duration, u16)>,
 }
 
 #[derive(Debug)]
 struct Waiting {
-    /// None if the last one is being tried.
+    /// Empty while the last part is being retried.
     parts: VecDeque<Part>,
     wait: Duration,
     due: Duration,
@@ -52,7 +52,7 @@ impl Parked {
             due: now + FIRST_WAIT,
         });
         let before = waiting.due;
-        // The others were sent before it was known.
+        // Before `due`, refusals are of parts that were sent before the first refusal was known.
         if waiting.due <= now {
             waiting.wait = (waiting.wait * 2).min(LONGEST_WAIT);
             waiting.due = now + waiting.wait;
@@ -63,7 +63,7 @@ impl Parked {
         self.timers.insert((due, peer_qp));
     }
 
-    /// Something was delivered to a queue pair: adds what follows it to `parts`.
+    /// Adds the parts that follow a delivery to a queue pair to `parts`.
     pub(super) fn delivered(&mut self, now: Duration, peer_qp: u16, parts: &mut VecDeque<Part>) {
         let Some(waiting) = self.by_qp.get_mut(&peer_qp) else {
             return;
@@ -80,7 +80,7 @@ impl Parked {
         }
     }
 
-    /// Adds those that are to be tried now to `parts`.
+    /// Adds the parts whose retry is due to `parts`.
     pub(super) fn take_due(&mut self, now: Duration, parts: &mut VecDeque<Part>) {
         while let Some((due, peer_qp)) = self.timers.first().copied() {
             if due > now {
@@ -91,7 +91,7 @@ impl Parked {
                 continue;
             };
             parts.extend(waiting.parts.pop_front());
-            // Unless an answer comes before.
+            // The next retry, unless an acknowledgement comes earlier.
             waiting.wait = (waiting.wait * 2).min(LONGEST_WAIT);
             waiting.due = now + waiting.wait;
             if !waiting.parts.is_empty() {
@@ -100,7 +100,7 @@ impl Parked {
         }
     }
 
-    /// Forgets a message.
+    /// Removes the parts of a message.
     pub(super) fn forget(&mut self, message: u64) {
         let timers = &mut self.timers;
         self.by_qp.retain(|peer_qp, waiting| {
@@ -112,7 +112,7 @@ impl Parked {
         });
     }
 
-    /// When the next one is to be tried.
+    /// Returns the time of the next retry.
     pub(super) fn next_due(&self) -> Option<Duration> {
         self.timers.first().map(|timer| timer.0)
     }

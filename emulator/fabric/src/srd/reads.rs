@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! RDMA reads that wait for what they read: a response of the peer, which is a message of its own.
+//! RDMA reads that wait for their data: a response of the peer, which is a message of its own.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,22 +11,22 @@ use efa_model::{QpId, Request};
 
 use crate::packet::{PortId, Reader};
 
-/// How long a read waits for anything of it, or of the one that its peer answers. A peer answers one read of a queue pair after the
-/// other, so one that waits for others waits longer.
+/// Maximum time without data for a read, and without data for the first read of its responder. A responder serves the reads of a
+/// queue pair one after the other, so later reads have to wait longer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who answers reads: a device, and a queue pair of it.
+/// Responder to reads: a device, and its queue pair.
 type Responder = (PortId, u16);
 
-/// A read that waits.
+/// A read that waits for its data.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) request: Box<Request>,
     pub(crate) from: PortId,
     pub(crate) received: u32,
-    /// Its place among those that the peer knows of, from when the peer does.
+    /// Its position among the reads that the responder knows of, once it does.
     turn: Option<u64>,
-    /// When something last came for it.
+    /// Time of the responder's last packet for it.
     heard: Duration,
 }
 
@@ -36,20 +36,20 @@ impl Read {
     }
 }
 
-/// All reads that wait.
+/// All reads in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     reads: HashMap<Reader, Read>,
     turns: HashMap<Responder, Turns>,
-    /// The next place.
+    /// The last position that was assigned.
     next: u64,
 }
 
-/// The reads that a queue pair of a peer knows of.
+/// Positions of the reads that a responder knows of.
 #[derive(Debug, Default)]
 struct Turns {
     waiting: BTreeSet<u64>,
-    /// When something last came for the first of them.
+    /// Time of the responder's last packet for the first of them.
     heard: Duration,
 }
 
@@ -69,15 +69,15 @@ impl Reads {
         self.reads.insert(reader(&read.request), read);
     }
 
-    /// A read of a peer's memory, if that is the peer.
+    /// Returns a read, if `from` is its responder.
     pub(crate) fn get_mut(&mut self, reader: Reader, from: PortId) -> Option<&mut Read> {
         let read = self.reads.get_mut(&reader);
-        // Nobody answers for others.
+        // Only the responder may respond.
         read.filter(|read| read.from == from)
     }
 
-    /// Takes note that the peer of a read has got its request, or has sent something for it. If it is the one whose turn it is,
-    /// others may wait for as long again.
+    /// Records that the responder of a read has received its request, or has sent data for it. If this is the first read of the
+    /// responder, the timeout of its other reads restarts, too.
     pub(crate) fn heard(&mut self, now: Duration, reader: Reader) {
         let Some(read) = self.reads.get_mut(&reader) else {
             return;
@@ -105,7 +105,7 @@ impl Reads {
         Some(read)
     }
 
-    /// Takes all of a peer that is not there any more.
+    /// Removes and returns all reads from a peer that is gone.
     pub(crate) fn forget(&mut self, peer: PortId) -> Vec<Read> {
         let of_peer = self.reads.iter().filter(|(_, read)| read.from == peer);
         let readers: Vec<_> = of_peer.map(|(reader, _)| *reader).collect();
@@ -113,13 +113,13 @@ impl Reads {
         ended.collect()
     }
 
-    /// Takes all that a peer will not answer any more, and those of queue pairs that are not what they were.
+    /// Removes and returns reads that have timed out, and reads of queue pairs that were reset, failed or destroyed.
     pub(crate) fn sweep(&mut self, now: Duration, is_current: impl Fn(QpId) -> bool) -> Vec<Read> {
         let turns = &self.turns;
         let is_late = |read: &Read| {
             let turns = turns.get(&read.responder());
             let last = turns.map_or(read.heard, |turns| turns.heard.max(read.heard));
-            // Until the peer knows of it, the connection looks after it.
+            // Until the responder knows of the read, its connection detects timeouts.
             read.turn.is_some() && now.saturating_sub(last) > TIMEOUT
         };
         let mut late: Vec<_> = self
@@ -134,7 +134,7 @@ impl Reads {
     }
 }
 
-/// Who reads by a request.
+/// Returns the identity of the read of a work request.
 pub(crate) fn reader(request: &Request) -> Reader {
     Reader {
         qp: request.qp,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The receiving end of a connection: what has arrived.
+//! The receiving end of a connection: records of the packets that have arrived.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,55 +10,55 @@ use crate::{
     quota::{Permit, Quota},
 };
 
-/// No connection ever has so many packets.
+/// Exclusive limit on packet numbers, which no connection ever reaches.
 const PSN_END: u64 = 1 << 62;
 
-/// Bytes of a node of a tree, which has room for 11 entries, with those of the allocator.
+/// Size in bytes of a tree's node, which has room for 11 entries, including the allocator's overhead.
 const NODE: usize = 11 * size_of::<(u64, u32)>() + 32;
 
-/// Bytes that a receiver takes, with [`FREE`] things that it remembers.
+/// Size in bytes of a receiver, including [`FREE`] records.
 pub(super) const BYTES: usize = {
     const BYTES: usize = 640;
-    // A table that was too small has room for 16 where there are 7, and each tree keeps its first node.
+    // A table that has just grown has room for 16 entries per 7 used. Each tree keeps its first node.
     assert!(size_of::<(u64, Receiver)>() * 16 / 7 + 2 * NODE <= BYTES);
     BYTES
 };
 
-/// Bytes that each thing takes besides that a receiver remembers: a part of a node of a tree, which is half full at least, and of
-/// those above it.
+/// Size in bytes of each further record of a receiver: its part of a tree's node, which is at least half full, and of the nodes
+/// above.
 pub(super) const ENTRY: usize = 40;
 
-/// Records that a receiver may keep beyond its budget, for packets in their order. Without any, a sender that has used up the budget
-/// would make no progress. One record is how a packet was refused, the others are writes that have begun.
+/// Records that a receiver may keep beyond its budget, for packets in order. Without them, a sender that has used up the budget
+/// would make no progress. One record is for a refused packet, the others for writes in progress.
 const FREE: usize = 4;
 
-/// What has arrived over a connection.
+/// Records of the packets that have arrived over a connection.
 #[derive(Debug)]
 pub(crate) struct Receiver {
-    /// All packets with lower numbers have been concluded.
+    /// All packets with lower numbers have a verdict, or were given up by the sender.
     floor: u64,
-    /// Those that have been concluded besides, and how.
+    /// Verdicts of packets with other numbers.
     above: BTreeMap<u64, Verdict>,
-    /// Bytes that have arrived of messages of which all have to be there before the program is told.
+    /// Bytes that have arrived of messages that have to be complete before the program is notified.
     partial: BTreeMap<u64, u32>,
-    /// What all of it takes of what is remembered of its sender.
+    /// Permit for its memory, of the sender's quota.
     room: Permit,
     pub(super) last_used: Duration,
 }
 
-/// What a packet is to a receiver.
+/// Classification of a packet by a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// It has not been concluded.
+    /// The packet has no verdict yet.
     New,
-    /// It was, and the sender is told again.
+    /// The packet has this verdict, which is sent again.
     Old(Verdict),
-    /// It can't be of a sender that keeps to the rules.
+    /// The packet violates the protocol.
     Bad,
 }
 
 impl Receiver {
-    /// One of a sender of whom so much more may be remembered, if it is enough.
+    /// Creates a receiver, if the quota of its sender has enough room.
     pub(super) fn new(room: &Quota) -> Option<Self> {
         Some(Self {
             floor: 0,
@@ -69,32 +69,32 @@ impl Receiver {
         })
     }
 
-    /// Bytes that it takes with so many more things to remember.
+    /// Returns the size in bytes with `more` further records.
     fn bytes(&self, more: usize) -> usize {
         BYTES + (self.above.len() + self.partial.len() + more) * ENTRY
     }
 
-    /// Sees to it that there is room for what a packet may give to remember. Without that, it must not be taken.
+    /// Reserves room for the records of a packet. Returns whether there is enough. Otherwise the packet must be dropped.
     pub(crate) fn make_room(&mut self, psn: u64, message: u64) -> bool {
-        // How it was concluded, and what has arrived of its message.
+        // The verdict of the packet, and the bytes that have arrived of its message.
         let more = 1 + usize::from(!self.partial.contains_key(&message));
         let bytes = self.bytes(more);
         self.room.resize(bytes) || psn == self.floor && bytes - self.room.amount() <= FREE * ENTRY
     }
 
-    /// Takes as much room as it needs. There may be less: see [`FREE`].
+    /// Adjusts the permit to the current size. The quota may have less: see [`FREE`].
     fn settle(&mut self) {
         let bytes = self.bytes(0);
         self.room.resize(bytes);
     }
 
-    /// Takes note of what a sender knows to be concluded, and finds out whether a packet is new.
+    /// Raises the floor to that of the sender, and classifies a packet.
     pub(crate) fn look(&mut self, psn: u64, floor: u64) -> News {
         if floor > psn || psn - floor >= PSN_RANGE || psn >= PSN_END {
             return News::Bad;
         }
         if floor > self.floor {
-            // Those that are gone will not come again, however far this is.
+            // The sender does not send packets below its floor again, however high this is.
             self.above = self.above.split_off(&floor);
             self.floor = floor;
             self.fill();
@@ -109,7 +109,7 @@ impl Receiver {
         }
     }
 
-    /// A packet is concluded. If the receiver was not ready for it, what is in it will come as another packet.
+    /// Records the verdict of a packet. If the receiver was not ready, the sender sends the packet's part as another packet.
     pub(crate) fn conclude(&mut self, psn: u64, verdict: Verdict) {
         if psn >= self.floor {
             self.above.insert(psn, verdict);
@@ -119,21 +119,21 @@ impl Receiver {
     }
 
     fn fill(&mut self) {
-        // The others stay, for a sender that asks again, until it knows.
+        // Other verdicts stay for retransmissions, until the sender has received them.
         while self.above.get(&self.floor) == Some(&Verdict::Delivered) {
             self.above.remove(&self.floor);
             self.floor += 1;
         }
     }
 
-    /// How many bytes of a message will have arrived with `length` more.
+    /// Returns the bytes of a message that have arrived, including `length` more.
     pub(crate) fn with(&self, message: u64, length: u32) -> u32 {
         self.partial
             .get(&message)
             .map_or(length, |before| before.saturating_add(length))
     }
 
-    /// Takes note of bytes of a message that has `total`.
+    /// Records the arrival of `length` bytes of a message of `total` bytes.
     pub(crate) fn add_part(&mut self, message: u64, length: u32, total: u32) {
         let arrived = self.with(message, length);
         if arrived >= total {
@@ -144,7 +144,7 @@ impl Receiver {
         self.settle();
     }
 
-    /// Forgets a message that has failed.
+    /// Drops the record of a failed message.
     pub(crate) fn forget(&mut self, message: u64) {
         self.partial.remove(&message);
         self.settle();
@@ -168,7 +168,7 @@ mod tests {
         fn each_packet_is_new_once(mut psns in prop::collection::vec(0_u64..64, 0..256)) {
             let mut receiver = receiver();
             let mut known = BTreeSet::new();
-            // Those at the end fill all holes.
+            // These packets at the end fill all gaps.
             psns.extend(0..64);
             for psn in psns {
                 let news = receiver.look(psn, 0);
@@ -186,7 +186,7 @@ mod tests {
         receiver.conclude(0, Verdict::NotReady);
         receiver.conclude(1, Verdict::Delivered);
         assert_eq!(receiver.look(0, 0), News::Old(Verdict::NotReady));
-        // The sender has sent it again under another number.
+        // The sender has sent the part again under another number.
         assert_eq!(receiver.look(2, 1), News::New);
         assert_eq!((receiver.floor, receiver.above.len()), (2, 0));
         assert_eq!(receiver.look(0, 0), News::Old(Verdict::Delivered));
@@ -203,7 +203,7 @@ mod tests {
         assert!(receiver.above.len() <= PSN_RANGE as usize);
         assert_eq!(receiver.look(u64::MAX, 0), News::Bad);
         assert_eq!(receiver.look(0, 1), News::Bad);
-        // It may be far ahead, as it may have sent to a receiver that has forgotten.
+        // A number may be far ahead, as the receiver may have dropped its records of the connection.
         assert_eq!(receiver.look(PSN_END - 1, PSN_END - 2), News::New);
         assert!(receiver.above.is_empty());
         receiver.conclude(PSN_END - 1, Verdict::Delivered);
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn without_room_only_what_is_in_its_order_is_taken() {
-        // For three things.
+        // Room for three records.
         let quota = Quota::new(BYTES + 3 * ENTRY);
         let mut receiver = Receiver::new(&quota).unwrap();
         assert!(Receiver::new(&quota).is_none());
@@ -228,21 +228,21 @@ mod tests {
             (taken, receiver.above.len(), receiver.partial.len())
         };
         assert_eq!(arrives(2, 0, 0, 10), (true, 1, 1));
-        // It would be two more things.
+        // This packet needs two more records.
         assert_eq!(arrives(4, 0, 1, 10), (false, 1, 1));
         assert_eq!(arrives(3, 0, 0, 10), (true, 2, 1));
         assert_eq!(arrives(5, 0, 0, 10), (false, 2, 1));
-        // Those in their order are, and make room.
+        // Packets in order are accepted, and make room.
         assert_eq!(arrives(0, 0, 2, 10), (true, 2, 2));
         assert_eq!(arrives(1, 0, 2, 20), (true, 0, 1));
         assert_eq!(arrives(4, 4, 0, 10), (true, 0, 0));
-        // But no more than so many.
+        // The number of extra records is limited, too.
         let mut begun = 0;
         while arrives(5 + begun, 0, 5 + begun, 10).0 {
             begun += 1;
         }
         assert_eq!(begun, 3 + FREE as u64 - 1);
-        // The room is free again with it.
+        // The receiver's drop returns its room to the quota.
         drop(receiver);
         assert!(quota.take(BYTES + 3 * ENTRY).is_some());
     }

@@ -13,20 +13,20 @@ use crate::{
     quota::Quota,
 };
 
-/// Most connections of one peer's device, which has no more.
+/// Maximum number of connections from one peer's device, which never has more.
 const MOST: usize = 64 << 10;
 
-/// Bytes of what all receivers together remember of a device of this program, or of all devices of another one. It is enough for
-/// [`MOST`] connections, and for more than thirty times as many packets out of their order as a device has in flight. Where it is
-/// not, these are as good as lost until there is room.
+/// Limit on the memory of all receivers for one device of this program, or for all devices of another one, in bytes. It suffices
+/// for [`MOST`] connections, and for more than thirty times the packets that a device has in flight, all out of order. Beyond it,
+/// packets that arrive out of order are dropped until there is room.
 pub(crate) const REMEMBERED: usize = 64 << 20;
 
 const _: () = assert!(MOST * receiver::BYTES + 30 * MAX_IN_FLIGHT * receiver::ENTRY <= REMEMBERED);
 
-/// How long it is remembered what has arrived over a connection; much longer than anything is retransmitted.
+/// Time after which the state of an idle connection is dropped; much longer than retransmissions take by default.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What has arrived from each peer, by the number of the connection.
+/// Receiving ends of connections, by peer and number of the connection.
 #[derive(Debug, Default)]
 pub(crate) struct Receivers(HashMap<PortId, HashMap<u64, Receiver>>);
 
@@ -36,7 +36,7 @@ impl Receivers {
         self.0.is_empty()
     }
 
-    /// The receiving end of a connection, unless a peer has too many, or `room` has none for one more.
+    /// Returns the receiving end of a connection, opened if necessary, unless the peer has too many or `room` is exhausted.
     pub(crate) fn open(
         &mut self,
         now: Duration,
@@ -55,17 +55,17 @@ impl Receivers {
         Some(receiver)
     }
 
-    /// The receiving end of a connection, if anything has arrived over it.
+    /// Returns the receiving end of a connection, if there is any.
     pub(crate) fn get_mut(&mut self, from: PortId, connection: u64) -> Option<&mut Receiver> {
         self.0.get_mut(&from)?.get_mut(&connection)
     }
 
-    /// Forgets a peer that is not there any more.
+    /// Drops the state of a peer that is gone.
     pub(crate) fn forget(&mut self, peer: PortId) {
         self.0.remove(&peer);
     }
 
-    /// Forgets connections over which nothing has come for long.
+    /// Drops connections that are idle for long.
     pub(crate) fn sweep(&mut self, now: Duration) {
         self.0.retain(|_, of_peer| {
             of_peer.retain(|_, receiver| now.saturating_sub(receiver.last_used) <= IDLE);

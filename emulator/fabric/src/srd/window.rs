@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How much a connection may have in flight.
+//! Limit on the packets that a connection has in flight.
 //!
 //! A connection keeps so little in flight that queues in the network stay short. Once per round trip it compares the delays of
 //! the last packets with the base delay, the shortest to the peer. If most took much longer, the shared link is congested, and
@@ -18,79 +18,79 @@ use std::time::Duration;
 /// Packets that a new connection may have in flight.
 const INITIAL: f64 = 4.0;
 
-/// Most packets that a connection may have in flight.
+/// Maximum number of packets that a connection may have in flight.
 pub(crate) const MOST: f64 = 256.0;
 
-/// The smallest window if packets are late. With at most one packet of each connection in flight, the congestion has another cause,
-/// or the long queue does no harm.
+/// The smallest window if packets are late. If each connection has at most one packet in flight, the congestion has another
+/// cause, or the long queue does no harm.
 const LEAST_IF_LATE: f64 = 1.0;
 
-/// The smallest window if packets are lost. One of less than a packet is one packet now and then: so thousands may share a link
-/// with a short queue.
+/// The smallest window if packets are lost. A window below one packet means one packet per several round trips. So thousands of
+/// connections can share a link with a short queue.
 const LEAST: f64 = 1.0 / 64.0;
 
-/// How much of the window is left when packets are lost or take very long.
+/// Smallest factor by which the window is multiplied when packets are lost or very late.
 const LEAST_PART: f64 = 0.7;
 
-/// How much of the excess of a round trip the window becomes smaller by.
+/// Weight of the relative excess of a round trip in the decrease of the window.
 const DECREASE: f64 = 0.8;
 
-/// By how many packets the window grows in the first round trip without congestion. The step doubles with each further one. If
-/// many share a link, all grow at once, and small steps keep them from filling it together. A connection alone soon has its full
-/// window.
+/// Growth of the window in packets after the first round trip without congestion. The step doubles with each further one. If many
+/// connections share a link, all grow at once, and small steps keep them from filling it together. A single connection soon has
+/// its full window.
 const STEP: f64 = 0.25;
 
-/// Time that packets may wait in queues if the window is one packet, or half of the shortest round trip if that is more.
+/// Queueing delay that is tolerated if the window is one packet, or half of the shortest round trip if that is more.
 const QUEUEING: Duration = Duration::from_micros(30);
 
-/// The part of that time that is left to large windows, so that they do not depend on each microsecond.
+/// Minimum fraction of that delay for large windows, so that they do not react to each microsecond.
 const LEAST_QUEUEING: f64 = 0.25;
 
-/// How long a shortest round trip counts, at least. The network may have changed since.
+/// Minimum time for which a shortest round trip counts. It expires because the network may have changed.
 const SHORTEST_AGE: Duration = Duration::from_secs(10);
 
-/// Least time to wait for an acknowledgement if nothing shows that a packet is lost. Shorter ones than a scheduler's would only
-/// measure the host.
+/// Minimum timeout for an acknowledgement without evidence of a loss. Shorter timeouts would only measure the scheduling delays
+/// of the host.
 const MIN_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// How long to wait before the first round trip was measured.
+/// Timeout before the first round trip was measured.
 const INITIAL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The share of a packet differs by this from one packet to the next: the golden ratio. So the mean over any few packets is the
-/// fraction of the window.
+/// Increment of `share` from one packet to the next: the golden ratio. So the mean over any few packets is the fraction of the
+/// window.
 const SPREAD: f64 = 0.618_033_988_75;
 
 /// The window of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     size: f64,
-    /// Whether the network has not been full yet, so that it grows fast.
+    /// Whether no congestion was detected yet, so that the window grows fast.
     starting: bool,
-    /// By how much it grows if the round trip at hand ends without congestion.
+    /// Number of packets by which it grows if the current round trip ends without congestion.
     step: f64,
     smoothed: Option<Duration>,
     variation: Duration,
     round: Round,
-    /// What is added to the window for the next packet, below 1.
+    /// Addition to the window for the next packet, below 1.
     share: f64,
-    /// When the next packet may be sent, if the window is less than one.
+    /// Time at which the next packet may be sent, if the window is below 1.
     paced: Duration,
 }
 
-/// A round trip.
+/// Measurements of a round trip.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     begun: Duration,
     acknowledged: u32,
     late: u32,
-    /// The sum over all that were late of how much, as a part of the time that they took.
+    /// Sum of the excess times of all late packets, each relative to its round trip.
     excess: f64,
 }
 
 /// The shortest round trip to a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shortest {
-    /// That of the time since `begun`, and that of before.
+    /// The shortest one since `begun`, and the shortest one of the period before.
     now: Duration,
     before: Duration,
     begun: Duration,
@@ -116,7 +116,7 @@ impl Shortest {
         self.now.min(self.before)
     }
 
-    /// Whether all of it is old.
+    /// Whether both periods are too old to count.
     pub(crate) fn is_old(&self, now: Duration) -> bool {
         now.saturating_sub(self.begun) > 2 * SHORTEST_AGE
     }
@@ -145,7 +145,7 @@ impl Window {
         in_flight < (self.size + self.share) as usize
     }
 
-    /// A packet is sent that the window has admitted.
+    /// Records the transmission of a packet that the window has admitted.
     pub(crate) fn sent(&mut self, now: Duration) {
         self.share = (self.share + SPREAD).fract();
         if self.size < 1.0 {
@@ -154,24 +154,24 @@ impl Window {
         }
     }
 
-    /// When the next packet may be sent if nothing is in flight.
+    /// Returns the time at which the next packet may be sent if none is in flight, for a window below 1.
     pub(crate) fn paced(&self) -> Option<Duration> {
         (self.size < 1.0).then_some(self.paced)
     }
 
-    /// How long to wait for an acknowledgement.
+    /// Returns the timeout for an acknowledgement.
     pub(crate) fn timeout(&self) -> Duration {
         self.smoothed
             .map_or(INITIAL_TIMEOUT, |smoothed| (smoothed * 4).max(MIN_TIMEOUT))
     }
 
-    /// How long to wait for that of a packet if one that was sent later over the same path has come.
+    /// Returns the timeout for a packet after the acknowledgement of a later one on the same path.
     pub(crate) fn patience(&self) -> Duration {
         let patience = |smoothed: Duration| smoothed + 4 * self.variation;
         self.smoothed.map_or(INITIAL_TIMEOUT, patience)
     }
 
-    /// A packet was acknowledged after a round trip of this time. The shortest one to its peer takes `shortest`.
+    /// Records an acknowledgement after `round_trip`. `shortest` is the shortest round trip to the peer.
     pub(crate) fn acknowledged(&mut self, now: Duration, round_trip: Duration, shortest: Duration) {
         self.measure(round_trip);
         let part = (1.0 / self.size.max(1.0).sqrt()).max(LEAST_QUEUEING);
@@ -206,7 +206,7 @@ impl Window {
         }
     }
 
-    /// Looks at what a round trip has shown.
+    /// Adjusts the window after a round trip.
     fn end_round(&mut self, now: Duration) {
         let round = self.round;
         self.round = Round {
@@ -217,15 +217,15 @@ impl Window {
             let excess = round.excess / f64::from(round.late);
             self.shrink(1.0 - DECREASE * excess, LEAST_IF_LATE.min(self.size));
         } else if !self.starting && f64::from(round.acknowledged) >= self.size / 2.0 {
-            // Who has sent less does not know what more would have done.
+            // A connection that has sent less has no evidence that a larger window would be safe.
             self.grow(self.step.min(self.size));
             self.step *= 2.0;
         }
     }
 
-    /// A packet was lost.
+    /// Shrinks the window after a loss.
     pub(crate) fn lost(&mut self, now: Duration) {
-        // Losses of one round trip are one.
+        // All losses of a round trip count as one.
         if now.saturating_sub(self.round.begun) >= self.smoothed.unwrap_or_default() {
             self.shrink(LEAST_PART, LEAST);
             self.round = Round {
@@ -252,7 +252,7 @@ mod tests {
 
     const SHORTEST: Duration = Duration::from_micros(20);
 
-    /// Lets a window have round trips that take so long, in each of which all packets that it admits are acknowledged.
+    /// Simulates `count` round trips of a window. In each, all packets that it admits are acknowledged.
     fn rounds(window: &mut Window, now: &mut Duration, count: u32, round_trip: Duration) {
         for _ in 0..count {
             *now += round_trip;
@@ -274,7 +274,7 @@ mod tests {
         rounds(&mut window, &mut now, 2, 20 * SHORTEST);
         let after = window.size;
         assert!(after < 8.0 * INITIAL && after >= 8.0 * INITIAL * LEAST_PART.powi(2));
-        // From then on in small steps that become larger.
+        // From now on, it grows in small steps that increase.
         rounds(&mut window, &mut now, 60, SHORTEST);
         assert_eq!(window.size, MOST);
         rounds(&mut window, &mut now, 100, 20 * SHORTEST);
@@ -295,8 +295,8 @@ mod tests {
         assert!(window.size > INITIAL);
     }
 
-    /// Windows that share a link, of which each packet takes a microsecond, have about the same size in the end, although one
-    /// knows less of the way than the other.
+    /// Windows that share a link converge to about the same size, although their base delays differ slightly. Each packet takes a
+    /// microsecond on the link.
     #[test]
     fn who_shares_a_link_gets_as_much() {
         let mut now = Duration::from_secs(1);
@@ -334,7 +334,7 @@ mod tests {
         for _ in 0..20 {
             now += 2 * SHORTEST;
             window.lost(now);
-            // Another one at once is of the same round trip.
+            // A second loss immediately afterwards belongs to the same round trip.
             window.lost(now);
         }
         assert!(window.size < 1.0 && window.size > 0.5 * 8.0 * LEAST_PART.powi(20));
