@@ -30,9 +30,8 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// A device: `socket=PATH[,profile=NAME][,msix=VECTORS][,number=N][,memory=SIZE][,strict=guesses][,missing-bar=0|2|db][,OVERRIDE=VALUE...]`.
-    ///
-    /// An override is what the control command `set` takes, such as `max_eq=0`.
+    /// A device: `socket=PATH[,OPTION=VALUE...]`. Options are `profile=NAME`, `msix=VECTORS`, `number=N`, `memory=SIZE`,
+    /// `strict=guesses`, `missing-bar=0|2|db`, and any attribute of the control command `set`, such as `max_eq=0`.
     #[arg(
         long = "device",
         value_name = "SPEC",
@@ -41,7 +40,7 @@ pub(crate) struct Args {
     )]
     devices: Vec<DeviceSpec>,
 
-    /// The devices of an EC2 instance, such as `p4d.24xlarge,socket=PATH`, with more options as for a device.
+    /// The devices of an EC2 instance, such as `p4d.24xlarge,socket=PATH`, with further options as for `--device`.
     ///
     /// Their sockets are PATH0, PATH1 and so on, and their numbers N, N+1 and so on.
     #[arg(long = "instance", value_name = "SPEC")]
@@ -49,32 +48,35 @@ pub(crate) struct Args {
 
     /// The network between the devices: `[ideal|realistic][,NAME=VALUE...]`, such as `realistic,loss=0.001`.
     ///
-    /// A realistic one, which is the default, reorders as that of SRD does; an ideal one loses and delays nothing, for benchmarks. Without a name, the values change the realistic one. The names are those of the control command `fabric`. A value may be JSON, such as `path=[{"down":true}]`.
+    /// The realistic network, which is the default, reorders packets as SRD does. The ideal one, for benchmarks, neither loses
+    /// nor delays packets. Values without a network's name change the realistic one. Names of values are those of the control
+    /// command `fabric`. A value may be JSON, such as `path=[{"down":true}]`.
     #[arg(long, value_name = "SETTINGS", default_value = "", value_parser = fabric)]
     pub(crate) fabric: Settings,
 
-    /// Lets other emulators join their networks with this one's, at this TCP address. Who can connect can send anything to
-    /// any guest, so it should be one that only they reach.
+    /// Lets other emulators join this network at this TCP address. A program that connects can send anything to any guest, so
+    /// choose an address that only the emulators can reach.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: Option<String>,
 
-    /// Joins the network with that of an emulator that listens at this TCP address, as soon as it does.
+    /// Joins the network of the emulator at this TCP address, as soon as that listens.
     ///
     /// A name in place of the address is resolved once, at the start.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) join: Vec<String>,
 
-    /// Seed of the network's losses and delays. By default it is another one each time, and said if the network is not ideal.
+    /// Seed of the network's losses and delays. The default is random, and is printed unless the network is ideal.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
 
     /// Listens for control connections at a unix socket: `PATH[,device=N][,read-only][,no-debugging]`.
     ///
-    /// Its clients may ask for anything, or for what concerns one device, changes nothing, or reaches into no queue in a guest's memory. Each further `--control` is another socket.
+    /// By default, clients may send any request. The options limit them to one device, to requests that change nothing, and to
+    /// requests that access no queue in guest memory. Each further `--control` adds a socket.
     #[arg(long, value_name = "SPEC")]
     pub(crate) control: Vec<Scope>,
 
-    /// Answers Prometheus at this TCP address: `http://ADDRESS:PORT/metrics`.
+    /// Serves metrics for Prometheus at this TCP address: `http://ADDRESS:PORT/metrics`.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<String>,
 
@@ -88,12 +90,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) scenario: Option<PathBuf>,
 
-    /// Whether Landlock and seccomp deny the program all that it does not need. `auto`: as far as the kernel can. `on`: the
-    /// program fails if the kernel cannot do all of it.
+    /// Sandbox of Landlock and seccomp, which denies the program all that it does not need. `auto` applies as much of it as the
+    /// kernel supports. With `on`, the program fails if the kernel lacks a part that is required.
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub(crate) sandbox: Mode,
 
-    /// Lets monitors share memory that is a file of ext4, XFS or btrfs. Accesses wait for the disk then, and so may other guests.
+    /// Lets VMMs share memory in files of ext4, XFS or btrfs. Accesses may then wait for the disk, and delay other guests.
     #[arg(long)]
     pub(crate) file_memory: bool,
 
@@ -101,11 +103,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) list_profiles: bool,
 
-    /// Prints the instances that are known.
+    /// Prints the known EC2 instances.
     #[arg(long)]
     pub(crate) list_instances: bool,
 
-    /// Logs more to the standard error; twice even more.
+    /// Logs at level INFO to the standard error, or at level DEBUG if given twice.
     #[arg(short, long, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 }
@@ -130,7 +132,7 @@ pub(crate) enum Command {
     },
     /// Prints JSON Schemas of the control protocol: of requests, and of the replies to each.
     Schema,
-    /// Writes the manual pages and the completions of shells into a folder, which is made if need be.
+    /// Writes the manual pages and shell completions into a folder, which is created if necessary.
     #[command(hide = true)]
     Generate {
         /// The folder.
@@ -151,7 +153,7 @@ pub(crate) struct DeviceSpec {
 }
 
 impl DeviceSpec {
-    /// Bytes of memory that a VMM may share with it.
+    /// Limit in bytes on the memory that a VMM may share with the device.
     pub(crate) fn memory(&self) -> u64 {
         self.memory.unwrap_or(MAX_BYTES)
     }
@@ -168,7 +170,7 @@ impl DeviceSpec {
         config
     }
 
-    /// Takes options over. What they do not say is as in `self`.
+    /// Returns `self` with these options applied.
     fn with<'a>(mut self, options: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         for option in options {
             let (key, value) = option
@@ -206,7 +208,7 @@ impl FromStr for DeviceSpec {
 #[derive(Clone, Debug)]
 struct InstanceSpec {
     count: u32,
-    /// What its devices have in common. Their sockets have a longer name, and the number is the first one's.
+    /// Template of the devices: each index is appended to the socket's path, and added to the number.
     device: DeviceSpec,
 }
 
@@ -250,7 +252,7 @@ impl FromStr for InstanceSpec {
     }
 }
 
-/// Parses settings of the network: first those that have a name, if any. A comma inside of brackets separates nothing.
+/// Parses the network: an optional name, then settings that change it. A comma within brackets is no separator.
 fn fabric(text: &str) -> Result<Settings, String> {
     let mut depth = 0;
     let parts = text.split(|character| {
@@ -314,7 +316,7 @@ fn memory(value: &str) -> Result<u64, String> {
     size(value).map_err(|error| format!("memory: {error}"))
 }
 
-/// What devices are guessed to refuse.
+/// Returns overrides for checks that real devices are only guessed to make.
 fn strict(value: &str) -> Result<Overrides, String> {
     match value {
         "guesses" => Ok(Overrides::guesses()),
@@ -339,11 +341,11 @@ fn one_override(key: &str, value: &str) -> Result<Overrides, String> {
     serde_json::from_value(object).map_err(|error| format!("`{key}` can't be overridden: {error}"))
 }
 
-/// Bytes, given as a number with `K`, `M` or `G` behind it, or none.
+/// Parses a size in bytes, a number with an optional suffix `K`, `M` or `G`.
 ///
 /// # Errors
 ///
-/// It is none, or less than makes sense.
+/// The text is no size, or is below the minimum of 64K.
 fn size(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'K') => (&text[..text.len() - 1], 10),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The capture: packets, work requests, completions and all else that devices do as a file for Wireshark.
+//! The capture: packets, work requests, completions and other operations of devices, as a file for Wireshark.
 //!
-//! As in the trace, things are only noted where they happen, under locks; a thread makes blocks of them and writes those.
+//! As in the trace, events are only queued under the locks of devices. A thread encodes them as blocks and writes those.
 
 use std::{
     borrow::Cow,
@@ -35,29 +35,29 @@ use crate::{
     output::Output,
 };
 
-/// Most bytes of blocks that are written at once.
+/// Limit in bytes on blocks that are combined into one write.
 const CHUNK: usize = 64 << 10;
 
-/// Most bytes of a record's header.
+/// Limit in bytes on a record's header.
 const MAX_HEADER: u32 = 128;
 
-/// Times are in nanoseconds.
+/// Resolution of timestamps (if_tsresol): 10^-9 s.
 const RESOLUTION: u8 = 9;
 
-/// How a capture is written.
+/// Options of the capture.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct CaptureOptions {
     /// Writes all packets, work requests, completions, commands and events to this file, which Wireshark opens (pcapng).
     #[arg(long, value_name = "FILE")]
     pub(crate) capture: Option<PathBuf>,
 
-    /// Bytes of payload that a capture has of each packet and work request, up to 9216.
+    /// Number of captured payload bytes of each packet and work request, up to 9216.
     #[arg(long, value_name = "BYTES", requires = "capture", default_value_t = 64)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=9216))]
     capture_snap: u32,
 }
 
-/// What is captured, of all devices.
+/// The capture of all devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Capture {
     outbox: Arc<Outbox<Item>>,
@@ -65,19 +65,19 @@ pub(crate) struct Capture {
     snap: u32,
 }
 
-/// Something that is captured, and when.
+/// A captured packet or event, and its time.
 #[derive(Debug)]
 struct Item(Duration, What);
 
 #[derive(Debug)]
 enum What {
-    /// A packet that has left, or arrived.
+    /// Whether the packet has left the device or arrived there, and its record.
     Packet(bool, Record),
     Event(TraceEvent),
 }
 
 impl Capture {
-    /// A capture of devices with these descriptions, and the work of a thread that writes it. All times are since `start`.
+    /// Returns a capture of devices with these descriptions, and the work of its writer thread. Times count from `start`.
     ///
     /// # Errors
     ///
@@ -94,7 +94,7 @@ impl Capture {
         let mut writer = Writer::new(devices, snap, SystemTime::now() - start.elapsed())?;
         let mut output = Output::open(path, CHUNK)?;
         output.put(&writer.take())?;
-        // Who reads it while it is empty finds a capture.
+        // A reader that opens the file before the first packet finds a valid capture.
         output.flush()?;
         let outbox = Arc::new(Outbox::new(devices.len()));
         let writing: Work = {
@@ -109,7 +109,7 @@ impl Capture {
         Ok(Some((capture, writing)))
     }
 
-    /// Who takes note of what the device with this index does, besides another one.
+    /// Returns an observer of the device with this index, which also forwards to `other`.
     pub(crate) fn observer(self, device: usize, other: Box<dyn Observer>) -> Box<dyn Observer> {
         Box::new(OneDevice {
             capture: self,
@@ -118,7 +118,7 @@ impl Capture {
         })
     }
 
-    /// Writes what was not written yet, but waits no longer than `most` for who reads it.
+    /// Writes all pending records. Waits no longer than `most` for the reader.
     pub(crate) fn finish(&self, most: Duration) {
         self.outbox.finish(most);
     }
@@ -129,7 +129,7 @@ impl Capture {
     }
 }
 
-// The ports are those of the devices, in their order.
+// Numbers of ports are indices of devices, which are attached in this order.
 impl Tap for Capture {
     fn snap(&self) -> u32 {
         self.snap
@@ -142,7 +142,7 @@ impl Tap for Capture {
     }
 }
 
-/// Who takes note of what one device does.
+/// Observer of one device.
 struct OneDevice {
     capture: Capture,
     device: usize,
@@ -162,13 +162,13 @@ impl Observer for OneDevice {
     }
 }
 
-/// Who makes blocks.
+/// Encoder of pcapng blocks.
 struct Writer {
     blocks: PcapNgWriter<Vec<u8>>,
-    /// The time of day at the start.
+    /// Time of the start, since 1970.
     start: Duration,
     snap: u32,
-    /// How many records each device has lost.
+    /// Number of lost records, by device.
     lost: Vec<u64>,
 }
 
@@ -206,7 +206,7 @@ impl Writer {
         })
     }
 
-    /// Takes the bytes that were made.
+    /// Takes the encoded bytes.
     fn take(&mut self) -> Vec<u8> {
         std::mem::take(self.blocks.get_mut())
     }
@@ -230,7 +230,7 @@ impl Writer {
         output.flush()
     }
 
-    /// Makes a block of something that is captured.
+    /// Encodes a captured packet or event as a block.
     fn packet(&mut self, device: usize, at: Duration, what: &What) -> io::Result<()> {
         let (record, direction) = match what {
             What::Packet(true, record) => (Cow::Borrowed(record), Some(2)),
@@ -250,14 +250,14 @@ impl Writer {
         written.map(drop).map_err(io::Error::other)
     }
 
-    /// Makes a block that tells what was lost of a device.
+    /// Encodes a block with the number of records that a device has lost so far.
     fn statistics(&mut self, device: usize, at: Duration) -> io::Result<()> {
-        // CAST: until the year 2554.
+        // CAST: fits until the year 2554.
         let time = (self.start + at).as_nanos() as u64;
         let block = InterfaceStatisticsBlock {
             // CAST: there are few devices.
             interface_id: device as u32,
-            // The format has the upper half first; the library writes it as one number.
+            // The format has the upper half first, but the library writes the timestamp as one number.
             timestamp: time.rotate_left(32),
             options: vec![InterfaceStatisticsOption::IsbOsDrop(self.lost[device])],
         };
@@ -266,19 +266,19 @@ impl Writer {
     }
 }
 
-/// The record of something that a device did.
+/// Returns the record of an event of a device.
 fn record(event: &TraceEvent, snap: u32) -> Record {
     let fields = |number: u16| {
         let mut fields = [0; 8];
         fields[..2].copy_from_slice(&number.to_le_bytes());
         fields
     };
-    // CAST: a descriptor.
+    // CAST: descriptors and texts are short.
     let whole =
         |kind, number, bytes: &[u8]| Record::new(kind, &fields(number), bytes, bytes.len() as u32);
     match event {
         TraceEvent::WorkRequest { qp, descriptor } => {
-            // CAST: a descriptor.
+            // CAST: descriptors are short.
             let length = descriptor.len() as u32;
             let end = shown(descriptor, snap);
             Record::new(RecordKind::Send, &fields(*qp), &descriptor[..end], length)
@@ -289,7 +289,7 @@ fn record(event: &TraceEvent, snap: u32) -> Record {
     }
 }
 
-/// How much of a send work request is captured: all, but for inline data beyond the snap length.
+/// Returns the number of captured bytes of a send work request: all but inline data beyond the snap length.
 fn shown(descriptor: &[u8], snap: u32) -> usize {
     let Some(meta) = descriptor.first_chunk::<{ TxMetaDesc::SIZE }>() else {
         return descriptor.len();
@@ -298,8 +298,8 @@ fn shown(descriptor: &[u8], snap: u32) -> usize {
     if !control.inline_msg {
         return descriptor.len();
     }
-    // Inline data may follow the peer's memory.
-    // CAST: 32 bits fit.
+    // In RDMA requests, inline data follow the description of the peer's memory.
+    // CAST: a `usize` has at least 32 bits.
     let start = if control.op_type == 0 { 32 } else { 48 };
     descriptor.len().min(start + snap as usize)
 }

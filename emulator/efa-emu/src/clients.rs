@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Clients of a socket, of whom there may be only so many at a time.
+//! Clients of a socket, with a limit on their number.
 
 use std::{
     collections::BTreeMap,
@@ -12,29 +12,29 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-/// How long to wait when nobody can be accepted, as when there are no descriptors left: somebody has to leave first.
+/// Pause after a failed accept(), for example without free descriptors, until another client disconnects.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a client that is disconnected may take to leave its place. Its thread only has to see that.
+/// Time for a disconnected client to free its place. Its thread only has to notice the shutdown.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// How many clients there may be at a time, and what becomes of one more.
+/// Limit on the number of clients, and the handling of one more.
 #[derive(Debug)]
 pub(crate) struct Limit<S> {
-    /// What they are for.
+    /// The service's name, for log messages and threads.
     pub(crate) name: &'static str,
     pub(crate) most: usize,
-    /// Disconnects the one for whom nothing was done for longest, so that one more has its place. Those for whom something is
-    /// being done stay. Without this, one more is disconnected at once.
+    /// Disconnects the client that has been idle longest, to make room for a new one. Clients with a request in progress
+    /// stay. Without this function, the new client is disconnected immediately.
     pub(crate) disconnect: Option<fn(&S)>,
 }
 
-/// The places of clients.
+/// Places of clients, up to the limit.
 #[derive(Debug)]
 struct Places<S> {
     limit: Limit<S>,
     state: Mutex<State<S>>,
-    /// Somebody has left.
+    /// Signalled when a client has left.
     left: Condvar,
 }
 
@@ -52,11 +52,11 @@ struct Client<S> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// Nothing is done for it, since then.
+    /// Idle since this time.
     Idle(Instant),
-    /// Something is.
+    /// A request of the client is in progress.
     Busy,
-    /// Another one gets its place.
+    /// Disconnected, as a new client gets its place.
     Disconnected,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Place<S> {
 }
 
 impl<S> Places<S> {
-    /// A place for a client, if there is one.
+    /// Returns a place for a client, after an idle one was disconnected if necessary and allowed.
     fn take(self: &Arc<Self>, stream: &Arc<S>) -> Option<Place<S>> {
         let mut state = self.state.lock();
         if state.clients.len() >= self.limit.most {
@@ -101,7 +101,7 @@ impl<S> Places<S> {
 }
 
 impl<S> Place<S> {
-    /// Does something for the client, who is not disconnected meanwhile, unless it was before.
+    /// Runs `work` for the client, which stays connected meanwhile. Returns `None` if it was disconnected before.
     pub(crate) fn work<R>(&self, work: impl FnOnce() -> R) -> Option<R> {
         if !self.enter(Phase::Busy) {
             return None;
@@ -111,7 +111,7 @@ impl<S> Place<S> {
         Some(result)
     }
 
-    /// Returns whether the client is not disconnected.
+    /// Enters a phase, unless the client was disconnected. Returns whether it did.
     fn enter(&self, phase: Phase) -> bool {
         let mut state = self.places.state.lock();
         let client = state.clients.get_mut(&self.number);
@@ -127,7 +127,7 @@ impl<S> Drop for Place<S> {
     }
 }
 
-/// Serves all clients, each in a thread of its own. Never returns, whatever goes wrong.
+/// Serves each client in a thread of its own. Never returns: errors are only logged.
 pub(crate) fn serve_all<S: Send + Sync + 'static>(
     limit: Limit<S>,
     accept: impl Fn() -> io::Result<S>,
@@ -168,7 +168,7 @@ pub(crate) fn serve_all<S: Send + Sync + 'static>(
         let thread = thread::Builder::new().name(name.to_owned());
         let started = thread.spawn(move || {
             serve(&stream, &place);
-            // Who waits for the place has its descriptor, too.
+            // Dropped first: the client that gets the place needs the descriptor, too.
             drop(stream);
             drop(place);
         });
@@ -192,18 +192,18 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of a reply that fits into no socket.
+    /// Bytes of a reply that exceeds the buffers of a socket.
     const LONG: usize = 8 << 20;
 
-    /// What a client may ask for.
+    /// Requests of a client.
     const ECHO: u8 = 1;
     const LONG_REPLY: u8 = 2;
     const BLOCK: u8 = 3;
 
-    /// A socket where there may be two clients.
+    /// A server with a limit of two clients.
     struct Server {
         folder: tempfile::TempDir,
-        /// Who holds it has all wait who ask for that.
+        /// Requests `BLOCK` wait while this is locked.
         gate: Arc<Mutex<()>>,
     }
 
@@ -222,7 +222,7 @@ mod tests {
                 disconnect,
             };
             let refusals = AtomicUsize::new(3);
-            // What accept() says without descriptors ends nothing.
+            // Errors of accept() without free descriptors (EMFILE) do not end the server.
             let accept =
                 move || match refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
                     left.checked_sub(1)
@@ -237,7 +237,7 @@ mod tests {
                         let work = || match byte[0] {
                             LONG_REPLY => vec![LONG_REPLY; LONG],
                             BLOCK => {
-                                // It is seen to be busy.
+                                // Shows the client that its request is in progress.
                                 (&mut &*stream).write_all(&byte).unwrap();
                                 drop(gate.lock());
                                 byte.to_vec()
@@ -275,7 +275,7 @@ mod tests {
         ask(stream, ECHO)
     }
 
-    /// A client that has a place. Who is to leave one for it may take longer than it has.
+    /// Connects a client that has a place. It retries, as a disconnected client may free its place too late.
     fn served(server: &Server) -> UnixStream {
         wait_for("place", || {
             let mut stream = server.connect();
@@ -305,7 +305,7 @@ mod tests {
         assert!(is_served(&mut b) && is_served(&mut a));
         let _c = served(&server);
         assert!(!is_served(&mut b));
-        // One that asks something all the time stays.
+        // A client that sends requests all the time stays.
         for _ in 0..20 {
             assert!(is_served(&mut a));
             served(&server);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The control protocol: JSON lines that look at the devices and make them misbehave.
+//! The control protocol: JSON lines that inspect the devices and inject faults.
 //!
 //! ```text
-//!  client, server, scenario     who sends requests, and over what; scope: what they may ask for
+//!  client, server, scenario     sources of requests; scope: limits on the requests of a socket
 //!     |
 //!     v
-//!  perform                      what each request does
+//!  perform                      execution of each request
 //!     |
 //!     v
-//!  protocol, emulator           requests with their replies; what they are about
+//!  protocol, emulator           requests with their replies; devices and network
 //! ```
 //!
 //! A new kind of request is a struct and a line of `requests!` in `protocol.rs`, and an implementation of
-//! [`Perform`](protocol::Perform), in `perform.rs` or wherever else it belongs. A line of the guide and of the tests says what it
-//! is for.
+//! [`Perform`](protocol::Perform), in `perform.rs` or in another module that it fits. It also needs an
+//! example in the guide and in the tests.
 
 mod client;
 mod emulator;

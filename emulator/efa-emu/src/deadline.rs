@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Times until which clients have to have said, or taken, something. A timeout of each read or write is none: who sends a byte at a
-//! time keeps to it for as long as it likes.
+//! Deadlines for whole messages of clients and whole responses. A timeout of each read or write would not bound the total time:
+//! a client that sends single bytes never exceeds it.
 
 use std::{
     io::{self, Read},
@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is left until `end`.
+/// Returns the time left until `end`.
 ///
 /// # Errors
 ///
-/// There is nothing.
+/// The deadline has passed.
 pub(crate) fn left(end: Instant) -> io::Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -22,7 +22,7 @@ pub(crate) fn left(end: Instant) -> io::Result<Duration> {
     Ok(left)
 }
 
-/// A connection that can be read until some time.
+/// Reader of a connection with a deadline.
 pub(crate) struct Until<'a> {
     stream: &'a TcpStream,
     end: Option<Instant>,
@@ -34,7 +34,7 @@ impl<'a> Until<'a> {
         Self { stream, end }
     }
 
-    /// Lets it be read for ever, as long as no read takes longer than `most`.
+    /// Removes the deadline. From now on, each read has a timeout of `most` instead.
     pub(crate) fn lift(&mut self, most: Duration) -> io::Result<()> {
         self.end = None;
         self.stream.set_read_timeout(Some(most))

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! File descriptors: how many there may be, and the share of each device.
+//! File descriptors: the limit of the process, and the share of each device.
 //!
-//! A message whose descriptors find no room in this process ends its connection. So the limits of all devices and clients together have
-//! to fit. Otherwise one VMM could cost others their devices.
+//! A message ends its connection if this process has no room for its descriptors. So the limits of all devices and clients
+//! together must not exceed that of the process. Otherwise, one VMM could disconnect others from their devices.
 
 use efa_vfio::{MAX_FILES, descriptors};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{args::Args, control, metrics, peers};
 
-/// What the program takes besides devices and clients: standard streams, signals, what it writes, and sockets that are refused.
+/// Descriptors of the program itself: standard streams, signals, output files, and connections that it refuses.
 const OWN: usize = 32;
 
-/// Fewest files of memory with which a guest can do.
+/// Minimum number of memory files that a guest needs.
 const FEWEST: usize = 4;
 
-/// Raises the limit as far as this process may; returns it.
+/// Raises the limit of this process to the hard limit. Returns the resulting limit.
 pub(crate) fn raise() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let most = Rlimit {
@@ -25,18 +25,18 @@ pub(crate) fn raise() -> usize {
     };
     let current = match setrlimit(Resource::Nofile, most) {
         Ok(()) => most.current,
-        // What there is may be enough.
+        // The current limit may be enough.
         Err(_) => limit.current,
     };
     let current = current.and_then(|current| usize::try_from(current).ok());
     current.unwrap_or(usize::MAX)
 }
 
-/// How many files of its guest's memory each device may have, if so many descriptors are for all that the command line asks for.
+/// Returns the number of guest memory files that each device may have, if `limit` descriptors serve the whole command line.
 ///
 /// # Errors
 ///
-/// They are too few.
+/// The limit is too low.
 pub(crate) fn files(limit: usize, args: &Args) -> Result<usize, String> {
     let specs = args.devices();
     let clients = [
@@ -45,7 +45,7 @@ pub(crate) fn files(limit: usize, args: &Args) -> Result<usize, String> {
             args.control.len() * (1 + control::MAX_CONNECTIONS),
         ),
         (args.metrics.is_some(), 1 + metrics::MAX_CONNECTIONS),
-        // A link is read by one descriptor and written by another.
+        // A link has one descriptor for reads and another for writes.
         (args.listen.is_some(), 1 + 2 * peers::MAX_CONNECTIONS),
     ];
     let clients = clients.iter().filter(|(is_there, _)| *is_there);
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(files_of(65536, &many), Ok(MAX_FILES));
         let few = files_of(4500, &many).unwrap();
         assert!((FEWEST..MAX_FILES).contains(&few), "{few}");
-        // All of it is used, and no more.
+        // The whole limit is used, and not exceeded.
         let used = |files| OWN + 32 * (descriptors(33) + files);
         assert!(used(few) <= 4500 && used(few + 1) > 4500, "{few}");
         let clients = ["--control", "b", "--metrics", "c", "--listen", "d"];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Manual pages and the completions of shells, of the same definition as the command line.
+//! Manual pages and shell completions, generated from the definition of the command line.
 //!
-//! The program writes its own, since `cargo install` has no place for them and packages are to say what the program does.
+//! The program writes them itself: `cargo install` installs none, and those of packages have to match the program.
 
 use std::{
     fs, io,
@@ -17,7 +17,7 @@ use crate::args::Args;
 
 const NAME: &str = "efa-emu";
 
-/// What the command line does not say.
+/// Sections of the manual page that the command line's definition lacks.
 const MORE: &str = r#".SH EXIT STATUS
 0 after SIGTERM or SIGINT. 1 if it can't do its work any more: the standard error has the reason. 2 if the command line is wrong.
 \fBctl\fR ends with 1 if a reply is an error.
@@ -41,11 +41,11 @@ Documentation/emulator.md of the source has all that devices can do, and emulato
 package has them in /usr/share/doc/efa\-emu.
 "#;
 
-/// Writes all of them into a folder, which is made if need be.
+/// Writes all pages and completions into a folder, which is created if necessary.
 ///
 /// # Errors
 ///
-/// The folder can't be made or written to.
+/// The folder can't be created or written to.
 pub(crate) fn generate(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     clap_mangen::generate_to(Args::command(), folder)?;
@@ -60,9 +60,9 @@ fn page(folder: &Path) -> PathBuf {
     folder.join(format!("{NAME}.1"))
 }
 
-/// The program's own page.
+/// Returns the manual page of the program itself.
 fn manual() -> io::Result<Vec<u8>> {
-    // There is no page of the command that shows what --help does.
+    // The subcommand `help` has no page of its own, so it is not listed.
     let man = Man::new(Args::command().disable_help_subcommand(true));
     let mut page = Vec::new();
     man.render_title(&mut page)?;

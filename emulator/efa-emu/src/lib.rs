@@ -2,7 +2,7 @@
 
 //! Emulates Elastic Fabric Adapters, which virtual machines attach over vfio-user sockets.
 //!
-//! This is the program, as a library of which its `main()` and its tests are made.
+//! This library contains the whole program, for its `main()` and its tests.
 
 #![forbid(unsafe_code)]
 
@@ -55,13 +55,13 @@ use peers::Peers;
 use sandbox::Needs;
 use trace::Trace;
 
-/// How long the program's end waits for readers of the trace and the capture.
+/// Time that the program waits at its end for readers of the trace and of the capture.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Most threads that move packets. More would only wait for each other.
+/// Limit on threads that move packets. More of them would only wait for each other.
 const MAX_THREADS: usize = 8;
 
-/// The program: does what its command line says.
+/// Runs the program with its command line.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.command {
@@ -91,9 +91,9 @@ fn ctl(socket: &Path, commands: &[String]) -> Result<ExitCode, String> {
     }
 }
 
-/// A seed that is another one each time.
+/// Returns a random seed.
 fn any_seed() -> u64 {
-    // Short enough to be typed.
+    // 24 bits are short enough to type.
     RandomState::new().build_hasher().finish() >> 40
 }
 
@@ -155,8 +155,8 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let joined = joined.collect::<Result<Vec<_>, _>>()?;
     let mut signals = Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot handle signals: {error}"))?;
-    // Threads that are started from now on wake up when packets are due. By default the kernel lets them sleep for 50 µs more, which is
-    // longer than a packet takes on the realistic network. Where that can't be changed, packets are late.
+    // Threads that start from now on wake up when packets are due. The default timer slack of 50 microseconds is longer than a
+    // packet takes on the realistic network. If the slack can't be changed, packets are late.
     let _ = set_current_timer_slack(NonZero::new(1));
     let start = Instant::now();
     let seed = args.seed.unwrap_or_else(any_seed);
@@ -203,7 +203,7 @@ fn emulate(args: &Args) -> Result<ExitCode, String> {
     let peers = Peers::new(Arc::clone(&runtime));
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
 
-    // From here on nothing is opened, and all threads are confined.
+    // From here on, no file or socket is opened by name, and all threads are sandboxed.
     let needs = Needs {
         sockets: sockets.paths().map(Path::to_owned).collect(),
         ports: joined.iter().flatten().map(SocketAddr::port).collect(),
@@ -252,7 +252,7 @@ fn bind(address: &str) -> Result<TcpListener, String> {
     })
 }
 
-/// The addresses of an emulator to join. A sandboxed program can resolve no name.
+/// Resolves the addresses of an emulator to join, as the sandbox does not allow that later.
 fn resolve(target: &str) -> Result<Vec<SocketAddr>, String> {
     let addresses = target.to_socket_addrs().map_err(|error| {
         format!(
@@ -262,18 +262,18 @@ fn resolve(target: &str) -> Result<Vec<SocketAddr>, String> {
     Ok(addresses?.collect())
 }
 
-/// Who takes note of what the devices do.
+/// Observers of the devices.
 #[derive(Clone)]
 struct Observers {
     trace: Trace,
     capture: Option<Capture>,
 }
 
-/// A thread that writes: its name and its work.
+/// A writer thread: its name and its work.
 type Writer = (&'static str, Work);
 
 impl Observers {
-    /// With the threads that write.
+    /// Returns the observers and their writer threads.
     fn new(
         args: &Args,
         specs: &[args::DeviceSpec],
@@ -300,7 +300,7 @@ impl Observers {
         Ok((Self { trace, capture }, writers))
     }
 
-    /// Has all that was told written, if that does not take too long.
+    /// Has all pending output written, unless that takes too long.
     fn finish(&self) {
         self.trace.finish(LAST_WORDS);
         if let Some(capture) = &self.capture {
@@ -309,7 +309,7 @@ impl Observers {
     }
 }
 
-/// The devices as they are after power on.
+/// Creates the devices, in their state after power-on.
 fn emulator(
     specs: &[args::DeviceSpec],
     runtime: &Arc<Runtime>,
@@ -331,7 +331,7 @@ fn emulator(
     Ok(emulator)
 }
 
-/// The sockets that the program has made.
+/// The sockets that the program has created.
 #[derive(Default)]
 struct Sockets(Vec<Socket>);
 
@@ -360,7 +360,7 @@ impl Sockets {
         }
     }
 
-    /// Ends the program because it can't do its work any more.
+    /// Ends the program after a fault that prevents further work.
     fn fail(&self, why: &str, observers: &Observers) -> ! {
         eprintln!("efa-emu: {why}");
         self.remove();
@@ -375,7 +375,7 @@ impl Drop for Sockets {
     }
 }
 
-/// A panic in any thread ends the program: a device of which one half works would only hide the fault.
+/// Makes a panic in any thread end the program, as a half-working device would only hide the fault.
 fn exit_on_panic(sockets: Arc<Sockets>, observers: Observers) {
     let print = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {

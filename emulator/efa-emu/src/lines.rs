@@ -9,11 +9,11 @@ use std::io::{self, BufRead};
 pub(crate) enum Line<'a> {
     /// A whole line, without its end.
     Whole(&'a [u8]),
-    /// It was longer than allowed, and is lost.
+    /// A line that exceeds the limit, and was skipped.
     TooLong,
 }
 
-/// Reads lines of at most `limit` bytes; what is longer is skipped, so that the next line is read as one.
+/// Reads lines of at most `limit` bytes. Longer lines are skipped up to their ends.
 pub(crate) struct Lines<R> {
     input: R,
     limit: usize,
@@ -29,11 +29,11 @@ impl<R: BufRead> Lines<R> {
         }
     }
 
-    /// The next line, `None` at the end of the input. The last line needs no line end.
+    /// Returns the next line, or `None` at the end of the input. The last line needs no line end.
     ///
     /// # Errors
     ///
-    /// Those of the input.
+    /// The input can't be read.
     pub(crate) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         self.line.clear();
         let mut len = 0_usize;

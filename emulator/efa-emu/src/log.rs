@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The log on the standard error, and how many lines clients can make it have.
+//! The log on the standard error, with a limit on the lines that clients can cause.
 
 use std::{
     collections::HashMap,
@@ -21,13 +21,13 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// Lines that each place in the code may log at once.
+/// Number of lines that each call site may log in a burst.
 const BURST: u32 = 20;
 
-/// After that, there is one each time that this much has passed: less than 3 MB a day, wherever the log is kept.
+/// Time between lines of a call site after a burst: less than 3 MB a day, wherever the log is kept.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Begins to log; `verbose` is how often the option `-v` is there.
+/// Starts the log. `verbose` is the number of options `-v`.
 pub(crate) fn start(verbose: u8) {
     to(io::stderr, io::stderr().is_terminal(), verbose).init();
 }
@@ -41,7 +41,7 @@ where
         1 => Level::INFO,
         _ => Level::DEBUG,
     };
-    // Who asks for what happens is told all of it.
+    // With `-v`, the operator gets all lines, without a limit.
     let limits = (verbose == 0).then(Mutex::default);
     tracing_subscriber::fmt()
         .with_max_level(level)
@@ -54,7 +54,7 @@ where
         .finish()
 }
 
-/// Leaves out lines that come too often, and tells how many those were.
+/// Omits lines of a call site beyond its limit, and logs their number.
 struct Limited {
     format: Format,
     limits: Option<Mutex<HashMap<Identifier, Limit>>>,
@@ -91,13 +91,13 @@ where
     }
 }
 
-/// What a place in the code has logged.
+/// Rate limit of a call site.
 struct Limit {
-    /// Lines that it may log now.
+    /// Number of lines that may be logged now.
     lines: u32,
-    /// Since when the next line is earned.
+    /// Start of the period after which another line is allowed.
     since: Instant,
-    /// Lines that were left out since the last one that was not.
+    /// Number of lines omitted since the last logged line.
     left_out: u64,
 }
 
@@ -110,7 +110,7 @@ impl Limit {
         }
     }
 
-    /// If there may be a line, returns how many were left out before it.
+    /// Returns the number of lines omitted before this line, or `None` if it is omitted, too.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         let passed = now.saturating_duration_since(self.since);
         let earned = passed.as_nanos() / PERIOD.as_nanos();
@@ -149,12 +149,12 @@ mod tests {
         }
         assert_eq!(at(&mut limit, 10), Some(1000));
         assert_eq!(at(&mut limit, 19), None);
-        // What is left of a period counts for the next line.
+        // The rest of a period counts toward the next line.
         assert_eq!(at(&mut limit, 35), Some(1));
         assert_eq!(at(&mut limit, 35), Some(0));
         assert_eq!(at(&mut limit, 39), None);
         assert_eq!(at(&mut limit, 40), Some(1));
-        // However long it was silent, there are no more at once.
+        // A long silence does not extend the burst.
         for line in 0..BURST {
             assert_eq!(at(&mut limit, 1_000_000), Some(0), "{line}");
         }
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(at(&mut limit, 1_000_010), Some(2));
     }
 
-    /// What is logged by a program that warns a thousand times at one place, and once at another.
+    /// Returns the log of a program that warns a thousand times at one call site, and once at another.
     fn logged(verbose: u8) -> String {
         let mut file = tempfile::tempfile().unwrap();
         let subscriber = to(file.try_clone().unwrap(), false, verbose);
@@ -184,7 +184,7 @@ mod tests {
     fn nobody_can_fill_it() {
         let count = |log: &str, text: &str| log.lines().filter(|line| line.contains(text)).count();
         let log = logged(0);
-        // A host that is stalled for long may earn some more.
+        // If the host stalls for long, some more lines are allowed.
         let often = count(&log, "WARN efa_emu::log::tests: often");
         assert!((20..100).contains(&often), "{log}");
         assert_eq!(count(&log, "once"), 1);

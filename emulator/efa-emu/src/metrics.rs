@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Metrics for Prometheus: what devices and paths did and how long that took, in the OpenMetrics text format.
+//! Metrics for Prometheus: counters, gauges and latencies of devices and paths, in the OpenMetrics text format.
 
 mod http;
 
@@ -18,13 +18,13 @@ use prometheus_client::{
 use crate::control::Emulator;
 pub(crate) use http::{MAX_CONNECTIONS, serve};
 
-/// What the names of all metrics begin with.
+/// Prefix of the names of all metrics.
 const PREFIX: &str = "efa_emu";
 
 /// The labels of a sample.
 type Labels = Vec<(&'static str, String)>;
 
-/// All that there is to tell at one moment.
+/// Values of all metrics at one time.
 #[derive(Debug)]
 struct Scrape {
     devices: Vec<Device>,
@@ -33,7 +33,7 @@ struct Scrape {
     overflows: usize,
 }
 
-/// All that there is to tell of a device.
+/// Values of all metrics of a device.
 #[derive(Debug)]
 struct Device {
     profile: Profile,
@@ -44,11 +44,11 @@ struct Device {
 }
 
 impl Emulator {
-    /// All metrics.
+    /// Returns all metrics in the OpenMetrics text format.
     ///
     /// # Errors
     ///
-    /// None that is known.
+    /// None is known: the text is written to a string.
     pub fn metrics(&self) -> Result<String, fmt::Error> {
         let devices = self.devices().iter().map(|device| {
             let (counters, state, times) = device
@@ -76,7 +76,7 @@ impl Emulator {
     }
 }
 
-/// What is counted of something: its name, what it means, its unit, and where it is.
+/// A metric of a `T`: its name, its help text, its unit, and a function that reads it.
 type Count<T> = (&'static str, &'static str, Option<Unit>, fn(&T) -> u64);
 
 /// The statistics of a device.
@@ -170,7 +170,7 @@ const STATISTICS: [Count<Counters>; 23] = [
     ),
 ];
 
-/// What else is counted of a device.
+/// Further counters of a device.
 const EVER: [Count<State>; 11] = [
     (
         "protocol_errors",
@@ -225,7 +225,7 @@ const EVER: [Count<State>; 11] = [
     }),
 ];
 
-/// What a device is like now.
+/// Gauges of a device.
 const NOW: [Count<State>; 5] = [
     (
         "device_ready",
@@ -256,7 +256,7 @@ const NOW: [Count<State>; 5] = [
     ),
 ];
 
-/// How many objects of a kind there are.
+/// Function that reads the number of objects of a kind.
 type Present = fn(&ResourceCounts) -> usize;
 
 /// The objects of a device, by kind.
@@ -272,7 +272,7 @@ const OBJECTS: [(&str, Present); 9] = [
     ("event_counter", |r| r.event_counter),
 ];
 
-/// What is counted of a path.
+/// Counters of a path.
 const PATHS: [Count<PathCounters>; 3] = [
     ("path_packets", "Packets that it was given", None, |p| {
         p.packets
@@ -380,7 +380,7 @@ impl Scrape {
         })
     }
 
-    /// Tells what is counted of each device.
+    /// Encodes a metric of each device.
     fn of_devices<T>(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -398,7 +398,7 @@ impl Scrape {
 const COUNTER: MetricType = MetricType::Counter;
 const GAUGE: MetricType = MetricType::Gauge;
 
-/// Tells a metric without a unit.
+/// Encodes a metric without a unit.
 fn one(
     encoder: &mut DescriptorEncoder<'_>,
     kind: MetricType,
@@ -409,7 +409,7 @@ fn one(
     several(encoder, kind, (name, help, None), samples)
 }
 
-/// Tells a metric with its samples.
+/// Encodes a metric with its samples.
 fn several(
     encoder: &mut DescriptorEncoder<'_>,
     kind: MetricType,
@@ -434,7 +434,7 @@ fn tell(sample: &mut MetricEncoder<'_>, kind: MetricType, value: u64) -> fmt::Re
     }
 }
 
-/// Tells how long something took.
+/// Encodes durations as histograms.
 fn durations<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

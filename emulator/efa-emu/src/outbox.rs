@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The output of devices, until the thread that writes it has it.
+//! Output of devices that waits for the thread that writes it.
 //!
 //! The caller holds the lock of a device, so it never waits here. If the thread that writes is behind, because a pipe's
 //! reader or the disk is slow, output is dropped and counted.
@@ -9,34 +9,34 @@ use std::{io, thread, time::Duration};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Bytes of what was told that wait here, for all devices together. While the thread writes, it has as much again.
+/// Limit on buffered output in bytes, over all devices. The batch that is being written may have as many bytes again.
 pub(crate) const WAITING_BYTES: usize = 16 << 20;
 
-/// How long the thread rests after it has written: what comes meanwhile needs nobody to wake it.
+/// Pause of the thread after a write. It needs no wake-up for items that are queued meanwhile.
 const REST: Duration = Duration::from_millis(1);
 
-/// The work of a thread that writes, which is started when it can open nothing any more.
+/// Work of a writer thread, which starts in the sandbox, where it can open no file.
 pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
-/// Things of type `T` that wait to be written. Each device has an equal part of the room.
+/// Items that wait to be written. Each device has an equal share of the buffer.
 #[derive(Debug)]
 pub(crate) struct Outbox<T> {
     state: Mutex<State<T>>,
     filled: Condvar,
     ended: Condvar,
-    /// Bytes that a device may have here.
+    /// Limit on buffered bytes of each device.
     share: usize,
 }
 
 #[derive(Debug)]
 struct State<T> {
     items: Vec<(usize, T)>,
-    /// By device.
+    /// Indexed by device.
     parts: Vec<Part>,
     phase: Phase,
 }
 
-/// What a device has here.
+/// Buffered bytes and lost items of a device.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     bytes: usize,
@@ -46,18 +46,18 @@ struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// All that is here is to be written, and nothing else comes.
+    /// Pending items are still written, but no more are accepted.
     Closing,
-    /// Nobody writes any more.
+    /// No more items are written.
     Ended,
 }
 
-/// What is written at a time.
+/// Items that are written together.
 #[derive(Debug)]
 pub(crate) struct Batch<T> {
-    /// In the order in which it was told, with its devices.
+    /// Devices and their items, in the order of arrival.
     pub(crate) items: Vec<(usize, T)>,
-    /// Devices of which something was lost behind all of that, and how much.
+    /// Devices that have lost items after these, and the number of lost items.
     pub(crate) lost: Vec<(usize, u64)>,
 }
 
@@ -75,7 +75,7 @@ impl<T> Outbox<T> {
         }
     }
 
-    /// Adds what a device tells, which takes so many bytes besides its own size, unless there is no room for it.
+    /// Adds an item of a device, which takes `bytes` besides its own size, unless the share is used up.
     pub(crate) fn push(&self, device: usize, bytes: usize, item: impl FnOnce() -> T) {
         let size = bytes + size_of::<(usize, T)>();
         let mut state = self.state.lock();
@@ -90,7 +90,7 @@ impl<T> Outbox<T> {
         let Some(part) = parts.get_mut(device) else {
             return;
         };
-        // What comes after something that was lost is lost, too, so that the thread can say where.
+        // Items after a lost one are lost, too, so that the thread can report where they are missing.
         if part.lost > 0 || part.bytes > 0 && part.bytes + size > self.share {
             part.lost += 1;
             return;
@@ -104,7 +104,7 @@ impl<T> Outbox<T> {
         }
     }
 
-    /// Waits for something to write; there is no more at the end.
+    /// Waits for items to write, and leaves `spare` in their place. Returns `None` at the end.
     fn take(&self, spare: Vec<(usize, T)>) -> Option<Batch<T>> {
         let mut state = self.state.lock();
         while state.items.is_empty() {
@@ -122,7 +122,7 @@ impl<T> Outbox<T> {
         Some(Batch { items, lost })
     }
 
-    /// Writes all that comes, until the end or an error. It needs a thread of its own.
+    /// Writes all items until the end or an error. It needs a thread of its own.
     pub(crate) fn work(&self, what: &str, mut write: impl FnMut(&Batch<T>) -> io::Result<()>) {
         let mut spare = Vec::new();
         while let Some(mut batch) = self.take(spare) {
@@ -141,9 +141,9 @@ impl<T> Outbox<T> {
         self.ended.notify_all();
     }
 
-    /// Has all that is here written, but waits no longer than `most` for that.
+    /// Has all pending items written. Waits no longer than `most` for the lock, and no longer than that for the writes.
     pub(crate) fn finish(&self, most: Duration) {
-        // Who panics may have the lock.
+        // A thread that panics may hold the lock.
         let Some(mut state) = self.state.try_lock_for(most) else {
             return;
         };
@@ -171,7 +171,7 @@ mod tests {
         for number in 0..most + 5 {
             outbox.push(1, 1024, || number);
         }
-        // The other device has its own room.
+        // The other device has its own share.
         outbox.push(0, 1024, || 0);
         let batch = outbox.take(Vec::new()).unwrap();
         assert_eq!(batch.items.len(), most + 1);
@@ -188,7 +188,7 @@ mod tests {
     fn the_end_waits_for_what_is_here_but_not_for_ever() {
         let outbox = Arc::new(Outbox::new(1));
         outbox.push(0, 0, || 1);
-        // Nobody writes.
+        // No thread writes.
         outbox.finish(Duration::from_millis(1));
         let worker = Arc::clone(&outbox);
         let written = thread::spawn(move || {

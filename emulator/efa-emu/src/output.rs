@@ -14,16 +14,16 @@ pub(crate) struct Output {
     to: Box<dyn Write + Send>,
     /// Records that were not written yet.
     buffer: Vec<u8>,
-    /// Most bytes that are written at once.
+    /// Limit in bytes on records that are combined into one write.
     chunk: usize,
 }
 
 impl Output {
-    /// Opens a file, or the standard output if the path is `-`. Records go together into writes of at most `chunk` bytes.
+    /// Opens a file, or the standard output if the path is `-`. Records are combined into writes of at most `chunk` bytes.
     ///
     /// # Errors
     ///
-    /// It can't be opened.
+    /// The file can't be opened.
     pub(crate) fn open(path: &Path, chunk: usize) -> io::Result<Self> {
         let to: Box<dyn Write + Send> = match path == Path::new("-") {
             true => Box::new(io::stdout()),
@@ -40,7 +40,7 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// It can't be written.
+    /// The file can't be written.
     pub(crate) fn put(&mut self, record: &[u8]) -> io::Result<()> {
         if self.buffer.len() + record.len() > self.chunk {
             self.flush()?;
@@ -49,11 +49,11 @@ impl Output {
         Ok(())
     }
 
-    /// Writes what was added.
+    /// Writes the buffered records.
     ///
     /// # Errors
     ///
-    /// It can't be written.
+    /// The file can't be written.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.to.write_all(&self.buffer)?;
         self.buffer.clear();
@@ -65,11 +65,11 @@ fn open(path: &Path) -> io::Result<fs::File> {
     let mut options = OpenOptions::new();
     options.write(true);
     match fs::metadata(path).map(|metadata| metadata.file_type()) {
-        // For reading, too, so that opening it does not wait for a reader.
+        // Opened for reading, too, so that it does not wait for a reader.
         Ok(kind) if kind.is_fifo() => options.read(true),
         Ok(kind) if !kind.is_file() => &mut options,
-        // It has what guests send, and is where others may have put a link. In append mode, writes after a truncation, as by
-        // logrotate, leave no hole.
+        // The file contains data of guests, and another user may have put a link in its place. In append mode, writes after a
+        // truncation, as by logrotate, leave no hole.
         _ => options
             .create(true)
             .truncate(true)

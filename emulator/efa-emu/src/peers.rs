@@ -2,8 +2,8 @@
 
 //! Other emulators with devices of the same network, over TCP.
 //!
-//! Each end first says its version and its devices. Then packets follow, each with its length before it. TCP only carries
-//! them: what is lost or late is up to the network of the emulator that sends.
+//! Each end first sends its version and its devices, and then packets, each after its length. TCP only transports them:
+//! the emulated network of the sender decides about losses and delays.
 
 use std::{
     io::{self, BufReader, BufWriter, Read, Write},
@@ -25,40 +25,40 @@ use crate::{
     deadline::Until,
 };
 
-/// Changes when an older emulator would not understand.
+/// Version of the protocol, which changes if older emulators would not understand it.
 const VERSION: u32 = 3;
 
-/// Most bytes of a message: a packet with the largest payload that one has, or the addresses of all devices of a program.
+/// Limit on a message in bytes: a packet with the largest payload, or the addresses of all devices of a program.
 const MAX_MESSAGE: usize = 16 << 10;
 
-/// Most connections at a time, including those that have not joined. One more replaces the oldest of these.
+/// Limit on connections, including those that have not joined. One more replaces the oldest of the latter.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 
-/// Most packets that wait to be sent to an emulator. What comes then is lost.
+/// Limit on packets that wait to be sent to an emulator. Further packets are dropped.
 const MAX_WAITING: usize = 1024;
 
-/// Time between two tries to reach an emulator.
+/// Time between two attempts to connect to an emulator.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// After how long without a packet an emulator says that it is there.
+/// Time without a packet after which a keep-alive message is sent.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 
-/// How long an emulator may take to say who it is.
+/// Time that an emulator may take to send its greeting.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// After how long of silence an emulator is gone; and how long it may leave what it is sent.
+/// Time without a message after which a link is closed. Also the timeout of a write to a link.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// What each end says first.
+/// First message of each end, its greeting.
 #[derive(Serialize, Deserialize)]
 struct Hello {
     version: u32,
-    /// Distinguishes the program from others, and from itself after it was started again.
+    /// Random number that distinguishes this run of the program from other programs and runs.
     program: u64,
     devices: Vec<[u8; 16]>,
 }
 
-/// What each end says then.
+/// Any later message.
 #[derive(Serialize, Deserialize)]
 enum Message {
     Alive,
@@ -77,7 +77,7 @@ struct Queue(SyncSender<Frame>);
 
 impl Link for Queue {
     fn send(&self, frame: Frame) {
-        // One too many is lost, and one for an emulator that is gone.
+        // The packet is dropped if the queue is full, or if the emulator is gone.
         let _ = self.0.try_send(frame);
     }
 }
@@ -90,7 +90,7 @@ impl Peers {
         }
     }
 
-    /// Lets other emulators join. Never returns; it needs a thread of its own.
+    /// Accepts links of other emulators. Never returns, so it needs a thread of its own.
     pub(crate) fn listen(&self, listener: &TcpListener) -> ! {
         let peers = self.clone();
         let limit = Limit {
@@ -105,7 +105,7 @@ impl Peers {
         )
     }
 
-    /// Joins an emulator, again whenever the connection is lost. Never returns; it needs a thread of its own.
+    /// Joins an emulator, and reconnects when the link is lost. Never returns, so it needs a thread of its own.
     pub(crate) fn join(&self, target: &str, addresses: &[SocketAddr]) -> ! {
         loop {
             match TcpStream::connect(addresses) {
@@ -116,7 +116,7 @@ impl Peers {
         }
     }
 
-    /// Exchanges packets with an emulator until one of them ends. One that has joined keeps its place, however little is sent.
+    /// Exchanges packets with an emulator until one end closes the link. A joined emulator keeps its place, even without traffic.
     fn talk(&self, stream: &TcpStream, place: Option<&Place<TcpStream>>) -> io::Result<()> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(SILENCE))?;
@@ -148,7 +148,7 @@ impl Peers {
         let way: Arc<dyn Link> = Arc::new(Queue(sender));
         let joined = self.runtime.join(program, devices, &way);
         let link = joined.map_err(io::Error::other)?;
-        // Only the runtime sends, until the link is lost.
+        // The runtime has the only reference now, and drops it in leave(), which ends the writer.
         drop(way);
         tracing::info!("an emulator has joined");
         let writing = thread::Builder::new().name("link writer".into());
@@ -168,11 +168,11 @@ impl Peers {
     }
 }
 
-/// Exchanges the first words with an emulator; returns which program it is and the addresses of its devices, unless it has ended.
+/// Exchanges greetings. Returns the other emulator's number and device addresses, or `None` if it has closed the connection.
 ///
 /// # Errors
 ///
-/// The connection fails, or the other one speaks another version.
+/// The connection fails, or the other emulator has another version.
 pub fn greet(
     reader: &mut impl Read,
     writer: &mut impl Write,
@@ -202,11 +202,11 @@ pub fn greet(
     Ok(Some((program, devices)))
 }
 
-/// Takes packets from an emulator until it ends.
+/// Receives packets from an emulator until it closes the connection.
 ///
 /// # Errors
 ///
-/// The connection fails, or something else comes than packets.
+/// The connection fails, or a message is invalid.
 pub fn receive(reader: &mut impl Read, mut accept: impl FnMut(Frame)) -> io::Result<()> {
     while let Some(message) = read(reader)? {
         if let Message::Packet(frame) = message {
@@ -217,7 +217,7 @@ pub fn receive(reader: &mut impl Read, mut accept: impl FnMut(Frame)) -> io::Res
 }
 
 fn disconnect(stream: &TcpStream) {
-    // One that has ended already needs no more.
+    // This fails if the connection has ended already.
     let _ = stream.shutdown(Shutdown::Both);
 }
 
@@ -228,7 +228,7 @@ fn report(end: &io::Result<()>) {
     }
 }
 
-/// Writes packets as they come, together those that come together, and signs of life in between.
+/// Writes queued packets in batches, and keep-alive messages while there are none.
 fn send(writer: &mut impl Write, frames: &Receiver<Frame>) -> io::Result<()> {
     loop {
         match frames.recv_timeout(KEEP_ALIVE) {
@@ -252,7 +252,7 @@ fn write(writer: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     writer.write_all(&bytes)
 }
 
-/// Reads the next value, unless the other end has ended.
+/// Reads the next value, or `None` if the other end has closed the connection.
 fn read<T: DeserializeOwned>(reader: &mut impl Read) -> io::Result<Option<T>> {
     let mut length = [0; 4];
     match reader.read_exact(&mut length) {

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the program keeps itself from once it has all that it needs: Landlock for files and ports, seccomp for system calls.
+//! The sandbox, entered once all files and sockets are open: Landlock for files and ports, seccomp for system calls.
 //!
-//! Both hold for all threads that are started afterwards, and cannot be undone. An attacker that controls the program cannot open
-//! another file, connect to another socket or execute a program. Descriptors that are open, or that monitors pass, still work.
+//! Both apply to all threads that start afterwards, and cannot be undone. An attacker that controls the program cannot open
+//! another file, connect to another socket or execute a program. Descriptors that are open, or that VMMs pass, still work.
 //!
-//! All threads have the same filter, as they share their memory: who rules one rules all. What each needs besides what threads and
-//! the allocator do:
+//! All threads have the same filter: as they share their memory, control of one is control of all. These are the system calls of
+//! each thread, besides those of the threading library and of the allocator:
 //!
 //! | thread | system calls |
 //! |---|---|
 //! | main | waits for signals, removes the sockets |
-//! | `device`, and one for each monitor | accepts, exchanges messages with descriptors, maps and seals memory files, reads and writes guests' memory that is not mapped, signals eventfds |
-//! | `fabric` | the last two |
-//! | `control`, and one for each client | accepts, reads, writes |
-//! | `metrics`, and one for each client; `listener`, `link` and `link writer` | the same over TCP; with `--join` makes sockets and connects them |
+//! | `device`, one per VMM | accepts, exchanges messages with descriptors, maps and seals memory files, and all of `fabric` |
+//! | `fabric` | reads and writes guest memory that is not mapped, signals eventfds |
+//! | `control`, one per client | accepts, reads, writes |
+//! | `metrics`, one per client; `listener`, `link`, `link writer` | the same over TCP; for `--join`, makes and connects sockets |
 
 use std::{
     collections::BTreeMap,
@@ -36,17 +36,17 @@ use seccompiler::{
 /// Whether the program is sandboxed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// It is, or it fails.
+    /// The program fails if the kernel lacks a part of the sandbox that is required.
     On,
-    /// It is as much as the kernel can.
+    /// The program applies as much of the sandbox as the kernel supports.
     Auto,
-    /// It is not.
+    /// The program has no sandbox.
     Off,
 }
 
 impl Default for Mode {
     fn default() -> Self {
-        // A sanitizer starts a process when the program ends, which looks for leaks.
+        // When the program ends, a sanitizer starts a process that looks for leaks.
         match cfg!(sanitized) {
             true => Self::Off,
             false => Self::Auto,
@@ -54,16 +54,16 @@ impl Default for Mode {
     }
 }
 
-/// What the program needs of what it has not opened yet.
+/// Resources that the sandboxed program has to access by path or port.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
-    /// Sockets, which it removes when it ends.
+    /// Sockets, which the program removes when it ends.
     pub(crate) sockets: Vec<PathBuf>,
-    /// TCP ports that it connects to.
+    /// TCP ports to which the program connects.
     pub(crate) ports: Vec<u16>,
 }
 
-/// What was applied.
+/// Parts of the sandbox in effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Applied {
     landlock: Landlock,
@@ -73,32 +73,32 @@ struct Applied {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Landlock {
     Whole,
-    /// All that [`Mode::On`] needs.
+    /// All features that [`Mode::On`] requires.
     Required,
-    /// What the kernel knows of it.
+    /// Only the features that an older kernel has.
     Part,
     None,
 }
 
 impl Applied {
-    /// Whether it is as much as [`Mode::On`] needs.
+    /// Whether all features that [`Mode::On`] requires are in effect.
     fn is_complete(self) -> bool {
         self.seccomp && matches!(self.landlock, Landlock::Whole | Landlock::Required)
     }
 }
 
-/// What the oldest kernel that can do it all in [`Mode::On`] has: TCP, since Linux 6.7.
+/// Landlock version that [`Mode::On`] requires: TCP rules, since Linux 6.7.
 const REQUIRED: ABI = ABI::V4;
 
-/// What is used of newer ones: special files' ioctl, and signals and abstract sockets of other programs.
+/// Landlock version that is used if available: ioctl of device files, signals and abstract sockets of other programs.
 const WANTED: ABI = ABI::V6;
 
-/// Confines this thread, and those that it starts from now on. Says what was applied: at level WARN if it is less than what
-/// [`Mode::On`] needs, otherwise at level INFO.
+/// Confines this thread, and those that it starts from now on. Logs what was applied, at level WARN if that is less than
+/// [`Mode::On`] requires, otherwise at level INFO.
 ///
 /// # Errors
 ///
-/// The kernel can't do all of it, and the mode is [`Mode::On`].
+/// The kernel lacks a required feature, and the mode is [`Mode::On`].
 pub(crate) fn enter(mode: Mode, needs: &Needs) -> Result<(), String> {
     if mode == Mode::Off {
         return Ok(());
@@ -151,7 +151,7 @@ impl fmt::Display for Applied {
     }
 }
 
-/// Lets the program open only what it needs, and connect only there.
+/// Restricts the files and TCP ports of the program to those that it needs.
 fn restrict_files(is_needed: bool, needs: &Needs) -> Result<Landlock, landlock::RulesetError> {
     let level = match is_needed {
         true => CompatLevel::HardRequirement,
@@ -188,7 +188,7 @@ fn restrict_files(is_needed: bool, needs: &Needs) -> Result<Landlock, landlock::
     })
 }
 
-/// Whether this kernel has all that [`Mode::On`] needs of Landlock.
+/// Whether this kernel has all Landlock features that [`Mode::On`] requires.
 fn has_required() -> bool {
     let ruleset = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
@@ -204,22 +204,22 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Lets the program make only the system calls that it needs. Any other one ends it.
+/// Restricts the program to the system calls that it needs. Any other call kills it.
 fn restrict_calls(landlock: Landlock, needs: &Needs) -> Result<(), seccompiler::Error> {
-    // The last one is the one that lets no further filter be installed.
+    // The last filter allows no installation of further filters.
     for filter in filters(landlock, needs)? {
         seccompiler::apply_filter(&filter)?;
     }
     Ok(())
 }
 
-/// System calls that threads and the allocator make, whatever the threads do, and what has no effect on anything else.
+/// System calls of the threading library and the allocator, and those without effects on anything else.
 const OF_THREADS: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
-    // Refused, see NO_CLONE3.
+    // Refused, see `no_clone3`.
     libc::SYS_clone3,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -282,7 +282,7 @@ const OF_DESCRIPTORS: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// System calls that libraries may try and can do without. They are refused, and the program goes on.
+/// System calls that libraries may try but do not depend on. They fail with EACCES, and the program continues.
 const REFUSED: &[i64] = &[
     libc::SYS_faccessat,
     libc::SYS_getcwd,
@@ -290,7 +290,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_uname,
 ];
 
-/// What only x86-64 has, for the same.
+/// System calls that only x86-64 has, for the same purposes.
 #[cfg(target_arch = "x86_64")]
 mod old {
     pub(super) const ALLOWED: &[i64] = &[libc::SYS_poll, libc::SYS_unlink];
@@ -308,13 +308,13 @@ mod old {
     pub(super) const REFUSED: &[i64] = &[];
 }
 
-/// By number of the system call, when it matches: always, or if one of several rules holds.
+/// Rules by number of the system call, one of which has to match. An empty list always matches.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// The filters, in the order in which they are installed. The strictest verdict of them counts.
+/// Returns the filters in the order of their installation. The strictest of their verdicts counts.
 fn filters(landlock: Landlock, needs: &Needs) -> Result<Vec<BpfProgram>, BackendError> {
     let errno = |errno: i32| SeccompAction::Errno(errno.unsigned_abs());
-    // Its arguments are where no filter sees them. libc uses clone() then.
+    // Filters can't read the arguments of clone3(), which are in memory. With ENOSYS, libc uses clone() instead.
     let no_clone3 = Rules::from([(libc::SYS_clone3, vec![])]);
     let refused = refused(landlock)?;
     let mut allowed = allowed(needs)?;
@@ -337,31 +337,31 @@ fn program(
     BpfProgram::try_from(SeccompFilter::new(rules, otherwise, action, arch)?)
 }
 
-/// What is refused.
+/// Returns the calls that fail with EACCES.
 fn refused(landlock: Landlock) -> Result<Rules, BackendError> {
     let calls = REFUSED.iter().chain(old::REFUSED);
     let mut rules: Rules = calls.map(|call| (*call, vec![])).collect();
     if landlock == Landlock::None {
         rules.insert(libc::SYS_openat, vec![]);
     }
-    // Whatever is not of a descriptor.
+    // Calls with a path instead of a descriptor.
     for (call, flags) in [(libc::SYS_newfstatat, 3), (libc::SYS_statx, 2)] {
         rules.insert(call, vec![masked(flags, libc::AT_EMPTY_PATH, 0)?]);
     }
-    // What std does not do to sockets.
+    // All requests but FIONBIO, which std uses for sockets.
     let others = [condition(1, SeccompCmpOp::Ne, libc::FIONBIO)?];
     rules.insert(libc::SYS_ioctl, vec![SeccompRule::new(others.into())?]);
     Ok(rules)
 }
 
-/// What is allowed, unless it is refused.
+/// Returns the calls that are allowed, unless they are refused.
 fn allowed(needs: &Needs) -> Result<Rules, BackendError> {
     let always = OF_THREADS.iter().chain(OF_DESCRIPTORS).chain(old::ALLOWED);
     let mut rules: Rules = always.map(|call| (*call, vec![])).collect();
-    // Threads, but no processes.
+    // Creation of threads, but not of processes.
     let thread = masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?;
     rules.insert(libc::SYS_clone, vec![thread]);
-    // No memory that can be executed.
+    // No executable memory.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![masked(2, libc::PROT_EXEC, 0)?]);
     }
@@ -378,17 +378,17 @@ fn allowed(needs: &Needs) -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_fcntl, commands);
     let name = equal(0, libc::PR_SET_NAME.unsigned_abs())?;
     rules.insert(libc::SYS_prctl, vec![name]);
-    // For abort(), and for memory of huge pages.
+    // For abort(), and for writes to huge pages, which a VMM may have freed.
     for call in [libc::SYS_tgkill, libc::SYS_process_vm_writev] {
         rules.insert(call, vec![equal(0, process::id())?]);
     }
-    // Landlock says of what, and where to.
+    // Landlock restricts the files and the ports.
     rules.insert(libc::SYS_openat, vec![]);
     if !needs.ports.is_empty() {
         rules.insert(libc::SYS_connect, vec![]);
         let tcp = [libc::AF_INET, libc::AF_INET6].map(|family| {
             let family = condition(0, SeccompCmpOp::Eq, family.unsigned_abs())?;
-            // Flags are above the type.
+            // The type is in the low 4 bits, below the flags.
             let stream = condition(1, SeccompCmpOp::MaskedEq(0xf), STREAM)?;
             SeccompRule::new(vec![family, stream])
         });
@@ -400,18 +400,18 @@ fn allowed(needs: &Needs) -> Result<Rules, BackendError> {
 
 const STREAM: u32 = libc::SOCK_STREAM.unsigned_abs();
 
-/// That an argument is a value.
+/// Matches if an argument has this value.
 fn equal(argument: u8, value: u32) -> Result<SeccompRule, BackendError> {
     SeccompRule::new(vec![condition(argument, SeccompCmpOp::Eq, value)?])
 }
 
-/// That a flag of an argument is set, or is 0.
+/// Matches if an argument, masked by `flag`, equals `value`.
 fn masked(argument: u8, flag: i32, value: i32) -> Result<SeccompRule, BackendError> {
     let operator = SeccompCmpOp::MaskedEq(flag.unsigned_abs().into());
     SeccompRule::new(vec![condition(argument, operator, value.unsigned_abs())?])
 }
 
-/// What holds for an argument. The kernel looks at no more than 32 bits of those that matter here.
+/// Condition on the low 32 bits of an argument. The kernel uses no more bits of the arguments that matter here.
 fn condition(
     argument: u8,
     operator: SeccompCmpOp,
@@ -443,27 +443,27 @@ mod tests {
     use super::*;
     use crate::log;
 
-    /// What a process of its own tries, and with what: it can't get out of the sandbox again.
+    /// Variables of a child process: its attempt and its argument. The tests themselves could not leave the sandbox again.
     const WHAT: &str = "EFA_EMU_TEST_TRIES";
     const WITH: &str = "EFA_EMU_TEST_WITH";
     const MODE: &str = "EFA_EMU_TEST_MODE";
     const PORT: &str = "EFA_EMU_TEST_PORT";
-    /// Where its sockets are.
+    /// Folder of its sockets.
     const FOLDER: &str = "EFA_EMU_TEST_FOLDER";
 
-    /// How it ends.
+    /// How the child process ends.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum End {
         Done,
         Refused,
-        /// By the signal that a forbidden system call raises.
+        /// Killed by the signal that a forbidden system call raises.
         Killed,
     }
 
     const DONE: i32 = 40;
     const REFUSED: i32 = 41;
 
-    /// The other half of the tests below, which only they start.
+    /// Child process of the tests below, which only they start.
     #[test]
     #[ignore = "is started by other tests"]
     fn attempt() {
@@ -490,7 +490,7 @@ mod tests {
             }
             "old" => {
                 log::start(0);
-                // A kernel without Landlock.
+                // Simulates a kernel without Landlock.
                 let landlock = Rules::from([(libc::SYS_landlock_create_ruleset, vec![])]);
                 let refused = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
                 let filter = program(landlock, SeccompAction::Allow, refused).unwrap();
@@ -565,7 +565,7 @@ mod tests {
         (end, output)
     }
 
-    /// Whether this kernel can do it all, and this build be confined.
+    /// Whether this kernel has all required features, and this build can be sandboxed.
     fn is_possible() -> bool {
         if Mode::default() == Mode::Off {
             return false;
@@ -603,7 +603,7 @@ mod tests {
             ("work", "", End::Done),
         ] {
             assert_eq!(run("on", None, what, with).0, end, "{what} {with}");
-            // It is the sandbox.
+            // Without the sandbox, the attempt succeeds.
             if what != "exec" {
                 assert_eq!(run("off", None, what, with).0, End::Done, "{what} {with}");
             }

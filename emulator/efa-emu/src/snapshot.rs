@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a bug report needs: the state of the program and its devices at one moment, and their last operations. It has no data that
-//! guests send or have in their memory.
+//! Snapshots for bug reports: the state of the program and its devices at one time, and their last operations. They contain no
+//! data that guests send or have in their memory.
 
 use std::time::{Duration, SystemTime};
 
@@ -30,31 +30,31 @@ pub(crate) struct Snapshot {
     uptime: f64,
     /// The network.
     network: Network,
-    /// Its devices, or the one that was asked for.
+    /// All devices, or the requested one.
     devices: Vec<Device>,
 }
 
 /// The network.
 #[derive(Serialize, JsonSchema)]
 struct Network {
-    /// What it is like.
+    /// Settings of the network.
     settings: Settings,
-    /// What each path did.
+    /// Counters of each path.
     paths: Vec<PathCounters>,
-    /// Devices of other programs.
+    /// Number of devices of other emulators.
     remote_devices: usize,
-    /// Packets that were lost as there was no room for them where they arrived.
+    /// Number of packets that were dropped, as their receiver had no room for them.
     overflows: usize,
 }
 
 /// A device.
 #[derive(Serialize, JsonSchema)]
 struct Device {
-    /// Its index.
+    /// Index of the device.
     device: usize,
     #[serde(flatten)]
     now: efa_model::Snapshot,
-    /// What it did last, as in the trace.
+    /// Last operations of the device, as in the trace.
     trace: Vec<String>,
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The trace: one line for each thing a device does, as strace prints system calls.
+//! The trace: one line for each operation of a device, like system calls in strace.
 //!
-//! Under a device's lock a thing is only noted; a thread makes a line of it and writes that, see [`Outbox`].
+//! Under a device's lock, events are only queued. A thread formats and writes their lines, see [`Outbox`].
 
 mod filter;
 
@@ -28,16 +28,16 @@ use crate::{
     output::Output,
 };
 
-/// Most lines of a device that are kept for who asks for them.
+/// Limit on the lines of a device that are kept for the control command `trace`.
 const MAX_RECENT: usize = 16 << 10;
 
-/// How many of the newest are kept in any case, for snapshots.
+/// Number of the newest events that are always kept, for snapshots.
 const LAST: usize = 256;
 
-/// Most bytes of lines that are written at once. A pipe takes that whole.
+/// Limit in bytes on lines that are combined into one write, which is atomic for pipes (PIPE_BUF).
 const CHUNK: usize = 4096;
 
-/// How the trace is written.
+/// Options of the trace.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TraceOptions {
     /// Prints each admin command, register read, reset and event to this file, or to the standard output if it is `-`.
@@ -46,43 +46,43 @@ pub(crate) struct TraceOptions {
 
     /// Traces only these kinds, of one device or of all: admin, registers, resets, events, data, work, errors, operator, all.
     ///
-    /// Several of these options add up. `work` is each work request and completion, and only traced if it is named.
+    /// Several of these options add up. `work` stands for each work request and completion, which are only traced if it is named.
     #[arg(long, value_name = "[DEVICE:]KIND,...", requires = "trace")]
     trace_filter: Vec<Rule>,
 }
 
-/// Where the lines of all devices go.
+/// The trace of all devices.
 #[derive(Clone, Default)]
 pub(crate) struct Trace {
     outbox: Option<Arc<Outbox<Event>>>,
     filter: Arc<[Rule]>,
-    /// By device.
+    /// Indexed by device.
     kept: Arc<Mutex<Vec<Arc<Mutex<Kept>>>>>,
 }
 
-/// Something that a device did, and when.
+/// An event of a device, and its time.
 type Event = (Duration, TraceEvent);
 
-/// What is kept of a device for who asks.
+/// Events of a device that are kept for snapshots and for the control command `trace`.
 #[derive(Default)]
 struct Kept {
-    /// The newest, whoever asks.
+    /// The newest events, which are always kept.
     last: VecDeque<Event>,
-    /// Whether somebody has ever asked.
+    /// Whether a client has ever asked for events.
     is_wanted: bool,
     events: VecDeque<TraceEvent>,
-    /// How many older ones were not kept.
+    /// Number of older events that were dropped.
     lost: usize,
 }
 
-/// What a device did since somebody last asked.
+/// Events of a device since the last request for them.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Recent {
-    /// One for each thing, without time and device.
+    /// One line for each event, without time and device.
     lines: Vec<String>,
-    /// For each of them the bytes of the command, without what differs from run to run; empty if it is no command.
+    /// For each line, the hexadecimal bytes of its command, with zeros for what differs between runs. Empty if it is no command.
     wire: Vec<String>,
-    /// How many older ones were not kept.
+    /// Number of older lines that were dropped.
     lost: usize,
 }
 
@@ -107,12 +107,12 @@ impl Kept {
 }
 
 impl Trace {
-    /// A trace that goes nowhere.
+    /// Returns a trace without output.
     pub(crate) fn none() -> Self {
         Self::default()
     }
 
-    /// A trace of so many devices, and the work of a thread that writes it if it goes anywhere. Times in the file are since
+    /// Returns a trace of so many devices, and the work of its writer thread, if it has a file. Times in the file count from
     /// `start`.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl Trace {
         Ok((trace, writing))
     }
 
-    /// What is kept of the device with this index.
+    /// Returns the kept events of the device with this index.
     fn kept(&self, device: usize) -> Arc<Mutex<Kept>> {
         let mut all = self.kept.lock();
         if all.len() <= device {
@@ -149,7 +149,7 @@ impl Trace {
         Arc::clone(&all[device])
     }
 
-    /// Who takes note of what the device with this index does.
+    /// Returns an observer of the device with this index.
     pub(crate) fn observer(&self, device: usize) -> Box<dyn Observer> {
         let accepts = |kind| filter::accepts(&self.filter, device, kind);
         Box::new(OneDevice {
@@ -160,14 +160,14 @@ impl Trace {
         })
     }
 
-    /// Returns what a device did since the last call for it, and from the first call on.
+    /// Returns the events of a device since the last call for it. No events are kept for this before the first call.
     pub(crate) fn take_recent(&self, device: usize) -> Recent {
         let kept = self.kept(device);
         let mut kept = kept.lock();
         kept.is_wanted = true;
         let events = std::mem::take(&mut kept.events);
         let lost = std::mem::take(&mut kept.lost);
-        // Whoever has the device's lock may wait for this one.
+        // A thread that holds the device's lock may wait for this one.
         drop(kept);
         Recent {
             lines: events.iter().map(ToString::to_string).collect(),
@@ -179,14 +179,14 @@ impl Trace {
         }
     }
 
-    /// The lines about the newest things that a device did, with their times.
+    /// Returns the lines of the newest events of a device, with their times.
     pub(crate) fn last(&self, device: usize) -> Vec<String> {
         let last = self.kept(device).lock().last.clone();
         let line = |(now, event): &Event| format!("{:.6} {event}", now.as_secs_f64());
         last.iter().map(line).collect()
     }
 
-    /// Writes what was not written yet, but waits no longer than `most` for who reads it.
+    /// Writes all pending lines. Waits no longer than `most` for the reader.
     pub(crate) fn finish(&self, most: Duration) {
         if let Some(outbox) = &self.outbox {
             outbox.finish(most);
@@ -194,7 +194,7 @@ impl Trace {
     }
 }
 
-/// Who takes note of what one device does.
+/// Observer of one device.
 struct OneDevice {
     trace: Trace,
     kept: Arc<Mutex<Kept>>,
@@ -218,7 +218,7 @@ impl Observer for OneDevice {
     }
 }
 
-/// Writes lines.
+/// Writes the lines of a batch.
 fn write(
     batch: &Batch<Event>,
     start: Instant,
@@ -227,7 +227,7 @@ fn write(
 ) -> io::Result<()> {
     let mut put = |now: Duration, device, event: &dyn std::fmt::Display| {
         line.clear();
-        // To a string.
+        // Writes to a string do not fail.
         let _ = writeln!(line, "{:12.6} {device} {event}", now.as_secs_f64());
         output.put(line.as_bytes())
     };

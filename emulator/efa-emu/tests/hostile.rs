@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Whatever other emulators and clients of the control socket send: nothing panics, no byte moves that may not, and the devices work
-//! on. The fuzz targets `peers` and `control` do the same with more thought.
+//! Arbitrary input from other emulators and from clients of the control socket. It causes no panic and no forbidden copy of data,
+//! and the devices continue to work. The fuzz targets `peers` and `control` do the same, guided by coverage.
 
 use std::{io, sync::Arc, time::Instant};
 

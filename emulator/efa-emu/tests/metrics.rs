@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The metrics, as what collects them sees them.
+//! The metrics, as a collector receives them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,13 +16,13 @@ use efa_testing::{
 };
 use serde_json::json;
 
-/// An emulator of two devices, and where its metrics are.
+/// Starts an emulator of two devices. Also returns the address of its metrics.
 fn start() -> (Emulator, String) {
     let address = free_address().to_string();
     (Emulator::start(2, &["--metrics", &address]), address)
 }
 
-/// The answer to what is sent, empty if there is none.
+/// Sends a request, and returns the response, which is empty if there is none.
 fn exchange(address: &str, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(patience())).unwrap();
@@ -33,7 +33,7 @@ fn exchange(address: &str, request: &[u8]) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// The metrics.
+/// Fetches and parses the metrics.
 fn scrape(address: &str) -> Metrics {
     let answer = exchange(address, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -44,7 +44,7 @@ fn scrape(address: &str) -> Metrics {
     Metrics::parse(body)
 }
 
-/// Metrics of the OpenMetrics text format, all of whose lines are right.
+/// Metrics in the OpenMetrics text format, all lines of which are valid.
 #[derive(Debug, Default)]
 struct Metrics {
     /// The kind of each family.
@@ -116,7 +116,7 @@ impl Metrics {
         metrics
     }
 
-    /// Buckets grow up to the count.
+    /// Checks that the buckets of each histogram grow up to its count.
     fn check_histograms(&self) {
         let mut last: BTreeMap<String, (f64, f64)> = BTreeMap::new();
         for (name, kind) in &self.kinds {
@@ -165,7 +165,7 @@ fn is_name(name: &str) -> bool {
     bytes.next().is_some_and(letter) && bytes.all(|byte| letter(byte) || byte.is_ascii_digit())
 }
 
-/// Has two machines exchange a message and a write.
+/// Sends a message and an RDMA write from one machine to another.
 fn work(a: &mut End, b: &mut End) {
     End::introduce(a, b);
     b.receive(0, 8928);
@@ -234,7 +234,7 @@ fn what_happens_is_in_the_metrics() {
         .map(|path| after.get(&format!("path_packets_total{{path=\"{path}\"}}")))
         .sum();
     assert!(packets > 0.0);
-    // All counters that there are, which `counters` lists.
+    // The metrics have all counters that the command `counters` lists.
     let counters = emulator.ask(&json!({"command": "counters"}));
     let counters = counters["ok"]["devices"][0].as_object().unwrap().clone();
     let told = after.samples.keys();
@@ -282,10 +282,10 @@ fn clients_that_misbehave_are_told_or_left() {
 fn idle_clients_keep_nobody_out() {
     let (_emulator, address) = start();
     let mut idle = Vec::new();
-    // One that says a letter now and then is no better.
+    // A client that sends a byte now and then counts as idle, too.
     let slow = TcpStream::connect(&address).unwrap();
     wait_for("answer while others are idle", || {
-        // As many as there may be, again and again.
+        // The maximum number of connections, again and again.
         idle.extend((0..16).map(|_| TcpStream::connect(&address).unwrap()));
         let _ = (&slow).write_all(b"G");
         let answer = exchange(&address, b"GET /metrics HTTP/1.1\r\n\r\n");

@@ -42,7 +42,7 @@ fn run(command: &mut Command) -> Output {
     finish(command.spawn().unwrap())
 }
 
-/// The program with a limit of descriptors, as the shell sets it.
+/// The program with a limit on descriptors, which the shell sets.
 fn limited(limit: &str) -> Command {
     let mut command = Command::new("sh");
     let script = format!("ulimit {limit} && exec \"$@\"");
@@ -150,7 +150,7 @@ impl Control {
         Self(BufReader::new(stream))
     }
 
-    /// Whether the emulator has ended the connection, from which no reply is to come.
+    /// Whether the emulator has closed the connection. No reply may be outstanding.
     fn has_ended(&mut self) -> bool {
         self.0.get_ref().set_nonblocking(true).unwrap();
         self.0.read(&mut [0]).is_ok()
@@ -188,7 +188,7 @@ impl Control {
     }
 }
 
-/// A socket with a scope answers only what is in that.
+/// A socket with a scope answers only requests within it.
 #[test]
 fn control_sockets_have_scopes() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn control_sockets_have_scopes() {
         let error = control.error(request.as_bytes());
         assert!(error.contains("this control socket is"), "{error}");
     }
-    // The other one has no scope.
+    // The other socket has no scope.
     emulator.control().ok(&json!({"command": "devices"}));
 }
 
@@ -260,7 +260,7 @@ fn a_client_can_ask_for_versions() {
     assert_eq!(welcome["protocol"], json!(1));
     assert_eq!(welcome["program"], json!("efa-emu"));
     assert_eq!(welcome["version"], json!(env!("CARGO_PKG_VERSION")));
-    // Every command is listed, and is one.
+    // All listed commands are known.
     for command in welcome["commands"].as_array().unwrap() {
         let reply = control.ask(&json!({ "command": command })).to_string();
         assert!(!reply.contains("unknown variant"), "{reply}");
@@ -313,7 +313,7 @@ fn events_storm() {
     let mut control = emulator.control();
     let storm = json!({"command": "event", "group": "WARNING", "count": 5_000_000});
     control.ok(&storm);
-    // They wait for a queue, and nobody for them.
+    // The events wait for a queue, but no client waits for them.
     let state = control.ok(&json!({"command": "state"}));
     assert_eq!(state["storm"], json!(5_000_000));
     control.ok(&json!({"command": "clear"}));
@@ -434,7 +434,7 @@ fn requests_sent_at_once_are_answered_in_order() {
 
 #[test]
 fn many_connections_are_served_at_once() {
-    // There may be 64, of which the one that has found out whether it serves may not have ended yet.
+    // The limit is 64. The connection that has tested whether the emulator serves may still be open.
     let emulator = Emulator::start(&[]);
     let mut idle: Vec<_> = (0..32).map(|_| emulator.control()).collect();
     thread::scope(|scope| {
@@ -456,7 +456,7 @@ fn many_connections_are_served_at_once() {
 fn clients_that_ask_nothing_keep_nobody_out() {
     let emulator = Emulator::start(&[]);
     let devices = json!({"command": "devices"});
-    // As many as there may be.
+    // The maximum number of connections.
     let mut old: Vec<_> = (0..64).map(|_| emulator.control()).collect();
     for control in [63, 0, 1] {
         old[control].ok(&devices);
@@ -467,7 +467,7 @@ fn clients_that_ask_nothing_keep_nobody_out() {
         control.ok(&devices);
         new.push(control);
     }
-    // Who has asked something is served on.
+    // Clients that have sent a request stay connected.
     for control in new.iter_mut().chain(&mut old[..2]) {
         control.ok(&devices);
     }
@@ -512,7 +512,7 @@ fn threads_wake_up_when_packets_are_due() {
     );
     match fs::read_to_string(slack) {
         Ok(slack) => assert_eq!(slack, "1\n"),
-        // Only a privileged user may look.
+        // Only a privileged user may read it.
         Err(error) => println!("skipped: {error}"),
     }
 }
@@ -693,7 +693,7 @@ fn a_malformed_message_ends_its_connection_only() {
         .ok(&json!({"command": "state", "device": 0}));
 }
 
-/// The text of a file, when it has so many lines.
+/// Waits until a file has so many lines, and returns its text.
 fn read_when_there(path: &Path, lines: usize) -> String {
     wait_for("file with as many lines", || {
         let text = fs::read_to_string(path).unwrap();
@@ -704,7 +704,7 @@ fn read_when_there(path: &Path, lines: usize) -> String {
     })
 }
 
-/// Has a device post events, each of which is a line of the trace.
+/// Makes a device post events, each of which is a line of the trace.
 fn post_events(control: &mut Control, count: usize) {
     let event = json!({"command": "event", "device": 1, "group": "WARNING"});
     let requests = format!("{event}\n").repeat(count);
@@ -717,7 +717,7 @@ fn post_events(control: &mut Control, count: usize) {
     });
 }
 
-/// How many lines a trace has, and how many more it says that it has not.
+/// Returns the number of lines of a trace, and the number of lines that it reports as lost.
 fn counted(text: &str) -> (usize, usize) {
     let mut counts = (0, 0);
     for line in text.lines() {
@@ -732,7 +732,7 @@ fn counted(text: &str) -> (usize, usize) {
     counts
 }
 
-/// The lines of a pipe that somebody reads from now on.
+/// Starts a reader of a pipe, and returns its lines.
 fn read_pipe(pipe: PathBuf) -> mpsc::Receiver<String> {
     let (sender, lines) = mpsc::channel();
     thread::spawn(move || {
@@ -754,7 +754,7 @@ fn a_trace_that_nobody_reads_holds_nobody() {
     mkfifoat(CWD, &pipe, 0o600.into()).unwrap();
     let options = vec![
         "--instance".into(),
-        // Each of so many devices has little room for what it tells.
+        // With so many devices, the buffer's share of each is small.
         format!("p5.48xlarge,socket={}", socket.display()),
         "--trace".into(),
         pipe.to_str().unwrap().into(),
@@ -762,7 +762,7 @@ fn a_trace_that_nobody_reads_holds_nobody() {
     let mut emulator = Emulator::start_with(folder, options);
     post_events(&mut emulator.control(), EVENTS);
 
-    // What is in the pipe and in the emulator comes when somebody reads, and says what is missing.
+    // A reader gets the lines in the pipe and in the emulator, and the number of lost lines.
     let reader = read_pipe(pipe);
     let (mut lines, mut lost) = (0, 0);
     while lines + lost < EVENTS {
@@ -905,7 +905,7 @@ fn the_trace_can_be_asked_for() {
     let trace = |device| json!({"command": "trace", "device": device});
     let nothing = json!({"lines": [], "wire": [], "lost": 0});
 
-    // Nothing is kept before somebody asks, nor twice, nor for another device.
+    // No line is kept before the first request, returned twice, or returned for another device.
     control.ok(&event);
     assert_eq!(control.ok(&trace(1)), nothing);
     control.ok(&event);
@@ -920,7 +920,7 @@ fn the_trace_can_be_asked_for() {
             .contains("no device 2")
     );
 
-    // The newest are kept.
+    // The newest lines are kept.
     post_events(&mut control, 16384 + 10);
     let recent = control.ok(&trace(1));
     assert_eq!(recent["lines"].as_array().unwrap().len(), 16384);
@@ -954,15 +954,15 @@ fn the_network_is_set_and_told() {
 
 #[test]
 fn it_is_sandboxed_unless_it_is_told_not_to_be() {
-    // The kernel's seccomp has two modes, of which the second is filters.
+    // Mode 2 of seccomp is filters, and mode 0 is none.
     let default = if cfg!(sanitized) { "0" } else { "2" };
     let writers = ["--trace=/dev/null", "--capture=/dev/null"];
     for (options, expected) in [(&writers[..], default), (&["--sandbox=off"], "0")] {
         let emulator = Emulator::start(options);
-        // It answers when it is confined, and not before.
+        // The emulator answers only after it has entered the sandbox.
         emulator.control().ok(&json!({ "command": "devices" }));
         let id = emulator.child.as_ref().unwrap().id();
-        // Its main thread, which stays, and those that it has started, one of which may end meanwhile.
+        // These are the main thread, which stays, and the threads that it has started. One of those may end meanwhile.
         let mut confined = 0;
         for task in fs::read_dir(format!("/proc/{id}/task")).unwrap() {
             let Ok(status) = fs::read_to_string(task.unwrap().path().join("status")) else {
@@ -996,7 +996,7 @@ fn an_emulator_is_joined_by_name() {
         folder,
     };
     joining.wait_until_it_serves();
-    // Whether it is there before, or later.
+    // The emulator joins when the other one starts to listen, and again after that has restarted.
     for _ in 0..2 {
         let first = Emulator::start(&["--listen", &address]);
         wait_for_devices(&first, 1);
@@ -1066,7 +1066,7 @@ fn who_does_not_say_who_it_is_keeps_no_emulator_out() {
     wait_for_devices(&first, 1);
     let mut silent = Vec::new();
     wait_for("greeting while others are silent", || {
-        // As many as there may be, again and again.
+        // The maximum number of connections, again and again.
         silent.extend((0..64).map(|_| TcpStream::connect(&address).unwrap()));
         let mut stream = TcpStream::connect(&address)?;
         stream.set_read_timeout(Some(patience()))?;
@@ -1086,7 +1086,7 @@ fn who_does_not_say_who_it_is_has_no_link_for_long() {
     stream.set_read_timeout(Some(pause)).unwrap();
     stream.write_all(&10_000_u32.to_le_bytes()).unwrap();
     wait_until("end of the link", || {
-        // It is never silent.
+        // The client never stops sending.
         stream.write_all(&[0]).is_err()
             || match stream.read(&mut [0; 1000]) {
                 Ok(count) => count == 0,
@@ -1122,7 +1122,7 @@ fn the_guide_is_right() {
         .count();
     assert!(answered >= 8, "only {answered} requests in the guide");
 
-    // The message lists all attributes there are: none may be missing in the guide.
+    // The message lists all attributes, none of which may be missing in the guide.
     let error = control.error(b"{\"command\":\"set\",\"set\":{\"\":0}}");
     let attributes: Vec<_> = error.split('`').skip(3).step_by(2).collect();
     assert!(attributes.len() > 40, "{error}");

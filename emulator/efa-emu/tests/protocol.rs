@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The schemas of the control protocol, and what the program takes and says.
+//! The schemas of the control protocol, and the program's requests and replies.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use efa_testing::{
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
-/// What `efa-emu schema` prints.
+/// Returns the output of `efa-emu schema`.
 fn schemas() -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_efa-emu"))
         .arg("schema")
@@ -30,7 +30,7 @@ fn validator(schema: &Value) -> Validator {
     jsonschema::draft202012::new(schema).unwrap()
 }
 
-/// Why something is not as the schema says.
+/// Returns why a value does not match a schema, or `None` if it does.
 fn misfit(validator: &Validator, value: &Value) -> Option<String> {
     let error = validator.validate(value).err()?;
     Some(format!("{error} at {}", error.instance_path()))
@@ -94,7 +94,7 @@ fn good_requests() -> Vec<Value> {
     requests
 }
 
-/// Requests that have no meaning.
+/// Invalid requests.
 fn bad_requests() -> Vec<Value> {
     vec![
         json!({}),
@@ -146,13 +146,13 @@ fn what_the_program_takes_and_says_is_as_the_schemas_say() {
             None,
             "{request}: {reply}"
         );
-        // What is `ok` is not just anything.
+        // The schema does not accept arbitrary values of `ok`.
         for other in [json!({"ok": 7}), json!({}), json!([])] {
             assert!(!replies[command].is_valid(&other), "{command}: {other}");
         }
         answered.insert(command.to_owned());
 
-        // Fields that are not known are refused, by the schema and by the program.
+        // Unknown fields are refused, by the schema and by the program.
         let mut more = request.clone();
         more["surprise"] = json!(true);
         assert!(misfit(&requests, &more).is_some(), "{more}");
@@ -169,7 +169,7 @@ fn what_the_program_takes_and_says_is_as_the_schemas_say() {
         assert!(reply.get("error").is_some(), "{request}: {reply}");
     }
 
-    // A new command has a request here that is carried out.
+    // Each command has a successful request above, so a new command needs one, too.
     let known: BTreeSet<_> = replies.keys().cloned().collect();
     assert_eq!(answered, known);
     let welcome = emulator.ask(&json!({"command": "hello"}));

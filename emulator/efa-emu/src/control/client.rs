@@ -8,11 +8,11 @@ use std::{
     path::Path,
 };
 
-/// Sends requests to a control socket and prints the replies. True if none is an error.
+/// Sends requests to a control socket and prints the replies. Returns whether none of them is an error.
 ///
 /// # Errors
 ///
-/// Those of the connection.
+/// The connection fails.
 pub(crate) fn send(socket: &Path, requests: &[String]) -> io::Result<bool> {
     let mut stream = UnixStream::connect(socket)?;
     let mut replies = BufReader::new(stream.try_clone()?).lines();

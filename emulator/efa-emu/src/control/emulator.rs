@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What is controlled: the devices of this program, and the network between them.
+//! The target of control requests: the devices of this program, and the network between them.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -25,7 +25,7 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// A network without devices.
+    /// Creates an emulator without devices.
     pub fn new(runtime: Arc<Runtime>) -> Self {
         Self {
             runtime,
@@ -35,13 +35,13 @@ impl Emulator {
         }
     }
 
-    /// The same with another trace, for the devices that are added from now on.
+    /// Replaces the trace of devices that are added later.
     pub(crate) fn with_trace(mut self, trace: Trace) -> Self {
         self.trace = trace;
         self
     }
 
-    /// The same with a capture, likewise.
+    /// Replaces the capture of packets, and of devices that are added later.
     pub(crate) fn with_capture(mut self, capture: Option<Capture>) -> Self {
         if let Some(capture) = &capture {
             self.runtime.set_tap(Arc::new(capture.clone()));
@@ -50,11 +50,11 @@ impl Emulator {
         self
     }
 
-    /// Adds a device, which somebody else serves at a socket. It may lack a BAR.
+    /// Adds a device, without one BAR if `missing` is given. The caller serves it at `socket`.
     ///
     /// # Errors
     ///
-    /// There is no memory for the device's own memory.
+    /// The kernel lacks memory for the device, or asynchronous I/O for its interrupts.
     pub fn add(&mut self, socket: PathBuf, config: Config, missing: Option<Bar>) -> io::Result<()> {
         let profile = config.profile;
         let index = self.devices.len();
@@ -71,12 +71,12 @@ impl Emulator {
         Ok(())
     }
 
-    /// All devices, by their index.
+    /// Returns all devices, by index.
     pub(crate) fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// The device with this index.
+    /// Returns the device with this index.
     pub(crate) fn device(&self, index: usize) -> Result<&Device, String> {
         self.devices
             .get(index)
@@ -86,7 +86,7 @@ impl Emulator {
             })
     }
 
-    /// The function of the device with this index.
+    /// Returns the function of the device with this index.
     pub(crate) fn function(&self, index: usize) -> Result<&Function, String> {
         Ok(&self.device(index)?.function)
     }

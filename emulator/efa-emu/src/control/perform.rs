@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What each request does.
+//! Execution of each kind of request.
 
 use efa_fabric::Settings;
 use efa_model::Death;
@@ -20,16 +20,16 @@ use crate::{
     trace::Recent,
 };
 
-/// Most bytes of a queue that are read at once.
+/// Limit in bytes on one read of a queue.
 const MAX_PEEK: usize = 4096;
 
 impl Emulator {
-    /// Does what one request asks for, and returns the line that is the reply.
+    /// Performs a request, and returns the reply as a line.
     pub fn reply(&self, request: &[u8]) -> Vec<u8> {
         Reply::from(self.request(request)).to_line()
     }
 
-    /// The same for a client of a control socket.
+    /// Performs a request of a client within the scope of its socket, and returns the reply as a line.
     pub(crate) fn reply_to(&self, scope: &Scope, request: &[u8]) -> Vec<u8> {
         if scope.is_all() {
             return self.reply(request);
@@ -44,7 +44,7 @@ impl Emulator {
         Reply::from(perform()).to_line()
     }
 
-    /// Does what one request asks for, and returns what is `ok` in the reply.
+    /// Performs a request, and returns the value of `ok` in the reply.
     ///
     /// # Errors
     ///
@@ -272,7 +272,7 @@ impl Perform<Fabric> for Emulator {
     }
 }
 
-/// Settings with other values for some of them.
+/// Returns the settings with the values in `set` replaced.
 fn changed(settings: &Settings, set: Map<String, Value>) -> Result<Settings, String> {
     let mut value = serde_json::to_value(settings).map_err(|error| error.to_string())?;
     if let Value::Object(object) = &mut value {

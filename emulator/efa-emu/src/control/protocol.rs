@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The requests that there are, and the reply to each.
+//! The kinds of requests, and the reply to each.
 //!
 //! Additions keep the number of the [protocol](PROTOCOL): new kinds of requests, new optional fields of requests, new fields of
-//! replies. All else changes it. What a request has that is not known is refused, so that nobody believes it has an effect.
+//! replies. Other changes need a new number. Unknown fields of requests are refused, as clients would expect an effect of them.
 
 use std::{
     collections::BTreeMap,
@@ -25,13 +25,13 @@ pub(crate) const PROTOCOL: u32 = 1;
 
 /// A kind of request.
 pub(crate) trait Ask {
-    /// What is `ok` in the reply.
+    /// Value of `ok` in the reply.
     type Reply: Serialize + JsonSchema;
 }
 
-/// Who can do what a kind of request asks for.
+/// An object that can perform a kind of request.
 pub(crate) trait Perform<R: Ask> {
-    /// Does it.
+    /// Performs a request.
     ///
     /// # Errors
     ///
@@ -43,7 +43,7 @@ pub(crate) trait Perform<R: Ask> {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Reply<T> {
-    /// What was asked for.
+    /// The result of the request.
     Ok(T),
     /// One sentence about what is wrong.
     Error(String),
@@ -59,12 +59,12 @@ impl<T> From<Result<T, String>> for Reply<T> {
 }
 
 impl Reply<Value> {
-    /// The line that a client reads.
+    /// Returns the reply as a line.
     pub(crate) fn to_line(&self) -> Vec<u8> {
         // A `Value` can always be written: its keys are strings.
         let mut line = serde_json::to_vec(self).unwrap_or_default();
         line.push(b'\n');
-        // It may wait for its reader.
+        // The line may stay in memory until the client reads it.
         line.shrink_to_fit();
         line
     }
@@ -74,7 +74,7 @@ fn to_value(reply: impl Serialize) -> Result<Value, String> {
     serde_json::to_value(reply).map_err(|error| error.to_string())
 }
 
-/// The kinds of requests, by what `command` is, and the reply to each.
+/// The kinds of requests, by the value of `command`, and the reply to each.
 macro_rules! requests {
     ($($name:literal => $kind:ident -> $reply:ty,)*) => {
         /// A request of any kind.
@@ -88,16 +88,16 @@ macro_rules! requests {
             type Reply = $reply;
         })*
 
-        /// What `command` can be.
+        /// Values of `command`.
         pub(crate) const COMMANDS: &[&str] = &[$($name),*];
 
-        /// The schema of the reply to each kind of request, by what `command` is.
+        /// Returns the schema of the reply to each kind of request, by the value of `command`.
         fn reply_schemas() -> BTreeMap<&'static str, Schema> {
             BTreeMap::from([$(($name, reply_schema::<$reply>())),*])
         }
 
         impl Request {
-            /// Has it performed, and returns what is `ok` in the reply.
+            /// Performs the request on `who`, and returns the value of `ok` in the reply.
             ///
             /// # Errors
             ///
@@ -114,18 +114,18 @@ macro_rules! requests {
     };
 }
 
-/// The schema of what there is to say.
+/// The schemas of the protocol.
 #[derive(Serialize)]
 pub(crate) struct Schemas {
     /// The version of the protocol.
     protocol: u32,
     /// A request.
     request: Schema,
-    /// The reply to each kind of request, by what `command` is.
+    /// The reply to each kind of request, by the value of `command`.
     replies: BTreeMap<&'static str, Schema>,
 }
 
-/// The schema of what there is to say.
+/// Returns the schemas of the protocol.
 pub(crate) fn schemas() -> Schemas {
     let requests = SchemaSettings::draft2020_12().for_deserialize();
     Schemas {
@@ -162,24 +162,24 @@ requests! {
     "fabric" => Fabric -> Network,
 }
 
-/// It was done, and there is nothing to tell.
+/// Empty result of a request that has succeeded.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Done {}
 
-/// Asks who this is.
+/// Asks for the program's name, versions and commands.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Hello {
-    /// The version of the protocol that the client knows. One that the program does not speak is an error.
+    /// The client's version of the protocol. If the program does not support it, the reply is an error.
     protocol: Option<u32>,
 }
 
 impl Hello {
-    /// What the program answers.
+    /// Returns the answer of the program.
     ///
     /// # Errors
     ///
-    /// It does not speak the client's version of the protocol.
+    /// The program does not support the client's version of the protocol.
     pub(crate) fn welcome(&self) -> Result<Welcome, String> {
         match self.protocol {
             Some(other) if other != PROTOCOL => Err(format!(
@@ -195,7 +195,7 @@ impl Hello {
     }
 }
 
-/// Who this is.
+/// The program's name, versions and commands.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Welcome {
     /// The version of the protocol.
@@ -204,11 +204,11 @@ pub(crate) struct Welcome {
     program: &'static str,
     /// The version of the program.
     version: &'static str,
-    /// What `command` can be.
+    /// Values of `command`.
     commands: &'static [&'static str],
 }
 
-/// Asks which devices there are.
+/// Asks for the list of devices.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Devices {}
@@ -216,11 +216,11 @@ pub(crate) struct Devices {}
 /// A device.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct DeviceInfo {
-    /// Its index, which is what requests call `device`.
+    /// Index of the device, which requests pass as `device`.
     pub(crate) device: usize,
-    /// Its generation.
+    /// Generation of the device.
     pub(crate) profile: Profile,
-    /// Where a VMM connects to it.
+    /// Path of the socket to which a VMM connects.
     pub(crate) socket: PathBuf,
 }
 
@@ -233,7 +233,7 @@ pub(crate) struct State {
     pub(crate) device: usize,
 }
 
-/// Asks what a device did since the last such request.
+/// Asks for the operations of a device since the last such request.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Trace {
@@ -242,7 +242,7 @@ pub(crate) struct Trace {
     pub(crate) device: usize,
 }
 
-/// Asks for all that a report of a fault needs.
+/// Asks for the state and the last operations of devices, for a bug report.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Snapshot {
@@ -261,30 +261,30 @@ pub(crate) struct Inject {
     pub(crate) rule: Rule,
 }
 
-/// A rule was added.
+/// The rule that was added.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Injected {
-    /// Its number.
+    /// Number of the rule.
     pub(crate) rule: RuleId,
 }
 
-/// Has completions come that a rule holds.
+/// Releases completions that a rule holds.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Release {
     /// Index of the device.
     #[serde(default)]
     pub(crate) device: usize,
-    /// The name under which they are held.
+    /// Name under which the rule holds them.
     pub(crate) name: String,
-    /// How many, the oldest first; all of them if absent.
+    /// Number of completions to release, oldest first; all if absent.
     pub(crate) count: Option<u64>,
 }
 
-/// Completions have come.
+/// The completions that were released.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Released {
-    /// How many.
+    /// Number of released completions.
     pub(crate) released: u64,
 }
 
@@ -312,16 +312,16 @@ pub(crate) struct Event {
     /// The syndrome of the event.
     #[serde(default)]
     pub(crate) syndrome: u16,
-    /// How often it comes; absent, it comes once, and at once.
+    /// Number of events, each posted as soon as the queue has room. If absent, one event is posted immediately.
     pub(crate) count: Option<NonZeroU64>,
-    /// It comes in the session after the next reset.
+    /// Whether the event is posted in the session after the next reset.
     #[serde(default)]
     pub(crate) after_reset: bool,
-    /// How many commands that session is to have completed then; one if absent.
+    /// Number of commands that this session completes before the event; one if absent.
     pub(crate) after_commands: Option<u64>,
 }
 
-/// A group of asynchronous events, by its name or by its number, which may have no meaning.
+/// A group of asynchronous events, by its name or by any number, even one without a meaning.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(try_from = "Value")]
 #[schemars(!try_from)]
@@ -357,7 +357,7 @@ impl TryFrom<Value> for EventGroup {
     }
 }
 
-/// Puts a queue pair in error.
+/// Moves a queue pair to the error state.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FailQp {
@@ -368,23 +368,23 @@ pub(crate) struct FailQp {
     pub(crate) qp: u16,
 }
 
-/// Lets a device die.
+/// Makes a device fail like one whose firmware hangs, until a reset revives it.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Die {
     /// Index of the device.
     #[serde(default)]
     pub(crate) device: usize,
-    /// It tells nobody.
+    /// Whether the device fails without an event or a fatal error in its status.
     #[serde(default)]
     pub(crate) silent: bool,
-    /// Only this reset from now on revives it.
+    /// Number of resets until the device is revived, including the reset that revives it.
     #[serde(default = "once")]
     pub(crate) resets: NonZeroU32,
-    /// How those before fail.
+    /// How earlier resets fail.
     #[serde(default)]
     pub(crate) how: FailedReset,
-    /// It goes on with DMA.
+    /// Whether the device continues to write to its queues and memory regions by DMA.
     #[serde(default)]
     pub(crate) dma: bool,
 }
@@ -393,7 +393,7 @@ const fn once() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 
-/// Pulls a device out of its slot.
+/// Removes a device from its slot.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Unplug {
@@ -402,7 +402,7 @@ pub(crate) struct Unplug {
     pub(crate) device: usize,
 }
 
-/// Puts a device into its slot again.
+/// Plugs a device into its slot again.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plug {
@@ -411,7 +411,7 @@ pub(crate) struct Plug {
     pub(crate) device: usize,
 }
 
-/// Removes all rules of a device, releases what they hold, and puts its attributes back.
+/// Removes all rules of a device, releases the completions that they hold, and restores its attributes.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Clear {
@@ -429,14 +429,14 @@ pub(crate) struct Peek {
     pub(crate) device: usize,
     /// The queue.
     pub(crate) queue: Queue,
-    /// Where to begin, in bytes.
+    /// Offset in the queue, in bytes.
     #[serde(default)]
     pub(crate) offset: u64,
-    /// How many bytes to read.
+    /// Number of bytes to read.
     pub(crate) length: usize,
 }
 
-/// What was read.
+/// Bytes that were read from a queue.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Bytes {
     /// The bytes.
@@ -452,25 +452,25 @@ pub(crate) struct Poke {
     pub(crate) device: usize,
     /// The queue.
     pub(crate) queue: Queue,
-    /// Where to begin, in bytes.
+    /// Offset in the queue, in bytes.
     #[serde(default)]
     pub(crate) offset: u64,
     /// The bytes.
     pub(crate) data: Vec<u8>,
 }
 
-/// Posts an event that a completion queue has something new.
+/// Posts a completion event for a completion queue.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Notify {
     /// Index of the device.
     #[serde(default)]
     pub(crate) device: usize,
-    /// The event queue; that of the completion queue if absent.
+    /// The event queue; if absent, that of the completion queue.
     pub(crate) eq: Option<u16>,
     /// The completion queue.
     pub(crate) cq: u16,
-    /// How often; absent, it is posted once, and at once.
+    /// Number of events, posted in batches whenever the driver arms the queue. If absent, one is posted immediately.
     pub(crate) count: Option<NonZeroU64>,
 }
 
@@ -482,17 +482,17 @@ pub(crate) struct Counters {}
 /// The counters of all devices and paths.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Sample {
-    /// Those of each device, by its index.
+    /// Counters of each device, by its index.
     pub(crate) devices: Vec<DeviceCounters>,
-    /// Those of each path, by its number.
+    /// Counters of each path, by its number.
     pub(crate) paths: Vec<PathCounters>,
 }
 
-/// Asks for the network, which may be changed first.
+/// Asks for the state of the network, after an optional change of its settings.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fabric {
-    /// Other values for some settings.
+    /// New values of some settings.
     #[schemars(with = "Option<Settings>")]
     pub(crate) set: Option<Map<String, Value>>,
 }
@@ -500,12 +500,12 @@ pub(crate) struct Fabric {
 /// The network.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Network {
-    /// What it is like.
+    /// Settings of the network.
     pub(crate) settings: Settings,
-    /// What each path did.
+    /// Counters of each path.
     pub(crate) paths: Vec<PathCounters>,
-    /// Devices of other programs.
+    /// Number of devices of other emulators.
     pub(crate) remote_devices: usize,
-    /// Packets that were lost as there was no room for them where they arrived.
+    /// Number of packets that were dropped, as their receiver had no room for them.
     pub(crate) overflows: usize,
 }

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What the clients of a control socket may ask for.
+//! The scope of a control socket: the requests that its clients may send.
 
 use std::{path::PathBuf, str::FromStr};
 
 use serde_json::Value;
 
-/// Requests that change nothing. `fabric` does not either, without `set`.
+/// Requests that change nothing. Without `set`, `fabric` changes nothing either.
 const LOOKS: [&str; 6] = ["devices", "state", "trace", "snapshot", "counters", "hello"];
 
-/// Requests that are for no device of their own.
+/// Requests that concern all devices.
 const OF_ALL: [&str; 3] = ["devices", "counters", "fabric"];
 
-/// Requests that reach into queues in a guest's memory.
+/// Requests that access queues in guest memory.
 const DEBUGS: [&str; 3] = ["peek", "poke", "notify"];
 
 /// A control socket as the command line describes it: `PATH[,device=N][,read-only][,no-debugging]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Scope {
     pub(crate) path: PathBuf,
-    /// The only device that its clients have, if they have not all.
+    /// The only device that clients may access; all if absent.
     device: Option<usize>,
     read_only: bool,
     no_debugging: bool,
@@ -54,16 +54,16 @@ impl FromStr for Scope {
 }
 
 impl Scope {
-    /// Whether its clients may ask for anything.
+    /// Whether clients may send any request.
     pub(crate) fn is_all(&self) -> bool {
         self.device.is_none() && !self.read_only && !self.no_debugging
     }
 
-    /// Makes a request for the only device be for that.
+    /// Checks a request, and adds the only device if the request names none.
     ///
     /// # Errors
     ///
-    /// One sentence about why its clients may not ask for this.
+    /// One sentence about why clients may not send this request.
     pub(crate) fn admit(&self, request: &mut Value) -> Result<(), String> {
         let Value::Object(fields) = request else {
             return Err("a request is an object".into());

@@ -19,31 +19,31 @@ use crate::{
     lines::{Line, Lines},
 };
 
-/// The longest request in bytes. Rules are much shorter.
+/// Limit on a request in bytes. Rules are much shorter.
 const MAX_REQUEST: usize = 64 << 10;
 
-/// Most connections at a time. One more has the place of the client that has not asked for anything for longest.
+/// Limit on connections. One more replaces the client that has been idle longest.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
 
-/// Bytes of replies that all clients together may leave. A reply for which there is no room is an error in its place. One client that
-/// reads what it asks for can have any reply.
+/// Limit on unread replies in bytes, over all clients of a socket. A reply beyond it is replaced by an error. A single reply
+/// may be longer, if no other one is unread.
 const MAX_UNREAD: usize = 64 << 20;
 
-/// How long a client may leave a reply.
+/// Time that a write of a reply may block before the connection is closed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the clients share.
+/// State that the clients of a socket share.
 struct Replies {
     emulator: Arc<Emulator>,
     scope: Scope,
-    /// One reply is made at a time: what it is made of is several times as large.
+    /// Serializes the creation of replies, as its temporary data are several times as large as the reply.
     turn: Mutex<()>,
     unread: Unread,
 }
 
-/// What clients have not read of their replies.
+/// Quota of unread replies.
 struct Unread {
-    /// Bytes that there may be.
+    /// The whole quota in bytes.
     most: usize,
     left: Quota,
 }
@@ -54,7 +54,7 @@ impl Unread {
         Self { most, left }
     }
 
-    /// A reply with its part of what may be unread, or an error in its place if there is no room for it.
+    /// Returns a reply with its part of the quota, or an error in its place if too little is left.
     fn admit(&self, reply: Vec<u8>) -> (Vec<u8>, Option<Permit>) {
         match self.left.take(reply.len().min(self.most)) {
             None => (error(NO_ROOM), None),
@@ -64,27 +64,27 @@ impl Unread {
 }
 
 impl Replies {
-    /// The reply to a request, and its part of what may be unread, unless the client has lost its place.
+    /// Returns the reply to a request with its part of the quota, or `None` if the client was disconnected.
     fn reply(
         &self,
         place: &Place<UnixStream>,
         request: &[u8],
     ) -> Option<(Vec<u8>, Option<Permit>)> {
-        // Who waits for the turn is not served yet, and may lose its place.
+        // A client that waits for its turn still counts as idle, and may lose its place.
         let _turn = self.turn.lock();
         let reply = place.work(|| self.emulator.reply_to(&self.scope, request))?;
         Some(self.unread.admit(reply))
     }
 }
 
-/// What a client is told whose reply finds no room.
+/// Error in place of a reply that exceeds the quota.
 const NO_ROOM: &str = "there is no room for the reply, as others have not read theirs: ask again";
 
 fn error(sentence: &str) -> Vec<u8> {
     Reply::Error(sentence.to_owned()).to_line()
 }
 
-/// Answers all who connect. Never returns; it needs a thread of its own.
+/// Serves all clients of a control socket. Never returns, so it needs a thread of its own.
 pub(crate) fn serve(listener: &UnixListener, scope: Scope, emulator: &Arc<Emulator>) -> ! {
     let replies = Arc::new(Replies {
         emulator: Arc::clone(emulator),
@@ -107,7 +107,7 @@ pub(crate) fn serve(listener: &UnixListener, scope: Scope, emulator: &Arc<Emulat
 
 fn disconnect(stream: &UnixStream) {
     tracing::info!("a control connection is ended, as another one needs its place");
-    // One that has ended already needs no more.
+    // This fails if the connection has ended already.
     let _ = stream.shutdown(Shutdown::Both);
 }
 
@@ -142,7 +142,7 @@ mod tests {
         assert!(second.0 == error(NO_ROOM) && second.1.is_none());
         assert_eq!(unread.admit(vec![b'c'; 40]).0, [b'c'; 40]);
         drop(first);
-        // One that is longer than all that may be unread is so alone.
+        // A reply that is longer than the whole quota takes all of it.
         let long = unread.admit(vec![b'd'; 200]);
         assert_eq!(long.0.len(), 200);
         assert_eq!(unread.admit(vec![b'e']).0, error(NO_ROOM));

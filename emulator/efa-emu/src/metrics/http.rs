@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! As much of HTTP as who collects metrics needs: one answer for each connection.
+//! The part of HTTP that collectors of metrics need: one response per connection.
 
 use std::{
     io::{self, Read, Write},
@@ -15,23 +15,23 @@ use crate::{
     deadline::left,
 };
 
-/// The longest head of a request in bytes. Prometheus has some hundred.
+/// Limit on the head of a request in bytes. Prometheus sends a few hundred.
 const MAX_HEAD: usize = 8 << 10;
 
-/// Most headers of a request.
+/// Limit on the number of headers of a request.
 const MAX_HEADERS: usize = 64;
 
-/// Most connections at a time. One more has the place of the one that was made, or was answered, first.
+/// Limit on connections. One more replaces the connection that has been idle longest.
 pub(crate) const MAX_CONNECTIONS: usize = 16;
 
-/// How long a client may take for its request, and for the answer.
+/// Time that a client may take to send its request, and the same to read the response.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The format of the metrics.
+/// Content type of the metrics.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Answers all who connect. Never returns; it needs a thread of its own.
+/// Serves all clients. Never returns, so it needs a thread of its own.
 pub(crate) fn serve(listener: &TcpListener, emulator: &Arc<Emulator>) -> ! {
     let emulator = Arc::clone(emulator);
     let accept = || Ok(listener.accept()?.0);
@@ -48,17 +48,16 @@ pub(crate) fn serve(listener: &TcpListener, emulator: &Arc<Emulator>) -> ! {
 }
 
 fn disconnect(stream: &TcpStream) {
-    // One that has ended already needs no more.
+    // This fails if the connection has ended already.
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-/// The head of a request, as far as it matters.
+/// The relevant part of a request's head.
 struct Head {
     method: String,
     path: String,
 }
 
-/// An answer.
 struct Answer {
     status: &'static str,
     content_type: &'static str,
@@ -66,7 +65,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// An error, which is said in the body, too.
+    /// Returns an error response, with the status as its body.
     fn error(status: &'static str) -> Self {
         Self {
             status,
@@ -75,7 +74,7 @@ impl Answer {
         }
     }
 
-    /// What the emulator says.
+    /// Returns the emulator's response to a request.
     fn of(emulator: &Emulator, head: &Head) -> Self {
         match (head.method.as_str(), head.path.as_str()) {
             ("GET" | "HEAD", "/metrics") => match emulator.metrics() {
@@ -115,7 +114,7 @@ fn answer(stream: &TcpStream, place: &Place<TcpStream>, emulator: &Emulator) -> 
     write(stream, text.as_bytes())
 }
 
-/// Reads the head of a request. What is wrong with it is a status.
+/// Reads the head of a request. The inner error is the status of the response to an invalid head.
 fn read_head(mut stream: &TcpStream) -> io::Result<Result<Head, &'static str>> {
     let end = Instant::now() + TIMEOUT;
     let mut head = Vec::new();
@@ -148,7 +147,7 @@ fn read_head(mut stream: &TcpStream) -> io::Result<Result<Head, &'static str>> {
     Ok(Err("431 Request Header Fields Too Large"))
 }
 
-/// Writes all of an answer, which the client may not read as slowly as it likes.
+/// Writes a whole response, with a deadline for a client that reads slowly.
 fn write(mut stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     let end = Instant::now() + TIMEOUT;
     while !bytes.is_empty() {

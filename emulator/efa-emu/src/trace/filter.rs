@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What of the devices is traced.
+//! The filter of the trace.
 
 use std::str::FromStr;
 
 use efa_model::TraceKind;
 
-/// All kinds, by name.
+/// All kinds of events, by name.
 const KINDS: [(&str, TraceKind); 8] = [
     ("admin", TraceKind::Admin),
     ("registers", TraceKind::Registers),
@@ -18,10 +18,10 @@ const KINDS: [(&str, TraceKind); 8] = [
     ("operator", TraceKind::Operator),
 ];
 
-/// The kinds that one or all devices have in the trace.
+/// Kinds of events that are traced for one or all devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// All, if it is none.
+    /// The device; all if absent.
     device: Option<usize>,
     kinds: Vec<TraceKind>,
 }
@@ -58,8 +58,8 @@ impl FromStr for Rule {
     }
 }
 
-/// Whether a kind of thing of a device is traced: without rules all but each work request and completion, else what one of the
-/// rules has.
+/// Whether a kind of event of a device is traced. Without rules, all are but work requests and completions. Otherwise, a rule
+/// for the device has to name the kind.
 pub(super) fn accepts(rules: &[Rule], device: usize, kind: TraceKind) -> bool {
     let is_of = |rule: &&Rule| rule.device.is_none_or(|index| index == device);
     if rules.is_empty() {
