@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Prints the licences of the crates that are linked into efa-emu, for its packages: most ask for that."""
+"""Prints the licences of the crates that are linked into efa-emu. Most of them require that its packages include them."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def metadata():
 
 
 def linked(data):
-    """What efa-emu is linked with, directly or not: neither what only tests or builds need, nor what makes code of other code."""
+    """Returns the external crates that efa-emu links, directly or not: no dependencies of tests and builds, no procedural macros."""
     nodes = {node["id"]: node for node in data["resolve"]["nodes"]}
     packages = {package["id"]: package for package in data["packages"]}
     todo = [id for id, package in packages.items() if package["name"] == "efa-emu"]
@@ -34,7 +34,7 @@ def linked(data):
 
 
 def texts(package):
-    """The licences that come with a crate."""
+    """Returns the texts of the licence files in the folder of a crate."""
     folder = Path(package["manifest_path"]).parent
     files = sorted(file for file in folder.iterdir() if file.is_file() and TEXTS.match(file.name))
     return [file.read_text(errors="replace").strip() for file in files]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A client of the control socket that sends anything: see `testing/src/attack/control.rs`.
+//! A client of the control socket that sends arbitrary data: see `testing/src/attack/control.rs`.
 
 #![no_main]
 

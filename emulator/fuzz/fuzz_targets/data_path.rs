@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A program that writes anything to its queues and doorbells: see `testing/src/attack/programs.rs`.
+//! A program that writes arbitrary data to its queues and doorbells: see `testing/src/attack/programs.rs`.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Another emulator that sends anything: see `testing/src/attack/peers.rs`.
+//! Another emulator that sends arbitrary data: see `testing/src/attack/peers.rs`.
 
 #![no_main]
 

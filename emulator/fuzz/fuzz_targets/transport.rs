@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A driver that writes anything while deliveries and work requests are under way.
+//! A driver that writes arbitrary data while deliveries and work requests are in flight.
 
 #![no_main]
 

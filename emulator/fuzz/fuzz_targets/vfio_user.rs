@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A monitor that sends anything over its socket, with descriptors, in pieces of any size.
+//! A monitor that sends arbitrary data and descriptors over its socket, in pieces of any size.
 
 #![no_main]
 
@@ -17,14 +17,14 @@ use vfio_user::{
     RegionWrite, serve,
 };
 
-/// Small, so that all replies fit into the socket until somebody reads them.
+/// Small, so that all replies fit into the socket's buffer until the client reads them.
 const REGION: u64 = 0x100;
 const IRQS: u32 = 5;
 
-/// Pieces of an input: the socket has room for so many.
+/// Maximum number of pieces of an input, all of which fit into the socket's buffer.
 const PIECES: usize = 64;
 
-/// A device that is never asked for what it does not have.
+/// A backend that asserts that each call is within the bounds of its device.
 struct Strict(File);
 
 impl Backend for Strict {
@@ -63,7 +63,7 @@ impl Backend for Strict {
     }
 
     fn set_irqs(&mut self, set: IrqSet<'_>) -> io::Result<()> {
-        // Also one of which there are none: then the message names none.
+        // The device may have no interrupts of this kind. Then the message must name none.
         let count = device().irqs[set.index as usize].count;
         assert!(set.start + set.count <= count);
         Ok(())
@@ -96,7 +96,7 @@ fn device() -> Device {
     }
 }
 
-/// Takes a piece from an input: bytes as they are, or a message of them with a header that fits.
+/// Takes a piece from an input: raw bytes, or a message with them. Returns its number of descriptors.
 fn piece<'a>(input: &mut &'a [u8], bytes: &mut Vec<u8>) -> Option<usize> {
     let (&[kind, command, length, flags], rest): (&[u8; 4], &'a [u8]) =
         input.split_first_chunk()?;
@@ -110,7 +110,7 @@ fn piece<'a>(input: &mut &'a [u8], bytes: &mut Vec<u8>) -> Option<usize> {
             ..Header::default()
         };
         header.encode(&[payload], bytes);
-        // Cut off, so that the next piece goes on with it.
+        // Truncated within the header, so that the next piece continues it.
         if kind & 2 != 0 {
             bytes.truncate(HEADER / 2);
         }

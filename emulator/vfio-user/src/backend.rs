@@ -4,21 +4,21 @@
 
 use std::{fs::File, io, ops::Range, os::fd::OwnedFd, sync::Arc};
 
-/// What a device has, as it is told to clients.
+/// The regions and interrupts of a device, as reported to clients.
 #[derive(Clone, Debug, Default)]
 pub struct Device {
-    /// In the order of their indices; for a PCI device at least nine.
+    /// The regions by index. A PCI device has at least nine.
     pub regions: Vec<Region>,
-    /// The kinds of interrupts, in the order of their indices.
+    /// The kinds of interrupts by index.
     pub irqs: Vec<Irq>,
 }
 
 /// A region of a device.
 #[derive(Clone, Debug, Default)]
 pub struct Region {
-    /// Bytes; none for a region that the device lacks.
+    /// Size in bytes. Zero for a region that the device lacks.
     pub size: u64,
-    /// What a client may map, by the file of [`Backend::region_file`].
+    /// Ranges that a client may map, through the file of [`Backend::region_file`].
     pub mappable: Vec<Range<u64>>,
 }
 
@@ -27,135 +27,135 @@ pub struct Region {
 pub struct Irq {
     /// `VFIO_IRQ_INFO_...`
     pub flags: u32,
-    /// How many there are.
+    /// Number of interrupts of this kind.
     pub count: u32,
 }
 
-/// A write of a region.
+/// A write to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionWrite<'a> {
     /// The region's index.
     pub region: u32,
-    /// Where in the region.
+    /// Offset in the region, in bytes.
     pub offset: u64,
-    /// What.
+    /// The bytes to write.
     pub data: &'a [u8],
 }
 
-/// Memory that the device may access.
+/// A range of bus addresses that a client maps for DMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DmaMap {
-    /// The device may read it.
+    /// Whether the device may read it.
     pub readable: bool,
-    /// The device may write it.
+    /// Whether the device may write it.
     pub writable: bool,
-    /// Where it begins in its file.
+    /// Offset of the range in its file, in bytes.
     pub offset: u64,
-    /// Its bus address.
+    /// First bus address (IOVA).
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// What happens to interrupts.
+/// An action on interrupts (`VFIO_IRQ_SET_ACTION_...`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// They are masked.
+    /// Masks the interrupts.
     Mask,
-    /// They are unmasked.
+    /// Unmasks the interrupts.
     Unmask,
-    /// They are signalled, or told how to be.
+    /// Signals the interrupts, or sets their eventfds.
     Trigger,
 }
 
-/// What comes with an action on interrupts.
+/// The data of an action on interrupts (`VFIO_IRQ_SET_DATA_...`).
 #[derive(Debug)]
 pub enum IrqData<'a> {
-    /// It is done to all that are named; to all that there are, if none is.
+    /// The action applies to the whole range. An empty range stands for all interrupts of the kind.
     None,
-    /// It is done to those with a byte that is not zero.
+    /// One byte per interrupt. The action applies where it is not zero.
     Bools(&'a [u8]),
-    /// It signals these eventfds, one for each interrupt; without any, it signals nothing any more.
+    /// Eventfds to signal, one for each interrupt of the range. If empty, the range no longer signals any.
     Eventfds(Vec<OwnedFd>),
 }
 
-/// An action on interrupts that the device has.
+/// An action on a range of interrupts, all of which the device has.
 #[derive(Debug)]
 pub struct IrqSet<'a> {
-    /// Their kind.
+    /// Index of their kind.
     pub index: u32,
-    /// The first.
+    /// First interrupt of the range.
     pub start: u32,
-    /// How many.
+    /// Number of interrupts in the range.
     pub count: u32,
-    /// What happens to them.
+    /// The action to carry out.
     pub action: Action,
-    /// With what.
+    /// The data of the action.
     pub data: IrqData<'a>,
 }
 
-/// The device, as a server uses it. Whatever it is asked for is within what its [`Device`] has.
+/// The device behind a server. Regions, offsets and interrupts in calls are within those of its [`Device`].
 ///
-/// An error fails the request, with the errno of the error; a request that needs no reply fails silently.
+/// An error fails the request with the errno of the error. A request that needs no reply fails silently.
 pub trait Backend {
-    /// Whether the client may be idle. One that may not has [a limit](crate::Limits::start) from when it has connected.
+    /// Whether the client may be idle. If not, the connection ends after [`Limits::start`](crate::Limits::start).
     fn may_idle(&self) -> bool {
         true
     }
 
-    /// The file by which a client maps a region.
+    /// Returns the file through which a client maps a region.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// The region has no such file.
     fn region_file(&mut self, region: u32) -> io::Result<Arc<File>>;
 
     /// Reads a region.
     ///
     /// # Errors
     ///
-    /// It can't be read.
+    /// The region can't be read.
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()>;
 
-    /// Writes regions, in this order. At most the last one has a client that waits for it.
+    /// Carries out writes to regions, in this order. The client waits at most for those of the last message.
     ///
     /// # Errors
     ///
-    /// They can't be written.
+    /// A region can't be written.
     fn region_write(&mut self, writes: &[RegionWrite<'_>]) -> io::Result<()>;
 
-    /// Lets the device access memory, if there is a file. If there is none, something is there that it can't access.
+    /// Maps memory for the device. Without a file, the range is occupied, but the device can't access it.
     ///
     /// # Errors
     ///
-    /// It can't.
+    /// The range can't be mapped.
     fn dma_map(&mut self, map: DmaMap, file: Option<File>) -> io::Result<()>;
 
-    /// Takes memory from the device, which does not access it any more when this returns.
+    /// Unmaps memory. The device no longer accesses it when this returns.
     ///
     /// # Errors
     ///
-    /// The range is none that was mapped.
+    /// The range is invalid, such as a part of a mapping.
     fn dma_unmap(&mut self, address: u64, size: u64) -> io::Result<()>;
 
-    /// Takes all memory from the device.
+    /// Unmaps all memory of the device.
     ///
     /// # Errors
     ///
-    /// It can't be taken.
+    /// The memory can't be unmapped.
     fn dma_unmap_all(&mut self) -> io::Result<()>;
 
-    /// Acts on interrupts.
+    /// Carries out an action on interrupts.
     ///
     /// # Errors
     ///
-    /// They have no such action.
+    /// The interrupts do not support the action.
     fn set_irqs(&mut self, set: IrqSet<'_>) -> io::Result<()>;
 
     /// Resets the device.
     ///
     /// # Errors
     ///
-    /// It can't be reset.
+    /// The device can't be reset.
     fn reset(&mut self) -> io::Result<()>;
 }

@@ -27,7 +27,7 @@ use crate::{
     wire::{HEADER, Header, MAX_FDS, MAX_MESSAGE},
 };
 
-/// A message; its payload is in the channel's buffer until that receives again.
+/// A message. Its payload stays in the channel's buffer until the next [`Channel::receive`].
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) header: Header,
@@ -35,25 +35,25 @@ pub(crate) struct Message {
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// What one `recvmsg` has taken.
+/// The result of one `recvmsg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Bytes,
-    /// The other side has closed.
+    /// The peer has closed the connection.
     End,
-    /// The deadline is there.
+    /// The deadline has expired.
     Nothing,
 }
 
-/// What has been received from a socket.
+/// The receive buffer of a socket.
 #[derive(Debug)]
 pub(crate) struct Channel {
     buffer: Box<[u8]>,
-    /// What is there and was no part of a message yet.
+    /// Received bytes that were not returned as a part of a message yet.
     unread: Range<usize>,
-    /// Descriptors, and where in the buffer the message begins that they came with: the one that is incomplete, and the last.
+    /// Descriptors, each with the buffer offset of its message: the incomplete message, or the last one.
     fds: Vec<(usize, OwnedFd)>,
-    /// How long the socket waits.
+    /// The current read timeout of the socket.
     timeout: Option<Duration>,
 }
 
@@ -69,21 +69,21 @@ impl Channel {
         })
     }
 
-    /// Whether there is a part of a message.
+    /// Whether the buffer contains a part of a message.
     pub(crate) fn is_within_message(&self) -> bool {
         !self.unread.is_empty()
     }
 
-    /// A payload.
+    /// Returns the bytes of a payload.
     pub(crate) fn bytes(&self, payload: Range<usize>) -> &[u8] {
         &self.buffer[payload]
     }
 
-    /// The next message, if all of it has been received.
+    /// Returns the next message, if it was received completely.
     ///
     /// # Errors
     ///
-    /// Its size can't be.
+    /// The size in its header is invalid.
     pub(crate) fn next(&mut self) -> Result<Option<Message>, Error> {
         let Some(header) = self.header(self.unread.start) else {
             return Ok(None);
@@ -107,15 +107,15 @@ impl Channel {
         }))
     }
 
-    /// The header at a place of the buffer, if it is there.
+    /// Returns the header at an offset in the buffer, if it was received completely.
     fn header(&self, at: usize) -> Option<Header> {
         let bytes = self.buffer[at..self.unread.end].first_chunk()?;
         Some(Header::decode(bytes))
     }
 
-    /// Takes what has queued, as much as fits; waits for it until `deadline`.
+    /// Receives queued bytes, up to the free space of the buffer. Waits for them until `deadline`.
     ///
-    /// All complete messages must have been taken before, so that there is room.
+    /// The caller must have taken all complete messages with [`Self::next`], so that there is space.
     ///
     /// # Errors
     ///
@@ -166,7 +166,7 @@ impl Channel {
         }
     }
 
-    /// Lets the socket wait no longer than that. Returns false if the time is over.
+    /// Sets the socket's read timeout according to `deadline`. Returns false if that has expired.
     fn wait_until(&mut self, stream: &UnixStream, deadline: Option<Instant>) -> io::Result<bool> {
         let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if timeout.is_some_and(|timeout| timeout.is_zero()) {
@@ -179,10 +179,10 @@ impl Channel {
         Ok(true)
     }
 
-    /// Notes to which message descriptors belong.
+    /// Assigns received descriptors to their message.
     ///
-    /// The kernel takes nothing more after bytes that came with descriptors, so they belong to the last message of which bytes
-    /// have been received.
+    /// A `recvmsg` ends after bytes that came with descriptors. So these belong to the last message of which bytes have been
+    /// received.
     fn attach(&mut self, fds: Vec<OwnedFd>) -> Result<(), Error> {
         let mut at = self.unread.start;
         while let Some(header) = self.header(at) {
@@ -200,11 +200,11 @@ impl Channel {
     }
 }
 
-/// Sends bytes, the first of them with descriptors, in one call if the other side has read what came before.
+/// Sends bytes, with descriptors attached to the first. One call suffices if the peer has read all earlier bytes.
 ///
 /// # Errors
 ///
-/// The socket fails, or the other side has not read it all within `limit`, which is the socket's timeout, too.
+/// The socket fails, or the peer reads too slowly to send all within `limit`, which is also the socket's write timeout.
 pub(crate) fn send(
     stream: &UnixStream,
     bytes: &[u8],

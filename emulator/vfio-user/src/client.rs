@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A client, for tests and attacks: it waits for each reply, or sends what it is told to.
+//! A client for tests and attacks. It sends requests and waits for the replies, or sends arbitrary bytes.
 
 use std::{
     fs::File,
@@ -28,7 +28,7 @@ use crate::{
     wire::{Command, Fields, Flags, Header, Payload, RegionAccess, size},
 };
 
-/// How long a reply may take. A device may be another client's for a while.
+/// Limit on the time until a reply. Another client may use the device for a while.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A connection to a server.
@@ -39,43 +39,43 @@ pub struct Client {
     next_id: u16,
 }
 
-/// What a server answers.
+/// A message of the server.
 #[derive(Debug)]
 pub struct Reply {
-    /// Its header.
+    /// The header of the message.
     pub header: Header,
-    /// What follows.
+    /// The bytes after the header.
     pub payload: Vec<u8>,
-    /// What came with it.
+    /// The descriptors that were attached.
     pub fds: Vec<OwnedFd>,
 }
 
-/// What a server says of a region.
+/// The properties of a region, as the server reports them.
 #[derive(Debug)]
 pub struct RegionInfo {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// `VFIO_REGION_INFO_FLAG_...`
     pub flags: u32,
-    /// What may be mapped.
+    /// Ranges that may be mapped.
     pub mappable: Vec<Range<u64>>,
-    /// By which file.
+    /// The file to map, if any range may be mapped.
     pub file: Option<File>,
 }
 
 impl Client {
-    /// Connects, and agrees on the version.
+    /// Connects to a server and negotiates the version.
     ///
     /// # Errors
     ///
-    /// There is no server, or it refuses.
+    /// No server listens, or it refuses the version.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let mut client = Self::new(UnixStream::connect(path)?)?;
         client.negotiate()?;
         Ok(client)
     }
 
-    /// A client that has said nothing yet.
+    /// Creates a client that has not negotiated the version yet.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Client {
         })
     }
 
-    /// Agrees on the version.
+    /// Negotiates the version.
     ///
     /// # Errors
     ///
@@ -100,11 +100,11 @@ impl Client {
         Ok(())
     }
 
-    /// How many regions and kinds of interrupts the device has.
+    /// Returns the numbers of regions and of kinds of interrupts.
     ///
     /// # Errors
     ///
-    /// The server does not say.
+    /// The request fails.
     pub fn device_info(&mut self) -> io::Result<(u32, u32)> {
         let payload = Payload::default().u32(size::DEVICE_INFO).u32(0).u64(0);
         let reply = self.request(Command::DeviceGetInfo, &payload.0, &[])?;
@@ -116,11 +116,11 @@ impl Client {
         decode().ok_or_else(bad)
     }
 
-    /// What a region is.
+    /// Returns the properties of a region.
     ///
     /// # Errors
     ///
-    /// The server does not say.
+    /// The request fails.
     pub fn region_info(&mut self, index: u32) -> io::Result<RegionInfo> {
         let request = |room: u32| {
             Payload::default()
@@ -167,11 +167,11 @@ impl Client {
         })
     }
 
-    /// What a kind of interrupts is.
+    /// Returns the properties of a kind of interrupts.
     ///
     /// # Errors
     ///
-    /// The server does not say.
+    /// The request fails.
     pub fn irq_info(&mut self, index: u32) -> io::Result<Irq> {
         let payload = Payload::default()
             .u32(size::IRQ_INFO)
@@ -190,7 +190,7 @@ impl Client {
         decode().ok_or_else(bad)
     }
 
-    /// Acts on interrupts; `flags` are `VFIO_IRQ_SET_...`.
+    /// Carries out an action on interrupts. `flags` are `VFIO_IRQ_SET_...`.
     ///
     /// # Errors
     ///
@@ -213,7 +213,7 @@ impl Client {
         Ok(())
     }
 
-    /// Lets the device access memory.
+    /// Maps memory for the device.
     ///
     /// # Errors
     ///
@@ -233,7 +233,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes memory from the device.
+    /// Unmaps memory of the device.
     ///
     /// # Errors
     ///
@@ -242,7 +242,7 @@ impl Client {
         self.unmap(0, address, length)
     }
 
-    /// Takes all memory from the device.
+    /// Unmaps all memory of the device.
     ///
     /// # Errors
     ///
@@ -272,7 +272,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes a region, and waits until it is written.
+    /// Writes a region and waits for the reply.
     ///
     /// # Errors
     ///
@@ -283,7 +283,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes a region without waiting for it.
+    /// Posts a write to a region, which has no reply.
     ///
     /// # Errors
     ///
@@ -294,7 +294,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes regions, of each at most eight bytes, with one message.
+    /// Writes regions with one message, at most eight bytes per write.
     ///
     /// # Errors
     ///
@@ -322,16 +322,16 @@ impl Client {
         Ok(())
     }
 
-    /// Ends the connection.
+    /// Shuts the connection down in both directions.
     ///
     /// # Errors
     ///
-    /// It has ended already.
+    /// The connection has ended already.
     pub fn shutdown(&self) -> io::Result<()> {
         self.stream.shutdown(Shutdown::Both)
     }
 
-    /// Sends nothing more.
+    /// Shuts down the direction to the server.
     ///
     /// # Errors
     ///
@@ -344,7 +344,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The server's errno, or it does not answer.
+    /// The server replies with an errno, or sends no valid reply in time.
     pub fn request(
         &mut self,
         command: Command,
@@ -364,7 +364,7 @@ impl Client {
         }
     }
 
-    /// Sends a message; returns its number.
+    /// Sends a message and returns its id.
     ///
     /// # Errors
     ///
@@ -390,7 +390,7 @@ impl Client {
         Ok(id)
     }
 
-    /// Sends whatever it is.
+    /// Sends bytes, which need not be a valid message.
     ///
     /// # Errors
     ///
@@ -403,7 +403,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// None comes.
+    /// The connection ends, no message arrives in time, or one is invalid.
     pub fn receive(&mut self) -> io::Result<Reply> {
         let deadline = Instant::now() + TIMEOUT;
         loop {

@@ -1,44 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What ends a connection, and how a request that failed is answered.
+//! The errors that end a connection, and the errno of a failed request.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// What ends a connection.
+/// An error that ends a connection.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The socket.
+    /// The socket has failed.
     #[error("the socket has failed: {0}")]
     Socket(#[from] io::Error),
-    /// The client has connected, but has not begun to use the device.
+    /// The client has not begun to use the device in time after it connected.
     #[error("the client has not begun in time")]
     Start,
-    /// A part of a message has not come in time, or the replies were not read.
+    /// The rest of a message has not arrived in time, or the client has not read its replies in time.
     #[error("the client is too slow")]
     Slow,
-    /// The connection ended in a message.
+    /// The connection has ended within a message.
     #[error("the connection has ended within a message")]
     Truncated,
-    /// The size in a header can't be.
+    /// The size in a header is invalid.
     #[error("a message of {0} bytes")]
     Size(u32),
-    /// A message is no command.
+    /// The flags of a message to the server are not those of a command.
     #[error("a message with flags {0:#x} is no command")]
     Kind(u32),
-    /// A message has more descriptors than any may have.
+    /// A message has more than [`MAX_FDS`](crate::MAX_FDS) descriptors.
     #[error("a message has too many descriptors")]
     Descriptors,
-    /// The first message is no proposal of a version that we know.
+    /// The first message does not propose a supported version.
     #[error("the client proposes no version of the protocol that is known here")]
     Version,
-    /// A reply to our own client is none.
+    /// A reply to [`Client`](crate::Client) is invalid.
     #[error("the server's reply is none")]
     Reply,
 }
 
-/// The errno that tells a client of an error. It is never zero, which some clients take for success.
+/// Returns the errno that reports an error to a client. It is never zero, as some clients take zero for success.
 pub(crate) fn errno(error: &io::Error) -> u32 {
     let errno = match error.raw_os_error() {
         Some(errno) => errno,

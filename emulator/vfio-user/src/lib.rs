@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The vfio-user protocol: a device that is a program of its own, as a virtual machine monitor (VMM) sees it.
+//! The vfio-user protocol, by which a virtual machine monitor (VMM) uses a device in another process.
 //!
-//! [`serve`] answers what a VMM sends on one connection and does what it asks for with a [`Backend`]. The VMM is not trusted:
+//! [`serve`] handles the requests of a VMM on one connection, with the help of a [`Backend`]. The VMM is not trusted:
 //!
-//! - a request that can't be fulfilled fails with an errno, and the connection goes on;
-//! - what is no message ends its connection, as nobody knows where the next one would begin;
-//! - the memory, the descriptors and the time that a connection takes have limits, which are constants here.
+//! - a request that can't be carried out fails with an errno, and the connection stays open;
+//! - an invalid message ends its connection, as the start of the next one is unknown;
+//! - the memory, the descriptors and the time that a connection takes are limited, by constants of this crate and [`Limits`].
 //!
-//! One `recvmsg` takes what has queued, up to a message of the largest size. Writes that need no reply are handed to the backend
-//! together with those that follow them, and replies are sent together as long as no further request is there.
+//! One `recvmsg` takes all queued bytes, up to the largest size of a message. Writes that need no reply are passed to the backend
+//! together with those that follow them. Replies are sent together, when no complete request is left in the buffer.
 //!
-//! [`Client`] is the other side, for tests and attacks.
+//! [`Client`] is the client side, for tests and attacks.
 //!
-//! The protocol is QEMU's `docs/interop/vfio-user.rst`. Migration, DMA by messages and descriptors for I/O are left out.
+//! The specification is QEMU's `docs/interop/vfio-user.rst`. Migration, DMA by messages and I/O descriptors are not implemented.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What a client asks for, and the answers.
+//! The server: it handles the requests of a client and sends the replies.
 
 use std::{
     fs::File,
@@ -32,12 +32,12 @@ use crate::{
     wire::{Command, Fields, Flags, Header, MAX_DATA, Payload, RegionAccess, size},
 };
 
-/// How long a client may take for what others may have to wait for.
+/// Limits on the time for which a client may make others wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// From when it has connected until it uses the device: QEMU does within milliseconds, but its machine may be busy.
+    /// From the connection until the first use of the device: QEMU needs milliseconds, but its machine may be busy.
     pub start: Duration,
-    /// Until the rest of a message comes, or until it reads its replies.
+    /// Until the rest of a message arrives, or until the client reads its replies.
     pub message: Duration,
 }
 
@@ -45,30 +45,30 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             start: Duration::from_secs(10),
-            // As long as QEMU waits for a reply, twice.
+            // Twice the time for which QEMU waits for a reply.
             message: Duration::from_secs(10),
         }
     }
 }
 
-/// Writes that are handed to the backend together, which may keep others from the device meanwhile.
+/// Maximum number of writes per call of the backend, which may block other users of the device meanwhile.
 pub const MAX_BATCH: usize = 64;
 
-/// Bytes of replies that are kept until there is no more to answer.
+/// Bytes of queued replies from which on they are sent, even if more requests have arrived.
 const REPLIES: usize = MAX_DATA;
 
-/// The flags of memory that may be accessed.
+/// The flags of a DMA mapping that permit accesses.
 const READABLE: u32 = VFIO_DMA_MAP_FLAG_READ;
 const WRITABLE: u32 = VFIO_DMA_MAP_FLAG_WRITE;
 
-/// The flags of data that comes with an action on interrupts.
+/// The flags for the kind of data of an action on interrupts.
 const DATA: u32 = VFIO_IRQ_SET_DATA_NONE | VFIO_IRQ_SET_DATA_BOOL | VFIO_IRQ_SET_DATA_EVENTFD;
 
 /// Serves a client that has connected, until it disconnects.
 ///
 /// # Errors
 ///
-/// The socket fails, or the client is too slow or does not talk the protocol.
+/// The socket fails, or the client is too slow or violates the protocol.
 pub fn serve(
     stream: &UnixStream,
     device: &Device,
@@ -112,28 +112,28 @@ pub fn serve(
     }
 }
 
-/// A connection.
+/// The state of a connection.
 struct Session<'a> {
     stream: &'a UnixStream,
     device: &'a Device,
     backend: &'a mut dyn Backend,
     limits: Limits,
-    /// What the client can do, once it has said so.
+    /// The client's capabilities, once it has proposed a version.
     client: Option<Capabilities>,
-    /// Writes that nobody waits for.
+    /// Posted writes that were not passed to the backend yet.
     writes: Vec<Write>,
     /// Replies that are not sent yet.
     replies: Vec<u8>,
 }
 
-/// A write of which the data is in the channel's buffer.
+/// A write. Its data is a range of the channel's buffer.
 struct Write {
     region: u32,
     offset: u64,
     data: Range<usize>,
 }
 
-/// What a request is answered with, if it has not failed.
+/// The content of the reply to a successful request.
 #[derive(Default)]
 struct Answer {
     payload: Vec<u8>,
@@ -150,7 +150,7 @@ impl From<Payload> for Answer {
 }
 
 impl Session<'_> {
-    /// Does what a message asks for.
+    /// Handles a message and queues its reply.
     fn handle(&mut self, channel: &Channel, message: Message) -> Result<(), Error> {
         let header = message.header;
         if !header.flags.is_command() {
@@ -181,7 +181,7 @@ impl Session<'_> {
             Some(Command::RegionWrite | Command::RegionWriteMulti)
         );
         if !is_write {
-            // What was written before is done before.
+            // Earlier writes take effect before this request.
             self.post(channel);
         }
         let answer = match command {
@@ -194,7 +194,7 @@ impl Session<'_> {
         self.reply(header, answer)
     }
 
-    /// Fulfills a request.
+    /// Carries out a request and returns the content of its reply.
     fn answer(
         &mut self,
         channel: &Channel,
@@ -212,7 +212,7 @@ impl Session<'_> {
         }
         let bytes = channel.bytes(payload.clone());
         match command {
-            // Both sides have agreed already.
+            // The version has been negotiated already.
             Command::Version => Err(invalid()),
             Command::DmaMap => self.dma_map(bytes, fds).map(|()| Answer::default()),
             Command::DmaUnmap => self.dma_unmap(bytes),
@@ -245,14 +245,14 @@ impl Session<'_> {
         }
     }
 
-    /// Hands the writes that nobody waits for to the backend.
+    /// Passes the posted writes to the backend. The client is not notified of a failure.
     fn post(&mut self, channel: &Channel) {
         if let Err(error) = self.write(channel) {
             tracing::debug!(%error, "writes that nobody waits for have failed");
         }
     }
 
-    /// Hands all writes to the backend; fails as the last of them does.
+    /// Passes all writes to the backend, and returns the result of the last batch.
     fn write(&mut self, channel: &Channel) -> io::Result<()> {
         let writes = mem::take(&mut self.writes);
         let mut result = Ok(());
@@ -353,10 +353,10 @@ impl Session<'_> {
         if !areas.is_empty() {
             needed += size::SPARSE + size::AREA * areas.len() as u32;
             flags |= VFIO_REGION_INFO_FLAG_MMAP | VFIO_REGION_INFO_FLAG_CAPS;
-            // QEMU wants to know where the list would be even if it has no room for it.
+            // QEMU requires the offset of the list even if its buffer has no space for it.
             first_capability = size::REGION_INFO;
         }
-        // A client that has no room for the list asks again; the file comes with the list.
+        // A client without space for the list repeats the request. The file is sent only with the list.
         let complete = !areas.is_empty() && room >= needed;
         let mut reply = Payload::default()
             .u32(needed)
@@ -474,7 +474,7 @@ impl Session<'_> {
         Ok((access, write))
     }
 
-    /// Several writes, all or none.
+    /// Decodes the writes of a message: all of them, or none if one is invalid.
     fn region_writes(&self, bytes: &[u8], payload: Range<usize>) -> io::Result<Vec<Write>> {
         const EACH: usize = RegionAccess::SIZE + size::MULTI_DATA;
         let mut fields = Fields(bytes);
@@ -501,7 +501,7 @@ impl Session<'_> {
         writes.chunks_exact(EACH).enumerate().map(decode).collect()
     }
 
-    /// An access must be in its region.
+    /// Checks that an access is within its region, and that its size is valid.
     fn check(&self, access: RegionAccess, count: usize) -> io::Result<()> {
         let region = self.device.regions.get(access.region as usize);
         let inside = region.is_some_and(|region| {
@@ -515,7 +515,7 @@ impl Session<'_> {
         }
     }
 
-    /// Answers a request, if an answer is wanted.
+    /// Queues the reply to a request, if the client needs one. A reply with a file is sent at once.
     fn reply(&mut self, request: Header, answer: io::Result<Answer>) -> Result<(), Error> {
         if let Err(error) = &answer {
             let command = request.command;
@@ -534,7 +534,7 @@ impl Session<'_> {
                 let start = self.replies.len();
                 header.encode(&[&payload], &mut self.replies);
                 if let Some(file) = file {
-                    // Descriptors come with the first byte of their message.
+                    // A descriptor must be sent with the first byte of its message.
                     let reply = self.replies.split_off(start);
                     self.send()?;
                     return self.send_now(&reply, &[file.as_fd()]);
@@ -552,7 +552,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Sends the replies.
+    /// Sends the queued replies.
     fn send(&mut self) -> Result<(), Error> {
         if !self.replies.is_empty() {
             self.send_now(&self.replies, &[])?;

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What both sides agree on in their first messages.
+//! The first messages, which negotiate the version and the capabilities.
 
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Fields, MAX_DATA, MAX_FDS, Payload};
 
-/// The only version that there is.
+/// The only version of the protocol.
 const MAJOR: u16 = 0;
 const MINOR: u16 = 0;
 
-/// Bytes of the capabilities: QEMU's are some 200.
+/// Limit on the bytes of the capabilities. QEMU sends about 200.
 const MAX_CAPABILITIES: usize = 4096;
 
-/// What the client can do, as far as it matters here. All of it is optional.
+/// The capabilities of one side that this crate uses. All are optional.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Capabilities {
-    /// Descriptors that the sender takes with a message.
+    /// Limit on the descriptors of a message to the sender of this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_msg_fds: Option<u64>,
-    /// Bytes of a region that the sender takes with a message.
+    /// Limit on the bytes of a region in a message to the sender of this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_data_xfer_size: Option<u64>,
-    /// Whether there may be several writes in a message.
+    /// Whether a message may contain several writes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) write_multiple: Option<bool>,
 }
@@ -35,7 +35,7 @@ struct Data {
 }
 
 impl Capabilities {
-    /// What the client proposes, if it is a version that we know.
+    /// Decodes the payload of a version message, if it is valid and its version is supported.
     pub(crate) fn decode(payload: &[u8]) -> Option<Self> {
         let mut fields = Fields(payload);
         let (major, _) = (fields.u16()?, fields.u16()?);
@@ -49,7 +49,7 @@ impl Capabilities {
         }
     }
 
-    /// What the server can do, of what the client has proposed. A limit must be told even if the client has not told its own.
+    /// Returns the server's answer to a proposal. It must contain the limits even if the client has not sent its own.
     pub(crate) fn of_server(client: &Self) -> Self {
         Self {
             max_msg_fds: Some(MAX_FDS as u64),
@@ -58,7 +58,7 @@ impl Capabilities {
         }
     }
 
-    /// What our own client proposes.
+    /// Returns the proposal of [`Client`](crate::Client).
     pub(crate) fn of_client() -> Self {
         Self {
             write_multiple: Some(true),
@@ -69,7 +69,7 @@ impl Capabilities {
     pub(crate) fn encode(self) -> Vec<u8> {
         let Payload(mut payload) = Payload::default().u16(MAJOR).u16(MINOR);
         let data = Data { capabilities: self };
-        // Three numbers can always be written.
+        // Serializing these three values can't fail.
         payload.extend(serde_json::to_vec(&data).unwrap_or_default());
         payload.push(0);
         payload

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Messages as bytes. Numbers are as the host has them: both sides are programs of one machine.
+//! The encoding of messages. Numbers are in host byte order, as both sides run on one machine.
 
-/// Bytes of a header.
+/// Size of a header in bytes.
 pub const HEADER: usize = 16;
 
-/// Bytes of a region that one message reads or writes. The protocol's default is 1 MiB, which would be the memory that a
-/// connection takes; VMMs access what a driver does, and the largest is a page of configuration space.
+/// Limit on the bytes that one message reads or writes. The protocol's default is 1 MiB, which each connection would allocate.
+/// VMMs forward the accesses of a driver, the largest of which is a page of configuration space.
 pub const MAX_DATA: usize = 64 << 10;
 
-/// Bytes of a message: the largest is a region write.
+/// Limit on the size of a message in bytes. The largest message is a region write.
 pub const MAX_MESSAGE: usize = HEADER + RegionAccess::SIZE + MAX_DATA;
 
-/// Descriptors of a message: QEMU takes no more for granted.
+/// Limit on the descriptors of a message. QEMU refuses a server with a higher limit.
 pub const MAX_FDS: usize = 16;
 
-/// What a message asks for.
+/// The command of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 #[expect(missing_docs, reason = "the names are the protocol's")]
@@ -78,18 +78,18 @@ impl Flags {
     }
 }
 
-/// What each message begins with.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Chosen by the sender of a command; its reply has the same.
+    /// Chosen by the sender of a command. The reply has the same id.
     pub id: u16,
-    /// A [`Command`].
+    /// The number of a [`Command`].
     pub command: u16,
-    /// Bytes of the message, with the header.
+    /// Size of the message with its header, in bytes.
     pub size: u32,
-    /// What it is.
+    /// The type of the message, and whether it needs no reply.
     pub flags: Flags,
-    /// The errno of a reply with an error.
+    /// The errno in a reply to a failed command.
     pub error: u32,
 }
 
@@ -122,7 +122,7 @@ impl Header {
         }
     }
 
-    /// Appends a message of this header and a payload; the header's size is that of both.
+    /// Appends a message with this header and payload to `to`. Sets the size in the header to that of both.
     pub fn encode(mut self, payload: &[&[u8]], to: &mut Vec<u8>) {
         let size = HEADER + payload.iter().map(|part| part.len()).sum::<usize>();
         self.size = u32::try_from(size).unwrap_or(u32::MAX);
@@ -135,7 +135,7 @@ impl Header {
     }
 }
 
-/// Takes numbers from the beginning of a payload.
+/// A decoder, which takes numbers from the beginning of a payload.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -157,12 +157,12 @@ impl<'a> Fields<'a> {
         self.take().map(u64::from_ne_bytes)
     }
 
-    /// What is left.
+    /// Returns the remaining bytes.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.0
     }
 
-    /// Nothing may be left.
+    /// Returns `None` if bytes remain.
     pub(crate) fn end(self) -> Option<()> {
         self.0.is_empty().then_some(())
     }
@@ -189,7 +189,7 @@ impl Payload {
     }
 }
 
-/// What reads and writes of a region begin with.
+/// The beginning of the payload of a region read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegionAccess {
     pub(crate) offset: u64,
@@ -216,17 +216,17 @@ impl RegionAccess {
     }
 }
 
-/// What is in the payload of messages, but for data of any length.
+/// Sizes of payloads in bytes, without data of variable length.
 pub(crate) mod size {
     pub(crate) const DEVICE_INFO: u32 = 16;
     pub(crate) const REGION_INFO: u32 = 32;
-    /// The header of a list of areas that can be mapped, and each of its areas.
+    /// The header of the list of mappable areas, and each of its entries.
     pub(crate) const SPARSE: u32 = 16;
     pub(crate) const AREA: u32 = 16;
     pub(crate) const IRQ_INFO: u32 = 16;
     pub(crate) const IRQ_SET: u32 = 20;
     pub(crate) const DMA_MAP: u32 = 32;
     pub(crate) const DMA_UNMAP: u32 = 24;
-    /// The data of one of several writes.
+    /// The data field of each write in a message with several.
     pub(crate) const MULTI_DATA: usize = 8;
 }

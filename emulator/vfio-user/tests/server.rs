@@ -36,10 +36,10 @@ const SIZE: usize = 0x100;
 const IRQ: u32 = 2;
 const IRQS: u32 = 4;
 
-/// What the device was asked for.
+/// A call of the backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Event {
-    /// Batches of so many writes.
+    /// A batch of this number of writes.
     Writes(usize),
     Map(DmaMap, bool),
     Unmap(u64, u64),
@@ -48,7 +48,7 @@ enum Event {
     Reset,
 }
 
-/// Region 0 is memory, region 1 as well, which can be mapped.
+/// Region 0 is `memory`. The other regions are a file, which clients can map as region 1.
 #[derive(Default)]
 struct State {
     memory: Vec<u8>,
@@ -58,7 +58,7 @@ struct State {
     started: bool,
 }
 
-/// Where writes wait while somebody has the lock.
+/// A gate at which writes wait while a test holds the lock.
 #[derive(Default)]
 struct Gate {
     is_reached: AtomicBool,
@@ -177,7 +177,7 @@ fn memory() -> Memory {
 
 type Server = JoinHandle<Result<(), Error>>;
 
-/// No client is so slow, unless it hangs.
+/// Returns limits that a client exceeds only if it hangs.
 fn patient() -> Limits {
     Limits {
         start: patience(),
@@ -185,7 +185,7 @@ fn patient() -> Limits {
     }
 }
 
-/// A client that has said nothing yet.
+/// Starts a server for a client that has sent nothing yet.
 fn silent(limits: Limits) -> (Client, Memory, Server) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let memory = memory();
@@ -212,7 +212,7 @@ const EINVAL: Option<i32> = Some(22);
 const ENOSPC: Option<i32> = Some(28);
 const ENOSYS: Option<i32> = Some(38);
 
-/// A message with a header of whatever it is.
+/// Returns a header with arbitrary values.
 fn message(command: u16, size: u32, flags: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     let header = Header {
@@ -249,7 +249,7 @@ fn a_client_learns_what_the_device_has() {
         .read_exact_at(&mut found, 0x2345)
         .unwrap();
     assert_eq!(&found, b"hello");
-    // Without room for the list of areas there is no file, but QEMU insists on where the list would be.
+    // A reply without space for the list of areas has no file, but QEMU requires the offset of the list.
     let mut request = vec![0; 32];
     (request[0], request[8]) = (32, 1);
     let reply = client
@@ -324,7 +324,7 @@ fn accesses_outside_of_regions_fail() {
             assert_eq!(errno(writes), EINVAL, "{region} {offset}");
         }
     }
-    // More than a message may have.
+    // More bytes than a message may read.
     let mut access = Vec::new();
     access.extend(0_u64.to_ne_bytes());
     access.extend(3_u32.to_ne_bytes());
@@ -340,16 +340,16 @@ fn accesses_outside_of_regions_fail() {
 #[test]
 fn writes_that_nobody_waits_for_come_together_and_in_order() {
     let (mut client, memory, _) = connect();
-    // They queue while the server waits for the device.
+    // The writes queue while the backend blocks.
     let busy = memory.2.lock.lock();
     client.region_post(0, 0, &[0]).unwrap();
     wait_until("write", || memory.2.is_reached.load(Ordering::SeqCst));
     for n in 1..=MAX_BATCH as u8 + 9 {
         client.region_post(0, 0, &[n]).unwrap();
     }
-    // One that fails is not answered, either.
+    // A posted write that fails has no reply, either.
     client.region_post(9, 0, &[1]).unwrap();
-    // What comes after them is done after them, in the same breath.
+    // The read that follows the writes takes effect after them.
     let mut access = vec![0; 16];
     access[12] = 1;
     client
@@ -416,7 +416,7 @@ fn memory_is_mapped_and_unmapped() {
     assert_eq!(errno(client.dma_unmap(0, 1)), ENOSPC);
     assert_eq!(errno(client.reset()), ENOSPC);
     memory.events();
-    // Unknown flags, two files, all of a range.
+    // Unknown flags, two files, and a range in a request to unmap all.
     let mut payload = vec![0; 32];
     payload[4] = 4;
     assert_eq!(
@@ -523,7 +523,7 @@ fn requests_that_make_no_sense_fail_alone() {
         for length in [3, 7, 35] {
             let request = client.request(command, &vec![0; length], &[]);
             assert_eq!(errno(request), EINVAL, "{command:?} of {length}");
-            // Nor does it answer when it is not asked to.
+            // A command without a reply gets none if it fails, either.
             client
                 .send(command, Flags::NO_REPLY, &vec![0; length], &[])
                 .unwrap();
@@ -632,7 +632,7 @@ fn messages_may_come_in_any_pieces() {
     }
 }
 
-/// How many descriptors of this process are open files of this name.
+/// Counts the descriptors of this process for files of this name.
 fn open(name: &str) -> usize {
     let links = fs::read_dir("/proc/self/fd").unwrap();
     links
@@ -655,7 +655,7 @@ fn descriptors_do_not_leak() {
         client.receive().unwrap();
     }
     assert_eq!(open("leaky"), 1);
-    // Pieces of one message with descriptors each.
+    // Two pieces of one message, each with descriptors.
     client
         .send_raw(&reset[..1], &[file.as_fd(); MAX_FDS])
         .unwrap();
@@ -672,7 +672,7 @@ fn a_client_that_does_nothing_is_disconnected() {
     };
     let (_silent, _, server) = silent(limits);
     assert!(matches!(server.join().unwrap(), Err(Error::Start)));
-    // Before it uses the device it has no more time, whether or not all of this comes within that.
+    // Requests do not extend the limit before the first use of the device, whether or not they arrive in time.
     let (mut client, memory, server) = silent(limits);
     memory.state().started = false;
     let _ = client.negotiate();
@@ -695,7 +695,7 @@ fn a_client_that_stops_within_a_message_is_disconnected() {
     access.extend(0_u64.to_ne_bytes());
     access.extend(3_u32.to_ne_bytes());
     access.extend((MAX_DATA as u32).to_ne_bytes());
-    // It reads nothing, and the server may have given up.
+    // The client reads nothing. The server may have disconnected it already.
     for _ in 0..16 {
         let _ = client.send(Command::RegionRead, Flags::COMMAND, &access, &[]);
     }
@@ -705,7 +705,7 @@ fn a_client_that_stops_within_a_message_is_disconnected() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever comes in whatever pieces: the server ends, and has answered with messages only.
+    /// For arbitrary data in arbitrary pieces, the server ends, and all its replies are valid messages.
     #[test]
     fn arbitrary_bytes_harm_nobody(
         pieces in vec((any_piece(), 0..4_usize), 0..12),
@@ -717,7 +717,7 @@ proptest! {
             client.negotiate().unwrap();
         }
         for (piece, fds) in pieces {
-            // The server may have given up.
+            // The server may have disconnected the client already.
             let _ = client.send_raw(&piece, &vec![file.as_fd(); fds]);
         }
         let _ = client.shutdown_write();
@@ -729,7 +729,7 @@ proptest! {
     }
 }
 
-/// A message with any payload, or any bytes.
+/// A message with an arbitrary payload, or arbitrary bytes.
 fn any_piece() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![4 => 0..4_u32, 2 => Just(IRQ), 1 => 0..0x100_u32, 1 => any::<u32>()];
     let parts = (

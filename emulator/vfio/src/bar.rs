@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The function's memory regions.
+//! The function's base address registers (BARs) and their memory regions.
 
 use efa_hw::pci;
 
-/// What a base address register gives access to.
+/// A BAR, by the memory that it gives access to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bar {
     /// The management registers.
@@ -18,7 +18,7 @@ pub enum Bar {
 impl Bar {
     const ALL: [Self; 3] = [Self::Registers, Self::Llq, Self::Doorbells];
 
-    /// The number of its base address register. It is 64 bits wide and so takes the next one too.
+    /// Returns the index of the base address register. As it is 64 bits wide, it takes the next index, too.
     pub(crate) const fn index(self) -> u8 {
         match self {
             Self::Registers => pci::REGISTER_BAR,
@@ -28,34 +28,34 @@ impl Bar {
     }
 }
 
-/// Bytes of the registers, and the least of the doorbells: either has room for MSI-X.
+/// Size of the register BAR and least size of the doorbell BAR, in bytes. Either has space for MSI-X.
 const MIN_SIZE: u64 = 16 << 10;
 
 /// The BARs of a function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bars {
-    /// Bytes of the send queues.
+    /// Size of the send queues in bytes.
     pub(crate) llq: u64,
-    /// Bytes of the doorbells.
+    /// Size of the doorbells in bytes.
     pub(crate) doorbells: u64,
-    /// One that the function lacks.
+    /// A BAR that the function lacks, for tests.
     pub(crate) missing: Option<Bar>,
 }
 
 impl Bars {
-    /// Those that the function has.
+    /// Returns the BARs that the function has.
     pub(crate) fn iter(self) -> impl Iterator<Item = Bar> {
         Bar::ALL
             .into_iter()
             .filter(move |bar| Some(*bar) != self.missing)
     }
 
-    /// The one with this base address register.
+    /// Returns the BAR with this index, if the function has it.
     pub(crate) fn at(self, index: u32) -> Option<Bar> {
         self.iter().find(|bar| u32::from(bar.index()) == index)
     }
 
-    /// Bytes of a BAR, a power of two.
+    /// Returns the size of a BAR in bytes, a power of two.
     pub(crate) fn size(self, bar: Bar) -> u64 {
         match bar {
             Bar::Registers => MIN_SIZE,
@@ -64,7 +64,7 @@ impl Bars {
         }
     }
 
-    /// The BAR with the MSI-X table. A function that lacks the registers still has interrupts, as the VMM needs them.
+    /// Returns the BAR with the MSI-X table. A function without the register BAR still has interrupts, as the VMM needs them.
     pub(crate) fn msix(self) -> Bar {
         match self.missing {
             Some(Bar::Registers) => Bar::Doorbells,
@@ -72,12 +72,12 @@ impl Bars {
         }
     }
 
-    /// Where the MSI-X table is in its BAR: in a page of its own at the end, because the VMM keeps it.
+    /// Returns the offset of the MSI-X table in its BAR. It has a page of its own at the end, because the VMM emulates it.
     pub(crate) fn msix_table(self) -> u64 {
         self.size(self.msix()) - 0x2000
     }
 
-    /// Where the MSI-X pending bits are, in the page after the table.
+    /// Returns the offset of the MSI-X pending bits, in the page after the table.
     pub(crate) fn msix_pending(self) -> u64 {
         self.size(self.msix()) - 0x1000
     }

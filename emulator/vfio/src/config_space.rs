@@ -44,7 +44,7 @@ const POWER_STATE: u8 = 0b11;
 const D0: u8 = 0;
 const D3_HOT: u8 = 3;
 
-// PCI Express capability. It and MSI-X are where Amazon's other functions have them.
+// PCI Express capability. Its offset and that of MSI-X are the same as in Amazon's other functions.
 const EXPRESS: usize = 0x70;
 const EXPRESS_ID: u8 = 0x10;
 const EXPRESS_FLAGS: usize = EXPRESS + 0x02;
@@ -62,7 +62,7 @@ const NO_SNOOP: u16 = 1 << 11;
 const MAX_READ_REQUEST_512: u16 = 2 << 12;
 const INITIATE_FUNCTION_LEVEL_RESET: u16 = 1 << 15;
 const LINK_WIDTH_16: u16 = 16 << 4;
-/// Of each speed of PCI Express from 2.5 GT/s on, the Gbit/s of 16 lanes.
+/// Gbit/s of 16 lanes, for each speed of PCI Express from 2.5 GT/s on.
 const LINK_GBPS: [u16; 6] = [32, 64, 126, 252, 504, 968];
 
 // MSI-X capability.
@@ -74,7 +74,7 @@ const MSIX_PENDING: usize = MSIX + 0x08;
 const MSIX_ENABLE: u16 = 1 << 15;
 const MSIX_FUNCTION_MASK: u16 = 1 << 14;
 
-// Advanced error reporting, an extended capability. Nothing here goes wrong by itself, so its status registers are zero.
+// Advanced error reporting, an extended capability. No PCI errors occur here, so its status registers are zero.
 const ERRORS: usize = 0x100;
 const ERRORS_ID_VERSION_2: u32 = 0x0002_0001;
 const UNCORRECTABLE_MASK: usize = ERRORS + 0x08;
@@ -85,7 +85,7 @@ const FATAL_UNCORRECTABLE: u32 = 0x0046_2030;
 const ALL_CORRECTABLE: u32 = 0x0000_f1c1;
 const ADVISORY_NON_FATAL: u32 = 0x0000_2000;
 
-/// The most MSI-X vectors that fit the page of the table and are a valid table size.
+/// Maximum number of MSI-X vectors: it fills the page of the table, and is a valid table size.
 pub const MAX_MSIX_VECTORS: u16 = 0x1000 / 16;
 
 /// A function's configuration space.
@@ -97,7 +97,7 @@ pub(crate) struct ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// That of device id `device` for so many Gbit/s, with `msix_vectors` (1 to [`MAX_MSIX_VECTORS`]) interrupt vectors.
+    /// Creates that of device ID `device`, for `gbps` Gbit/s and `msix_vectors` (1 to [`MAX_MSIX_VECTORS`]) interrupt vectors.
     pub(crate) fn new(device: u16, gbps: u16, bars: Bars, msix_vectors: u16) -> Self {
         let mut new = Self {
             bytes: Box::new([0; SIZE]),
@@ -140,7 +140,7 @@ impl ConfigSpace {
     fn power(&mut self) {
         self.set(CAPABILITIES, [POWER as u8]);
         self.set(POWER, [POWER_ID, EXPRESS as u8]);
-        // States D0 and D3hot; from the latter it comes back as after a reset.
+        // States D0 and D3hot. The transition from D3hot to D0 resets the function.
         self.set(POWER_CAPABILITIES, POWER_VERSION_3.to_le_bytes());
         self.allow(POWER_CONTROL, [POWER_STATE]);
     }
@@ -165,14 +165,14 @@ impl ConfigSpace {
             DEVICE_CONTROL,
             (!INITIATE_FUNCTION_LEVEL_RESET).to_le_bytes(),
         );
-        // The slowest link that is fast enough. Programs take it for the limit of the device, as NIXL does.
+        // The slowest link that is fast enough. Programs such as NIXL take its speed for the limit of the device.
         let slower = LINK_GBPS.iter().filter(|link| **link < gbps).count();
-        // CAST: There are few.
+        // CAST: The table has six entries.
         let speed = slower.min(LINK_GBPS.len() - 1) as u16 + 1;
         let link = speed | LINK_WIDTH_16;
         self.set(LINK_CAPABILITIES, u32::from(link).to_le_bytes());
         self.set(LINK_STATUS, link.to_le_bytes());
-        // A bit for each speed, from the second on.
+        // One bit for each supported speed, from bit 1 on.
         self.set(LINK_CAPABILITIES_2, ((2_u32 << speed) - 2).to_le_bytes());
     }
 
@@ -199,7 +199,7 @@ impl ConfigSpace {
         self.writable[at..at + N].copy_from_slice(&mask);
     }
 
-    /// Reads; bytes beyond the end are all ones, as those of a function that does not answer.
+    /// Reads bytes. Those beyond the end are all ones, as from a function that does not respond.
     pub(crate) fn read(&self, offset: u64, data: &mut [u8]) {
         data.fill(0xff);
         for (byte, value) in data.iter_mut().zip(&self.bytes[index(offset)..]) {
@@ -207,8 +207,8 @@ impl ConfigSpace {
         }
     }
 
-    /// Writes the bits that may be written. True if that resets the function: software asks for a function level reset, or
-    /// brings it back from D3hot.
+    /// Writes the writable bits. Returns true if this resets the function, by a function level reset or a transition from
+    /// D3hot to D0.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> bool {
         let first = index(offset);
         let power = self.power_state();
@@ -218,7 +218,7 @@ impl ConfigSpace {
         }
         let resumes = power == D3_HOT && self.power_state() == D0;
         if ![D0, D3_HOT].contains(&self.power_state()) {
-            // A state that it has not: nothing changes.
+            // The function does not support this state, so it stays in the old one.
             self.bytes[POWER_CONTROL] = self.bytes[POWER_CONTROL] & !POWER_STATE | power;
         }
         let [_, initiate] = INITIATE_FUNCTION_LEVEL_RESET.to_le_bytes();
@@ -229,12 +229,12 @@ impl ConfigSpace {
         resumes || initiates
     }
 
-    /// Puts every register to its value after reset.
+    /// Sets every register to its value after reset.
     pub(crate) fn reset(&mut self) {
         self.bytes.clone_from(&self.after_reset);
     }
 
-    /// May the function read and write memory, and signal interrupts?
+    /// Whether the function may read and write memory, and signal interrupts.
     pub(crate) fn bus_master(&self) -> bool {
         self.is_on()
             && u16::from_le_bytes([self.bytes[COMMAND], self.bytes[COMMAND + 1]])
@@ -242,7 +242,7 @@ impl ConfigSpace {
                 != 0
     }
 
-    /// Does the function take accesses of its memory?
+    /// Whether the function accepts accesses to its BARs.
     pub(crate) fn is_on(&self) -> bool {
         self.power_state() == D0
     }
@@ -286,7 +286,7 @@ mod tests {
     fn is_as_lspci_has_confirmed() {
         let config = ConfigSpace::new(0xefa2, 200, ALL, 33);
         assert_eq!(dump(&config), include_str!("../tests/efa2.lspci"));
-        // lspci reads these as root only: an advanced error reporting capability, and no other.
+        // lspci needs root to read these: an advanced error reporting capability, and no other.
         let mut errors = [0; SIZE - 256];
         errors[..4].copy_from_slice(&[0x01, 0x00, 0x02, 0x00]);
         errors[0x0c..0x10].copy_from_slice(&[0x30, 0x20, 0x46, 0x00]);
@@ -392,7 +392,7 @@ mod tests {
         };
         config.write(COMMAND as u64, &COMMAND_BUS_MASTER.to_le_bytes());
         assert_eq!(state(&mut config, D0), (false, D0));
-        // States that it has not are ignored.
+        // Unsupported states are ignored.
         assert_eq!(state(&mut config, 1), (false, D0));
         assert_eq!(state(&mut config, D3_HOT), (false, D3_HOT));
         assert_eq!(state(&mut config, 2), (false, D3_HOT));

@@ -13,13 +13,13 @@ use crate::{
     memory::{Files, Memory, Shareable},
 };
 
-/// Mappings that a VMM may have: as many as the protocol has by default. They are few, but behind a virtual IOMMU.
+/// Limit on the mappings of a VMM: the protocol's default. A VMM has few, unless the guest uses a virtual IOMMU.
 pub(crate) const MAX_MAPPINGS: usize = 65535;
 
 /// The ranges of bus addresses that the VMM has mapped.
 #[derive(Debug, Default)]
 pub(crate) struct DmaTable {
-    // By their first addresses; they do not overlap.
+    // Mappings by their first addresses. They do not overlap.
     maps: BTreeMap<u64, Mapping>,
     files: Files,
 }
@@ -30,12 +30,12 @@ struct Mapping {
     size: u64,
     readable: bool,
     writable: bool,
-    // Where it is in its file. None for what the VMM cannot share, such as a ROM or another device's registers.
+    // File and offset. `None` for memory that the VMM cannot share, such as a ROM or another device's registers.
     memory: Option<(Arc<Memory>, u64)>,
 }
 
-/// Mappings that are not there any more. To take large memory out of the address space takes a while, so this is to be dropped
-/// without the lock of the device.
+/// Mappings that were removed. To unmap large memory from this program's address space takes a while. So the caller must drop
+/// this without the lock of the device.
 #[derive(Debug, Default)]
 #[must_use = "this is to be dropped without the lock of the device"]
 pub(crate) struct Unmapped {
@@ -43,12 +43,12 @@ pub(crate) struct Unmapped {
 }
 
 impl Mapping {
-    /// The address of its last byte.
+    /// Returns the address of its last byte.
     fn last(&self) -> u64 {
         self.start + (self.size - 1)
     }
 
-    /// Its file and where it is there, if the device may access it.
+    /// Returns its memory and its offset there, if the device may access it.
     fn memory(&self, access: Access) -> Option<(&Arc<Memory>, u64)> {
         let allowed = match access {
             Access::Read => self.readable,
@@ -60,17 +60,17 @@ impl Mapping {
 }
 
 impl DmaTable {
-    /// Lets the VMM share no more than so many files, of so many bytes.
+    /// Limits the number of files that the VMM shares, and their total size in bytes.
     pub(crate) fn limit(&mut self, files: usize, bytes: u64) {
         self.files.limit(files, bytes);
     }
 
-    /// Maps a part of a file, or what can't be accessed, at a bus address.
+    /// Maps a part of a file at a bus address. Without a file, the device can't access the range.
     ///
     /// # Errors
     ///
-    /// The range is empty, wraps, overlaps another one or is beyond the end of the file, it can't be mapped, or there are too
-    /// many.
+    /// The range is empty, wraps, overlaps another one or is beyond the end of the file. The file can't be mapped, or not for
+    /// writing. A limit on mappings, files or bytes is exceeded.
     pub(crate) fn map(&mut self, map: DmaMap, file: Option<Shareable>) -> io::Result<()> {
         let DmaMap {
             readable,
@@ -114,7 +114,7 @@ impl DmaTable {
         Ok(())
     }
 
-    /// Takes the mappings inside of a range out; it may not cut one in two. Their memory stays while it is pinned.
+    /// Removes the mappings within a range, which must not cut a mapping. Their memory stays accessible while it is pinned.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl DmaTable {
         Ok(Unmapped { _maps: maps })
     }
 
-    /// Takes all mappings out.
+    /// Removes all mappings.
     pub(crate) fn clear(&mut self) -> Unmapped {
         let maps = mem::take(&mut self.maps);
         Unmapped {
@@ -146,11 +146,11 @@ impl DmaTable {
         }
     }
 
-    /// Keeps a range of the guest's memory for as long as the result lives, so that it can be accessed without this table.
+    /// Pins a range of the guest's memory while the result lives, so that it can be accessed without this table.
     ///
     /// # Errors
     ///
-    /// A byte of it is not mapped for the access.
+    /// A byte of the range is not mapped for the access.
     pub(crate) fn pin(
         &self,
         address: u64,
@@ -162,11 +162,11 @@ impl DmaTable {
         Ok(extents)
     }
 
-    /// Appends a range to others. Ranges that follow each other in the guest's memory become one.
+    /// Pins a range and appends it to `extents`. Ranges that are contiguous in the same file become one piece.
     ///
     /// # Errors
     ///
-    /// A byte of it is not mapped for the access; then the others may have been appended.
+    /// A byte of the range is not mapped for the access. Then earlier bytes may have been appended.
     pub(crate) fn pin_more(
         &self,
         extents: &mut Extents,
@@ -200,7 +200,7 @@ impl DmaTable {
     ///
     /// # Errors
     ///
-    /// A byte of it is not mapped for reading, then none was read; or the VMM has taken it away.
+    /// A byte is not mapped for reading, in which case none was read, or the VMM has revoked the memory.
     pub(crate) fn read(&self, address: u64, buffer: &mut [u8]) -> Result<(), DmaError> {
         self.pin(address, buffer.len(), Access::Read)?.read(buffer)
     }
@@ -209,12 +209,12 @@ impl DmaTable {
     ///
     /// # Errors
     ///
-    /// A byte of it is not mapped for writing, then none was written; or the VMM has taken it away.
+    /// A byte is not mapped for writing, in which case none was written, or the VMM has revoked the memory.
     pub(crate) fn write(&self, address: u64, data: &[u8]) -> Result<(), DmaError> {
         self.pin(address, data.len(), Access::Write)?.write(data)
     }
 
-    /// The mapping with the highest first address that is not above `address`.
+    /// Returns the mapping with the highest first address that is not above `address`.
     fn below(&self, address: u64) -> Option<&Mapping> {
         self.maps.range(..=address).next_back().map(|(_, map)| map)
     }
@@ -270,7 +270,7 @@ mod tests {
         file
     }
 
-    /// The same memory by a descriptor with these flags.
+    /// Opens the same memory again, with these flags.
     fn reopened(file: &File, flags: OFlags) -> File {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         File::from(open(path, flags | OFlags::CLOEXEC, Mode::empty()).unwrap())
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// Pages 0 and 1 of one file at `at`, page 0 of another one after them, and nothing behind.
+    /// Maps pages 0 and 1 of one file at `at`, page 0 of another file after them, and nothing beyond.
     fn guest(at: u64) -> (DmaTable, File, File) {
         let (low, high) = (memory(2), memory(1));
         let mut table = DmaTable::default();
@@ -507,7 +507,7 @@ mod tests {
         let _ = table.clear();
         assert!(table.read(address, &mut [0]).is_err());
         let data: Vec<u8> = (0..length).map(|n| n as u8).collect();
-        // Without the table, by another thread.
+        // Another thread accesses the memory, without the table.
         let found = std::thread::spawn(move || {
             let mut found = vec![0; length];
             target.write(&data).unwrap();
@@ -528,7 +528,7 @@ mod tests {
         let (table, ..) = guest(0);
         let length = 2 * PAGE as usize;
         assert_eq!(table.pin(0, length, Access::Read).unwrap().pieces(), 1);
-        // So are parts of one file that were mapped one by one, as behind an IOMMU.
+        // So are contiguous parts of one file that were mapped one by one, as behind an IOMMU.
         let file = memory(4);
         let mut pages = DmaTable::default();
         for page in [3, 1, 0] {
@@ -556,7 +556,7 @@ mod tests {
         let (source, ..) = guest(0);
         let data: Vec<u8> = (0..3 * PAGE).map(|n| ((n * 7) >> 3) as u8).collect();
         source.write(0, &data).unwrap();
-        // Pages 0 and 1 are one piece in this order only. The first page is not whole.
+        // Pages 0 and 1 are one piece in this order only. The first page of an order lacks its first 100 bytes.
         let ranges = |order: [usize; 3]| {
             let page = |(number, page)| {
                 let skip = if number == 0 { 100 } else { 0 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Ranges of a guest's memory that stay while they are in use, whatever the VMM unmaps meanwhile.
+//! Pinned ranges of a guest's memory, which stay accessible while in use, even if the VMM unmaps them.
 
 use std::sync::{
     Arc,
@@ -13,18 +13,18 @@ use smallvec::SmallVec;
 
 use crate::memory::{Memory, Side};
 
-/// Bytes that a reader sees as a whole.
+/// Number of bytes that one atomic store writes.
 const WORD: usize = size_of::<u64>();
 
-/// Memory of a guest, in the order of the addresses by which it was asked for.
+/// Memory of a guest, in the order of the addresses that were requested.
 ///
 /// It borrows nothing, so that it can be read, written and copied without the lock of the device.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
-    // Nearly always one: contiguous ones are joined.
+    // Nearly always one piece, as contiguous pieces are joined.
     pieces: SmallVec<[Extent; 1]>,
     length: usize,
-    // The first range, to name it in errors.
+    // First bus address, for errors.
     address: u64,
 }
 
@@ -37,7 +37,7 @@ struct Extent {
 }
 
 impl Extents {
-    /// No memory yet, of a range that begins at bus address `address`.
+    /// Creates an empty list, for a range that begins at bus address `address`.
     pub(crate) fn new(address: u64) -> Self {
         Self {
             address,
@@ -61,11 +61,11 @@ impl Extents {
         });
     }
 
-    /// Reads all of it.
+    /// Reads all of the memory.
     ///
     /// # Errors
     ///
-    /// The VMM has taken the memory away.
+    /// The VMM has revoked the memory.
     ///
     /// # Panics
     ///
@@ -82,15 +82,15 @@ impl Extents {
         Ok(())
     }
 
-    /// Writes all of it.
+    /// Writes all of the memory.
     ///
-    /// A driver that sees the first eight bytes sees all of them, if they are aligned and memory is mapped. On a bus a descriptor
-    /// is written as a whole. Here a driver on another CPU could see its phase bit before the rest. All descriptors of the device
-    /// have that bit in the first eight bytes, so these are one store, after all others.
+    /// A driver that sees the new first eight bytes sees all of the data, if they are aligned and the memory is mapped. On a bus,
+    /// a descriptor is written as a whole. Here, a driver on another CPU could see its phase bit before the rest. All descriptors
+    /// of the device have that bit in the first eight bytes, so one store writes these, after all others.
     ///
     /// # Errors
     ///
-    /// The VMM has taken the memory away.
+    /// The VMM has revoked the memory.
     ///
     /// # Panics
     ///
@@ -103,12 +103,12 @@ impl Extents {
             word.store(u64::from_ne_bytes(first), Ordering::Release);
             return Ok(());
         }
-        // The kernel copies to memory that is not mapped, and does not say in which order.
+        // The kernel copies to memory that is not mapped, in an unspecified order.
         fence(Ordering::Release);
         self.write_at(0, first)
     }
 
-    /// The first eight bytes, if they are aligned, in one piece and mapped.
+    /// Returns the first eight bytes, if they are aligned, in one piece and mapped.
     fn first_word(&self) -> Option<&AtomicU64> {
         let piece = self.pieces.first()?;
         (piece.length >= WORD)
@@ -130,11 +130,11 @@ impl Extents {
         Ok(())
     }
 
-    /// Copies all of it to as much memory of this guest or another one.
+    /// Copies all bytes to memory of the same length, of this guest or another one.
     ///
     /// # Errors
     ///
-    /// A VMM has taken memory away.
+    /// A VMM has revoked memory.
     ///
     /// # Panics
     ///
@@ -169,7 +169,7 @@ impl Extents {
         Ok(())
     }
 
-    /// In how many pieces it is copied.
+    /// Returns the number of pieces in which the memory is copied.
     #[cfg(test)]
     pub(crate) fn pieces(&self) -> usize {
         self.pieces.len()
@@ -241,7 +241,7 @@ mod tests {
         let memory = memory(MemfdFlags::ALLOW_SEALING);
         let written = extents(&[(&memory, 0, 32)]);
         let read = extents(&[(&memory, 0, 32)]);
-        // Whatever the alignment of the source.
+        // The result must not depend on the alignment of the source.
         let sources = [0_u8, 0xff].map(|byte| [byte; 40]);
         thread::scope(|scope| {
             let writer = scope.spawn(move || {

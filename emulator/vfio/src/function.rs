@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A PCI function: a device in a slot of a VMM, if one has it.
+//! A PCI function: a device in the slot of a VMM, or of none.
 
 use std::{fmt, io, mem, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     slot::{Observer, Slot, VmmId},
 };
 
-/// How long to wait before looking again whether a VMM can have a function: a rule may unplug it at any time.
+/// Interval of checks whether a waiting VMM can have the function: a rule may unplug the device at any time.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// One device and its link to the guest.
@@ -26,14 +26,14 @@ pub struct Function {
     pub(crate) msix_vectors: u16,
     runtime: Arc<Runtime>,
     port: PortId,
-    /// Somebody waits for the function, and is told when it may be free.
+    /// Signalled when the function may be free, for VMMs that wait for it.
     vacated: (Mutex<()>, Condvar),
 }
 
 impl Function {
-    /// Attaches a device after power on, without a guest, to a network.
+    /// Attaches a new device to a network, without a guest, in the state after power on.
     ///
-    /// It may lack a BAR, for tests of what a driver does then.
+    /// The device may lack a BAR, to test how a driver handles that.
     ///
     /// # Errors
     ///
@@ -66,27 +66,27 @@ impl Function {
         })
     }
 
-    /// Works on the device alone, then lets it do what is due.
+    /// Calls `work` with exclusive access to the device, then carries out some of the work that is due.
     pub fn with<R>(&self, work: impl FnOnce(&mut Device, &mut dyn Host, Duration) -> R) -> R {
         self.runtime
             .with(self.port, |device, link, now| work(device, link, now))
     }
 
-    /// Limits the files that a VMM shares, and their bytes. Each file takes a descriptor of this program; the bytes that the device
-    /// touches count as memory of this program.
+    /// Limits the files that a VMM shares, and their bytes. Each file takes a descriptor of this program. The bytes that the
+    /// device accesses count as memory of this program.
     pub fn limit_memory(&self, files: usize, bytes: u64) {
         self.runtime
             .with(self.port, |_, link, _| link.dma.limit(files, bytes));
     }
 
-    /// Pulls the device out of its slot: no access reaches it any more, and it makes none. Another VMM can have it then, in
-    /// whose slot it is plugged in.
+    /// Unplugs the device from its slot: no access reaches it any more, and it makes none. Another VMM can claim the function
+    /// then, which plugs the device into the slot of that VMM.
     pub fn unplug(&self) {
         self.with(|device, host, _| device.unplug(host));
         self.vacated.1.notify_all();
     }
 
-    /// Plugs the device into the slot that it was pulled out of. It is as after power on.
+    /// Plugs the device into its slot again, in the state after power on.
     pub fn plug(&self) {
         self.runtime.with(self.port, |device, link, _| {
             if !device.is_plugged() {
@@ -96,12 +96,12 @@ impl Function {
         });
     }
 
-    /// Waits until a new VMM can have the function, and is not later than others. It is as after power on then, with memory of its own
-    /// for this VMM.
+    /// Waits until a new VMM can have the function and is not later than others. The device is in the state after power on
+    /// then, with new memory for this VMM.
     ///
     /// # Errors
     ///
-    /// There is no memory, or the VMM `is_there` no more.
+    /// No memory is available, or the VMM has disconnected (`is_there`).
     pub(crate) fn claim(
         &self,
         is_there: impl Fn() -> bool,
@@ -121,7 +121,7 @@ impl Function {
                 Some((link.vmm()?, unmapped, before))
             });
             match claimed {
-                // What was there before is dropped without the lock of the device.
+                // The previous memory and mappings are dropped without the lock of the device.
                 Some((vmm, ..)) => return Ok(vmm),
                 None => {
                     let (lock, vacated) = &self.vacated;
@@ -132,7 +132,7 @@ impl Function {
         Err(io::ErrorKind::NotConnected.into())
     }
 
-    /// Forgets a VMM, and what the device knew of its guest.
+    /// Takes the function from a VMM and discards the state of its guest.
     pub(crate) fn release(&self, vmm: VmmId) {
         let unmapped = self.of(vmm, |device, link, _| {
             let unmapped = link.serve_nobody();
@@ -143,7 +143,7 @@ impl Function {
         self.vacated.1.notify_all();
     }
 
-    /// Works for a VMM, if it still has the function.
+    /// Calls `work` for a VMM, if it still has the function.
     pub(crate) fn of<R>(
         &self,
         vmm: VmmId,
@@ -154,7 +154,7 @@ impl Function {
         })
     }
 
-    /// Does what the guest of a VMM wants, if the device is in its slot.
+    /// Calls `work` for an access by a VMM's guest, if the VMM has the function and the device is plugged in.
     pub(crate) fn access<R>(
         &self,
         vmm: VmmId,

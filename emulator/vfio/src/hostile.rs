@@ -25,10 +25,10 @@ use crate::{
 const PAGE: u64 = 4096;
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// Files and ranges of one input.
+/// Limit on the files of an input, and on the pages of an address or a size.
 const MOST: u8 = 8;
 
-/// How a descriptor is opened again.
+/// Flags with which a descriptor is reopened.
 const FLAGS: [OFlags; 9] = [
     OFlags::RDWR,
     OFlags::RDONLY,
@@ -49,14 +49,14 @@ const SEALS: [SealFlags; 5] = [
     SealFlags::SEAL,
 ];
 
-/// The files of a VMM, and the device that it shares them with.
+/// The files of a VMM, and the DMA table of the device.
 #[derive(Default)]
 struct Vmm {
     files: Vec<File>,
     table: DmaTable,
 }
 
-/// A descriptor of a new file.
+/// Opens a new file of this kind.
 fn file(kind: u8) -> Option<File> {
     let memory = |flags| Some(File::from(memfd_create("guest", flags).ok()?));
     let end = |end: OwnedFd| Some(File::from(end));
@@ -76,7 +76,7 @@ fn file(kind: u8) -> Option<File> {
 }
 
 impl Vmm {
-    /// Does what five bytes say.
+    /// Carries out the operation that five bytes encode.
     fn step(&mut self, [what, of, flags, at, length]: [u8; 5]) {
         let address = u64::from(at % MOST) * PAGE;
         let size = u64::from(length % MOST) * PAGE;
@@ -92,7 +92,7 @@ impl Vmm {
             2 => self.add(self::file(of), u64::from(length)),
             3 => {
                 let flags = FLAGS[usize::from(flags) % FLAGS.len()];
-                // With read and write access, unless it is that which the flags are about.
+                // Read and write access, unless the flags specify the access mode.
                 let access = match flags {
                     OFlags::RDONLY | OFlags::WRONLY | OFlags::PATH => OFlags::empty(),
                     _ => OFlags::RDWR,
@@ -114,7 +114,7 @@ impl Vmm {
             }
             7 => drop(self.table.unmap(address, size)),
             8 => {
-                // From the end of a page on, so that it may span ranges.
+                // From near the end of a page on, so that the copy may span ranges.
                 let (from, to) = (address + PAGE - 8, size + PAGE - 8);
                 let source = self.table.pin(from, 64, Access::Read);
                 let target = self.table.pin(to, 64, Access::Write);
@@ -134,7 +134,7 @@ impl Vmm {
     fn add(&mut self, file: Option<File>, pages: u64) {
         if self.files.len() < MOST.into() {
             if let Some(file) = &file {
-                // Of huge pages, if it is of those.
+                // A file of huge pages accepts only multiples of their size.
                 let _ = file
                     .set_len(pages * PAGE)
                     .or_else(|_| file.set_len(HUGE_PAGE));
@@ -158,7 +158,7 @@ impl Vmm {
     }
 }
 
-/// Does to a device's memory what the bytes say. No access may end the program.
+/// Carries out the operations that the bytes encode. No access to memory may end the program.
 pub fn play(data: &[u8]) {
     let mut vmm = Vmm::default();
     for step in data.chunks_exact(5) {

@@ -2,10 +2,10 @@
 
 //! An emulated Elastic Fabric Adapter as a PCI function that a virtual machine monitor attaches over vfio-user.
 //!
-//! The device itself is [`efa_model::Device`]; this crate is what is around it: PCI configuration space, memory
-//! regions, DMA to the guest's memory, MSI-X interrupts, time and threads. Each function has a thread that runs
-//! [`Server::run`], which starts one for each monitor that connects to do what that asks for at once. All together have some
-//! that run [`Runtime::work`], which does what the devices and the network between them want to do later.
+//! The device itself is [`efa_model::Device`]. This crate adds PCI configuration space, memory regions, DMA to the guest's
+//! memory, MSI-X interrupts, time and threads. Each function has a thread that runs [`Server::run`], which starts a thread for
+//! each monitor that connects. That thread handles the monitor's requests at once. All functions share threads that run
+//! [`Runtime::work`], which handles the later work of the devices and of the network between them.
 
 #![forbid(unsafe_code)]
 

@@ -7,9 +7,9 @@ use std::{fs::File, io, sync::Arc};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-/// Memory of the device, as one VMM has it.
+/// Memory of the device for one VMM.
 ///
-/// A VMM may keep a mapping for as long as it lives, also when the function is another one's: so that one has other memory.
+/// A VMM may keep its mapping after another VMM has claimed the function. So each VMM gets memory of its own.
 #[derive(Debug)]
 pub(crate) struct Llq {
     file: Arc<File>,
@@ -19,12 +19,12 @@ pub(crate) struct Llq {
 impl Llq {
     /// # Errors
     ///
-    /// There is no memory.
+    /// No memory is available.
     pub(crate) fn new(size: u64) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = Arc::new(File::from(memfd_create("efa-llq", flags)?));
         file.set_len(size)?;
-        // If a VMM could take memory away from it, the next access here would raise SIGBUS.
+        // If a VMM could shrink the file, the next access here would raise SIGBUS.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals)?;
         let size = usize::try_from(size).map_err(io::Error::other)?;
@@ -33,7 +33,7 @@ impl Llq {
         Ok(Self { file, memory })
     }
 
-    /// Makes all of it zero, for those that have mapped it, too.
+    /// Clears all of the memory to zero, also in existing mappings.
     ///
     /// # Errors
     ///
@@ -43,14 +43,14 @@ impl Llq {
         Ok(fallocate(&self.file, flags, 0, self.memory.size() as u64)?)
     }
 
-    /// A part of it, if it is not beyond the end.
+    /// Returns a part of the memory, if it is not beyond the end.
     pub(crate) fn slice(&self, offset: u64, len: usize) -> Option<VolatileSlice<'_>> {
         self.memory
             .get_slice(usize::try_from(offset).ok()?, len)
             .ok()
     }
 
-    /// The file by which it is shared.
+    /// Returns the file through which the memory is shared.
     pub(crate) fn file(&self) -> Arc<File> {
         Arc::clone(&self.file)
     }

@@ -2,13 +2,13 @@
 
 //! Memory that a VMM shares: files, of which it maps parts for DMA.
 //!
-//! The VMM may do to the file what it likes, at any time. An access to a mapping of what the file does not have any more
-//! raises SIGBUS, which would end the program and so hurt all other guests. So a file is accessed through a mapping only if it
-//! can't shrink; others are read and written by system calls, which is slower.
+//! The VMM may change the file in any way, at any time. An access to a mapping beyond the new end of a file raises SIGBUS, which
+//! would end the program and so harm all other guests. So a file is accessed through a mapping only if it can't shrink. Other
+//! files are read and written by system calls, which is slower.
 //!
-//! Huge pages are of the latter, even if their file can't shrink. The VMM can punch a hole and use up all free huge pages; an access
-//! then raises SIGBUS as well. Nothing that is done when they are mapped prevents that. They can be read as a file, but not
-//! written. So they are written through a mapping by the kernel, which returns EFAULT instead.
+//! Files of huge pages need system calls, even if they can't shrink. The VMM can punch a hole and use up all free huge pages, so
+//! that an access raises SIGBUS as well. No precaution at the time of mapping prevents that. System calls can read such a file,
+//! but not write it. So the kernel writes it through a mapping (`process_vm_writev`), and returns EFAULT instead.
 
 use std::{
     fs::File,
@@ -27,35 +27,35 @@ use rustix::{
 };
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice, mmap::MmapRegionBuilder};
 
-/// Bytes that are copied at once between memories of which one is not mapped: few enough for the cache.
+/// Bytes per step of a copy between memories of which one is not mapped: few enough for the cache.
 const CHUNK: usize = 64 << 10;
 
-/// The magic numbers of the file systems that are memory, from `linux/magic.h`: tmpfs, which memory files are of, too, and hugetlbfs.
+/// Magic numbers of the file systems in memory, from `linux/magic.h`: tmpfs, which includes memory files, and hugetlbfs.
 const OF_MEMORY: [u64; 2] = [0x0102_1994, HUGETLBFS];
 
-/// Those of file systems on a disk that are allowed on request: ext2, ext3 and ext4, XFS, btrfs. Their reads and writes wait for a
-/// disk. The server of a FUSE or a network file system could block them for ever.
+/// Magic numbers of file systems on disks that are allowed on request: ext2, ext3 and ext4, XFS, btrfs. Their reads and writes
+/// wait for a disk. FUSE and network file systems are excluded, as their servers could block accesses for ever.
 const OF_DISKS: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
-/// The magic number of hugetlbfs, which memory files of huge pages are of, too.
+/// Magic number of hugetlbfs, which includes memory files of huge pages.
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Most files that a VMM may share: each needs a descriptor of this program. QEMU has one for each of its memory backends.
+/// Limit on the files that a VMM may share. Each needs a descriptor of this program. QEMU has one for each memory backend.
 pub const MAX_FILES: usize = 64;
 
-/// Bytes of the files that a VMM may share, unless that is less: the address space of this program is 128 TiB, for all VMMs.
+/// Default limit on the bytes of the files that a VMM may share. The address space of this program is 128 TiB, for all VMMs.
 pub const MAX_BYTES: u64 = 4 << 40;
 
 /// The files that a VMM shares.
 ///
-/// Each is there once, however many parts of it are mapped for DMA: behind a virtual IOMMU those are single pages.
+/// Each has one entry, even if many parts of it are mapped for DMA: behind a virtual IOMMU, these are single pages.
 #[derive(Debug)]
 pub(crate) struct Files {
     files: Vec<Shared>,
-    /// How many there may be, and bytes of them all.
+    /// Limits on the number of files and on their total bytes.
     most: usize,
     most_bytes: u64,
-    // That the guest's memory is slow is told once.
+    // Whether the warning about slow memory has been logged, which happens once.
     slow: bool,
 }
 
@@ -63,11 +63,11 @@ pub(crate) struct Files {
 struct Shared {
     id: Id,
     length: u64,
-    // It is there while a part of it is mapped for DMA, or pinned.
+    // Alive while a part of the file is mapped for DMA, or pinned.
     memory: Weak<Memory>,
 }
 
-/// What tells a file from all others that are open.
+/// Identifies a file and its access mode among all open files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Id {
     device: u64,
@@ -75,7 +75,7 @@ struct Id {
     writable: bool,
 }
 
-/// Which files a VMM may share.
+/// The kinds of files that a VMM may share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Allowed {
     /// Memory: memory files, and files of tmpfs and hugetlbfs.
@@ -85,7 +85,7 @@ pub enum Allowed {
     FilesOfDisks,
 }
 
-/// A file that can be shared.
+/// A file that has passed the checks for sharing.
 #[derive(Debug)]
 pub(crate) struct Shareable {
     file: File,
@@ -96,20 +96,20 @@ pub(crate) struct Shareable {
 /// A file that a VMM shares.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// It can't shrink.
+    /// A file that can't shrink.
     Mapped(MmapRegion),
-    /// It can.
+    /// A file that can shrink.
     File(File),
-    /// It is of huge pages.
+    /// A file of huge pages. Only the kernel writes through its mapping.
     Huge(MmapRegion),
 }
 
 impl Shareable {
-    /// Looks at a file. For what is refused that may take as long as who serves it likes, so nobody else may wait for it.
+    /// Checks a file. The server of a FUSE or network file can block this for ever, so the caller must not hold a lock.
     ///
     /// # Errors
     ///
-    /// The file is neither memory nor on a disk's file system that is `allowed`, or its flags make accesses wait for a disk or
+    /// The file is neither memory nor on an `allowed` file system of a disk, or its flags make accesses wait for a disk or
     /// append.
     pub(crate) fn new(file: File, allowed: Allowed) -> io::Result<Self> {
         let metadata = file.metadata()?;
@@ -143,7 +143,7 @@ impl Shareable {
         Ok(Self { file, id, is_huge })
     }
 
-    /// Whether it was opened for writing. What was not is mapped without write access, and a write to it would end this program.
+    /// Whether the file was opened for reading and writing. If not, it is mapped read-only, and a write would end this program.
     pub(crate) fn is_writable(&self) -> bool {
         self.id.writable
     }
@@ -161,17 +161,17 @@ impl Default for Files {
 }
 
 impl Files {
-    /// Lets there be no more than so many, of so many bytes. Those that are there stay.
+    /// Sets the limits on the number of files and on their total bytes. Files that are shared already stay.
     pub(crate) fn limit(&mut self, most: usize, bytes: u64) {
         self.most = most;
         self.most_bytes = bytes;
     }
 
-    /// The memory of a file of which the VMM wants to map `size` bytes from `offset`. It is seen from the beginning of the file.
+    /// Returns the memory of a file of which the VMM maps `size` bytes from `offset`. It includes the whole file.
     ///
     /// # Errors
     ///
-    /// They are beyond the end of the file, it can't be mapped, or there are too many.
+    /// The range is beyond the end of the file, the file can't be mapped, or a limit on files or bytes is exceeded.
     pub(crate) fn share(
         &mut self,
         file: Shareable,
@@ -190,7 +190,7 @@ impl Files {
         if let Some(memory) = known.and_then(|shared| shared.memory.upgrade()) {
             return Ok(memory);
         }
-        // First the seal, then the length: it can't get less after that.
+        // The length is read after the file is sealed, as it can't decrease any more then.
         let sealed = !is_huge && cannot_shrink(&file);
         let length = file.metadata()?.len();
         if length < end {
@@ -249,7 +249,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// The VMM has taken them away.
+    /// The VMM has revoked them, for example by truncating the file.
     pub(crate) fn read(&self, at: usize, buffer: &mut [u8]) -> io::Result<()> {
         match self {
             Self::Mapped(region) => {
@@ -264,11 +264,11 @@ impl Memory {
         }
     }
 
-    /// Writes bytes from `at` on. If the VMM has taken them away and can have more, it has them again after that.
+    /// Writes bytes from `at` on. Memory that the VMM has revoked is allocated for it again, if possible.
     ///
     /// # Errors
     ///
-    /// The VMM has taken them away, or there is no memory for them.
+    /// The VMM has revoked the memory, and it can't be allocated again.
     pub(crate) fn write(&self, at: usize, data: &[u8]) -> io::Result<()> {
         match self {
             Self::Mapped(region) => {
@@ -280,7 +280,7 @@ impl Memory {
         }
     }
 
-    /// The eight bytes from `at` on, if they are aligned and mapped: they are read and written as a whole.
+    /// Returns the eight bytes from `at` on for atomic accesses, if they are aligned and mapped.
     pub(crate) fn word(&self, at: usize) -> Option<&AtomicU64> {
         match self {
             Self::Mapped(region) => region.get_atomic_ref(at).ok(),
@@ -288,11 +288,11 @@ impl Memory {
         }
     }
 
-    /// Copies `length` bytes from `at` to `target` of another memory, or the same. What is mapped is moved at once.
+    /// Copies `length` bytes from `at` to `target` in another memory, or the same. One step suffices if both are mapped.
     ///
     /// # Errors
     ///
-    /// As of [`Self::read`] and [`Self::write`].
+    /// Those of [`Self::read`] and [`Self::write`].
     pub(crate) fn copy(
         &self,
         at: usize,
@@ -316,14 +316,14 @@ impl Memory {
     }
 }
 
-/// Which memory of two was not there.
+/// The side of a copy that could not be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Source,
     Target,
 }
 
-/// Writes to a mapping of huge pages, which the VMM may have taken away.
+/// Writes to a mapping of huge pages, which the VMM may have revoked.
 fn write_huge(region: &MmapRegion, at: usize, data: &[u8]) -> io::Result<()> {
     slice(region, at, data.len())?;
     let place = RemoteIoVec {
@@ -341,8 +341,8 @@ fn slice(region: &MmapRegion, at: usize, length: usize) -> io::Result<VolatileSl
     region.get_slice(at, length).map_err(io::Error::other)
 }
 
-/// Whether a file can't shrink, after we have sealed it if that is possible. Only memory files can be sealed, if whoever made them
-/// has not forbidden it.
+/// Seals a file against shrinking if possible, and returns whether it can't shrink. Only memory files can be sealed, if their
+/// creator has permitted it.
 fn cannot_shrink(file: &File) -> bool {
     fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
         || fcntl_add_seals(file, SealFlags::SHRINK).is_ok()
@@ -399,7 +399,7 @@ mod tests {
         file.read_exact_at(&mut found, 100).unwrap();
         assert_eq!(&found, b"hello");
 
-        // The VMM takes it away: a mapping would raise SIGBUS now.
+        // The VMM truncates the file: an access through a mapping would raise SIGBUS now.
         file.set_len(0).unwrap();
         assert!(memory.read(100, &mut found).is_err());
         let other = self::memory(&self::file(MemfdFlags::ALLOW_SEALING));
@@ -428,7 +428,7 @@ mod tests {
         }
     }
 
-    /// A file of huge pages, all of which are there, unless the host has too few.
+    /// Creates a file of allocated huge pages, unless the host has too few.
     fn huge_file(pages: u64) -> Option<File> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         let file = File::from(memfd_create("huge", flags).ok()?);
@@ -445,13 +445,13 @@ mod tests {
 
     #[test]
     fn huge_pages_can_be_taken_away() {
-        // With `vm.nr_hugepages=2` or more, and nobody else who uses them.
+        // This needs `vm.nr_hugepages=2` or more, and no other user of huge pages.
         let Some(file) = huge_file(2) else {
             return;
         };
         let mut files = Files::default();
         let memory = files.share(shareable(&file), 0, 2 * HUGE_PAGE).unwrap();
-        // Across the boundary of both.
+        // Across the boundary between both pages.
         let at = HUGE_PAGE as usize - 3;
         memory.write(at, b"hello").unwrap();
         let mut found = [0; 5];
@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(&found, b"hello");
         assert!(memory.write(2 * HUGE_PAGE as usize - 4, b"hello").is_err());
 
-        // The VMM punches a hole, and somebody else takes the page: a store would raise SIGBUS now.
+        // The VMM punches a hole, and other files take all free pages: a store would raise SIGBUS now.
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&file, flags, 0, HUGE_PAGE).unwrap();
         const MANY: usize = 16;
@@ -491,7 +491,7 @@ mod tests {
         let mut share = |file: &File, offset| files.share(shareable(file), offset, PAGE).unwrap();
         let memory = share(&first, 0);
         assert!(Arc::ptr_eq(&memory, &share(&first, PAGE)));
-        // It has grown: what is mapped stays.
+        // The file grows. Its first mapping stays.
         first.set_len(5 * PAGE).unwrap();
         let grown = share(&first, 4 * PAGE);
         assert!(!Arc::ptr_eq(&memory, &grown));
@@ -523,14 +523,14 @@ mod tests {
         }
         let more = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
         assert_eq!(more.unwrap_err().kind(), io::ErrorKind::StorageFull);
-        // Where there are fewer descriptors.
+        // A lower limit on files.
         files.limit(2, MAX_BYTES);
         for left in [3, 2, 1] {
             kept.truncate(left);
             let more = files.share(shareable(&file(MemfdFlags::empty())), 0, PAGE);
             assert_eq!(more.is_ok(), left < 2, "{left}");
         }
-        // Where the guest has so much memory. Each file has four pages.
+        // A lower limit on bytes. Each file has four pages.
         kept.clear();
         files.limit(MAX_FILES, 11 * PAGE);
         for number in 0..4 {
@@ -556,7 +556,7 @@ mod tests {
 
     #[test]
     fn files_on_disks_are_memory_only_where_they_are_allowed() {
-        // This program is one, unless it is on a file system that nobody may share.
+        // The executable of this test is such a file, unless its file system is never allowed.
         let own = || File::open("/proc/self/exe").unwrap();
         // CAST: the type is signed on some architectures.
         let file_system = fstatfs(own()).unwrap().f_type as u64;

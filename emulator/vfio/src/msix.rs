@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! MSI-X: the eventfds by which the VMM wants to be told of interrupts. The table itself is the VMM's affair.
+//! MSI-X: the eventfds that signal interrupts to the VMM. The VMM emulates the table itself.
 //!
-//! A write to an eventfd whose count is as large as it can be waits until somebody reads it, unless the open file is non-blocking.
-//! The VMM has the same open file, so it can fill the count and clear the flag at any time, also between a look and the write. What
-//! never waits is a signal by the kernel itself, as KVM and VFIO raise interrupts: it adds one, or leaves the count as it is.
-//! A program gets the kernel to do that by asynchronous I/O, which signals an eventfd when it has ended.
+//! A write to an eventfd with the maximum count blocks until the next read, unless the open file is non-blocking. The VMM shares
+//! the open file. So it can fill the count and clear the flag at any time, also between a check and the write. A signal by the
+//! kernel itself, as for interrupts of KVM and VFIO, never blocks: it adds one, or leaves the count as it is. A program gets the
+//! kernel to do that by asynchronous I/O, the completion of which signals an eventfd.
 
 use std::{
     fs::File,
@@ -20,7 +20,7 @@ use rustix::{
 use vfio_user::{Action, IrqData, IrqSet};
 use vmm_sys_util::aio::{IOCB_CMD_PREAD, IOCB_FLAG_RESFD, IoContext, IoControlBlock, IoEvent};
 
-/// Reads that have ended and that the kernel keeps for us to ask for.
+/// Maximum number of completed reads that the kernel keeps until they are fetched.
 const MAX_ENDED: usize = 64;
 
 /// The function's interrupt vectors.
@@ -31,7 +31,7 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
-    /// `count` vectors without an eventfd.
+    /// Creates `count` vectors without an eventfd.
     ///
     /// # Errors
     ///
@@ -43,14 +43,14 @@ impl Vectors {
         })
     }
 
-    /// Does what a SET_IRQS message for MSI-X asks for. Its file descriptors are eventfds, as far as [`check`] could tell.
+    /// Carries out a SET_IRQS message for MSI-X. The caller must have passed its data to [`check`].
     ///
-    /// QEMU sends one vector a message. No file descriptor for a vector means that it is disabled, and a trigger
-    /// without data for no vector disables all.
+    /// QEMU sends one vector per message. A vector without a file descriptor is disabled. A trigger without data for
+    /// no vector disables all.
     ///
     /// # Errors
     ///
-    /// The message names vectors that do not exist, or wants what MSI-X vectors can't do.
+    /// The message names vectors that do not exist, or an action that MSI-X vectors do not support.
     pub(crate) fn set(&mut self, set: IrqSet<'_>) -> io::Result<()> {
         if set.action != Action::Trigger {
             // VFIO can't mask and unmask MSI-X vectors.
@@ -82,7 +82,7 @@ impl Vectors {
         Ok(())
     }
 
-    /// Signals a vector; one that does not exist or is disabled signals nothing.
+    /// Signals a vector, if it exists and is enabled.
     pub(crate) fn signal(&mut self, vector: u16) {
         match self.eventfds.get(usize::from(vector)) {
             Some(Some(eventfd)) => self.signaller.signal(eventfd),
@@ -90,24 +90,24 @@ impl Vectors {
         }
     }
 
-    /// Disables all.
+    /// Disables all vectors.
     pub(crate) fn clear(&mut self) {
         self.eventfds.fill_with(|| None);
     }
 }
 
-/// Looks whether file descriptors can be eventfds. A look at what is none may take as long as who serves it likes, so nobody else may
-/// wait for that.
+/// Checks whether file descriptors can be eventfds. The server of a FUSE or network file can block this for ever, so the caller
+/// must not hold a lock.
 ///
 /// # Errors
 ///
-/// There is something else than eventfds.
+/// A descriptor is not an eventfd.
 pub(crate) fn check(data: &IrqData<'_>) -> io::Result<()> {
     let IrqData::Eventfds(fds) = data else {
         return Ok(());
     };
     for fd in fds {
-        // An eventfd is of no type that files are of.
+        // The mode of an eventfd has none of the types of files.
         let mode = fstat(fd)?.st_mode;
         if FileType::from_raw_mode(mode) != FileType::Unknown {
             return Err(Errno::INVAL.into());
@@ -116,20 +116,20 @@ pub(crate) fn check(data: &IrqData<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel signal eventfds.
+/// Signals eventfds through the kernel.
 #[derive(Debug)]
 struct Signaller {
     context: IoContext,
-    /// An empty file, of which a read has ended when the call that begins it returns.
+    /// An empty file: a read of it has completed when its submission returns.
     empty: File,
-    /// Reads that have ended since we last asked for them.
+    /// Number of reads that have completed since they were last fetched.
     ended: usize,
 }
 
 impl Signaller {
     /// # Errors
     ///
-    /// The kernel has no asynchronous I/O, or others on this host have used up what it has (`fs.aio-max-nr`).
+    /// The kernel has no asynchronous I/O, or other programs have used up its limit (`fs.aio-max-nr`).
     fn new() -> io::Result<Self> {
         // CAST: it is a small constant.
         let context = IoContext::new(MAX_ENDED as u32)?;
@@ -141,7 +141,7 @@ impl Signaller {
         })
     }
 
-    /// Signals an eventfd. It does not wait, whatever whoever else has it does.
+    /// Signals an eventfd. This never blocks, whatever other processes do with the eventfd.
     fn signal(&mut self, eventfd: &OwnedFd) {
         if self.ended == MAX_ENDED / 2 {
             self.forget_ended();
@@ -159,7 +159,7 @@ impl Signaller {
         }
     }
 
-    /// Reads nothing, of which the end is signalled.
+    /// Submits a read of the empty file, the completion of which signals the eventfd.
     fn submit(&self, eventfd: &OwnedFd) -> io::Result<usize> {
         // CAST: descriptors are not negative, and the kernel's constants fit.
         let descriptor = |fd: &dyn AsRawFd| fd.as_raw_fd() as u32;
@@ -172,7 +172,7 @@ impl Signaller {
         }])
     }
 
-    /// Makes room for more reads that have ended.
+    /// Fetches and discards completed reads, to make space for more.
     fn forget_ended(&mut self) {
         let mut events = [IoEvent::default(); MAX_ENDED];
         let mut no_time = libc::timespec {
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(signals(&event), 2);
     }
 
-    /// What `work` returns, unless it takes longer than anything should.
+    /// Returns the result of `work`, or panics if this takes longer than [`patience`].
     fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(work()));
@@ -282,7 +282,7 @@ mod tests {
         let (mut event, ours) = event();
         set(&mut vectors, 0, 1, IrqData::Eventfds(vec![ours])).unwrap();
         event.write_all(&(u64::MAX - 1).to_ne_bytes()).unwrap();
-        // The VMM has the same open file.
+        // The VMM shares the open file, so it can clear the non-blocking flag.
         fcntl_setfl(&event, OFlags::empty()).unwrap();
         let mut vectors = in_time(move || {
             vectors.signal(0);
@@ -310,7 +310,7 @@ mod tests {
         let mut vectors = Vectors::new(1).unwrap();
         let (event, ours) = event();
         set(&mut vectors, 0, 1, IrqData::Eventfds(vec![ours])).unwrap();
-        // Nobody reads a pipe, and a file is written somewhere.
+        // A write to a pipe without a reader may block, and a write to a file changes it.
         let (_reader, writer) = pipe().unwrap();
         let file = tempfile::tempfile().unwrap();
         for fd in [writer, file.into()] {
@@ -336,7 +336,7 @@ mod tests {
                 action,
                 data: IrqData::None,
             });
-            // Its kind depends on the version of Rust.
+            // The error's kind depends on the version of Rust.
             let error = masked.unwrap_err().raw_os_error();
             assert_eq!(error, Some(Errno::OPNOTSUPP.raw_os_error()));
         }

@@ -17,39 +17,39 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::slot::Slot;
 
-/// Packets that whoever gives a device something to do moves at once, so that a short message needs no other thread.
+/// Number of packets that a caller moves at once after it gave a device work, so that a short message needs no other thread.
 const PROMPT: u32 = 16;
 
-/// Packets that a thread moves before it looks at the time again.
+/// Number of packets that a thread moves before it reads the clock again.
 const BATCH: u32 = 128;
 
-/// Nobody sleeps.
+/// The value of `sleep_until` while no thread sleeps.
 const AWAKE: u64 = u64::MAX;
 
-/// A fabric whose time is that of the host, and which threads look after.
+/// A fabric in the time of the host, with threads that do its work.
 ///
-/// Whoever gives a device something to do, such as the thread of a VMM, does some of it at once. The rest, and what is due later,
-/// is done by threads that call [`work`](Self::work).
+/// A caller that gives a device work, such as the thread of a VMM, does some of it at once. Threads that call
+/// [`work`](Self::work) do the rest, and the work that is due later.
 pub struct Runtime {
     fabric: Fabric<Slot>,
     start: Instant,
     sleepers: Mutex<Sleepers>,
     called: Condvar,
-    /// When the first of the threads that sleep wakes up by itself, in ns since the start; [`AWAKE`] if none sleeps.
+    /// Earliest timeout of the threads that sleep, in ns since the start; [`AWAKE`] if none sleeps.
     sleep_until: AtomicU64,
 }
 
 /// The threads that sleep.
 #[derive(Debug, Default)]
 struct Sleepers {
-    /// How often somebody had something for them.
+    /// Number of requests to wake one of them.
     calls: u64,
-    /// When each wakes up by itself, in ns since the start.
+    /// The timeout of each, in ns since the start.
     until: Vec<u64>,
 }
 
 impl Runtime {
-    /// A network without devices. All times are times since `start`.
+    /// Creates a network without devices. All times are relative to `start`.
     pub fn new(settings: Settings, seed: u64, start: Instant) -> Self {
         Self {
             fabric: Fabric::new(settings, seed),
@@ -60,37 +60,37 @@ impl Runtime {
         }
     }
 
-    /// Has all packets shown from now on. The ports are those of the devices, in the order in which they are attached.
+    /// Passes all packets to `tap` from now on. The ports are those of the devices, in the order in which they are attached.
     pub fn set_tap(&self, tap: Arc<dyn Tap>) {
         self.fabric.set_tap(tap);
     }
 
-    /// What the network is like.
+    /// Returns the settings of the network.
     pub fn settings(&self) -> Arc<Settings> {
         self.fabric.settings()
     }
 
-    /// Changes what the network is like.
+    /// Changes the settings of the network.
     pub fn set(&self, settings: Settings) {
         self.fabric.set(settings);
     }
 
-    /// What each path did.
+    /// Returns the counters of each path.
     pub fn paths(&self) -> Vec<PathCounters> {
         self.fabric.paths()
     }
 
-    /// Packets that were lost as there was no room for them where they arrived.
+    /// Returns the number of packets that were dropped because the receiver's queue was full.
     pub fn overflows(&self) -> usize {
         self.fabric.overflows()
     }
 
-    /// The addresses of all devices of this program.
+    /// Returns the addresses of all devices of this program.
     pub fn addresses(&self) -> Vec<[u8; 16]> {
         self.fabric.addresses()
     }
 
-    /// How many devices of other programs there are.
+    /// Returns the number of devices of other programs.
     pub fn remote_devices(&self) -> usize {
         self.fabric.remote_devices()
     }
@@ -99,7 +99,7 @@ impl Runtime {
         self.fabric.attach(device, slot)
     }
 
-    /// The time.
+    /// Returns the time since the start.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
     }
@@ -108,7 +108,7 @@ impl Runtime {
         self.start
     }
 
-    /// Works on a device alone, then does some of what follows from that.
+    /// Calls `work` with exclusive access to a device, then does some of the work that results.
     pub(crate) fn with<R>(
         &self,
         port: PortId,
@@ -122,11 +122,11 @@ impl Runtime {
         result
     }
 
-    /// Takes note of another program.
+    /// Adds another program with devices at `addresses`. `way` carries packets to it.
     ///
     /// # Errors
     ///
-    /// It can't join.
+    /// The program can't join.
     pub fn join(
         &self,
         program: u64,
@@ -139,19 +139,19 @@ impl Runtime {
         joined
     }
 
-    /// Takes note that the link to another program is lost.
+    /// Removes another program, the link to which is lost.
     pub fn leave(&self, link: LinkId) {
         self.fabric.leave(self.now(), link);
     }
 
-    /// Takes a packet from another program.
+    /// Accepts a packet from another program.
     pub fn accept(&self, link: LinkId, frame: Frame) {
         let now = self.now();
         self.fabric.accept(now, link, frame, PROMPT);
         self.call(now);
     }
 
-    /// Calls a thread that sleeps, if there is something to do before it wakes up.
+    /// Wakes a thread that sleeps, if work is due before the earliest timeout.
     fn call(&self, now: Duration) {
         let until = self.sleep_until.load(Ordering::SeqCst);
         let is_earlier = |due| until != AWAKE && nanos(due) < until;
@@ -161,7 +161,7 @@ impl Runtime {
         }
     }
 
-    /// Does what there is to do, for ever. It needs a thread of its own; several may do it.
+    /// Does the work that is due, for ever. It needs a thread of its own. Several threads may call it.
     pub fn work(&self) -> ! {
         loop {
             let calls = self.sleepers.lock().calls;
@@ -173,13 +173,13 @@ impl Runtime {
         }
     }
 
-    /// Sleeps until `due`, unless somebody has called since there were so many `calls`, or there is something to do before.
+    /// Sleeps until `due`. Returns at once if another thread has changed the number of `calls`, or if work is due before.
     fn sleep(&self, calls: u64, due: Option<Duration>) {
         let until = due.map_or(AWAKE - 1, nanos);
         let mut sleepers = self.sleepers.lock();
         sleepers.until.push(until);
         self.publish(&sleepers);
-        // Somebody may have left something, and not have seen that this thread is about to sleep.
+        // Another thread may have added work before it could see that this thread is about to sleep.
         let now = self.now();
         let is_earlier = |due| nanos(due) < until;
         let missed = self.fabric.next_due(now).is_some_and(is_earlier);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The vfio-user server: what the VMM asks of the function.
+//! The vfio-user server: the requests of VMMs to the function.
 
 use std::{
     fs::File,
@@ -35,20 +35,20 @@ use crate::{
     socket::{Bursts, Persistence},
 };
 
-/// VMMs that may wait for a function, or have sent nothing: each takes a descriptor and a thread. Of the user
-/// with most of them, one more disconnects the one that has waited for longest.
+/// Limit on the VMMs that wait for a function or have sent nothing: each takes a descriptor and a thread. One more
+/// disconnects the longest waiting VMM of the user with the most of them.
 const MAX_WAITING: usize = 4;
 
-/// Most file descriptors that a device with so many interrupts takes, but for those of its guest's memory.
+/// Returns the maximum number of file descriptors of a device with so many interrupts, without those of its guest's memory.
 ///
-/// They are its socket, those of VMMs with a message each, its interrupts, and its own memory. The last is there once more while
-/// another VMM gets the function, and one VMM more waits until another one has left its place.
+/// They are its socket, those of VMMs with a message each, its interrupts, and its own memory. The last counts twice, as a VMM
+/// that claims the function has new memory. One VMM more counts, which waits until another one has left its place.
 pub fn descriptors(vectors: u16) -> usize {
     const OWN: usize = 1 + 2 + 1 + 1;
     OWN + (MAX_WAITING + 1) * (1 + MAX_FDS) + usize::from(vectors)
 }
 
-/// Serves one function to VMMs, of which one at a time has it.
+/// A server of one function, which one VMM at a time has.
 pub struct Server {
     listener: UnixListener,
     function: Arc<Function>,
@@ -59,7 +59,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of `function` that takes connections from `listener`, of VMMs that keep to `limits`.
+    /// Creates a server of `function`, for VMMs that connect to `listener` and keep to `limits`.
     pub fn new(listener: UnixListener, function: Arc<Function>, limits: Limits) -> Self {
         let device = vfio_user::Device {
             regions: regions(function.bars),
@@ -75,14 +75,14 @@ impl Server {
         }
     }
 
-    /// Lets VMMs share these files.
+    /// Sets the kinds of files that VMMs may share.
     #[must_use]
     pub fn with_memory(self, allowed: Allowed) -> Self {
         Self { allowed, ..self }
     }
 
-    /// Serves VMMs. One that connects gets the function when no other has it, or when it was pulled out of the other one's
-    /// slot; it is as after power on.
+    /// Serves VMMs. A VMM that connects gets the function when no other VMM has it, or when it was unplugged from the other
+    /// VMM's slot. The device is in the state after power on then.
     ///
     /// It needs a thread of its own, and starts one for each VMM.
     pub fn run(&self) -> ! {
@@ -95,7 +95,7 @@ impl Server {
             let (function, device) = (Arc::clone(&self.function), Arc::clone(&self.device));
             let (limits, allowed) = (self.limits, self.allowed);
             let thread = thread::Builder::new().name(name.clone());
-            // A VMM without a thread is disconnected.
+            // If no thread can be started, the VMM is disconnected.
             let _ = persistence.attempt(|| {
                 thread.spawn(move || serve(&stream, &device, function, place, limits, allowed))
             });
@@ -103,21 +103,21 @@ impl Server {
     }
 }
 
-/// The VMMs that wait.
+/// The VMMs that wait for the function.
 #[derive(Default)]
 struct Waiting {
     state: Mutex<WaitingState>,
     fewer: Condvar,
-    /// Of VMMs that have been disconnected.
+    /// Limit on warnings about connections that have ended with an error.
     bursts: Mutex<Bursts>,
 }
 
 #[derive(Default)]
 struct WaitingState {
-    /// Those that wait, the longest first.
+    /// The VMMs that wait, the longest waiting first.
     vmms: Vec<Vmm>,
     next: u64,
-    /// The user whose VMM had the function last.
+    /// The user of the VMM that claimed the function last.
     last: Option<u32>,
 }
 
@@ -136,7 +136,7 @@ struct Place {
 }
 
 impl Place {
-    /// Gives a VMM a place, which may be that of another one.
+    /// Adds a VMM to those that wait. If they are too many, another VMM is disconnected for it.
     fn take(waiting: &Arc<Waiting>, stream: &Arc<UnixStream>) -> Self {
         // VMMs of unknown users count as those of one user.
         let uid = socket_peercred(stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
@@ -145,7 +145,7 @@ impl Place {
             let uids: Vec<_> = state.vmms.iter().map(|vmm| vmm.uid).collect();
             if let Some(vmm) = longest(&uids).and_then(|index| state.vmms.get(index)) {
                 tracing::info!("a VMM that waits is disconnected, as another one needs its place");
-                // One that has ended already needs no more.
+                // A failure means that the connection has ended already.
                 let _ = vmm.stream.shutdown(Shutdown::Both);
             }
             let is_full = |state: &mut WaitingState| state.vmms.len() >= MAX_WAITING;
@@ -168,7 +168,7 @@ impl Place {
         }
     }
 
-    /// Whether it has to wait for one of the user whose VMM had the function last.
+    /// Whether a waiting VMM of another user takes precedence, as that user had the function last.
     fn is_later(&self) -> bool {
         let state = self.waiting.state.lock();
         let last = state.last.filter(|last| *last != self.uid);
@@ -184,7 +184,7 @@ impl Drop for Place {
     }
 }
 
-/// Returns which VMM of these users has waited for longest, of the user with most of them. The first has waited for longest.
+/// Returns the longest waiting VMM of the user with the most. `uids` are the users of the VMMs, longest waiting first.
 fn longest(uids: &[u32]) -> Option<usize> {
     let count = |uid| uids.iter().filter(|other| **other == uid).count();
     let most = uids.iter().map(|uid| count(*uid)).max()?;
@@ -251,9 +251,9 @@ fn irqs(msix_vectors: u16) -> Vec<Irq> {
 struct Backend<'a> {
     stream: &'a UnixStream,
     function: Arc<Function>,
-    /// The VMM that it serves, from when that has wanted something.
+    /// The VMM that it serves, from the VMM's first use of the function on.
     vmm: Option<VmmId>,
-    /// Until then.
+    /// The VMM's place among those that wait, until then.
     place: Option<Place>,
     allowed: Allowed,
 }
@@ -267,7 +267,7 @@ impl Drop for Backend<'_> {
 }
 
 impl Backend<'_> {
-    /// The VMM that it serves. The first time, this waits until it can have the function.
+    /// Returns the VMM that it serves. The first call waits until the VMM can have the function.
     fn vmm(&mut self) -> io::Result<VmmId> {
         if let Some(vmm) = self.vmm {
             return Ok(vmm);
@@ -284,13 +284,13 @@ impl Backend<'_> {
     }
 }
 
-/// Whether a VMM has not disconnected.
+/// Whether a VMM is still connected.
 fn is_connected(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     poll(&mut fds, Some(&Timespec::default())) == Ok(0)
 }
 
-/// Writes a region for a guest.
+/// Carries out a write of a guest to a region.
 fn write(device: &mut Device, link: &mut Slot, now: Duration, bars: Bars, write: RegionWrite<'_>) {
     let RegionWrite {
         region,
@@ -335,8 +335,8 @@ fn write(device: &mut Device, link: &mut Slot, now: Duration, bars: Bars, write:
     }
 }
 
-// As on a PCI bus, no access within a region fails: reads of what does not exist are all ones, and writes are dropped. The same holds
-// for a VMM whose function was unplugged and attached to another one.
+// As on a PCI bus, no access within a region fails: reads of what does not exist are all ones, and writes are dropped. The
+// same holds for a VMM after its function was unplugged and attached to another VMM.
 impl vfio_user::Backend for Backend<'_> {
     fn may_idle(&self) -> bool {
         self.vmm.is_some()
@@ -378,7 +378,7 @@ impl vfio_user::Backend for Backend<'_> {
     fn dma_map(&mut self, map: DmaMap, file: Option<File>) -> io::Result<()> {
         tracing::debug!(?map, shared = file.is_some(), "map DMA");
         let vmm = self.vmm()?;
-        // Without the lock of the device.
+        // This may block, so the lock of the device is not held.
         let share = |file| Shareable::new(file, self.allowed);
         let file = file.map(share).transpose().inspect_err(|error| {
             tracing::warn!(%error, "memory of a monitor is refused");
@@ -414,11 +414,11 @@ impl vfio_user::Backend for Backend<'_> {
     fn set_irqs(&mut self, set: IrqSet<'_>) -> io::Result<()> {
         tracing::debug!(?set, "set interrupts");
         if set.index != VFIO_PCI_MSIX_IRQ_INDEX {
-            // There are none to do anything to.
+            // The function has no interrupts of other kinds.
             return Ok(());
         }
         let vmm = self.vmm()?;
-        // Without the lock of the device.
+        // This may block, so the lock of the device is not held.
         msix::check(&set.data)?;
         let set = self.function.of(vmm, |_, link, _| link.vectors.set(set));
         set.unwrap_or(Ok(()))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The slot of a VMM that a device is in, with all that it needs there.
+//! The slot of a device: its configuration space, DMA table, interrupt vectors and memory, for a VMM.
 
 use std::{
     fmt, io,
@@ -24,12 +24,12 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VmmId(u64);
 
-/// Who is told of what a device does, under its lock: so it must neither wait for anybody nor do more than to take note.
+/// An observer of a device's events. It is called under the device's lock, so it must not block, and must only record events.
 pub trait Observer: Send {
-    /// Takes note of something, with the time since the program started.
+    /// Records an event, with the time since the program started.
     fn note(&mut self, now: Duration, event: &TraceEvent);
 
-    /// Whether it wants to be told of each work request and completion, too.
+    /// Whether the observer needs the events of each work request and completion, too.
     fn wants_work(&self) -> bool {
         false
     }
@@ -41,7 +41,7 @@ impl<F: FnMut(Duration, &TraceEvent) + Send> Observer for F {
     }
 }
 
-/// The slot that a device is in: its way to the guest.
+/// The slot of a device, which connects it to the guest.
 pub(crate) struct Slot {
     pub(crate) dma: DmaTable,
     pub(crate) vectors: Vectors,
@@ -49,7 +49,7 @@ pub(crate) struct Slot {
     pub(crate) llq: Llq,
     /// The VMM that has the function, if any has.
     vmm: Option<VmmId>,
-    /// How many VMMs have had it.
+    /// Number of VMMs that have had the function.
     vmms: u64,
     observer: Box<dyn Observer>,
     start: Instant,
@@ -131,7 +131,7 @@ impl Host for Slot {
     }
 
     fn interrupt(&mut self, vector: u16) {
-        // A message signalled interrupt is a write to memory.
+        // A message signalled interrupt is a write to memory, which needs bus mastering.
         if self.config.bus_master() {
             self.vectors.signal(vector);
         }
@@ -147,7 +147,7 @@ impl Host for Slot {
 }
 
 impl Slot {
-    /// The slot of a function whose device is as after power on.
+    /// Creates the slot of a function with a device in the state after power on.
     ///
     /// # Errors
     ///
@@ -172,18 +172,18 @@ impl Slot {
         })
     }
 
-    /// The VMM that has the function, if any has.
+    /// Returns the VMM that has the function, if any has.
     pub(crate) fn vmm(&self) -> Option<VmmId> {
         self.vmm
     }
 
-    /// Forgets the VMM that had the function, for another one.
+    /// Gives the function to a new VMM, and discards the state of the previous one.
     pub(crate) fn serve_next(&mut self) -> Unmapped {
         self.vmms += 1;
         self.serve(Some(VmmId(self.vmms)))
     }
 
-    /// The same for none.
+    /// Takes the function from its VMM, and discards the state of that VMM.
     pub(crate) fn serve_nobody(&mut self) -> Unmapped {
         self.serve(None)
     }
@@ -196,7 +196,7 @@ impl Slot {
         unmapped
     }
 
-    /// Takes the mappings inside of a range out, when nobody copies from or to them any more.
+    /// Waits for the end of copies from and to the guest's memory, then removes the mappings within a range.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Slot {
         self.dma.unmap(address, size)
     }
 
-    /// Takes all mappings out, likewise.
+    /// Removes all mappings, likewise.
     pub(crate) fn unmap_all(&mut self) -> Unmapped {
         self.pins.quiesce();
         self.dma.clear()
@@ -219,7 +219,7 @@ impl Slot {
         device.reset(self);
     }
 
-    /// What a reset of the function does, but for the device.
+    /// Resets the configuration space and clears the send queues: a function reset without that of the device.
     pub(crate) fn forget(&mut self) {
         self.config.reset();
         if let Err(error) = self.llq.clear() {
@@ -227,7 +227,7 @@ impl Slot {
         }
     }
 
-    /// A function may access memory only if the driver lets it.
+    /// Fails unless the driver has enabled bus mastering, which the function needs to access memory.
     fn check_bus_master(&self, address: u64, length: usize) -> Result<(), DmaError> {
         if self.config.bus_master() {
             Ok(())

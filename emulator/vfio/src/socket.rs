@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Sockets that survive the program's untimely end, and programs that survive their sockets'.
+//! Listening sockets: stale sockets of a program that has crashed are replaced, and failures of `accept` are retried.
 
 use std::{
     ffi::OsString,
@@ -21,29 +21,29 @@ use rustix::{
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},
 };
 
-/// How often it is tried to lock a file that others remove meanwhile, each of whom has listened and ended since.
+/// Limit on attempts to lock a file that other programs remove meanwhile. Each of them has listened and ended since.
 const TRIES: usize = 100;
 
-/// The place of a socket. No other program of this kind listens there for as long as this is kept.
+/// The path of a listening socket. No other program of this kind listens there while this is kept.
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
-    /// A file beside it, which is locked.
+    /// The locked file beside it.
     lock: PathBuf,
     _locked: File,
 }
 
 impl Socket {
-    /// Where it is.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes it.
+    /// Removes the socket and its lock file.
     ///
     /// # Errors
     ///
-    /// The folder does not let us. One that is gone already is no error.
+    /// Access to the folder is denied. A file that was removed already is not an error.
     pub fn remove(&self) -> io::Result<()> {
         let removed = remove(&self.path);
         removed.and(remove(&self.lock))
@@ -57,12 +57,12 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Listens at `path`, and replaces a socket there that has no listener. A file beside it, `.NAME.lock`, is locked as long as the result
-/// is kept.
+/// Listens at `path`, and replaces a socket there that has no listener. A file beside it, `.NAME.lock`, is locked while the
+/// result is kept.
 ///
 /// # Errors
 ///
-/// The socket has a listener, the path is no socket, whether it has a listener is unknown, or access to the folder is denied.
+/// The socket has a listener or possibly has one, the path is not that of a socket, or access to the folder is denied.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, Socket)> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "the path has no name");
     let mut name = OsString::from(".");
@@ -75,13 +75,13 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, Socket)> {
         lock: beside,
     };
     let listener = replace(path).inspect_err(|_| {
-        // It stays behind, unlocked, where it can't be removed.
+        // If the lock file can't be removed, it remains, unlocked.
         let _ = remove(&socket.lock);
     })?;
     Ok((listener, socket))
 }
 
-/// Locks a file, which is made if need be.
+/// Locks a file, and creates it if necessary.
 fn lock(path: &Path) -> io::Result<File> {
     for _ in 0..TRIES {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -90,7 +90,7 @@ fn lock(path: &Path) -> io::Result<File> {
             Err(Errno::WOULDBLOCK) => return Err(in_use()),
             locked => locked?,
         }
-        // The last owner may have removed it since, and another program made a new one.
+        // The last owner may have removed the file since, and another program may have created a new one.
         let own = file.metadata()?;
         let is_own = |there: fs::Metadata| (there.dev(), there.ino()) == (own.dev(), own.ino());
         if fs::symlink_metadata(path).is_ok_and(is_own) {
@@ -100,7 +100,7 @@ fn lock(path: &Path) -> io::Result<File> {
     Err(in_use())
 }
 
-/// Listens at a path where no other program of this kind does.
+/// Listens at a path, the lock of which the caller holds. Replaces a socket that has no listener.
 fn replace(path: &Path) -> io::Result<UnixListener> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => {
@@ -110,9 +110,9 @@ fn replace(path: &Path) -> io::Result<UnixListener> {
             ));
         }
         Ok(_) => match attempt(path) {
-            // There is no room for one more that waits.
+            // A listener exists. Its backlog is full in the latter case.
             Ok(()) | Err(Errno::AGAIN) => return Err(in_use()),
-            // It has no listener. Other failures do not show that.
+            // The socket has no listener. Other failures do not prove that.
             Err(Errno::CONNREFUSED) => remove(path)?,
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
@@ -123,7 +123,7 @@ fn replace(path: &Path) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// Connects, without waiting for whoever listens.
+/// Connects, without waiting for the listener.
 fn attempt(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -134,25 +134,25 @@ fn in_use() -> io::Error {
     io::Error::new(io::ErrorKind::AddrInUse, "something listens there already")
 }
 
-/// How long to wait before what has failed for lack of descriptors, memory or threads is tried again.
+/// Delay before the retry of an operation that has failed, usually for lack of descriptors, memory or threads.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What happens again with less between is told of once.
+/// Events belong to the same burst if less time than this passes between them.
 const BURST: Duration = Duration::from_secs(10);
 
-/// What is told of once, however often somebody makes it happen.
+/// Limit on messages: one is logged per burst, however often its cause recurs.
 #[derive(Debug, Default)]
 pub(crate) struct Bursts(Option<Instant>);
 
 impl Bursts {
-    /// Takes note that it happens; returns whether to tell of it.
+    /// Records an event. Returns whether it begins a burst, and so should be logged.
     pub(crate) fn begins(&mut self, now: Instant) -> bool {
         let last = self.0.replace(now);
         last.is_none_or(|last| now.duration_since(last) >= BURST)
     }
 }
 
-/// Goes on with what fails now and then, as `accept` does when there are too many descriptors or when a client is gone already.
+/// Retries of operations that may fail, as `accept` does for lack of descriptors or when the client has disconnected already.
 #[derive(Debug)]
 pub(crate) struct Persistence {
     what: &'static str,
@@ -160,7 +160,7 @@ pub(crate) struct Persistence {
 }
 
 impl Persistence {
-    /// `what` says what one can't do when it fails.
+    /// `what` is the message that is logged for failures.
     pub(crate) fn new(what: &'static str) -> Self {
         Self {
             what,
@@ -227,7 +227,7 @@ mod tests {
     fn a_socket_of_which_nothing_can_be_told_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        // One of another kind: it can't be connected to.
+        // A datagram socket, to which a stream socket can't connect.
         let other = UnixDatagram::bind(&path).unwrap();
         listen(&path).unwrap_err();
         UnixDatagram::unbound()
@@ -245,7 +245,7 @@ mod tests {
         let listener = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         listen_with(&listener, 0).unwrap();
-        // Until there is no room for another one.
+        // This connection fills the backlog.
         let _waits = UnixStream::connect(&path).unwrap();
         let (ends, ended) = mpsc::channel();
         let there = path.clone();
@@ -260,7 +260,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let (listener, socket) = listen(&path).unwrap();
-        // Between its steps another one could have none there, or a stale one.
+        // Between the steps of another program, the path could have no socket, or a stale one.
         fs::remove_file(&path).unwrap();
         assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(UnixListener::bind(&path).unwrap());

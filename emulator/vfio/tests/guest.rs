@@ -99,18 +99,18 @@ impl Machine {
     }
 }
 
-/// A guest with memory that the device has no part of yet.
+/// Connects a guest, the memory of which is not mapped for the device yet.
 fn connect(socket: &Path) -> Guest {
     Guest::of(Client::connect(socket).unwrap(), Ram::new(RAM_SIZE))
 }
 
-/// What firmware and a driver do before they talk to the device.
+/// Sets up the function as firmware and a driver do before they use the device.
 fn power_on(guest: &mut Guest) {
     guest.share_memory();
     power_on_again(guest);
 }
 
-/// The same with memory that is mapped already.
+/// The same setup, with memory that is mapped already.
 fn power_on_again(guest: &mut Guest) {
     guest.enable(MEMORY_AND_BUS_MASTER);
     guest.set_response_address();
@@ -127,12 +127,12 @@ fn start(guest: &mut Guest) {
     guest.mask(false);
 }
 
-/// Whether the device answers. It does before the write has returned.
+/// Whether the device responds to the read of a register. It responds before the request's write returns.
 fn answers(guest: &mut Guest) -> bool {
     guest.read_raw(Register::DevSts.into()).is_some()
 }
 
-/// The memory of the device that holds the send queues.
+/// Maps the memory of the device that holds the send queues.
 fn send_queues(guest: &mut Guest) -> MmapRegion {
     let region = guest.device.client.region_info(VFIO_PCI_BAR2_REGION_INDEX);
     let region = region.unwrap();
@@ -336,7 +336,7 @@ fn the_next_guest_finds_a_fresh_device() {
     first.device.client.shutdown().unwrap();
     drop(first);
 
-    // It waits until the first is gone.
+    // The second guest waits until the first has disconnected.
     let mut second = machine.connect();
     assert_eq!(second.command(), 0);
     assert_eq!(machine.state().resources.pd, 0);
@@ -380,11 +380,11 @@ fn a_function_reset_ends_all_that_the_device_does() {
         .region_write(llq, 0x1000, b"secret")
         .unwrap();
     guest.device.client.reset().unwrap();
-    // Also if the driver lets it access memory again.
+    // The commands do not complete, even if the driver enables bus mastering again.
     guest.enable(MEMORY_AND_BUS_MASTER);
     const RING: usize = 64 * DEPTH as usize;
     guest.world.store(guest.acq.base, &[0; RING]);
-    // What has survived comes now.
+    // Commands that had survived the reset would complete now.
     machine.function.with(|device, _, _| device.clear());
     assert_eq!(guest.world.entry(guest.acq.base), [0; RING]);
     let mut found = [0xff; 6];
@@ -421,7 +421,7 @@ fn a_function_without_power_forgets() {
         .client
         .region_write(config, POWER_CONTROL, &[3])
         .unwrap();
-    // In D3hot there is a configuration space, and nothing else.
+    // In D3hot, only the configuration space is accessible.
     assert_eq!(guest.command(), MEMORY_AND_BUS_MASTER);
     assert!(!answers(&mut guest));
     guest.submit(&AllocPd::default());
@@ -458,7 +458,7 @@ fn a_device_that_is_pulled_out_is_gone() {
     assert!(!state.plugged);
     assert_eq!(state.resources.pd, 0);
 
-    // No access does anything.
+    // No access has an effect.
     for region in [
         VFIO_PCI_CONFIG_REGION_INDEX,
         VFIO_PCI_BAR0_REGION_INDEX,
@@ -485,7 +485,7 @@ fn a_device_that_is_pulled_out_is_gone() {
     assert!(!interrupt.take());
     assert_eq!(machine.state().protocol_errors, 0);
 
-    // In its slot again, it has lost all; the VMM's mappings of memory and interrupts are as they were.
+    // In its slot again, the device has lost its state. The VMM's mappings of memory and interrupts are unchanged.
     machine.function.plug();
     assert_eq!(guest.command(), 0);
     assert!(!answers(&mut guest));
@@ -512,7 +512,7 @@ fn another_vmm_can_have_a_device_that_was_pulled_out() {
     second.submit(&AllocPd::default());
     assert!(second.completion().is_some());
 
-    // The first still is answered, but has nothing.
+    // Requests of the first VMM still succeed, but have no effect.
     assert_eq!(first.command(), 0xffff);
     first.enable(MEMORY_AND_BUS_MASTER);
     first.device.client.reset().unwrap();
@@ -570,7 +570,7 @@ fn the_send_queues_are_of_one_vmm_only() {
             .copy_from(bytes);
     };
     slice(&old, 0x1000, b"secret");
-    // It can't be taken away from the device, which reads it.
+    // The VMM can't shrink the memory, which the device reads.
     file.file.unwrap().set_len(0).unwrap_err();
     first.device.client.shutdown().unwrap();
 
@@ -580,7 +580,7 @@ fn the_send_queues_are_of_one_vmm_only() {
     let mut found = [0xff; 6];
     new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
     assert_eq!(found, [0; 6]);
-    // The first one has its mapping still, of its own memory.
+    // The first VMM still has its mapping, but of its own memory.
     slice(&old, 0x1000, b"attack");
     new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
     assert_eq!(found, [0; 6]);
@@ -599,7 +599,7 @@ fn the_send_queues_are_of_one_vmm_only() {
         .unwrap();
     assert_eq!(&found, b"mine\0\0");
 
-    // A reset of the function clears it for those who have mapped it, too.
+    // A reset of the function clears the memory, also in existing mappings.
     second.device.client.reset().unwrap();
     new.get_slice(0x1000, 6).unwrap().copy_to(&mut found);
     assert_eq!(found, [0; 6]);
@@ -631,16 +631,16 @@ fn silent_vmms_do_not_keep_others_away() {
     };
     let machine = Machine::start_with(None, limits);
     let socket = machine.folder.path().join("socket");
-    // Some say what the protocol wants, others nothing.
+    // Some negotiate the version, others send nothing.
     let polite: Vec<_> = (0..4).map(|_| Client::connect(&socket)).collect();
     let connect = |_| UnixStream::connect(&socket).unwrap();
     let silent: Vec<_> = (0..2).map(connect).collect();
-    // It is served when the first of them have had their time, unless it takes longer itself.
+    // This client is served once the limit of the first ones has expired. It is retried if it exceeds the limit itself.
     wait_for("place", || Client::connect(&socket)?.reset());
     drop((polite, silent));
 }
 
-/// Those that wait for a device and say nothing more keep no other one from waiting.
+/// VMMs that wait for a device and send nothing more do not prevent another one from waiting.
 #[test]
 fn one_more_vmm_has_the_place_of_the_one_that_has_waited_for_longest() {
     let machine = Machine::start(None);
@@ -667,7 +667,7 @@ fn vmms_that_wait_and_are_gone_leave_their_places() {
     power_on(&mut first);
     let socket = machine.folder.path().join("socket");
     for _ in 0..12 {
-        // It wants the function, and does not wait for it.
+        // The client requests the function, and disconnects before it gets it.
         let mut client = Client::connect(&socket).unwrap();
         client
             .send(vfio_user::Command::DeviceReset, Flags::COMMAND, &[], &[])
@@ -680,7 +680,7 @@ fn vmms_that_wait_and_are_gone_leave_their_places() {
     reset(&mut last);
 }
 
-/// Any write, but most often one of a register with a value that has an effect.
+/// An arbitrary write, but most often to a register and with a value that has an effect.
 fn any_write() -> impl Strategy<Value = (u32, u64, u32)> {
     let register = select(Register::ALL).prop_map(|register| u64::from(u16::from(register)));
     let region = prop_oneof![
@@ -714,11 +714,11 @@ proptest! {
             guest.world.store(BASE + page * PAGE, &memory);
         }
         for (region, offset, value) in writes {
-            // One outside of its region fails.
+            // A write outside of its region fails.
             let _ = guest.device.client.region_write(region, offset, &value.to_le_bytes());
         }
         drop(guest);
-        // The next one finds a device that works.
+        // The next guest finds a device that works.
         let mut guest = machine.connect();
         power_on(&mut guest);
         reset(&mut guest);
