@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How an emulator scales with its endpoints, and what one does to others.
+//! Measures how an emulator scales with its endpoints, and how much one endpoint slows down others.
 //!
 //! Prints JSON:
 //!
-//! - bytes a second that 1 and 4 pairs of endpoints move by RDMA writes of 1 MiB, with the same amount of memory in all;
+//! - bytes a second that 1 and 4 pairs of endpoints move by RDMA writes of 1 MiB, with the same amount of memory overall;
 //! - the median latency of a message of 64 bytes between two endpoints, in microseconds: alone, and while a third endpoint
-//!   writes to itself as much as it can.
+//!   writes to itself as fast as it can.
 
 use std::{
     sync::{
@@ -27,17 +27,17 @@ use serde_json::json;
 /// Receive work requests that are posted in advance.
 const RECEIVES: usize = 64;
 
-/// How long each figure is measured.
+/// Duration of each measurement.
 const TIME: Duration = Duration::from_secs(3);
 
 /// Bytes of a write.
 const LENGTH: u32 = 1 << 20;
 
-/// Places that are written to and from in turn by all pairs together: as many as there are of one pair's, or one of each of four. So what
-/// differs between them is not how much of the memory is in a processor's cache.
+/// Buffers that all pairs together use in turn: four of a single pair, or one of each of four. So the same amount of memory is in
+/// the processor's caches.
 const PLACES: usize = 4;
 
-/// Most writes that each endpoint has under way. Half of them are posted at a time, with one doorbell.
+/// Limit on writes in flight for each endpoint. Half of them are posted at a time, with one doorbell.
 const UNDER_WAY: usize = 32;
 
 fn pair(emulator: &Emulator, first: usize) -> [End; 2] {
@@ -47,7 +47,7 @@ fn pair(emulator: &Emulator, first: usize) -> [End; 2] {
     ends
 }
 
-/// Does these writes in turn until `stop`; returns how many were done.
+/// Executes these writes in turn until `stop`; returns how many have completed.
 fn write(from: &mut End, sends: &[Send], stop: &AtomicBool) -> u64 {
     let (mut under_way, mut done) = (0, 0);
     let mut sends = sends.iter().cycle();
@@ -74,7 +74,7 @@ fn write(from: &mut End, sends: &[Send], stop: &AtomicBool) -> u64 {
     }
 }
 
-/// Bytes a second of so many pairs.
+/// Returns the throughput of `pairs` pairs, in bytes a second.
 fn rate(pairs: usize) -> f64 {
     let emulator = Emulator::start(2 * pairs, &[]);
     let stop = AtomicBool::new(false);
@@ -107,7 +107,7 @@ fn rate(pairs: usize) -> f64 {
     })
 }
 
-/// How long a message takes between two endpoints, while a third does its worst or not.
+/// Returns the median latency of a message between two endpoints in microseconds, under the load of a third one or without.
 fn latency(attack: bool) -> f64 {
     let emulator = Emulator::start(3, &[]);
     let [mut a, mut b] = pair(&emulator, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Guests, other emulators and clients of the control socket that do whatever they like.
+//! Attacks by guests, by other emulators and by clients of the control socket.
 
 pub mod control;
 pub mod control_path;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How a driver reaches a device, and the memory that both access: in process, or over a vfio-user socket.
+//! A driver's access to its device and to the memory that both use: in process, or over a vfio-user socket.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ pub const PAGE: u64 = 4096;
 
 /// Memory of a host, and the BAR with the send queues.
 pub trait Memory {
-    /// Allocates zeroed pages that are contiguous; returns their bus address. Nothing frees them.
+    /// Allocates zeroed pages that are contiguous; returns their bus address. They are never freed.
     fn allocate(&mut self, pages: u64) -> u64;
 
-    /// Reads memory that was allocated.
+    /// Reads allocated memory.
     fn load(&self, address: u64, bytes: &mut [u8]);
 
-    /// Writes memory that was allocated.
+    /// Writes allocated memory.
     fn store(&self, address: u64, bytes: &[u8]);
 
     /// Writes the BAR with the send queues.
@@ -29,9 +29,9 @@ pub trait Memory {
     }
 }
 
-/// A device as its driver reaches it.
+/// A device, as its driver accesses it.
 pub trait Bus {
-    /// Where it reads and writes.
+    /// The memory that it reads and writes.
     type Memory: Memory;
 
     /// Writes BAR 0. The device has executed the write when this returns.
@@ -40,11 +40,11 @@ pub trait Bus {
     /// Writes the BAR with the doorbells.
     fn doorbell(&mut self, memory: &mut Self::Memory, offset: u64, value: u32);
 
-    /// Lets the device run until `look` finds what it looks for.
+    /// Runs the device until `look` returns a value; returns that value.
     ///
     /// # Panics
     ///
-    /// The device has nothing more to do, or does not do it within our [patience](crate::wait::patience). The message names `what`.
+    /// The device becomes idle first, or exceeds our [patience](crate::wait::patience). The message names `what`.
     fn wait<T>(
         &mut self,
         memory: &mut Self::Memory,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What any two queue pairs that know each other do: each case runs in process and over vfio-user sockets.
+//! Data exchange of two queue pairs: each case runs in process and over vfio-user sockets.
 
 use efa_fabric::Settings;
 use efa_hw::{
@@ -19,10 +19,10 @@ use crate::{
 
 /// Two queue pairs, 0 and 1, each with a region.
 pub trait Pair {
-    /// A queue pair.
+    /// Returns one of the queue pairs.
     fn qp(&self, at: usize) -> &Qp;
 
-    /// Its region, of at least 250 pages.
+    /// Returns its region, of at least 250 pages.
     fn region(&self, at: usize) -> &Region;
 
     /// Writes to the start of its region.
@@ -52,7 +52,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Two devices with queue pairs of so many bytes in a send work request, whose regions begin in the middle of pages.
+    /// Creates two devices, with regions that begin within pages. `wqe_size`: bytes of a send work request.
     pub fn new(settings: Settings, wqe_size: u32) -> Self {
         let mut net = Net::new(&[Profile::Efa3; 2], settings);
         let shape = Shape::new(QpType::Srd, wqe_size);
@@ -135,7 +135,7 @@ impl Pair for [End; 2] {
     }
 }
 
-/// All cases, in both directions.
+/// Runs all cases, in both directions.
 pub fn all(pair: &mut impl Pair) {
     for from in [0, 1] {
         messages_of_all_lengths(pair, from);
@@ -154,12 +154,12 @@ fn assert_ok(completion: &Cdesc, queue: QueueType, operation: OpType) {
     assert_eq!(completion.flags.op_type, u8::from(operation));
 }
 
-/// A message of a region to the other queue pair.
+/// Returns a message from the region to the other queue pair.
 fn message(pair: &impl Pair, from: usize, length: u32) -> Send {
     Send::message(pair.qp(1 - from), pair.region(from), length)
 }
 
-/// A write from a region to the other one.
+/// Returns a write from the region to the other one.
 fn write(pair: &impl Pair, from: usize, length: u32) -> Send {
     Send::write(
         pair.qp(1 - from),
@@ -169,7 +169,7 @@ fn write(pair: &impl Pair, from: usize, length: u32) -> Send {
     )
 }
 
-/// A part of a region as a receive buffer.
+/// Returns a part of a region as a receive buffer.
 fn buffer(region: &Region, offset: u64, length: u16) -> (u64, u16, u32) {
     (region.iova + offset, length, region.lkey)
 }
@@ -219,7 +219,7 @@ fn several_buffers_on_both_sides(pair: &mut impl Pair, from: usize) {
     let parts = [(5000, 100), (0, 4990), (6000, 2000)];
     let buffers = parts.map(|(offset, length)| buffer(pair.region(to), offset, length));
     pair.receive(to, &buffers);
-    // The second part of the memory first.
+    // The second half of the memory is sent first.
     let mut send = message(pair, from, 3000);
     let (address, length, key) = send.buffers[0];
     send.buffers.insert(0, (address + 3000, length, key));
@@ -230,11 +230,11 @@ fn several_buffers_on_both_sides(pair: &mut impl Pair, from: usize) {
     assert_eq!(pair.content(to, 5000, 100), expected[..100]);
     assert_eq!(pair.content(to, 0, 4990), expected[100..5090]);
     assert_eq!(pair.content(to, 6000, 910), expected[5090..]);
-    // What is behind is left alone.
+    // Memory beyond the message is unchanged.
     assert_eq!(pair.content(to, 6910, 100), [0; 100]);
 }
 
-/// Messages and writes with as much inline data as there is room for.
+/// Messages and writes with inline data, up to the maximum.
 fn inline_data(pair: &mut impl Pair, from: usize) {
     let to = 1 - from;
     let room = pair.qp(from).wqe_size as usize;
@@ -260,7 +260,7 @@ fn inline_data(pair: &mut impl Pair, from: usize) {
     pair.post(from, &send);
     let completion = pair.wait(from);
     if room == 64 {
-        // It has no room for data beside the peer's memory.
+        // A work request of 64 bytes has no room for data beside the remote memory.
         assert_eq!(qp::status(&completion), CompStatus::LocalBadLength);
         return;
     }
@@ -271,7 +271,7 @@ fn inline_data(pair: &mut impl Pair, from: usize) {
 
 fn writes_and_reads_of_all_lengths(pair: &mut impl Pair, from: usize) {
     let to = 1 - from;
-    // Some of the first page and all others.
+    // As many whole pages as fit into both regions.
     let most = (pair.region(0).pages().len() as u32 - 1) * PAGE as u32;
     for length in [0, 1, 4096, 8928, 8929, most] {
         let bytes = pattern(length as usize, length.into());
@@ -312,7 +312,7 @@ fn a_write_with_immediate_data(pair: &mut impl Pair, from: usize) {
     assert_eq!(pair.content(to, 0, bytes.len()), bytes);
 }
 
-/// What a work request must not have, and how it ends. No byte moves, and the next one is carried out.
+/// A fault of a work request, and its status. No byte moves, and the next work request is executed.
 type Refusal = (fn(&mut Send), CompStatus);
 
 const REFUSALS: [Refusal; 7] = [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Commands that any device executes, as tests vary them.
+//! Valid commands for any device, which tests vary.
 
 use efa_hw::{
     admin::{
@@ -16,7 +16,7 @@ use efa_hw::{
 /// Entries of each queue.
 pub const DEPTH: u16 = 64;
 
-/// Creates an event queue of completions, with vector 1.
+/// Returns a command that creates an event queue for completions, with vector 1.
 pub fn create_eq(base_address: u64) -> CreateEq {
     CreateEq {
         depth: DEPTH,
@@ -29,7 +29,7 @@ pub fn create_eq(base_address: u64) -> CreateEq {
     }
 }
 
-/// Creates a completion queue without events.
+/// Returns a command that creates a completion queue without events.
 pub fn create_cq(uar: u16, base_address: u64) -> CreateCq {
     CreateCq {
         caps_1: CqCaps1::default(),
@@ -48,7 +48,7 @@ pub fn create_cq(uar: u16, base_address: u64) -> CreateCq {
     }
 }
 
-/// Creates an SRD queue pair with send work requests of 64 bytes, whose completions are in one queue.
+/// Returns a command that creates an SRD queue pair with send work requests of 64 bytes and one completion queue.
 pub fn create_qp(pd: u16, uar: u16, cq_idx: u16, rq_base_addr: u64) -> CreateQp {
     CreateQp {
         pd,
@@ -65,7 +65,7 @@ pub fn create_qp(pd: u16, uar: u16, cq_idx: u16, rq_base_addr: u64) -> CreateQp 
     }
 }
 
-/// Moves a queue pair to a state.
+/// Returns a command that moves a queue pair to a state.
 pub fn to_state(qp_handle: u32, state: QpState) -> ModifyQp {
     ModifyQp {
         modify_mask: ModifyQpMask {
@@ -78,7 +78,7 @@ pub fn to_state(qp_handle: u32, state: QpState) -> ModifyQp {
     }
 }
 
-/// Registers read-only memory of pages of 4 KiB. The caller adds the page list.
+/// Returns a command that registers read-only memory in pages of 4 KiB. The caller adds the page list.
 pub fn reg_mr(pd: u16, iova: u64, mr_length: u64) -> RegMr {
     RegMr {
         pd,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The least of a driver, over any [bus](Bus): it speaks the device's protocol and checks it.
+//! A minimal driver over any [bus](Bus), which also checks the device's protocol.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub const AENQ_DEPTH: u16 = 16;
 
 /// A ring that the device writes.
 pub struct Ring {
-    /// Where it is.
+    /// Bus address of the ring.
     pub base: u64,
     depth: u16,
     index: u16,
@@ -61,14 +61,14 @@ impl Ring {
     }
 }
 
-/// Register reads, whose answers the device writes.
+/// Register reads, whose responses the device writes to memory.
 struct Reader {
     response: u64,
     sequence: u16,
 }
 
 impl Reader {
-    /// Reads a register; nothing if the device does not answer.
+    /// Reads a register; returns nothing if the device does not respond.
     fn read<D: Bus>(
         &mut self,
         device: &mut D,
@@ -92,13 +92,13 @@ impl Reader {
 
 /// A driver and its device.
 pub struct Driver<D: Bus = Device> {
-    /// The host.
+    /// The host's memory.
     pub world: D::Memory,
     /// The device.
     pub device: D,
-    /// The time, if it is not that of the host.
+    /// The time, unless the bus uses the host's clock.
     pub now: Duration,
-    /// Where the submission queue is.
+    /// Bus address of the submission queue.
     pub aq: u64,
     /// The completion queue.
     pub acq: Ring,
@@ -108,12 +108,12 @@ pub struct Driver<D: Bus = Device> {
     reader: Reader,
     submitted: u16,
     next_id: u16,
-    /// The form of the commands.
+    /// Format of the commands.
     pub protocol: Protocol,
 }
 
 impl<D: Bus> Driver<D> {
-    /// A driver that has done nothing with its device.
+    /// Returns a driver that has not accessed its device.
     pub fn over(device: D, mut world: D::Memory) -> Self {
         let [response, aq, acq, aenq] = [(); 4].map(|()| world.allocate(1));
         let sequence = 0;
@@ -137,7 +137,7 @@ impl<D: Bus> Driver<D> {
         self.write_at(u16::from(register).into(), value);
     }
 
-    /// Writes whatever is at an offset in BAR 0.
+    /// Writes at an offset of BAR 0.
     pub fn write_at(&mut self, offset: u64, value: u32) {
         self.device.write(&mut self.world, self.now, offset, value);
     }
@@ -152,7 +152,7 @@ impl<D: Bus> Driver<D> {
         self.device.doorbell(&mut self.world, offset, value);
     }
 
-    /// Says where the answers to register reads go.
+    /// Sets the address for responses to register reads.
     pub fn set_response_address(&mut self) {
         self.write_address(
             Register::MmioRespLo,
@@ -161,7 +161,7 @@ impl<D: Bus> Driver<D> {
         );
     }
 
-    /// Reads a register and returns the whole answer, if there is one.
+    /// Reads a register; returns the whole response, if there is one.
     pub fn read_raw(&mut self, offset: u16) -> Option<ReadlessResponse> {
         let (device, world) = (&mut self.device, &mut self.world);
         self.reader.read(device, world, self.now, offset)
@@ -189,7 +189,7 @@ impl<D: Bus> Driver<D> {
         self.write(Register::DevCtl, control.into_raw());
     }
 
-    /// Resets the device as a driver does.
+    /// Resets the device by a driver's sequence.
     pub fn reset(&mut self, reason: ResetReason) {
         self.set_response_address();
         assert!(self.status().ready);
@@ -213,17 +213,17 @@ impl<D: Bus> Driver<D> {
             });
     }
 
-    /// Sets up the admin queues anew, for commands as the device wants them.
+    /// Sets up the admin queues anew, for commands in the driver's format.
     pub fn set_up(&mut self) {
         self.set_up_with_vectors(0, 0);
     }
 
-    /// The same with interrupts of their own.
+    /// As [`Self::set_up`], with interrupt vectors.
     pub fn set_up_with_vectors(&mut self, acq_vector: u8, aenq_vector: u8) {
         self.set_up_for(self.protocol, acq_vector, aenq_vector);
     }
 
-    /// The same for commands in a form that the device may not want.
+    /// As [`Self::set_up_with_vectors`], for commands in a format that the device may not expect.
     pub fn set_up_for(&mut self, protocol: Protocol, acq_vector: u8, aenq_vector: u8) {
         self.protocol = protocol;
         self.write_address(Register::AqBaseLo, Register::AqBaseHi, self.aq);
@@ -259,24 +259,24 @@ impl<D: Bus> Driver<D> {
         self.write(Register::IntrMask, IntrMask { masked }.into_raw());
     }
 
-    /// Puts an entry into the submission queue without telling the device.
+    /// Writes an entry to the submission queue without ringing the doorbell.
     pub fn put(&mut self, entry: &AqEntry) {
         let offset = usize::from(self.submitted % DEPTH) * entry.bytes().len();
         self.world.store(self.aq + offset as u64, entry.bytes());
         self.submitted = self.submitted.wrapping_add(1);
     }
 
-    /// The phase of the next entry.
+    /// Returns the phase of the next entry.
     pub fn phase(&self) -> bool {
         self.submitted / DEPTH % 2 == 0
     }
 
-    /// Tells the device of all that is in the submission queue.
+    /// Rings the doorbell for all entries of the submission queue.
     pub fn ring(&mut self) {
         self.write(Register::AqProdDb, self.submitted.into());
     }
 
-    /// Makes the next entry.
+    /// Builds the next entry.
     pub fn entry(&mut self, request: &AqRequest) -> AqEntry {
         let id = self.next_id;
         self.next_id = (self.next_id + 1) & 0xfff;
@@ -301,7 +301,7 @@ impl<D: Bus> Driver<D> {
         self.submit_request(&command.to_request())
     }
 
-    /// Takes the next completion.
+    /// Takes the next completion, if there is one: its id, its status and the entry.
     pub fn completion(&mut self) -> Option<(u16, u8, AcqEntry)> {
         self.acq.pop(&self.world).map(completed)
     }
@@ -337,7 +337,7 @@ impl<D: Bus> Driver<D> {
         (status, entry)
     }
 
-    /// Executes a command and returns what it gave, or why it failed.
+    /// Executes a command; returns its response or the status of its failure.
     pub fn execute<C: Command>(&mut self, command: &C) -> Result<C::Response, Status> {
         let (status, entry) = self.execute_request(&command.to_request());
         match Status::try_from(status).expect("a known status") {
@@ -371,7 +371,7 @@ impl<D: Bus> Driver<D> {
         self.feature::<NetworkAttr>().unwrap().addr
     }
 
-    /// Says which groups of events are wanted.
+    /// Enables these groups of events, and no others.
     pub fn enable_events(&mut self, groups: u32) -> Result<(), Status> {
         let config = AenqConfig {
             supported_groups: 0,
@@ -385,25 +385,25 @@ impl<D: Bus> Driver<D> {
         self.execute(&command).map(|_| ())
     }
 
-    /// Says that keep-alive events are wanted.
+    /// Enables keep-alive events, and no others.
     pub fn enable_keep_alive(&mut self) {
         self.enable_events(AenqGroup::KeepAlive.mask()).unwrap();
     }
 
-    /// Takes the next event, without telling the device.
+    /// Takes the next event, without acknowledging it.
     pub fn event(&mut self) -> Option<AenqEntry> {
         let entry = self.aenq.pop(&self.world)?;
         self.aenq_consumed += 1;
         Some(AenqEntry::decode(&entry))
     }
 
-    /// Tells the device which events were consumed.
+    /// Acknowledges all events that were taken.
     pub fn acknowledge_events(&mut self) {
         self.write(Register::AenqConsDb, self.aenq_consumed);
     }
 }
 
-/// The id, the status and all of a completion.
+/// Returns the id and the status of a completion, and the entry.
 fn completed(entry: AcqEntry) -> (u16, u8, AcqEntry) {
     let header = AcqHeader::of(&entry);
     (header.command_id.id, header.status, entry)

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Bytes of an attacker.
+//! Bytes of an attack, as input.
 
-/// Bytes of an attacker, as values of the sizes that are wanted; zeroes behind their end.
+/// Bytes of an attack, read as integers. Zeroes follow the last byte.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl Input<'_> {
-    /// Whether all was used.
+    /// Whether all bytes were read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The next byte.
+    /// Reads a byte.
     pub fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else {
             return 0;
@@ -20,12 +20,12 @@ impl Input<'_> {
         *first
     }
 
-    /// The next 32 bits.
+    /// Reads 32 bits.
     pub fn u32(&mut self) -> u32 {
         u32::from_le_bytes([(); 4].map(|()| self.byte()))
     }
 
-    /// The next 64 bits.
+    /// Reads 64 bits.
     pub fn u64(&mut self) -> u64 {
         (u64::from(self.u32()) << 32) | u64::from(self.u32())
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Machines without a CPU: vfio-user clients with memory, that do with an emulated EFA what a VMM, a driver and programs do.
+//! Machines without a CPU: vfio-user clients with memory, which act as VMM, driver and program of an emulated EFA.
 //!
-//! A [`Machine`] is the VMM, which has memory and maps it for the device, and the driver. An [`End`] is one with what a program has: a
-//! queue pair and a region. Each takes microseconds where a guest takes seconds, and does what no guest's driver lets a program do. An
-//! [`Emulator`] is the process that they use.
+//! A [`Machine`] is the VMM, which has memory and maps it for the device, and the driver. An [`End`] is a machine with the
+//! objects of a program: a queue pair and a region. Each takes microseconds where a guest takes seconds, and does what no
+//! guest's driver permits to a program. An [`Emulator`] is the process that they use.
 //!
-//! What fails panics, as it is all for tests and measurements.
+//! Failures panic, as all of this is for tests and measurements.
 
 mod bound;
 mod emulator;

@@ -21,34 +21,34 @@ use efa_model::{Config, Device, DmaError, Host, Profile, TraceEvent};
 use crate::bus::{Bus, Memory};
 pub use crate::driver::{AENQ_DEPTH, DEPTH, Driver};
 
-/// A page of memory, which may be written while others read it.
+/// A page of memory, which several threads may access.
 pub type Page = [AtomicU8; 4096];
 
-/// The outside world of a device.
+/// The host of a device.
 #[derive(Default)]
 pub struct World {
     pages: BTreeMap<u64, Arc<Page>>,
     next_page: u64,
-    /// The memory BAR, as far as it was written.
+    /// The memory BAR, up to the last byte that was written.
     pub device_memory: Vec<u8>,
-    /// Vectors that the device raised.
+    /// Interrupt vectors that the device raised.
     pub interrupts: Vec<u16>,
-    /// What the device told, one line each.
+    /// The device's trace, by lines.
     pub trace: Vec<String>,
-    /// Bytes that the device read and wrote.
+    /// Number of bytes that the device read and wrote.
     pub dma_bytes: usize,
-    /// Where the device wrote to, in this order, if that is to be noted.
+    /// Addresses of the device's writes in order, if they are recorded.
     pub writes: Option<Vec<u64>>,
-    /// Whether the device may not access memory at all.
+    /// Whether all DMA of the device fails.
     pub dma_is_off: bool,
-    /// How many bytes the device had read and written each time that it waited for the end of all copies.
+    /// Values of `dma_bytes` when the device waited for the end of all copies.
     pub quiesced: Vec<usize>,
 }
 
 impl World {
     /// Maps pages that are contiguous and returns their address.
     pub fn map(&mut self, pages: u64) -> u64 {
-        // Addresses that need both halves.
+        // Addresses beyond 32 bits, which need both registers.
         let address = 0x12_3456_0000 + self.next_page * 4096;
         for page in 0..pages {
             self.pages.insert(
@@ -61,12 +61,12 @@ impl World {
         address
     }
 
-    /// Takes a page away from the device.
+    /// Unmaps a page.
     pub fn unmap(&mut self, address: u64) {
         self.pages.remove(&address);
     }
 
-    /// Gives the parts of each page that an access covers, with their place in the access.
+    /// Passes to `f` the parts of each page that an access covers, with their ranges in the access.
     fn access(
         &mut self,
         address: u64,
@@ -94,12 +94,12 @@ impl World {
         Ok(())
     }
 
-    /// The page of an address, if it is mapped.
+    /// Returns the page of an address, if it is mapped.
     pub fn page(&self, address: u64) -> Option<&Arc<Page>> {
         self.pages.get(&(address & !4095))
     }
 
-    /// Reads memory without taking note of it.
+    /// Reads memory without counting it.
     ///
     /// # Errors
     ///
@@ -114,14 +114,14 @@ impl World {
         Ok(())
     }
 
-    /// Reads memory, which is mapped.
+    /// Reads memory, which must be mapped.
     pub fn read<const N: usize>(&mut self, address: u64) -> [u8; N] {
         let mut bytes = [0; N];
         self.dma_read(address, &mut bytes).unwrap();
         bytes
     }
 
-    /// Writes memory, which is mapped.
+    /// Writes memory, which must be mapped.
     pub fn write(&mut self, address: u64, bytes: &[u8]) {
         self.dma_write(address, bytes).unwrap();
     }
@@ -235,7 +235,7 @@ impl Bus for Device {
             if let Some(found) = look(self, world) {
                 return found;
             }
-            // It may take more than one call.
+            // The device may need more than one call.
             if self.run(world, now) != Some(now) {
                 return look(self, world).unwrap_or_else(|| panic!("no {what}"));
             }
@@ -244,12 +244,12 @@ impl Bus for Device {
 }
 
 impl Driver {
-    /// A device that was reset and whose queues are set up.
+    /// Returns a driver with a device that was reset, and with admin queues.
     pub fn new(profile: Profile) -> Self {
         Self::with(Config::new(profile, 1))
     }
 
-    /// The same of any device.
+    /// As [`Self::new`], for any device.
     pub fn with(config: Config) -> Self {
         let mut driver = Self::powered_on(config);
         driver.reset(ResetReason::Normal);
@@ -257,7 +257,7 @@ impl Driver {
         driver
     }
 
-    /// A device that nothing was done with.
+    /// Returns a driver with a device in its initial state.
     pub fn powered_on(config: Config) -> Self {
         let of_profile = if config.profile >= Profile::Efa4 {
             3
@@ -270,7 +270,7 @@ impl Driver {
         driver
     }
 
-    /// Lets time go by and returns when the device wants to run next.
+    /// Advances time and runs the device; returns when it has to run next.
     pub fn run(&mut self, time: Duration) -> Option<Duration> {
         self.now += time;
         self.device.run(&mut self.world, self.now)

@@ -2,7 +2,7 @@
 
 //! Devices on a network, each with a driver and a program that uses one queue pair.
 //!
-//! What fails panics.
+//! Failures panic.
 
 #![allow(
     missing_docs,
@@ -46,10 +46,10 @@ pub use crate::{
 /// Largest value of event counters.
 pub const MOST: u64 = 499;
 
-/// Where regions are, as work requests have it.
+/// IOVA of regions.
 const IOVA: u64 = 0x7f00_0000_0000;
 
-/// Work done on more packets than any test has.
+/// Budget of packets that no test exhausts.
 const MUCH: u32 = 1 << 20;
 
 /// A network of devices.
@@ -68,7 +68,7 @@ impl Net {
         Self::of_program(profiles, settings, seed, 0)
     }
 
-    /// The devices of a program, of which no two have the same numbers.
+    /// Creates the devices of a program, with numbers of their own.
     pub fn of_program(profiles: &[Profile], settings: Settings, seed: u64, program: u64) -> Self {
         settings.check().unwrap();
         let mut net = Self {
@@ -98,7 +98,7 @@ impl Net {
         net
     }
 
-    /// Two devices that can do all, and a queue pair of each that know each other.
+    /// Creates two devices with all features, and a queue pair of each with address handles of each other.
     pub fn pair(settings: Settings) -> (Self, Qp, Qp) {
         let mut net = Self::new(&[Profile::Efa3; 2], settings);
         let (mut a, mut b) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
@@ -111,18 +111,18 @@ impl Net {
         self.driver(port, |driver| driver.device.set(overrides));
     }
 
-    /// What is to be known of a device.
+    /// Returns the state of a device.
     pub fn state(&mut self, port: PortId) -> State {
         self.driver(port, |driver| driver.device.state())
     }
 
-    /// Works on the world of a device.
+    /// Runs `work` on the host of a device.
     pub fn world<R>(&mut self, port: PortId, work: impl FnOnce(&mut World) -> R) -> R {
         self.fabric
             .with_guest(port, |computer| work(&mut computer.world))
     }
 
-    /// Lets a driver work on its device.
+    /// Runs `work` on a device and its driver.
     pub fn driver<R>(&mut self, port: PortId, work: impl FnOnce(&mut Driver) -> R) -> R {
         let mut driver = self.drivers[port.0].take().unwrap();
         driver.now = self.now;
@@ -139,12 +139,12 @@ impl Net {
         result
     }
 
-    /// Makes a queue pair of a device that can send and receive.
+    /// Creates a queue pair that can send and receive, with work requests of 128 bytes.
     pub fn qp(&mut self, port: usize, qp_type: QpType) -> Qp {
         self.qp_of(port, Shape::new(qp_type, 128))
     }
 
-    /// The same on any device: with work requests of 64 bytes.
+    /// As [`Self::qp`], with work requests of 64 bytes, which any device supports.
     pub fn narrow_qp(&mut self, port: usize, qp_type: QpType) -> Qp {
         self.qp_of(port, Shape::new(qp_type, 64))
     }
@@ -171,7 +171,7 @@ impl Net {
         Qp { port, ..qp }
     }
 
-    /// Makes another queue pair of the protection domain of one.
+    /// Creates another queue pair in the protection domain of `qp`.
     pub fn sibling(&mut self, qp: &Qp, qp_type: QpType) -> Qp {
         let shape = Shape::new(qp_type, qp.wqe_size);
         let other = self.driver(qp.port, |driver| Qp::in_domain(driver, qp.pd, shape));
@@ -188,8 +188,8 @@ impl Net {
             .unwrap();
     }
 
-    /// Resets a queue pair and makes event counters of it, each of some events; returns where their values are, each in a
-    /// page of its own.
+    /// Resets a queue pair and attaches new event counters, one for each entry of `events`. Returns the addresses of their
+    /// values, each in a page of its own.
     pub fn count(&mut self, qp: &mut Qp, events: &[u32]) -> Vec<u64> {
         self.modify(qp, QpState::Reset);
         let (uar, qp_handle) = (qp.cq.uar, qp.number.into());
@@ -212,7 +212,7 @@ impl Net {
         places
     }
 
-    /// The values of event counters.
+    /// Returns the values of event counters.
     pub fn values(&mut self, port: PortId, places: &[u64]) -> Vec<u64> {
         self.world(port, |world| {
             let value = |place: &u64| u64::from_le_bytes(world.read(*place));
@@ -220,7 +220,7 @@ impl Net {
         })
     }
 
-    /// Sets how often a queue pair tries again if the receiver is not ready.
+    /// Sets the number of retries of a queue pair when the receiver is not ready.
     pub fn set_rnr_retry(&mut self, qp: &Qp, rnr_retry: u8) {
         let command = ModifyQp {
             modify_mask: ModifyQpMask {
@@ -245,24 +245,24 @@ impl Net {
         self.driver(port, |driver| driver.device.address())
     }
 
-    /// Makes the handle by which a queue pair knows a device.
+    /// Creates an address handle of a device, for a queue pair.
     pub fn handle(&mut self, qp: &Qp, port: PortId) -> u16 {
         let dest_addr = self.address(port);
         self.handle_of(qp, dest_addr)
     }
 
-    /// Makes the handle by which a queue pair knows an address.
+    /// Creates a handle of an address, for a queue pair.
     pub fn handle_of(&mut self, qp: &Qp, dest_addr: [u8; 16]) -> u16 {
         self.driver(qp.port, |driver| qp.handle_of(driver, dest_addr))
     }
 
-    /// Makes the handles by which two queue pairs know each other.
+    /// Creates address handles of both queue pairs for each other.
     pub fn introduce(&mut self, a: &mut Qp, b: &mut Qp) {
         a.ah = self.handle(a, b.port);
         b.ah = self.handle(b, a.port);
     }
 
-    /// Registers memory of so many pages, of which no two are contiguous, from `offset` in the first page on.
+    /// Registers memory of `pages` pages, of which no two are contiguous, starting at `offset` in the first page.
     pub fn region(&mut self, qp: &Qp, pages: u64, offset: u64) -> Region {
         self.region_with(qp, pages, offset, ALL_PERMISSIONS)
     }
@@ -277,7 +277,7 @@ impl Net {
         self.region_cut(qp, pages, offset, 0, permissions)
     }
 
-    /// The same, but it ends so many bytes before its last page does.
+    /// As [`Self::region_with`], but the region ends `cut` bytes before its last page does.
     pub fn region_cut(
         &mut self,
         qp: &Qp,
@@ -300,7 +300,7 @@ impl Net {
         }
     }
 
-    /// Makes a region for fast registration, and memory of so many pages for it. No two pages are contiguous; the memory
+    /// Allocates a region for fast registration, and `pages` pages of memory for it. No two pages are contiguous; the memory
     /// begins at `offset` in the first one.
     pub fn fast_region(&mut self, qp: &Qp, pages: u64, offset: u64) -> Region {
         let command = AllocMr {
@@ -320,7 +320,7 @@ impl Net {
         self.elsewhere(&region)
     }
 
-    /// The same region with as much other memory.
+    /// Returns the same region with other memory of the same size.
     pub fn elsewhere(&mut self, region: &Region) -> Region {
         let pages = self.world(region.port, |world| {
             region.pages.iter().map(|_| world.map(1)).collect()
@@ -331,13 +331,13 @@ impl Net {
         }
     }
 
-    /// Writes a list of the pages of a region and returns the request that gives it all of them, to be used for anything.
+    /// Writes a list of the pages of a region; returns the request that registers all of them with all permissions.
     pub fn listed(&mut self, region: &Region) -> FastMrRegReq {
         let list = self.world(region.port, |world| page_list(world, &region.pages));
         region.request(PblMode::Direct, list.address)
     }
 
-    /// Makes a region of bus addresses.
+    /// Registers a region of bus addresses.
     pub fn physical_region(
         &mut self,
         qp: &Qp,
@@ -356,7 +356,7 @@ impl Net {
         }
     }
 
-    /// Posts a work request and returns how it ends.
+    /// Posts a work request; returns its status.
     pub fn outcome(&mut self, qp: &mut Qp, send: &Send) -> CompStatus {
         let req_id = self.post(qp, send);
         let completion = self.wait(qp);
@@ -375,7 +375,7 @@ impl Net {
         self.world(region.port, |world| region.content(world, offset, length))
     }
 
-    /// Takes the memory of a region away from the device, which does not know.
+    /// Unmaps the memory of a region, without a command to the device.
     pub fn unmap(&mut self, region: &Region) {
         self.world(region.port, |world| {
             for page in &region.pages {
@@ -384,7 +384,7 @@ impl Net {
         });
     }
 
-    /// Writes a send work request without telling the device; returns its id.
+    /// Writes a send work request without ringing the doorbell; returns its id.
     pub fn put(&mut self, qp: &mut Qp, send: &Send) -> u16 {
         self.world(qp.port, |world| qp.put(world, send))
     }
@@ -394,7 +394,7 @@ impl Net {
         self.world(qp.port, |world| qp.put_raw(world, wqe));
     }
 
-    /// Writes no work request where the next one would be.
+    /// Skips the slot of the next work request.
     pub fn skip(&self, qp: &mut Qp) {
         qp.sent = qp.sent.wrapping_add(1);
     }
@@ -423,7 +423,7 @@ impl Net {
         })
     }
 
-    /// Posts a descriptor that need not be the whole of a receive work request.
+    /// Posts a receive descriptor, which may be part of a work request.
     pub fn put_receive(&mut self, qp: &mut Qp, desc: &RxDesc) {
         self.driver(qp.port, |driver| {
             qp.put_receive(&driver.world, desc);
@@ -431,29 +431,29 @@ impl Net {
         });
     }
 
-    /// Moves a queue pair to another state if the device lets it.
+    /// Requests another state of a queue pair, which the device may reject.
     pub fn try_modify(&mut self, qp: &mut Qp, state: QpState) {
         let _ = self.driver(qp.port, |driver| qp.modify(driver, state));
     }
 
-    /// Makes what is oldest in a receive queue the middle of a work request.
+    /// Makes the oldest descriptor of a receive queue the middle of a work request.
     pub fn spoil_receive(&mut self, qp: &Qp) {
         let at = qp.rq;
         self.world(qp.port, |world| world.store(at + 12, &[0; 4]));
     }
 
-    /// Says that a receive queue has one more descriptor than it has room for.
+    /// Rings the doorbell of a receive queue for one more descriptor than it has room for.
     pub fn overrun_receive(&mut self, qp: &Qp) {
         let value = u32::from(qp.posted - 1 + DEPTH) + 1;
         self.doorbell(qp.port, qp.doorbells[1], value);
     }
 
-    /// Does what can be done now.
+    /// Processes all work that is due; returns when more work is due.
     pub fn run(&mut self) -> Option<Duration> {
         self.fabric.run(self.now, MUCH)
     }
 
-    /// Lets time go by, from one moment when there is something to do to the next.
+    /// Advances time by `time`, from one due event to the next.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -465,12 +465,12 @@ impl Net {
         self.now = end;
     }
 
-    /// Takes the next completion.
+    /// Takes the next completion, if there is one.
     pub fn poll(&mut self, qp: &mut Qp) -> Option<Cdesc> {
         self.world(qp.port, |world| qp.cq.poll(world))
     }
 
-    /// Takes the next completion, for which time goes by.
+    /// Advances time until there is a completion, and takes it.
     pub fn wait(&mut self, qp: &mut Qp) -> Cdesc {
         for _ in 0..4000 {
             self.run();
@@ -482,7 +482,7 @@ impl Net {
         panic!("no completion comes");
     }
 
-    /// Takes the next completion and returns its status.
+    /// Waits for the next completion; returns its status.
     pub fn status(&mut self, qp: &mut Qp) -> CompStatus {
         qp::status(&self.wait(qp))
     }

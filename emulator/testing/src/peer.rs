@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What an emulator says to another one over TCP, as bytes, so that an attacker can say anything.
+//! Encoder of messages that an emulator sends to another one over TCP, by which an attacker can send anything.
 
 use crate::net::pattern;
 
 /// The version of the protocol.
 pub const VERSION: u64 = 3;
 
-/// A message, as it is made.
+/// A message under construction.
 #[derive(Debug, Default)]
 pub struct Bytes(pub Vec<u8>);
 
 impl Bytes {
-    /// Adds a number.
+    /// Adds a number, in 7 bits per byte.
     pub fn number(&mut self, mut number: u64) -> &mut Self {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);
@@ -45,14 +45,14 @@ impl Bytes {
         self
     }
 
-    /// Adds so many bytes of payload.
+    /// Adds `length` bytes of payload, prefixed with their number.
     pub fn payload(&mut self, length: usize) -> &mut Self {
         self.number(length as u64);
         self.0.extend(pattern(length, 9));
         self
     }
 
-    /// The bytes with their length before them.
+    /// Returns the bytes, prefixed with their number in 32 bits.
     pub fn framed(self) -> Vec<u8> {
         let mut bytes = (self.0.len() as u32).to_le_bytes().to_vec();
         bytes.extend(self.0);
@@ -60,7 +60,7 @@ impl Bytes {
     }
 }
 
-/// The first words of a program with devices of these addresses.
+/// Returns the greeting of a program with devices of these addresses.
 pub fn hello(program: u64, devices: &[[u8; 16]]) -> Vec<u8> {
     let mut bytes = Bytes::default();
     bytes.numbers(&[VERSION, program, devices.len() as u64]);
@@ -70,49 +70,48 @@ pub fn hello(program: u64, devices: &[[u8; 16]]) -> Vec<u8> {
     bytes.framed()
 }
 
-/// What packets between two devices have in common.
+/// Fields that packets between two devices have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
-    /// Whose packets they are.
+    /// Address of the sender.
     pub from: [u8; 16],
-    /// Whom they are for.
+    /// Address of the receiver.
     pub to: [u8; 16],
     /// The Q_Key of messages.
     pub qkey: u32,
 }
 
-/// Where a packet is in what its sender sends: its connection, its number there, the lowest number that is not concluded, and the number of
-/// its message.
+/// Position of a packet in the traffic of its sender.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
-    /// The connection.
+    /// Number of the connection.
     pub connection: u64,
-    /// The number of the packet.
+    /// Number of the packet.
     pub psn: u64,
-    /// All with lower numbers are concluded.
+    /// All packets with lower numbers are concluded.
     pub floor: u64,
-    /// The number of the message.
+    /// Number of the message.
     pub message: u64,
 }
 
 impl Ends {
-    /// The beginning of a packet of some kind.
+    /// Returns the beginning of a packet of some kind.
     fn packet(self, kind: u64) -> Bytes {
         let mut bytes = Bytes::default();
-        // A packet is the second kind of message; it takes the first path.
+        // Message kind 1 is a packet. It takes path 0.
         bytes.number(1).address(self.from).address(self.to);
         bytes.numbers(&[0, kind]);
         bytes
     }
 
-    /// An acknowledgement of a packet.
+    /// Returns an acknowledgement of a packet.
     pub fn ack(self, connection: u64, psn: u64) -> Vec<u8> {
         let mut bytes = self.packet(1);
         bytes.numbers(&[connection, psn, 0]);
         bytes.framed()
     }
 
-    /// A datagram for a queue pair.
+    /// Returns a datagram for a queue pair.
     pub fn datagram(self, qp: u64, length: usize) -> Vec<u8> {
         let mut bytes = self.packet(2);
         bytes.address(self.from).numbers(&[1, qp, self.qkey.into()]);
@@ -120,7 +119,7 @@ impl Ends {
         bytes.framed()
     }
 
-    /// The beginning of a part of a message with so many bytes.
+    /// Returns the beginning of a part of a message with `length` bytes.
     fn part(self, place: Place, length: usize) -> Bytes {
         let mut bytes = self.packet(0);
         let Place {
@@ -134,14 +133,14 @@ impl Ends {
         bytes
     }
 
-    /// A whole message for a queue pair.
+    /// Returns a whole message for a queue pair.
     pub fn send(self, place: Place, qp: u64, length: usize) -> Vec<u8> {
         let mut bytes = self.part(place, length);
         bytes.numbers(&[0, qp]).optional(None).payload(length);
         bytes.framed()
     }
 
-    /// A write by a queue pair, to memory with this key.
+    /// Returns a whole write through a queue pair of the receiver, to memory with this key.
     pub fn write(self, place: Place, qp: u64, rkey: u64, length: usize) -> Vec<u8> {
         let mut bytes = self.part(place, length);
         bytes.numbers(&[1, qp, rkey, 0, length as u64]);

@@ -31,7 +31,7 @@ use crate::{
 /// Q_Key of all queue pairs.
 pub const QKEY: u32 = 0x1234_5678;
 
-/// The states through which a queue pair comes to send.
+/// States that lead a new queue pair to RTS.
 const START: [QpState; 3] = [QpState::Init, QpState::Rtr, QpState::Rts];
 
 /// A completion queue.
@@ -39,15 +39,15 @@ const START: [QpState; 3] = [QpState::Init, QpState::Rtr, QpState::Rts];
 pub struct Cq {
     /// Its number.
     pub idx: u16,
-    /// The doorbell page of it and of its queue pairs.
+    /// The doorbell page of the queue and of its queue pairs.
     pub uar: u16,
-    /// Where it is.
+    /// Its bus address.
     pub base: u64,
     entries: u32,
     completed: u32,
 }
 
-/// What a queue pair is created with.
+/// Attributes that a queue pair is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Its transport.
@@ -65,7 +65,7 @@ pub struct Shape {
 /// A queue pair.
 #[derive(Clone, Debug)]
 pub struct Qp {
-    /// Its device on a network.
+    /// Port of its device in the network.
     pub port: PortId,
     /// Its protection domain.
     pub pd: u16,
@@ -77,33 +77,33 @@ pub struct Qp {
     pub ah: u16,
     /// Its doorbells: of the send queue and of the receive queue.
     pub doorbells: [u64; 2],
-    /// Where its send queue is in its BAR.
+    /// Offset of its send queue in the BAR.
     pub llq: u64,
-    /// Where its receive queue is.
+    /// Bus address of its receive queue.
     pub rq: u64,
     /// Bytes of a send work request.
     pub wqe_size: u32,
     pub(crate) depths: [u16; 2],
-    /// Send work requests so far.
+    /// Number of send work requests so far, modulo 2^16.
     pub sent: u16,
-    /// Receive descriptors so far.
+    /// Number of receive descriptors so far, modulo 2^16.
     pub posted: u16,
 }
 
 /// A send work request.
 #[derive(Clone, Debug, Default)]
 pub struct Send {
-    /// What it does: an [`OpType`], or anything else.
+    /// Its operation: an [`OpType`], or an undefined value.
     pub operation: u8,
     /// Its immediate data.
     pub immediate: Option<u32>,
-    /// Address, length and key.
+    /// Local memory: address, length and key of each buffer.
     pub buffers: Vec<(u64, u32, u32)>,
     /// Data in the work request itself.
     pub inline: Option<Vec<u8>>,
-    /// Address, length and key of memory of the peer.
+    /// Memory of the peer: address, length and key.
     pub remote: Option<(u64, u32, u32)>,
-    /// What is neither.
+    /// Body of a registration or an invalidation of memory.
     pub body: Option<[u8; 32]>,
     /// Its address handle, if it is not that of the queue pair.
     pub ah: Option<u16>,
@@ -155,7 +155,7 @@ impl Cq {
 }
 
 impl Shape {
-    /// A queue pair without flags.
+    /// Returns the attributes of a queue pair without flags.
     pub fn new(qp_type: QpType, wqe_size: u32) -> Self {
         Self {
             qp_type,
@@ -183,7 +183,7 @@ impl Qp {
         qp
     }
 
-    /// Creates a queue pair of a completion queue, which is in state RESET.
+    /// Creates a queue pair with an existing completion queue. It is in state RESET.
     pub fn of_cq<D: Bus>(driver: &mut Driver<D>, pd: u16, cq: Cq, shape: Shape) -> Self {
         let [send, receive] = shape.depths.map(u32::from);
         let ring = receive * RxDesc::SIZE as u32;
@@ -225,7 +225,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// The device refuses it.
+    /// The device rejects the state.
     pub fn modify<D: Bus>(&mut self, driver: &mut Driver<D>, state: QpState) -> Result<(), Status> {
         let mut command = to_state(self.number.into(), state);
         command.modify_mask.qkey = state == QpState::Init;
@@ -237,19 +237,19 @@ impl Qp {
         Ok(())
     }
 
-    /// Creates an address handle of its protection domain.
+    /// Creates an address handle in its protection domain.
     pub fn handle_of<D: Bus>(&self, driver: &mut Driver<D>, dest_addr: [u8; 16]) -> u16 {
         let pd = self.pd;
         driver.execute(&CreateAh { dest_addr, pd }).unwrap().ah
     }
 
-    /// Where its completion queue is.
+    /// Returns the bus addresses of its completion queue, in whole pages.
     pub fn completion_queue(&self) -> Range<u64> {
         let bytes = u64::from(self.cq.entries) * Cdesc::SIZE as u64;
         self.cq.base..self.cq.base + bytes.div_ceil(PAGE) * PAGE
     }
 
-    /// Writes a send work request without telling the device; returns its id.
+    /// Writes a send work request without ringing the doorbell; returns its id.
     pub fn put(&mut self, memory: &mut impl Memory, send: &Send) -> u16 {
         let req_id = self.sent;
         let mut wqe = self.meta(send).encode().to_vec();
@@ -305,7 +305,7 @@ impl Qp {
         }
     }
 
-    /// Writes bytes where the next work request is to be.
+    /// Writes bytes to the slot of the next work request.
     pub fn put_raw(&mut self, memory: &mut impl Memory, wqe: &[u8]) {
         let slot = u64::from(self.sent % self.depths[0]);
         let mut bytes = wqe.to_vec();
@@ -314,19 +314,19 @@ impl Qp {
         self.sent = self.sent.wrapping_add(1);
     }
 
-    /// Tells the device of the send work requests.
+    /// Rings the doorbell of the send queue.
     pub fn ring_send<D: Bus>(&self, driver: &mut Driver<D>) {
         driver.doorbell(self.doorbells[0], self.sent.into());
     }
 
-    /// Writes a receive descriptor, which need not be the whole of a work request, without telling the device.
+    /// Writes a receive descriptor, which may be part of a work request, without ringing the doorbell.
     pub fn put_receive(&mut self, memory: &impl Memory, desc: &RxDesc) {
         let slot = u64::from(self.posted % self.depths[1]);
         memory.store(self.rq + slot * RxDesc::SIZE as u64, &desc.encode());
         self.posted = self.posted.wrapping_add(1);
     }
 
-    /// Writes a receive work request of these buffers without telling the device: address, length and key; returns its id.
+    /// Writes a receive work request of buffers (address, length and key) without ringing the doorbell; returns its id.
     pub fn put_receives(&mut self, memory: &impl Memory, buffers: &[(u64, u16, u32)]) -> u16 {
         let req_id = 0x8000 | self.posted;
         for (index, (buf_addr, length, lkey)) in buffers.iter().enumerate() {
@@ -345,14 +345,14 @@ impl Qp {
         req_id
     }
 
-    /// Tells the device of the receive descriptors.
+    /// Rings the doorbell of the receive queue.
     pub fn ring_receive<D: Bus>(&self, driver: &mut Driver<D>) {
         driver.doorbell(self.doorbells[1], self.posted.into());
     }
 }
 
 impl Send {
-    /// What gives a region its pages.
+    /// Returns a fast registration.
     pub fn register(request: &FastMrRegReq) -> Self {
         Self {
             operation: OpType::FastReg.into(),
@@ -363,7 +363,7 @@ impl Send {
         }
     }
 
-    /// What takes them away.
+    /// Returns the invalidation of a fast registration.
     pub fn invalidate(lkey: u32) -> Self {
         Self {
             operation: OpType::FastInv.into(),
@@ -372,7 +372,7 @@ impl Send {
         }
     }
 
-    /// A message from a region.
+    /// Returns a message from the start of a region.
     pub fn message(peer: &Qp, region: &Region, length: u32) -> Self {
         Self {
             buffers: vec![(region.iova, length, region.lkey)],
@@ -381,7 +381,7 @@ impl Send {
         }
     }
 
-    /// A write from one region to the start of another.
+    /// Returns a write from the start of one region to the start of another.
     pub fn write(peer: &Qp, from: &Region, to: &Region, length: u32) -> Self {
         Self {
             operation: OpType::RdmaWrite.into(),
@@ -390,7 +390,7 @@ impl Send {
         }
     }
 
-    /// The same so many bytes further in both regions.
+    /// Returns the same work request, `offset` bytes further in both regions.
     pub fn moved(&self, offset: u64) -> Self {
         let mut moved = self.clone();
         let places = moved.buffers.iter_mut().chain(&mut moved.remote);
@@ -398,7 +398,7 @@ impl Send {
         moved
     }
 
-    /// A read from the start of one region to another.
+    /// Returns a read from the start of one region to the start of another.
     pub fn read(peer: &Qp, to: &Region, from: &Region, length: u32) -> Self {
         Self {
             operation: OpType::RdmaRead.into(),
@@ -407,12 +407,12 @@ impl Send {
     }
 }
 
-/// How a work request ended.
+/// Returns the status of a completion.
 pub fn status(completion: &Cdesc) -> CompStatus {
     CompStatus::try_from(completion.status).expect("a known status")
 }
 
-/// The upper 48 bits of all request ids, which a device looks at only if they are to have 64.
+/// Returns the upper 48 bits of a request id. A device uses them only if ids have 64 bits.
 pub fn req_id_ex(req_id: u16) -> [u8; 6] {
     [1, 2, 3, 4, 5, 6].map(|byte| byte ^ req_id as u8)
 }

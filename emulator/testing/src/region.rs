@@ -16,7 +16,7 @@ use crate::{
     driver::Driver,
 };
 
-/// What a region can be used for.
+/// All permissions that a region can have.
 pub const ALL_PERMISSIONS: RegMrPermissions = RegMrPermissions {
     local_write_enable: true,
     remote_write_enable: true,
@@ -26,9 +26,9 @@ pub const ALL_PERMISSIONS: RegMrPermissions = RegMrPermissions {
 /// A region of memory, whose pages may be scattered.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// Its device on a network.
+    /// Port of its device in the network.
     pub port: PortId,
-    /// Its first address, as work requests have it.
+    /// Its first IOVA.
     pub iova: u64,
     /// Its local key.
     pub lkey: u32,
@@ -38,7 +38,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Registers pages. The command has the rest: the protection domain, the addresses and what is permitted.
+    /// Registers pages. The command has the rest: the protection domain, the addresses and the permissions.
     pub fn new<D: Bus>(driver: &mut Driver<D>, pages: Vec<u64>, mut command: RegMr) -> Self {
         if pages.len() <= 4 {
             let mut list = [0; 4];
@@ -50,7 +50,7 @@ impl Region {
         Self::register(driver, pages, &command)
     }
 
-    /// Registers bus addresses, of which the region knows no pages.
+    /// Registers bus addresses, without any pages.
     pub fn physical<D: Bus>(driver: &mut Driver<D>, mut command: RegMr) -> Self {
         command.flags = RegMrFlags {
             phys_page_size_shift: 0,
@@ -70,12 +70,12 @@ impl Region {
         }
     }
 
-    /// Where its pages are.
+    /// Returns the bus addresses of its pages.
     pub fn pages(&self) -> &[u64] {
         &self.pages
     }
 
-    /// Its memory with the keys that another one has.
+    /// Returns its memory with the keys of another region.
     pub fn with_keys(&self, other: &Self) -> Self {
         Self {
             lkey: other.lkey,
@@ -84,7 +84,7 @@ impl Region {
         }
     }
 
-    /// The parts of its pages that so many bytes from `offset` on are in: the bus address and the length of each.
+    /// Splits `length` bytes from `offset` on at page boundaries; returns the bus address and the length of each part.
     fn parts(&self, offset: u64, length: usize) -> impl Iterator<Item = (u64, usize)> {
         let start = self.iova % PAGE + offset;
         let end = start + length as u64;
@@ -122,7 +122,7 @@ impl Region {
         bytes
     }
 
-    /// The request that gives it all of its pages, to be used for anything.
+    /// Returns the request that registers all its pages, with all permissions.
     pub fn request(&self, mode: PblMode, pbl: u64) -> FastMrRegReq {
         FastMrRegReq {
             lkey: self.lkey,
@@ -137,12 +137,12 @@ impl Region {
         }
     }
 
-    /// The same with its first page in the request.
+    /// As [`Self::request`], with the first page in the request itself.
     pub fn inline(&self) -> FastMrRegReq {
         self.request(PblMode::Inline, self.pages[0])
     }
 
-    /// Makes its keys those of the next generation, as clients do before they register it.
+    /// Advances its keys to the next generation, as clients do before a registration.
     pub fn renew(&mut self) {
         for key in [&mut self.lkey, &mut self.rkey] {
             let mut parts = Key::from_raw(*key);
@@ -157,12 +157,12 @@ pub fn page_list(memory: &mut impl Memory, pages: &[u64]) -> CtrlBuffInfo {
     let bytes: Vec<u8> = pages.iter().flat_map(|page| page.to_le_bytes()).collect();
     let address = memory.allocate((bytes.len() as u64).div_ceil(PAGE));
     memory.store(address, &bytes);
-    // CAST: of the lists of tests.
+    // CAST: lists in tests are short.
     let length = bytes.len() as u32;
     CtrlBuffInfo { length, address }
 }
 
-/// Bytes that tell where they are.
+/// Returns pseudorandom bytes, so that misplaced ones differ.
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let byte = |_| {

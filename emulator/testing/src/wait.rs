@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Waiting until something is so. A test has no other clock than this.
+//! Waits for conditions, with a timeout. Tests use no other clock.
 
 use std::{
     env,
@@ -9,17 +9,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Attempts that follow each other at once: most conditions hold after some microseconds.
+/// Number of attempts without a pause, as most conditions hold after some microseconds.
 const SPINS: u32 = 1000;
 
-/// How long to wait between the others.
+/// Pause between further attempts.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How long anything may take: `EFA_PATIENCE` seconds, or 60. What takes longer has hung, however busy the host is.
+/// Timeout of all waits: `EFA_PATIENCE` seconds, or 60. An operation that takes longer hangs, even on a busy host.
 ///
 /// # Panics
 ///
-/// `EFA_PATIENCE` is no number.
+/// `EFA_PATIENCE` is not a number.
 pub fn patience() -> Duration {
     match env::var("EFA_PATIENCE").as_deref() {
         Err(_) | Ok("") => Duration::from_secs(60),
@@ -27,11 +27,11 @@ pub fn patience() -> Duration {
     }
 }
 
-/// Attempts something until it succeeds, and returns what it does then.
+/// Repeats an attempt until it succeeds; returns its result.
 ///
 /// # Panics
 ///
-/// It does not succeed within our [patience]. The message has `what` there should be, and the last error.
+/// It does not succeed within our [patience]. The message has `what`, and the last error.
 pub fn wait_for<T, E: Debug>(what: &str, mut attempt: impl FnMut() -> Result<T, E>) -> T {
     let mut attempts = 0;
     let start = Instant::now();
@@ -49,11 +49,11 @@ pub fn wait_for<T, E: Debug>(what: &str, mut attempt: impl FnMut() -> Result<T, 
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 ///
 /// # Panics
 ///
-/// It is not so within our [patience]. The message has `what` there should be.
+/// It does not hold within our [patience]. The message has `what`.
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     wait_for(what, || is_so().then_some(()).ok_or("it is not so"));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What one monitor takes of the process, no other one lacks: descriptors, memory, the process itself.
+//! A VMM can't exhaust the resources of others: descriptors, memory, the process itself.
 
 use std::{
     fs::File,
@@ -38,7 +38,7 @@ fn share(client: &mut Client, address: u64, file: &File) -> Result<(), ErrorKind
     shared.map_err(|error: Error| error.kind())
 }
 
-/// Another VMM gets a device, and it works.
+/// Checks that another VMM gets a device, which works.
 fn check(emulator: &Emulator) {
     let mut end = End::new(&emulator.device(0), QpType::Srd);
     end.connect(end.address);
@@ -46,11 +46,11 @@ fn check(emulator: &Emulator) {
     assert_eq!(end.run(&write), CompStatus::Ok);
 }
 
-/// Of the descriptors that a process has, each device has its share.
+/// Each device has a share of the process's descriptors.
 #[test]
 fn files_of_memory() {
     const DEVICES: usize = 4;
-    // What they, and clients of the control socket, take at most without any file, and 8 files for each.
+    // Without files: 32 of the program, 65 of the control socket, and 123 of each device. Each device may also have 8 files.
     let emulator = Emulator::with_descriptors(32 + 65 + DEVICES * (123 + 8), DEVICES, &[]);
     let mut hoarders: Vec<_> = (1..DEVICES)
         .map(|device| Client::connect(&emulator.device(device)).unwrap())
@@ -66,7 +66,7 @@ fn files_of_memory() {
     check(&emulator);
 }
 
-/// Memory that a monitor shares counts as that of the process.
+/// Shared memory counts as memory of the process, so each device has a limit on it.
 #[test]
 fn bytes_of_memory() {
     let folder = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ fn bytes_of_memory() {
     check(&emulator);
 }
 
-/// A write to memory that can't be written would end the process.
+/// A write to read-only memory would end the process.
 #[test]
 fn memory_that_can_only_be_read() {
     let emulator = Emulator::start(2, &[]);

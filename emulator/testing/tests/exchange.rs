@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The [cases](efa_testing::cases) over vfio-user sockets, in one emulator and between two. The tests of the fabric run them in process.
+//! The [cases](efa_testing::cases) over vfio-user sockets, with one or two emulators. The fabric's tests run them in process.
 
 use efa_hw::admin::qp::QpType;
 use efa_testing::{
@@ -8,7 +8,7 @@ use efa_testing::{
     machine::{Emulator, End},
 };
 
-/// Does everything between two devices of one or two emulators.
+/// Runs all cases between two devices of one or two emulators.
 fn exchange([a, b]: [(&Emulator, usize); 2]) {
     let mut ends = [a, b].map(|(emulator, device)| End::new(&emulator.device(device), QpType::Srd));
     let [a, b] = &mut ends;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Emulators that are killed and started again: whoever is left works on, and reaches the other one again.
+//! Emulators that are killed and started again: the other one keeps working, and reaches the new one.
 
 use std::env;
 
@@ -11,10 +11,10 @@ use efa_testing::{
     region::pattern,
 };
 
-/// How often one is killed, unless `EFA_ROUNDS` says otherwise.
+/// Number of kills, unless `EFA_ROUNDS` is set.
 const ROUNDS: u64 = 6;
 
-/// What the one emulator has: two machines that talk to each other and to that of the other one.
+/// The first emulator: two machines that exchange data, and one that exchanges data with the second emulator's.
 struct First {
     emulator: Emulator,
     far: End,
@@ -34,7 +34,7 @@ impl First {
     }
 }
 
-/// Reads and writes that are under way when somebody dies.
+/// Posts writes and reads that are in flight when an emulator is killed.
 fn load(from: &mut End, to: &End) {
     for _ in 0..8 {
         let write = Send::write(&to.qp, &from.region, &to.region, 1 << 20);
@@ -45,7 +45,7 @@ fn load(from: &mut End, to: &End) {
     from.ring();
 }
 
-/// Each of them ends: it was done, or the peer does not respond or is not there any more.
+/// Waits until each of them ends: with success, or as the peer does not respond or can't be reached.
 fn ends(end: &mut End) {
     for _ in 0..16 {
         let status = end.wait();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What an emulator tells of machines that exchange data.
+//! Traces, captures and snapshots of machines that exchange data.
 
 use std::{
     env,
@@ -34,14 +34,14 @@ fn send(emulator: &Emulator) {
     End::introduce(&mut a, &mut b);
     a.fill(&[0xa5; 64]);
     b.receive(0, 8928);
-    // The answer comes after the device has seen the doorbell.
+    // The response comes after the device has seen the doorbell.
     b.machine.read(Register::DevSts);
     let send = Send::message(&b.qp, &a.region, 64);
     assert_eq!(a.run(&send), CompStatus::Ok);
     assert_eq!(b.wait(), CompStatus::Ok);
 }
 
-/// The lines of a trace, when it has as many, by what follows the time.
+/// Waits until a trace has `count` lines; returns them without the time.
 fn lines(path: &Path, count: usize) -> Vec<String> {
     wait_for("trace with as many lines", || {
         let text = fs::read_to_string(path).unwrap();
@@ -79,7 +79,7 @@ fn work_requests_and_completions_are_traced() {
 /// A record of a capture.
 struct Record {
     device: u32,
-    /// Whether it has arrived or left, if it is a packet.
+    /// Direction of a packet: 1 if it has arrived, 2 if it has left.
     direction: Option<u32>,
     length: u32,
     data: Vec<u8>,
@@ -97,7 +97,7 @@ impl Record {
     }
 }
 
-/// The records of a capture, when it has as many.
+/// Waits until a capture has `count` records besides events; returns all records.
 fn records(path: &Path, count: usize) -> Vec<Record> {
     records_when(path, |records| {
         let data = records.iter().filter(|record| record.kind() != EVENT);
@@ -105,7 +105,7 @@ fn records(path: &Path, count: usize) -> Vec<Record> {
     })
 }
 
-/// The records of a capture, when they are enough.
+/// Waits until the records of a capture are enough; returns them.
 fn records_when(path: &Path, enough: impl Fn(&[Record]) -> bool) -> Vec<Record> {
     wait_for("capture with as many records", || {
         let mut records = Vec::new();
@@ -144,7 +144,7 @@ fn a_message_is_captured() {
         .filter(|record| record.kind() != EVENT)
         .map(|record| (record.device, record.kind(), record.direction))
         .collect();
-    // A packet leaves and arrives, and its answer does.
+    // A packet leaves and arrives, and so does its acknowledgement.
     let expected = [
         (0, SEND, None),
         (0, DATA, Some(2)),
@@ -159,7 +159,7 @@ fn a_message_is_captured() {
     let of_kind = |kind| records.iter().find(|record| record.kind() == kind).unwrap();
     let packet = of_kind(DATA);
     assert_eq!(packet.payload(), [0xa5; 16]);
-    // CAST: few.
+    // CAST: a small number.
     assert_eq!(packet.length as usize, packet.data.len() + 64 - 16);
     assert_eq!(of_kind(SEND).payload().len(), 64);
     let events = records.iter().filter(|record| record.kind() == EVENT);
@@ -174,14 +174,14 @@ fn a_message_is_captured() {
     }
 }
 
-/// Writes to the second device, reads from it, and fails to.
+/// Writes to the second device, reads from it, and attempts to read with an invalid key.
 fn transfer(emulator: &Emulator) {
     let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
     End::introduce(&mut a, &mut b);
     a.write_to(&b, &[7; 5000]);
     let mut read = Send::read(&b.qp, &a.region, &b.region, 300);
     assert_eq!(a.run(&read), CompStatus::Ok);
-    // There is no such memory.
+    // No memory has this key.
     read.remote = Some((0, 300, 0x12345));
     assert_eq!(a.run(&read), CompStatus::RemoteBadAddress);
 }
@@ -197,7 +197,7 @@ fn send_datagram(emulator: &Emulator) {
     assert_eq!(b.wait(), CompStatus::Ok);
 }
 
-/// What Wireshark shows of a capture with one record of each kind at least, but for the events.
+/// Wireshark's view of a capture with at least one record of each kind, without the events.
 const SHOWN: &str = "\
 efa0 Send work request: queue pair 1, SEND, id 0, to 1, 64 bytes
 efa0 Data: send 1 > 1, connection 0, psn 0, message 0, offset 0, 64 bytes
@@ -237,7 +237,7 @@ efa0 Completion: queue 1, send queue of queue pair 1, SEND, id 0: OK
 efa1 Completion: queue 1, receive queue of queue pair 1, SEND, id 0: OK
 ";
 
-/// The lines that tshark prints.
+/// Returns the lines that tshark prints.
 fn tshark(tshark: &OsStr, capture: &Path, arguments: &[&str]) -> Vec<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../wireshark/efa.lua");
     let output = Command::new(tshark)
@@ -252,7 +252,7 @@ fn tshark(tshark: &OsStr, capture: &Path, arguments: &[&str]) -> Vec<String> {
     lines.lines().map(|line| line.replace('\t', " ")).collect()
 }
 
-/// `make wireshark` has it done. It needs tshark, which `EFA_TSHARK` names, and which loads no scripts for root.
+/// `make wireshark` runs this. It needs tshark, named by `EFA_TSHARK`, which loads no scripts when it runs as root.
 #[test]
 #[ignore = "needs tshark, named by EFA_TSHARK"]
 fn wireshark_shows_a_capture() {
@@ -300,7 +300,7 @@ fn wireshark_shows_a_capture() {
     }
 }
 
-/// All that is captured of an exchange can be read, by whatever way the packets have gone.
+/// All records of an exchange can be read, whichever paths the packets took.
 #[test]
 fn a_capture_of_two_emulators_has_both_sides() {
     let folder = tempfile::tempdir().unwrap();
@@ -314,8 +314,8 @@ fn a_capture_of_two_emulators_has_both_sides() {
     b.write_to(&a, &[2; 20_000]);
     let read = Send::read(&a.qp, &b.region, &a.region, 20_000);
     assert_eq!(b.run(&read), CompStatus::Ok);
-    // Each is three packets of data, and the read one more; each of these has an answer. On a slow
-    // host, some are sent twice.
+    // Each is three packets of data, and the read one more; each of these has an acknowledgement. On a slow host, some are
+    // retransmitted.
     let records = records_when(&path, |records| {
         [(1, 6), (2, 4)].into_iter().all(|(direction, data)| {
             let of = |kind| {
@@ -328,7 +328,7 @@ fn a_capture_of_two_emulators_has_both_sides() {
         })
     });
     assert!(records.iter().all(|record| record.device == 0));
-    // A part of a message that arrives from elsewhere has its payload with it.
+    // A part of a message that arrives from another emulator has its payload with it.
     let arrived = records.iter().find(|record| record.kind() == DATA).unwrap();
     assert_eq!(arrived.payload(), [1; 64]);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Every counter and every event that a driver knows is provoked by what the guide says, and none is missing there.
+//! The guide lists each counter and each event that a driver knows, with requests that provoke it.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use serde_json::{Value, json};
 const GUIDE: &str = include_str!("../../../Documentation/emulator-faults.md");
 const DRIVER: &str = include_str!("../../../efa_rs/verbs/counters.rs");
 
-/// Bytes of each transfer: as many packets as it takes for each path to have its part.
+/// Bytes of each transfer: enough packets for all paths.
 const LENGTH: u32 = 1 << 20;
 
-/// What is between a pair of quotes of a kind.
+/// Returns the parts of `text` between `from` and `to`.
 fn quoted<'a>(text: &'a str, from: &str, to: char) -> Vec<&'a str> {
     let parts = text.split(from).skip(1);
     parts.filter_map(|part| part.split(to).next()).collect()
 }
 
-/// The rows of the tables under a heading: all names, and the requests for them.
+/// Returns the rows of the tables under a heading: all names, and the requests for them.
 fn rows(heading: &str) -> Vec<(Vec<&'static str>, Vec<Value>)> {
     let section = GUIDE.split("\n## ").find_map(|it| it.strip_prefix(heading));
     let rows = section
@@ -41,12 +41,12 @@ fn rows(heading: &str) -> Vec<(Vec<&'static str>, Vec<Value>)> {
     rows.map(row).collect()
 }
 
-/// What is in backquotes.
+/// Returns the parts in backquotes.
 fn quoted_spans(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// The driver's counters of a kind.
+/// Returns the driver's counters of a kind.
 fn counters(kind: &str) -> Vec<&'static str> {
     let list = DRIVER.split(&format!("const {kind}: ")).nth(1).unwrap();
     quoted(list.split("];").next().unwrap(), "c\"", '"')
@@ -83,7 +83,7 @@ fn give(emulator: &Emulator, requests: &[Value]) {
     }
 }
 
-/// What both devices have counted.
+/// Returns the sums of the counters of all devices.
 fn counted(emulator: &Emulator) -> BTreeMap<String, u64> {
     let reply = emulator.ask(&json!({"command": "counters"}));
     let mut sum = BTreeMap::new();
@@ -95,7 +95,7 @@ fn counted(emulator: &Emulator) -> BTreeMap<String, u64> {
     sum
 }
 
-/// Moves data in all ways between two machines, after some requests, until these are counted. The names are the driver's.
+/// Sends requests, then moves data by each operation between two machines, until these counters of the driver are above zero.
 fn provoke(names: &[&str], requests: &[Value]) {
     let emulator = Emulator::start(2, &["--seed", "1"]);
     let [mut a, mut b] = [0, 1].map(|device| End::new(&emulator.device(device), QpType::Srd));
@@ -113,7 +113,7 @@ fn provoke(names: &[&str], requests: &[Value]) {
     a.ring();
     wait_for(&format!("{names:?}"), || {
         let counted = counted(&emulator);
-        // The driver says of what kind a read or a write is.
+        // The driver's names of counters of reads and writes have the prefix `rdma_`.
         let value = |name: &&str| counted[name.trim_start_matches("rdma_")];
         match names.iter().all(|name| value(name) > 0) {
             true => Ok(()),

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A client of the control socket that sends anything: requests of which a part is wrong, and bytes.
+//! A client of the control socket that sends faulty requests and arbitrary bytes.
 
 use crate::input::Input;
 
-/// Requests of each kind.
+/// Valid requests of each kind.
 const REQUESTS: [&str; 28] = [
     r#"{"command":"hello","protocol":1}"#,
     r#"{"command":"devices"}"#,
@@ -36,7 +36,7 @@ const REQUESTS: [&str; 28] = [
     r#"{"command":"fabric"}"#,
 ];
 
-/// What stands in place of numbers.
+/// Replacements for numbers in requests.
 const VALUES: [&str; 16] = [
     "0",
     "1",
@@ -56,10 +56,10 @@ const VALUES: [&str; 16] = [
     "[[[[{}]]]]",
 ];
 
-/// Requests of an attack.
+/// Limit on requests of an attack.
 const MAX_REQUESTS: usize = 64;
 
-/// A request of which some parts may be others.
+/// Returns a request, of which some parts may be replaced, or arbitrary bytes.
 fn request(input: &mut Input<'_>) -> Vec<u8> {
     let choice = usize::from(input.byte());
     if choice >= 224 {
@@ -69,7 +69,7 @@ fn request(input: &mut Input<'_>) -> Vec<u8> {
     for _ in 0..input.byte() % 4 {
         let at = usize::from(input.byte()) % bytes.len();
         match input.byte() {
-            // The next number, or the one at the beginning if there is none.
+            // Replaces the next number, if there is one.
             kind @ 0..=159 => {
                 let is_digit = |at: &usize| bytes[*at].is_ascii_digit();
                 let Some(start) = (at..bytes.len()).find(is_digit) else {
@@ -92,7 +92,7 @@ fn request(input: &mut Input<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Plays an attack on what replies to requests.
+/// Plays an attack on `reply`, which handles requests.
 pub fn play(data: &[u8], reply: impl Fn(&[u8]) -> Vec<u8>) {
     let mut input = Input(data);
     for _ in 0..MAX_REQUESTS {
@@ -100,7 +100,7 @@ pub fn play(data: &[u8], reply: impl Fn(&[u8]) -> Vec<u8>) {
             break;
         }
         let reply = reply(&request(&mut input));
-        // One line, which says whether it was done.
+        // A single line, with a result or an error.
         assert!(reply.starts_with(b"{\"ok\":") || reply.starts_with(b"{\"error\":\""));
         let end = reply.iter().position(|byte| *byte == b'\n');
         assert_eq!(end, Some(reply.len() - 1));

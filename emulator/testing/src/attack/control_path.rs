@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A guest that does whatever it likes.
+//! A guest that uses its device in arbitrary ways.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -30,15 +30,14 @@ use crate::{
     mock::{self, Driver},
 };
 
-/// Pages that a memory region may have here.
+/// Limit on pages of a memory region in attacks.
 const MAX_MR_PAGES: u32 = 2000;
 
-/// Bytes that the device may read or write in one call: the queue's entries, each with the longest
-/// list of pages.
+/// Limit on bytes that the device reads or writes in one call: the queue's entries, each with the longest list of pages.
 const MAX_DMA: usize = mock::DEPTH as usize * (128 + 64 + 3 * 4096 + MAX_MR_PAGES as usize * 8);
 
 impl Input<'_> {
-    /// A value that often means something: a small number, a number of an object, or an address.
+    /// Returns a value that is often valid: a small number, an object's number, or an address.
     fn likely(&mut self, world: &[u64]) -> u64 {
         let byte = self.byte();
         let pick = usize::from(byte);
@@ -52,7 +51,7 @@ impl Input<'_> {
         }
     }
 
-    /// The good value, most of the time.
+    /// Returns the good value, most of the time.
     pub(super) fn near(&mut self, good: u64, world: &[u64]) -> u64 {
         if self.byte() < 16 {
             self.likely(world)
@@ -61,14 +60,14 @@ impl Input<'_> {
         }
     }
 
-    /// A number that some object has, most of the time.
+    /// Returns the number of an object, most of the time.
     pub(super) fn number(&mut self, world: &[u64]) -> u64 {
         let number = u64::from(self.byte() % 4) + 1;
         self.near(number, world)
     }
 }
 
-/// A device with all that one can have.
+/// Returns the configuration of a device with all optional features.
 pub fn config(profile: Profile) -> Config {
     let mut config = Config::new(profile, 0);
     config.overrides = Overrides {
@@ -84,7 +83,7 @@ pub fn config(profile: Profile) -> Config {
     config
 }
 
-/// A command that is not far from a good one.
+/// Returns a command that is valid or nearly valid.
 pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
     let number = input.number(world);
     let address = world[usize::from(input.byte() % 8)];
@@ -254,8 +253,7 @@ pub fn command(input: &mut Input<'_>, world: &[u64]) -> AqRequest {
     }
 }
 
-/// Makes some of each object, so that there is something to abuse, and returns the commands with
-/// their completions.
+/// Creates some objects of each kind as targets; returns the commands with their completions.
 pub fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqRequest, AcqEntry)> {
     for &address in addresses.iter().take(8) {
         for index in 0..512 {
@@ -264,7 +262,7 @@ pub fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqRequest, AcqEn
                 .write(address + index * 8, &addresses[0].to_le_bytes());
         }
     }
-    // All bytes at 0xff make the good commands, with the numbers 4, of which there are as many.
+    // Bytes of 0xff make valid commands, which refer to objects with number 4. There are four of each kind.
     let good = |opcode: Opcode| {
         let index = Opcode::ALL.iter().position(|other| *other == opcode);
         let data = [
@@ -292,7 +290,7 @@ pub fn populate(driver: &mut Driver, addresses: &[u64]) -> Vec<(AqRequest, AcqEn
     .collect()
 }
 
-/// What who operates a device may do at any time.
+/// Performs an action that an operator may perform at any time.
 fn operate(driver: &mut Driver, input: &mut Input<'_>) {
     let (choice, options, now) = (input.byte(), input.byte(), driver.now);
     let (device, world) = (&mut driver.device, &mut driver.world);
@@ -324,7 +322,7 @@ fn operate(driver: &mut Driver, input: &mut Input<'_>) {
     }
 }
 
-/// Submits an entry; most often one with a phase and a checksum for which the device looks at the rest.
+/// Submits an entry, most often with a phase and a checksum for which the device reads the rest.
 fn submit(driver: &mut Driver, input: &mut Input<'_>, mut entry: AqEntry) {
     if input.byte() >= 16 {
         let flags = &mut entry.bytes_mut()[3];
@@ -334,7 +332,7 @@ fn submit(driver: &mut Driver, input: &mut Input<'_>, mut entry: AqEntry) {
     driver.submit_entry(&entry);
 }
 
-/// Does to a device what the bytes say.
+/// Plays an attack on a device, according to the bytes.
 pub fn play(data: &[u8]) {
     let mut input = Input(data);
     let mut driver = Driver::with(config(
@@ -430,7 +428,7 @@ pub fn play(data: &[u8]) {
         assert!(state.resources.event_counter <= 64);
     }
 
-    // Whatever happened, power makes the device as new.
+    // Power-on restores the initial state in any case.
     driver.device.power_on(&mut driver.world);
     driver.reset(ResetReason::Normal);
     driver.set_up();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Another emulator that sends anything over its link, to devices that have something to do with it and with each other.
+//! Another emulator that sends anything over its link, to devices that communicate with it and with each other.
 //!
-//! What it sends is bytes, as they come over TCP: most of them are packets that fit what the devices do, with some of it wrong.
+//! It sends bytes as over TCP. Most of them are packets that match the actions of the devices, with some faults.
 
 use std::{
     sync::{Arc, Mutex},
@@ -23,22 +23,22 @@ use crate::{
     peer::{Bytes, VERSION},
 };
 
-/// How an emulator reads what another one sends.
+/// Decoder of an emulator, for the bytes of another one.
 pub trait Protocol {
-    /// What the first bytes say: which program it is, and the addresses of its devices.
+    /// Decodes a greeting: the program's number, and the addresses of its devices.
     fn greet(bytes: &[u8]) -> Option<(u64, Vec<[u8; 16]>)>;
 
-    /// Hands over the packets that bytes have.
+    /// Passes the packets in `bytes` to `accept`.
     fn receive(bytes: &[u8], accept: &mut dyn FnMut(Frame));
 }
 
-/// Actions of an attack, each of which may be some packets.
+/// Limit on actions of an attack, each of which may be several packets.
 const MAX_STEPS: usize = 256;
 
-/// The attacker's devices.
+/// Addresses of the attacker's devices.
 const REMOTE: [[u8; 16]; 3] = [[0xa1; 16], [0xa2; 16], [0xa3; 16]];
 
-/// What devices send to the attacker.
+/// Packets that devices send to the attacker.
 #[derive(Default)]
 struct Sent(Mutex<Vec<Frame>>);
 
@@ -48,7 +48,7 @@ impl Link for Sent {
     }
 }
 
-/// What the attacker reads of the packets that it gets.
+/// Decoder of packets that the attacker receives.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -70,14 +70,14 @@ impl Reader<'_> {
     }
 }
 
-/// What the attacker knows, which makes what it sends better.
+/// Numbers by which the attacker makes plausible packets.
 #[derive(Default)]
 struct Knowledge {
-    /// Connections and numbers of packets to it.
+    /// Connection and number of each packet to it.
     packets: Vec<(u64, u64)>,
-    /// Who reads its memory: queue pair, its incarnation, and the work request.
+    /// Reads of its memory: queue pair, its incarnation, and the work request.
     reads: Vec<[u64; 3]>,
-    /// Of each of its own connections, the next packet, the message, and what it has sent of that.
+    /// For each of its own connections, the next packet, the message, and the bytes of it that were sent.
     connections: [[u64; 3]; 4],
 }
 
@@ -108,9 +108,9 @@ impl Knowledge {
 struct Attack {
     net: Net,
     qps: Vec<Qp>,
-    /// One of each queue pair, which peers may read and write.
+    /// Regions that peers may read and write, one for each queue pair.
     regions: Vec<Region>,
-    /// Memory that they may not write.
+    /// Memory that peers may not write.
     precious: Precious,
     sent: Arc<Sent>,
     knowledge: Knowledge,
@@ -145,19 +145,19 @@ impl Attack {
         fabric.join(now, program, devices, &way).ok()
     }
 
-    /// A packet for one of the devices, with its length before it.
+    /// Returns a packet for one of the devices, prefixed with its length.
     fn packet(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let choice = input.byte();
         let index = usize::from(choice & 3) % self.qps.len();
         let qp = self.qps[index].clone();
         let from = REMOTE[usize::from((choice >> 2) & 1)];
         let mut bytes = Bytes::default();
-        // A packet is the second kind of message.
+        // Message kind 1 is a packet.
         bytes.number(input.nearly(1) & 3).address(from);
         bytes.address(self.net.address(qp.port));
         bytes.number(input.nearly(0) & 0xffff);
         match choice >> 4 {
-            // Of a datagram.
+            // A datagram.
             0..=2 => {
                 bytes.number(2).address(from);
                 let peer_qp = input.nearly(1) & 0xffff;
@@ -166,7 +166,7 @@ impl Attack {
                 bytes.optional((choice & 8 != 0).then_some(7));
                 bytes.payload(usize::from(input.byte()) * 8);
             }
-            // An answer to what the devices have sent.
+            // An acknowledgement of a packet from the devices.
             3..=6 => {
                 let packets = &self.knowledge.packets;
                 let known = packets.len().checked_sub(1 + usize::from(input.byte()));
@@ -192,7 +192,7 @@ impl Attack {
         framed
     }
 
-    /// A part of a message.
+    /// Appends a part of a message.
     fn part(&mut self, input: &mut Input<'_>, bytes: &mut Bytes, index: usize, from: [u8; 16]) {
         let choice = input.byte();
         let (qp, region) = (&self.qps[index], &self.regions[index]);
@@ -241,7 +241,7 @@ impl Attack {
                 .numbers(&reader)
                 .number(0),
             6 => bytes.number(3).numbers(&reader),
-            // Less than 128, so it is a byte as it is.
+            // Below 128, so it is encoded as one byte.
             _ => bytes
                 .number(4)
                 .numbers(&reader)
@@ -250,7 +250,7 @@ impl Attack {
         bytes.payload(length as usize);
     }
 
-    /// A device sends something to the attacker, or receives something.
+    /// Posts a work request of a device: to the attacker, or a receive.
     fn work(&mut self, input: &mut Input<'_>) {
         let choice = input.byte();
         let index = usize::from(choice & 3) % self.qps.len();
@@ -302,7 +302,7 @@ impl Attack {
             5 | 6 => self.work(input),
             _ if choice >= 240 => {
                 self.net.fabric.leave(self.net.now, *link);
-                // As itself, or started again.
+                // The same program, or a restarted one.
                 if let Some(again) = self.join(u64::from(choice & 8), &REMOTE[..2]) {
                     *link = again;
                 }
@@ -318,14 +318,14 @@ impl Attack {
         }
     }
 
-    /// Nothing that the attacker may not write has changed, and the devices still work with each other.
+    /// Checks that protected memory has not changed, and that the devices still exchange data.
     fn check(&mut self) {
         self.precious.check(&mut self.net);
         precious::check_exchange(&mut self.net);
     }
 }
 
-/// Sends payload with what has none: there is no memory for it.
+/// Sends payload in messages that have none, for which there is no memory.
 pub fn send_payload_with_requests<P: Protocol>() {
     let mut attack = Attack::new(Settings::default());
     let link = attack.join(8, &REMOTE[..2]).unwrap();
@@ -340,7 +340,7 @@ pub fn send_payload_with_requests<P: Protocol>() {
     for (psn, subject) in (0..).zip([read, failure]) {
         let mut bytes = Bytes::default();
         bytes.number(1).address(REMOTE[0]).address(to).number(0);
-        // Of a connection, a part with this number of the message with this number, which begins here and has 64 bytes.
+        // Packet kind 0 (a part), connection, packet number, floor, message number, offset and length.
         bytes.numbers(&[0, 1, psn, 0, psn, 0, 64]);
         bytes.address(REMOTE[0]).numbers(&[1, QKEY.into()]);
         bytes.0.extend(subject.0);
@@ -353,7 +353,7 @@ pub fn send_payload_with_requests<P: Protocol>() {
     attack.check();
 }
 
-/// Plays an attack.
+/// Plays an attack, according to the bytes.
 pub fn play<P: Protocol>(data: &[u8]) {
     let mut input = Input(data);
     let mut settings = Settings::default();

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! What no attack may change: memory of guests, and that their devices work with each other.
+//! State that no attack may change: memory of guests, and the data exchange of their devices.
 
 use efa_fabric::Settings;
 use efa_hw::admin::{mr::RegMrPermissions, qp::QpType};
 
 use crate::net::{Net, PAGE, Qp, Region, Send, pattern};
 
-/// Bytes of the message that devices exchange in the end.
+/// Bytes that devices exchange after an attack.
 const LENGTH: u32 = 10_000;
 
-/// For each of several queue pairs memory that is mapped for its device, but in no region that anybody may write.
+/// Memory for each of several queue pairs, which is mapped for its device, but not writable in any region.
 pub(super) struct Precious(Vec<(Region, Vec<u8>)>);
 
 impl Precious {
@@ -29,12 +29,12 @@ impl Precious {
         Self(all)
     }
 
-    /// That of the queue pair with this index.
+    /// Returns the memory of the queue pair with this index.
     pub(super) fn region(&self, index: usize) -> &Region {
         &self.0[index].0
     }
 
-    /// Panics if any of it has changed.
+    /// Panics if any of this memory has changed.
     pub(super) fn check(&self, net: &mut Net) {
         for (region, bytes) in &self.0 {
             assert!(
@@ -45,7 +45,7 @@ impl Precious {
     }
 }
 
-/// Panics unless two devices still exchange data, on a network that is good again.
+/// Panics unless two devices still exchange data, over a network without faults.
 pub(super) fn check_exchange(net: &mut Net) {
     let (mut a, mut b) = (net.qp(0, QpType::Srd), net.qp(1, QpType::Srd));
     net.fabric.set(Settings::default());

@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Input<'_> {
-    /// The good value, most of the time; else one that is near, or any.
+    /// Returns the good value most of the time, else a near or an arbitrary one.
     pub(super) fn nearly(&mut self, good: u64) -> u64 {
         match self.byte() {
             0..=191 => good,
@@ -34,7 +34,7 @@ impl Input<'_> {
     }
 }
 
-/// What an attacker has, and the memory that nothing may touch.
+/// The attacker's objects, and memory that must not change.
 struct Attack {
     net: Net,
     qps: Vec<Qp>,
@@ -43,12 +43,12 @@ struct Attack {
     precious: Precious,
     /// Values of event counters, each alone in its page.
     counters: Vec<(PortId, u64)>,
-    /// Of each device, a region that gets its pages by work requests of the only queue pair that may do that, and what gives it
-    /// all of them.
+    /// For each device, a region for fast registration, and the request that registers all its pages. Only one queue pair may
+    /// use it.
     fast: Vec<(Region, FastMrRegReq)>,
 }
 
-/// How many of the queue pairs belong to programs. The others are the kernel's, which does not mistake whose memory it is.
+/// Number of queue pairs that belong to programs. The others are the kernel's, which only registers its own memory.
 const PROGRAMS: usize = 4;
 
 impl Attack {
@@ -83,7 +83,7 @@ impl Attack {
         }
     }
 
-    /// Posts something that changes a memory region.
+    /// Posts a work request that changes a memory region.
     fn change_region(&mut self, input: &mut Input<'_>, index: usize, victim: u64) {
         let qp = &mut self.qps[index];
         let (region, good) = &mut self.fast[qp.port.0];
@@ -95,7 +95,7 @@ impl Attack {
             if choice & 4 != 0 {
                 region.renew();
             }
-            // What a program would like to have is memory of others.
+            // A program attempts to register memory of others.
             let (page, list) = match index {
                 0..PROGRAMS => (victim, victim),
                 _ => (region.pages()[0], good.pbl),
@@ -117,7 +117,7 @@ impl Attack {
         self.net.post(qp, &send);
     }
 
-    /// How many work requests have changed a memory region of either device.
+    /// Returns the numbers of registrations and invalidations of either device.
     fn changes(&mut self) -> [(u64, u64); 2] {
         [PortId(0), PortId(1)].map(|port| {
             let state = self.net.state(port);
@@ -136,10 +136,10 @@ impl Attack {
     }
 
     fn act(&mut self, input: &mut Input<'_>, choice: u8, index: usize) {
-        // Its peer, most of the time.
+        // The queue pair's peer, most of the time.
         let other = input.nearly(index as u64 ^ 1) as usize % self.qps.len();
         let peer = self.qps[other].clone();
-        // The kernel's memory is that of the work requests, most of the time.
+        // The kernel's queue pairs use regions of fast registration, most of the time.
         let mut memory = |index: usize| match self.qps[index].port.0 {
             port if index >= PROGRAMS && input.byte() < 192 => self.fast[port].0.clone(),
             _ => self.regions[index].clone(),
@@ -222,7 +222,7 @@ impl Attack {
                 let (ah, pd) = (qp.ah, qp.pd);
                 let gone = input.byte() % 4;
                 self.net.driver(port, |driver| {
-                    // Either may be gone already.
+                    // The object may be gone already.
                     let _ = match gone {
                         0 => driver.execute(&DeregMr { l_key }).map(|_| ()),
                         1 => driver.execute(&DestroyAh { ah, pd }).map(|_| ()),
@@ -245,8 +245,7 @@ impl Attack {
         }
     }
 
-    /// Nothing that the attacker may not write has changed, event counters have values that they can have, and programs no
-    /// privilege.
+    /// Checks that protected memory has not changed, that event counters have valid values, and that programs have no privilege.
     fn check(&mut self) {
         for port in [PortId(0), PortId(1)] {
             let resources = |driver: &mut Driver| driver.device.state().resources;
@@ -264,7 +263,7 @@ impl Attack {
     }
 }
 
-/// Plays an attack.
+/// Plays an attack, according to the bytes.
 pub fn play(data: &[u8]) {
     let mut input = Input(data);
     let mut settings = Settings::default();

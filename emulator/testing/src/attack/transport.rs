@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A driver that does whatever it likes between the beginning and the end of deliveries and work requests.
+//! A driver that does anything between the beginning and the end of deliveries and work requests.
 
 use std::collections::VecDeque;
 
@@ -27,10 +27,10 @@ use crate::{
 /// Entries of each send queue and each receive queue.
 const DEPTHS: [u16; 2] = [32, 16];
 
-/// Deliveries and requests that are under way at the same time.
+/// Limit on deliveries, and on work requests, that are in progress.
 const UNDER_WAY: usize = 32;
 
-/// What carries out work requests and delivers, while the driver does what it likes.
+/// A transport that executes work requests and deliveries, while the driver does anything.
 struct Transport {
     /// Queue pairs that can send and receive, one of each kind.
     qps: Vec<Qp>,
@@ -39,7 +39,7 @@ struct Transport {
 }
 
 impl Transport {
-    /// Makes queue pairs, what they need, and a region of one page.
+    /// Creates queue pairs with their objects and a region of one page, and fills their queues.
     fn new(driver: &mut Driver, page: u64) -> Self {
         let pd = driver.execute(&AllocPd {}).unwrap().pd;
         let cq = Cq::new(driver, 64, CqCaps1::default(), false);
@@ -75,7 +75,7 @@ impl Transport {
         }
     }
 
-    /// Moves a queue pair to another state, if the device lets it.
+    /// Requests another state of a queue pair, which the device may reject.
     fn modify(&mut self, driver: &mut Driver, input: &mut Input<'_>) {
         let choice = input.byte();
         let states = [
@@ -91,7 +91,7 @@ impl Transport {
         driver.submit(&to_state(qp_handle, state));
     }
 
-    /// Rings a doorbell that there is, fetches, or begins or ends a request or a delivery.
+    /// Rings an existing doorbell, fetches, or begins or ends a request or a delivery.
     fn work(&mut self, driver: &mut Driver, input: &mut Input<'_>, addresses: &[u64]) {
         let choice = input.byte();
         let Driver { device, world, .. } = driver;
@@ -148,7 +148,7 @@ impl Transport {
     }
 }
 
-/// Something from a peer.
+/// Returns an arrival from a peer.
 fn arrival(input: &mut Input<'_>, addresses: &[u64], qp: u16) -> Arrival {
     let length = input.near(64, addresses) as u32;
     let memory = (
@@ -182,7 +182,7 @@ fn arrival(input: &mut Input<'_>, addresses: &[u64], qp: u16) -> Arrival {
     }
 }
 
-/// Does to a device what the bytes say, while a transport works for it.
+/// Plays an attack on a device and its transport, according to the bytes.
 pub fn play(data: &[u8]) {
     let mut input = Input(data);
     let profile = [Profile::Efa3, Profile::Efa4][usize::from(input.byte() % 2)];
@@ -198,7 +198,7 @@ pub fn play(data: &[u8]) {
                 driver.submit_request(&request);
             }
             1 => transport.modify(&mut driver, &mut input),
-            // Whatever is under way then ends in another life of the device.
+            // Deliveries and requests in progress then end after a reset of the device.
             2 if input.byte() < 4 => {
                 driver.reset(ResetReason::Normal);
                 driver.set_up();

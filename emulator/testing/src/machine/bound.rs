@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! How much memory others may make an emulator have, which is what its guide says.
+//! Limits on the memory that others can make an emulator use, as its guide documents them.
 
-/// What has memory in the process, as the guide names it, and how many MiB at most.
+/// Users of the process's memory, as the guide names them, and the limit of each in MiB.
 pub const BOUNDS: [(&str, u64); 5] = [
     ("the program itself", 128),
     ("each device", 256),
@@ -11,12 +11,12 @@ pub const BOUNDS: [(&str, u64); 5] = [
     ("each client of the control socket", 1),
 ];
 
-/// Who makes a process have memory.
+/// Numbers of the users of a process's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound {
     /// Devices in use.
     pub devices: u64,
-    /// Devices of them with as many pages as they may have.
+    /// Devices of them with the maximum of registered pages.
     pub all_pages: u64,
     /// Emulators that have joined.
     pub peers: u64,
@@ -25,7 +25,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// So many devices that know few pages.
+    /// Returns the bound of `devices` devices with few registered pages.
     pub fn of_devices(devices: u64) -> Self {
         Self {
             devices,
@@ -33,7 +33,7 @@ impl Bound {
         }
     }
 
-    /// Most bytes that the process may have.
+    /// Returns the limit on the process's memory, in bytes.
     pub fn bytes(&self) -> u64 {
         let counts = [1, self.devices, self.all_pages, self.peers, self.clients];
         let mib = counts

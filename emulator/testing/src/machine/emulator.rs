@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! An emulator as a process.
+//! The emulator, as a process.
 
 use std::{
     env, fs,
@@ -15,9 +15,9 @@ use crate::wait::{patience, wait_for, wait_until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A TCP address of this host that nobody listens at.
+/// Returns a TCP address of this host without a listener.
 ///
-/// The kernel gives its port to no connection, as it may do with one that it has chosen itself.
+/// Its port is below the kernel's range of ephemeral ports, so no connection gets it meanwhile.
 pub fn free_address() -> SocketAddr {
     loop {
         let address = (Ipv4Addr::LOCALHOST, fastrand::u16(10_000..32_768)).into();
@@ -27,7 +27,7 @@ pub fn free_address() -> SocketAddr {
     }
 }
 
-/// An emulator with some devices, which ends when this is dropped.
+/// An emulator with some devices, which is killed on drop.
 #[derive(Debug)]
 pub struct Emulator {
     folder: TempDir,
@@ -36,12 +36,12 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// An emulator of so many devices.
+    /// Starts an emulator of `devices` devices.
     pub fn start(devices: usize, arguments: &[&str]) -> Self {
         Self::numbered(devices, 0, arguments)
     }
 
-    /// One that may have no more than so many descriptors.
+    /// As [`Self::start`], with a limit on file descriptors.
     pub fn with_descriptors(most: usize, devices: usize, arguments: &[&str]) -> Self {
         let mut command = Command::new("sh");
         let script = format!("ulimit -n {most} && exec \"$@\"");
@@ -79,20 +79,20 @@ impl Emulator {
         emulator
     }
 
-    /// One that others may join.
+    /// Starts an emulator that others may join.
     pub fn listening(devices: usize, first: usize) -> Self {
         Self::listening_at(devices, first, free_address())
     }
 
-    /// The same at an address.
+    /// As [`Self::listening`], at an address.
     pub fn listening_at(devices: usize, first: usize, address: SocketAddr) -> Self {
         let mut emulator = Self::numbered(devices, first, &["--listen", &address.to_string()]);
         emulator.address = Some(address);
         emulator
     }
 
-    /// Two emulators of one device each, of which the second has more arguments. They wait for each other as long as anything
-    /// may take.
+    /// Starts two joined emulators of one device each; the second has more arguments. They tolerate each other's silence for
+    /// our [patience].
     pub fn pair(arguments: &[&str]) -> [Self; 2] {
         let silence = format!("ideal,silence_s={}", patience().as_secs());
         let patient = ["--fabric", &silence];
@@ -107,44 +107,44 @@ impl Emulator {
         [first, second]
     }
 
-    /// One that joins another one.
+    /// Starts an emulator that joins another one.
     pub fn joining(devices: usize, first: usize, other: &Self) -> Self {
         Self::joining_with(devices, first, other, &[])
     }
 
-    /// The same with more arguments.
+    /// As [`Self::joining`], with more arguments.
     pub fn joining_with(devices: usize, first: usize, other: &Self, arguments: &[&str]) -> Self {
         let address = other.address.unwrap().to_string();
         let arguments = [&["--join", &address], arguments].concat();
         Self::numbered(devices, first, &arguments)
     }
 
-    /// Where it listens for others.
+    /// Returns the address at which it listens for other emulators.
     pub fn address(&self) -> SocketAddr {
         self.address.unwrap()
     }
 
-    /// The socket of a device.
+    /// Returns the path of a device's socket.
     pub fn device(&self, device: usize) -> PathBuf {
         self.folder.path().join(format!("efa{device}"))
     }
 
-    /// The control socket.
+    /// Returns the path of the control socket.
     pub fn control(&self) -> PathBuf {
         self.folder.path().join("control")
     }
 
-    /// The process.
+    /// Returns the id of the process.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Asks the control socket.
+    /// Sends a request to the control socket; returns the reply.
     pub fn ask(&self, request: &Value) -> Value {
         ask(&self.control(), request)
     }
 
-    /// Waits until there are so many devices of other emulators.
+    /// Waits until it has `devices` devices of other emulators.
     pub fn wait_for_peers(&self, devices: u64) {
         wait_until("other emulator with as many devices", || {
             let reply = self.ask(&json!({"command": "fabric"}));
@@ -152,13 +152,13 @@ impl Emulator {
         });
     }
 
-    /// Ends it as the kernel does without memory.
+    /// Kills the process, as the kernel does when it is out of memory.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// How much memory it has, in bytes, without what is shared with machines.
+    /// Returns the memory of the process in bytes, without memory that is shared with machines.
     pub fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status
@@ -177,7 +177,7 @@ impl Drop for Emulator {
     }
 }
 
-/// Asks a control socket.
+/// Sends a request to a control socket; returns the reply.
 fn ask(control: &Path, request: &Value) -> Value {
     let mut stream = UnixStream::connect(control).unwrap();
     stream.set_read_timeout(Some(patience())).unwrap();
@@ -187,7 +187,7 @@ fn ask(control: &Path, request: &Value) -> Value {
     serde_json::from_str(&reply).unwrap()
 }
 
-/// The emulator's program: `EFA_EMU`, or what is built of this workspace beside the test or example that runs.
+/// Returns the emulator's program: `EFA_EMU`, or this workspace's build beside the test or example that runs.
 fn program() -> PathBuf {
     if let Some(path) = env::var_os("EFA_EMU") {
         return path.into();

@@ -21,7 +21,7 @@ use crate::{
 /// Bytes of the region.
 const REGION: u64 = 4 << 20;
 
-/// Memory of the machine: that, its page list, and the queues.
+/// Bytes of the machine's memory, for the region, its page list, and the queues.
 const RAM: u64 = REGION + (4 << 20);
 
 /// Work requests in each queue.
@@ -40,7 +40,7 @@ pub struct End {
 }
 
 impl End {
-    /// Plugs a device in.
+    /// Connects to the device at a socket, and creates a queue pair and a region.
     pub fn new(socket: &Path, qp_type: QpType) -> Self {
         let mut machine = Machine::start(socket, RAM);
         let shape = Shape {
@@ -62,23 +62,23 @@ impl End {
         }
     }
 
-    /// Makes two know each other.
+    /// Creates address handles of both machines for each other.
     pub fn introduce(a: &mut Self, b: &mut Self) {
         a.connect(b.address);
         b.connect(a.address);
     }
 
-    /// Sends to a device from now on.
+    /// Creates an address handle of a device, which later work requests use.
     pub fn connect(&mut self, address: [u8; 16]) {
         self.qp.ah = self.qp.handle_of(&mut self.machine, address);
     }
 
-    /// Writes a send work request without telling the device; returns its id.
+    /// Writes a send work request without ringing the doorbell; returns its id.
     pub fn put(&mut self, send: &Send) -> u16 {
         self.qp.put(&mut self.machine.world, send)
     }
 
-    /// Tells the device of what was written.
+    /// Rings the doorbell of the send queue.
     pub fn ring(&mut self) {
         self.qp.ring_send(&mut self.machine);
     }
@@ -112,12 +112,12 @@ impl End {
         wait_for("completion of a work request", || self.poll().ok_or(()))
     }
 
-    /// Waits for the next completion; returns how it ended.
+    /// Waits for the next completion; returns its status.
     pub fn wait(&mut self) -> CompStatus {
         qp::status(&self.completion())
     }
 
-    /// Posts a work request and waits until it has ended.
+    /// Posts a work request and waits for the next completion; returns its status.
     pub fn run(&mut self, send: &Send) -> CompStatus {
         self.post(send);
         self.wait()
@@ -133,10 +133,10 @@ impl End {
         self.region.content(&self.machine.world, offset, length)
     }
 
-    /// Writes bytes to the start of another one's region, and compares what is there then.
+    /// Writes bytes to the start of another machine's region by RDMA; checks that region.
     pub fn write_to(&mut self, other: &Self, bytes: &[u8]) {
         self.fill(bytes);
-        // CAST: of a test.
+        // CAST: tests write little.
         let send = Send::write(&other.qp, &self.region, &other.region, bytes.len() as u32);
         assert_eq!(self.run(&send), CompStatus::Ok);
         assert!(other.content(0, bytes.len()) == bytes);

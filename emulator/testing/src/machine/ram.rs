@@ -10,26 +10,26 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 use crate::bus::{Memory, PAGE};
 
-/// Where it begins, as bus addresses have it.
+/// Bus address at which the memory begins.
 pub const BASE: u64 = 0x1_0000_0000;
 
-/// Memory, of which pages are given out and never taken back, and the memory of the device.
+/// Memory with pages that are allocated and never freed, and the BAR of the send queues.
 #[derive(Debug)]
 pub struct Ram {
     file: File,
     memory: MmapRegion,
     next: u64,
-    /// Where send queues are, once it is mapped.
+    /// The BAR of the send queues, once it is mapped.
     llq: Option<MmapRegion>,
 }
 
 impl Ram {
-    /// So many bytes of memory.
+    /// Allocates memory of `size` bytes.
     pub fn new(size: u64) -> Self {
         Self::with(size, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
     }
 
-    /// The same of a file with other flags.
+    /// As [`Self::new`], in a memfd with other flags.
     pub fn with(size: u64, flags: MemfdFlags) -> Self {
         let file = File::from(memfd_create("ram", flags).expect("memory"));
         file.set_len(size).expect("memory");
@@ -42,7 +42,7 @@ impl Ram {
         }
     }
 
-    /// The file that is shared.
+    /// The memfd, to be shared.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -68,7 +68,7 @@ impl Ram {
 }
 
 fn map(file: File, size: u64) -> MmapRegion {
-    // CAST: a machine and a BAR have less than the host.
+    // CAST: a machine's memory and a BAR are smaller than the host's memory.
     MmapRegion::from_file(FileOffset::new(file, 0), size as usize).expect("a mapping")
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The bus of a device behind a vfio-user socket, and what a VMM does.
+//! The bus of a device behind a vfio-user socket, and the part of a VMM.
 
 use std::{path::Path, time::Duration};
 
@@ -17,10 +17,10 @@ use vfio_user::{Client, DmaMap};
 use super::ram::Ram;
 use crate::{bus::Bus, driver::Driver, wait::wait_for};
 
-/// The command register in the configuration space.
+/// Offset of the command register in the configuration space.
 const COMMAND: u64 = 0x04;
 
-/// Its bits that let a driver use the device.
+/// Bits of the command register that a driver needs to use the device.
 pub const MEMORY_AND_BUS_MASTER: u16 = 0b110;
 
 /// A device behind a socket.
@@ -28,7 +28,7 @@ pub const MEMORY_AND_BUS_MASTER: u16 = 0b110;
 pub struct Socket {
     /// The connection.
     pub client: Client,
-    /// The BAR with the doorbells.
+    /// Index of the BAR with the doorbells.
     doorbells: u32,
 }
 
@@ -62,7 +62,7 @@ impl Bus for Socket {
 }
 
 impl Machine {
-    /// Plugs the device at a socket into a machine with so many bytes of memory, and has a driver reset it and set up its admin
+    /// Connects to the device at a socket, as a machine with `memory` bytes of memory. Resets the device and sets up its admin
     /// queues, without interrupts.
     pub fn start(socket: &Path, memory: u64) -> Self {
         let mut machine = wait_for("device", || {
@@ -85,7 +85,7 @@ impl Machine {
         machine
     }
 
-    /// A machine of a client, whose memory is not shared yet.
+    /// Returns the machine of a client, without sharing its memory.
     pub fn of(client: Client, ram: Ram) -> Self {
         let doorbells = 0;
         Self::over(Socket { client, doorbells }, ram)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The host of a device on a network, whose memory is copied without the device.
+//! The host of a device on a network, whose memory is copied without the device's lock.
 
 use std::{
     ops::Range,
@@ -18,7 +18,7 @@ use crate::{
     mock::{Page, World},
 };
 
-/// A device's host, whose memory is copied without the device.
+/// A device's host, whose memory is copied without the device's lock.
 #[derive(Default)]
 pub struct Computer {
     /// Its memory.

@@ -4,7 +4,7 @@
 
 use efa_fabric::{PathSettings, Settings};
 
-/// Networks that do what networks do.
+/// Returns networks with their names: with delay only, loss, reordering, both, a path that is down, and slow links.
 pub fn networks() -> [(&'static str, Settings); 6] {
     let slow = Settings {
         delay_us: 20.0,

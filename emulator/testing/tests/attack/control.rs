@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Clients of the control socket that ask for what there is to ask for, but do nothing to the devices of bystanders.
+//! Clients of the control socket that send requests of all kinds, except changes to the devices of bystanders.
 
 use std::{
     io::{self, Read, Write},
@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use super::{DEVICES, under};
 
-/// Connections at a time, which are as many as there may be.
+/// Number of clients at a time, which is the limit.
 const CLIENTS: usize = 64;
 
-/// The device that the attackers have.
+/// Index of the attackers' device.
 const OWN: usize = 2;
 
 fn bound() -> Bound {
@@ -37,7 +37,7 @@ fn lines(requests: &[Value]) -> Vec<u8> {
         .collect()
 }
 
-/// What has the longest replies.
+/// Returns the requests with the longest replies.
 fn questions() -> Vec<Value> {
     vec![
         json!({"command": "snapshot"}),
@@ -49,7 +49,7 @@ fn questions() -> Vec<Value> {
     ]
 }
 
-/// The longest lists that requests have.
+/// Returns the requests with the longest lists.
 fn long_lists() -> Vec<Value> {
     let bytes = |size| -> Vec<_> {
         (0..size)
@@ -74,7 +74,7 @@ fn long_lists() -> Vec<Value> {
     ]
 }
 
-/// A device of theirs does much, so that there is much to tell.
+/// Uses the attackers' device, so that its replies are long.
 fn bustle(emulator: &Emulator, stop: &AtomicBool) {
     let mut machine = Machine::start(&emulator.device(OWN), 1 << 20);
     while !stop.load(Ordering::Relaxed) {
@@ -83,7 +83,7 @@ fn bustle(emulator: &Emulator, stop: &AtomicBool) {
     }
 }
 
-/// Asks as fast as possible, and reads the answers.
+/// Sends requests as fast as possible, and reads the replies.
 fn ask(emulator: &Emulator, requests: &[Value], stop: &AtomicBool) {
     let bytes = lines(requests);
     while !stop.load(Ordering::Relaxed) {
@@ -121,7 +121,7 @@ fn the_longest_lists() {
     under(&emulator, &bound(), attack, 3);
 }
 
-/// By as many clients as there may be, which come again when they were put off.
+/// The maximum number of clients, which reconnect when they are disconnected.
 #[test]
 #[ignore = "an attack"]
 fn answers_that_nobody_reads() {
@@ -145,6 +145,6 @@ fn answers_that_nobody_reads() {
         }
     };
     under(&emulator, &bound(), attack, 2);
-    // Who reads is served as soon as they are gone.
+    // A client that reads is served as soon as the attackers are disconnected.
     emulator.ask(&json!({"command": "snapshot"}));
 }

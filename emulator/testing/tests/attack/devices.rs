@@ -28,7 +28,7 @@ use efa_testing::{
 
 use super::{DEVICES, address_like, check_memory, duration, most_memory, under};
 
-/// An attacker's machine, which knows bystander 1.
+/// Returns an attacker's machine, with an address handle of bystander 1.
 fn attacker(emulator: &Emulator, index: usize, qp_type: QpType) -> End {
     let mut end = End::new(&emulator.device(2 + index), qp_type);
     let victim = address_like(end.address, 1);
@@ -36,7 +36,7 @@ fn attacker(emulator: &Emulator, index: usize, qp_type: QpType) -> End {
     end
 }
 
-/// Posts as fast as the queue takes it.
+/// Posts work requests as fast as the queue accepts them.
 pub(super) fn flood(end: &mut End, sends: &[Send], stop: &AtomicBool) {
     let mut outstanding = 0;
     let mut next = sends.iter().cycle();
@@ -112,7 +112,7 @@ fn messages_that_nobody_receives() {
     let emulator = Emulator::start(DEVICES, &[]);
     let attack = |index, stop: &AtomicBool| {
         let mut end = attacker(&emulator, index, QpType::Srd);
-        // The bystander's queue pair has no receive work request to spare, or does not exist.
+        // The destination queue pair has no receive work request, or does not exist.
         let mut peer = end.qp.clone();
         let sends: Vec<_> = (1..5)
             .map(|number| {
@@ -130,17 +130,17 @@ fn messages_that_nobody_receives() {
 /// Pages of the largest region.
 const PAGES: u64 = 1 << 20;
 
-/// An attacker's machine with a list of that many pages, and the command that registers them, whatever their addresses are.
+/// Returns an attacker's machine with a list of [`PAGES`] pages, and the command that registers them.
 fn with_list(emulator: &Emulator, index: usize, last: u64) -> (Machine, RegMr) {
     let mut machine = Machine::start(&emulator.device(2 + index), PAGES * 8 + (4 << 20));
     let command = registration(&mut machine, PAGES, last);
     (machine, command)
 }
 
-/// The command that registers so many pages, whatever their addresses are, the last of which is given.
+/// Returns the command that registers `pages` pages at arbitrary addresses, the last of which is `last`.
 fn registration(machine: &mut Machine, pages: u64, last: u64) -> RegMr {
     let pd = machine.execute(&AllocPd::default()).unwrap().pd;
-    // No two are contiguous.
+    // No two pages are contiguous.
     let others = (1..pages).map(|page| BASE + 2 * page * PAGE);
     let list: Vec<u64> = others.chain([last]).collect();
     let list = page_list(&mut machine.world, &list);
@@ -149,7 +149,7 @@ fn registration(machine: &mut Machine, pages: u64, last: u64) -> RegMr {
     command
 }
 
-/// Submits a command so many times at once.
+/// Submits a command `times` times with one doorbell.
 fn submit(machine: &mut Machine, command: &RegMr, times: usize) {
     for _ in 0..times {
         let entry = machine.entry(&command.to_request());
@@ -158,7 +158,7 @@ fn submit(machine: &mut Machine, command: &RegMr, times: usize) {
     machine.ring();
 }
 
-/// Waits for so many completions, which have an error.
+/// Waits for `times` completions, which must have an error.
 fn refused(machine: &mut Machine, times: usize) {
     for _ in 0..times {
         let (_, status, _) = machine.wait_for_completion();
@@ -180,7 +180,7 @@ fn long_page_lists_that_end_badly() {
     under(&emulator, &Bound::of_devices(2), attack, 2);
 }
 
-/// Of which no two are contiguous, so that each takes memory of the process.
+/// No two pages are contiguous, so that each takes memory of the process.
 #[test]
 #[ignore = "an attack"]
 fn as_many_pages_as_a_device_takes() {
@@ -208,8 +208,7 @@ fn as_many_pages_as_a_device_takes() {
     under(&emulator, &bound, attack, 2);
 }
 
-/// More devices than the program has threads that move packets. Each has commands that take long, and another one writes to it
-/// meanwhile.
+/// More devices than the program has threads that move packets. Each executes long commands, while another one writes to it.
 #[test]
 #[ignore = "an attack"]
 fn long_commands_of_many_devices_that_others_write_to() {

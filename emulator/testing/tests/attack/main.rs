@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Machines, peers and control clients that do their worst to an emulator, which serves others meanwhile.
+//! Machines, peers and control clients that attack an emulator, which serves others meanwhile.
 //!
-//! Each attack runs for `EFA_SECONDS` (default: 1) beside two bystanders, which send each other messages, execute commands and read
-//! registers. All contents are right. If `EFA_SECONDS` is set, as `make attack` does without sanitizers, no command or read takes longer
-//! than [`COMMAND`], and the memory of the process stays below its [`Bound`]. What the host itself stalls is measured meanwhile, and may
-//! make the former inconclusive.
+//! Each attack runs for `EFA_SECONDS` (default: 1) beside two bystanders, which send each other messages, execute commands and
+//! read registers. All data must be correct. If `EFA_SECONDS` is set, as by `make attack` without sanitizers, there are two
+//! limits. No command or read takes longer than [`COMMAND`], and the memory of the process stays below its [`Bound`]. Stalls of
+//! the host are measured, and may make the first one inconclusive.
 //!
-//! Attacks are ignored but by `make attack`, as their subject is time: `--include-ignored`.
+//! Attacks are ignored except by `make attack` (`--include-ignored`), as their subject is time.
 
 mod control;
 mod devices;
@@ -33,7 +33,7 @@ use efa_testing::{
     region::pattern,
 };
 
-/// How long a command of a bystander may take.
+/// Limit on the duration of a bystander's command.
 const COMMAND: Duration = Duration::from_millis(50);
 
 /// Devices 0 and 1 are those of bystanders, the others the attackers'.
@@ -44,7 +44,7 @@ fn duration() -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Whether time and memory are held against their limits.
+/// Whether the limits on time and memory are enforced.
 fn is_alone() -> bool {
     env::var_os("EFA_SECONDS").is_some()
 }
@@ -62,14 +62,14 @@ fn the_guide_has_the_bounds() {
     }
 }
 
-/// What bystanders have seen.
+/// Results of the bystanders.
 struct Seen {
     pings: u32,
     longest_command: Duration,
 }
 
-/// The longest delay on this host, which may be busy, of a thread that works for as long as a command does and has another thread
-/// answer.
+/// Returns the longest round trip between two threads of this host, which may be busy. It shows how long the host may delay a
+/// command.
 fn stall(stop: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     let (mut near, mut far) = UnixStream::pair().unwrap();
@@ -90,7 +90,7 @@ fn stall(stop: &AtomicBool) -> Duration {
     longest
 }
 
-/// Two machines go about their business until `stop`.
+/// Exchanges messages and executes commands, between two machines, until `stop`.
 fn bystand(a: &mut End, b: &mut End, stop: &AtomicBool) -> Seen {
     let mut seen = Seen {
         pings: 0,
@@ -115,10 +115,10 @@ fn bystand(a: &mut End, b: &mut End, stop: &AtomicBool) -> Seen {
     seen
 }
 
-/// One attack at a time.
+/// Serializes the attacks.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Most memory that a process has while something goes on.
+/// Returns the peak memory of the emulator in bytes, while `goes_on` returns true.
 fn most_memory(emulator: &Emulator, goes_on: impl Fn() -> bool) -> u64 {
     let mut most = 0;
     while goes_on() {
@@ -128,7 +128,7 @@ fn most_memory(emulator: &Emulator, goes_on: impl Fn() -> bool) -> u64 {
     most
 }
 
-/// Holds memory against its bound.
+/// Checks memory against its bound.
 fn check_memory(most: u64, bound: &Bound) {
     let allowed = bound.bytes();
     println!("at most {} MiB of {}", most >> 20, allowed >> 20);
@@ -168,14 +168,14 @@ fn under(
     println!("{pings} pings, longest command {longest_command:?}, host stalls {stall:?}");
     assert!(pings > 0);
     if is_alone() && longest_command >= COMMAND {
-        // A command takes several threads, each of which may be stalled.
+        // A command involves several threads, each of which may be stalled.
         let is_stalled = stall >= COMMAND || longest_command < COMMAND + 2 * stall;
         assert!(is_stalled, "{longest_command:?}");
         println!("inconclusive: the host stalls too long");
     }
 }
 
-/// The address of the device with an index, beside that of another one: they differ in their numbers.
+/// Derives the address of the device with an index from that of another one: they differ in their numbers.
 fn address_like(other: [u8; 16], device: u8) -> [u8; 16] {
     let mut address = other;
     address[15] = device;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Attackers that join as other emulators do, and keep to the protocol in all they say.
+//! Attackers that join as other emulators do, and obey the protocol in all messages.
 
 use std::{
     io::{Read, Write},
@@ -19,32 +19,32 @@ use efa_testing::{
 
 use super::{DEVICES, address_like, devices::flood, under};
 
-/// Emulators that attack.
+/// Number of emulators that attack.
 const PEERS: usize = 2;
 
-/// Packets that are sent at once.
+/// Number of packets that are sent at once.
 const BATCH: usize = 256;
 
-/// A queue pair of bystanders, and one that they have not.
+/// A queue pair of bystanders, and one that does not exist.
 const THEIRS: u64 = 1;
 const NONE: u64 = 200;
 
 /// Bytes of a message.
 const LENGTH: usize = 64;
 
-/// An attacker that says so, whether or not it reads what it is sent.
+/// Whether an attacker reads the packets that it receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manners {
     Reads,
     NeverReads,
 }
 
-/// The address of the only device of an attacker.
+/// Returns the address of the only device of an attacker.
 fn own_address(index: usize) -> [u8; 16] {
     [0xa0 + index as u8; 16]
 }
 
-/// Between an attacker's device and each of the bystanders'.
+/// Returns the addresses of an attacker's device and of each bystander's.
 fn to_bystanders(emulator: &Emulator, index: usize) -> [Ends; 2] {
     let mut machine = Machine::start(&emulator.device(DEVICES - 1 - index), 1 << 20);
     [0, 1].map(|device| Ends {
@@ -54,7 +54,7 @@ fn to_bystanders(emulator: &Emulator, index: usize) -> [Ends; 2] {
     })
 }
 
-/// Joins, again whenever it is put off, and sends what it is given.
+/// Joins, rejoins after each disconnection, and sends packets from `packets`.
 fn join(
     emulator: &Emulator,
     index: usize,
@@ -87,7 +87,7 @@ fn join(
     }
 }
 
-/// What they may make the process hold, with devices of attackers.
+/// Returns the bound on memory with all attacking emulators, and with `devices` devices of attackers.
 fn bound(devices: u64) -> Bound {
     Bound {
         devices,
@@ -105,7 +105,7 @@ fn acknowledgements_for_packets_that_never_were() {
         let mut number = 0;
         join(&emulator, index, Manners::Reads, stop, |bytes| {
             number += 1;
-            // Connections and packets that there are of others, and those that nobody has.
+            // Connections and packets of others, and ones that do not exist.
             let psn = if number % 2 == 0 {
                 number / 8
             } else {
@@ -159,7 +159,7 @@ fn packets_whose_answers_nobody_reads() {
     under(&emulator, &bound(0), attack, PEERS);
 }
 
-/// A device of ours, which is an accomplice, sends all that it can to them, too.
+/// Local devices, which are accomplices, send packets to the attackers as fast as they can.
 #[test]
 #[ignore = "an attack"]
 fn packets_that_nobody_reads() {
@@ -179,7 +179,7 @@ fn packets_that_nobody_reads() {
     under(&emulator, &bound(2), attack, 2 * PEERS);
 }
 
-/// All at a queue pair that has no receive work request.
+/// All messages are for a queue pair that has no receive work request.
 #[test]
 #[ignore = "an attack"]
 fn one_victim() {
@@ -206,7 +206,7 @@ fn one_victim() {
         });
     };
     under(&emulator, &bound(1), attack, PEERS);
-    // It has not moved, and works on.
+    // It has no completion, and still works.
     assert_eq!(victim.poll().map(|end| end.status), None);
     let own = victim.address;
     victim.connect(own);
@@ -214,7 +214,7 @@ fn one_victim() {
     assert_eq!(victim.run(&write), efa_hw::io::CompStatus::Ok);
 }
 
-/// Connections without end, of each of which there is something to remember.
+/// Connections without end, of which each takes a record.
 #[test]
 #[ignore = "an attack"]
 fn as_much_to_remember_as_there_can_be() {
@@ -223,7 +223,7 @@ fn as_much_to_remember_as_there_can_be() {
         let both = to_bystanders(&emulator, index);
         let mut number = 0;
         join(&emulator, index, Manners::Reads, stop, |bytes| {
-            // What is missing of each is its first packet.
+            // The first packet of each connection is missing.
             let place = Place {
                 connection: number / 16,
                 psn: 1 + number % 16,

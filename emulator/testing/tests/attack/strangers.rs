@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! Attackers that connect to the sockets, and say nothing or what means nothing.
+//! Attackers that connect to the sockets, and send nothing or meaningless bytes.
 
 use std::{
     io::{Read, Write},
@@ -20,7 +20,7 @@ use efa_testing::{
 
 use super::{DEVICES, under};
 
-/// What they all may make the process hold: as many as may be connected at a time.
+/// Bound on memory with the maximum number of clients.
 const STRANGERS: Bound = Bound {
     devices: 1,
     all_pages: 0,
@@ -45,7 +45,7 @@ fn connections_that_say_nothing() {
         }
     };
     under(&emulator, &STRANGERS, attack, 1);
-    // Who has something to say is served as soon as they are gone.
+    // A client with a request is served as soon as the attackers are disconnected.
     let mut end = End::new(&emulator.device(5), QpType::Srd);
     let own = end.address;
     end.connect(own);
