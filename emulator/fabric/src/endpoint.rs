@@ -196,7 +196,7 @@ impl<G: Guest> State<G> {
         }
         let sent = self.transmit(now, wire, budget, woken);
         if self.sweep.is_some_and(|sweep| sweep <= now) {
-            self.sweep(now);
+            self.sweep(now, wire);
         }
         if self.device.is_urgent() {
             self.with(now, |_, _| ());
@@ -222,11 +222,12 @@ impl<G: Guest> State<G> {
     }
 
     /// Drops unused state, and fails reads without a response.
-    fn sweep(&mut self, now: Duration) {
+    fn sweep(&mut self, now: Duration, wire: &Wire) {
         self.sweep = None;
         let device = &self.device;
         self.connections.sweep(now, |qp| device.is_current(qp));
-        self.receivers.sweep(now);
+        let silence = Duration::from_secs_f64(wire.network.settings().silence_s);
+        self.receivers.sweep(now, silence);
         for read in self.reads.sweep(now, |qp| device.is_current(qp)) {
             self.complete(&read.request, CompStatus::LocalUnrespRemote);
         }

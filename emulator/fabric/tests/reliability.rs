@@ -133,6 +133,38 @@ fn a_path_that_comes_back_is_used_again() {
     assert!(net.fabric.paths()[0].packets - before > 40);
 }
 
+/// A receiver keeps the state of a connection for longer than its sender retransmits. Otherwise, a retransmission after the loss of
+/// acknowledgements would be delivered twice.
+#[test]
+fn a_message_whose_acknowledgements_are_lost_arrives_once() {
+    const OUTAGE: Duration = Duration::from_secs(100);
+    let settings = |deny| Settings {
+        silence_s: 4.0 * OUTAGE.as_secs_f64(),
+        deny,
+        ..Settings::default()
+    };
+    let (mut net, mut a, mut b) = Net::pair(settings(Vec::new()));
+    let (source, sink) = (net.region(&a, 1, 0), net.region(&b, 1, 0));
+    for _ in 0..3 {
+        net.receive(&mut b, &[(sink.iova, 32, sink.lkey)]);
+    }
+    let send = Send::message(&b, &source, 32);
+    net.post(&mut a, &send);
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    assert_eq!(net.status(&mut b), CompStatus::Ok);
+
+    let [to, from] = [a.port, b.port].map(|port| net.address(port).into());
+    let denied = |both| vec![Denied { from, to, both }];
+    net.fabric.set(settings(denied(false)));
+    net.post(&mut a, &send);
+    assert_eq!(net.status(&mut b), CompStatus::Ok);
+    net.fabric.set(settings(denied(true)));
+    net.run_for(OUTAGE);
+    net.fabric.set(settings(Vec::new()));
+    assert_eq!(net.status(&mut a), CompStatus::Ok);
+    assert_eq!((net.poll(&mut a), net.poll(&mut b)), (None, None));
+}
+
 #[test]
 fn without_multipath_a_connection_has_one_path() {
     let settings = Settings {

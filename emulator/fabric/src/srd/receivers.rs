@@ -23,7 +23,8 @@ pub(crate) const REMEMBERED: usize = 64 << 20;
 
 const _: () = assert!(MOST * receiver::BYTES + 30 * MAX_IN_FLIGHT * receiver::ENTRY <= REMEMBERED);
 
-/// Time after which the state of an idle connection is dropped; much longer than retransmissions take by default.
+/// Time after which the state of an idle connection is dropped, beyond the time for which its sender may retransmit. Without the
+/// state, a retransmission is taken for a new packet.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Receiving ends of connections, by peer and number of the connection.
@@ -65,10 +66,10 @@ impl Receivers {
         self.0.remove(&peer);
     }
 
-    /// Drops connections that are idle for long.
-    pub(crate) fn sweep(&mut self, now: Duration) {
+    /// Drops connections that are idle for long. `silence` is the time after which senders give up.
+    pub(crate) fn sweep(&mut self, now: Duration, silence: Duration) {
         self.0.retain(|_, of_peer| {
-            of_peer.retain(|_, receiver| now.saturating_sub(receiver.last_used) <= IDLE);
+            of_peer.retain(|_, receiver| now.saturating_sub(receiver.last_used) <= silence + IDLE);
             of_peer.shrink_to_fit();
             !of_peer.is_empty()
         });
