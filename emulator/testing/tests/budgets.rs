@@ -3,7 +3,7 @@
 //! A VMM can't exhaust the resources of others: descriptors, memory, the process itself.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{Error, ErrorKind},
     os::fd::AsRawFd,
 };
@@ -14,7 +14,7 @@ use efa_testing::{
     qp::Send,
 };
 use rustix::fs::{MemfdFlags, memfd_create};
-use vfio_user::{Client, DmaMap};
+use vfio_user::{Client, Command, DmaMap, Flags};
 
 const PAGE: u64 = 4096;
 
@@ -89,5 +89,36 @@ fn memory_that_can_only_be_read() {
     let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
     let shared = share(&mut client, BASE, &file);
     assert_eq!(shared, Err(ErrorKind::PermissionDenied));
+    check(&emulator);
+}
+
+/// Returns the number of memory files for send queues that the process has.
+fn send_queue_memories(emulator: &Emulator) -> usize {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", emulator.pid())).unwrap();
+    let files = descriptors.filter_map(|descriptor| fs::read_link(descriptor.ok()?.path()).ok());
+    files
+        .filter(|file| file.to_string_lossy().starts_with("/memfd:efa-llq"))
+        .count()
+}
+
+/// VMMs that wait for a device have no memory of it. The limit on descriptors counts two memory files: the old and the new one.
+#[test]
+fn memory_of_vmms_that_wait() {
+    let emulator = Emulator::start(1, &[]);
+    let connect = || Client::connect(&emulator.device(0)).unwrap();
+    let mut owner = connect();
+    owner.reset().unwrap();
+    let waiting = [(); 4].map(|()| {
+        let mut client = connect();
+        let reset = Command::DeviceReset;
+        client.send(reset, Flags::COMMAND, &[], &[]).unwrap();
+        client
+    });
+    for _ in 0..200 {
+        owner.reset().unwrap();
+        let count = send_queue_memories(&emulator);
+        assert!((1..=2).contains(&count), "{count}");
+    }
+    drop((owner, waiting));
     check(&emulator);
 }

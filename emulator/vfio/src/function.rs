@@ -26,7 +26,7 @@ pub struct Function {
     pub(crate) msix_vectors: u16,
     runtime: Arc<Runtime>,
     port: PortId,
-    /// Signalled when the function may be free, for VMMs that wait for it.
+    /// Locked by the VMM that claims the function. Signalled when the function may be free.
     vacated: (Mutex<()>, Condvar),
 }
 
@@ -107,25 +107,32 @@ impl Function {
         is_there: impl Fn() -> bool,
         is_later: impl Fn() -> bool,
     ) -> io::Result<VmmId> {
-        let mut llq = Some(Llq::new(self.bars.size(Bar::Llq))?);
+        let (turn, vacated) = &self.vacated;
+        let mut turn = turn.lock();
+        let mut llq = None;
         while is_there() {
             let is_later = is_later();
             let claimed = self.runtime.with(self.port, |device, link, _| {
                 if is_later || link.vmm().is_some() && device.is_plugged() {
                     return None;
                 }
+                let Some(llq) = llq.take() else {
+                    return Some(None);
+                };
                 let unmapped = link.serve_next();
-                let before = llq.take().map(|llq| mem::replace(&mut link.llq, llq));
+                let before = mem::replace(&mut link.llq, llq);
                 device.plug(link);
                 device.power_on(link);
-                Some((link.vmm()?, unmapped, before))
+                Some(Some((link.vmm()?, unmapped, before)))
             });
             match claimed {
                 // The previous memory and mappings are dropped without the lock of the device.
-                Some((vmm, ..)) => return Ok(vmm),
+                Some(Some((vmm, ..))) => return Ok(vmm),
+                // One VMM at a time allocates memory, and waiting VMMs have none.
+                Some(None) => llq = Some(Llq::new(self.bars.size(Bar::Llq))?),
                 None => {
-                    let (lock, vacated) = &self.vacated;
-                    vacated.wait_for(&mut lock.lock(), LOOK_AGAIN);
+                    llq = None;
+                    vacated.wait_for(&mut turn, LOOK_AGAIN);
                 }
             }
         }
