@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! A plugin of QEMU's TCG that counts the kernel instructions of what a program in the guest marks.
+//! A plugin of QEMU's TCG that counts kernel instructions in the parts that a program in the guest marks.
 //!
 //! The program, or a module that works for it, executes `nopl DISP(%rax)`. The upper half of the
-//! displacement is [`MAGIC`]. The lower half says what it marks: the start or end of a part, or the end
-//! of a sample. A sample consists of all parts since the one before. In a part are counted the
-//! instructions in the kernel's half of the address space
-//!  - that the program's own task executes,
-//!  - of interrupts of devices while another task runs, as the program then waits for a device.
+//! displacement is [`MAGIC`]. The lower half is the kind of the mark: start or end of a part, or end of
+//! a sample. A sample consists of all parts since the previous sample. Within a part, the plugin counts
+//! these instructions in the kernel's half of the address space:
+//!  - those of the program's own task,
+//!  - those of device interrupts while another task runs, as the program then waits for a device.
 //!
-//! Neither the idle task is counted nor what else uses the time in which the program sleeps. Where
-//! the kernel switches tasks and where it handles interrupts, the program tells before.
+//! Neither the idle task is counted nor other tasks that run while the program sleeps. The program marks
+//! the addresses of the kernel's task switch and of its interrupt handling before the first part.
 //!
-//! Samples belong to what the lower bits of their mark say, and to how often the program's task
-//! was switched away from: two that slept differently often can't be compared. The plugin
-//! writes a file at QEMU's end. It has a line `LABEL SWITCHES TOTAL...` for each such group. A line
-//! `ADDRESS COUNT` for each instruction of the group's shortest sample follows, and an empty line.
+//! Samples are grouped by the label in the lower bits of their mark, and by the number of switches away
+//! from the program's task. Samples with different numbers of sleeps can't be compared. When QEMU exits,
+//! the plugin writes a file with a line `LABEL SWITCHES TOTAL...` for each group. A line `ADDRESS COUNT`
+//! for each instruction of the group's shortest sample follows, and an empty line.
 //!
-//! It is for one CPU: callbacks are not synchronised.
+//! The plugin supports one CPU only: callbacks are not synchronised.
 
 use std::{
     cell::UnsafeCell,
@@ -27,7 +27,7 @@ use std::{
     io::{BufWriter, Write},
 };
 
-/// The version of QEMU's interface that this is written to, that of QEMU 11.1.
+/// Version of QEMU's plugin interface that this file uses, that of QEMU 11.1.
 #[no_mangle]
 pub static qemu_plugin_version: c_int = 7;
 
@@ -35,21 +35,21 @@ pub static qemu_plugin_version: c_int = 7;
 const NOPL: [u8; 3] = [0x0f, 0x1f, 0x80];
 /// Upper half of the displacement.
 const MAGIC: [u8; 2] = [0xa0, 0x6f];
-/// As [`MAGIC`], where the lower half is the next lower 16 bits of a number.
+/// As [`MAGIC`], for 16 bits of a number in the lower half. The highest bits come first.
 const NUMBER: [u8; 2] = [0xa1, 0x6f];
 /// Lower half: a part starts.
 const START: u16 = 1;
 /// Lower half: a part ends.
 const END: u16 = 2;
-/// Lower half: the number is the address where the kernel, with the task that it leaves in RDI and
-/// the next one in RSI, switches tasks.
+/// Lower half: the number is the address of the kernel's task switch, which has the previous task in
+/// RDI and the next one in RSI.
 const SWITCHES_HERE: u16 = 3;
-/// Lower half: the number is the address where the interrupts of devices begin.
+/// Lower half: the number is the address of the entry point of device interrupts.
 const INTERRUPTS_HERE: u16 = 4;
 /// Lower half: a sample ends; the other bits are its label.
 const SAMPLE: u16 = 0x8000;
 
-/// Ends an interrupt.
+/// Instruction that ends an interrupt.
 const IRETQ: [u8; 2] = [0x48, 0xcf];
 const KERNEL: u64 = 1 << 63;
 
@@ -57,7 +57,7 @@ const NO_REGISTERS: c_int = 0;
 const READS_REGISTERS: c_int = 1;
 const NOT_EQUAL: c_int = 3;
 
-/// A number that translated code reads by itself.
+/// A number that translated code reads without a callback.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ScoreboardEntry {
@@ -65,7 +65,7 @@ struct ScoreboardEntry {
     offset: usize,
 }
 
-/// GLib's array of bytes, and the start of its array of anything.
+/// GLib's `GByteArray`, and the first fields of its `GArray`.
 #[repr(C)]
 struct Array {
     data: *mut c_void,
@@ -81,7 +81,7 @@ struct Register {
     is_readonly: bool,
 }
 
-/// What it takes to read the registers that say from which task to which the kernel switches.
+/// Handles of the registers with the previous and the next task of a switch, and a buffer for values.
 #[derive(Clone, Copy)]
 struct Registers {
     rdi: *mut c_void,
@@ -125,7 +125,7 @@ extern "C" {
     fn qemu_plugin_u64_set(entry: ScoreboardEntry, cpu: c_uint, value: u64);
 }
 
-/// What an instruction means for what is counted.
+/// Effect of an instruction on the counting.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Other,
@@ -138,29 +138,29 @@ enum Kind {
 struct Instruction {
     address: u64,
     kind: Kind,
-    /// How often it was executed in this sample.
+    /// Number of executions in this sample.
     count: u64,
 }
 
-/// Samples of one kind.
+/// Samples with the same label and number of switches.
 #[derive(Default)]
 struct Group {
     totals: Vec<u64>,
-    /// Addresses and counts of the shortest one.
+    /// Addresses and counts of the shortest sample.
     shortest: Vec<(u64, u64)>,
 }
 
 struct Counter {
-    /// Not 0 during a part.
+    /// Nonzero during a part.
     counting: ScoreboardEntry,
     output: String,
     instructions: HashMap<u64, *mut Instruction>,
-    /// Those with a count.
+    /// Instructions with a nonzero count.
     executed: Vec<*mut Instruction>,
     groups: BTreeMap<(u16, u64), Group>,
     registers: Option<Registers>,
     number: u64,
-    /// The program's task, once it was switched away from.
+    /// The program's task, known from the first task switch of a part on.
     task: Option<u64>,
     is_running: bool,
     is_interrupted: bool,
@@ -169,25 +169,25 @@ struct Counter {
 
 struct Global(UnsafeCell<Option<Counter>>);
 
-// SAFETY: QEMU runs one CPU in one thread, and calls at its exit when that has ended.
+// SAFETY: QEMU runs one CPU in one thread, and makes the exit callback after that thread has ended.
 unsafe impl Sync for Global {}
 
 static COUNTER: Global = Global(UnsafeCell::new(None));
 
 /// Calls a function with the counter.
 fn with<R>(function: impl FnOnce(&mut Counter) -> R) -> Option<R> {
-    // SAFETY: As for `Sync`; callbacks are not nested, and FUNCTION calls none.
+    // SAFETY: As for `Sync`. Callbacks are not nested, and FUNCTION does not call one.
     unsafe { (*COUNTER.0.get()).as_mut() }.map(function)
 }
 
 extern "C" fn executed(_cpu: c_uint, data: *mut c_void) {
-    // SAFETY: It was made by `translated`, and is never freed.
+    // SAFETY: `Counter::instruction` allocated it, and it is never freed.
     let instruction = unsafe { &mut *data.cast::<Instruction>() };
     with(|counter| counter.execute(instruction));
 }
 
 extern "C" fn marked(cpu: c_uint, data: *mut c_void) {
-    // CAST: It was made of a u16.
+    // CAST: The data was made from a u16.
     let mark = data as usize as u16;
     with(|counter| match mark {
         START => {
@@ -205,14 +205,14 @@ extern "C" fn marked(cpu: c_uint, data: *mut c_void) {
 }
 
 extern "C" fn given_number(_cpu: c_uint, data: *mut c_void) {
-    // CAST: It was made of a u16.
+    // CAST: The data was made from a u16.
     with(|counter| counter.number = counter.number << 16 | data as u64);
 }
 
 impl Registers {
-    /// To be called, as what follows, by what runs with a CPU and reads registers.
+    /// Must be called, as `read`, by a callback of a CPU that may read registers.
     fn new() -> Self {
-        // SAFETY: QEMU gives an array of `Register`, whose names are strings.
+        // SAFETY: QEMU returns an array of `Register`, whose names are C strings.
         let registers = unsafe {
             let array = &*qemu_plugin_get_registers();
             std::slice::from_raw_parts(array.data.cast::<Register>(), array.length as usize)
@@ -228,13 +228,13 @@ impl Registers {
         Self {
             rdi: handle(c"rdi"),
             rsi: handle(c"rsi"),
-            // SAFETY: This has no conditions.
+            // SAFETY: The function has no preconditions.
             bytes: unsafe { g_byte_array_new() },
         }
     }
 
     fn read(&self, handle: *mut c_void) -> u64 {
-        // SAFETY: The handle is one of QEMU's. It appends the register's bytes to the array.
+        // SAFETY: The handle comes from QEMU, which appends the register's bytes to the array.
         unsafe {
             g_byte_array_set_size(self.bytes, 0);
             qemu_plugin_read_register(handle, self.bytes);
@@ -257,7 +257,7 @@ impl Counter {
 
     fn set_kind(&mut self, kind: Kind) {
         let instruction = self.instruction(self.number);
-        // SAFETY: It is never freed, and nothing else has it now.
+        // SAFETY: The instruction is never freed, and no other reference to it exists now.
         unsafe { (*instruction).kind = kind };
     }
 
@@ -289,7 +289,7 @@ impl Counter {
         let mut total = 0;
         let mut counts = Vec::with_capacity(self.executed.len());
         for instruction in self.executed.drain(..) {
-            // SAFETY: It was made by `translated`, and is never freed.
+            // SAFETY: `Counter::instruction` allocated it, and it is never freed.
             let instruction = unsafe { &mut *instruction };
             let count = std::mem::take(&mut instruction.count);
             total += count;
@@ -337,7 +337,7 @@ extern "C" fn translated(block: *mut c_void, _data: *mut c_void) {
         };
         if let Some(mark) = mark {
             let low = usize::from(u16::from_le_bytes([bytes[3], bytes[4]]));
-            // SAFETY: QEMU gave the instruction; the data is a number.
+            // SAFETY: QEMU returned the instruction; the data is a number.
             unsafe {
                 qemu_plugin_register_vcpu_insn_exec_cb(
                     instruction,
@@ -353,10 +353,10 @@ extern "C" fn translated(block: *mut c_void, _data: *mut c_void) {
                 continue;
             };
             if bytes[..2] == IRETQ && length == 2 {
-                // SAFETY: It is never freed, and nothing else has it now.
+                // SAFETY: The instruction is never freed, and no other reference to it exists now.
                 unsafe { (*data).kind = Kind::Return };
             }
-            // SAFETY: QEMU gave the instruction, and the scoreboard and the data live on.
+            // SAFETY: QEMU returned the instruction, and the scoreboard and the data are never freed.
             unsafe {
                 qemu_plugin_register_vcpu_insn_exec_cond_cb(
                     instruction,
@@ -378,7 +378,7 @@ extern "C" fn exiting() {
     }
 }
 
-/// Called by QEMU. The argument is `output=FILE`.
+/// Installs the plugin; QEMU calls this. The argument is `output=FILE`.
 ///
 /// # Safety
 ///
@@ -399,7 +399,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         eprintln!("The plugin needs an argument output=FILE.");
         return 1;
     };
-    // SAFETY: Callbacks begin after this.
+    // SAFETY: No callback runs before this function returns.
     unsafe {
         *COUNTER.0.get() = Some(Counter {
             counting: ScoreboardEntry {

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Measures with perftest what one transport does between two guests, of which guest 0 leads.
+"""Measures bandwidth and latency of one transport between two guests with perftest. Guest 0 leads.
 
-Arguments: efa or rxe, and the file for the results: by name of the measurement and size, MiB/s or microseconds.
+Arguments: efa or rxe, and the file for the results: MiB/s or microseconds, by name of the measurement and by size.
 """
 
 import itertools
@@ -21,18 +21,18 @@ import perftest
 SIZES = (2, 8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 8 << 20)
 SEND_SIZES = (2, 8, 64, 512, 4 << 10, 8 << 10)
 LATENCY_SIZES = (2, 64, 4 << 10)
-# About so long each measurement is to take, in seconds, and the most messages of one; the fewest are a list.
+# Approximate duration of a measurement in seconds, and its maximum number of messages. The minimum is one posted list.
 TIME, MOST = 1, 19968
-# How many messages the first measurement of a kind takes: those of the next ones follow from its rate.
+# Number of messages of the first measurement of a kind. The numbers for the next ones follow from its rate.
 FIRST = 320
-# Results that the bench ends with are the median of several measurements.
+# Number of measurements per headline result, which is their median.
 REPEATS = 5
 
-# perftest's options, and the work requests per doorbell for bandwidth, of receives as well as sends. The CPU of a guest is emulated,
-# so a doorbell takes longer than a copy of much data. For rxe that is a small part of the long time that a message takes.
+# perftest's options, and the number of work requests per doorbell for bandwidth, both for receives and sends. The guest's CPU is
+# emulated, so a doorbell takes longer than a copy of much data. For rxe, that is a small part of the long time per message.
 TRANSPORTS = {"efa": (("-c", "SRD", "-x", "0"), 64), "rxe": (("-c", "RC"), 32)}
 DEPTH = 256
-# Libefa takes no inline data for an RDMA write in a work request of 64 bytes, and perftest asks for it.
+# libefa accepts no inline data for an RDMA write in a work request of 64 bytes, but perftest requests it by default.
 NO_INLINE = ("-I", "0")
 
 BANDWIDTHS = {"write": ("ib_write_bw", SIZES), "read": ("ib_read_bw", SIZES), "send": ("ib_send_bw", SEND_SIZES)}
@@ -41,31 +41,31 @@ LATENCIES = {
     "write latency": ("ib_write_lat", LATENCY_SIZES),
     "read latency": ("ib_read_lat", LATENCY_SIZES),
 }
-# The sizes of each whose result the bench ends with.
+# Sizes of each measurement whose results are headlines.
 HEADLINES = {"write": (4 << 10, 1 << 20, 8 << 20), "send": (4 << 10,), "send latency": (64,)}
 
 
 def set_up_rxe():
-    """Makes an RDMA device of the network card."""
+    """Adds an rxe device to the network card."""
     (card,) = (name for name in os.listdir("/sys/class/net") if name != "lo")
     subprocess.run(["modprobe", "rdma_rxe"], check=True)
     subprocess.run(["rdma", "link", "add", "rxe0", "type", "rxe", "netdev", card], check=True)
 
 
 def count(seconds_each, fewest=32):
-    """How many messages to measure if each takes about so long: a multiple of the fewest."""
+    """Returns the number of messages to measure, given the seconds for each: a multiple of `fewest`."""
     return min(MOST, max(fewest, int(TIME / seconds_each) // fewest * fewest))
 
 
 def repeated(name, size, measure):
-    """The median of as many measurements as it takes."""
+    """Returns the median of REPEATS measurements for a headline, and one result otherwise."""
     values = sorted(measure() for _ in range(REPEATS if size in HEADLINES.get(name, ()) else 1))
     print(f"{name}, {size} bytes: {values}", flush=True)
     return values[len(values) // 2]
 
 
 def bandwidth(device, name, options, together):
-    """MiB/s by size, of so many work requests posted together."""
+    """Returns MiB/s by size, with `together` work requests posted at once."""
     program, sizes = BANDWIDTHS[name]
     results, messages = {}, FIRST
     for size, following in itertools.pairwise((*sizes, sizes[-1])):
@@ -75,18 +75,18 @@ def bandwidth(device, name, options, together):
             if name == "send":
                 lists += ["--recv_post_list", together]
             rows = perftest.measure(device, program, *options, *lists, "-s", size, "-n", messages)
-            # perftest rounds both down: the rate to few digits for few messages, MiB/s for few bytes.
+            # perftest rounds both down: the message rate has few digits if it is low, and MiB/s if messages are small.
             return max(rows[size][perftest.RESULT] * 1e6 * size / (1 << 20), rows[size][perftest.AVERAGE])
 
         results[size] = repeated(name, size, measure)
         seconds = size / (1 << 20) / results[size]
-        # Somewhere between as fast by the message and as fast by the byte.
+        # The estimated time for the next size is between that for the same message rate and that for the same byte rate.
         messages = count(max(seconds, seconds * following / size / 2), together)
     return results
 
 
 def latency(device, name, options):
-    """The typical one in microseconds, by size."""
+    """Returns the typical latency in microseconds, by size."""
     program, sizes = LATENCIES[name]
     results, messages = {}, FIRST
     if program == "ib_write_lat":
@@ -97,7 +97,7 @@ def latency(device, name, options):
             return perftest.measure(device, program, *options, "-s", size, "-n", messages)[size][perftest.TYPICAL]
 
         results[size] = repeated(name, size, measure)
-        # There and back.
+        # A round trip takes twice the latency.
         messages = count(2 * results[size] / 1e6)
     return results
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Has a client in the kernel post and poll in a guest, where count.rs counts the instructions of each call.
+"""Makes a kernel client post and poll in a guest, where count.rs counts the instructions of each call.
 
-Arguments: the client's module, and a folder, which gets the names of the samples and the kernel's symbols.
+Arguments: the client's module, and a folder for the names of the samples and the kernel's symbols.
 """
 
 import errno
@@ -18,7 +18,7 @@ import marks
 SAMPLES, FIRST = 9, 2
 PARAMETER = "/sys/module/bench_client/parameters/round"
 
-# What is counted, and what the client has to do for it: the call, of which kind of message, and of how many at once.
+# Sample names, and the client's round for each: the marked call, the kind of messages, and their number.
 CALLS = {
     "post_send": "post_send send 1",
     "post_send inline": "post_send inline 1",
@@ -37,7 +37,7 @@ CALLS = {
 
 
 def sample(name, text):
-    """Has the client make a call once; returns whether what was to be there was."""
+    """Runs a round of the client; returns whether the marked call found all expected completions."""
     try:
         Path(PARAMETER).write_text(text)
     except OSError as error:

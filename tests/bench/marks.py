@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Marks what count.rs counts: the system calls that a program makes while `counted`, or what a module marks for it."""
+"""Marks for count.rs: around each system call of a program while `counted`. A kernel module can mark its calls itself."""
 
 import contextlib
 import ctypes
@@ -10,7 +10,7 @@ import os
 import shutil
 
 START, END, SWITCHES_HERE, INTERRUPTS_HERE, SAMPLE = 1, 2, 3, 4, 0x8000
-# The label of samples that are of nothing.
+# Label of samples that are dropped.
 DROPPED = 0x7FFF
 MAGIC, NUMBER = 0x6FA0, 0x6FA1
 
@@ -21,7 +21,7 @@ _code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mma
 
 
 def _function(code):
-    """Makes a function of machine code."""
+    """Returns a function that consists of machine code."""
     start = _code.tell()
     _code.write(code)
     address = ctypes.addressof(ctypes.c_char.from_buffer(_code)) + start
@@ -29,12 +29,12 @@ def _function(code):
 
 
 def _mark(what, magic=MAGIC):
-    """The instruction that marks something: nopl with a displacement that no compiler would use."""
+    """Returns the instruction of a mark: nopl with a displacement that no compiler would use."""
     return b"\x0f\x1f\x80" + what.to_bytes(2, "little") + magic.to_bytes(2, "little")
 
 
-# Loads the number and the arguments of the system call from the array that it is given. Nothing but the call is between
-# the marks, so that a fault of this program is not counted.
+# Loads the number and the arguments of the system call from an array. Only the call is between the marks, so that page
+# faults of this program are not counted.
 _LOAD = bytes.fromhex("488b07 488b7710 488b5718 4c8b5720 4c8b4728 4c8b4f30 488b7f08")
 _system_call = _function(_LOAD + _mark(START) + b"\x0f\x05" + _mark(END) + b"\xc3")
 _drop = _function(_mark(SAMPLE | DROPPED) + b"\xc3")
@@ -42,13 +42,13 @@ _labels = {}
 
 
 def _tell(what, address):
-    """Says where in the kernel something is."""
+    """Passes an address in the kernel, and its meaning, to count.rs."""
     number = b"".join(_mark(address >> shift & 0xFFFF, NUMBER) for shift in (48, 32, 16, 0))
     _function(number + _mark(what) + b"\xc3")(None)
 
 
 def begin():
-    """Has to be called before anything is counted."""
+    """Passes the addresses of the task switch and of interrupts to count.rs. Must precede the first counted call."""
     wanted = {"__switch_to_asm": SWITCHES_HERE, "asm_common_interrupt": INTERRUPTS_HERE}
     with open("/proc/kallsyms") as file:
         for line in file:
@@ -69,20 +69,20 @@ def call(number, *arguments):
 
 
 def end_sample(name):
-    """What was counted since the last time is one sample of NAME."""
+    """Ends a sample of NAME, which consists of all counts since the previous sample."""
     if name not in _labels:
         _labels[name] = len(_labels), _function(_mark(SAMPLE | len(_labels)) + b"\xc3")
     _labels[name][1](None)
 
 
 def drop_sample():
-    """What was counted since the last time is no sample."""
+    """Drops all counts since the previous sample."""
     _drop(None)
 
 
 def finish(folder, **results):
-    """Writes what it takes to read the counts, and what else the program has found."""
-    # By the number that the marks have.
+    """Writes the labels and kernel symbols that explain the counts, and further results of the program."""
+    # In the order of the marks' numbers.
     results["labels"] = list(_labels)
     (folder / "results.json").write_text(json.dumps(results))
     shutil.copyfile("/proc/kallsyms", folder / "kallsyms")
@@ -104,7 +104,7 @@ def _ioctl(fd, request, data):
 
 @contextlib.contextmanager
 def counted():
-    """Counts what the modules uverbs and objects do in the block."""
+    """Counts the system calls of the modules uverbs and objects within the block."""
     originals = os.write, os.open, os.close, fcntl.ioctl
     os.write, os.open, os.close, fcntl.ioctl = _write, _open, lambda fd: call(CLOSE, fd), _ioctl  # type: ignore[assignment]
     try:

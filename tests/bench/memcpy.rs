@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
-//! The limit of any emulated RDMA: how fast one thread copies between two shared mappings, as guests' memory is mapped.
+//! The limit of any emulated RDMA: rate of copies by one thread between two shared mappings, like those of guests' memory.
 //!
 //! Arguments: sizes in bytes. Prints a line for each: size, MiB/s.
 
@@ -28,13 +28,13 @@ unsafe extern "C" {
 
 const PROT_READ_WRITE: c_int = 3;
 const MAP_SHARED: c_int = 1;
-/// How long each size is measured, and how often: the median counts.
+/// Duration of a measurement. The result for a size is the median of [`ROUNDS`] measurements.
 const TIME: Duration = Duration::from_millis(40);
 const ROUNDS: usize = 9;
 
-/// A shared mapping of a memfd of its own, all of whose pages exist.
+/// Returns a shared mapping of a new memfd, with all pages allocated.
 fn mapping(length: usize) -> *mut u8 {
-    // SAFETY: the name is a C string; the mapping is a new one and is never unmapped; its file is as long as it is.
+    // SAFETY: the name is a C string; the mapping is new and never unmapped; its file has the same length.
     unsafe {
         let fd = memfd_create(c"bench".as_ptr(), 0);
         if fd < 0 || ftruncate(fd, length as i64) != 0 {
@@ -54,14 +54,14 @@ fn fail(what: &str) -> ! {
     exit(1)
 }
 
-/// Bytes per second.
+/// Returns the rate in bytes per second.
 fn measure(from: *const u8, to: *mut u8, size: usize) -> f64 {
-    // Enough of them for the clock not to count.
+    // Enough copies between two reads of the clock to make its cost negligible.
     let batch = (1 << 20) / size + 1;
     let (start, mut copies) = (Instant::now(), 0);
     while start.elapsed() < TIME {
         for _ in 0..batch {
-            // SAFETY: both mappings are at least this long, and they are not the same memory.
+            // SAFETY: both mappings have at least this length, and they do not overlap.
             unsafe { copy_nonoverlapping(black_box(from), black_box(to), black_box(size)) };
         }
         copies += batch;

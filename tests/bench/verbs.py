@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Calls each verb of the control path in a guest, where count.rs counts the kernel's instructions.
 
-Arguments: a folder, and which parts to run: verbs, growth. The folder's results.json gets what this program sees: the names
-of the samples, commands and round trips per call, bytes per object, round trips of a probe. The kernel's symbols go next to
-it.
+Arguments: a folder, and which parts to run: verbs, growth. The folder's results.json has the results of this program: the
+names of the samples, commands and round trips per call, bytes per object, round trips of a probe. The folder also has a copy
+of the kernel's symbols.
 """
 
 import ctypes
@@ -28,17 +28,17 @@ from uverbs import Context
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PAGE, HUGE_PAGE = 4 * KIB, 2 * MIB
 
-# Calls of a verb that are counted, after the first ones, in which caches fill and commands are counted.
+# Number of counted calls of a verb, and of calls before them, which fill caches and whose commands are counted.
 SAMPLES, FIRST = 21, 2
-# How many objects there are already when one more is made.
+# Numbers of existing objects at which the creation of another one is measured.
 LEVELS = (1, 100, 10000)
-# The duration of each command, in ms: so long that its caller always sleeps, also on a busy host.
+# Duration of each command in ms: so long that its caller always sleeps, even on a busy host.
 DELAY = 8
-# So slow while commands are counted, that those that are sent together are executed together.
+# Duration in ms while commands are counted: so long that commands that are submitted together are executed together.
 LONG_DELAY = 50
-# Before each sample, in seconds: what other tasks have to do is done, and there is no one to switch to but the idle task.
+# Pause before each sample in seconds. Other tasks finish their work, so that the kernel can switch to the idle task only.
 PAUSE = 0.003
-# Of each queue: perftest's defaults.
+# Sizes of each queue: perftest's defaults.
 CQ_ENTRIES, SEND_DEPTH, RECV_DEPTH = 1024, 128, 512
 SEND_WQE, RECV_WQE = 64, 16
 
@@ -47,7 +47,7 @@ memory = {}
 
 
 class Pages:
-    """Memory whose pages are neighbours of no other in physical memory, so that each is an entry of its own in any list."""
+    """Memory without physically adjacent pages, so that each page needs a separate entry in any list."""
 
     STRIDE = 5
 
@@ -65,7 +65,7 @@ class Pages:
             raise selftest.Failed(f"the kernel has no huge pages for {length} bytes: the guest needs more memory")
 
     def huge_bytes(self):
-        """How much of this is in huge pages."""
+        """Returns the number of bytes of this memory in huge pages."""
         found, inside = 0, False
         for line in Path("/proc/self/smaps").read_text().splitlines():
             word = line.split()[0]
@@ -78,13 +78,13 @@ class Pages:
 
 
 def slow(function, delay=DELAY):
-    """Makes the device answer slowly."""
+    """Makes the device delay each response."""
     function.clear()
     function.inject({"opcode": "ANY"}, {"delay_ms": delay})
 
 
 def observe(function, name, action):
-    """Notes the commands of a call, and how often it waited for the device."""
+    """Records the number of commands, round trips and register reads of a call."""
     slow(function, LONG_DELAY)
     before = function.state()
     result = action()
@@ -121,7 +121,7 @@ class Bench:
         return context
 
     def pair(self, make_name, make, destroy_name, destroy, samples=SAMPLES):
-        """Makes and destroys an object again and again."""
+        """Creates and destroys an object repeatedly."""
         for number in range(FIRST + samples):
             if number < FIRST:
                 made = observe(self.function, make_name, make)
@@ -131,7 +131,7 @@ class Bench:
                 count(destroy_name, lambda made=made: destroy(made))
 
     def call(self, name, action, between=None):
-        """Makes a call again and again."""
+        """Makes a call repeatedly."""
         for number in range(FIRST + SAMPLES):
             if between:
                 between()
@@ -239,7 +239,7 @@ class Bench:
         self.region(context, pd, "1 GiB of 2M pages", GIB, True, 7)
 
     def region(self, context, pd, name, length, huge, samples=SAMPLES):
-        """One of memory that is there for it only."""
+        """Measures a memory region, of memory that is allocated for it only."""
         pages = Pages(length, huge)
 
         def make():
@@ -258,7 +258,7 @@ class Bench:
             ("device", folder / "hw_counters", "submitted_cmds"),
             ("port", folder / "ports/1/hw_counters", "tx_bytes"),
         ):
-            # Nothing read before is to be shown again.
+            # Disables the cache of counters.
             (files / "lifespan").write_text("0")
             fd = os.open(files / counter, os.O_RDONLY)
             text = ctypes.create_string_buffer(PAGE)
@@ -266,20 +266,20 @@ class Bench:
             def read(fd=fd, text=text):
                 return marks.call(marks.PREAD, fd, ctypes.addressof(text), PAGE, 0)
 
-            # The lifespan ends with a jiffy.
+            # Counters stay cached until the jiffy ends.
             self.call(f"read {what} counters", read, between=lambda: time.sleep(0.02))
             os.close(fd)
 
     def grow(self, kind, make, destroy, verb=("create", "destroy")):
-        """How the cost of one object grows with the number of those that there are; and how much memory one needs."""
+        """Measures the cost of one object at several numbers of existing objects, and the memory per object."""
         held, used = [], {}
         for level in LEVELS:
             while len(held) < level:
                 made = make()
-                # What the test's own object keeps is memory, too.
+                # Memory of the test's own objects must not count.
                 getattr(made, "__dict__", {}).pop("cqe", None)
                 held.append(made)
-            # What the kernel has put off is to be done.
+            # The kernel must finish its deferred work.
             time.sleep(0.5)
             used[level] = kernel_memory()
             self.pair(f"{verb[0]} {kind} @{level}", make, f"{verb[1]} {kind} @{level}", destroy)
@@ -291,12 +291,12 @@ class Bench:
 
 
 def kernel_memory():
-    """Bytes of memory that are neither free nor a process's or a file's."""
+    """Returns the bytes of memory that are neither free nor used by processes or files."""
     values = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, value, *_ = line.split()
         values[name[:-1]] = int(value) * KIB
-    # Free pages that a CPU keeps for itself count as neither.
+    # MemFree does not include free pages in the lists of each CPU.
     lines = Path("/proc/zoneinfo").read_text().splitlines()
     kept = sum(int(line.split()[1]) for line in lines if line.strip().startswith("count:"))
     return values["MemTotal"] - values["MemFree"] - values["Active"] - values["Inactive"] - values["Unevictable"] - kept * PAGE
@@ -323,18 +323,18 @@ def growth(function, function_for_contexts):
 
 
 def probe(function):
-    """What it takes to bind the driver."""
+    """Measures the commands and round trips of a probe."""
     function.unbind()
     observe(function, "probe", function.bind)
     function.clear()
-    # What names the device meanwhile is not to run between the measurements.
+    # udev, which names the device, must not run during the measurements.
     selftest.udev_settles()
 
 
 def main():
     folder = Path(sys.argv[1])
     gc.disable()
-    # No other task gets the CPU while this one wants it; and what it costs to wake up does not depend on how long it slept.
+    # No other task preempts this one, and the cost of a wake-up does not depend on how long this one slept.
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     marks.begin()
     resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))

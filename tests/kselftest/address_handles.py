@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Address handles of programs that share one of the device: it has one for each peer in each protection domain, and no second one."""
+"""Address handles that programs share: the device has a single one for each peer in each protection domain."""
 
 import functools
 import os
@@ -19,14 +19,14 @@ suite = Suite()
 main = selftest.any_function()
 log = KernelLog()
 
-# Threads, or processes, at a time, the peers that they have handles of, and how many handles each creates and destroys.
+# Number of concurrent threads or processes, of peers, and of handles that each thread creates and destroys.
 CROWD = 64
 PEERS = 8
 TIMES = 12
-# Protection domains that there have been at most.
+# Maximum number of protection domains until a number is reused.
 MOST_NUMBERS = 4096
 
-# Where a completion has its status, and that of a device which does not destroy what is in use.
+# Offset of the status in a completion, and the status of a destroy command for an object in use.
 STATUS_OFFSET, BUSY = 2, 7
 
 
@@ -58,13 +58,13 @@ def has(count):
 
 
 def not_with_c(why):
-    """Of the cases in which a device refuses to destroy a handle."""
+    """Skips a case in which the device refuses to destroy a handle, if the driver is the C driver."""
     if selftest.DRIVER == "c":
         raise Skipped(f"with the C driver {why}")
 
 
 def submitted(count, action):
-    """Does something that takes so many commands."""
+    """Runs an action, and fails unless it takes COUNT commands."""
     start = commands()
     result = action()
     equal(commands() - start, count, "commands")
@@ -110,7 +110,7 @@ def kept():
             main.inject({"opcode": "DESTROY_AH"}, {"status": status}, times=1)
             ah.destroy()
             has(1)
-            # The device would refuse a second one.
+            # The device would refuse a second handle.
             again = submitted(0, lambda: handle(context, pd))
             equal(again.number, ah.number, "its number")
             submitted(1, again.destroy)
@@ -120,12 +120,12 @@ def kept():
 @suite.case("a protection domain has no handles of one that had its number")
 def stale():
     not_with_c("the next domain with the number gets the handle of the one before, of which the device knows nothing")
-    # Numbers come back soon.
+    # Numbers are reused soon.
     main.set(max_pd=1)
     with opened(main) as context:
         pd, number = context.alloc_pd()
         handle(context, pd)
-        # It is gone, whatever the device says.
+        # The device destroys the handle, but reports that it is in use.
         corrupt = {"corrupt": [{"offset": STATUS_OFFSET, "value": BUSY}]}
         main.inject({"opcode": "DESTROY_AH"}, corrupt)
     has(0)
@@ -155,8 +155,8 @@ def forgotten():
 
 
 def while_held(opcode, first, second, **fault):
-    """Does the first in a thread, whose command the device withholds until the second, in another thread, waits for it; returns what comes
-    of them."""
+    """Runs the first action in a thread, and withholds its completion until the second action, in another thread, waits for it.
+    Returns the results of both."""
     main.inject({"opcode": opcode}, {"hold": "first", **fault}, times=1)
     results = [None, None]
 
@@ -175,7 +175,7 @@ def while_held(opcode, first, second, **fault):
         equal(results, [None, None], "results before the command is complete")
         main.release("first")
     finally:
-        # What fails above is not to leave anything to wait for.
+        # After a failure above, no thread must wait for a withheld completion.
         main.clear()
         for thread in threads:
             if thread.ident:
@@ -212,7 +212,7 @@ def while_destroyed():
 
 
 def churn(context, pd, seed):
-    """Creates and destroys handles of the same peers as others do; fails if two that are there at a time differ."""
+    """Creates and destroys handles of the same peers as other threads; fails if a peer has two handles at a time."""
     choices = chance(f"handles {seed}")
     alive = []
     for _ in range(TIMES):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What admin_queue.py and effects.py share: a device that is bound anew for each test case, and many processes that use it."""
+"""Common code of admin_queue.py and effects.py: a device that is rebound for each test case, and many processes that use it."""
 
 import os
 
@@ -10,12 +10,12 @@ ANY = {"opcode": "ANY"}
 
 
 class Bench:
-    """The device of a test case. `attributes` are those that it is bound with."""
+    """The device of a test case, bound with `attributes`."""
 
     def __init__(self, **attributes):
         self.attributes = {"keep_alive_ms": 0, **attributes}
         self.device = any_function()
-        # One whose commands have the other form, with checksums of their own.
+        # A device with the newer format of commands, which has checksums.
         self.newest = function_with("profile=efa4")
 
     def before(self):
@@ -29,7 +29,7 @@ class Bench:
         self.device.clear()
 
     def run(self, suite):
-        """Runs the test cases, and leaves the devices as they always are."""
+        """Runs the test cases, and restores the devices."""
         try:
             suite.run(self.before, self.after)
         finally:
@@ -38,7 +38,7 @@ class Bench:
                 device.rebind()
 
     def on_newest(self, run):
-        """Makes a test case that does on the newest generation what `run` does on the device of the others."""
+        """Returns a test case that runs `run` on the device of the newest generation."""
 
         def case():
             if not self.newest:
@@ -54,11 +54,11 @@ class Bench:
         return case
 
     def new(self, kind):
-        """How many commands were `submitted` or `completed` since the test case began."""
+        """Returns the number of commands `submitted` or `completed` since the test case began."""
         return self.device.state()["admin"][kind] - self.start[kind]
 
     def nothing_lost(self):
-        """Fails if a command is still in flight or was not completed, or if the driver made a mistake."""
+        """Fails if a command is still in flight or was not completed, or if the driver violated the protocol."""
         equal(self.device.state()["admin"]["in_flight"], 0, "commands in flight")
         equal(self.new("completed"), self.new("submitted"), "completed commands")
         equal(self.device.protocol_errors(), 0, "protocol errors")
@@ -66,9 +66,9 @@ class Bench:
         equal(self.device.held(), {}, "what the device still has")
 
     def run_at_once(self, work, count, disturb=None, meanwhile=None):
-        """Lets processes open the device and then work with it, all at the same time; fails if a process fails.
+        """Runs processes that open the device and then use it, all at the same time; fails if a process fails.
 
-        `disturb` is called in between, and `meanwhile` while they work.
+        `disturb` is called after all have opened it, and `meanwhile` while they use it.
         """
         ready, prepared = os.pipe()
         gate, opener = os.pipe()
@@ -77,7 +77,7 @@ class Bench:
         os.close(prepared)
         try:
             try:
-                # A process that fails closes its end.
+                # A process that fails closes its end of the pipe.
                 while count and os.read(ready, 1):
                     count -= 1
                 if disturb:
@@ -113,7 +113,7 @@ class Bench:
 
 
 def use(context):
-    """What a process does: it queries and allocates."""
+    """Work of a process: queries and allocations."""
     context.query_device()
     for _ in range(4):
         handle, _ = context.alloc_pd()

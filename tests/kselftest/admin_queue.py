@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Commands of many processes in flight, completions in any order, and events meanwhile: what takes real concurrency."""
+"""Tests of real concurrency: commands of many processes in flight, completions in any order, events at the same time."""
 
 import selftest
 from admin_cases import ANY, Bench, use
@@ -9,12 +9,12 @@ from selftest import Failed, Suite, equal, wait_until
 if not selftest.emulator:
     selftest.skip_all("needs the emulator")
 
-# So many processes have to keep so many commands in flight.
+# Number of processes, and of commands that they must keep in flight.
 PROCESSES = 64
 IN_FLIGHT = 16
 
 suite = Suite()
-# The driver resets a device whose keep-alives stop: the later the better for those that are given by hand.
+# The driver resets a device whose keep-alives stop. Most test cases disable them, hence the maximum timeout.
 bench = Bench(driver_watchdog_timeout_ms=0xFFFF)
 
 
@@ -38,7 +38,7 @@ def out_of_order():
     device = bench.device
 
     def disturb():
-        # The first command of each process gets a name of its own.
+        # The first ALLOC_PD command of each process is withheld under a separate name.
         for number in range(IN_FLIGHT):
             device.inject({"opcode": "ALLOC_PD"}, {"hold": str(number)}, skip=number, times=1)
 
@@ -56,7 +56,7 @@ suite.add("efa4: completions come in another order than commands", bench.on_newe
 
 
 def all_events():
-    """Waits until the driver has counted all events that there were, all of which are keep-alives."""
+    """Waits until the driver has counted all events of the device, which are all keep-alives."""
     device = bench.device
     wait_until(lambda: device.counter("keep_alive_rcvd") == device.state()["events"], "all events are counted")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What sysfs and the RDMA tools show of a device and its port."""
+"""Attributes of a device and its port in sysfs and in the output of the RDMA tools."""
 
 import functools
 import mmap
@@ -11,7 +11,7 @@ from typing import Any
 
 from selftest import FUNCTIONS, Failed, Skipped, Suite, emulator, equal, first_line
 
-# Of each device the rate, and how many entries a list of an RDMA read can have.
+# Rate of each device, and maximum number of entries in the scatter list of an RDMA read.
 DEVICES = {
     "profile=efa0": ("100 Gb/sec (4X EDR)", 0),
     "profile=efa1": ("100 Gb/sec (4X EDR)", 1),
@@ -19,7 +19,7 @@ DEVICES = {
     "profile=efa3": ("400 Gb/sec (8X HDR)", 1),
     "profile=efa4": ("800 Gb/sec (8X NDR)", 1),
 }
-# Gbit/s that the device claims, and what the port shows for it.
+# Rates in Gbit/s that the device reports, and the port's text for each.
 RATES = {
     0: "100 Gb/sec (4X EDR)",
     1: "25 Gb/sec (1X EDR)",
@@ -34,21 +34,21 @@ RATES = {
     800: "800 Gb/sec (8X NDR)",
     1600: "1600 Gb/sec (8X XDR)",
 }
-# So many pages of the kernel.
+# Maximum size of a memory region in pages of the kernel.
 MAX_MR_PAGES = 0x100000
 
 suite = Suite()
-# Which claims all rates. As elsewhere, it does not misbehave whatever an earlier program has left behind.
+# The device for tests of all rates. Faults that an earlier program has injected are cleared.
 main: Any = FUNCTIONS[0] if emulator else None
 if main:
     main.clear()
 
 
-# Of each device.
+# Tests of each device.
 
 
 def like(got, wanted, form):
-    """Fails if a text is not what the emulator's device has; of what a real one has, only the form is known."""
+    """Fails if a text differs from that of the emulated device. For a real device only the form is known."""
     if emulator:
         equal(got, wanted, "what is shown")
     elif not re.fullmatch(form, got):
@@ -188,7 +188,7 @@ def add_rates():
         def run(gbps=gbps):
             main.set(link_gbps=gbps)
             main.rebind()
-            # udev may change the name meanwhile.
+            # udev may rename the device at the same time.
             return next(filter(None, (first_line(main.port / "rate") for _ in range(3))), "")
 
         suite.add(f"a link of {gbps} Gbit/s", run, wanted)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Streaming DMA by bounce buffers, as in confidential guests: in a guest booted with swiotlb=force."""
+"""Streaming DMA with bounce buffers, as in confidential guests. Needs a guest booted with swiotlb=force."""
 
 from pathlib import Path
 
@@ -11,6 +11,6 @@ if "swiotlb=force" not in Path("/proc/cmdline").read_text().split():
     skip_all("needs a kernel booted with swiotlb=force")
 main = any_function()
 suite = Suite()
-# The core maps it for streaming DMA, and does not let the device use a copy.
+# The core maps user memory for streaming DMA, and forbids bounce buffers for it.
 add_cases(suite, main, memory="EIO")
 suite.run()

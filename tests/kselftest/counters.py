@@ -22,10 +22,10 @@ PORT_NAMES = (
     " rx_bytes rx_drops rx_pkts send_bytes send_wrs tx_bytes tx_pkts unresponsive_remote_events"
 ).split()
 TYPES = ("BASIC", "MESSAGES", "RDMA_READ", "RDMA_WRITE", "NETWORK")
-# Without all statistics the core is given none, and shows none.
+# If a device lacks some statistics, the driver passes none to the core, and sysfs has none.
 PORTS = {"profile=efa0": [], "profile=efa1": [], "profile=efa3": PORT_NAMES, "profile=efa4": PORT_NAMES}
 
-# How long counters are cached, in ms: by default, which the kernel rounds up to its ticks; never; and as long as possible.
+# Lifespans of cached counters in ms: the default, which the kernel rounds up to its ticks; no caching; and the maximum.
 USUAL, NOT_AT_ALL, LONGEST = range(10, 21), 0, 10000
 
 suite = Suite()
@@ -37,7 +37,7 @@ def after():
         main.clear()
 
 
-# What there is.
+# Names, lifespans and formats.
 
 
 def device_folder():
@@ -49,7 +49,7 @@ def port_folder(function=main):
 
 
 def names(folder):
-    """The counters in a folder."""
+    """Returns the names of the counters in a folder."""
     return sorted(file.name for file in folder.glob("*") if file.name != "lifespan")
 
 
@@ -63,11 +63,11 @@ def lifespan(folder):
 
 @contextlib.contextmanager
 def cached_for(folder, ms):
-    """Counters are cached for so long meanwhile."""
+    """Sets the lifespan of cached counters within the block."""
     file = folder / "lifespan"
     usual = file.read_text()
     file.write_text(str(ms))
-    # What was read before in this tick is shown again whatever it is.
+    # Values that were read in this tick stay cached, whatever the lifespan.
     time.sleep(TICK)
     try:
         yield
@@ -123,11 +123,11 @@ def read_port():
     read_all(port_folder())
 
 
-# What they count, and what that takes.
+# Values of counters, and commands that reads of them take.
 
 
 def commands():
-    """How many commands the device has ever seen."""
+    """Returns the number of commands that the device has received so far."""
     return main.state()["admin"]["submitted"]
 
 
@@ -159,7 +159,7 @@ def cached():
         return commands() - before
 
     with cached_for(port_folder(), LONGEST):
-        # A round on a machine that stood still for so long takes some, and the next one does not.
+        # If the machine stalls for longer than the lifespan, a round takes commands, but the next one does not.
         wait_until(lambda: command_of_a_round() == 0, "a round of reads takes no command")
     return 0
 
@@ -199,7 +199,7 @@ def failed_command():
 
 @suite.case("a keep-alive event is counted", "1")
 def keep_alive():
-    # From here on no other one comes.
+    # Disables periodic keep-alives.
     main.set(keep_alive_ms=0)
     main.rebind()
     main.settle()
@@ -218,18 +218,18 @@ def statistic():
     equal([name for name in (PORT_NAMES if emulator else ["tx_bytes"]) if name not in shown], [], "what is not shown")
 
 
-# What becomes of them.
+# Counters after resets and probes.
 
 
 def reset_counts():
-    """The counters of resets that are not zero."""
+    """Returns the nonzero counters of resets."""
     counts = {name: main.counter(name) for name in resets()}
     return " ".join(f"{name} {count}" for name, count in counts.items() if count) or "none"
 
 
 @functools.cache
 def after_a_reset():
-    """How the counters of resets change when the driver resets the device, and by how much that of commands."""
+    """Returns the counters of resets before and after the driver resets the device, and the increase of the counter of commands."""
     if DRIVER == "c":
         raise Skipped("the C driver resets no device that is in use")
     counts, commands = reset_counts(), main.counter("submitted_cmds")
@@ -271,7 +271,7 @@ def add_ports():
 
 add_ports()
 if emulator:
-    # With all that a new device has.
+    # The driver probes the device with its default attributes.
     main.rebind()
 main.settle()
 suite.run(after=after)

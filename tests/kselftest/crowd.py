@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Objects of every kind that come and go in any order."""
+"""Objects of every kind that are created and destroyed in random order."""
 
 import mmap
 import os
@@ -21,12 +21,12 @@ from objects import (
 )
 from uverbs import opened
 
-# Objects that a crowd has at a time.
+# Maximum number of objects of a crowd at a time.
 AT_ONCE = 40
 
 
 class Crowd:
-    """A context that makes objects of kinds chosen by chance, and destroys any of those that it has."""
+    """A context that creates objects of random kinds, and destroys random objects."""
 
     def __init__(self, function, seed, at_once=AT_ONCE, region=4 << 20):
         self.random = random.Random(seed)
@@ -81,7 +81,7 @@ class Crowd:
             self.step()
 
     def step(self):
-        """Makes an object, and destroys one if there are enough."""
+        """Creates an object, and destroys one if there are too many."""
         self.alive.append(self.random.choice(self.kinds)())
         if len(self.alive) > self.at_once:
             self.alive.pop(self.random.randrange(len(self.alive)))()

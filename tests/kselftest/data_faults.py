@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""A program that sends to itself over a device with faults of the data path, which rules of the emulator cause."""
+"""A program that sends to itself over a device with data-path faults, which rules of the emulator inject."""
 
 import contextlib
 
@@ -8,7 +8,7 @@ from messages import RECEIVED, SENT, Endpoint, send
 from selftest import Suite, any_function, equal, wait_until
 from uverbs import opened
 
-# Of completions, as rdma-core's efa_io_defs.h has them.
+# Statuses of completions, from rdma-core's efa_io_defs.h.
 OK, FLUSHED, ABORT = 0, 1, 8
 # States of a queue pair.
 RTS, ERROR = 3, 6
@@ -30,7 +30,7 @@ class Program:
         self.endpoint, self.gid = endpoint, own_gid()
 
     def inject(self, work, then, **how_often):
-        """Gives the device a rule for this program's queue pair."""
+        """Adds a fault rule to the device for this program's queue pair."""
         main.inject({"work": work, "qp": self.endpoint.qp.qpn}, then, **how_often)
 
     def post(self):
@@ -70,7 +70,7 @@ def status():
         one.post()
         equal(one.told(1), [(True, ABORT)], "what is told of the third")
         equal(one.endpoint.qp.query(1)["qp_state"], RTS, "state of the queue pair")
-        # What it was not sent to is still there.
+        # The receive work request of the aborted send is still posted.
         one.endpoint.post_send(one.gid, one.endpoint.qp.qpn, SENT)
         equal(sorted(one.told(2)), [(False, OK), (True, OK)], "what is told of the fourth")
         one.works()

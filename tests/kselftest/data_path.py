@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What a program writes to the device itself, without any library: doorbells, and the bits of work requests and completions.
+"""Direct access of a program to the device, without any library: doorbells, and bits of work requests and completions.
 
 The layouts are those of rdma-core's efa_io_defs.h.
 """
@@ -9,12 +9,12 @@ import mmap
 
 from objects import Mapping
 
-# Of a send work request: what it is, in the first control byte, and its framing, in the second.
+# Bits of a send work request: its kind, in the first control byte, and its framing, in the second.
 HAS_IMM, INLINE_MSG, META_DESC = 1 << 4, 1 << 5, 1 << 7
 FIRST, LAST, COMP_REQ = 1 << 2, 1 << 3, 1 << 4
-# Of a receive work request: its framing, beside the key.
+# Framing of a receive work request, in the same word as the key.
 RECV_FIRST_AND_LAST = 1 << 30 | 1 << 31
-# Of a completion's flags: the round through the queue, and of which queue it is.
+# Bits of a completion's flags: the phase, which alternates with each round through the queue, and the type of the queue.
 PHASE, QUEUE, SEND_QUEUE = 1, 3 << 1, 1 << 1
 
 
@@ -23,7 +23,7 @@ def whole_pages(length):
 
 
 class Doorbell:
-    """A mapped register of 32 bits. There is one store for each write."""
+    """A mapped 32-bit register. Each write is a single store."""
 
     def __init__(self, context, key, offset):
         self.mapping = Mapping(context, key, whole_pages(offset + 4))

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the kernel has logged up to now. The last program of all."""
+"""Checks the kernel's log of all test programs. Must run last."""
 
 import re
 import subprocess
 
 from selftest import Failed, Suite, first_line, skip_all
 
-# So many lines tell more about the one that is found.
+# Number of lines of context after a line that matches.
 CONTEXT = 20
 
-# An out-of-tree module that is not signed is all there may be.
+# The allowed taints: an out-of-tree module that is not signed.
 TAINT_OOT_MODULE, TAINT_UNSIGNED_MODULE = 1 << 12, 1 << 13
 
 PATTERNS = {
@@ -24,7 +24,7 @@ suite = Suite()
 
 
 def log():
-    """The lines of the kernel's log."""
+    """Returns the lines of the kernel's log."""
     try:
         done = subprocess.run(["dmesg"], stdout=subprocess.PIPE, text=True, errors="replace", check=False)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Each effect of a rule in a probe, in use and in a recovery, as effects.md lists them."""
+"""Each effect of a fault rule in a probe, in use and in a recovery, as listed in effects.md."""
 
 import json
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from recovery import Recovery
 from selftest import DRIVER, FOLDER, Failed, Skipped, Suite, equal, result_of, wait_until
 from uverbs import opened
 
-# In units of 100 ms. The former is the most that a device can announce.
+# In units of 100 ms. The former is the maximum that a device can announce.
 ADMIN_TIMEOUT, RESET_TIMEOUT = 15, 10
 
 if not selftest.emulator:
@@ -21,7 +21,7 @@ bench = Bench(admin_timeout=ADMIN_TIMEOUT, reset_timeout=RESET_TIMEOUT)
 
 
 class Effect(NamedTuple):
-    """A row of the table. `then` is the effect of a rule; the rest are results."""
+    """A row of the table. `then` is the effect of a rule; the last three fields are results."""
 
     name: str
     when: str
@@ -95,7 +95,7 @@ class Effect(NamedTuple):
 
 
 def effects():
-    """The rows of the table."""
+    """Yields the rows of the table."""
     for line in (FOLDER / "effects.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == 8 and cells[3].startswith("`"):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Processes that are killed while they have a thousand objects of each kind, and a module that is removed under one of them."""
+"""Processes that are killed while they have a thousand objects of each kind, and removal of the module under such a process."""
 
 import mmap
 import os
@@ -26,22 +26,22 @@ suite = Suite()
 
 
 def make_all(function, memory):
-    """A thousand of each kind."""
+    """Creates a thousand objects of each kind."""
     context = opened(function)
     for number in range(COUNT):
         pd, _ = context.alloc_pd()
         cq = objects.CompletionQueue(context, flags=number & objects.CQ_WITH_COMPLETION_CHANNEL)
         objects.QueuePair(context, pd, cq.handle, cq.handle)
         objects.AddressHandle(context, pd, dgid=struct.pack(">QQ", 0xFE80 << 48, number))
-        # Some have more pages than fit a command.
+        # Some regions have more pages than fit into a command.
         objects.MemoryRegion(context, pd, memory.address, mmap.PAGESIZE << (number & 3))
     return context
 
 
 @contextmanager
 def process_with_all(function):
-    """A process that has all of it, and is killed in the end. Gives a function that has it use the device once more and returns
-    what it has seen."""
+    """Runs a process with all objects, and kills it after the block. Yields a function that makes it use the device once more, and
+    returns its results."""
     memory = objects.Memory(8 * mmap.PAGESIZE)
     reader, writer = os.pipe()
     gate, opener = os.pipe()
@@ -89,7 +89,7 @@ def function_with_room():
 
 
 def pinned():
-    """How many pages of all processes are pinned."""
+    """Returns the number of pinned pages of all processes."""
     with open("/proc/vmstat") as file:
         counts = dict(line.split() for line in file)
     return int(counts["nr_foll_pin_acquired"]) - int(counts["nr_foll_pin_released"])
@@ -104,7 +104,7 @@ def many_times():
             with process_with_all(function):
                 pass
             left, made = mappings()
-        # Regions are mapped, and rings are shared with the device.
+        # Both memory regions and rings have DMA mappings.
         equal(made >= 2 * COUNT, True, f"{made} DMA mappings, of which some are of each object")
         equal(left, {}, "DMA mappings that are left")
         equal(pinned(), before, "pages that are pinned")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Drivers come and go: bind and unbind, insmod and rmmod.
+"""Repeated bind and unbind, insmod and rmmod of a driver.
 
-EFA_ROUNDS sets how often; from 100 rounds on all of it is done under load.
+EFA_ROUNDS sets the number of rounds. With 100 or more, they run under load.
 """
 
 import functools
@@ -33,7 +33,7 @@ complaints = []
 
 
 def find_module():
-    """The module's file, to load it again; nothing if it is not known."""
+    """Returns the path of the module's file, or None if it is not known."""
     name = os.environ.get("EFA_KO")
     if not name:
         try:
@@ -52,11 +52,11 @@ def needs_module():
 
 
 def after():
-    # Before newer lines take their place.
+    # Reads the log before newer lines overwrite these.
     complaints.extend(text for _, text in log.records() if COMPLAINT.search(text))
 
 
-# Unbind and bind. Each test case starts with what it needs.
+# Unbind and bind. Each test case first brings the device to the state that it needs.
 
 
 def bound():
@@ -76,7 +76,7 @@ def unbind():
 
 
 def mapped():
-    """The parts of the device's BARs that the kernel has mapped for itself."""
+    """Returns the parts of the device's BARs that the kernel has mapped."""
     resources = [line.split() for line in (main.sysfs / "resource").read_text().splitlines()]
     bars = [(int(start, 16), int(end, 16)) for start, end, _ in resources if int(end, 16)]
     areas = [int(area, 16) for area in re.findall(r"phys=0x([0-9a-f]+)", Path("/proc/vmallocinfo").read_text())]
@@ -124,7 +124,7 @@ def resets():
 
 @contextmanager
 def load():
-    """Where many rounds are asked for, others use all devices meanwhile."""
+    """Makes other processes use all devices within the block, if there are many rounds."""
     with ExitStack() as stack:
         for _ in range(LOADERS * UNDER_LOAD):
             loader = subprocess.Popen(["bash", "-c", LOAD], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -135,7 +135,7 @@ def load():
 
 @contextmanager
 def alone():
-    """The other devices have no driver meanwhile, so that a few rounds are quick."""
+    """Keeps the driver from the other devices within the block, so that a few rounds are quick."""
     others = [function.sysfs / "driver_override" for function in selftest.FUNCTIONS if function is not main]
     for file in others:
         file.write_text("none\n")
@@ -147,7 +147,7 @@ def alone():
 
 
 def remove():
-    """Removes the module. Under load, a device may be open for a moment, with which a driver may refuse that."""
+    """Removes the module. Under load, a driver may refuse that while a device is open, hence the retries."""
     if UNDER_LOAD:
         wait_until(lambda: result_of(remove_module) == "ok", "the module is removed")
     else:
@@ -160,7 +160,7 @@ def reload_once():
 
 
 def repeat(action):
-    """Does it in each round, under load. Returns what the kernel has then for the driver of an unbound device, which should be nothing."""
+    """Runs an action in each round, under load. Returns the DMA mappings that remain after a final unbind, which should be none."""
     unbound()
     with dma(main) as mappings:
         with load():
@@ -186,7 +186,7 @@ def all_reloads():
         return repeat(reload_once)
     with alone():
         left = repeat(reload_once)
-    # With all devices.
+    # One round with all devices.
     reload_once()
     return left
 

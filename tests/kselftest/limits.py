@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Limits and other values that a device gives: what is possible is used up to the edge, and what makes no sense is not used.
+"""Limits and other values that a device reports: the driver uses valid values fully, and rejects invalid ones.
 
-Each test case has a device that says something of itself when the driver reads it, or in an answer.
+In each test case, the device reports a value as an attribute in the probe, or in a completion.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ suite = Suite()
 main = selftest.any_function()
 log = KernelLog()
 
-# In the response to QUERY_DEVICE, and in that to GET_CONTEXT.
+# Fields in the response to QUERY_DEVICE, and in that to GET_CONTEXT.
 PAGE_SIZE_CAP, MAX_CQE = 4, 14
 INLINE_BUF_SIZE = struct.Struct("<H")
 INLINE_BUF_SIZE_OFFSET = 10
 
-# Where an answer has what is looked at here.
+# Offsets of fields in completions.
 CQ_IDX_OFFSET, QP_STATE_OFFSET, SQ_DOORBELL_OFFSET = 8, 8, 20
 
-# Of pieces of memory, until one has two pages that are neighbours.
+# Sizes of memory to try until it has two physically adjacent pages.
 SIZES = (2 << 20, 16 << 20, 128 << 20)
 
 
@@ -47,7 +47,7 @@ def after():
 
 @contextlib.contextmanager
 def device_with(**attributes):
-    """A context of the device that has said this of itself; from here on it is as it always was."""
+    """Yields a context of a device that had these attributes in the probe. It has its default attributes from then on."""
     main.set(**attributes)
     main.rebind()
     main.clear()
@@ -58,13 +58,13 @@ def device_with(**attributes):
 
 
 def corrupt(opcode, offset, value):
-    """The next answer to a command has these bytes, and the command is done all the same."""
+    """Overwrites bytes of the next completion of a command, which the device executes nevertheless."""
     bytes_ = [{"offset": offset + number, "value": byte} for number, byte in enumerate(value)]
     main.inject({"opcode": opcode}, {"corrupt": bytes_}, times=1)
 
 
 def logged():
-    """Fails if the driver has not said what is wrong."""
+    """Fails if the driver has not logged an error."""
     if selftest.DRIVER == "rust" and not log.driver_errors(main):
         raise Failed("the log does not say so")
 
@@ -83,7 +83,7 @@ def too_many_pages():
     memory = Memory(17 * PAGE)
     with device_with(max_mr_pages=16, page_size_cap=PAGE) as context:
         pd, _ = context.alloc_pd()
-        # Of the region's own pages none is next to another, for all that is known.
+        # The region's pages are not physically adjacent, so they can't be merged.
         result = result_of(MemoryRegion, context, pd, memory.address, 17 * PAGE)
         return f"{result}, then {result_of(MemoryRegion, context, pd, memory.address, 16 * PAGE)}"
 
@@ -93,7 +93,7 @@ def deep_queue():
     if selftest.DRIVER == "c":
         raise Skipped("the C driver tells the device the lower 16 bits, and the kernel warns of it")
     with device_with(max_cq_depth=1 << 17) as context:
-        # The lower 16 bits are a depth that the device has.
+        # The lower 16 bits alone are a valid depth.
         result = result_of(CompletionQueue, context, (1 << 16) + 128)
         return f"{context.query_device()[0][MAX_CQE]} {result}"
 
@@ -110,19 +110,19 @@ def inline_data():
 
 
 def neighbours():
-    """Memory of this process, two pages of it that are neighbours in physical memory, in their order, and the number of the first one.
+    """Returns memory of this process, the indices of two physically adjacent pages, in order, and the physical number of the first.
 
-    Of more than half of all pages there are some for certain, and few are enough as a rule.
+    More than half of all pages always include adjacent ones. As a rule, few pages suffice.
     """
     tried = []
     for size in SIZES:
         memory = Memory(size, huge=True)
-        # What was tried before is kept: its pages are no others than before.
+        # Memory that was tried before is kept, so that its pages are not allocated again.
         tried.append(memory)
         count = memory.length // PAGE
         numbers = memory.page_numbers(count)
         equal(numbers.count(0), 0, "pages that have no number")
-        # One has to have another one behind it that can be replaced.
+        # The last page is left out: the page after the first one found will be replaced.
         order = sorted(range(count - 1), key=numbers.__getitem__)
         for first, second in itertools.pairwise(order):
             if numbers[second] == numbers[first] + 1:
@@ -139,13 +139,13 @@ def giant_pages():
         main.set(page_size_cap=PAGE | 1 << 32)
         pd, _ = context.alloc_pd()
         main.trace()
-        # In the page of 4 GiB each byte is where it is in the host's.
+        # The IOVA has the same offset in a page of 4 GiB as the physical address.
         result = result_of(MemoryRegion, context, pd, start, 2 * PAGE, objects.ACCESS_LOCAL_WRITE, number * PAGE)
         shifts = [word.rstrip(",") for line in main.trace() if "REG_MR" in line for word in line.split() if "page_shift" in word]
         return " ".join([result, *shifts])
 
 
-# Answers.
+# Completions.
 
 
 @suite.case("a queue pair is in a state that there is not", "EIO, then 0")
@@ -171,12 +171,12 @@ def add_doubles():
                 result = result_of(lambda: CompletionQueue(context, **options))
                 logged()
                 main.notify(cq.response.cq_idx)
-                # The event queue has these in their order.
+                # Events of one event queue arrive in order.
                 main.notify(after.response.cq_idx)
                 equal(events(after_channel), 1, "events of a third queue")
                 count = events(channel, wait=0)
                 others.close()
-                # The number is free again as soon as the queue is destroyed.
+                # The number can be reused once the queue is destroyed.
                 result += f", {count} event"
             with opened(main) as context, with_channel(context) as (cq, channel):
                 main.notify(cq.response.cq_idx)

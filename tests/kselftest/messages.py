@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Messages over SRD without any library: a program that has a device open, its queues, and what it writes into them.
+"""Messages over SRD without any library: a program with an open device, its queues, and their entries.
 
 The layouts are those of rdma-core's efa_io_defs.h.
 """
@@ -24,24 +24,24 @@ from objects import (
 from selftest import Failed, wait_until
 
 MESSAGE = 4096
-# The slots of a program's memory, by what it does with them.
+# Slots of a program's memory: for sent data, for received data, and their number.
 SENT, RECEIVED, SLOTS = 0, 1, 2
-# Entries of each queue, and the sizes of an entry in the rings.
+# Number of entries of each queue, and sizes of an entry in the rings.
 DEPTH = 32
 SEND_ENTRY, RECV_ENTRY, COMPLETION = 64, 16, 32
 
-# Of a send work request: request id, control bytes, queue pair and buffers, immediate data, address handle, Q_Key; then the
-# buffer: length, key and address.
+# Layout of a send work request: request id, control bytes, queue pair and buffers, immediate data, address handle, Q_Key; then
+# the buffer: length, key and address.
 SEND = struct.Struct("<HBBHHIHHI12xIIQ16x")
-# Of a receive work request: address, request id, length, key and framing.
+# Layout of a receive work request: address, request id, length, key and framing.
 RECV = struct.Struct("<QHHI")
-# Of a completion: request id, status, flags, queue pair, length.
+# Layout of a completion: request id, status, flags, queue pair, length.
 COMPLETED = struct.Struct("<HBBHH24x")
 ARM = 1 << 31
 
 
 class Endpoint:
-    """What a program has of a device: one of each object, and all that is mapped of them."""
+    """A program's objects of a device, one of each kind, and their mappings."""
 
     def __init__(self, context, events=False):
         self.context = context
@@ -81,7 +81,7 @@ class Endpoint:
             self.doorbells.append(self.cq_doorbell)
 
     def close(self):
-        """Closes the device, which takes all objects; the mappings have to go too, as each keeps it open."""
+        """Closes the device, which destroys all objects. All mappings are removed, too, as each keeps the device open."""
         for mapping in (self.cq_ring, self.rq_ring, self.send_queue):
             mapping.close()
         for doorbell in self.doorbells:
@@ -98,13 +98,13 @@ class Endpoint:
         self.close()
 
     def handle(self, gid):
-        """The address handle of a device."""
+        """Returns the address handle for the device with a GID."""
         if gid not in self.handles:
             self.handles[gid] = AddressHandle(self.context, self.pd, dgid=gid)
         return self.handles[gid]
 
     def slot(self, number):
-        """Where a slot of memory is."""
+        """Returns the address of a slot."""
         return self.memory.address + number * MESSAGE
 
     def write(self, number, data):
@@ -114,7 +114,7 @@ class Endpoint:
         return ctypes.string_at(self.slot(number), MESSAGE)
 
     def post_recv(self, number):
-        """Gives a slot to the next message that comes."""
+        """Posts a slot for the next message that arrives."""
         entry = RECV.pack(self.slot(number), number, MESSAGE, self.region.lkey | RECV_FIRST_AND_LAST)
         offset = self.posted % DEPTH * RECV_ENTRY
         self.rq_ring.memory[offset : offset + RECV_ENTRY] = entry
@@ -134,23 +134,23 @@ class Endpoint:
         self.sq_doorbell.ring(self.sent & 0xFFFF)
 
     def arm(self):
-        """Asks for an event of the next completion."""
+        """Requests an event for the next completion."""
         self.cq_doorbell.ring(ARM | self.taken & 0xFFFF)
 
     def poll(self):
-        """Takes a completion, if there is one: whether it is of a send, its request id, status and length."""
+        """Polls a completion. Returns whether it is of a send, its request id, status and length; None if there is none."""
         entries = int.from_bytes(self.cq.cqe.bytes(), "little")
         offset = self.taken % entries * COMPLETION
         _, _, flags, *_ = COMPLETED.unpack_from(self.cq_ring.memory, offset)
         if flags & PHASE != 1 - (self.taken // entries & 1):
             return None
-        # Only now: what comes before the phase may have been read before the device wrote it.
+        # Reads all fields again: those before the phase may have been read before the device wrote them.
         number, status, flags, _, length = COMPLETED.unpack_from(self.cq_ring.memory, offset)
         self.taken += 1
         return bool(flags & SEND_QUEUE), number, status, length
 
     def await_completion(self, what):
-        """Waits for a completion, which has to be good; returns whether it is of a send, and its request id."""
+        """Waits for a completion, which must be a success; returns whether it is of a send, and its request id."""
         is_send, number, status, length = wait_until(self.poll, f"{what}: a completion")
         if status or (not is_send and length != MESSAGE):
             raise Failed(f"{what}: a completion of request {number} with status {status} and length {length}")
@@ -158,12 +158,12 @@ class Endpoint:
 
 
 def contents(seed):
-    """A message's bytes, no two of which are alike for different seeds."""
+    """Returns a message's bytes, which differ between seeds."""
     return struct.pack("<Q", seed) * (MESSAGE // 8)
 
 
 def send(sender, receiver, gid, seed):
-    """Sends a message from one endpoint of this process to another, whose device has this GID, and looks at every byte."""
+    """Sends a message from one endpoint of this process to another, on the device with this GID, and checks every byte."""
     what = f"message {seed:#x}"
     receiver.write(RECEIVED, bytes(MESSAGE))
     receiver.post_recv(RECEIVED)

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Loads and removes the driver, without a process for it where that is possible."""
+"""Loads and removes the driver, without a child process where possible."""
 
 import ctypes
 import os
 import subprocess
 
-# Architectures that are newer than x86 share their numbers.
+# Numbers of system calls. Architectures newer than x86 share the same numbers.
 DELETE_MODULE, FINIT_MODULE, UNSHARE = (176, 313, 272) if os.uname().machine == "x86_64" else (106, 273, 97)
 
 
 def syscall(number, *arguments):
-    """Calls the kernel where Python has no function for it."""
+    """Makes a system call that Python has no function for."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(number, *arguments) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def remove_module():
-    """Tries to, without force or patience."""
+    """Removes the driver. Neither forces that nor waits until it is possible."""
     syscall(DELETE_MODULE, ctypes.c_char_p(b"efa"), os.O_NONBLOCK)
 
 
 def load_module(file, parameters=""):
-    """As insmod does, which is left to unpack a file of a distribution's."""
+    """Loads the driver from a file. insmod unpacks compressed files, which distributions use."""
     if not str(file).endswith(".ko"):
         subprocess.run(["insmod", file, *parameters.split()], check=True)
         return

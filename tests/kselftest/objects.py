@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Completion queues, queue pairs, completion counters, memory regions and address handles by the raw uverbs interface.
+"""Completion queues, queue pairs, completion counters, memory regions and address handles on the raw uverbs interface.
 
-Each class makes an object of an open device; every field of the request and the size of the response can be given, also
-wrong ones. Names are those of <rdma/ib_user_verbs.h>, <rdma/ib_user_ioctl_cmds.h> and <rdma/efa-abi.h>.
+Each class creates an object of an open device. Every field of the request and the size of the response can be set, also to
+wrong values. Names are those of <rdma/ib_user_verbs.h>, <rdma/ib_user_ioctl_cmds.h> and <rdma/efa-abi.h>.
 """
 
 import collections
@@ -43,7 +43,7 @@ QP_STATE, QP_CUR_STATE, QP_EN_SQD_ASYNC_NOTIFY, QP_ACCESS_FLAGS = 1, 2, 4, 8
 QP_PKEY_INDEX, QP_PORT, QP_QKEY, QP_AV, QP_PATH_MTU, QP_TIMEOUT = 0x10, 0x20, 0x40, 0x80, 0x100, 0x200
 QP_RNR_RETRY, QP_RQ_PSN, QP_SQ_PSN, QP_DEST_QPN = 0x800, 0x1000, 0x10000, 0x100000
 
-# Of each queue pair that is taken to a state in which it can be used.
+# Q_Key of each queue pair that is brought to RTS.
 QKEY = 0x11111111
 
 BUFFER_DMABUF, BUFFER_VA = 0, 1
@@ -65,12 +65,12 @@ QP_RESPONSE = struct.Struct("<4I5Q2H4x")
 
 
 def padded(response, layout):
-    """A response as long as its layout, whatever the caller asked for."""
+    """Unpacks a response, padded or truncated to the size of its layout."""
     return layout.unpack(response.ljust(layout.size, b"\0")[: layout.size])
 
 
 class Mapping:
-    """A mapping of what a key names."""
+    """A mapping of the memory that an mmap key identifies."""
 
     def __init__(self, context, key, length, prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_SHARED):
         self.memory = mmap.mmap(context.fd, length, flags=flags, prot=prot, offset=key)
@@ -80,7 +80,7 @@ class Mapping:
 
 
 class CompletionChannel:
-    """A file descriptor that becomes readable with a completion."""
+    """A file descriptor that becomes readable with a completion event."""
 
     def __init__(self, context):
         (self.fd,) = struct.unpack("<I", context.command(CREATE_COMP_CHANNEL, b"", 4))
@@ -90,7 +90,7 @@ class CompletionChannel:
 
 
 class CompletionQueue:
-    """A CQ. `buffer` is that of the BUF_UMEM attribute: type, fd, address, length and, if they matter, flags."""
+    """A CQ. `buffer` is the value of the BUF_UMEM attribute: type, fd, address, length and, optionally, both flags."""
 
     def __init__(
         self,
@@ -239,13 +239,13 @@ class QueuePair:
             self.context.extended(MODIFY_QP, body + struct.pack("<II", rate_limit, 0), 8, driver_data, driver_out, buffer)
 
     def to_rts(self):
-        """Takes it from RESET to RTS, each step with the attributes that both drivers ask for."""
+        """Moves the QP from RESET to RTS, each step with the attributes that both drivers require."""
         self.modify(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY, QPS_INIT, qkey=QKEY)
         self.modify(QP_STATE, QPS_RTR)
         self.modify(QP_STATE | QP_SQ_PSN, QPS_RTS)
 
     def query(self, attr_mask=0, driver_data=b"", out_size=128, buffer=None):
-        """The response: destinations, then the fields by name."""
+        """Returns the fields of the response by name. It starts with the destinations, which are skipped."""
         body = struct.pack("<II", self.handle, attr_mask) + driver_data
         response = self.context.command(QUERY_QP, body, out_size, buffer)
         names = (
@@ -257,7 +257,7 @@ class QueuePair:
 
 
 class IoctlQueuePair(QueuePair):
-    """A QP made by an ioctl."""
+    """A QP created by an ioctl."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ def buffer_in(number, kind, fd, address, length, flags=0, optional_flags=0):
 
 
 class CompletionCounter:
-    """A counter of what has ended well and of what has failed. COMP and ERR are the places of the two, or whole attributes."""
+    """A counter of successful and failed operations. COMP and ERR are the addresses of the two values, or whole attributes."""
 
     COMP_BUFFER, ERR_BUFFER = 0x1000, 0x1001
 
@@ -331,7 +331,7 @@ class CompletionCounter:
 
     @staticmethod
     def caps(context, replace=None):
-        """How many there can be, their largest value, and what they can count."""
+        """Returns the maximum number of counters, their maximum value, and the operations that they can count."""
         outputs = [Buffer(4), Buffer(8), Buffer(4)]
         sent = [pointer_out(number, output) for number, output in enumerate(outputs)]
         context.ioctl(uverbs.OBJECT_DEVICE, METHOD_QUERY_COMP_CNTR_CAPS, *uverbs.replaced(sent, replace))
@@ -354,14 +354,14 @@ class MemoryRegion:
         self.context.ioctl(OBJECT_MR, METHOD_MR_DESTROY, object_handle(0, self.handle))
 
     def query(self):
-        """lkey, rkey, length and address, as the core knows them."""
+        """Returns lkey, rkey, length and address from the core."""
         outputs = [Buffer(4), Buffer(4), Buffer(8), Buffer(8)]
         sent = [pointer_out(number, output) for number, output in enumerate(outputs, 1)]
         self.context.ioctl(OBJECT_MR, METHOD_QUERY_MR, object_handle(0, self.handle), *sent)
         return tuple(int.from_bytes(output.bytes(), "little") for output in outputs)
 
     def efa_query(self, handle=None, outputs=None):
-        """Validity and the three interconnect ids of EFA's own query."""
+        """Returns the validity and the three interconnect ids from EFA's own query."""
         outputs = outputs or [Buffer(2) for _ in range(4)]
         sent = [pointer_out(0x1001 + number, output) for number, output in enumerate(outputs)]
         handle = self.handle if handle is None else handle
@@ -370,7 +370,7 @@ class MemoryRegion:
 
 
 class IoctlMemoryRegion(MemoryRegion):
-    """A MR made by an ioctl: of memory of this process or, if `fd` is given, of a dmabuf."""
+    """A MR created by an ioctl: of memory of this process or, if `fd` is given, of a dmabuf."""
 
     def __init__(self, context, pd, start, length, access=ACCESS_LOCAL_WRITE, iova=None, fd=None, attributes=(), replace=None):
         outputs = [Buffer(4), Buffer(4)]
@@ -431,22 +431,22 @@ class AddressHandle:
         self.context.ioctl(OBJECT_AH, METHOD_AH_DESTROY, object_handle(0, self.handle))
 
 
-# Whether the kernel makes huge pages of what is in one piece.
+# Whether the kernel supports transparent huge pages.
 HAS_HUGE_PAGES = os.path.exists("/sys/kernel/mm/transparent_hugepage")
-# So many pages at the start of memory are no neighbours for certain, and no page of a device is larger than one of them. Of
-# all pages that would be one DMA mapping each, which of a chain of page lists take a kernel with debugging five seconds.
+# Number of pages at the start of memory that are never physically adjacent, so that the device has no page larger than one of
+# them. For all pages, each would be a DMA mapping: of a chain of page lists, these take a debug kernel five seconds.
 SCATTERED = 64
 
-# The number of a page in /proc/PID/pagemap, which only root can read.
+# Mask of the page number in an entry of /proc/PID/pagemap. Only root can read the number.
 PAGE_NUMBER = (1 << 55) - 1
 
 MREMAP_MAYMOVE, MREMAP_FIXED, MREMAP_DONTUNMAP = 1, 2, 4
 
 
 def move_page(source, target):
-    """Has the page at one address at another one, where that which was there is no more.
+    """Moves the page at one address to another address, where it replaces a page.
 
-    An empty page remains at the former. Without it, the next mapping could be there, and would end with the object of the former.
+    An empty page remains at the old address. Otherwise a later mapping at that address would be unmapped together with the old memory.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mremap.restype = ctypes.c_void_p
@@ -456,10 +456,10 @@ def move_page(source, target):
 
 
 class Memory:
-    """Pages of this process, written once so that they exist."""
+    """Pages of this process, written once so that they are allocated."""
 
     def __init__(self, length, prot=mmap.PROT_READ | mmap.PROT_WRITE, huge=False):
-        # Room to find an address that is a multiple of 2 MiB.
+        # Room for alignment to 2 MiB.
         room = length + (2 << 20) if huge else length
         self.memory = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         self.view = ctypes.c_char.from_buffer(self.memory)
@@ -472,7 +472,7 @@ class Memory:
         self.length = length
         offset = self.address - ctypes.addressof(self.view)
         pages = range(offset, offset + length, mmap.PAGESIZE)
-        # Every other page first: neighbours that are so in physical memory, too, would be one larger page to a device.
+        # Every other page first: adjacent pages that are also physically adjacent would be one larger page to a device.
         few = 0 if huge else SCATTERED
         for page in [*pages[:few:2], *pages[1:few:2], *pages[few:]]:
             self.memory[page] = 1
@@ -483,13 +483,13 @@ class Memory:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def page_numbers(self, count):
-        """The numbers of the first pages in physical memory."""
+        """Returns the physical page numbers of the first pages."""
         with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
             pagemap.seek(self.address // mmap.PAGESIZE * 8)
             return [page & PAGE_NUMBER for page in struct.unpack(f"<{count}Q", pagemap.read(8 * count))]
 
     def scatter(self, count):
-        """Replaces those of the first pages that are neighbours by chance."""
+        """Replaces those of the first pages that are physically adjacent by chance."""
         numbers = self.page_numbers(count)
         for number in range(1, count):
             if numbers[number] and numbers[number] == numbers[number - 1] + 1:
@@ -498,7 +498,7 @@ class Memory:
                 numbers = self.page_numbers(count)
 
     def move(self, source, target):
-        """Has the page at one offset at another one, where that which was there is no more."""
+        """Moves the page at one offset to another offset, where it replaces a page."""
         if source != target:
             move_page(self.address + source, self.address + target)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""A device that does not answer in the middle of a verb. Both drivers run those verbs at whose end there are neither queue pairs nor memory
-regions, which the C driver cannot destroy then. The program of the host runs all of them: host/driver/tests/driver/verbs.rs.
+"""A device that does not respond to the command of a verb. The verbs here leave neither queue pairs nor memory regions, which the C
+driver could not destroy then. host/driver/tests/driver/verbs.rs tests all verbs.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from recovery import Recovery
 from selftest import DRIVER, Suite, equal, function_with, result_of
 from uverbs import EVENT_DEVICE_FATAL, Context, opened
 
-# No interrupts come but for commands. A command may take 1.5 s, the most that a device can announce.
+# Commands are the only cause of interrupts. A command may take 1.5 s, the maximum that a device can announce.
 ATTRIBUTES = {"keep_alive_ms": 0, "admin_timeout": 15}
 
 FAULTS = {
@@ -25,7 +25,7 @@ main = function_with("profile=efa4")
 
 
 def prepare():
-    """Binds a device that has no faults."""
+    """Rebinds the device without faults."""
     main.clear()
     main.set(**ATTRIBUTES)
     main.rebind()
@@ -36,7 +36,7 @@ def is_usable():
 
 
 class Set:
-    """A context and its objects, created in the order in which they need each other."""
+    """A context and its objects, created in the order of their dependencies."""
 
     STEPS = ("open", "alloc_pd", "create_cq", "create_cq_with_events", "create_qp")
 
@@ -71,7 +71,7 @@ class Set:
         self.stack.close()
 
 
-# Verbs, the command of each, and the verb before which its objects end.
+# Verbs, the command of each, and the step before which the creation of objects stops.
 VERBS = {
     "open": ("ALLOC_UAR", "open"),
     "alloc_pd": ("ALLOC_PD", "alloc_pd"),
@@ -84,7 +84,7 @@ VERBS = {
 
 
 def faulty(verb, fault):
-    """Returns what becomes of a verb and of the next one, what the device has after the end of all, and whether it can still be used."""
+    """Returns the results of a verb and of its repetition, whether the device keeps objects after the close, and whether it is usable."""
     opcode, until = VERBS[verb]
     if not main.is_bound or main.held() or not is_usable():
         prepare()

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The one bound of every wait. What exceeds it hangs. It says nothing about how fast a driver, a device or a host is."""
+"""Common timeout of all waits. A wait that exceeds it hangs. It implies nothing about the speed of a driver, a device or a host."""
 
 import os
 import time
 
-# How many times slower than a stock kernel this one is: a debug kernel checks all that it does.
+# Factor by which this kernel is slower than a stock kernel. A debug kernel checks all its operations.
 SLOW = int(os.environ.get("EFA_SLOW_KERNEL", "1"))
-# Seconds.
+# Timeout in seconds.
 PATIENCE = int(os.environ.get("EFA_PATIENCE") or 120) * SLOW
-# Seconds between two looks at a condition.
+# Seconds between two checks of a condition.
 INTERVAL = 0.005
 
 
 class Failed(Exception):
-    """A test case has failed; says why."""
+    """Failure of a test case, with its reason."""
 
 
 def wait_until(condition, what):
-    """Waits until a condition is true, and returns what it then is; raises Failed after PATIENCE."""
+    """Waits until a condition is true, and returns its value; raises Failed after PATIENCE."""
     end = time.monotonic() + PATIENCE
     while not (found := condition()):
         if time.monotonic() > end:

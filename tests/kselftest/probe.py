@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What there is once the driver has found its devices."""
+"""State of the module and of its devices after the driver has probed them."""
 
 import fnmatch
 import functools
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from selftest import SYSFS_DRIVER, Failed, Skipped, Suite, emulator, equal, first_line
 
-# The module file; the loaded module does not show all that is in it.
+# The module's file: the loaded module does not show all its information.
 MODULE = os.environ.get("EFA_KO") or "efa"
 LOADED = Path("/sys/module/efa")
 
 CPUS = os.cpu_count()
-# How many event queues each device has. Real ones have a limit of their own.
+# Number of event queues of each device. Real devices have their own limit.
 DEVICES = {
     "profile=efa0": 0,
     "profile=efa1": CPUS,
@@ -33,7 +33,7 @@ suite = Suite()
 
 @functools.cache
 def information():
-    """What the module says of itself: the values of each field."""
+    """Returns the module's information: the values of each field."""
     try:
         done = subprocess.run(["modinfo", MODULE], capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def interrupt_names(function, event_queues):
 
 def hints(function, event_queues):
     files = [f"/proc/irq/{number}/affinity_hint" for number, _ in function.interrupts()]
-    # Management is for the first CPU, too.
+    # The management interrupt has the first CPU as its hint, too.
     wanted = [1, *(1 << number for number in range(event_queues))]
     equal([int(first_line(file).replace(",", ""), 16) for file in files], wanted, "hints")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What probe_errors.py and probe_timeouts.py share: what becomes of a probe when something is wrong with the device.
+"""Common code of probe_errors.py and probe_timeouts.py: probes of a device with faults.
 
-Each test case makes the device misbehave and binds it. The result is `ok` or the errno, and how often the driver broke the
-rules of the interface, if it did. After a failure nothing of the driver is left, and the log says why; after either, a
-healthy device can be bound.
+Each test case makes the device misbehave and binds it. The result is `ok` or the errno, and the number of the driver's
+protocol errors, if there are any. After a failure, the driver has released all resources, and the log has the reason. After
+success and failure alike, a healthy device can be bound.
 """
 
 import selftest
@@ -14,20 +14,20 @@ main = selftest.any_function()
 
 
 class Probes(selftest.Suite):
-    """Test cases that are probes. `attributes` are those that the device has meanwhile beside those of a test case."""
+    """Test cases that are probes. In each, the device has `attributes` in addition to those of the test case."""
 
     def __init__(self, **attributes):
         super().__init__()
         self.attributes = attributes
 
     def probe(self, function, rules=(), settings=None):
-        """Binds the device while it misbehaves, checks what that leaves behind, and returns the result."""
+        """Binds the device while it misbehaves, checks for leaks, and returns the result."""
         for when, then, *how_often in rules:
             function.inject(when, then, **(how_often[0] if how_often else {}))
         function.set(**self.attributes, **(settings or {}))
         errors = function.protocol_errors()
         list(log.records())
-        # A driver that has begun to use the device tells it that it gives up.
+        # A driver that has begun to use the device resets it when it gives up.
         with function.resets_meanwhile() as self.resets:
             result = function.bind()
             if result == "ok":
@@ -45,7 +45,7 @@ class Probes(selftest.Suite):
         return f"{result}, {errors} protocol errors" if errors else result
 
     def add_probe(self, name, wanted, rules=(), settings=None):
-        """A test case that is one probe."""
+        """Adds a test case that is one probe."""
         self.add(name, lambda: self.probe(main, rules, settings), wanted)
 
     def run_all(self):
@@ -66,7 +66,7 @@ def before():
 
 
 def after():
-    """A healthy device works again, if it has not just done so."""
+    """Checks that a healthy device works again, unless the test case has just shown that."""
     main.clear()
     if not main.healthy:
         equal(main.bind(), "ok", "the next bind")

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Probes of unusual devices in which the drivers differ, or which need a real PCI function. probe_timeouts.py has those that wait for the
-device. All others are in host/driver/tests/driver/probe_errors.rs.
+"""Probes of unusual devices for which the drivers differ, or which need a real PCI function. Probes that wait for the device are in
+probe_timeouts.py, all others in host/driver/tests/driver/probe_errors.rs.
 """
 
 from probe_cases import Probes, main
 from selftest import Skipped, equal, function_with
 from tracing import releases
 
-# Reads of DEV_STS in a reset: is it ready, has it started, has it ended.
+# Number of reads of DEV_STS in a reset: one each for readiness, start and end.
 RESET_READS = 3
 
-# How long each half of a reset takes in which something else happens, in ms, and how long it may take, in units of 100 ms.
+# Duration of each half of a reset with an event, in ms, and the timeout of a reset, in units of 100 ms.
 RESET_MS, RESET_TIMEOUT = 2000, 255
 
 suite = Probes()
@@ -26,7 +26,7 @@ for register, wanted in (("CAPS", "EINVAL"), ("CONTROLLER_VERSION", "ok")):
         add(f"{register} {text}", wanted, [({"register": register}, {fault: True})])
 add("DEV_STS is not answered after the reset", "ok", [({"register": "DEV_STS"}, {"silence": True}, {"skip": RESET_READS, "times": 1})])
 
-# What the PCI function lacks.
+# PCI functions without a BAR.
 for bar in ("0", "2", "db"):
     lacking = function_with(f"profile=efa2,missing-bar={bar}")
 
@@ -53,10 +53,10 @@ def late_answer():
 
 @suite.case("an event comes with the reset of a remove", "left alone")
 def event_with_reset():
-    """The interrupt comes when the device is in its reset, in which it takes no doorbell."""
+    """The interrupt arrives during the device's reset, in which the driver must not ring a doorbell."""
     equal(main.bind(), "ok", "bind")
     main.inject({"reset": True}, {"with_event": True})
-    # The reset takes longer than it takes to handle an interrupt, which is to be seen with the C driver.
+    # The reset takes longer than the handling of an interrupt, so that a doorbell of the C driver is detected.
     main.set(reset_ms=RESET_MS, reset_timeout=RESET_TIMEOUT)
     before = main.protocol_errors()
     equal(main.unbind(), "ok", "unbind")

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What becomes of a probe when the device takes longer than it may, or for ever, or answers in a way that is no answer."""
+"""Probes of a device that responds too late, never, or with an invalid response."""
 
 import re
 
 from probe_cases import Probes, main
 
-# In units of 100 ms: the latter is the most that a device can announce.
+# In units of 100 ms. The latter is the maximum that a device can announce.
 RESET_TIMEOUT, ADMIN_TIMEOUT = 20, 15
 
-# What a hint has a command take, in ms, and how late one is in time by the hint, and not by ADMIN_TIMEOUT.
+# Timeout of a command by the hint, in ms, and a delay in ms that is within that timeout, but beyond ADMIN_TIMEOUT.
 HINT_MS, LATE_MS = 30_000, 2_500
 
 suite = Probes(reset_timeout=RESET_TIMEOUT, admin_timeout=ADMIN_TIMEOUT)
@@ -21,7 +21,7 @@ for fault, text in (
     ("wrong_req_id", "is answered for another request"),
 ):
     add(f"VERSION {text}", "ok", [({"register": "VERSION"}, {fault: True})])
-# From SET_FEATURE on the driver follows the hint.
+# From SET_FEATURE on, the driver uses the hint.
 add(
     "a hint for the time of a command is in ms",
     "ok",
@@ -31,7 +31,7 @@ add(
 
 
 def hinted(hint):
-    """What becomes of a command that is not completed, and how long the driver says that it has waited for it."""
+    """Returns the result of a probe with a command that is not completed, and the wait for it that the driver logs."""
     result = suite.probe(main, [({"opcode": "SET_FEATURE"}, {"silence": True})], {"admin_completion_timeout_ms": hint})
     return " ".join([result, *re.findall(r"SET_FEATURE was not completed (within \d+ ms)", " ".join(suite.errors))])
 

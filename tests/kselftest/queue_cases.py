@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Test cases about memory that userspace and the device share, and about completion events: of queues.py and bounce.py."""
+"""Test cases of queues.py and bounce.py: memory that userspace and the device share, and completion events."""
 
 import contextlib
 import mmap
@@ -21,13 +21,13 @@ from selftest import PATIENCE, Failed, equal, result_of
 from uverbs import opened
 
 PAGE = mmap.PAGESIZE
-# Of an object of objects.py, in the event that userspace reads.
+# User handle of a completion queue of objects.py, in the event that userspace reads.
 CQ_USER_HANDLE = struct.pack("<Q", 0x1122334455667788)
 
 
 @contextlib.contextmanager
 def with_channel(context, vector=0):
-    """A completion queue and its channel. While that is open, the device can't be unbound."""
+    """Yields a completion queue and its channel. While the channel is open, the device can't be unbound."""
     channel = CompletionChannel(context)
     try:
         cq = CompletionQueue(context, flags=CQ_WITH_COMPLETION_CHANNEL, channel=channel.fd, vector=vector)
@@ -38,7 +38,7 @@ def with_channel(context, vector=0):
 
 
 def events(channel, wait=1):
-    """How many events of a completion queue can be read now, after waiting for so many of them."""
+    """Waits for at least WAIT events of a completion queue; returns the number of events that could be read."""
     count = 0
     while select.select([channel.fd], [], [], PATIENCE if count < wait else 0)[0]:
         equal(os.read(channel.fd, 8), CQ_USER_HANDLE, "the queue of the event")
@@ -47,12 +47,12 @@ def events(channel, wait=1):
 
 
 def pattern(number):
-    """Bytes that are nowhere else."""
+    """Returns bytes that occur nowhere else."""
     return struct.pack("<QQ", 0xEFA0EFA0EFA0EFA0, number)
 
 
 def add_cases(suite, main, memory="ok"):
-    """Adds what both programs test, of a device; `memory` is what becomes of a use of the process's own memory."""
+    """Adds the test cases of both programs, for a device. `memory` is the wanted result of a use of the process's own memory."""
 
     @suite.case("userspace sees what the device writes into a completion queue", "ok")
     def completion_queue():
@@ -126,7 +126,7 @@ def add_cases(suite, main, memory="ok"):
     @suite.case("a completion queue in memory of the process", memory)
     def user_memory():
         with opened(main) as context:
-            # A ring has to be contiguous, which a page is.
+            # A ring must be contiguous, as a single page is.
             pages = Memory(PAGE)
             result = []
 

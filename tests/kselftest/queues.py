@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Queues in memory that userspace and the device share, and the events that tell of completions."""
+"""Queues in memory that userspace and the device share, and completion events."""
 
 import contextlib
 import select
@@ -13,9 +13,9 @@ from selftest import Failed, KernelLog, Skipped, Suite, any_function, equal, fun
 from uverbs import opened
 
 ROUNDS = 200
-# More than any number of an object.
+# Larger than the number of any object.
 NO_CQ = 0xFFF0
-# Events that are more than a handler of interrupts is to look at in a row. The device gives half an event queue of them at once.
+# More events than an interrupt handler may process in a row. The device raises half an event queue of them at once.
 STORM = 5000
 SMALL_BAR = "profile=efa2,max_qp=1,max_llq_size=2048"
 
@@ -25,7 +25,7 @@ add_cases(suite, main)
 
 
 def event_queue():
-    """The number of an event queue of the device, which only the driver knows."""
+    """Finds and returns the number of an event queue of the device. Only the driver knows these numbers."""
     for eq in range(1, 10_000):
         try:
             main.notify(NO_CQ, eq=eq)
@@ -111,12 +111,12 @@ def come_and_go():
 
 
 def thread_runs():
-    """How often threads of completion interrupts got a CPU."""
+    """Returns how often the threads of completion interrupts were scheduled."""
     runs = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if "-efa-comp" in (folder / "comm").read_text():
-                # How long it ran and waited, and how often it ran.
+                # The fields are the times of running and waiting, and the number of time slices.
                 runs += int((folder / "schedstat").read_text().split()[2])
     return runs
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What becomes of a device that has failed in use: the driver brings it back."""
+"""Recovery by the driver of a device that has failed in use."""
 
 from selftest import emulator, equal, wait_until
 from uverbs import opened
 
-# Seconds before each attempt to bring a device back.
+# Delay in seconds before each recovery attempt.
 BACKOFF = (0, 1, 2, 4, 8)
 
 
 class Recovery:
-    """One failure of a device that works, after which the driver brings it back. Made before it, and awaited after it."""
+    """Recovery from one failure of a working device. Created before the failure, and awaited after it."""
 
     def __init__(self, function, reason):
         self.function = function
@@ -22,9 +22,9 @@ class Recovery:
         return status["state"] == "up" and int(status["session"]) > self.session
 
     def wait(self, attempts=1):
-        """Waits until the device is back; fails if anything is left of the time before, or if it was not for this reason alone.
+        """Waits until the device is back; fails if it has objects from before the failure, or if there were resets for other reasons.
 
-        It has to be back with this attempt, of which the first one is made at once.
+        The attempt with the number `attempts` must succeed. The first attempt has no delay.
         """
         wait_until(self.is_over, f"a recovery ({self.reason})")
         status = self.function.status()
@@ -35,5 +35,5 @@ class Recovery:
         self.function.settle()
         wanted = self.resets | {name: self.resets[name] + 1 for name in (self.reason, "all")}
         equal(self.function.resets(), wanted, "resets")
-        # What it has done for a program tells its next failure from another one of the same kind.
+        # Once a program has used the device, an early next failure does not count as a failed attempt.
         opened(self.function).close()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What `rdma resource show` tells of each object: the core's own part, and the ids and sizes that only the device knows."""
+"""Output of `rdma resource show` for each object: the core's part, and the driver's part with ids and sizes of the device."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ PAGE = mmap.PAGESIZE
 
 
 def shown(kind):
-    """What the tool shows of this process's objects of a kind, with details, in their order."""
+    """Returns the tool's output with details for this process's objects of a kind, in order."""
     (name,) = main.names("infiniband")
     command = ["rdma", "-jdd", "resource", "show", kind]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -42,14 +42,14 @@ def shown(kind):
 
 
 def summary(function=main, kinds=("pd", "cq", "qp", "mr", "ctx")):
-    """The numbers of all objects of a device by kind."""
+    """Returns the number of objects of a device by kind."""
     (name,) = function.names("infiniband")
     (entry,) = json.loads(subprocess.run(["rdma", "-j", "resource", "show", name], capture_output=True, text=True, check=True).stdout)
     return {kind: entry[kind] for kind in kinds}
 
 
 def details(entries, *wanted):
-    """`shown` if the driver's part of each entry is as wanted, nothing if there is none, else fails."""
+    """Returns `shown` if the driver's part of each entry is as wanted, and an empty text if there is none; fails otherwise."""
     got = [{key.removeprefix("drv_"): value for key, value in entry.items() if key.startswith("drv_")} for entry in entries]
     if len(got) == len(wanted) and not any(got):
         return ""
@@ -61,7 +61,7 @@ def details(entries, *wanted):
 
 @contextlib.contextmanager
 def objects():
-    """An open device, a PD and a CQ."""
+    """Yields a context of the device, a PD and a CQ."""
     with opened(main) as context:
         yield context, context.alloc_pd()[0], CompletionQueue(context)
 
@@ -72,7 +72,7 @@ def cq_details(cq, entry_size=32):
 
 
 def without_offset(entries, name, wanted):
-    """Takes an offset out of entries: of it userspace knows only where in the page it is."""
+    """Removes an offset from entries, and checks its lower bits: userspace knows only the offset within the page."""
     for entry, low in zip(entries, wanted, strict=True):
         if f"drv_{name}" in entry:
             equal(entry.pop(f"drv_{name}") % PAGE, low, name)
@@ -110,7 +110,7 @@ def queue_pairs():
         entries = without_offset(shown("qp"), "llq_offset", [qp.response.llq_desc_offset for qp in qps])
         equal([entry["type"] for entry in entries], ["DRIVER", "UD"], "types")
         equal([entry["lqpn"] for entry in entries], [qp.qpn for qp in qps], "numbers")
-        # Of the device's handles a user learns nothing else; they tell the queue pairs apart.
+        # Userspace has no other source for the device's handles. They must only differ.
         handles = [entry.pop("drv_qp_handle") for entry in entries if "drv_qp_handle" in entry]
         equal(len(set(handles)), len(handles), "distinct handles")
         return details(entries, {"sq_ring_size": 4096, "rq_ring_size": 256}, {"sq_ring_size": 2048, "rq_ring_size": 256})
@@ -126,7 +126,7 @@ def memory_regions():
         equal([int(entry["lkey"], 16) for entry in entries], [region.lkey for region in regions], "local keys")
         wanted = []
         for entry, memory in zip(entries, memories, strict=True):
-            # Up to the memory's physical layout.
+            # Depends on the memory's physical layout.
             size = entry.get("drv_page_size", PAGE)
             if size not in [PAGE << shift for shift in range(20)]:
                 raise Failed(f"a page size of {size}")
@@ -155,7 +155,7 @@ def many():
 def destroyed():
     before = summary()
     with objects() as (context, pd, cq):
-        # Those of a type of the driver's own only show up where all details are asked for.
+        # Queue pairs of the driver's own type appear only if all details are requested.
         qp = QueuePair(context, pd, cq.handle, cq.handle, qp_type=QPT_UD)
         memory = Memory(PAGE)
         region = MemoryRegion(context, pd, memory.address, PAGE)

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 #
-# Runs all test programs, or those that are named, and prints one KTAP document. Each program is a test case of it, with the
+# Runs all test programs, or those named by arguments, and prints one KTAP document. Each program is a test case, with the
 # program's own test cases as subtests. Needs neither make nor the host.
 #
-# As the kernel's runner, takes kselftest_override_timeout from the environment, in seconds for each program.
+# Like the kernel's runner, reads kselftest_override_timeout from the environment: a timeout per program in seconds.
 
 cd "$(dirname "$0")" || exit
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the test programs written in Python share: KTAP output, EFA devices in sysfs, the kernel's log, the emulator."""
+"""Common code of the test programs in Python: KTAP output, EFA devices in sysfs, the kernel's log, the emulator."""
 
 import contextlib
 import errno
@@ -24,10 +24,10 @@ SYSFS_DRIVER = Path("/sys/bus/pci/drivers/efa")
 CONTROL_PORT = os.environ.get("EFA_CONTROL_PORT", "/dev/virtio-ports/efa-emu.control")
 DEBUGFS = Path("/sys/kernel/debug/efa")
 
-# Which test cases to run: a pattern as of file names.
+# Test cases to run: a pattern like those of file names.
 CASES = os.environ.get("EFA_CASES") or "*"
 
-# What all random choices follow from, which every program prints.
+# Seed of all random choices. Every program prints it.
 SEED = os.environ.get("EFA_SEED") or "1"
 
 # Exit codes are those of the kernel's selftests.
@@ -38,9 +38,9 @@ LOG_ERROR = 3
 # The number of write() in /proc/PID/syscall.
 SYSCALL_WRITE = "1" if os.uname().machine == "x86_64" else "64"
 
-# Why the driver resets a device that is in use.
+# Reasons for which the driver resets a device in use.
 REASONS = ("fatal_error", "command_timeout", "keep_alive", "register_timeout", "requested", "memory_held")
-# The statuses with which a device can refuse a command, and what they mean to a process.
+# Statuses with which a device can refuse a command, and the errno of each for a process.
 STATUSES = {
     "RESOURCE_ALLOCATION_FAILURE": "ENOMEM",
     "BAD_OPCODE": "EINVAL",
@@ -54,11 +54,11 @@ STATUSES = {
 
 
 class Skipped(Exception):
-    """A test case can't run here; says why."""
+    """Reason for which a test case can't run here."""
 
 
 def udev_settles():
-    """Waits until udev has handled all events. udevadm fails if udev closes its connection before it has written to it."""
+    """Waits until udev has handled all events. udevadm is repeated, as it fails if udev closes the connection before its write."""
     wait_until(lambda: not subprocess.run(["udevadm", "settle"], check=False).returncode, "udev has handled all events")
 
 
@@ -79,7 +79,7 @@ DRIVER = name_of_driver()
 
 
 class Suite:
-    """The test cases of a program, in their order."""
+    """The test cases of a program, in order."""
 
     def __init__(self):
         self.cases = []
@@ -87,18 +87,18 @@ class Suite:
 
     @staticmethod
     def read_differences():
-        """From differences.md: the test cases of this program with the driver's own results."""
+        """Yields the test cases of this program in differences.md, with the driver's results."""
         for line in (FOLDER / "differences.md").read_text().splitlines():
             cells = [cell.strip() for cell in line.split("|")]
             if len(cells) == 7 and cells[1] == PROGRAM:
                 yield cells[2], cells[4 if DRIVER == "rust" else 3]
 
     def add(self, name, function, wanted="", needs_emulator=True):
-        """Adds a test case. It passes if `function` returns what is wanted, as text; nothing is the empty text."""
+        """Adds a test case. It passes if `function` returns the text `wanted`. None equals the empty text."""
         self.cases.append((name, function, self.differences.pop(name, wanted), needs_emulator))
 
     def add_for(self, spec, name, function, wanted="", needs_emulator=True):
-        """Adds a test case of the device that has this line in the file `devices`; `function` gets that."""
+        """Adds a test case for the device with this line in the file `devices`, which is the argument of `function`."""
         device = function_with(spec)
 
         def run():
@@ -111,7 +111,7 @@ class Suite:
         self.add(f"{spec.removeprefix('profile=')}: {name}", run, wanted, needs_emulator=False)
 
     def case(self, name, wanted="", needs_emulator=True):
-        """Makes a test case of a function."""
+        """Decorator that adds a function as a test case."""
 
         def decorator(function):
             self.add(name, function, wanted, needs_emulator)
@@ -120,7 +120,7 @@ class Suite:
         return decorator
 
     def run(self, before=None, after=None):
-        """Runs all test cases, or those that EFA_CASES names, and ends the program. `before` and `after` are called around each."""
+        """Runs all test cases, or those that match EFA_CASES, and ends the program. `before` and `after` are called around each."""
         counts = {"pass": 0, "fail": 0, "skip": 0}
         cases = [case for case in self.cases if fnmatch.fnmatchcase(case[0], CASES)]
         if not cases:
@@ -164,7 +164,7 @@ class Suite:
 
 
 def skip_all(why) -> NoReturn:
-    """Ends a program none of whose test cases can run."""
+    """Ends a program that has no test case that can run here."""
     print(f"KTAP version 1\n1..0 # SKIP {why}")
     sys.exit(KSFT_SKIP)
 
@@ -176,12 +176,12 @@ def equal(got, wanted, what):
 
 
 def errno_name(number):
-    """The name of an errno; where there are two, the one that the kernel uses."""
+    """Returns the name of an errno. If there are two names, this is the name that the kernel uses."""
     return "EOPNOTSUPP" if number == errno.EOPNOTSUPP else errno.errorcode[number]
 
 
 def first_line(file):
-    """The first line of a file; nothing if it can't be read."""
+    """Returns the first line of a file, or an empty text if it can't be read."""
     try:
         with open(file) as lines:
             return lines.readline().rstrip("\n")
@@ -190,7 +190,7 @@ def first_line(file):
 
 
 def result_of(action, *arguments):
-    """`ok`, or the name of the errno with which the action fails."""
+    """Runs an action; returns `ok`, or the name of the errno with which it fails."""
     try:
         action(*arguments)
     except OSError as error:
@@ -199,7 +199,7 @@ def result_of(action, *arguments):
 
 
 def free_memory():
-    """Memory that the kernel does not need for itself, in KiB. That includes pages that wait in a CPU's own list: up to tens of
+    """Returns the memory that the kernel does not use itself, in KiB. Includes free pages in the lists of each CPU: up to tens of
     MiB."""
     with open("/proc/meminfo") as file:
         fields = {name: int(value) for name, value, *_ in map(str.split, file)}
@@ -210,12 +210,12 @@ def free_memory():
 
 
 def chance(name):
-    """Makes random choices, the same ones each time for this name and EFA_SEED."""
+    """Returns a random generator with choices that depend on this name and EFA_SEED only."""
     return random.Random(f"{SEED} {name}")
 
 
 def blocked(thread):
-    """Whether the kernel has a thread of this process wait in write()."""
+    """Whether a thread of this process waits in write()."""
     return first_line(f"/proc/self/task/{thread.native_id}/syscall").partition(" ")[0] == SYSCALL_WRITE
 
 
@@ -230,18 +230,18 @@ class Emulator:
         self.specs = [line for line in lines if line and not line.startswith("#")]
 
     def open(self):
-        """Opens the port, again if it is open: a suspend of the guest closes it at the other end."""
+        """Opens the port, or reopens an open one: a suspend of the guest closes it at the other end."""
         self.close()
         self.fd = os.open(self.port, os.O_RDWR | os.O_CLOEXEC)
 
     def close(self):
-        """Lets others open it: one process can have it open, and what that has started."""
+        """Closes the port, so that others can open it. Only one process and its children can have it open."""
         if self.fd is not None:
             os.close(self.fd)
         self.fd = None
 
     def ask(self, request):
-        """Sends the text of a request and returns that of the reply, without the ends of the lines."""
+        """Sends the text of a request and returns the text of the reply, both without a newline."""
         os.write(self.fd, request.encode() + b"\n")
         reply = b""
         while not reply.endswith(b"\n"):
@@ -249,7 +249,7 @@ class Emulator:
         return reply.decode().removesuffix("\n")
 
     def send(self, request):
-        """Sends a request and returns what is in the reply; fails if that is an error."""
+        """Sends a request and returns the contents of the reply; fails if the reply is an error."""
         reply = json.loads(self.ask(json.dumps(request)))
         if "ok" not in reply:
             raise Failed(f"the emulator replies {reply} to {request}")
@@ -259,7 +259,7 @@ class Emulator:
 emulator: Any = Emulator(CONTROL_PORT) if os.path.exists(CONTROL_PORT) else None
 
 
-# Seconds that are more than the longest tick of a kernel, of 100 Hz.
+# Seconds: longer than the longest tick of a kernel, that of 100 Hz.
 TICK = 0.011
 
 # A reset by the driver in the emulator's trace, with its reason.
@@ -267,7 +267,7 @@ RESET = re.compile("reset ([A-Z_]+)$")
 
 
 class Function:
-    """A PCI function that is an EFA device. `number` is the emulator's number of it."""
+    """A PCI function that is an EFA device. `number` is its number in the emulator."""
 
     def __init__(self, address, number=None):
         self.address = address
@@ -277,7 +277,7 @@ class Function:
 
     @property
     def generation(self):
-        """Such as `efa2`, which is what its PCI device id looks like."""
+        """Generation of the device, such as `efa2`: its PCI device id in hexadecimal."""
         return first_line(self.sysfs / "device").removeprefix("0x")
 
     @property
@@ -285,11 +285,11 @@ class Function:
         return (SYSFS_DRIVER / self.address).exists()
 
     def bind(self):
-        """Binds it to the driver and returns `ok` or the name of the errno."""
+        """Binds the device to the driver and returns `ok` or the name of the errno."""
         return result_of(self.write, "bind")
 
     def unbind(self):
-        """Unbinds it and returns `ok` or the name of the errno."""
+        """Unbinds the device and returns `ok` or the name of the errno."""
         return result_of(self.write, "unbind")
 
     def write(self, file):
@@ -300,13 +300,13 @@ class Function:
             os.close(fd)
 
     def rebind(self):
-        """Unbinds it if it is bound, then binds it; fails if that fails."""
+        """Unbinds the device if it is bound, then binds it; fails if either fails."""
         if self.is_bound:
             equal(self.unbind(), "ok", "unbind")
         equal(self.bind(), "ok", "bind")
 
     def names(self, kind):
-        """The names of its devices of a class, such as `infiniband`."""
+        """Returns the names of its devices of a class, such as `infiniband`."""
         try:
             return os.listdir(self.sysfs / kind)
         except FileNotFoundError:
@@ -314,24 +314,24 @@ class Function:
 
     @property
     def rdma(self):
-        """The folder of its RDMA device. udev may change the name shortly after a bind."""
+        """Folder of its RDMA device in sysfs. udev may rename the device shortly after a bind."""
         names = self.names("infiniband")
         equal(len(names), 1, f"RDMA devices of {self.address}")
         return self.sysfs / "infiniband" / names[0]
 
     @property
     def port(self):
-        """The folder of its port."""
+        """Folder of its port in sysfs."""
         return self.rdma / "ports/1"
 
     def interrupts(self):
-        """The number of each of its interrupts, and the name without the part that all have, in their order."""
+        """Returns the number of each of its interrupts, and the name without the common part, in order."""
         with open("/proc/interrupts") as file:
             found = [line.split() for line in file if line.rstrip().endswith("@pci:" + self.address)]
         return [(int(words[0].rstrip(":")), words[-1].partition("@")[0]) for words in found]
 
     def bars(self):
-        """Where each of its BARs is, and whether the driver has reserved it."""
+        """Returns the addresses of each of its BARs, and whether the driver has reserved it."""
         found, name = [], None
         with open("/proc/iomem") as file:
             for line in file:
@@ -344,39 +344,39 @@ class Function:
         return found
 
     def uverbs(self):
-        """The path of its device node; waits until udev has made it."""
+        """Waits until udev has created its device node; returns the path."""
         (name,) = self.names("infiniband_verbs")
         path = f"/dev/infiniband/{name}"
         wait_until(lambda: os.path.exists(path), path)
         return path
 
     def settle(self):
-        """Waits until it can be opened, and udev has given it its name."""
+        """Waits until the device can be opened, and udev has renamed it."""
         wait_until(lambda: self.names("infiniband") and self.names("infiniband_verbs"), f"the RDMA device of {self.address}")
         if shutil.which("udevadm"):
             udev_settles()
         self.uverbs()
 
     def counter(self, name, port=False):
-        """A hardware counter as it is now, or the name of the errno with which reading it fails."""
+        """Returns the current value of a hardware counter, or the name of the errno with which the read fails."""
         folder = "ports/1/hw_counters" if port else "hw_counters"
 
         def read():
             for ib_device in self.names("infiniband"):
                 counters = self.sysfs / "infiniband" / ib_device / folder
                 try:
-                    # Nothing read before is to be shown again, which what was read in this tick would be.
+                    # Avoids cached values. Without a wait, values that were read in this tick would still be cached.
                     usual = (counters / "lifespan").read_text()
                     (counters / "lifespan").write_text("0")
                     time.sleep(TICK)
                     try:
                         return [int((counters / name).read_text())]
                     finally:
-                        # The device may have gone, of which the read has the reason.
+                        # The device may have been removed. The read reports the reason.
                         with contextlib.suppress(OSError):
                             (counters / "lifespan").write_text(usual)
                 except FileNotFoundError:
-                    # udev has changed the name.
+                    # udev has renamed the device.
                     continue
                 except OSError as error:
                     return [errno_name(error.errno)]
@@ -384,21 +384,21 @@ class Function:
         return wait_until(read, f"there is a counter {name}")[0]
 
     def resets(self):
-        """How often the driver has reset it in use, for each reason and in all."""
+        """Returns how often the driver has reset the device in use, for each reason and in total."""
         counts = {reason: self.counter(f"resets_{reason}") for reason in REASONS}
         return counts | {"all": self.counter("resets")}
 
     def status(self):
-        """What the driver shows of it, as texts by name."""
+        """Returns the driver's state of the device in debugfs, as texts by name."""
         lines = (DEBUGFS / self.address / "state").read_text().splitlines()
         return dict(line.split(": ", 1) for line in lines)
 
     def die(self, **how):
-        """It dies, until it is reset."""
+        """Makes the device fail until it is reset."""
         emulator.send({"command": "die", "device": self.number, **how})
 
     def die_and_recover(self):
-        """It dies, and the driver has it back."""
+        """Makes the device fail, and waits until the driver has recovered it."""
         before = self.status()["session"]
 
         def is_back():
@@ -409,7 +409,7 @@ class Function:
         wait_until(is_back, "the device is back")
 
     def leftovers(self):
-        """What the driver should not have any more once the device is unbound."""
+        """Returns resources that the driver should have released once the device is unbound."""
         found = [f"{kind} {name}" for kind in ("infiniband", "infiniband_verbs", "msi_irqs") for name in self.names(kind)]
         found += [f"interrupt {name}" for _, name in self.interrupts()]
         found += [f"BAR {place}" for place, is_reserved in self.bars() if is_reserved]
@@ -417,41 +417,41 @@ class Function:
             found.append("the PCI function is enabled")
         return found
 
-    # What the emulator knows of it and can do to it.
+    # State and faults of the device in the emulator.
 
     def state(self):
         return emulator.send({"command": "state", "device": self.number})
 
     def forget_protocol_errors(self):
-        """Does not count those up to now, which other programs may have provoked."""
+        """Excludes protocol errors up to now, which other programs may have caused."""
         self.old_protocol_errors = self.state()["protocol_errors"]
 
     def protocol_errors(self):
-        """How often the driver has broken the rules of the interface since this program chose the device."""
+        """Returns the number of protocol errors of the driver since this program chose the device."""
         return self.state()["protocol_errors"] - self.old_protocol_errors
 
     def trace(self):
-        """What it did since this was called before."""
+        """Returns the lines of the emulator's trace since the last call."""
         return emulator.send({"command": "trace", "device": self.number})["lines"]
 
     @contextlib.contextmanager
     def resets_meanwhile(self):
-        """Gives a list that has, after the block, the reasons of the driver's resets in it."""
+        """Yields a list that has, after the block, the reasons of the driver's resets in the block."""
         found = []
         self.trace()
         yield found
         found += [match[1] for line in self.trace() if (match := RESET.match(line))]
 
     def withheld(self):
-        """How many completions it holds, by name."""
+        """Returns the number of withheld completions by name."""
         return self.state()["held"]
 
     def release(self, name, **count):
-        """Has it complete what it holds under a name: all, or the COUNT oldest ones."""
+        """Releases completions that are withheld under a name: all, or the COUNT oldest ones."""
         emulator.send({"command": "release", "device": self.number, "name": name, **count})
 
     def held(self):
-        """What programs have of it, as the device knows."""
+        """Returns the number of programs' objects in the device, by kind."""
         return {name: count for name, count in self.state()["resources"].items() if count and name != "eq"}
 
     def inject(self, when, then, **how_often):
@@ -464,7 +464,7 @@ class Function:
         emulator.send({"command": "event", "device": self.number, "group": group, "syndrome": syndrome, **how})
 
     def peek(self, queue, offset, length):
-        """What the device sees in a queue, such as {"cq": 1}."""
+        """Returns bytes of a queue, such as {"cq": 1}, as read by the device."""
         request = {"command": "peek", "device": self.number, "queue": queue, "offset": offset, "length": length}
         return bytes(emulator.send(request)["data"])
 
@@ -472,7 +472,7 @@ class Function:
         emulator.send({"command": "poke", "device": self.number, "queue": queue, "offset": offset, "data": list(data)})
 
     def notify(self, cq, **event_queue):
-        """Has the device say that a completion queue has something new."""
+        """Makes the device raise an event for a completion queue."""
         emulator.send({"command": "notify", "device": self.number, "cq": cq, **event_queue})
 
     def clear(self):
@@ -480,7 +480,7 @@ class Function:
 
 
 def functions():
-    """All EFA devices, in the order of their addresses, which is that of the emulator's devices."""
+    """Yields all EFA devices, in the order of their addresses, which is that of the emulator's devices."""
     number = 0
     for sysfs in sorted(Path("/sys/bus/pci/devices").iterdir()):
         if (sysfs / "vendor").read_text() == "0x1d0f\n" and (sysfs / "device").read_text().startswith("0xefa"):
@@ -492,9 +492,9 @@ FUNCTIONS = list(functions())
 
 
 def any_function():
-    """The device that most tests use: the first one of the emulator, or the first one that is bound.
+    """Returns the device that most tests use: the first one of the emulator, or the first one that is bound.
 
-    The former does not misbehave from here on, whatever an earlier program has left behind.
+    Clears faults of an emulated device that an earlier program has left behind.
     """
     found = FUNCTIONS[:1] if emulator else [function for function in FUNCTIONS if function.is_bound][:1]
     if not found:
@@ -506,8 +506,8 @@ def any_function():
 
 
 def function_with(spec):
-    """The emulated device that has this line in the file `devices`, or nothing. Of others, the first one of the generation that a
-    line names which says no more than that.
+    """Returns the emulated device with this line in the file `devices`, or None. Without the emulator, only lines without further
+    attributes have a device: the first one of their generation.
     """
     if not emulator:
         return next((function for function in FUNCTIONS if f"profile={function.generation}" == spec), None)
@@ -521,34 +521,34 @@ def function_with(spec):
 
 
 class KernelLog:
-    """What the kernel logs from now on."""
+    """The kernel's log from now on."""
 
     def __init__(self):
         self.fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         os.lseek(self.fd, 0, os.SEEK_END)
 
     def records(self):
-        """Yields level and text of what is new."""
+        """Yields level and text of new lines."""
         for level, _, text in self.timed_records():
             yield level, text
 
     def timed_records(self):
-        """Yields level, time in seconds and text of what is new."""
+        """Yields level, time in seconds and text of new lines."""
         while True:
             try:
                 record = os.read(self.fd, 8192).decode(errors="replace")
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                # Some were overwritten before they were read.
+                # Some lines were overwritten before they were read.
                 continue
             head, _, text = record.partition(";")
             level, _, microseconds, *_ = head.split(",")
             yield int(level) & 7, int(microseconds) / 1e6, text.split("\n")[0]
 
     def driver_errors(self, function):
-        """The new errors of the driver about a device."""
-        # The driver core adds a line of its own to each failed probe.
+        """Returns the driver's new error messages about a device."""
+        # The driver core adds its own line for each failed probe.
         return [
             text for level, text in self.records() if level <= LOG_ERROR and function.address in text and "probe with driver" not in text
         ]

@@ -11,7 +11,7 @@ TRACEFS = Path("/sys/kernel/tracing")
 INSTANCE = TRACEFS / "instances" / "efa_selftest"
 PROBE = "efa_selftest/config"
 
-# The command register of a PCI function, and the bit that lets it access memory.
+# Offset of the command register of a PCI function, and its bit for bus mastering.
 PCI_COMMAND = 4
 PCI_COMMAND_MASTER = 4
 
@@ -19,12 +19,12 @@ RELEASE = re.compile(r": (?:dma_free: (?P<device>\S+) |config: .*value=(?P<comma
 DMA = re.compile(r": dma_(?P<what>alloc|map|free|unmap)_?(?P<kind>\w*): (?P<device>\S+) ", re.MULTILINE)
 LOST = re.compile(r"^(?:overrun|dropped events): [1-9]", re.MULTILINE)
 
-# KiB for each CPU: more than all events of a test case.
+# Buffer size per CPU in KiB: more than the events of any test case.
 BUFFER = 8192
 
 
 def dynamic_event(change):
-    # Opened with O_TRUNC, as Python does, the file would lose the events of others, and it can't seek.
+    # With O_TRUNC, as in Python's open(), the file would lose the events of others. It can't seek either.
     fd = os.open(TRACEFS / "dynamic_events", os.O_WRONLY)
     try:
         os.write(fd, change.encode())
@@ -34,7 +34,7 @@ def dynamic_event(change):
 
 @contextmanager
 def recording(*events):
-    """Gives a function that returns the trace of these events up to then."""
+    """Yields a function that returns the trace of these events so far."""
     INSTANCE.mkdir()
     try:
         (INSTANCE / "buffer_size_kb").write_text(str(BUFFER))
@@ -47,13 +47,13 @@ def recording(*events):
 
 @contextmanager
 def releases(function):
-    """Gives a list of what the function's driver did in the block, in order, which is complete after it.
+    """Yields a list of releases by the function's driver in the block, in order. The list is complete after the block.
 
-    `memory` stands for each piece of coherent memory that was freed, `bus master` for each time that bus mastering was turned off.
-    No other function may be bound or unbound meanwhile.
+    `memory` is a piece of coherent memory that was freed, `bus master` a write that turned bus mastering off.
+    No other function may be bound or unbound at the same time.
     """
     found = []
-    # Writes to a PCI function's configuration have no event of their own.
+    # There is no tracepoint for writes to a PCI function's configuration.
     dynamic_event(f"p:{PROBE} pci_write_config_word where=$arg2:s32 value=$arg3:u16")
     try:
         with recording(PROBE, "dma/dma_free") as trace:
@@ -65,13 +65,13 @@ def releases(function):
                 elif match["command"] and not int(match["command"]) & PCI_COMMAND_MASTER:
                     found.append("bus master")
     finally:
-        # Only possible once no instance has it turned on.
+        # Only possible once the event is disabled in all instances.
         dynamic_event(f"-:{PROBE}")
 
 
 @contextmanager
 def dma(function):
-    """Gives a function that returns two numbers by kind: how many DMA mappings of a PCI function are left, and how many it had in all."""
+    """Yields a function that returns the remaining DMA mappings of a PCI function by kind, and the total number of mappings made."""
     with recording("dma") as trace:
 
         def count():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Contexts and protection domains, and what a process can ask of a device that it has open: byte by byte."""
+"""Contexts, protection domains, and queries of an open device, checked byte by byte."""
 
 import contextlib
 import mmap
@@ -37,7 +37,7 @@ emulated = selftest.emulator is not None
 
 
 def resources(**wanted):
-    """Fails unless the device has so many of each; says nothing where there is no emulator."""
+    """Fails unless the device has these numbers of objects. Without the emulator, does nothing."""
     if emulated:
         state = main.state()["resources"]
         equal({name: state[name] for name in wanted}, wanted, "what the device has")
@@ -233,7 +233,7 @@ def pd_twice():
 
 
 def with_context(function):
-    """The result of a function of a context."""
+    """Returns the result of a function that gets a context."""
     with opened(main) as context:
         return result_of(function, context)
 
@@ -381,7 +381,7 @@ def port_speed():
         main.rebind()
         with opened(main) as context:
             speeds.append(context.query_port_speed(1))
-    # In units of 100 Mbit/s. A device that does not say has 100 Gbit/s.
+    # In units of 100 Mbit/s. A device that reports no speed has 100 Gbit/s.
     equal(speeds, [1000, 1000, 16000, 655350], "speeds")
 
 
@@ -397,7 +397,7 @@ suite.add(
 
 
 def fork(function):
-    """Runs a function in a process of its own and returns the process."""
+    """Runs a function in a new process and returns the process."""
     process = os.fork()
     if process == 0:
         try:
@@ -437,7 +437,7 @@ def parallel():
 def inherited():
     with opened(main) as context:
         handle, _ = context.alloc_pd()
-        # The child's exit must not take the parent's objects away.
+        # The child's exit must not destroy the parent's objects.
         join([fork(lambda: None)])
         resources(pd=1, uar=1)
         context.dealloc_pd(handle)
@@ -457,7 +457,7 @@ def killed():
             context.dealloc_pd(context.alloc_pd()[0])
 
     processes = [fork(work) for _ in range(4)]
-    # All are in the middle of it.
+    # By then all processes are busy with their protection domains.
     for _ in range(40):
         os.read(ready, 1)
     for process in processes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The uverbs interface without any library, so that tests decide each byte. Names are those of <rdma/ib_user_verbs.h>."""
+"""The uverbs interface without any library, so that tests set each byte. Names are those of <rdma/ib_user_verbs.h>."""
 
 import ctypes
 import fcntl
@@ -16,13 +16,13 @@ DEALLOC_PD = 4
 
 DRIVER_EFA = 17
 
-# Of enum ib_event_type.
+# Value of enum ib_event_type.
 EVENT_DEVICE_FATAL = 8
 
-# struct efa_ibv_alloc_ucontext_cmd: what a library says that it supports.
+# Features that a library supports, in struct efa_ibv_alloc_ucontext_cmd.
 TX_BATCH, MIN_SQ_WR = 1, 2
 
-# Of the core's part of the response to EX_QUERY_DEVICE; a driver's part follows it.
+# Size and layout of the core's part of the response to EX_QUERY_DEVICE. The driver's part follows it.
 QUERY_DEVICE_SIZE = 512
 QUERY_DEVICE_LIMITS = struct.Struct("<5Q3I29IHBB")
 
@@ -30,16 +30,16 @@ IOCTL = 0xC0181B01
 OBJECT_DEVICE = 0
 METHOD_QUERY_PORT_SPEED = 7
 
-# The attributes with a driver's own part of a request and of a response.
+# Attributes with the driver's part of a request and of a response.
 UHW_IN, UHW_OUT = 0x1000, 0x1001
 ATTRIBUTE_MANDATORY = 1
 
 
 class Buffer:
-    """Memory for a response, which may end where no memory is."""
+    """Memory for a response, optionally with inaccessible memory behind it."""
 
     def __init__(self, size, fill=0xFF, accessible=None):
-        """`accessible` is how many of the bytes can be written; all if it is absent."""
+        """`accessible` is the number of bytes that can be written; by default all."""
         self.size = size
         self.memory = mmap.mmap(-1, max(size, mmap.PAGESIZE) + mmap.PAGESIZE)
         self.start = 0
@@ -66,7 +66,7 @@ class Attribute:
         self.data = data
         self.reserved = reserved
         self.flags = ATTRIBUTE_MANDATORY if mandatory else 0
-        # What `data` points to has to live as long.
+        # Memory that `data` points to, which must live as long.
         self.keep = keep
 
     def pack(self):
@@ -74,7 +74,7 @@ class Attribute:
 
 
 def pointer_in(number, value, mandatory=True):
-    """Bytes for the kernel, in place if they fit."""
+    """Returns an attribute with bytes for the kernel, inline if they fit."""
     if len(value) <= 8:
         return Attribute(number, len(value), int.from_bytes(value, "little"), mandatory)
     memory = ctypes.create_string_buffer(value, len(value))
@@ -82,12 +82,12 @@ def pointer_in(number, value, mandatory=True):
 
 
 def pointer_out(number, buffer, mandatory=True):
-    """Where the kernel puts bytes."""
+    """Returns an attribute with a buffer that the kernel writes to."""
     return Attribute(number, buffer.size, buffer.address, mandatory, buffer)
 
 
 def new_handle(number):
-    """Where the kernel puts the handle of a new object."""
+    """Returns an attribute that gets the handle of a new object."""
     return Attribute(number, 0, 0)
 
 
@@ -100,7 +100,7 @@ def fd_in(number, fd):
 
 
 def replaced(attributes, replace=None):
-    """The attributes with some of them, by number, replaced by others, or left out where that is None."""
+    """Returns the attributes, of which some are replaced by number, or left out if their replacement is None."""
     chosen = [(replace or {}).get(attribute.number, attribute) for attribute in attributes]
     return [attribute for attribute in chosen if attribute]
 
@@ -114,7 +114,7 @@ class Context:
         self.num_comp_vectors = None
 
     def command(self, number, body, out_size=None, buffer=None):
-        """Sends a command whose request starts with where to put the response; returns the response."""
+        """Sends a command with a request that starts with the address for the response; returns the response."""
         buffer = buffer or Buffer(out_size)
         words = (out_size if out_size is not None else buffer.size) // 4
         request = struct.pack("<QQ", 0, buffer.address)[8:] + body
@@ -146,7 +146,7 @@ class Context:
         return response[8:]
 
     def event(self):
-        """The type of the next asynchronous event; fails with EAGAIN if there is none yet, and with EIO if there will be none."""
+        """Returns the type of the next asynchronous event; fails with EAGAIN if there is none yet, and with EIO if there will be none."""
         os.set_blocking(self.async_fd, False)
         # element, event_type
         return struct.unpack("<QI4x", os.read(self.async_fd, 16))[1]
@@ -191,7 +191,7 @@ class Context:
         self.close()
 
     def close(self):
-        """May be called again."""
+        """Closes the device. May be called again."""
         for fd in (self.async_fd, self.fd):
             if fd is not None:
                 os.close(fd)
@@ -199,7 +199,7 @@ class Context:
 
 
 def opened(function, **options):
-    """A device that is open and usable."""
+    """Opens a device and makes it usable; returns the context."""
     context = Context(function.uverbs())
     try:
         context.get_context(**options)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Data between clients in the kernels of two guests, on good and bad networks: all guests run this program with the same modules.
+"""Data between kernel clients of two guests, on good and bad networks. All guests run this program with the same modules.
 
-usage: between.py MODULE.ko..., each of which does what exchange.c describes. Prints KTAP.
+usage: between.py MODULE.ko... Each module has the interface that exchange.c describes. Prints KTAP.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import guests
 from selftest import SLOW, Failed, KernelLog, Suite, emulator, equal
 
 CALLS, MESSAGES = 400 // SLOW, 2000 // SLOW
-# Of the largest call the peer reads 16 pages that are anywhere.
+# For the largest call, the peer reads 16 scattered pages.
 CALL_SIZES, MESSAGE_SIZES = (8, 4096, 5000, 65536), (32, 1000, 8192)
 QUEUE_PAIRS = 4
 WRONG_BITS = re.compile(r"byte \d+ of \d+ of number \d+ is|a message of kind 0x[0-9a-f]+ has come")
@@ -26,14 +26,14 @@ RESULT = re.compile(r"calls (\d+) bytes (\d+) ns (\d+) latency_ns (\d+)")
 
 
 class Side:
-    """A client in the kernel of a guest."""
+    """The kernel client of a guest."""
 
     def __init__(self, guest, module):
         self.guest = guest
         self.file = f"/sys/kernel/debug/{module}/run"
 
     def process(self, command):
-        """What does a command there, in the background, and prints the answer."""
+        """Starts a background process that passes a command to the client and prints the answer."""
         return guests.Process(self.guest, ["sh", "-c", f"echo {command} >{self.file} && cat {self.file}"])
 
     def run(self, command):
@@ -44,7 +44,7 @@ class Side:
 
 @contextlib.contextmanager
 def pair(modules, queue_pairs):
-    """Two clients that know each other."""
+    """Yields two clients that have each other's addresses."""
     sides = [Side(guest, module) for guest, module in enumerate(modules)]
     try:
         addresses = [side.run(f"open {queue_pairs}") for side in sides]
@@ -57,14 +57,14 @@ def pair(modules, queue_pairs):
 
 
 def both(sides, command):
-    """Both do the same at once; returns what the first one says of it."""
+    """Runs a command on both sides at once; returns the answer of the first one."""
     with sides[0].process(command) as one, sides[1].process(command) as other:
         guests.check(one, other)
         return one.output
 
 
 def figures(name, output):
-    """Tells how fast it was."""
+    """Prints rate, latency and throughput."""
     if not (match := RESULT.fullmatch(output)):
         raise Failed(f"{name}: unexpected output: {output!r}")
     count, size, ns, latency = map(int, match.groups())
@@ -76,21 +76,21 @@ log = KernelLog()
 
 
 def moves(modules, what, count, sizes):
-    """Of each size so many, in both directions."""
+    """Runs COUNT messages or calls of each size, in both directions."""
     with pair(modules, QUEUE_PAIRS) as sides:
         for size in sizes:
             figures(f"{what} of {size} bytes", both(sides, f"{what} {count} {size}"))
 
 
 def one_at_a_time(modules):
-    """A queue pair and a call at a time, for the latency."""
+    """Measures the latency, with one queue pair and one call at a time."""
     with pair(modules, 1) as sides:
         *_, result = (both(sides, "exchange 1 8") for _ in range(CALLS // 10))
         figures("exchange of 8 bytes, one at a time", result)
 
 
 def wrong_bits(modules):
-    """A wrong bit of each packet is found."""
+    """Checks that a wrong bit in each packet is detected."""
     list(log.records())
     with pair(modules, 1) as sides, conditions.applied(conditions.WRONG_BITS):
         try:
@@ -104,7 +104,7 @@ def wrong_bits(modules):
 
 
 def left_behind():
-    """No device has anything left but the doorbells that the kernel keeps, or saw what a correct driver never does."""
+    """Fails if a device has objects left other than the kernel's doorbells, or if it saw a protocol error."""
     for number in range(len(emulator.send({"command": "devices"}))):
         state = emulator.send({"command": "state", "device": number})
         left = {kind: count for kind, count in state["resources"].items() if count and kind not in ("eq", "uar")}

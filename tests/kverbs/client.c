@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * A client of the verbs in the kernel, which uses nothing but rdma/ib_verbs.h and efa_verbs.h.
+ * A client of kernel verbs, which depends on rdma/ib_verbs.h and efa_verbs.h only.
  *
- * Writing the name of a test to its parameter `test` runs that between the first two devices, which
- * may be the same, and fails with its errno. What two machines do is asked for in debugfs.
+ * Writing the name of a test to its parameter `test` runs the test between the first two devices, which
+ * may be the same. The write fails with the test's errno. Tests between two machines use debugfs.
  */
 
 #include <linux/module.h>
 
 #include "client.h"
 
-/* Of the next. */
+/* Protects `devices`. */
 DEFINE_MUTEX(devices_lock);
 struct ib_device *devices[2];
 

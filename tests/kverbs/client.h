@@ -7,10 +7,10 @@
 
 #include "setup.h"
 
-/* If nothing completes for so long, something hangs: the bound of all waits of the tests, see tests/kselftest/patience.py. */
+/* Timeout of all waits of the tests. A wait that exceeds it hangs, see tests/kselftest/patience.py. */
 #define PATIENCE_MS 120000
 
-/* The first devices, for the holder of the lock; they stay while it is held. */
+/* The first devices, protected by the lock. They are not removed while it is held. */
 extern struct mutex devices_lock;
 extern struct ib_device *devices[2];
 
@@ -23,7 +23,7 @@ void exchange_init(void);
 void exchange_exit(void);
 void exchange_removed(struct ib_device *dev);
 
-/* lnd.c: a client as Lustre's. */
+/* lnd.c: a client that behaves like Lustre's. */
 void lnd_exit(void);
 
 #endif /* _KVERBS_CLIENT_H_ */

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Data between two machines, in both directions at once: messages, and calls, in which the peer reads a
- * region of the caller, looks at it and writes its answer there. A region is registered for one call.
+ * Data between two machines, in both directions at once: messages and calls. In a call, the peer reads a
+ * region of the caller, checks it and writes its answer there. A region is registered for one call.
  *
  * A line written to debugfs, kverbs_client/run, starts each side; a read returns the result:
  *
- *   open QPS                  makes so many queue pairs: their GID and their numbers
- *   meet GID QPN...           those of the peer
- *   exchange COUNT SIZE       makes so many calls of this size, and answers as many: how long it took
+ *   open QPS                  creates QPS queue pairs; the result is their GID and their numbers
+ *   meet GID QPN...           sets the GID and the queue pairs of the peer
+ *   exchange COUNT SIZE       makes COUNT calls of SIZE bytes, and serves as many; the result has the duration
  *   send COUNT SIZE           the same with messages
  *   close
  */
@@ -31,14 +31,14 @@
 #define DEPTH 32
 #define RECEIVES 16
 #define RECEIVE_SIZE 8192
-/* Calls of a queue pair at a time, which is how many the peer makes, too. */
+/* Number of concurrent calls of a queue pair. The peer makes as many. */
 #define SLOTS 8
 #define MAX_SIZE 65536
 #define PAGES (MAX_SIZE / PAGE_SIZE)
 
 enum kind { DATA, CALL, ANSWER };
 
-/* What begins each message. */
+/* Header of each message. */
 struct message {
 	__le32 kind;
 	__le32 slot;
@@ -66,11 +66,11 @@ struct call {
 	struct area message;
 	u64 seed;
 	ktime_t begin;
-	/* Whether the message may still be read by the device, and whether the answer is here. */
+	/* Whether the device may still read the message, the answer has arrived, and the key is invalidated. */
 	bool sending, answered, invalid;
 };
 
-/* A call of the peer; or a message of this side. */
+/* A call of the peer, or a message of this side. */
 struct answer {
 	struct message call;
 	struct area data, message;
@@ -93,17 +93,17 @@ static struct exchange {
 	union ib_gid gid;
 	int qps;
 	struct queue queues[MAX_QPS];
-	/* What is being done: how many, of what size, and which messages have come. */
+	/* The current run: number and size of calls or messages, and the set of received messages. */
 	u64 count, size;
 	unsigned long *seen;
-	/* How many have begun, have ended, are answered or have arrived; work requests under way. */
+	/* Calls or messages that have begun, have ended and were served for the peer; requests in flight on send queues. */
 	u64 begun, ended, served, posted;
 	u64 latency_ns;
 } exchange;
 
 static char answer[512];
 
-/* What a work request is of, by its id. */
+/* Purpose of a work request, in its id. */
 enum work { WORK_RECEIVE, WORK_REGISTER, WORK_SEND_CALL, WORK_INVALIDATE, WORK_READ, WORK_WRITE, WORK_SEND_ANSWER, WORK_SEND_DATA };
 
 static u64 id_of(enum work work, int queue, int slot)
@@ -183,7 +183,7 @@ static int call_open(struct call *call)
 {
 	int i;
 
-	/* Of pages that are anywhere. */
+	/* Scattered pages. */
 	call->region = vmalloc(MAX_SIZE);
 	if (!call->region)
 		return -ENOMEM;
@@ -256,7 +256,7 @@ static void queue_close(struct queue *queue)
 {
 	int i;
 
-	/* First what uses the memory. */
+	/* The queue pair uses the memory, so it is destroyed first. */
 	if (queue->qp)
 		ib_destroy_qp(queue->qp);
 	for (i = 0; i < SLOTS; i++) {
@@ -325,7 +325,7 @@ close:
 	return err;
 }
 
-/* Takes what the peer has answered to `open`. */
+/* Parses the peer's answer to `open`. */
 static int exchange_meet(char *line)
 {
 	char *word = strsep(&line, " ");
@@ -348,7 +348,7 @@ static int exchange_meet(char *line)
 	return 0;
 }
 
-/* Posts to the peer's queue pair of the same place: a message, or an access to a region of a call. */
+/* Posts to the peer's queue pair of the same index: a message, or an access to the region of a call. */
 static int post(int number, u64 id, enum ib_wr_opcode opcode, struct area *area, u32 length, const struct message *call)
 {
 	struct queue *queue = &exchange.queues[number];
@@ -421,7 +421,7 @@ static int message_send(int number, u64 id, struct area *area, const struct mess
 	return post(number, id, IB_WR_SEND, area, sizeof(*message), NULL);
 }
 
-/* The region is registered: notify the peer. */
+/* Sends the call to the peer, as its region is registered. */
 static int call_registered(int number, int slot)
 {
 	struct call *call = &exchange.queues[number].calls[slot];
@@ -438,7 +438,7 @@ static int call_registered(int number, int slot)
 	return message_send(number, id_of(WORK_SEND_CALL, number, slot), &call->message, &message);
 }
 
-/* A call has ended when its key is gone and its message is not needed any more: then comes the next one. */
+/* Ends a call once its key is invalidated and its message is sent, and begins the next call. */
 static int call_end(int number, int slot)
 {
 	struct call *call = &exchange.queues[number].calls[slot];
@@ -450,7 +450,7 @@ static int call_end(int number, int slot)
 	return exchange.begun < exchange.count ? call_begin(number, slot) : 0;
 }
 
-/* The answer has arrived in the region, which is then invalidated. */
+/* Checks the answer, which has arrived in the region, and invalidates the region. */
 static int call_answered(int number, int slot)
 {
 	struct queue *queue = &exchange.queues[number];
@@ -478,7 +478,7 @@ static int call_answered(int number, int slot)
 	return err;
 }
 
-/* The peer's call: what its region has is read. */
+/* Serves a call of the peer: reads its region. */
 static int serve_call(int number, const struct message *call)
 {
 	u32 slot = le32_to_cpu(call->slot), length = le32_to_cpu(call->length);
@@ -491,7 +491,7 @@ static int serve_call(int number, const struct message *call)
 	return post(number, id_of(WORK_READ, number, slot), IB_WR_RDMA_READ, &answer->data, length, call);
 }
 
-/* Of every other slot the answer itself says that it is there. */
+/* Writes the answer. In every other slot, immediate data announces it; in the others, a message follows. */
 static int serve_write(int number, int slot)
 {
 	struct answer *answer = &exchange.queues[number].answers[slot];
@@ -521,7 +521,7 @@ static int serve_answer(int number, int slot)
 	return message_send(number, id_of(WORK_SEND_ANSWER, number, slot), &answer->message, &message);
 }
 
-/* Sends a message of which all is known by its number. */
+/* Sends a message whose contents follow from its number. */
 static int data_begin(int number, int slot)
 {
 	struct area *area = &exchange.queues[number].answers[slot].data;
@@ -540,7 +540,7 @@ static int data_begin(int number, int slot)
 static int data_received(const struct message *message, u32 length)
 {
 	u64 seed = le64_to_cpu(message->seed);
-	/* First, as a wrong bit of the number is one of the contents, too. */
+	/* Checked first, as a wrong bit in the number makes the contents wrong, too. */
 	int err = pattern_check((const u8 *)(message + 1), seed, length - sizeof(*message));
 
 	if (err)
@@ -593,7 +593,7 @@ static int completed(const struct ib_wc *wc)
 	struct call *call = &exchange.queues[number].calls[slot % SLOTS];
 
 	if (wc->status) {
-		/* The device of this side is gone. */
+		/* The device of this side was removed. */
 		if (wc->status == IB_WC_WR_FLUSH_ERR)
 			return -EIO;
 		pr_err("work request %llx ended with %s (%u)\n", wc->wr_id, ib_wc_status_msg(wc->status), wc->vendor_err);
@@ -632,7 +632,7 @@ static bool is_done(void)
 	return exchange.ended == exchange.count && exchange.served == exchange.count && !exchange.posted;
 }
 
-/* Deals with completions until all is done; sleeps until there are some. */
+/* Processes completions until the run is complete. Sleeps while there are none. */
 static int work(void)
 {
 	struct ib_wc wc[16];
@@ -653,7 +653,7 @@ static int work(void)
 		}
 		if (err)
 			break;
-		/* A process that is killed does not wait for a peer that has failed. */
+		/* A killed process does not wait for a peer that has failed. */
 		left = wait_for_completion_killable_timeout(&exchange.event, msecs_to_jiffies(PATIENCE_MS));
 		if (left < 0)
 			err = left;
@@ -676,7 +676,7 @@ static int run(int (*begin)(int number, int slot), u64 directions)
 	exchange.ended = 0;
 	exchange.served = 0;
 	exchange.latency_ns = 0;
-	/* One of each queue pair, then the second of each. */
+	/* The first call of each queue pair, then the second of each. */
 	for (i = 0; i < exchange.qps * SLOTS && exchange.begun < exchange.count && !err; i++)
 		err = begin(i % exchange.qps, i / exchange.qps);
 	if (!err)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What clients in the kernel can do: runs the tests of /share/kverbs_client.ko."""
+"""Tests of kernel verbs: runs those of /share/kverbs_client.ko."""
 
 import os
 import re
@@ -31,7 +31,7 @@ TESTS = {
     "rdma_bad": "registrations that are none",
 }
 ROUNDS = int(os.environ.get("EFA_ROUNDS") or 3)
-# Bytes that a device has sent by when messages are certainly moving.
+# Number of bytes sent by a device after which messages are certainly moving.
 MOVING = 1 << 16
 HELD = Path("/sys/module/kverbs_client/parameters/held")
 PARAMETER = Path("/sys/module/kverbs_client/parameters/test")
@@ -40,7 +40,7 @@ suite = Suite()
 
 
 def ask(test):
-    """Runs a test of the module, once: a buffered file would write what has failed a second time when it is closed."""
+    """Runs a test of the module once. A buffered file would repeat a failed write when it is closed."""
     with PARAMETER.open("wb", buffering=0) as file:
         file.write(test.encode())
 
@@ -62,18 +62,18 @@ def run(name):
 
 
 def held():
-    """How the queue pairs that were left open have ended."""
+    """Returns the result for the queue pairs that were left open."""
     error = -int(HELD.read_text())
     return selftest.errno_name(error) if error else "ok"
 
 
 def sent(function):
-    """Bytes that a device has sent."""
+    """Returns the number of bytes that a device has sent."""
     return selftest.emulator.send({"command": "counters"})["devices"][function.number]["tx_bytes"]
 
 
 def goes(how, test="hold"):
-    """The result of a removal for queue pairs of the device, and whether the next one works."""
+    """Returns the results for open queue pairs before and after a removal of their device, and that of a message afterwards."""
     function = FUNCTIONS[0]
     at_first = sent(function)
     ask(test)
@@ -100,7 +100,7 @@ for name, what in TESTS.items():
 
 
 def counted():
-    """What a device refuses counts: a region that is too large, which is refused once in this test."""
+    """Returns the results of two tests with a refused registration each, and the increases of the counters of such errors."""
     names = "alloc_mr_err", "get_dma_mr_err"
     before = [FUNCTIONS[1].counter(name) for name in names]
     FUNCTIONS[1].inject({"opcode": "REG_MR"}, {"status": "RESOURCE_BUSY"}, times=1)
@@ -109,13 +109,13 @@ def counted():
 
 
 suite.add("errors are counted", lambda: " ".join(map(str, counted())), "EINVAL ok 1 1")
-# An entry of a completion queue: id, status, flags and queue pair; the rest is of receives.
+# An entry of a completion queue: id, status, flags and queue pair; the rest is for receives.
 ENTRY = struct.Struct("<HBBHHHHI16x")
 PHASE, SEND, RECEIVE = 1, 1 << 1, 2 << 1
 
 
 def lies():
-    """A device completes what was never posted, and what it has completed before, and is wrong about what that was."""
+    """Makes the device complete work requests that were never posted, that have completed before, or that are of another type."""
     function = FUNCTIONS[0]
     trace = {"command": "trace", "device": function.number}
     selftest.emulator.send(trace)
@@ -143,7 +143,7 @@ def lies():
 
 
 def rounds(how):
-    """The same while messages move, again and again."""
+    """Returns the different results of repeated removals while messages are in flight."""
     results = {goes(how, "busy") for _ in range(ROUNDS)}
     return " / ".join(sorted(results))
 
@@ -163,5 +163,5 @@ subprocess.run(["insmod", "/share/kverbs_client.ko"], check=True)
 try:
     suite.run()
 finally:
-    # Another client's program may come next.
+    # A program of another client may run next.
     subprocess.run(["rmmod", "kverbs_client"], check=True)

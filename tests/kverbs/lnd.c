@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * A client that treats its queue pairs as Lustre's efalnd does: the core polls, the send queues are always full, and a message
- * whose post fails waits. With ENOMEM it waits for the next completion, with any other error for a timeout, which a removal waits for.
+ * A client that uses its queue pairs like Lustre's efalnd: the core polls, the send queues are always full, and a message whose
+ * post fails waits. After ENOMEM it waits for the next completion; after any other error, for a timeout that delays a removal.
  *
- * Its parameter `lnd` takes how to use each device: `idle`, `busy`, or `starved`, which is busy without receives. `end` removes the
- * client from the devices. Reading the parameter returns its counters.
+ * Its parameter `lnd` sets the use of each device: `idle`, `busy`, or `starved`, which is busy without receives. `end` removes
+ * the client from the devices. Reading the parameter returns its counters.
  */
 
 #include <linux/cleanup.h>
@@ -21,12 +21,12 @@
 
 #define QPS 4
 #define DEPTH 16
-/* More than a send queue has room for, which is 32 of any device at least. A third of them are sends. */
+/* More than a send queue has room for, which is at least 32 on any device. A third of them are sends. */
 #define MESSAGES 40
-/* Of a completion queue, which may not overflow. */
+/* Number of entries of a completion queue, which must not overflow. */
 #define ENTRIES (QPS * 2 * MESSAGES)
 #define LENGTH 64
-/* How long efalnd keeps a message whose post has failed. */
+/* Time for which efalnd keeps a message whose post has failed. */
 #define KEPT_MS 50000
 
 static const enum ib_wr_opcode kinds[] = { IB_WR_SEND, IB_WR_RDMA_WRITE, IB_WR_RDMA_READ };
@@ -50,14 +50,14 @@ struct lnd_qp {
 	struct lnd_qp *peer;
 	struct ib_cqe receive;
 	struct work_struct work;
-	/* Guards what follows, and all posts. */
+	/* Protects the following fields, and all posts. */
 	spinlock_t lock;
 	struct list_head queued;
 	bool is_stopped;
 	struct lnd_message messages[MESSAGES];
 };
 
-/* Of a device. */
+/* The client's state for a device. */
 struct lnd {
 	struct ib_device *dev;
 	struct ib_pd *pd;
@@ -70,7 +70,7 @@ struct lnd {
 	struct ib_cqe registration;
 	enum ib_wc_status registration_status;
 	struct completion registered;
-	/* One for the client, and one for each work request that has not completed and each message that is kept. */
+	/* References: one for the client, one for each work request in flight, one for each message that is kept. */
 	refcount_t users;
 	struct completion unused;
 	struct lnd_qp queues[QPS];
@@ -80,19 +80,19 @@ static DEFINE_MUTEX(lnd_lock);
 static bool is_on;
 static enum mode mode;
 
-/* Work requests that were posted, posts that found the queue full, and those that failed otherwise, with the last errno. */
+/* Number of successful posts, of posts to a full queue, and of posts that failed otherwise, with the last errno. */
 static atomic_t posted, full, failed, last_errno;
-/* Completions by status, and sends that have none yet. */
+/* Number of completions by status, and of sends in flight. */
 static atomic_t moved, flushed, others, sending;
-/* What the last removal is at. */
+/* Stage of the last removal. */
 static const char *stage = "";
 
-/* A probe of the test is here. */
+/* The test sets a kprobe here. */
 noinline __noclone void lnd_mark(const char *device, const char *what);
 
 noinline __noclone void lnd_mark(const char *device, const char *what)
 {
-	/* The call stays, and so do the arguments. */
+	/* Prevents the compiler from removing the call or its arguments. */
 	asm volatile("" : : "r"(device), "r"(what) : "memory");
 }
 
@@ -102,7 +102,7 @@ static void lnd_put(struct lnd *lnd)
 		complete(&lnd->unused);
 }
 
-/* Notes how a post has ended. */
+/* Counts a post by its result. */
 static int noted(struct lnd *lnd, int err)
 {
 	if (!err) {
@@ -137,7 +137,7 @@ static void message_kept_end(struct work_struct *work)
 	lnd_put(message->queue->lnd);
 }
 
-/* The queue's lock is held. */
+/* Posts a message. The caller holds the queue's lock. */
 static int message_post(struct lnd_message *message)
 {
 	struct lnd_qp *queue = message->queue;
@@ -171,7 +171,7 @@ static int message_post(struct lnd_message *message)
 	return err;
 }
 
-/* Posts what is queued, as far as there is room. */
+/* Posts queued messages while there is room. */
 static void queue_run(struct work_struct *work)
 {
 	struct lnd_qp *queue = container_of(work, struct lnd_qp, work);
@@ -296,7 +296,7 @@ static int queue_open(struct lnd_qp *queue)
 	return to_rts(qp);
 }
 
-/* Waits until all that was posted has completed and nothing is kept, and frees all. */
+/* Waits until all work requests have completed and no message is kept, and frees all objects. */
 static void lnd_close(struct lnd *lnd)
 {
 	int i;
@@ -314,7 +314,7 @@ static void lnd_close(struct lnd *lnd)
 	stage = "waits";
 	lnd_put(lnd);
 	if (!wait_for_completion_timeout(&lnd->unused, msecs_to_jiffies(PATIENCE_MS))) {
-		/* They may complete later, so nothing is freed. */
+		/* The work requests may complete later, so nothing is freed. */
 		pr_err("lnd: %u work requests have not completed\n", refcount_read(&lnd->users));
 		return;
 	}

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Removals of a client that behaves as Lustre's efalnd (lnd.c of /share/kverbs_client.ko), in each state of its device.
+"""Removals of a client that behaves like Lustre's efalnd (lnd.c of /share/kverbs_client.ko), in each state of its device.
 
-A removal ends before the driver tries to bring the device back, by the order of tracepoints. No post fails but for want of room.
-A hung task is found by the guest's console, and by dmesg.py's pattern here.
+By the order of tracepoints, a removal must end before the driver tries to recover the device. Posts may only fail for lack of
+room. Hung tasks are detected on the guest's console, and here with the pattern of dmesg.py.
 """
 
 import re
@@ -19,11 +19,11 @@ from selftest import FUNCTIONS, Failed, KernelLog, Suite, equal, wait_until
 
 MODULE, FILE = "kverbs_client", "/share/kverbs_client.ko"
 PARAMETER = Path(f"/sys/module/{MODULE}/parameters/lnd")
-# Queue pairs of each device, and sends of each of them.
+# Number of queue pairs of each device, and of sends of each queue pair.
 QPS, SENDS = 4, 14
-# Bytes that a device has sent by when messages are certainly moving.
+# Number of bytes sent by a device after which messages are certainly moving.
 MOVING = 1 << 14
-# What a device is silent for, in units of 100 ms, how long its resets take, and no keep-alives.
+# Timeouts of commands and resets in units of 100 ms, duration of a reset in ms, and no keep-alives.
 ATTRIBUTES = {"admin_timeout": 15, "reset_timeout": 10, "reset_ms": 10, "keep_alive_ms": 0}
 KEEP_ALIVE_MS, KEEP_ALIVES = 100, 5
 
@@ -32,18 +32,18 @@ EVENTS = (PROBE, "efa/efa_reset", "efa/efa_state", "efa/efa_command_submitted")
 LINE = re.compile(r": (?P<event>client|efa_reset|efa_state|efa_command_submitted): (?P<text>.*)$", re.MULTILINE)
 MARK = re.compile(r'device="(.*)" what="(.*)"')
 
-# Orders of events. The first command of an attempt to bring a device back asks for its features.
+# Orders of events. The first command of a recovery attempt is GET_FEATURE.
 REMOVED = "removing removed"
 UNBOUND = f"stopped {REMOVED}"
 
 
 def recovered(cause):
-    """The driver removes the client of a device that has failed, and then tries to bring that back."""
+    """Order of events if the driver removes the client of a failed device, and then recovers the device."""
     return f"reset {cause} resetting {REMOVED}( resetting)*( attempt( resetting)?)+ up"
 
 
 def removed_and_recovered(cause):
-    """The client is removed by a user. The driver may notice meanwhile or afterwards that the device has failed."""
+    """Order of events if a user removes the client. The driver may detect the device's failure during the removal or after it."""
     failed = f"reset {cause} resetting"
     return f"removing ({failed} removed|removed {failed}) attempt up"
 
@@ -83,7 +83,7 @@ def moves(function):
 
 
 def order(text, function):
-    """What has happened to a device, in order."""
+    """Returns the events of a device, in order."""
     found = []
     for match in LINE.finditer(text):
         mark = MARK.search(match["text"])
@@ -107,7 +107,7 @@ def check_order(text, function, wanted):
 
 
 def check_client(mode):
-    """Whatever the device did, the client has found room in its queues or none, and no other error."""
+    """Checks that the client's posts had no errors other than full queues, whatever the device did."""
     got = counters()
     print(f"# {got}", flush=True)
     equal((got["failed"], got["errno"]), (0, 0), "posts that have failed but with ENOMEM, and the last errno")
@@ -136,17 +136,17 @@ def rmmod(function):
 
 
 def removal(mode, prepare, remove, wanted):
-    """A client that uses a device in this mode, which is in some state, is removed in this way."""
+    """Tests the removal by REMOVE of a client in a mode, after PREPARE has set the device's state."""
     try:
         removed(mode, prepare, remove, wanted)
     finally:
-        # Whatever failed: the next state begins with none.
+        # After any failure, the next test case starts without a client.
         if PARAMETER.exists():
             use("end")
 
 
 def removed(mode, prepare, remove, wanted):
-    """The same, while a client may be left."""
+    """As `removal`, but may leave a client behind."""
     function = FUNCTIONS[0]
     for each in FUNCTIONS:
         each.forget_protocol_errors()
@@ -158,7 +158,7 @@ def removed(mode, prepare, remove, wanted):
     is_up_again = wanted.endswith(" up")
     session = int(function.status()["session"]) + is_up_again
     with tracing.recording(*EVENTS) as trace:
-        # A number for each event, of all processors.
+        # A number for each event, common to all processors.
         (tracing.INSTANCE / "trace_clock").write_text("counter")
         prepare(function)
         remove(function)
@@ -231,7 +231,7 @@ def unplug(function):
 
 
 def nobody(function):
-    """The driver removes the client."""
+    """Does nothing, as the driver removes the client."""
 
 
 def replug(function):
@@ -273,7 +273,7 @@ def gone():
     check_log()
 
 
-# Time limits are read at a probe.
+# The driver reads timeouts in a probe.
 FUNCTIONS[0].set(**ATTRIBUTES)
 FUNCTIONS[0].rebind()
 load()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* Tests that move data between the first two devices, which may be the same, and look at what arrives. */
+/* Tests that move data between the first two devices, which may be the same, and check the received data. */
 
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -13,12 +13,12 @@
 
 #define DEPTH 16
 #define SIZE 4096
-/* More than queue pairs have numbers. */
+/* Upper limit on distinct queue pair numbers. */
 #define NUMBERS 0x10000
-/* What is in front of an unreliable datagram. */
+/* Size of the header in front of an unreliable datagram. */
 #define GRH_SIZE 40
 
-/* One end of a conversation. */
+/* One of two endpoints. */
 struct end {
 	struct ib_device *dev;
 	struct ib_pd *pd;
@@ -38,7 +38,7 @@ static void on_completion(struct ib_cq *cq, void *context)
 	complete(&end->event);
 }
 
-/* Makes a queue pair whose completions all come to the end's completion queue. */
+/* Creates a queue pair that uses the end's completion queue for all completions. */
 static int qp_open(struct end *end, enum ib_qp_type type, u32 max_inline)
 {
 	struct ib_qp_init_attr attr = {
@@ -255,7 +255,7 @@ static int compare(struct end ends[2], u32 offset, u32 length, struct ib_wc *wc)
 	return 0;
 }
 
-/* Sends one message, maybe inline, with immediate data. */
+/* Sends one message, optionally inline and with immediate data. */
 static int send_one(enum ib_qp_type type, u32 length, u32 max_inline, bool with_imm)
 {
 	u32 offset = type == IB_QPT_UD ? GRH_SIZE : 0;
@@ -329,7 +329,7 @@ static int test_ud(void)
 	return send_one(IB_QPT_UD, 1000, 0, false);
 }
 
-/* Many messages, a few in each chain, so that all rings go round several times. */
+/* Many messages, a few in each chain, so that all rings wrap around several times. */
 static int test_many(void)
 {
 	struct request requests[4];
@@ -352,7 +352,7 @@ static int test_many(void)
 		}
 		if (!err)
 			err = ib_post_send(ends[0].qp, &requests[0].srd.wr, NULL);
-		/* They are not ordered. */
+		/* Completions are not ordered. */
 		for (i = 0; i < 2 * ARRAY_SIZE(requests) && !err; i++) {
 			struct end *end = &ends[i % 2];
 
@@ -368,7 +368,7 @@ static int test_many(void)
 	return err;
 }
 
-/* What can't be posted, in the middle of a chain: what is before it is executed. */
+/* An invalid work request in the middle of a chain: those before it are executed. */
 static int test_bad_wr(void)
 {
 	struct request requests[3];
@@ -405,7 +405,7 @@ close:
 	return err;
 }
 
-/* A work request that is refused, and leaves nothing behind. */
+/* Checks that a work request is refused. */
 static int refuse(struct ib_qp *qp, const struct ib_send_wr *wr, const char *what)
 {
 	const struct ib_send_wr *bad = NULL;
@@ -417,7 +417,7 @@ static int refuse(struct ib_qp *qp, const struct ib_send_wr *wr, const char *wha
 	return -EBADMSG;
 }
 
-/* The same of a send with another value in one of its fields. */
+/* As refuse(), for a send with another value in one field. */
 #define REFUSE_WITH(field, value)						\
 	do {									\
 		wr = request_set(&request, &ends[0], 9, 8);			\
@@ -442,12 +442,12 @@ static int wrong_sends(struct end ends[2])
 	REFUSE_WITH(wr->send_flags, IB_SEND_SIGNALED | IB_SEND_IP_CSUM);
 	REFUSE_WITH(wr->send_flags, 1 << 30);
 	REFUSE_WITH(wr->num_sge, 1000);
-	/* The queue pair has room for none. */
+	/* The queue pair has no room for inline data. */
 	REFUSE_WITH(wr->send_flags, IB_SEND_SIGNALED | IB_SEND_INLINE);
 	if (is_srd) {
 		REFUSE_WITH(request.srd.ah, NULL);
 		REFUSE_WITH(request.srd.remote_qpn, 0x10000);
-		/* More than 32 bits have room for. */
+		/* The size of so many entries exceeds 32 bits. */
 		REFUSE_WITH(wr->num_sge, INT_MAX);
 	} else {
 		REFUSE_WITH(request.ud.ah, NULL);
@@ -459,7 +459,7 @@ static int wrong_sends(struct end ends[2])
 	return err ?: refuse(ends[0].qp, &reg.wr, "a registration of nothing");
 }
 
-/* A registration that is refused. */
+/* Registrations that are refused. */
 static int wrong_registrations(struct end *end)
 {
 	struct ib_reg_wr reg = {
@@ -492,7 +492,7 @@ static int wrong_receives(struct end *end)
 	return 0;
 }
 
-/* A key that there is not, which only the device finds. */
+/* A key that does not exist, which only the device detects. */
 static int wrong_key(struct end ends[2])
 {
 	struct ib_send_wr *wr;
@@ -506,7 +506,7 @@ static int wrong_key(struct end ends[2])
 	return err ?: expect(&ends[0], 4, IB_WC_LOC_PROT_ERR, IB_WC_SEND, &wc);
 }
 
-/* Work requests with each field wrong; after all of them, one that is right. */
+/* Work requests with each field wrong, and a correct one afterwards. */
 static int test_wrong(void)
 {
 	static const enum ib_qp_type types[] = { EFA_QPT_SRD, IB_QPT_UD };
@@ -541,7 +541,7 @@ static int test_wrong(void)
 	return 0;
 }
 
-/* What was posted ends when the queue pair is in error, and so does what is posted then, after it and in its order. */
+/* Posted work requests are flushed when the queue pair enters error. So are those posted later, in order. */
 static int test_flush(void)
 {
 	struct end ends[2];
@@ -575,7 +575,7 @@ static int test_flush(void)
 	return err;
 }
 
-/* What a queue pair that is gone has left in its completion queue is not the next one's. */
+/* Completions that a destroyed queue pair has left in its completion queue do not belong to the next queue pair. */
 static int test_stale(void)
 {
 	struct end end;
@@ -590,7 +590,7 @@ static int test_stale(void)
 		err = receive(&end, i, 64);
 	if (!err)
 		err = to_state(end.qp, IB_QPS_ERR);
-	/* One of them is taken, the others are there then, too. */
+	/* Polls one of them. The others have arrived then or arrive soon. */
 	if (!err)
 		err = expect(&end, 0, IB_WC_WR_FLUSH_ERR, IB_WC_RECV, &wc);
 	if (err)
@@ -598,7 +598,7 @@ static int test_stale(void)
 	msleep(20);
 
 	old = end.qp->qp_num;
-	/* Numbers are used again after all others. */
+	/* A number is reused after all others. */
 	for (i = 0; i < NUMBERS; i++) {
 		err = ib_destroy_qp(end.qp);
 		if (err)
@@ -657,7 +657,7 @@ static int test_events(void)
 	return err;
 }
 
-/* What the core polls for its clients, and tells them by a function of each work request. */
+/* A work request whose completions the core polls and reports by a callback. */
 struct counted {
 	struct ib_cqe cqe;
 	unsigned int ms;
@@ -674,7 +674,7 @@ static void counted_done(struct ib_cq *cq, struct ib_wc *wc)
 	atomic_inc(&counted->ends);
 }
 
-/* A message, and receives that all end before ib_drain_qp() does, with any kind of polling. */
+/* A message, and receives that all complete before ib_drain_qp() returns, with the given kind of polling. */
 static int test_drain_by(enum ib_poll_context context)
 {
 	struct counted recv = { .cqe.done = counted_done }, send = { .cqe.done = counted_done };
@@ -690,7 +690,7 @@ static int test_drain_by(enum ib_poll_context context)
 	ib_destroy_qp(end.qp);
 	end.qp = NULL;
 	ib_destroy_cq(end.cq);
-	/* Functions that take long, and end before the drain does nevertheless. */
+	/* Slow callbacks, which must return before the drain does nevertheless. */
 	recv.ms = 1;
 	end.cq = ib_alloc_cq(end.dev, &end, 2 * DEPTH, 0, context);
 	if (IS_ERR(end.cq)) {
@@ -702,7 +702,7 @@ static int test_drain_by(enum ib_poll_context context)
 	if (err)
 		goto free;
 	err = to_rts(end.qp);
-	/* The core needs room for one more. */
+	/* The core's drain needs room for one more receive. */
 	for (i = 0; i < DEPTH - 1 && !err; i++)
 		err = ib_post_recv(end.qp, &recv_wr, NULL);
 	if (!err)
@@ -727,7 +727,7 @@ static int test_drain_by(enum ib_poll_context context)
 		pr_err("%d of %d receives have ended, status %d\n", atomic_read(&recv.ends), DEPTH - 1, recv.status);
 		err = -EBADMSG;
 	}
-	/* Nothing is left to do. */
+	/* A drain of an empty queue pair. */
 	ib_drain_qp(end.qp);
 	ib_destroy_qp(end.qp);
 	end.qp = NULL;
@@ -829,7 +829,7 @@ static int region_invalidate(struct region *region, enum ib_wc_status status)
 	return err ?: expect(region->end, 51, status, IB_WC_LOCAL_INV, &wc);
 }
 
-/* Has the other end write its buffer to a region, or read it. */
+/* Writes an end's buffer to a region of the other end, or reads the region. */
 static int rdma(struct end *end, struct region *region, u32 rkey, u64 offset, u32 length, enum ib_wr_opcode opcode,
 		enum ib_wc_status status)
 {
@@ -874,7 +874,7 @@ static int region_compare(struct region *region, u32 offset, const u8 *data, u32
 	return 0;
 }
 
-/* A region is registered again and again, used by the peer, and invalidated. */
+/* A region is registered, used by the peer, and invalidated, repeatedly. */
 static int test_rdma(void)
 {
 	struct region region;
@@ -912,7 +912,7 @@ static int test_rdma(void)
 			err = -EBADMSG;
 		}
 		kfree(copy);
-		/* Beyond its end, and after it. */
+		/* Accesses beyond the region's end, and after its invalidation. */
 		if (!err)
 			err = rdma(&ends[0], &region, rkey, count * PAGE_SIZE - 1, 2, IB_WR_RDMA_READ, IB_WC_REM_ACCESS_ERR);
 		if (!err)
@@ -926,7 +926,7 @@ close:
 	return err;
 }
 
-/* What is registered twice or invalidated twice, and keys of the registration before. */
+/* A region that is registered or invalidated twice, and keys of an earlier registration. */
 static int test_rdma_bad(void)
 {
 	struct region region;
@@ -959,7 +959,7 @@ static int test_rdma_bad(void)
 		err = region_register(&region, 2, IB_WC_SUCCESS);
 	if (!err)
 		err = rdma(&ends[0], &region, old, 0, 8, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
-	/* The key of all memory is not for peers. */
+	/* Peers can't use the local key of all memory. */
 	if (!err)
 		err = rdma(&ends[0], &region, ends[1].pd->local_dma_lkey, 0, 8, IB_WR_RDMA_WRITE, IB_WC_REM_ACCESS_ERR);
 	if (!err && !IS_ERR(ib_alloc_mr(ends[1].pd, IB_MR_TYPE_MEM_REG, U32_MAX))) {
@@ -976,7 +976,7 @@ close:
 static struct end held[2];
 static int held_result = -ENOENT;
 
-/* Sends of each kind, by whose completions a client knows the kind also when they have failed. */
+/* Id of the first of the sends of each kind. Completions have the kind even if they are errors. */
 #define FIRST_SEND 100
 
 static const struct {
@@ -989,7 +989,7 @@ static const struct {
 	{ IB_WR_LOCAL_INV, IB_WC_LOCAL_INV },
 };
 
-/* Posts them to a send queue that is drained, in which they stay. */
+/* Posts these sends to a drained send queue, in which they stay. */
 static int hold_sends(struct end *end)
 {
 	struct ib_sge sge = { .addr = end->dma, .length = 64, .lkey = end->pd->local_dma_lkey };
@@ -1064,7 +1064,7 @@ static int test_lies(void)
 	return err;
 }
 
-/* A device is removed: all posted work requests of its client have completed, or complete in error. */
+/* Checks that all posted work requests of an end are flushed, as its device is removed. */
 static int held_release(struct end *end)
 {
 	struct ib_wc wc;
@@ -1090,8 +1090,8 @@ static int held_release(struct end *end)
 }
 
 /*
- * Messages between the two ends without a pause, until their device is removed: threads post and poll, and so
- * does a timer, in softirq context. A posted request has a bit, by which it completes once.
+ * Continuous messages between the two ends, until their device is removed. Threads post and poll, and a timer polls
+ * in softirq context. Each posted request has a bit, which shows that it completes once.
  */
 #define CROWD 3
 
@@ -1115,7 +1115,7 @@ static int slot_take(unsigned long *slots)
 	return slot;
 }
 
-/* Posts a receive and a message, as far as there is room. */
+/* Posts a receive and a message, if there is room. */
 static void busy_post(void)
 {
 	struct request request;
@@ -1136,7 +1136,7 @@ static void busy_poll(struct end *end, unsigned long *slots)
 
 	count = ib_poll_cq(end->cq, ARRAY_SIZE(wc), wc);
 	for (i = 0; i < count; i++) {
-		/* One device is gone, or the other one is. */
+		/* The end's device was removed, or that of the peer. */
 		bool is_end = wc[i].status == IB_WC_WR_FLUSH_ERR || wc[i].status == IB_WC_RESP_TIMEOUT_ERR;
 
 		if (wc[i].wr_id >= DEPTH || !test_and_clear_bit(wc[i].wr_id, slots) || wc[i].qp != end->qp ||
@@ -1167,7 +1167,7 @@ static void busy_tick(struct timer_list *timer)
 	mod_timer(timer, jiffies + 1);
 }
 
-/* Ends it. What END has posted has completed then, if its device is gone. */
+/* Stops the test. Fails unless all work requests of END have completed, as its device is removed. */
 static int busy_stop(struct end *end)
 {
 	unsigned long *slots = end == &held[0] ? busy.sends : busy.receives;
@@ -1200,7 +1200,7 @@ static int test_busy(void)
 	for (i = 0; i < CROWD; i++) {
 		struct task_struct *thread = kthread_run(busy_run, NULL, "kverbs_busy%d", i);
 
-		/* Fewer do, too, if the first one is there. */
+		/* Fewer threads suffice, if there is at least one. */
 		if (IS_ERR(thread))
 			break;
 		busy.threads[i] = thread;
@@ -1262,7 +1262,7 @@ void local_removed(struct ib_device *dev)
 
 	for (i = 0; i < ARRAY_SIZE(held); i++) {
 		if (held[i].dev == dev) {
-			/* A device that works until now ends what was posted. One that is halted has. */
+			/* A working device flushes all work requests now. Those of a halted device are flushed already. */
 			to_state(held[i].qp, IB_QPS_ERR);
 			held_result = busy.threads[0] ? busy_stop(&held[i]) : held_release(&held[i]);
 			pair_close(held);

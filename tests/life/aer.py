@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Errors of PCI Express, as the kernel's aer_inject makes them up: the root port interrupts, and its driver reads of the error.
+"""PCI Express errors that the kernel's aer_inject simulates: the root port raises an interrupt, and its driver reads the error.
 
-Run as a program, it injects one: aer.py 0000:01:00.0 fatal
+Run as a program, it injects an error: aer.py 0000:01:00.0 fatal
 """
 
 import re
@@ -16,10 +16,10 @@ INJECTOR = Path("/dev/aer_inject")
 # the TLP, PCI domain.
 ERROR = struct.Struct("=3Bx2I4II")
 
-# One error of each severity: its bits in the uncorrectable and in the correctable status. How severe an uncorrectable one is, a
-# device's severity register says; these are the defaults of the specification, which our devices have.
+# One error of each severity: its bits in the uncorrectable and in the correctable status. The severity register of a device
+# classifies uncorrectable errors; these are the specification's defaults, which our devices have.
 SEVERITIES = {
-    # A receiver error: the link layer got over it.
+    # A receiver error, which the link layer has corrected.
     "correctable": (0, 1 << 0),
     # A completion timeout: a read of memory by the device was lost, the link is good.
     "nonfatal": (1 << 14, 0),
@@ -31,7 +31,7 @@ SEVERITIES = {
 def inject(address, severity):
     """Injects an error of a severity into the function at ADDRESS, such as 0000:01:00.0, which is behind a root port.
 
-    Returns when the interrupt was raised; the kernel recovers later, and tells it by aer_count() and its log.
+    Returns once the interrupt is raised. The kernel recovers later, as aer_count() and its log show.
     """
     if not INJECTOR.exists():
         subprocess.run(["modprobe", "aer_inject"], check=True)
@@ -44,7 +44,7 @@ def inject(address, severity):
 
 
 def aer_count(address, severity):
-    """How many errors of a severity the kernel has counted at a function."""
+    """Returns the number of errors of a severity that the kernel has counted for a function."""
     counts = Path(f"/sys/bus/pci/devices/{address}/aer_dev_{severity}").read_text()
     return int(re.findall(r"^TOTAL_ERR_\w+ (\d+)$", counts, re.MULTILINE)[0])
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the programs of this folder have in common: which of their tests are run, how often, and what the kernel says of each.
+"""Common code of the programs of this folder: selection of tests, number of rounds, and checks of the kernel's log.
 
-usage of each: PROGRAM [--list | TEST...]: the tests whose names contain one of these texts; without any, those that EFA_TESTS
-names, separated by semicolons, or all. EFA_ROUNDS is how many rounds each of them has; without it, one. With EFA_LIMITS=1, limits of
-time count, see timing.py; without EFA_ROUNDS, some of the tests are enough for that.
+usage of each: PROGRAM [--list | TEST...]: runs the tests whose names contain one of these texts. Without arguments, EFA_TESTS has
+such texts, separated by semicolons; without both, all tests are run. EFA_ROUNDS is the number of rounds of each test, by default
+one. With EFA_LIMITS=1, time limits apply, see timing.py. Then only some of the tests are run, unless EFA_ROUNDS is set.
 """
 
 import os
@@ -20,7 +20,7 @@ from selftest import DRIVER, Failed, KernelLog, Suite
 
 
 def rounds(few=1):
-    """The rounds of a test: FEW unless EFA_ROUNDS has more."""
+    """Returns the number of rounds of a test: EFA_ROUNDS, or FEW if that is not set."""
     return int(os.environ.get("EFA_ROUNDS") or few)
 
 
@@ -32,8 +32,8 @@ class Tests(Suite):
         self.limits, self.unusual = {}, set()
 
     def add(self, name, function, wanted="", is_usual=True, most_rounds=None):
-        """Of an unusual one, limits count only if it is named, or if rounds are wanted. MOST_ROUNDS is how many there may be of it in
-        the life of a guest.
+        """Adds a test case. With time limits, an unusual one is only run if it is named, or if EFA_ROUNDS is set. MOST_ROUNDS is the
+        maximum number of its rounds in the lifetime of a guest.
         """
         self.limits[name] = most_rounds
         if not is_usual:
@@ -41,7 +41,7 @@ class Tests(Suite):
         super().add(name, function, wanted)
 
     def main(self):
-        """Does what the command line says."""
+        """Runs the tests that the command line selects, or lists all tests."""
         if sys.argv[1:] == ["--list"]:
             for name, limit in self.limits.items():
                 print(limit or "-", name)
@@ -59,21 +59,21 @@ class Tests(Suite):
 
 
 class Reports:
-    """What the kernel complains of."""
+    """Reports of trouble in the kernel's log."""
 
     def __init__(self):
         self.log = KernelLog()
-        # Of the C driver's devices.
+        # Reports that are expected for devices of the C driver.
         self.known = console.known_reports((FOLDER / "known-reports").read_text()) if DRIVER == "c" else []
 
     def new(self):
-        """The lines since the last time from the first one that tells of trouble on."""
-        # As on a console, but for the time.
+        """Returns the lines since the last call, from the first one that reports trouble on."""
+        # The format of a console, with an empty time.
         text, _ = console.without("\n".join(f"[] {text}" for _, text in self.log.records()), self.known)
         return console.trouble(text)
 
     def watched(self, function):
-        """The same function, which also fails if the kernel complains meanwhile."""
+        """Wraps a function, so that it also fails if the kernel reports trouble during the call."""
 
         def run():
             self.new()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 """Recoveries that need a real kernel: several devices, namespaces, slots, the module, threads, and memory of others. Prints KTAP.
 
-host/driver/tests/driver/recovery.rs has all others.
+All other tests of recoveries are in host/driver/tests/driver/recovery.rs.
 
 See cases.py for its arguments.
 """
@@ -26,18 +26,18 @@ from timing import now
 from triggers import HEALTH_INTERVAL, REMOVED, TOLD, USABLE, Move, Pull, Trigger
 from uverbs import opened
 
-# These tests have rounds in which they do what is different each time. More than that find nothing new.
+# Number of rounds of tests whose rounds differ. More rounds find nothing new.
 ROUNDS = min(cases.rounds(3), 25)
 IS_SHORT = ROUNDS < 10
-# Rounds of what takes a moment.
+# Number of short rounds.
 TIMES = ROUNDS if IS_SHORT else 4 * ROUNDS
 
-# Time limits that the device announces where it is silent, in units of 100 ms, so that what fails fails soon.
+# Timeouts that the device announces in tests in which it is silent, in units of 100 ms: short, so that failures take little time.
 LIMITS = {"reset_timeout": 10, **SILENT_ATTRIBUTES}
 RESET_LIMIT = 2 * LIMITS["reset_timeout"] / 10
-# Seconds until a read of a register that is not answered has failed, at most.
+# Maximum time in seconds until an unanswered register read fails.
 READ_LIMIT = 1
-# What a dead device with DMA writes, see Documentation/emulator-control.md, and the amount of memory that is watched for it.
+# Bytes that a dead device with DMA writes, see Documentation/emulator-control.md, and size of the memory that is searched for them.
 STRAY = bytes.fromhex("efa0deadefa0dead")
 WATCHED = 64 << 20
 
@@ -47,7 +47,7 @@ main = stage and stage.victim
 
 
 class Case:
-    """The common part of all test cases: a program that gets an event each time, and no leak."""
+    """Common part of all test cases: a program that gets an event for each death, and a check for leaks."""
 
     def __init__(self, attributes):
         self.attributes = attributes
@@ -60,25 +60,25 @@ class Case:
         self.start = self.driver()
 
     def driver(self):
-        """What the driver tells."""
+        """Starts a round; returns the driver's counters of resets and its session."""
         stage.limits.begin_round()
         list(stage.uevents.read())
         list(stage.log.records())
         return {"resets": main.resets(), "session": int(main.status()["session"])}
 
     def renew(self):
-        """The next death is another one."""
+        """Prepares the next death."""
         stage.attached.call("attach", stage.next_seed())
         self.start = self.driver()
 
     def told(self, seconds=0, but=()):
-        """Waits for the program's event, and checks what it then finds, BUT for some of it."""
+        """Waits for the program's event, and checks the program's results after it, except those in BUT."""
         begin = now()
         stage.limits.check("told", stage.attached.call("told") - begin, seconds + TOLD)
         stage.aftermath(stage.attached, but)
 
     def back(self, seconds=0, deaths=1):
-        """Waits until the device can be used again; fails if the driver has counted more than so many deaths, or none."""
+        """Waits until the device can be used again; fails unless the driver has counted between 1 and DEATHS resets."""
         begin = now()
         main.await_status("up")
         stage.limits.check("back", now() - begin, seconds + USABLE)
@@ -97,7 +97,7 @@ class Case:
         stage.look_at_errors()
 
     def failed(self, seconds):
-        """Waits until the driver has given the device up, of which it says so once, and what to do."""
+        """Waits until the driver has given the device up; fails unless it logs once what the operator can do."""
         begin = now()
         main.await_status("failed")
         stage.limits.check("given up", now() - begin, seconds + USABLE)
@@ -113,7 +113,7 @@ class Case:
         equal(main.is_bound, True, "bound")
 
     def repair(self):
-        """Does what the driver says: resets a device that works again."""
+        """Follows the driver's advice: resets the device, which works again."""
         main.reset_attributes(**self.attributes)
         result, _ = stage.hands.call("write", main.sysfs / "reset", "1")
         equal(result, "ok", "a write to reset")
@@ -130,7 +130,7 @@ def case(attributes):
 
 
 def add(name, attributes=LIMITS):
-    """Makes a test case of a function that takes a Case, with a device that announces these ATTRIBUTES."""
+    """Decorator that adds a function of a Case as a test case, with a device that has these ATTRIBUTES."""
 
     def decorator(function):
         def run():
@@ -196,7 +196,7 @@ def gone_and_told(this):
         stage.exchange(fresh)
 
 
-# What others do meanwhile.
+# Actions of other programs at the same time.
 
 
 @add("the module is removed while a device keeps failing")
@@ -273,23 +273,23 @@ def readers(this):
     equal(results - {"ok", "EIO", "ENOENT", "ENODEV", "ETIME"}, set(), "results of reading")
 
 
-# What it does meanwhile.
+# Actions of the device.
 
 
 @add("a dead device that continues DMA does not write to memory of others")
 def strays(this):
-    """Each page that is new after the programs' event was zeroed then, so its content was written later."""
-    # By its own reset, by the one after that of the bus, and not before the driver tries once more.
+    """Each page that is allocated after the programs' event is zeroed then, so any other content was written later."""
+    # DMA ends with the device's own reset, with the one after the bus reset, or with a later attempt of the driver.
     for resets in (1, 3, 4):
         before = main.state()["stray_writes"]
         main.die(dma=True, resets=resets)
-        # Until its reset, it may write to all queues that it had.
+        # Until its reset, the device may write to all its queues.
         this.told(2 * RESET_LIMIT, but=("memory of queues",))
         with mmap.mmap(-1, WATCHED) as memory:
             for page in range(0, WATCHED, mmap.PAGESIZE):
                 memory[page] = 1
             main.await_status("up")
-            # Whatever it has made of resets, it did that to its own memory.
+            # Errors of the device after resets without effect do not count: its DMA was to its own memory.
             stage.errors[main] = main.errors()
             this.back()
             place = memory.find(STRAY)
@@ -308,7 +308,7 @@ def nonfatal(this):
     equal(main.resets(), this.start["resets"], "resets")
 
 
-# Not at all.
+# No automatic recovery.
 
 
 @add("with recovery=0 a device is reset only on request", ATTRIBUTES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the driver does about a device that has failed, and when the RDMA core tells programs, in the order of the kernel's trace."""
+"""Reactions of the driver to a failed device, and the RDMA core's events to programs, in the order of the kernel's trace."""
 
 import os
 import re
@@ -10,22 +10,22 @@ from tracing import dynamic_event
 
 INSTANCE = Path("/sys/kernel/tracing/instances/efa_life")
 EVENTS = INSTANCE / "events"
-# The core's function that gives a program an event, and the number of this one. In the debug kernel it is of no module.
+# The core's function that queues an event for a program, and the number of this event. In the debug kernel the core is built in.
 MODULE = "ib_uverbs:" if Path("/sys/module/ib_uverbs/initstate").exists() else ""
 PROBE, FUNCTION, DEVICE_FATAL = "efa_life/told", f"{MODULE}ib_uverbs_async_handler", 8
-# Time, event and what it says.
+# Time, event and its text.
 LINE = re.compile(r" (?P<seconds>\d+\.\d+): (?P<event>efa_reset|efa_state|told): (?P<text>.*)$", re.MULTILINE)
 ENOUGH = 1 << 16
-# A recovery: programs get one event for this failure, before the driver tries to restart the device, which may wait.
+# A recovery: programs get one event for this failure, before the driver tries to restart the device. The restart may be delayed.
 RECOVERY = re.compile(r"reset (?P<cause>\w+)( state resetting)+( told)+( state resetting)*( state up)?")
 
 
 class Detections:
-    """Those from now on. The C driver, which resets nothing, has none."""
+    """Detected failures from now on. The C driver does not reset devices in use, and has none."""
 
     def __init__(self):
         INSTANCE.mkdir(exist_ok=True)
-        # That of timing.py.
+        # The clock of timing.py.
         (INSTANCE / "trace_clock").write_text("mono")
         if not (EVENTS / PROBE).exists():
             dynamic_event(f"p:{PROBE} {FUNCTION} event=$arg3:u64")
@@ -35,7 +35,7 @@ class Detections:
         self.text = ""
 
     def listen(self):
-        """Forgets what was, and takes notice of what comes: a module that is loaded anew has new tracepoints."""
+        """Discards earlier events, and enables tracepoints that are off: a reloaded module has new ones."""
         for event in ("efa_reset", "efa_state"):
             enable = EVENTS / "efa" / event / "enable"
             if enable.exists() and enable.read_text().strip() != "1":
@@ -51,7 +51,7 @@ class Detections:
                 return
 
     def of(self, function):
-        """The events of a device, as pairs of a time and a text. The trace does not have the device of a program's event."""
+        """Returns the events of a device, as pairs of a time and a text, and all events of programs, as these do not name a device."""
         self.read()
         found = []
         for match in LINE.finditer(self.text):
@@ -63,14 +63,14 @@ class Detections:
         return found
 
     def first(self, function):
-        """When the reset of a device was found to be due."""
+        """Returns the time at which the driver detected that a device needs a reset."""
         times = [seconds for seconds, text in self.of(function) if text.startswith("reset ")]
         if not times:
             raise Failed("programs get no event for a detected failure")
         return times[0]
 
     def check_order(self, function):
-        """Fails unless programs got their event in the midst of one recovery, before the driver continued."""
+        """Fails unless there was one recovery, and programs got their event before the driver continued it."""
         said = " ".join(text for _, text in self.of(function))
         if not RECOVERY.fullmatch(said):
             raise Failed(f"programs do not get their event before anything else happens: {said}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the driver and the emulator know of a device, in the terms of these tests."""
+"""State of a device in the driver and in the emulator, as these tests need it."""
 
 import errno
 import os
@@ -8,23 +8,23 @@ from pathlib import Path
 
 from selftest import Failed, Function, emulator, result_of, wait_until
 
-# The devices of these tests have the driver's longest command timeout, short resets, and no keep-alives. The driver misses those only
-# after a first one.
+# The devices of these tests have the driver's longest command timeout, short resets, and no keep-alives. The driver expects
+# keep-alives only after a first one.
 ATTRIBUTES = {"admin_completion_timeout_ms": 30_000, "reset_ms": 10, "keep_alive_ms": 0}
 # For tests that inject keep-alives: the device sends some as well, so that none is missed afterwards.
 WITH_KEEP_ALIVES = {**ATTRIBUTES, "keep_alive_ms": 1000}
-# Where a device is silent: how long a command may take, in units of 100 ms, so that this is found out soon.
+# Command timeout of a silent device in units of 100 ms: short, so that the driver detects the silence soon.
 ADMIN_TIMEOUT = 15
 SILENT_ATTRIBUTES = {"admin_timeout": ADMIN_TIMEOUT, "reset_ms": 10, "keep_alive_ms": 0}
 
 PCI = Path("/sys/bus/pci")
 
-# In the emulator's trace: a program that writes to what it still has mapped for a queue that is gone.
+# Line of the emulator's trace for a program that rings a doorbell that is still mapped, of a destroyed queue.
 LATE_DOORBELL = re.compile(r"protocol error: doorbell in user access region \d+ for a queue that it has not$")
 
 
 class Device(Function):
-    """A PCI function that is an EFA device, with what the driver offers once it can recover."""
+    """A PCI function that is an EFA device, with functions for recoveries."""
 
     def __init__(self, function):
         super().__init__(function.address, function.number)
@@ -32,7 +32,7 @@ class Device(Function):
         self.gid = self.read_gid()
 
     def final_name(self):
-        """The name that udev gives its RDMA device each time; waits for that."""
+        """Waits until udev has renamed its RDMA device; returns the name, which is the same each time."""
         wait_until(lambda: self.names("infiniband") and self.names("infiniband")[0].startswith("rdmap"), "udev's name of the device")
         return self.names("infiniband")[0]
 
@@ -41,7 +41,7 @@ class Device(Function):
         return bytes.fromhex(text.strip().replace(":", ""))
 
     def status(self):
-        """As the driver shows it; empty if it shows nothing, as the C driver."""
+        """Returns the driver's state of the device. It is empty for the C driver, which has no such file."""
         try:
             return super().status()
         except FileNotFoundError:
@@ -52,54 +52,54 @@ class Device(Function):
         wait_until(lambda: self.status().get("state") in wanted, f"the state {' or '.join(wanted)} of {self.address}")
 
     def has_name(self):
-        """Whether it is registered and udev has renamed it."""
+        """Whether its RDMA device is registered and udev has renamed it."""
         return self.names("infiniband") == [self.name]
 
     def uverbs(self):
-        """The path of its device node as it is now; fails with ENOENT if there is none."""
+        """Returns the current path of its device node; fails with ENOENT if there is none."""
         for name in self.names("infiniband_verbs"):
             return f"/dev/infiniband/{name}"
         raise FileNotFoundError(errno.ENOENT, f"{self.address} has no device node")
 
     def has_file(self):
-        """Whether it can be opened."""
+        """Whether its device node can be opened."""
         return result_of(lambda: os.close(os.open(self.uverbs(), os.O_RDWR))) == "ok"
 
     def pull_out(self):
-        """It is gone, of which its slot does not say anything yet."""
+        """Unplugs the device in the emulator. Its slot does not report that yet."""
         emulator.send({"command": "unplug", "device": self.number})
 
     def put_in(self):
-        """It is there again."""
+        """Plugs the device in again in the emulator."""
         emulator.send({"command": "plug", "device": self.number})
 
     def bring_back(self):
-        """Binds it again, whatever has become of it."""
+        """Binds the device again, whatever its state."""
         self.unbind()
         if self.bind() != "ok":
-            # The core of PCI may have lost what it is configured to.
+            # The PCI core may have lost the device's configuration.
             (self.sysfs / "remove").write_text("1")
             (PCI / "rescan").write_text("1")
             wait_until(lambda: self.is_bound, "the device after a rescan of the bus")
 
     def reset_attributes(self, **attributes):
-        """Puts back what a test has changed."""
+        """Reverts the changes of a test."""
         self.clear()
         self.set(**(attributes or ATTRIBUTES))
 
     def errors(self):
-        """How often the driver did what a correct one never does, by what it was. Commands that it sends before an interrupt has
-        told it of a fatal error are none of this.
+        """Returns the number of the driver's errors by kind. Commands that it submits before an interrupt reports a fatal error
+        do not count.
         """
         state = self.state()
         return {name: state[name] for name in ("protocol_errors", "dma_after_reset")}
 
     def trace(self):
-        """What the emulator has seen since the last call; the first one starts that."""
+        """Returns the emulator's trace since the last call. The first call starts it."""
         return emulator.send({"command": "trace", "device": self.number})
 
     def late_doorbells(self):
-        """How many of those errors since the last look at the trace were none of the driver's."""
+        """Returns the number of protocol errors since the last read of the trace that programs caused, not the driver."""
         trace = self.trace()
         if trace["lost"]:
             raise Failed(f"{trace['lost']} lines of the emulator's trace are lost")

@@ -26,7 +26,7 @@ def add(trigger, load, is_usual):
 
 
 for number, trigger in enumerate(filter(lambda trigger: trigger.is_noticed, triggers.ALL)):
-    # Where limits count, each of the loads has some of the triggers.
+    # With time limits, each load is run with some of the triggers.
     usual = (loads.Load, loads.BUSY[number % len(loads.BUSY)])
     for load in (loads.Load, *loads.BUSY):
         add(trigger, load, is_usual=load in usual)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""The use of a device while it fails or is removed. A round starts its load and ends it."""
+"""Loads on a device while it fails or is removed. Each round starts and ends its load."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ MOVING = 1 << 16
 
 
 class Load:
-    """No load but the tests' own programs."""
+    """No load besides the tests' own programs."""
 
     name = "idle"
 
@@ -30,19 +30,19 @@ class Load:
         """Is called before each round."""
 
     def finish(self, since):
-        """Is called when the programs should have got their event, since then; fails if something was wrong."""
+        """Is called after programs got their event, which is due from SINCE on; fails if something was wrong."""
 
     def end(self):
         """Is called after the last round, also if that failed."""
 
 
 class Pair(Load):
-    """Two programs of others that send data to each other, one on each device. They do not listen to what they are told: that
-    they neither die of a signal nor hold up anything is what they are for."""
+    """Two third-party programs that send data to each other, one on each device. They do not read asynchronous events. The test
+    is that they neither die of a signal nor block anything."""
 
     ports = itertools.count(20000)
     environment: ClassVar = {}
-    # Of the emulator, what such a program sends.
+    # The emulator's counter of bytes that such a program sends.
     counter: ClassVar[str | None] = None
 
     def __init__(self, stage):
@@ -50,11 +50,11 @@ class Pair(Load):
         self.processes = []
 
     def commands(self, port, devices):
-        """The server's and the client's commands."""
+        """Yields the server's and the client's command."""
         raise NotImplementedError
 
     def start(self, number):
-        # The client, which sends more, is on either device in turn.
+        # The client, which sends more, uses the devices in turn.
         devices = [self.stage.victim, self.stage.peer]
         if number % 2 == 0:
             devices.reverse()
@@ -75,11 +75,11 @@ class Pair(Load):
         return process
 
     def moved(self):
-        """Bytes that all devices have sent in the way that these programs do."""
+        """Returns the number of bytes that all devices have sent, by this kind of operation."""
         return sum(device[self.counter] for device in emulator.send({"command": "counters"})["devices"])
 
     def wait(self, condition, what):
-        """Waits for something that the programs do."""
+        """Waits for a condition that the programs bring about; fails if one ends before."""
 
         def comes_so_far():
             if any(process.poll() is not None for process in self.processes):
@@ -113,7 +113,7 @@ class Pair(Load):
         self.processes = []
 
     def account(self):
-        """What the programs have printed last."""
+        """Returns the last lines that the programs have printed."""
         lines = []
         for process in self.processes:
             process.output.seek(0)
@@ -123,7 +123,7 @@ class Pair(Load):
 
 
 class Perftest(Pair):
-    """ib_write_bw without end."""
+    """ib_write_bw, which runs until it is killed."""
 
     name = "ib_write_bw"
     counter = "write_bytes"
@@ -137,11 +137,11 @@ class Perftest(Pair):
 
 
 class Libfabric(Pair):
-    """fi_pingpong over the efa provider, without end that a round would see."""
+    """fi_pingpong over the efa provider, with more iterations than fit into a round."""
 
     name = "fi_pingpong"
     counter = "send_bytes"
-    # Whatever arrives is to come through the device.
+    # All data must pass through the device.
     environment: ClassVar = {"FI_EFA_ENABLE_SHM_TRANSFER": "0"}
 
     def commands(self, port, devices):
@@ -152,7 +152,7 @@ class Libfabric(Pair):
 
 
 class Objects(Load):
-    """Many processes that make and destroy objects."""
+    """Many processes that create and destroy objects."""
 
     name = f"{MEMBERS} processes with objects"
 
@@ -199,7 +199,7 @@ class Objects(Load):
 
 
 class Everything(Load):
-    """All of it at once."""
+    """All loads at once."""
 
     name = "all at once"
 

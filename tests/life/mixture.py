@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Any trigger under any load, one after the other, chosen by EFA_SEED, for EFA_MINUTES. Prints KTAP.
+"""Random triggers under random loads, one after the other, chosen by EFA_SEED, for EFA_MINUTES. Prints KTAP.
 
 See cases.py for its arguments.
 """
@@ -20,10 +20,10 @@ from timing import now
 
 SEED = int(os.environ.get("EFA_SEED") or 1)
 SECONDS = 60 * int(os.environ.get("EFA_MINUTES") or 1)
-# lockdep reports the kernel's own locks for these two, and then turns itself off. aer_inject takes a spinlock with a raw one held;
-# pciehp takes its two mutexes in both orders.
+# lockdep reports the kernel's own locks for these two, and then disables itself. aer_inject takes a spinlock while it holds a raw
+# one; pciehp takes its two mutexes in both orders.
 LEFT_OUT = (triggers.Aer, triggers.Unplug) if Path("/proc/lockdep_stats").exists() else ()
-# A guest bears few rounds of the others.
+# Other triggers are limited to few rounds per guest.
 TRIGGERS = [trigger for trigger in triggers.ALL if trigger.is_noticed and not trigger.most_rounds and not issubclass(trigger, LEFT_OUT)]
 LOADS = (loads.Load, *loads.BUSY)
 

@@ -12,12 +12,12 @@ from timing import now
 from uverbs import opened
 
 CLONE_NEWNET = 0x40000000
-# The names under which the tool `ip`, and so `rdma`, knows namespaces: of the tests, and of all other programs.
+# Name of the first namespace, which all other programs use, for the tools `ip` and `rdma`.
 HERE = "efa-life-here"
 
 
 def run(*command):
-    """Runs a program; fails with what it says."""
+    """Runs a program and returns its output; fails with its error output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failed(f"{' '.join(command)}: {done.stderr.strip()}")
@@ -25,24 +25,24 @@ def run(*command):
 
 
 def set_mode(mode):
-    """Whether RDMA devices are seen in all namespaces, or in one. Can't be changed while there are others than the first, which
-    go some time after their names.
+    """Sets whether RDMA devices are visible in all namespaces, or in one. Waits until only the first namespace is left: others
+    are removed some time after their names.
     """
     wait_until(lambda: "busy" not in tried("rdma", "system", "set", "netns", mode), f"{mode} network namespaces")
 
 
 def tried(*command):
-    """Runs a program; returns what it complains of."""
+    """Runs a program; returns its error output."""
     return subprocess.run(command, capture_output=True, text=True, check=False).stderr.strip()
 
 
 def names_for_this():
-    """Gives the first namespace its name, so that devices can be moved back."""
+    """Names the first namespace, so that devices can be moved back."""
     run("ip", "netns", "attach", HERE, str(os.getpid()))
 
 
 class Elsewhere:
-    """A process in a network namespace of its own."""
+    """A process in a separate network namespace."""
 
     NAME = "efa-life-elsewhere"
 
@@ -52,10 +52,10 @@ class Elsewhere:
         self.seed = 0
 
     def ready(self):
-        """Is called to know that the namespace is there."""
+        """Returns when the namespace exists."""
 
     def use(self, device):
-        """Uses a device that has come here: opens it and sends a message to itself; returns when that has worked."""
+        """Uses a device that was moved here: opens it and sends a message to itself; returns the time of success."""
         wait_until(device.has_file, "the device's file")
         self.seed += 1
         with Endpoint(opened(device)) as endpoint:
@@ -67,7 +67,7 @@ class Elsewhere:
         run("rdma", "dev", "set", name, "netns", HERE)
 
     def leave(self, name):
-        """Leaves nothing here, and ends."""
+        """Moves the device back, if it is here, and deletes the names of both namespaces."""
         if name in run("rdma", "dev"):
             self.give_back(name)
         run("ip", "netns", "delete", self.NAME)

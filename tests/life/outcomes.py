@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What becomes of a device, and of a program that has it open, for all that happens to devices: with either driver. Prints KTAP.
+"""Outcomes of each trigger for a device, and for a program that has it open, with either driver. Prints KTAP.
 
 See cases.py for its arguments.
 """
@@ -29,7 +29,7 @@ class Outcome:
         stage, trigger = self.stage, self.trigger
         stage.begin(trigger, Load(stage))
         if DRIVER == "c" and trigger.silences:
-            # Its programs wait for answers.
+            # With the C driver, programs wait until a command times out.
             self.announce(**SILENT_ATTRIBUTES)
         try:
             trigger.prepare()
@@ -49,12 +49,12 @@ class Outcome:
                 self.announce()
 
     def announce(self, **attributes):
-        """Has the driver begin anew with a device of other attributes."""
+        """Rebinds the device with other attributes."""
         self.stage.victim.reset_attributes(**attributes)
         self.stage.victim.rebind()
 
     def removal(self):
-        """The removal of the device while a program has it open."""
+        """Returns the outcome of a removal of the device while a program has it open."""
         trigger = self.trigger
         has_ended = trigger.is_gone if isinstance(trigger, triggers.Pull) else self.stage.hands.answers
         wait_until(lambda: has_ended() or waits_for_programs(), f"{trigger.name} ends, or waits for the program")
@@ -67,7 +67,7 @@ class Outcome:
         return "removed at once"
 
     def settle(self, session):
-        """Waits until all has happened that comes of it by itself; the driver was in this session before."""
+        """Waits until the automatic reactions have ended. SESSION is the driver's session before the trigger."""
         trigger, victim = self.trigger, self.stage.victim
         trigger.back(None)
         if isinstance(trigger, triggers.Aer):
@@ -78,11 +78,11 @@ class Outcome:
             victim.await_status("up", "failed")
 
     def rest(self):
-        """What others can do with the device."""
+        """Returns whether other programs can use the device."""
         stage = self.stage
         if self.works():
             return "works"
-        # A driver may wait for them.
+        # A driver may wait for the end of these processes.
         stage.attached.restart()
         stage.hands.restart()
         stage.victim.unbind()

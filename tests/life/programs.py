@@ -22,12 +22,12 @@ EVENT_DEVICE_FATAL = 8
 # element, event_type
 ASYNC_EVENT = struct.Struct("<QI4x")
 
-# How many processes there are with objects, how many of those each has at a time, and how much memory its largest region has.
+# Number of processes with objects, maximum number of objects of each at a time, and size of its largest memory region.
 MEMBERS, MEMBER_AT_ONCE, MEMBER_REGION = 64, 6, 64 << 10
-# Seconds that each of them sleeps at most, and the time from which each chooses when it begins.
+# Maximum seconds that each of them sleeps, and maximum of its random delay at the start in seconds.
 LONGEST_NAP, START = 1.0, 0.5
 
-# What a program finds of a device that is not there any more.
+# Expected results of a program after its device has failed or was removed.
 TOLD = {
     "asynchronous events": "DEVICE_FATAL",
     "completion channel": "EIO",
@@ -39,7 +39,7 @@ TOLD = {
 
 
 class Wait(threading.Thread):
-    """Waits for one event of a file descriptor, or for the end of all; some wait in a read, some ask first whether there is one."""
+    """Waits for one event of a file descriptor, or for the end of events. Some threads wait in a read, others poll first."""
 
     def __init__(self, fd, size, polls=False):
         super().__init__(daemon=True)
@@ -69,10 +69,10 @@ class Attached:
         self.endpoint: Any = None
 
     def attach(self, seed, listens=True):
-        """Opens the device; every other time, its threads poll for events in place of waiting in a read. Without LISTENS, it has none."""
+        """Opens the device. Every other time, its threads poll for events, and otherwise wait in a read. Without LISTENS, it has none."""
         context = uverbs.opened(self.function)
         self.endpoint = Endpoint(context, events=True)
-        # So that there is something in the rings.
+        # Fills some entries of the rings.
         send(self.endpoint, self.endpoint, self.gid, seed)
         self.rings = [self.endpoint.cq_ring.memory, self.endpoint.rq_ring.memory]
         self.before = [bytes(ring) for ring in self.rings]
@@ -86,16 +86,16 @@ class Attached:
         return self.events.when
 
     def was_told(self):
-        """Whether it has an event, if it does not listen."""
+        """Whether an event is pending, for a program that does not listen."""
         return bool(select.select([self.endpoint.context.async_fd], [], [], 0)[0])
 
     def command(self):
-        """Sends a command; returns how that ends."""
+        """Sends a command; returns its result."""
         return result_of(self.endpoint.context.alloc_pd)
 
     def aftermath(self):
-        """What it finds now, as TOLD."""
-        # An end, unlike an event, may come a little later.
+        """Returns the program's current results, by the keys of TOLD."""
+        # Unlike an event, the end of events may be reported a little later.
         wait_until(self.completions.ended.is_set, "the end of the wait for completions")
         return {
             "asynchronous events": self.outcome(self.events),
@@ -108,7 +108,7 @@ class Attached:
 
     @staticmethod
     def outcome(wait):
-        """What was read, as text."""
+        """Returns the result of a read, as text."""
         if not wait.ended.is_set():
             return "waits on"
         if not isinstance(wait.found, bytes):
@@ -119,7 +119,7 @@ class Attached:
         return "DEVICE_FATAL" if number == EVENT_DEVICE_FATAL else f"event {number}"
 
     def results_of(self, calls):
-        """Their results, by each the calls that have it unless all have the same."""
+        """Returns the result of all calls if they have the same one, otherwise each result with the names of its calls."""
         results = {}
         for name, call in calls:
             results.setdefault(result_of(call), []).append(name)
@@ -128,7 +128,7 @@ class Attached:
         return "; ".join(f"{result}: {', '.join(names)}" for result, names in sorted(results.items()))
 
     def calls(self):
-        """Of each way into the kernel, and each kind of object."""
+        """Yields calls by each interface of the kernel, and for each kind of object."""
         end = self.endpoint
         context = end.context
         yield "query_device", context.query_device
@@ -148,7 +148,7 @@ class Attached:
         yield "dereg_mr", end.region.dereg
 
     def use_mappings(self):
-        """Writes to all that is mapped of the device, and reads it. If that is a SIGBUS, this process is its own result."""
+        """Writes to all mappings of BARs, and reads doorbells. On SIGBUS, this process dies, which fails the test."""
         for doorbell in self.endpoint.doorbells:
             doorbell.ring(1)
             doorbell.read()
@@ -157,7 +157,7 @@ class Attached:
         return TOLD["mappings of BARs"]
 
     def look_at_rings(self):
-        """Whether the rings have what they had, and can be written."""
+        """Checks that the rings are unchanged, and can be written."""
         changed = []
         for name, ring, before in zip(("completion queue", "receive queue"), self.rings, self.before, strict=True):
             if bytes(ring) != before:
@@ -168,34 +168,34 @@ class Attached:
         return ", ".join(changed) or TOLD["memory of queues"]
 
     def works(self, seed):
-        """Sends a message to itself: the device is there, and has the objects. Nothing has come on the way of events."""
+        """Sends a message to itself, which shows that the device works and has the objects. Fails if there was an event."""
         send(self.endpoint, self.endpoint, self.gid, seed)
         if self.events.ended.is_set():
             raise Failed(f"it got {self.outcome(self.events)}")
         self.before = [bytes(ring) for ring in self.rings]
 
     def detach(self):
-        """Closes it."""
+        """Closes the device."""
         if self.endpoint:
             self.endpoint.close()
         self.endpoint = None
 
 
 class Member:
-    """One of many processes that make and destroy objects all the time."""
+    """One of many processes that create and destroy objects continuously."""
 
     def __init__(self, function, seed, begun):
-        """BEGUN is a counter of those that have begun."""
+        """BEGUN is an eventfd that counts the processes that have begun."""
         self.function, self.seed, self.begun = function, seed, begun
 
     def open(self):
         self.crowd = Crowd(self.function, self.seed, MEMBER_AT_ONCE, MEMBER_REGION)
 
     def run(self):
-        """Continues until a call fails; returns its error, its start, its end, and the result of the next one.
+        """Makes calls until one fails; returns its error, its start, its end, and the result of the next one.
 
-        Between what it does it sleeps for so much longer that all of these processes want less than one processor, however slow
-        that is. They would else measure how long they wait for one.
+        Between the calls, it sleeps so much longer that all these processes need less than one processor, however slow it is.
+        Otherwise they would measure how long they wait for a processor.
         """
         time.sleep(self.crowd.random.uniform(0, START))
         has_begun = False
@@ -216,7 +216,7 @@ class Member:
 
 
 class Hands:
-    """Does what may take long, or for ever, in the kernel. What is done returns how that ended, and when."""
+    """Makes calls that may take long, or for ever, in the kernel. They return their result and the time of their end."""
 
     def write(self, path, text):
         """Writes to a file of sysfs."""
@@ -237,7 +237,7 @@ class Hands:
         return done.stderr.strip() or "ok", now()
 
     def open(self, function):
-        """Opens a device, of which commands can be sent."""
+        """Opens a device, for `command`."""
         self.context = uverbs.opened(function)
 
     def command(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""A round: programs use a device, something happens to it, the programs get their event, and the device can be used again."""
+"""A round: programs use a device, a trigger hits it, the programs get their event, and the device can be used again."""
 
 import os
 from typing import Any
@@ -17,12 +17,12 @@ from uevents import Uevents
 from uverbs import opened
 from workers import Worker
 
-# KiB of memory that may be missing after all rounds of a test, and the rounds until the caches are filled. A leak per round adds up to
-# more than what other processes take in so many rounds.
+# Memory in KiB that may be missing after all rounds of a test, rounds until the caches are filled, and minimum rounds for the check.
+# In so many rounds, a leak per round adds up to more than the memory that other processes allocate.
 TOLERANCE, WARM, MANY = 12_000, 2, 10
 # Seconds between the progress lines of a long test.
 PROGRESS = 30
-# Above those of others, so that what is measured is the driver.
+# Scheduling priority above that of other processes, so that times are those of the driver.
 PRIORITY = 1
 
 
@@ -33,13 +33,13 @@ class Stage:
         self.limits = Limits()
         self.devices = [Device(function) for function in FUNCTIONS[:2]]
         self.victim, self.peer = self.devices
-        # Those whose programs ring doorbells of queues that are gone.
+        # Devices with programs that ring doorbells of destroyed queues.
         self.late = []
         for device in self.devices:
             device.reset_attributes()
             device.rebind()
         self.attached = Worker("the program", Attached, self.victim, self.victim.gid)
-        # Uses the other device, and is not to notice anything.
+        # Uses the other device, and must not be affected.
         self.bystander = Worker("the other device's program", Attached, self.peer, self.peer.gid)
         self.hands = Worker("trigger", Hands)
         for worker in (self.attached, self.bystander, self.hands):
@@ -58,7 +58,7 @@ class Stage:
         return self.seed
 
     def begin(self, trigger, load):
-        """What is under way from here on, until it is tidied up."""
+        """Sets the current trigger and load, until `tidy`."""
         self.trigger, self.load = trigger, load
         self.limits.begin()
         self.errors = {device: device.errors() for device in self.devices}
@@ -67,13 +67,13 @@ class Stage:
             device.trace()
 
     def rounds(self, trigger, load, count):
-        """Rounds of a test; fails with the number of the round that fails."""
+        """Runs the rounds of a test; fails with the number of the round that fails."""
         self.begin(trigger, load)
         name = f"{trigger.name}, {load.name}"
         said, number, memory = now(), 0, None
         try:
             trigger.prepare()
-            # It may have bound the device anew. Programs of others find it by the name that udev gives it then.
+            # The trigger may have rebound the device. Third-party programs find it by the name from udev.
             wait_until(self.victim.has_name, "udev's name of the device")
             self.attach(self.peer)
             for number in range(1, count + 1):
@@ -96,19 +96,19 @@ class Stage:
         self.conclude()
 
     def conclude(self):
-        """Ends a test whose limits say nothing, as the machine stood still."""
+        """Skips a test if its time limits are inconclusive, as the machine stalled."""
         if found := self.limits.inconclusive:
             raise Skipped(f"inconclusive, {len(found)} times: {found[0]}")
 
     def attach(self, device):
-        """Has programs use a device, by messages to itself and to the other one."""
+        """Makes programs use a device, by messages to itself and to the other device."""
         worker = self.attached if device is self.victim else self.bystander
         worker.call("attach", self.next_seed())
         if device is self.peer:
             self.far = Endpoint(opened(device))
 
     def close_far(self):
-        """Closes what attach() has opened of the peer, if anything."""
+        """Closes the endpoint of the peer that attach() has opened, if any."""
         if self.far:
             self.far.close()
         self.far = None
@@ -134,7 +134,7 @@ class Stage:
         self.leave()
 
     def detected(self, fired):
-        """Since when it is known what has happened: at once, unless the driver has to find it out."""
+        """Returns the time of the failure's detection: that of the trigger, unless the driver must detect the failure itself."""
         trigger = self.trigger
         if not trigger.detection:
             return fired
@@ -144,13 +144,13 @@ class Stage:
         return known
 
     def snapshot(self):
-        """What is compared after a round."""
+        """Returns the state for the comparison after a round."""
         list(self.uevents.read())
         return self.victim.resets(), int(self.victim.status()["session"])
 
     def use_again(self, since, finish):
-        """Uses the device as soon as it can be, and then looks at what its programs of before have noticed, of which FINISH ends
-        some. They still have it open, and what they close must not be that of others.
+        """Uses the device as soon as possible, and then checks the results of its earlier programs, some of which FINISH ends.
+        These still have it open, and closing it must not destroy objects of others.
         """
         if self.trigger.hits_all:
             self.aftermath(self.bystander)
@@ -169,7 +169,7 @@ class Stage:
         self.await_nothing_held()
 
     def await_nothing_held(self):
-        """Waits until programs have nothing of the device."""
+        """Waits until the device has no objects of programs."""
         wait_until(lambda: not self.victim.held(), "nothing is left in the device")
 
     def open(self, device):
@@ -184,12 +184,12 @@ class Stage:
         return wait_until(opens, f"a program can use {device.address}")
 
     def exchange(self, fresh):
-        """A message in each direction."""
+        """Sends a message in each direction."""
         send(fresh, self.far, self.peer.gid, self.next_seed())
         send(self.far, fresh, self.victim.gid, self.next_seed())
 
     def aftermath(self, worker, but=()):
-        """What a program has found of a device that is gone, BUT for what is not looked at."""
+        """Checks the results of a program after its device has failed, except those in BUT, and closes the device."""
         found = worker.call("aftermath")
         wrong = [f"{what}: {result}" for what, result in found.items() if what not in but and result != AFTERMATH[what]]
         if wrong:
@@ -197,7 +197,7 @@ class Stage:
         worker.call("detach")
 
     def look_at(self, before):
-        """What the driver tells of it."""
+        """Checks the driver's uevents, state and counters after a round."""
         reason = self.trigger.reason
         if reason:
             events = self.uevents.await_driver(self.victim, ("recovered", "failed"))
@@ -220,21 +220,21 @@ class Stage:
         self.look_at_errors()
 
     def look_at_errors(self):
-        """What the devices saw that a correct driver never does."""
+        """Fails if the devices saw errors of the driver."""
         for device in self.late:
             self.errors[device]["protocol_errors"] += device.late_doorbells()
         for device in self.devices:
             equal(device.errors(), self.errors[device], f"what device {device.number} saw that a correct driver never does")
 
     def leave(self):
-        """After a round that hits all devices, the other device's program comes back."""
+        """Attaches the other device's program again, after a round that hits all devices."""
         if self.trigger.hits_all:
             self.bystander.call("attach", self.next_seed())
 
     def tidy(self):
-        """Brings everything back to where it was, whatever has failed."""
+        """Restores the initial state, whatever has failed."""
         self.load.end()
-        # Threads that wait for events of a device that lives have its files open until they end.
+        # Threads that wait for events of a working device keep its files open until they end.
         for worker in (self.attached, self.bystander, *[self.hands] * bool(self.hands.busy)):
             worker.restart()
             prefer(worker.pid)
@@ -248,5 +248,5 @@ class Stage:
 
 
 def prefer(pid, flags=0):
-    """Has a process run before others, and the threads that it starts, unless the flags say otherwise."""
+    """Raises the priority of a process, and of the threads that it starts unless the flags prevent that."""
     os.sched_setscheduler(pid, os.SCHED_FIFO | flags, os.sched_param(PRIORITY))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Durations: the one file of this folder that reads a clock and judges.
+"""Durations: the only file of this folder that reads a clock and applies time limits.
 
-Limits count with EFA_LIMITS=1 only, which `make check-life` has in a run of its own. Whoever exceeds one because the machine stood still
-meanwhile proves nothing: that is inconclusive, which is said and counted, and is no failure.
+Limits apply with EFA_LIMITS=1 only, which `make check-life` sets in a separate run. If a limit is exceeded because the machine stalled,
+the result is inconclusive. That is printed and counted, and is no failure.
 """
 
 import mmap
@@ -12,22 +12,22 @@ import time
 
 from selftest import SLOW, Failed, emulator
 
-# Whether limits count.
+# Whether time limits apply.
 COUNTS = os.environ.get("EFA_LIMITS") == "1"
-# Seconds between two reads of the clock by the thread that measures stalls of this guest, and the delay that is normal for it.
+# Seconds between two reads of the clock by the process that measures stalls of this guest, and the delay that is normal for it.
 TICK, LATENESS = 0.005, 0.005
-# Where the host says, in microseconds, for how long it has stood still in all: see tools/lib/efa_tools/stalls.py.
+# File in which the host reports the total time of its stalls, in microseconds: see tools/lib/efa_tools/stalls.py.
 HOST = "/run/efa-rs/stalls"
-# How much longer something takes than its machine stands still: it waits for more than one processor.
+# Ratio by which a delay may exceed the stalls that cause it, as an operation waits for more than one processor.
 FACTOR = 2
-# Above the tests' own programs.
+# Scheduling priority above that of the tests' own programs.
 PRIORITY = 2
 
 now = time.monotonic
 
 
 class Stalls:
-    """For how long the guest and its host have stood still since this was made."""
+    """Total time of stalls of the guest, since this object was created, and of its host."""
 
     def __init__(self):
         self.shared = mmap.mmap(-1, mmap.PAGESIZE)
@@ -40,7 +40,7 @@ class Stalls:
         os.sched_setscheduler(self.pid, os.SCHED_FIFO, os.sched_param(PRIORITY))
 
     def watch(self, parent):
-        """Adds up how late it is woken."""
+        """Adds up the delays of its own wake-ups."""
         if emulator:
             emulator.close()
         total, before = 0.0, now()
@@ -54,7 +54,7 @@ class Stalls:
             before = after
 
     def total(self):
-        """Seconds, of guest and host."""
+        """Returns the sum for guest and host in seconds."""
         (guest,) = struct.unpack_from("d", self.shared, 0)
         try:
             with open(HOST) as file:
@@ -65,23 +65,23 @@ class Stalls:
 
 
 class Limits:
-    """Limits of time, and what of a test was inconclusive."""
+    """Time limits, and the inconclusive results of a test."""
 
     def __init__(self):
         self.stalls = Stalls() if COUNTS else None
         self.begin()
 
     def begin(self):
-        """A test begins."""
+        """Starts a test."""
         self.longest, self.inconclusive = {}, []
         self.at_first = self.stalls.total() if self.stalls else 0
 
     def begin_round(self):
-        """What is then looked at happens from here on."""
+        """Starts a round. Only stalls from here on excuse a delay."""
         self.at_first = self.stalls.total() if self.stalls else 0
 
     def check(self, what, seconds, limit):
-        """Fails if something took longer than LIMIT allows on a usual kernel, unless the machine stood still since the round has begun."""
+        """Fails if a duration exceeds LIMIT, scaled for slow kernels, unless the machine has stalled since the round began."""
         if not self.stalls:
             return
         limit *= SLOW
@@ -96,5 +96,5 @@ class Limits:
         print(f"# inconclusive: {self.inconclusive[-1]}", flush=True)
 
     def summary(self):
-        """The longest times, as text that follows others."""
+        """Returns the longest times, as text to append to another."""
         return "".join(f", {what} within {seconds:.2f} s" for what, seconds in sorted(self.longest.items()))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What happens to a device. Each trigger is fired once in a round, while programs use the device, and has an end at which the
-device can be used again.
+"""Triggers: failures and removals of a device. Each is fired once in a round, while programs use the device, and has an end
+after which the device can be used again.
 """
 
 import errno
@@ -18,11 +18,11 @@ from workers import Worker
 # Limits in seconds, on a kernel without debugging: from the detection of a failure to the program's event, from the reset to the first
 # use, and of a removal.
 TOLD, USABLE, REMOVED = 1.0, 2.0, 1.0
-# Seconds by which the driver may be late to find out, as it waits for a processor.
+# Seconds by which a detection by the driver may be late, as it waits for a processor.
 LATE = 0.5
-# ms between the keep-alives of a device whose keep-alives then stop, how many come before, and the driver's limit in seconds.
+# Interval in ms of keep-alives that then stop, minimum number of keep-alives before that, and the driver's timeout in seconds.
 KEEP_ALIVE_MS, KEEP_ALIVES, KEEP_ALIVE_LIMIT = 100, 5, 10
-# Seconds between two looks of the driver at the device's status, and until a read that is not answered has failed.
+# Seconds between two health checks of the device by the driver, and until an unanswered read fails.
 HEALTH_INTERVAL, READ_TIMEOUT = 1, 0.05
 # Errors with which the first call of a program may fail.
 GONE, SILENT = {"EIO"}, {"EIO", "ETIME"}
@@ -34,27 +34,27 @@ PM_ASYNC = Path("/sys/power/pm_async")
 
 
 class Trigger:
-    """A device that dies by itself, and comes back by itself."""
+    """A device that fails and recovers without an action of its users. Base class of all triggers."""
 
     name: ClassVar[str]
-    # The cause of the reset, which is counted and reported. Nothing if the device is removed instead.
+    # The cause of the reset, which is counted and reported. None if the device is removed instead.
     reason: ClassVar[str | None] = None
     # Seconds until the driver detects it, on any kernel; 0 if it is notified.
     detection: ClassVar[float] = 0
     first_errors = GONE
-    # All devices of the driver, and not just one.
+    # Whether the trigger hits all devices of the driver, and not just one.
     hits_all = False
-    # The driver is bound anew, and counts from zero.
+    # Whether the driver is bound again, and counts from zero.
     rebinds = False
-    # What the driver tells by uevents is certain.
+    # Whether the driver's uevents are predictable.
     tells = True
-    # Queues go while the device is in use and programs have its doorbells mapped, as the core undoes mappings last.
+    # Whether queues are destroyed while programs have doorbells mapped, as the core removes mappings last.
     leaves_doorbells = False
     # Whether programs get an event.
     is_noticed = True
-    # The device answers no commands any more unless it is reset by its driver.
+    # Whether the device stops responding to commands until its driver resets it.
     silences = False
-    # No more rounds than that.
+    # Maximum number of rounds.
     most_rounds: ClassVar[int | None] = None
 
     def __init__(self, stage):
@@ -62,16 +62,16 @@ class Trigger:
         self.device = stage.victim
 
     def prepare(self):
-        """Is called before the first round; may skip all."""
+        """Is called before the first round; may skip the test."""
 
     def arrange(self):
         """Is called before each round, when programs have the device open."""
 
     def fire(self):
-        """Lets it happen, and does not wait."""
+        """Fires the trigger, without waiting for its effect."""
 
     def back(self, told):
-        """Has the device come back, or waits for it; returns since when it is to be usable."""
+        """Brings the device back, or waits until it is back; returns the time from which it should be usable."""
         return told
 
     def clean(self):
@@ -79,7 +79,7 @@ class Trigger:
 
 
 class Fatal(Trigger):
-    """The device says so by an event and in its status, and does nothing any more."""
+    """The device reports a fatal error by an event and in its status, and stops."""
 
     name = "fatal error"
     reason = "fatal_error"
@@ -133,7 +133,7 @@ class NoKeepAlive(Trigger):
 
 
 class UnreadableRegister(Trigger):
-    """Read once: the driver looks at the device's status now and then."""
+    """One failed read of the device's status, which the driver reads periodically."""
 
     reason = "register_timeout"
     detection = HEALTH_INTERVAL + READ_TIMEOUT
@@ -193,7 +193,7 @@ class Removal(Trigger):
     """A device that is unbound, and bound again."""
 
     rebinds = True
-    # The core ends the queues of programs before their mappings.
+    # The core destroys queues of programs before it removes their mappings.
     leaves_doorbells = True
 
     def fire(self):
@@ -201,19 +201,19 @@ class Removal(Trigger):
         self.begin()
 
     def begin(self):
-        """Has it removed."""
+        """Starts the removal."""
         raise NotImplementedError
 
     def end(self):
-        """Waits until that has ended; returns how, and when."""
+        """Waits until the removal has ended; returns its result and the time."""
         return self.stage.hands.result(self.name)
 
     def undo(self):
-        """Has it be taken again."""
+        """Reverts the removal."""
         raise NotImplementedError
 
     def is_away(self):
-        """Whether that has to be done."""
+        """Whether the removal must be reverted."""
         return not self.device.is_bound
 
     def back(self, told):
@@ -258,7 +258,7 @@ class Unload(Removal):
 
 
 class Unplug(Removal):
-    """As its slot's hot-plug controller does after the button was pressed, but without the time in which that can be cancelled."""
+    """A removal like that by the slot's hot-plug controller after a press of its button, but without the time for a cancellation."""
 
     name = "unplug"
 
@@ -280,13 +280,13 @@ class Unplug(Removal):
 
 
 class Pull(Removal):
-    """Without asking: the device is gone at once, and then its slot says so."""
+    """A surprise removal: the device disappears, and its slot reports that afterwards."""
 
     name = "pulled out"
     silences = True
-    # It may detect it before it is notified.
+    # The driver may detect the removal before it is notified.
     tells = False
-    # QEMU keeps something of each device that was pulled out.
+    # QEMU keeps some resources of each device that was pulled out.
     most_rounds = 100
 
     def prepare(self):
@@ -298,11 +298,11 @@ class Pull(Removal):
         self.stage.monitor.pull(self.device.number)
 
     def is_gone(self):
-        """Whether the function is not there any more, which is after the driver has let it go; something else may be there."""
+        """Whether the function is removed, which is after the driver has released it. Another function may be in its place."""
         try:
             return (self.device.sysfs / "vendor").read_text() != AMAZON
         except OSError as error:
-            # ENODEV is the result of a read whose file is removed meanwhile.
+            # A read fails with ENODEV if its file is removed at the same time.
             if error.errno not in (errno.ENOENT, errno.ENODEV):
                 raise
             return True
@@ -317,12 +317,12 @@ class Pull(Removal):
         wait_until(lambda: self.device.is_bound, "the driver takes the device")
 
     def is_empty(self):
-        """Whether the guest has seen what is in the slot instead."""
+        """Whether the guest has detected the device that is in the slot instead."""
         return self.is_gone() and (self.device.sysfs / "vendor").exists()
 
 
 class Move(Removal):
-    """To another network namespace, in which it is used, and back."""
+    """A move of the device to another network namespace, where it is used, and back."""
 
     name = "move to another network namespace"
     rebinds = False
@@ -355,15 +355,15 @@ class Move(Removal):
 
 
 class Suspend(Trigger):
-    """As far as it goes. The guest's file system can't be suspended. So the suspend ends there, after the devices that are suspended
-    before it. EFA devices are among them."""
+    """A suspend that fails. The guest's file system can't be suspended, so the suspend ends there, after the devices that are
+    suspended before it. EFA devices are among them."""
 
     name = "suspend and resume"
     reason = "requested"
     hits_all = True
 
     def prepare(self):
-        # One device after the other, so that the file system does not end it before.
+        # Devices are suspended one after the other, so that the file system does not end the suspend before them.
         PM_ASYNC.write_text("0")
 
     def fire(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""What the kernel tells udev."""
+"""Uevents of the kernel, which udev gets."""
 
 import socket
 
@@ -13,7 +13,7 @@ BUFFER = 4 << 20
 
 
 class Uevents:
-    """The events from now on."""
+    """Uevents from now on."""
 
     def __init__(self):
         self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT)
@@ -21,7 +21,7 @@ class Uevents:
         self.socket.bind((0, KERNEL_GROUP))
 
     def read(self):
-        """Yields action, path and variables of those that have come."""
+        """Yields action, path and variables of uevents that have arrived."""
         while True:
             try:
                 head, *rest = self.socket.recv(1 << 16).decode(errors="replace").split("\0")
@@ -33,7 +33,7 @@ class Uevents:
             yield action, path, dict(line.split("=", 1) for line in rest if "=" in line)
 
     def of_driver(self, function):
-        """The driver's uevents of a device, with their reasons."""
+        """Returns the driver's uevents of a device, with their reasons."""
         return [
             (variables["EFA_EVENT"], variables.get("EFA_REASON"))
             for action, path, variables in self.read()
@@ -41,7 +41,7 @@ class Uevents:
         ]
 
     def await_driver(self, function, last):
-        """The same; waits for one of these events."""
+        """As `of_driver`, but waits for one of the events in LAST."""
         found = []
 
         def has_come():

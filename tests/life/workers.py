@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Processes of the tests, each of which executes requests one after the other, so that no round has to start any."""
+"""Processes of the tests. Each executes requests one after the other, so that rounds need not start processes."""
 
 import contextlib
 import ctypes
@@ -15,16 +15,16 @@ from typing import Any
 from selftest import Failed, emulator, wait_until
 
 PR_SET_PDEATHSIG = 1
-# More than any answer.
+# Maximum size of a request or an answer in bytes.
 ANSWER = 1 << 16
 
 
-# In the kernel's stack of a removal that waits for programs to close the device.
+# Matches the kernel stack of a removal that waits until programs close the device.
 WAITS_FOR_PROGRAMS = re.compile(r"\A(\[<0>\] \w*wait_for_\w+\+.*\n)*\[<0>\] ib_uverbs_remove_one\+")
 
 
 def waits_for_programs():
-    """Whether a task, maybe of the kernel, waits for programs to close a device."""
+    """Whether a task, possibly of the kernel, waits for programs to close a device."""
     for stack in Path("/proc").glob("[0-9]*/stack"):
         with contextlib.suppress(OSError):
             if WAITS_FOR_PROGRAMS.search(stack.read_text()):
@@ -35,7 +35,7 @@ def waits_for_programs():
 class Worker:
     """A process with an object whose methods can be called from here.
 
-    It is made by MAKE in the process itself, and goes with it: at the end of this process, or by `end`.
+    MAKE creates the object in the new process, which ends with this process or by `end`.
     """
 
     def __init__(self, name, make, *arguments):
@@ -57,7 +57,7 @@ class Worker:
         self.busy = 0
 
     def serve(self, connection):
-        """In the process: makes the object and calls the requested methods."""
+        """Runs in the new process: creates the object and calls the requested methods."""
         emulator.close()
         thing = self.make(*self.arguments)
         while request := connection.recv(ANSWER):
@@ -71,7 +71,7 @@ class Worker:
             connection.send(pickle.dumps(answer))
 
     def begin(self, method, *arguments):
-        """Calls a method, and does not wait."""
+        """Starts a call of a method, and does not wait."""
         self.busy += 1
         try:
             self.socket.send(pickle.dumps((method, arguments)))
@@ -83,7 +83,7 @@ class Worker:
         return bool(select.select([self.socket], [], [], 0)[0])
 
     def result(self, what="a call"):
-        """Waits for what the oldest call that was begun returns; fails if that fails."""
+        """Waits for the oldest call that was started, and returns its result; fails if the call fails."""
         wait_until(self.answers, f"{self.name}: the end of {what}")
         answer = self.socket.recv(ANSWER)
         if not answer:
@@ -95,7 +95,7 @@ class Worker:
         return result
 
     def call(self, method, *arguments):
-        """Calls a method and returns what it does."""
+        """Calls a method and returns its result."""
         self.begin(method, *arguments)
         return self.result(method)
 
@@ -105,7 +105,7 @@ class Worker:
         raise Failed(f"{self.name}: ended by {signal.Signals(-status).name}" if status < 0 else f"{self.name}: ended with {status}")
 
     def end(self):
-        """Kills it. One that waits in the kernel for something else ends later."""
+        """Kills the process. It may end later, while a removal in the kernel waits for programs."""
         self.socket.close()
         if self.pid is None:
             return
@@ -117,6 +117,6 @@ class Worker:
         return os.waitpid(self.pid, os.WNOHANG)[0] != 0
 
     def restart(self):
-        """Has a new process, whatever the old one is doing."""
+        """Replaces the process by a new one, whatever the old one is doing."""
         self.end()
         self.start()

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""RDMA of another guest to and from the memory of another device, which is revoked in every way. Prints KTAP.
+"""RDMA of another guest to and from the memory of a PCI device, which is revoked in every way. Prints KTAP.
 
-Runs in both guests of `make peer-memory`. Guest 0 has a device with memory in a BAR. A program exports that by vfio-pci, and another
-one, or the same, registers it as a DMA buffer. Guest 1 writes and reads it.
+Runs in both guests of `make peer-memory`. Guest 0 has a device with memory in a BAR. A program exports the BAR through vfio-pci, and
+another program, or the same, registers it as a DMA buffer. Guest 1 writes and reads it.
 """
 
 import collections
@@ -33,23 +33,23 @@ from pyverbs.mr import DmaBufMR
 from pyverbs.pyverbs_error import PyverbsRDMAError
 from selftest import Suite, any_function, emulator, equal, errno_name, wait_until
 
-# What the BAR is on the host.
+# File of the host that is the BAR's memory.
 BAR_FILE = Path("/run/efa-rs/bar")
 # The command timeout that the device announces, in ms: the longest that the driver accepts, and a shorter one for tests in which a
 # command is not answered.
 USUAL, UNANSWERED = 30_000, 2_000
 # The emulator's number of the other guest's device.
 OTHER = 1
-# What random moments and contents come of; printed, so that it can be set to the same again.
+# Seed of random times and contents. It is printed, so that another run can use it.
 SEED = int(os.environ.get("EFA_SEED") or random.SystemRandom().getrandbits(32))
 chance = random.Random(SEED)
-# Seconds from which two events at random times each choose theirs.
+# Maximum random delay of each of two concurrent events, in seconds.
 CHANCE = 0.05
-# Writes during a revocation: the length of each, how many are in flight, and how many follow the first one that fails.
+# Writes during a revocation: length of each, number in flight, and number that must fail.
 BLOCK, WINDOW, MORE = 64 * KIB, 16, 64
 # Rounds with a revocation at a random time.
 ROUNDS, DEATHS = 20, 3
-# What becomes of work requests with a key that the peer's device does not have, or our own.
+# Statuses of work requests with a key that the peer's device does not have, and with one that our own device does not have.
 REFUSED, REFUSED_LOCALLY = e.IBV_WC_REM_ACCESS_ERR, e.IBV_WC_LOC_PROT_ERR
 
 
@@ -62,12 +62,12 @@ class Remote(Side):
         return self.statuses(1)[0]
 
     def statuses(self, count):
-        """Waits for so many completions of sends."""
+        """Waits for COUNT completions of sends; returns their statuses."""
         return [completion.status for completion in self.completions(self.send_cq, count)]
 
     def storm(self, peer, room):
-        """Writes blocks with numbers, again and again, until that has failed, and some more; returns how many were good, and the
-        statuses of the others.
+        """Writes numbered blocks until MORE writes have failed. Returns the number of successful writes, and the statuses of the
+        others.
         """
         good, bad, sent = 0, [], 0
 
@@ -90,13 +90,13 @@ class Remote(Side):
         return {"good": good, "bad": sorted(set(bad))}
 
     def where(self):
-        """The address of the memory."""
+        """Returns the address of the memory."""
         return self.address
 
 
 @contextlib.contextmanager
 def borrowed(region):
-    """Has our side use another region in place of its memory."""
+    """Makes our side use another region in place of its memory."""
     kept = side.mr, side.address
     side.mr, side.address = region, 0
     try:
@@ -106,19 +106,19 @@ def borrowed(region):
 
 
 def page_sizes():
-    """The sizes of the pages of all regions, as the driver tells."""
+    """Returns the page sizes of all regions, as reported by the driver."""
     shown = subprocess.run(["rdma", "-jdd", "resource", "show", "mr"], capture_output=True, text=True, check=True).stdout
     return [int(region["drv_page_size"]) for region in json.loads(shown) if "drv_page_size" in region]
 
 
 def bar(offset, length):
-    """What is in the BAR, as the host sees it."""
+    """Returns bytes of the BAR from the host."""
     with open(BAR_FILE, "rb") as file:
         return os.pread(file.fileno(), length, offset)
 
 
 class Setup:
-    """Both sides, the exporter and its DMA buffer, and a region of that."""
+    """Both sides, the exporter and its DMA buffer, and a memory region of the buffer."""
 
     def __init__(self, register=True):
         self.region: Any = None
@@ -139,7 +139,7 @@ class Setup:
         self.peer = {**self.endpoint, "rkey": self.region.rkey, "address": 0}
 
     def switch_off(self):
-        """Takes the memory back."""
+        """Revokes the memory."""
         self.exporter.enable(False)
 
     def deregister(self):
@@ -147,18 +147,18 @@ class Setup:
         self.region = None
 
     def transfer(self, operation="write", length=BLOCK, target=0):
-        """The other guest writes to or reads from the region; the status."""
+        """Makes the other guest write to or read from the region; returns the status."""
         return server.transfer(peer=self.peer, operation=operation, length=length, target=target)
 
     def works(self):
-        """What the other guest writes is in the BAR."""
+        """Checks that a write by the other guest arrives in the BAR."""
         seed = chance.getrandbits(32)
         server.fill(seed=seed)
         equal(self.transfer(target=4096), e.IBV_WC_SUCCESS, "status of a write")
         equal(bar(4096, BLOCK) == contents.noise(seed, contents.MEMORY)[:BLOCK], True, "that the BAR has what was written")
 
     def is_dead(self):
-        """What others want of the region fails, and the BAR stays as it is."""
+        """Checks that accesses of the other guest to the region fail, and that the BAR is unchanged."""
         before = bar(0, self.size)
         server.fill(seed=chance.getrandbits(32))
         equal([self.transfer("write"), self.transfer("read")], [REFUSED, REFUSED], "statuses of a write and a read")
@@ -178,7 +178,7 @@ class Setup:
 
 
 def errno_of(action):
-    """`ok`, or the name of the errno with which a verb fails."""
+    """Calls a verb; returns `ok`, or the name of the errno with which it fails."""
     try:
         action()
     except PyverbsRDMAError as error:
@@ -187,16 +187,16 @@ def errno_of(action):
 
 
 def deregistrations():
-    """The deregistrations that the device got since the last call."""
+    """Returns the number of deregistrations that the device got since the last call."""
     return sum("DEREG_MR(" in line for line in emulator.send({"command": "trace", "device": main.number})["lines"])
 
 
-# In the kernel stack of a task that waits for the driver's use of the memory, or for the lock of its DMA buffer.
+# Matches the kernel stack of a task that waits for the driver's use of the memory, or for the lock of its DMA buffer.
 WAITING = re.compile(r"\[efa\]|dma_resv|dma_buf|ww_mutex")
 
 
 def waits(pid):
-    """Whether a process waits in the kernel, for what this is about."""
+    """Whether a process waits in the kernel, for the driver or for a DMA buffer."""
     process = Path("/proc", str(pid))
     try:
         state = (process / "stat").read_text().rpartition(")")[2].split()[0]
@@ -206,7 +206,7 @@ def waits(pid):
 
 
 def forked(action):
-    """Does something in a process of its own, as what the library does keeps other threads of Python waiting; returns its number."""
+    """Runs an action in a new process, as calls of the library block other threads of Python; returns the process id."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -219,13 +219,13 @@ def forked(action):
 
 
 def joined(pid):
-    """The exit status of a process."""
+    """Waits for the end of a process; returns its exit status."""
     ended = wait_until(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG), "the end of a process")
     return ended.si_status
 
 
 def in_flight(name):
-    """How many completions of a name are held."""
+    """Returns the number of completions that are withheld under a name."""
     return main.state()["held"].get(name, 0)
 
 
@@ -234,12 +234,12 @@ def release(name):
 
 
 def hold(opcode):
-    """Holds the completion of the next command of a kind."""
+    """Withholds the completion of the next command of a kind."""
     main.inject({"opcode": opcode}, {"hold": opcode}, times=1)
 
 
 def exporter_meets(opcode, verb, exporter):
-    """Calls a verb, and has the exporter do something while the verb's command is under way.
+    """Calls a verb, and runs an action of the exporter while the verb's command is in flight.
 
     The command completes only once the exporter has ended or waits. Returns the result of the verb, and whether the exporter waits.
     """
@@ -260,7 +260,7 @@ def exporter_meets(opcode, verb, exporter):
 
 
 def verb_meets(opcode, verb, exporter):
-    """Has the exporter do something, and calls a verb while the exporter's command is under way.
+    """Runs an action of the exporter, and calls a verb while the exporter's command is in flight.
 
     The command completes only once the verb has ended or waits. Returns whether the verb waits.
     """
@@ -285,12 +285,12 @@ def verb_meets(opcode, verb, exporter):
 
 
 def has_ended(pid):
-    """Whether a process has, of which its parent asks."""
+    """Whether a child of this process has ended."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def at_random(verb, exporter):
-    """Calls a verb and has the exporter do something, each at a random moment; returns the result of the verb."""
+    """Calls a verb and runs an action of the exporter, each at a random time; returns the result of the verb."""
     verb_later, exporter_later = chance.uniform(0, CHANCE), chance.uniform(0, CHANCE)
 
     def export():
@@ -305,7 +305,7 @@ def at_random(verb, exporter):
 
 
 def renew():
-    """Opens the device again, which has lost what this program had of it."""
+    """Opens the device again, which has lost this program's objects."""
     global side
     side.context.close()
     main.settle()
@@ -313,7 +313,7 @@ def renew():
 
 
 def rebind(patience=USUAL):
-    """Has the driver begin anew with a device that is good but for how long a command may take."""
+    """Rebinds the device, without faults and with this command timeout in ms, and opens it again."""
     side.context.close()
     begin(patience)
     renew()
@@ -401,7 +401,7 @@ def after():
         setup.exporter.enable(True)
         setup.is_dead()
         deregistrations()
-        # It may have the old one's key.
+        # The new region may have the key of the old one.
         old = setup.region
         setup.register()
         setup.works()
@@ -484,7 +484,7 @@ def unknown():
         hits = main.state()["faults_hit"]
 
         def export():
-            # It shares this end of the emulator's port with the process that waits for the registration.
+            # This process shares its end of the emulator's port with the process that waits for the registration.
             wait_until(lambda: main.state()["faults_hit"] > hits, "REG_MR is under way")
             setup.switch_off()
 
@@ -496,7 +496,7 @@ def unknown():
 
 
 def start_storm(setup):
-    """Has the other guest write and write; some has been written when this returns."""
+    """Starts continuous writes by the other guest. Returns after some have completed."""
 
     def written():
         return emulator.send({"command": "counters"})["devices"][OTHER]["write_bytes"]
@@ -507,7 +507,7 @@ def start_storm(setup):
 
 
 def stays_as_it_is(setup):
-    """From here on nothing is written to the BAR, whatever is on its way; returns the statuses of writes that have failed."""
+    """Checks that the BAR is not written from here on, whatever is in flight; returns the statuses of failed writes."""
     found = bar(0, setup.size)
     result = server.result()
     equal(bar(0, setup.size) == found, True, "that nothing is written any more")
@@ -525,7 +525,7 @@ def taken_back_under_load(action):
 
 
 def unplug(_):
-    """Has the slot's button pressed, whereupon Linux waits for 5 s."""
+    """Presses the slot's button, upon which Linux waits for 5 s."""
     with Monitor() as monitor:
         monitor.execute("device_del", id="memory-device")
         wait_until(lambda: not vfio.find(), "the device is gone")
@@ -583,7 +583,7 @@ def main_program():
     main = any_function()
     begin()
     print(f"# EFA_SEED={SEED}", flush=True)
-    # That it forks while it has threads.
+    # Python warns of forks in a process with threads.
     warnings.simplefilter("ignore", DeprecationWarning)
     vfio.load()
     with guests.Process(1, [Path(__file__).resolve(), "serve"], contents.PORT) as serving:

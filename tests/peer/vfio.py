@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""A device whose BAR a program exports as a DMA buffer, by vfio-pci as a virtual machine's monitor would. See <linux/vfio.h>."""
+"""A device with a BAR that a program exports as a DMA buffer, through vfio-pci like a VMM. See <linux/vfio.h>."""
 
 import contextlib
 import fcntl
@@ -14,7 +14,7 @@ from typing import Any
 
 from selftest import wait_until
 
-# QEMU's ivshmem-plain, whose BAR 2 is memory.
+# QEMU's ivshmem-plain, with memory in BAR 2.
 VENDOR, DEVICE, BAR = "0x1af4", "0x1110", 2
 
 SET_IOMMU, GROUP_SET_CONTAINER, GROUP_GET_DEVICE_FD = 0x3B66, 0x3B68, 0x3B6A
@@ -30,7 +30,7 @@ DRIVER = SYSFS / "drivers/vfio-pci"
 
 
 def find():
-    """The device's folder in sysfs, if it is there."""
+    """Returns the device's folder in sysfs, or None if there is no such device."""
     for folder in sorted((SYSFS / "devices").iterdir()):
         with contextlib.suppress(FileNotFoundError):
             if ((folder / "vendor").read_text().strip(), (folder / "device").read_text().strip()) == (VENDOR, DEVICE):
@@ -39,8 +39,8 @@ def find():
 
 
 def load():
-    """Has the kernel give the device to programs."""
-    # The emulated IOMMU does not remap interrupts; there are no attacks by interrupts here.
+    """Loads the drivers that give programs access to the device."""
+    # The emulated IOMMU does not remap interrupts. There are no attacks by interrupts here.
     subprocess.run(["modprobe", "vfio_iommu_type1", "allow_unsafe_interrupts=1"], check=True)
     subprocess.run(["modprobe", "vfio-pci"], check=True)
 
@@ -67,7 +67,7 @@ class Exporter:
         self.group = os.open(group, os.O_RDWR | os.O_CLOEXEC)
         fcntl.ioctl(self.group, GROUP_SET_CONTAINER, struct.pack("<i", self.container))
         fcntl.ioctl(self.container, SET_IOMMU, TYPE1V2_IOMMU)
-        # It is the result, and not what becomes of the argument.
+        # The file descriptor is the result of the call, and not in the modified argument.
         self.fd: Any = fcntl.ioctl(self.group, GROUP_GET_DEVICE_FD, bytearray(folder.name.encode() + b"\0"))
         self.config, _ = self.region(CONFIG_REGION)
         self.offset, self.size = self.region(BAR)
@@ -81,13 +81,13 @@ class Exporter:
         self.thread.start()
 
     def region(self, index):
-        """Where a region of the device is in its file, and how large."""
+        """Returns the offset of a region in the device's file, and its size."""
         info = fcntl.ioctl(self.fd, DEVICE_GET_REGION_INFO, struct.pack("<4I2Q", 32, 0, index, 0, 0, 0))
         _, _, _, _, size, offset = struct.unpack("<4I2Q", info)
         return offset, size
 
     def export(self, offset=0, length=None):
-        """A DMA buffer of the BAR, or of a part of it."""
+        """Returns a DMA buffer of the BAR, or of a part of it."""
         head = struct.pack("<6I", 40, FEATURE_GET | FEATURE_DMA_BUF, BAR, os.O_RDWR | os.O_CLOEXEC, 0, 1)
         return fcntl.ioctl(self.fd, DEVICE_FEATURE, bytearray(head + struct.pack("<2Q", offset, length or self.size)))
 
@@ -97,11 +97,11 @@ class Exporter:
         os.pwrite(self.fd, (command | COMMAND_MEMORY * on).to_bytes(2, "little"), self.config + COMMAND)
 
     def reset(self):
-        """Resets the device. What has been exported can be used again then."""
+        """Resets the device. Exported memory can be used again after that."""
         fcntl.ioctl(self.fd, DEVICE_RESET)
 
     def close_on_request(self):
-        """The kernel can't take a device away from a program that keeps it."""
+        """Closes the device when the kernel requests that, as the kernel can't remove an open device."""
         poll = select.poll()
         poll.register(self.request, select.POLLIN)
         poll.register(self.ended, select.POLLIN)

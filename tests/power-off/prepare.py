@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-"""Leaves a guest's devices as a power-off may find them; suite.power_off then reads in the trace what it did to them.
+"""Brings a guest's devices to states in which a power-off may find them. suite.power_off then reads its effects in the trace.
 
-The first is in use by a process, the second has no driver any more, the third does not answer to a reset.
+The first device is in use by a process, the second has no driver, the third does not respond to a reset.
 """
 
 import os
@@ -20,7 +20,7 @@ used, unbound, silent = FUNCTIONS
 equal(unbound.unbind(), "ok", "unbind")
 silent.inject({"reset": True}, {"never_starts": True})
 if DRIVER == "rust":
-    # As in probe_errors.py, where the C driver's doorbell in a reset is among the differences.
+    # As in probe_errors.py. The C driver's doorbell in a reset is one of the known differences.
     used.inject({"reset": True}, {"with_event": True})
     used.set(reset_ms=1000, reset_timeout=50)
 
@@ -35,7 +35,7 @@ if os.fork() == 0:
     qp = QueuePair(context, pd, cq.handle, cq.handle)
     qp.to_rts()
     os.write(tell, b"+")
-    # Until there is no kernel any more.
+    # Sleeps until the power-off.
     time.sleep(3600)
 os.close(tell)
 equal(os.read(ready, 1), b"+", "what the process that uses the device says")

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Has the first device send to itself, and marks one call of each round for count.rs. It uses nothing
- * but rdma/ib_verbs.h and efa_verbs.h, so that it works with each driver that has kernel verbs.
+ * Sends messages from the first device to itself, and marks one call of each round for count.rs. Depends
+ * on rdma/ib_verbs.h and efa_verbs.h only, so that it works with each driver that has kernel verbs.
  *
- * Writing `CALL KIND COUNT` to its parameter `round` runs a round of COUNT messages of that kind, in
- * which CALL is marked. If what was to complete has not when that call is made, it fails with EAGAIN.
+ * Writing `CALL KIND COUNT` to its parameter `round` runs a round of COUNT messages of that kind, in which
+ * CALL is marked. The write fails with EAGAIN if a marked poll finds fewer than COUNT completions.
  */
 
 #include <linux/delay.h>
@@ -17,7 +17,7 @@
 
 #include "setup.h"
 
-/* Of each queue, and the most in a round. */
+/* Depth of each queue, and maximum number of messages in a round. */
 #define DEPTH 64
 #define MOST 16
 #define SIZE 64
@@ -27,13 +27,13 @@
 #define START 1
 #define END 2
 
-/* What count.rs looks for: an instruction that does nothing, with a displacement that no compiler would use. */
+/* Executes a mark for count.rs: a no-op with a displacement that no compiler would use. */
 static __always_inline void mark(const u32 what)
 {
 	asm volatile("nopl %c0(%%rax)" : : "i"(0x6fa00000 | what) : "memory");
 }
 
-/* Makes a call, marked or not. No interrupt is counted as part of it. */
+/* Makes a call, marked or not. A marked call runs with interrupts disabled, so that none is counted. */
 #define CALL(is_marked, call)				\
 ({							\
 	unsigned long flags;				\
@@ -67,7 +67,7 @@ static struct ib_sge sges[MOST];
 static struct ib_recv_wr recvs[MOST];
 static struct ib_srd_rdma_wr sends[MOST];
 
-/* Takes COUNT completions, and sees that they are successes. */
+/* Polls COUNT completions, and fails unless all are successes. */
 static int take_all(struct ib_cq *cq, int count)
 {
 	unsigned long until = jiffies + msecs_to_jiffies(PATIENCE_MS);
@@ -92,7 +92,7 @@ static int take_all(struct ib_cq *cq, int count)
 	return 0;
 }
 
-/* Gives the region its page, for peers to write to. */
+/* Registers the page in the memory region, for writes of peers. */
 static int register_region(bool is_marked)
 {
 	struct ib_reg_wr wr = {
@@ -142,7 +142,7 @@ static void tear_down(void)
 		ib_dealloc_pd(pd);
 }
 
-/* Keeps what was made, or returns why it was not. */
+/* Stores a new object, or returns its error. */
 #define KEEP(place, made)				\
 ({							\
 	typeof(place) object = (made);			\
@@ -246,12 +246,12 @@ static void prepare_recvs(struct ib_sge *sge, int count)
 	}
 }
 
-/* Takes COUNT completions by one call that is marked. */
+/* Polls COUNT completions by one marked call. */
 static int poll_marked(struct ib_cq *cq, int count)
 {
 	int got, err;
 
-	/* They are there: the others are, which came with them. */
+	/* Leaves time for the completions that follow those polled before. */
 	msleep(20);
 	got = CALL(true, ib_poll_cq(cq, count, wcs));
 	if (got < 0)
@@ -319,7 +319,7 @@ static int add_one(struct ib_device *dev)
 {
 	int err;
 
-	/* One is enough. */
+	/* One device is enough. */
 	if (device)
 		return 0;
 	mutex_lock(&lock);
